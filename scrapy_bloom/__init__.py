@@ -1,0 +1,57 @@
+"""Scrapy duplicate filter on Bloom filters: every page once, in a few bytes per URL."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from scrapy_bloom._version import __version__
+
+if TYPE_CHECKING:
+    from scrapy_bloom.addon import Addon
+    from scrapy_bloom.dupefilter import BloomDupeFilter
+    from scrapy_bloom.errors import (
+        BloomError,
+        JobInUseError,
+        SettingError,
+        StateError,
+        UncleanStopError,
+    )
+    from scrapy_bloom.filters.base import FilterInfo
+    from scrapy_bloom.filters.local import LocalFilter
+
+__all__ = [
+    "Addon",
+    "BloomDupeFilter",
+    "BloomError",
+    "FilterInfo",
+    "JobInUseError",
+    "LocalFilter",
+    "SettingError",
+    "StateError",
+    "UncleanStopError",
+    "__version__",
+]
+
+_ROOMS = {
+    "Addon": "addon",
+    "BloomDupeFilter": "dupefilter",
+    "BloomError": "errors",
+    "FilterInfo": "filters.base",
+    "JobInUseError": "errors",
+    "LocalFilter": "filters.local",
+    "SettingError": "errors",
+    "StateError": "errors",
+    "UncleanStopError": "errors",
+}
+
+
+def __getattr__(name: str) -> object:
+    # Every `scrapy` command imports this package; names are fetched when they are used.
+    if name not in _ROOMS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_ROOMS[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,173 @@
+"""Scrapy's contract for duplicate filters, and nothing else."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scrapy.exceptions import CloseSpider
+from scrapy.utils.job import job_dir
+from scrapy.utils.request import RequestFingerprinter, referer_str
+
+from scrapy_bloom import stats as keys
+from scrapy_bloom.backends import BACKENDS, Crawl, Opened
+from scrapy_bloom.errors import BloomError
+from scrapy_bloom.filters.base import Filter
+from scrapy_bloom.job.snapshot import Identity
+from scrapy_bloom.redirects import follows_itself, step_fingerprint
+from scrapy_bloom.settings import Settings
+
+if TYPE_CHECKING:
+    from scrapy import Request, Spider
+    from scrapy.crawler import Crawler
+    from typing_extensions import Self
+
+logger = logging.getLogger(__name__)
+
+
+class BloomDupeFilter:
+    """Scrapy's ``DUPEFILTER_CLASS`` on a Bloom filter.
+
+    Takes nothing when it is made; the filter is opened by :meth:`open`, or by the first request
+    where nobody calls that.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        assert crawler.stats is not None  # noqa: S101 - Scrapy makes it before any component
+        self._crawler = crawler
+        self._stats = crawler.stats
+        self._tally = keys.Tally(crawler.stats)
+        self._debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
+        self._filter: Filter | None = None
+        self._closed = False
+        self._fingerprint: Callable[[Request], bytes]
+        self._logged_duplicate = False
+        self._logged_error = False
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Make the filter of a crawl."""
+        return cls(crawler)
+
+    def open(self) -> None:
+        """Get ready for the first request.
+
+        :raises CloseSpider: if the crawl cannot be filtered as the settings say. The log tells why.
+        """
+        try:
+            self._open()
+        except BloomError as error:
+            logger.error("%s", error, extra={"spider": self._crawler.spider})  # noqa: TRY400
+            raise CloseSpider(error.reason) from error
+
+    def request_seen(self, request: Request) -> bool:
+        """Return whether an equal request was seen before. Never raises.
+
+        Where anything fails the answer is False: the page is fetched, perhaps twice, never lost.
+        """
+        try:
+            return self._seen(request)
+        except Exception:
+            self._tally.count(keys.ERRORS)
+            if not self._logged_error:
+                self._logged_error = True
+                logger.exception(
+                    "Could not check %(request)s for being a duplicate: it is crawled. More such"
+                    " errors are counted in bloom/errors and not shown.",
+                    {"request": request},
+                    extra={"spider": self._crawler.spider},
+                )
+            return False
+
+    def close(self, reason: str) -> None:  # noqa: ARG002 - Scrapy's signature
+        """Store what is to be stored and write the last stats. Never raises a BloomError."""
+        if self._filter is None:
+            return
+        self._tally.flush()
+        keys.write_info(self._stats, self._filter.info())
+        try:
+            self._filter.close()
+        except BloomError as error:
+            self._stats.set_value(keys.NOT_STORED, 1)
+            logger.error("%s", error, extra={"spider": self._crawler.spider})  # noqa: TRY400
+        self._filter = None
+        self._closed = True
+
+    def log(self, request: Request, spider: Spider) -> None:
+        """Count a dropped request, and log the first one, or all with ``DUPEFILTER_DEBUG``."""
+        if self._debug:
+            logger.debug(
+                "Filtered duplicate request: %(request)s (referer: %(referer)s)",
+                {"request": request, "referer": referer_str(request)},
+                extra={"spider": spider},
+            )
+        elif not self._logged_duplicate:
+            self._logged_duplicate = True
+            logger.debug(
+                "Filtered duplicate request: %(request)s"
+                " - no more duplicates will be shown"
+                " (see DUPEFILTER_DEBUG to show all duplicates)",
+                {"request": request},
+                extra={"spider": spider},
+            )
+        self._stats.inc_value("dupefilter/filtered")
+
+    def _seen(self, request: Request) -> bool:
+        seen = self._open() if self._filter is None else self._filter
+        fingerprint = self._fingerprint(request)
+        if not seen.add(fingerprint):
+            verdict = keys.NEW
+        elif "redirect_urls" in request.meta and self._is_next_step(seen, request, fingerprint):
+            verdict = keys.REDIRECT_EXEMPT
+        else:
+            verdict = keys.SEEN
+        self._tally.count(verdict)
+        return verdict is keys.SEEN
+
+    def _is_next_step(self, seen: Filter, request: Request, fingerprint: bytes) -> bool:
+        """Return whether the request only goes on with the chain of redirects that it is in."""
+        return follows_itself(request, fingerprint, self._fingerprint) and not seen.add(
+            step_fingerprint(request, fingerprint)
+        )
+
+    def _open(self) -> Filter:
+        if self._closed:
+            raise BloomError("The filter is closed.")
+        crawler = self._crawler
+        settings = Settings.read(crawler.settings)
+        fingerprinter = crawler.request_fingerprinter
+        self._fingerprint = fingerprinter.fingerprint
+        folder = job_dir(crawler.settings)
+        maker = type(fingerprinter)
+        opened = BACKENDS["local"](
+            settings,
+            Crawl(
+                Identity(crawler.spidercls.name, f"{maker.__module__}.{maker.__qualname__}"),
+                digests=maker is RequestFingerprinter,
+                job_dir=Path(folder) if folder else None,
+            ),
+        )
+        self._filter = opened.filter
+        self._report(opened)
+        return opened.filter
+
+    def _report(self, opened: Opened) -> None:
+        info = opened.filter.info()
+        restored = f"{opened.restored:,} fingerprints restored"
+        logger.info(
+            "Bloom filter %(place)s: capacity %(capacity)s, error rate %(rate)g, %(size).1f MB when"
+            " full, %(restored)s",
+            {
+                "place": opened.place,
+                "capacity": f"{info.capacity:,}",
+                "rate": info.error_rate,
+                "size": info.bytes_at_capacity / 1e6,
+                "restored": restored + f" from {opened.restored_from}" * bool(opened.restored),
+            },
+            extra={"spider": self._crawler.spider},
+        )
+        self._stats.set_value(keys.RESTORED, opened.restored)
+        self._stats.set_value(keys.UNCLEAN_STOP, int(opened.unclean))
+        keys.write_info(self._stats, info)

@@ -1,0 +1,39 @@
+"""What can be wrong, in the user's words.
+
+Every error carries ``reason``, the short name that Scrapy shows as the spider's closing reason when
+the error refuses a crawl.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class BloomError(Exception):
+    """Base of all errors that scrapy-bloom raises on purpose."""
+
+    reason: ClassVar[str] = "bloom_error"
+
+
+class SettingError(BloomError, ValueError):
+    """A setting or an argument has a value that cannot be used."""
+
+    reason: ClassVar[str] = "bloom_setting"
+
+
+class StateError(BloomError):
+    """Stored state is not ours, damaged, newer, or made for another crawl. It is left untouched."""
+
+    reason: ClassVar[str] = "bloom_state"
+
+
+class JobInUseError(BloomError):
+    """Another crawl holds the job directory."""
+
+    reason: ClassVar[str] = "bloom_job_in_use"
+
+
+class UncleanStopError(BloomError):
+    """The last run was killed and ``BLOOM_ON_UNCLEAN`` is ``fail``."""
+
+    reason: ClassVar[str] = "bloom_unclean_stop"

@@ -1,0 +1,1 @@
+"""Where the bits live: one protocol, one file for each backend."""

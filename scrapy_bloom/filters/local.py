@@ -1,0 +1,240 @@
+"""The filter in this process's own memory."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Final
+
+from bitarray import bitarray
+from bitarray.util import zeros
+
+from scrapy_bloom import sizing
+from scrapy_bloom.filters.base import FilterInfo
+from scrapy_bloom.filters.chain import SliceSpec, hashes_for, next_slice
+from scrapy_bloom.probe import make_probe, new_secret
+from scrapy_bloom.values import (
+    DEFAULT_CAPACITY,
+    DEFAULT_ERROR_RATE,
+    read_capacity,
+    read_error_rate,
+)
+
+logger = logging.getLogger(__name__)
+
+EMPTY: Final = zeros(sizing.BLOCK_BITS, "big")
+"""Stands for every block that no item has touched yet: a block takes memory when it is used."""
+
+
+@dataclass(frozen=True)
+class Slice:
+    """One slice with its bits.
+
+    Attributes:
+        spec: its geometry.
+        items: items added to it.
+        blocks: `spec.blocks` bit arrays of 65,536 bits each, in Redis's bit order; untouched ones
+            are :data:`EMPTY` itself.
+    """
+
+    spec: SliceSpec
+    items: int
+    blocks: list[bitarray]
+
+    @classmethod
+    def new(cls, spec: SliceSpec) -> Slice:
+        """Return a slice without items."""
+        return cls(spec, 0, [EMPTY] * spec.blocks)
+
+
+@dataclass(frozen=True)
+class FilterState:
+    """All that a local filter is, apart from the plan for its future growth.
+
+    Attributes:
+        secret: the key of its probes, 16 bytes.
+        hashes: k, positions per probe.
+        digests: whether 20-byte fingerprints are taken as SHA-1 digests (see `probe`).
+        slices: its slices, oldest first.
+    """
+
+    secret: bytes = field(repr=False)
+    hashes: int
+    digests: bool
+    slices: Sequence[Slice]
+
+
+class LocalFilter:
+    """A Bloom filter in memory that grows without limit and keeps its error rate.
+
+    >>> seen = LocalFilter(capacity=1000, error_rate=1e-6)
+    >>> seen.add(b"one"), seen.add(b"one"), b"two" in seen
+    (False, True, False)
+
+    An add or a check takes time proportional to the number of slices, which grows with the
+    logarithm of items / capacity. Not for several threads at once.
+
+    :param capacity: items in the first slice, 1 to 10,000,000,000; each further slice doubles the
+        total.
+    :param error_rate: bound for the share of new items that are called seen, in total, from 1e-15
+        to below 1.
+    :param digests: whether fingerprints of 20 bytes are SHA-1 digests, as Scrapy's are. Say False
+        where somebody else could choose their bytes: then all go through a slower hash.
+    :raises SettingError: if `capacity` or `error_rate` is outside its range.
+    """
+
+    __slots__ = (
+        "_blocks",
+        "_capacity",
+        "_error_rate",
+        "_older",
+        "_probe",
+        "_room",
+        "_state",
+    )
+
+    def __init__(
+        self,
+        capacity: int = DEFAULT_CAPACITY,
+        error_rate: float = DEFAULT_ERROR_RATE,
+        *,
+        digests: bool = True,
+    ) -> None:
+        self._capacity = read_capacity("capacity", capacity)
+        self._error_rate = read_error_rate("error_rate", error_rate)
+        self._load(FilterState(new_secret(), hashes_for(self._error_rate), digests, []))
+
+    def add(self, fingerprint: bytes) -> bool:
+        """Add one fingerprint; return whether it was there before."""
+        positions = self._probe(fingerprint)
+        h = positions.pop()
+        blocks = self._blocks
+        index = h * len(blocks) >> 32
+        block = blocks[index]
+        first = positions[0]  # most new items end here: one bit read is cheaper than k
+        if block[first] and block[positions].all():
+            return True
+        for older in self._older:
+            block_there = older[h * len(older) >> 32]
+            if block_there[first] and block_there[positions].all():
+                return True
+        if not self._room:
+            self._grow()
+            blocks = self._blocks
+            index = h * len(blocks) >> 32
+            block = blocks[index]
+        if block is EMPTY:
+            block = blocks[index] = zeros(sizing.BLOCK_BITS, "big")
+        block[positions] = 1
+        self._room -= 1
+        return False
+
+    def add_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
+        """Add a batch; return for each, in order, whether it was there before."""
+        return [self.add(fingerprint) for fingerprint in fingerprints]
+
+    def __contains__(self, fingerprint: bytes) -> bool:
+        """Return whether the fingerprint was added. Changes nothing."""
+        positions = self._probe(fingerprint)
+        h = positions.pop()
+        return any(
+            blocks[h * len(blocks) >> 32][positions].all()
+            for blocks in (self._blocks, *self._older)
+        )
+
+    def contains_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
+        """Return for each fingerprint, in order, whether it was added. Changes nothing."""
+        return [fingerprint in self for fingerprint in fingerprints]
+
+    def info(self) -> FilterInfo:
+        """Return the state of the filter now. Counts every bit: about 1 ms for each 4 MB."""
+        state = self.state()
+        slices = state.slices
+        bits = sum(part.spec.blocks for part in slices) * sizing.BLOCK_BITS
+        fills = [[block.count() / sizing.BLOCK_BITS for block in part.blocks] for part in slices]
+        ones = [round(sum(fill) * sizing.BLOCK_BITS) for fill in fills]
+        # A new item meets one block of each slice, at random, and k of its bits.
+        passed = [sum(f**state.hashes for f in fill) / len(fill) for fill in fills]
+        return FilterInfo(
+            capacity=sum(part.spec.capacity for part in slices),
+            error_rate=self._error_rate,
+            items=sum(part.items for part in slices),
+            estimated_items=sum(
+                sizing.estimated_items(count, part.spec.blocks, state.hashes)
+                for count, part in zip(ones, slices, strict=True)
+            ),
+            fill_ratio=sum(ones) / bits,
+            estimated_fp_rate=1 - prod(1 - rate for rate in passed),
+            expected_lost=expected_lost(state),
+            bytes=sum(_memory(part.blocks) for part in slices),
+            bytes_at_capacity=bits // 8,
+            slices=len(slices),
+        )
+
+    def clear(self) -> None:
+        """Forget everything; the filter is as it was when it was new."""
+        hashes = hashes_for(self._error_rate)
+        self._load(FilterState(new_secret(), hashes, self._state.digests, []))
+
+    def close(self) -> None:
+        """Do nothing: memory is all that this filter holds."""
+
+    def state(self) -> FilterState:
+        """Return what the filter is made of, to be stored. The bits are shared, not copied."""
+        *full, newest = self._state.slices
+        items = newest.spec.capacity - self._room
+        return FilterState(
+            self._state.secret,
+            self._state.hashes,
+            self._state.digests,
+            [*full, Slice(newest.spec, items, newest.blocks)],
+        )
+
+    def _load(self, state: FilterState) -> None:
+        """Become the filter that `state` describes; one without slices gets its first."""
+        slices = state.slices or [self._next(state)]
+        self._state = FilterState(state.secret, state.hashes, state.digests, slices)
+        self._probe = make_probe(state.secret, state.hashes, digests=state.digests)
+        self._blocks = slices[-1].blocks
+        self._room = slices[-1].spec.capacity - slices[-1].items
+        # Newest first: each slice holds as many items as all older ones together.
+        self._older = tuple(part.blocks for part in reversed(slices[:-1]))
+
+    def _next(self, state: FilterState) -> Slice:
+        specs = [part.spec for part in state.slices]
+        return Slice.new(next_slice(specs, self._capacity, self._error_rate, state.hashes))
+
+    def _grow(self) -> None:
+        state = self.state()
+        part = self._next(state)
+        if len(state.slices) == 1:
+            logger.warning(
+                "Bloom filter: %(items)s fingerprints, as many as it was sized for. It grows from"
+                " here and keeps its error rate of %(rate)g; checks get slower little by little."
+                " For the next crawl of this size set BLOOM_CAPACITY to what you expect.",
+                {"items": f"{state.slices[0].items:,}", "rate": self._error_rate},
+            )
+        self._load(FilterState(state.secret, state.hashes, state.digests, [*state.slices, part]))
+
+
+def expected_lost(state: FilterState) -> float:
+    """Return how many items were wrongly called seen while the filter filled, as an expectation.
+
+    The items of each slice were checked against that slice as it filled, and against the older ones
+    as they were when full.
+    """
+    lost = full_rate = 0.0
+    for part in state.slices:
+        blocks = part.spec.blocks
+        lost += part.items * full_rate
+        lost += sizing.expected_false_positives(part.items, blocks, state.hashes)
+        full_rate += sizing.false_positive_rate(part.items, blocks, state.hashes)
+    return lost
+
+
+def _memory(blocks: list[bitarray]) -> int:
+    touched = sum(sys.getsizeof(block) for block in blocks if block is not EMPTY)
+    return sys.getsizeof(blocks) + touched

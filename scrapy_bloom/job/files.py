@@ -1,0 +1,83 @@
+"""Files that are either whole or not there, and that are what their name says."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO
+
+from scrapy_bloom.errors import StateError
+
+# Absent on Windows, where links and FIFOs are no matter either.
+_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0)
+_BINARY = getattr(os, "O_BINARY", 0)
+
+
+def open_regular(path: Path) -> BinaryIO | None:
+    """Open a file of ours for reading; return None if there is none.
+
+    Never follows a link and never waits for the other end of a FIFO.
+
+    :raises StateError: if it is not a regular file or cannot be read.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | _NO_FOLLOW | _NO_WAIT | _BINARY)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        found = "a symbolic link" if path.is_symlink() else error.strerror
+        raise _refused(path, found) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _refused(path, "a folder" if path.is_dir() else "a FIFO, socket or device")
+    return open(descriptor, "rb")  # noqa: PTH123 - a descriptor has no Path
+
+
+def write_whole(path: Path, chunks: Iterable[bytes]) -> None:
+    """Put a file in place at once: after a crash it is the old one or the new one.
+
+    The bytes go to a file beside it, to the disk, and then take its name. The file is readable by
+    its owner only. The caller is the only writer.
+
+    :raises OSError: if the disk is full, say; the old file is still there, and no part of the new.
+    """
+    beside = path.with_name(path.name + ".tmp")
+    beside.unlink(missing_ok=True)  # of a process that was killed while it wrote
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_FOLLOW | _BINARY
+    try:
+        with open(os.open(beside, flags, 0o600), "wb") as file:  # noqa: PTH123 - as above
+            file.writelines(chunks)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, if it is there, for good: not to come back after a crash."""
+    path.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to the disk."""
+    if os.name == "nt":  # folders cannot be opened there
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _refused(path: Path, found: str | None) -> StateError:
+    return StateError(
+        f"{path}: found {found}, expected a regular file that this user can read. It was left as"
+        f" it is: move it away, or choose another JOBDIR."
+    )

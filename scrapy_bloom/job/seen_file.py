@@ -1,0 +1,74 @@
+"""Scrapy's own memory of a job, ``requests.seen``: read once, when a running job switches over.
+
+Scrapy 2.19 writes each fingerprint as its length (2 bytes, big-endian) and its bytes; older
+versions write a line of hexadecimal digits. A job that lived through the upgrade has both in one
+file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from scrapy_bloom.job.files import open_regular
+
+NAME: Final = "requests.seen"
+
+# The length of a binary record starts with a byte below "0" unless a fingerprint has 12,288 bytes.
+_LINE: Final = re.compile(rb"((?:[0-9a-f]{2})+)\r?\n")
+_CHUNK: Final = 1 << 20
+_LONGEST: Final = 1 << 17  # of one record, in bytes: 65,535 of them in hexadecimal
+
+_CLEAN_STOP_SECONDS: Final = 10.0
+"""How much later than its queue Scrapy may write its fingerprints at one clean stop."""
+
+
+def read_seen_file(folder: Path) -> Iterator[bytes]:
+    """Yield the fingerprints in a job directory's ``requests.seen``, in order.
+
+    A record cut off at the end of the file, as a kill leaves it, is passed over. Nothing is yielded
+    if there is no such file.
+
+    :raises StateError: if it is not a regular file that can be read.
+    """
+    file = open_regular(folder / NAME)
+    if file is None:
+        return
+    with file:
+        data, start = file.read(_CHUNK), 0
+        while record := _record(data, start):
+            fingerprint, start = record
+            yield fingerprint
+            if len(data) - start < _LONGEST:
+                data, start = data[start:] + file.read(_CHUNK), 0
+
+
+def why_unclean(folder: Path) -> str:
+    """Return what shows that Scrapy's own filter was killed in this job, empty if nothing does.
+
+    Its file keeps marks of requests whose place in the queue a kill has destroyed. To believe those
+    would lose the pages.
+    """
+    seen = folder / NAME
+    queue = folder / "requests.queue"
+    saved = queue / "active.json"
+    if not seen.exists():
+        return ""
+    if not saved.exists():
+        waiting = any(path.is_file() for path in queue.rglob("*"))
+        return f"{queue} holds requests but was never saved" if waiting else ""
+    later = seen.stat().st_mtime - saved.stat().st_mtime
+    if later > _CLEAN_STOP_SECONDS:
+        return f"{seen} was written {later:,.0f} seconds after {saved}"
+    return ""
+
+
+def _record(data: bytes, start: int) -> tuple[bytes, int] | None:
+    """Return the fingerprint that starts at `start` and where it ends, or None if it is cut off."""
+    if line := _LINE.match(data, start):
+        return bytes.fromhex(line[1].decode()), line.end()
+    body = start + 2
+    end = body + int.from_bytes(data[start:body], "big")
+    return (data[body:end], end) if body < end <= len(data) else None
