@@ -1,0 +1,59 @@
+# Everything here sets itself up on a machine that has only Python 3.10+ and make.
+ROOT := $(patsubst %/,%,$(dir $(abspath $(lastword $(MAKEFILE_LIST)))))
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python3.10; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && echo $$python && break; done)
+VENV := $(ROOT)/.venv
+FLOOR := $(ROOT)/.venv-floor
+WHEELS := $(ROOT)/build/wheels
+PIP := -m pip --disable-pip-version-check -q
+
+.PHONY: help test lint types tests floor demo docs clean wheel
+
+help:
+	@echo "make test    lint, types and the whole test suite, on the newest Scrapy and the oldest"
+	@echo "make demo    crawl a site, stop half way, resume, and count what was fetched"
+	@echo "make docs    write the tables of README.md anew"
+	@echo "make clean   remove what the others made"
+
+test: lint types tests floor
+
+lint: $(VENV)/ready
+	cd $(ROOT) && $(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .
+
+types: $(VENV)/ready
+	cd $(ROOT) && $(VENV)/bin/mypy
+
+# The installed wheel is tested, not the checkout: pytest does not put its working directory on
+# sys.path, and one test makes sure of it.
+tests: $(VENV)/ready wheel
+	$(VENV)/bin/python $(PIP) install --force-reinstall --no-deps $(WHEELS)/*.whl
+	cd $(ROOT) && $(VENV)/bin/pytest $(PYTEST_ARGS)
+
+floor: $(FLOOR)/ready wheel
+	$(FLOOR)/bin/python $(PIP) install --force-reinstall --no-deps $(WHEELS)/*.whl
+	cd $(ROOT) && $(FLOOR)/bin/pytest -m scrapy $(PYTEST_ARGS)
+
+demo: $(VENV)/ready wheel
+	$(VENV)/bin/python $(PIP) install --force-reinstall --no-deps $(WHEELS)/*.whl
+	$(VENV)/bin/python $(ROOT)/example_project/demo.py
+
+docs: $(VENV)/ready wheel
+	$(VENV)/bin/python $(PIP) install --force-reinstall --no-deps $(WHEELS)/*.whl
+	$(VENV)/bin/python $(ROOT)/docs/tables.py --write
+
+wheel: $(VENV)/ready
+	rm -rf $(WHEELS)
+	$(VENV)/bin/python $(PIP) wheel --no-deps --wheel-dir $(WHEELS) $(ROOT)
+
+$(VENV)/ready: $(ROOT)/pyproject.toml
+	$(PYTHON) -m venv --clear $(VENV)
+	$(VENV)/bin/python $(PIP) install "$(ROOT)[test]"
+	touch $@
+
+$(FLOOR)/ready: $(ROOT)/pyproject.toml $(ROOT)/tests/floor.txt
+	$(PYTHON) -m venv --clear $(FLOOR)
+	$(FLOOR)/bin/python $(PIP) install "$(ROOT)[test]" -c $(ROOT)/tests/floor.txt
+	touch $@
+
+clean:
+	rm -rf $(VENV) $(FLOOR) $(ROOT)/build $(ROOT)/.hypothesis $(ROOT)/.mypy_cache $(ROOT)/.pytest_cache $(ROOT)/.ruff_cache
