@@ -182,6 +182,11 @@ class LocalFilter:
     def close(self) -> None:
         """Do nothing: memory is all that this filter holds."""
 
+    @property
+    def secret(self) -> bytes:
+        """The key of this filter's probes, 16 bytes: who knows it can make any page seem seen."""
+        return self._state.secret
+
     def state(self) -> FilterState:
         """Return what the filter is made of, to be stored. The bits are shared, not copied."""
         *full, newest = self._state.slices

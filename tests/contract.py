@@ -1,0 +1,144 @@
+"""What every backend does, as one suite: inherit it and say how a filter is made."""
+
+from __future__ import annotations
+
+import itertools
+from hashlib import sha1
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scrapy_bloom.errors import SettingError
+
+any_fingerprint = st.one_of(st.binary(min_size=20, max_size=20), st.binary(max_size=40))
+
+
+def fingerprints(count, tag="a"):
+    return [sha1(f"{tag} {i}".encode()).digest() for i in range(count)]
+
+
+class FilterContract:
+    """Subclasses give a fixture `make`: called with capacity and error rate, it makes a filter."""
+
+    def test_the_first_add_is_new_and_the_second_is_seen(self, make):
+        seen = make()
+        assert seen.add(b"a" * 20) is False
+        assert seen.add(b"a" * 20) is True
+        assert seen.add(b"b" * 20) is False
+
+    def test_a_check_changes_nothing(self, make):
+        seen = make()
+        assert b"a" * 20 not in seen
+        assert b"a" * 20 not in seen
+        assert seen.contains_many([b"a" * 20] * 2) == [False, False]
+        assert seen.add(b"a" * 20) is False
+        assert b"a" * 20 in seen
+        assert seen.info().items == 1
+
+    def test_a_batch_answers_in_order_and_counts_its_own_repeats(self, make):
+        seen = make()
+        one, two, three = fingerprints(3)
+        assert seen.add_many([one, two, one]) == [False, False, True]
+        assert seen.add_many(iter([three, two])) == [False, True]
+        assert seen.contains_many([three, b"z" * 20, one]) == [True, False, True]
+        assert seen.add_many([]) == []
+        assert seen.contains_many([]) == []
+
+    def test_it_answers_as_a_set_does(self, make):
+        # Not a property by decorator: pytest-twisted would wrap it once for each subclass.
+        @settings(deadline=None, max_examples=25)
+        @given(batches=st.lists(st.lists(any_fingerprint, max_size=12), max_size=6))
+        def check(batches):
+            seen, model = make(), set()
+            for batch in batches:
+                expected = []
+                for fingerprint in batch:
+                    expected.append(fingerprint in model)
+                    model.add(fingerprint)
+                assert seen.add_many(batch) == expected
+            assert all(seen.contains_many(list(model)))
+            assert seen.info().items == len(model)
+
+        check()
+
+    def test_fingerprints_of_any_length_are_told_apart(self, make):
+        seen = make()
+        different = [b"", b"\0", b"\0\0", b"\0" * 20, b"\0" * 21, b"\0" * 1000]
+        assert seen.add_many(different) == [False] * len(different)
+        assert seen.add_many(different) == [True] * len(different)
+
+    def test_it_grows_and_forgets_nothing(self, make):
+        seen = make(capacity=1000, error_rate=1e-6)
+        known = fingerprints(20_000)
+        for start in range(0, len(known), 1000):
+            seen.add_many(known[start : start + 1000])
+            assert all(seen.contains_many(known[: start + 1000 : 37]))
+        assert all(seen.contains_many(known))
+        info = seen.info()
+        assert info.slices == 6  # 1000, then doubled five times
+        assert info.capacity == 32_000
+
+    def test_the_error_rate_holds_far_over_capacity(self, make):
+        seen = make(capacity=1000, error_rate=0.01)
+        lost = sum(seen.add_many(fingerprints(30_000)))
+        assert lost <= 300
+        wrong = sum(seen.contains_many(fingerprints(30_000, "never added")))
+        assert wrong <= 300
+
+    def test_info_tells_what_went_in(self, make):
+        seen = make(capacity=10_000, error_rate=1e-4)
+        empty = seen.info()
+        assert (empty.items, empty.fill_ratio, empty.estimated_fp_rate) == (0, 0, 0)
+        assert (empty.estimated_items, empty.expected_lost, empty.slices) == (0, 0, 1)
+        assert (empty.capacity, empty.error_rate) == (10_000, 1e-4)
+        seen.add_many(fingerprints(10_000))
+        full = seen.info()
+        assert full.items == 10_000
+        assert full.estimated_items == pytest.approx(10_000, rel=0.02)
+        assert 0.2 < full.fill_ratio < 0.6
+        assert 0 < full.estimated_fp_rate < 1e-4
+        assert 0 < full.expected_lost < 10_000 * 1e-4
+        assert full.bytes > empty.bytes
+
+    def test_clear_makes_it_new(self, make):
+        seen = make(capacity=1000)
+        known = fingerprints(3000)
+        seen.add_many(known)
+        seen.clear()
+        assert seen.info().items == 0
+        assert seen.info().slices == 1
+        assert not any(seen.contains_many(known))
+        assert seen.add_many(known) == [False] * 3000
+
+    def test_two_filters_have_keys_of_their_own(self, make):
+        one, two = make(), make()
+        known = fingerprints(100)
+        one.add_many(known)
+        two.add_many(known)
+        assert one.secret != two.secret
+
+    def test_closing_twice_is_no_matter(self, make):
+        seen = make()
+        seen.add(b"a" * 20)
+        seen.close()
+        seen.close()
+
+    @pytest.mark.parametrize("capacity", [0, -1, 1e30, float("inf"), float("nan"), 1.5, "", "10MB"])
+    def test_an_impossible_capacity_is_refused_by_name(self, make, capacity):
+        with pytest.raises(SettingError, match=r"capacity = .*from 1 to 10,000,000,000"):
+            make(capacity=capacity)
+
+    @pytest.mark.parametrize("error_rate", [0, 1, -1e-6, "abc", float("nan"), 1e-16])
+    def test_an_impossible_error_rate_is_refused_by_name(self, make, error_rate):
+        with pytest.raises(SettingError, match=r"error_rate = .*from 1e-15 to below 1"):
+            make(error_rate=error_rate)
+
+    @pytest.mark.parametrize(
+        ("capacity", "error_rate"), [*itertools.product((1, 10, 1000), (0.999, 1e-3, 1e-15))]
+    )
+    def test_the_ends_of_the_ranges_work(self, make, capacity, error_rate):
+        seen = make(capacity=capacity, error_rate=error_rate)
+        known = fingerprints(50)
+        seen.add_many(known)
+        assert all(seen.contains_many(known))

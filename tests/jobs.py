@@ -1,0 +1,64 @@
+"""Job directories for tests: one way to open them, and ways to hurt what is in them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from scrapy_bloom.job.directory import JobFilter, OnUnclean
+from scrapy_bloom.job.snapshot import Identity
+
+IDENTITY = Identity(spider="books", fingerprinter="scrapy.utils.request.RequestFingerprinter")
+
+
+def open_job(folder, identity=IDENTITY, **options):
+    defaults = {
+        "capacity": 1000,
+        "error_rate": 1e-6,
+        "digests": True,
+        "on_unclean": OnUnclean.ROLLBACK,
+    }
+    return JobFilter(folder, identity, **(defaults | options))
+
+
+def stored_job(folder, known, **options):
+    """Make a job that has stopped cleanly with these fingerprints; return its snapshot's path."""
+    job = open_job(folder, **options)
+    job.add_many(known)
+    job.close()
+    return folder / "requests.bloom"
+
+
+def abandon(job):
+    """Leave a job as a kill leaves it: nothing stored, the lock given back by the system."""
+    job._lock.release()
+
+
+def everything_in(folder):
+    """Return name, kind and bytes of all that a folder holds, but for the lock."""
+    return {
+        path.name: (path.lstat().st_mode, path.read_bytes() if path.is_file() else None)
+        for path in folder.iterdir()
+        if path.name != "requests.bloom.lock"
+    }
+
+
+def run_python(code, *arguments):
+    """Run code that can import the tests' helpers in a process of its own."""
+    here = str(Path(__file__).parent)
+    return subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {here!r})\n{code}"]
+        + [str(argument) for argument in arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def become_an_ordinary_user():
+    """Give up root's power to open everything, if this process has it."""
+    if os.geteuid() == 0:
+        os.seteuid(65534)

@@ -1,0 +1,215 @@
+"""One job directory: one crawl at a time, clean stops, kills, and what is said about them."""
+
+import json
+import os
+import threading
+
+import pytest
+from contract import fingerprints
+from jobs import abandon, everything_in, open_job, run_python, stored_job
+
+from scrapy_bloom.errors import JobInUseError, StateError, UncleanStopError
+from scrapy_bloom.job.directory import OnUnclean
+
+KNOWN = fingerprints(500)
+
+
+def test_a_first_run_starts_empty_and_says_nothing(tmp_path, caplog):
+    job = open_job(tmp_path / "not" / "there")
+    assert (job.restored, job.restored_from, job.unclean) == (0, "", False)
+    assert not caplog.records
+
+
+def test_a_clean_stop_leaves_a_snapshot_and_no_marker(tmp_path, caplog):
+    stored_job(tmp_path, KNOWN)
+    assert set(everything_in(tmp_path)) == {"requests.bloom"}
+    job = open_job(tmp_path)
+    assert (job.restored, job.restored_from, job.unclean) == (500, "requests.bloom", False)
+    assert not caplog.records
+
+
+def test_nothing_is_written_of_marks_while_a_run_is_on(tmp_path):
+    path = stored_job(tmp_path, KNOWN)
+    before = path.read_bytes()
+    job = open_job(tmp_path)
+    job.add_many(fingerprints(5000, "more"))
+    assert path.read_bytes() == before
+    assert set(everything_in(tmp_path)) == {"requests.bloom", "requests.bloom.running"}
+
+
+def test_killed_in_the_first_run_it_starts_anew(tmp_path, caplog):
+    job = open_job(tmp_path)
+    job.add_many(KNOWN)
+    abandon(job)
+    job = open_job(tmp_path)
+    assert (job.restored, job.unclean) == (0, True)
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert f"(process {os.getpid()}) was killed. Filter and crawl start anew" in record.message
+    assert "no page is lost" in record.message
+
+
+def test_killed_in_a_resumed_run_it_goes_back_and_says_how_to_lose_nothing(tmp_path, caplog):
+    stored_job(tmp_path, KNOWN)
+    job = open_job(tmp_path)
+    job.add_many(fingerprints(500, "lost"))
+    abandon(job)
+    job = open_job(tmp_path)
+    assert (job.restored, job.unclean) == (500, True)
+    assert not any(job.contains_many(fingerprints(500, "lost")))
+    [record] = caplog.records
+    assert "after it had resumed an earlier one" in record.message
+    assert f"delete {tmp_path}/requests.queue" in record.message
+    assert "BLOOM_ON_UNCLEAN = 'reset'" in record.message
+
+
+def test_reset_starts_empty_and_an_older_snapshot_cannot_come_back(tmp_path, caplog):
+    stored_job(tmp_path, KNOWN)
+    abandon(open_job(tmp_path))
+    job = open_job(tmp_path, on_unclean=OnUnclean.RESET)
+    assert (job.restored, job.unclean) == (0, True)
+    assert "starts empty" in caplog.text
+    assert f"empty {tmp_path}/requests.queue" in caplog.text
+    abandon(job)
+    assert open_job(tmp_path).restored == 0
+
+
+def test_fail_does_not_start_and_changes_nothing(tmp_path):
+    stored_job(tmp_path, KNOWN)
+    abandon(open_job(tmp_path))
+    before = everything_in(tmp_path)
+    for _ in range(2):
+        with pytest.raises(UncleanStopError, match="'rollback' it goes on from the last clean"):
+            open_job(tmp_path, on_unclean=OnUnclean.FAIL)
+    assert everything_in(tmp_path) == before
+    assert open_job(tmp_path).restored == 500
+
+
+@pytest.mark.parametrize("policy", OnUnclean)
+def test_policies_are_for_kills_only(tmp_path, policy, caplog):
+    stored_job(tmp_path, KNOWN)
+    assert open_job(tmp_path, on_unclean=policy).restored == 500
+    assert not caplog.records
+
+
+def test_killed_between_snapshot_and_marker_it_had_stopped_cleanly(tmp_path, caplog):
+    open_job(tmp_path).close()
+    job = open_job(tmp_path)
+    job.add_many(KNOWN)
+    marker = (tmp_path / "requests.bloom.running").read_bytes()
+    job.close()
+    (tmp_path / "requests.bloom.running").write_bytes(marker)
+    job = open_job(tmp_path)
+    assert (job.restored, job.unclean) == (500, False)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", b"\xff\xff", b'{"pid": 1', b"[1, 2]"])
+def test_a_damaged_marker_is_a_marker(tmp_path, damage):
+    stored_job(tmp_path, KNOWN)
+    (tmp_path / "requests.bloom.running").write_bytes(damage)
+    job = open_job(tmp_path)
+    assert (job.restored, job.unclean) == (500, True)
+
+
+def test_new_sizes_between_runs_are_no_mismatch(tmp_path):
+    stored_job(tmp_path, fingerprints(1500), capacity=1000, error_rate=1e-6)
+    job = open_job(tmp_path, capacity=50_000, error_rate=1e-4)
+    assert (job.restored, job.info().slices) == (1500, 2)
+    old = job.state().slices
+    job.add_many(fingerprints(1000, "more"))
+    grown = job.state().slices
+    assert [part.spec for part in grown[:2]] == [part.spec for part in old]
+    assert grown[2].spec.capacity == 50_000
+    assert all(job.contains_many(fingerprints(1500)))
+    job.close()
+    assert open_job(tmp_path, capacity=10).info().slices == 3
+
+
+def test_a_second_crawl_is_refused_and_told_the_holders_pid(tmp_path):
+    job = open_job(tmp_path)
+    with pytest.raises(JobInUseError, match=f"process {os.getpid()} on .* is using") as error:
+        open_job(tmp_path)
+    assert "another JOBDIR" in str(error.value)
+    assert str(tmp_path) in str(error.value)
+    job.close()
+    open_job(tmp_path).close()
+
+
+def test_a_crawl_in_another_process_is_refused(tmp_path):
+    code = "from pathlib import Path; from jobs import open_job; open_job(Path(sys.argv[1]))"
+    job = open_job(tmp_path)
+    result = run_python(code, tmp_path)
+    assert "JobInUseError" in result.stderr
+    assert f"process {os.getpid()}" in result.stderr
+    job.add_many(KNOWN)
+    job.close()
+    assert open_job(tmp_path).restored == 500
+
+
+def test_closing_in_another_thread_gives_the_lock_back(tmp_path):
+    job = open_job(tmp_path)
+    thread = threading.Thread(target=job.close)
+    thread.start()
+    thread.join()
+    open_job(tmp_path).close()
+
+
+def test_a_fork_stores_nothing_and_takes_nothing_away(tmp_path):
+    code = """
+import os, sys
+from pathlib import Path
+from contract import fingerprints
+from jobs import everything_in, open_job
+from scrapy_bloom.errors import JobInUseError
+folder = Path(sys.argv[1])
+job = open_job(folder)
+job.add_many(fingerprints(10))
+before = everything_in(folder)
+child = os.fork()
+if child == 0:
+    job.add_many(fingerprints(1000, "child"))
+    job.close()
+    os._exit(0 if everything_in(folder) == before else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+try:
+    open_job(folder)
+except JobInUseError:
+    print("still ours")
+job.add(b"after")
+job.close()
+assert open_job(folder).restored == 11
+print("stored")
+"""
+    result = run_python(code, tmp_path)
+    assert result.stdout.split("\n")[:2] == ["still ours", "stored"], result.stderr
+    assert "of which this one is a fork" in result.stderr
+
+
+def test_a_job_that_was_refused_is_free_again(tmp_path):
+    path = stored_job(tmp_path, KNOWN)
+    good = path.read_bytes()
+    path.write_bytes(b"damaged")
+    with pytest.raises(StateError):
+        open_job(tmp_path)
+    path.write_bytes(good)
+    assert open_job(tmp_path).restored == 500
+
+
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path):
+    (tmp_path / "job").write_bytes(b"")
+    with pytest.raises(StateError, match="job"):
+        open_job(tmp_path / "job")
+
+
+def test_the_marker_says_who_runs(tmp_path):
+    job = open_job(tmp_path)
+    marker = json.loads((tmp_path / "requests.bloom.running").read_text())
+    assert marker["pid"] == os.getpid()
+    assert marker["resumed"] is False
+    job.close()
+
+
+def test_marks_of_any_fingerprints_stay_apart_from_digests(tmp_path):
+    stored_job(tmp_path, [b"one"], digests=False)
+    assert open_job(tmp_path, digests=True).state().digests is False

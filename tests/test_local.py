@@ -1,0 +1,107 @@
+"""The local filter: the contract, and what only it promises."""
+
+import logging
+import tracemalloc
+
+import pytest
+from contract import FilterContract, fingerprints
+
+from scrapy_bloom import FilterInfo, LocalFilter
+from scrapy_bloom.filters.local import EMPTY
+
+
+class TestLocalFilter(FilterContract):
+    @pytest.fixture
+    def make(self):
+        return LocalFilter
+
+
+class TestLocalFilterOfAnyBytes(FilterContract):
+    @pytest.fixture
+    def make(self):
+        return lambda **sizes: LocalFilter(**sizes, digests=False)
+
+
+def test_an_info_says_it_all_and_cannot_be_changed():
+    info = LocalFilter(1000, 0.001).info()
+    assert isinstance(info, FilterInfo)
+    with pytest.raises(AttributeError):
+        info.items = 1
+
+
+def test_the_defaults_need_no_plan():
+    info = LocalFilter().info()
+    assert (info.capacity, info.error_rate) == (1_000_000, 1e-6)
+    assert info.bytes < 20_000
+
+
+def test_memory_is_taken_as_it_is_needed():
+    tracemalloc.start()
+    seen = LocalFilter(capacity="1G")
+    seen.add_many(fingerprints(100))
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    info = seen.info()
+    assert info.bytes_at_capacity > 4_000_000_000
+    assert info.bytes == pytest.approx(taken, rel=0.02)
+    assert taken < 6_000_000
+
+
+def test_memory_told_is_memory_taken_and_at_most_4_5_bytes_an_item_when_full():
+    known = fingerprints(100_000)
+    tracemalloc.start()
+    seen = LocalFilter(capacity=100_000)
+    for fingerprint in known:
+        seen.add(fingerprint)
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert seen.info().bytes == pytest.approx(taken, rel=0.02)
+    assert taken / 100_000 <= 4.5
+
+
+def test_a_full_filter_holds_its_capacity_before_it_grows():
+    seen = LocalFilter(capacity=1000)
+    seen.add_many(fingerprints(1000))
+    assert seen.info().slices == 1
+    seen.add(b"one more")
+    assert seen.info().slices == 2
+
+
+def test_growth_is_told_once(caplog):
+    seen = LocalFilter(capacity=1000)
+    with caplog.at_level(logging.INFO, "scrapy_bloom"):
+        seen.add_many(fingerprints(1000))
+        assert not caplog.records
+        seen.add_many(fingerprints(20_000))
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert "1,000 fingerprints, as many as it was sized for" in record.getMessage()
+    assert "BLOOM_CAPACITY" in record.getMessage()
+
+
+def test_a_repeat_is_found_in_any_slice():
+    seen = LocalFilter(capacity=100)
+    known = fingerprints(3200)
+    seen.add_many(known)
+    assert seen.info().slices == 6
+    assert seen.add_many(known) == [True] * 3200
+
+
+def test_the_shared_empty_block_stays_empty():
+    seen = LocalFilter(capacity=1_000_000)
+    seen.add_many(fingerprints(5000))
+    assert not EMPTY.any()
+
+
+def test_a_value_that_is_no_bytes_is_an_error_and_adds_nothing():
+    seen = LocalFilter()
+    for wrong in ("text", None, 5):
+        with pytest.raises(TypeError):
+            seen.add(wrong)
+    assert seen.info().items == 0
+
+
+def test_the_secret_is_not_printed():
+    seen = LocalFilter()
+    assert seen.secret.hex() not in repr(seen.state())
+    assert repr(seen.secret) not in repr(seen.state())

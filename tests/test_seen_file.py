@@ -1,0 +1,148 @@
+"""Scrapy's requests.seen, in both its formats, read once and never written."""
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jobs import abandon, open_job
+
+from scrapy_bloom.errors import StateError, UncleanStopError
+from scrapy_bloom.job import seen_file
+from scrapy_bloom.job.directory import OnUnclean
+from scrapy_bloom.job.seen_file import read_seen_file
+
+
+def binary(fingerprint):
+    return len(fingerprint).to_bytes(2, "big") + fingerprint
+
+
+def text(fingerprint):
+    return fingerprint.hex().encode() + b"\n"
+
+
+def windows_text(fingerprint):
+    return fingerprint.hex().encode() + b"\r\n"
+
+
+def write(folder, *records):
+    folder.mkdir(exist_ok=True)
+    (folder / "requests.seen").write_bytes(b"".join(records))
+
+
+records = st.lists(
+    st.tuples(
+        st.sampled_from([binary, text, windows_text]),
+        st.one_of(st.binary(min_size=20, max_size=20), st.binary(min_size=1, max_size=300)),
+    ),
+    max_size=60,
+)
+
+
+@given(records=records, cut=st.integers(0, 30))
+def test_every_whole_record_is_read_whatever_its_format(tmp_path_factory, records, cut):
+    folder = tmp_path_factory.mktemp("job")
+    written = [write_one(fingerprint) for write_one, fingerprint in records]
+    write(folder, *written)
+    assert [*read_seen_file(folder)] == [fingerprint for _, fingerprint in records]
+    # Cut off anywhere in the last record, as a kill does.
+    if records:
+        kept = max(len(b"".join(written[:-1])), len(b"".join(written)) - 1 - cut)
+        os.truncate(folder / "requests.seen", kept)
+        whole = [*read_seen_file(folder)]
+        # A line without its newline could be a shorter one; the binary format cannot err.
+        assert whole[: len(records) - 1] == [fingerprint for _, fingerprint in records[:-1]]
+
+
+def test_a_large_file_is_read_in_pieces(tmp_path, monkeypatch):
+    monkeypatch.setattr(seen_file, "_CHUNK", 64)
+    monkeypatch.setattr(seen_file, "_LONGEST", 64)
+    known = [bytes([i % 256, i // 256]) * 10 for i in range(3000)]
+    write(tmp_path, *(binary(fp) if i % 3 else text(fp) for i, fp in enumerate(known)))
+    assert [*read_seen_file(tmp_path)] == known
+
+
+def test_no_file_no_fingerprints(tmp_path):
+    assert [*read_seen_file(tmp_path)] == []
+
+
+@given(st.binary(max_size=500))
+def test_garbage_ends_the_reading_and_nothing_else(tmp_path_factory, garbage):
+    folder = tmp_path_factory.mktemp("job")
+    write(folder, garbage)
+    assert all(isinstance(fingerprint, bytes) for fingerprint in read_seen_file(folder))
+
+
+KNOWN = [bytes([i]) * 20 for i in range(50)]
+
+
+@pytest.fixture
+def job_of_scrapy(tmp_path):
+    """A job that Scrapy's own filter has stopped cleanly."""
+    write(tmp_path, *map(binary, KNOWN[:30]), *map(text, KNOWN[30:]))
+    (tmp_path / "requests.queue").mkdir()
+    (tmp_path / "requests.queue" / "active.json").write_text("[]")
+    return tmp_path
+
+
+def test_a_first_run_takes_over_and_leaves_scrapys_file_alone(job_of_scrapy):
+    seen = job_of_scrapy / "requests.seen"
+    before = seen.read_bytes(), seen.stat().st_mtime_ns
+    job = open_job(job_of_scrapy)
+    assert all(job.contains_many(KNOWN))
+    assert (job.restored, job.restored_from, job.unclean) == (50, "requests.seen", False)
+    job.close()
+    assert (seen.read_bytes(), seen.stat().st_mtime_ns) == before
+
+
+def test_a_job_with_a_filter_does_not_look_at_it_again(job_of_scrapy):
+    open_job(job_of_scrapy).close()
+    write(job_of_scrapy, *map(binary, [b"later" * 4]))
+    job = open_job(job_of_scrapy)
+    assert b"later" * 4 not in job
+    assert (job.restored, job.restored_from) == (50, "requests.bloom")
+
+
+def test_a_lone_file_is_taken_over(tmp_path):
+    write(tmp_path, *map(binary, KNOWN))
+    assert open_job(tmp_path).restored == 50
+
+
+def test_a_run_killed_after_the_switch_goes_back_to_it(job_of_scrapy, caplog):
+    job = open_job(job_of_scrapy)
+    job.add(b"new" * 7)
+    abandon(job)
+    job = open_job(job_of_scrapy)
+    assert (job.restored, job.unclean) == (50, True)
+    assert "after it had resumed an earlier one" in caplog.text
+
+
+def killed_in_its_first_run(folder):
+    (folder / "requests.queue" / "active.json").unlink()
+    (folder / "requests.queue" / "0").write_bytes(b"requests")
+
+
+def killed_in_a_resumed_run(folder):
+    later = (folder / "requests.queue" / "active.json").stat().st_mtime + 3600
+    os.utime(folder / "requests.seen", (later, later))
+
+
+@pytest.mark.parametrize("kill", [killed_in_its_first_run, killed_in_a_resumed_run])
+def test_marks_that_outlived_their_queue_are_not_believed(job_of_scrapy, kill, caplog):
+    kill(job_of_scrapy)
+    with pytest.raises(UncleanStopError, match="with Scrapy's own filter, was killed"):
+        open_job(job_of_scrapy, on_unclean=OnUnclean.FAIL)
+    job = open_job(job_of_scrapy)
+    assert (job.restored, job.unclean) == (0, True)
+    assert "with Scrapy's own filter, was killed" in caplog.text
+
+
+def test_reset_does_not_take_over(job_of_scrapy):
+    abandon(open_job(job_of_scrapy))
+    assert open_job(job_of_scrapy, on_unclean=OnUnclean.RESET).restored == 0
+
+
+def test_a_link_in_its_place_is_refused(tmp_path):
+    (tmp_path / "requests.seen").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StateError, match="a symbolic link"):
+        open_job(tmp_path)

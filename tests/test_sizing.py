@@ -1,0 +1,78 @@
+"""The arithmetic, against the textbook and against simulation."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import integrate
+
+from scrapy_bloom import sizing
+
+rates = st.floats(min_value=1e-15, max_value=0.9)
+sizes = st.integers(min_value=1, max_value=10**8)
+
+
+@given(capacity=sizes, error_rate=rates)
+def test_the_blocks_are_enough_and_one_less_is_not(capacity, error_rate):
+    hashes = sizing.hashes_for(error_rate)
+    blocks = sizing.blocks_for(capacity, error_rate, hashes)
+    assert sizing.false_positive_rate(capacity, blocks, hashes) <= error_rate
+    if blocks > 1:
+        assert sizing.false_positive_rate(capacity, blocks - 1, hashes) > error_rate
+
+
+@pytest.mark.parametrize(
+    ("error_rate", "bits"), [(1e-2, 9.585), (1e-3, 14.378), (1e-4, 19.170), (1e-6, 28.755)]
+)
+def test_space_is_close_to_the_textbook_optimum(error_rate, bits):
+    """Optimal bits per item are ``log2(1 / p) / ln 2`` (Bloom 1970)."""
+    assert bits == pytest.approx(-math.log2(error_rate) / math.log(2), rel=1e-3)
+    hashes = sizing.hashes_for(error_rate)
+    blocks = sizing.blocks_for(10_000_000, error_rate, hashes)
+    assert blocks * sizing.BLOCK_BITS / 10_000_000 <= 1.06 * bits
+
+
+@given(error_rate=rates)
+def test_a_position_fits_the_digest(error_rate):
+    assert 1 <= sizing.hashes_for(error_rate) <= sizing.MAX_HASHES
+
+
+def test_one_block_is_the_textbook_formula():
+    expected = (1 - math.exp(-7 * 5000 / 65536)) ** 7
+    assert sizing.false_positive_rate(5000, 1, 7) == pytest.approx(expected)
+
+
+def test_uneven_blocks_cost_a_little_and_only_a_little():
+    smooth = (1 - math.exp(-14 * 1_000_000 / (531 * 65536))) ** 14
+    blocked = sizing.false_positive_rate(1_000_000, 531, 14)
+    assert smooth < blocked < 1.06 * smooth
+
+
+@given(items=st.integers(min_value=0, max_value=10**7), blocks=st.integers(1, 5000))
+def test_a_rate_is_a_probability_and_grows_with_items(items, blocks):
+    rate = sizing.false_positive_rate(items, blocks, 14)
+    assert 0 <= rate <= 1 + 1e-9
+    assert rate <= sizing.false_positive_rate(items + 10_000, blocks, 14) + 1e-9
+
+
+@pytest.mark.parametrize(("items", "blocks", "hashes"), [(10_000, 3, 8), (1_000_000, 531, 14)])
+def test_expected_false_positives_are_the_integral_of_the_rate(items, blocks, hashes):
+    exact, _ = integrate.quad(
+        lambda n: sizing.false_positive_rate(n, blocks, hashes), 0, items, limit=200
+    )
+    ours = sizing.expected_false_positives(items, blocks, hashes)
+    assert ours == pytest.approx(exact, rel=0.005)
+
+
+def test_nothing_added_nothing_wrong():
+    assert sizing.false_positive_rate(0, 10, 14) == 0
+    assert sizing.expected_false_positives(0, 10, 14) == 0
+    assert sizing.estimated_items(0, 10, 14) == 0
+
+
+def test_items_are_estimated_from_ones():
+    items, blocks, hashes = 1_000_000, 531, 14
+    ones = blocks * 65536 * (1 - math.exp(-hashes * items / (blocks * 65536)))
+    assert sizing.estimated_items(round(ones), blocks, hashes) == pytest.approx(items, rel=1e-5)
+    assert sizing.estimated_items(blocks * 65536, blocks, hashes) == math.inf

@@ -1,0 +1,72 @@
+"""Numbers as people write them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scrapy_bloom.errors import BloomError, SettingError
+from scrapy_bloom.values import MAX_CAPACITY, read_capacity, read_error_rate
+
+
+@pytest.mark.parametrize(
+    ("written", "items"),
+    [
+        (1, 1),
+        (10_000_000, 10_000_000),
+        (1e7, 10_000_000),
+        ("10_000_000", 10_000_000),
+        ("1e7", 10_000_000),
+        ("10M", 10_000_000),
+        ("10m", 10_000_000),
+        (" 2.5K ", 2500),
+        ("10G", MAX_CAPACITY),
+    ],
+)
+def test_a_capacity_may_be_written_in_these_ways(written, items):
+    assert read_capacity("BLOOM_CAPACITY", written) == items
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        *(0, -1, 1e30, "1e30", float("inf"), "inf", "nan", "", "  ", "M", "10MB", "ten", "11G"),
+        *(1.5, "0.5", None, True, b"10", [10], 10**400),
+    ],
+)
+def test_any_other_capacity_is_refused_with_name_value_range_and_memory(written):
+    with pytest.raises(SettingError) as error:
+        read_capacity("BLOOM_CAPACITY", written)
+    text = str(error.value)
+    assert text.startswith(f"BLOOM_CAPACITY = {written!r}: ")
+    assert "from 1 to 10,000,000,000" in text
+    assert "MB at an error rate of 1e-06" in text
+    assert isinstance(error.value, BloomError)
+
+
+def test_an_asked_size_is_told_its_memory():
+    with pytest.raises(SettingError, match="20,000,000,000 items take about 88,000 MB"):
+        read_capacity("BLOOM_CAPACITY", "20G")
+
+
+@pytest.mark.parametrize("written", [0.01, "0.01", "1e-2", " 0.01 "])
+def test_an_error_rate_may_be_written_in_these_ways(written):
+    assert read_error_rate("BLOOM_ERROR_RATE", written) == 0.01
+
+
+@pytest.mark.parametrize(
+    "written", [0, 1, 1.5, -0.1, "abc", "", "nan", float("nan"), "inf", None, True, "1%", 1e-16]
+)
+def test_any_other_error_rate_is_refused_with_name_value_and_range(written):
+    with pytest.raises(SettingError) as error:
+        read_error_rate("BLOOM_ERROR_RATE", written)
+    assert str(error.value).startswith(f"BLOOM_ERROR_RATE = {written!r}: ")
+    assert "from 1e-15 to below 1" in str(error.value)
+
+
+@given(st.one_of(st.text(), st.floats(), st.integers(), st.binary(), st.none()))
+def test_whatever_is_written_is_a_size_or_a_setting_error(written):
+    try:
+        items = read_capacity("x", written)
+    except SettingError:
+        return
+    assert 1 <= items <= MAX_CAPACITY
