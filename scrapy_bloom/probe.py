@@ -49,7 +49,7 @@ def _murmur3_probe(secret: bytes, hashes: int, any_bytes: Probe) -> Probe:
     digest = mmh3_x64_128_digest
 
     def probe(fingerprint: bytes) -> list[int]:
-        if len(fingerprint) != _SHA1_BYTES:
+        if len(fingerprint) != 20:  # noqa: PLR2004 - the size of SHA-1, faster than by its name
             return any_bytes(fingerprint)
         keyed = secret + fingerprint
         return [*unpack(digest(keyed) + digest(keyed, 1))]
@@ -75,5 +75,4 @@ def _layout(hashes: int) -> Struct:
     return Struct(f">{hashes}H{2 * (MAX_HASHES - hashes)}xI")
 
 
-_SHA1_BYTES: Final = 20
 _PROBE_BYTES: Final = 2 * MAX_HASHES + 4

@@ -114,12 +114,12 @@ class LocalFilter:
         blocks = self._blocks
         index = h * len(blocks) >> 32
         block = blocks[index]
-        first = positions[0]  # most new items end here: one bit read is cheaper than k
-        if block[first] and block[positions].all():
+        if block[positions].all():
             return True
         for older in self._older:
             block_there = older[h * len(older) >> 32]
-            if block_there[first] and block_there[positions].all():
+            # One bit tells most of the new items: cheaper than k where k need not be set.
+            if block_there[positions[0]] and block_there[positions].all():
                 return True
         if not self._room:
             self._grow()

@@ -1,0 +1,69 @@
+"""The error rate is what the theory says, and never more than what was asked."""
+
+import hashlib
+import itertools
+
+import pytest
+from scipy import stats
+
+from scrapy_bloom import LocalFilter
+from scrapy_bloom.filters.chain import SliceSpec
+from scrapy_bloom.filters.local import FilterState, Slice
+from scrapy_bloom.sizing import false_positive_rate
+
+KINDS = {
+    "random": lambda i: hashlib.blake2b(b"%d" % i, digest_size=20).digest(),
+    "sequential": lambda i: i.to_bytes(20, "big"),
+    "one host": lambda i: hashlib.sha1(
+        b'{"body": "", "headers": {}, "method": "GET", "url": "https://example.com/p/%d"}' % i
+    ).digest(),
+}
+
+
+def interval(wrong, queries):
+    """Return the 95 % interval of Wilson (1927)."""
+    found = stats.binomtest(wrong, queries).proportion_ci(0.95, method="wilson")
+    return found.low, found.high
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("error_rate", [1e-2, 1e-3, 1e-4])
+@pytest.mark.parametrize(
+    ("items", "capacity"), [(1000, 1000), (100_000, 100_000), (300_000, 9_000)]
+)
+def test_the_rate_is_the_predicted_one_and_at_most_the_asked_one(kind, error_rate, items, capacity):
+    make, queries = KINDS[kind], round(20 / error_rate)
+    seen = LocalFilter(capacity, error_rate)
+    lost = sum(seen.add_many(make(i) for i in range(items)))
+    wrong = sum(seen.contains_many(make(i) for i in range(items, items + queries)))
+    info = seen.info()
+    # A 99.99 % interval: 27 cases, and the secret is another one in each run.
+    low, high = stats.poisson.interval(0.9999, info.estimated_fp_rate * queries)
+    assert low <= wrong <= high
+    assert info.estimated_fp_rate <= error_rate
+    assert interval(wrong, queries)[0] <= error_rate
+    low, high = stats.poisson.interval(0.9999, info.expected_lost)
+    assert low <= lost <= high
+
+
+@pytest.mark.parametrize(
+    ("blocks", "hashes", "items"),
+    [(1, 14, 5000), (1, 7, 6000), (2, 10, 11_000), (3, 14, 14_000), (64, 5, 500_000)],
+)
+def test_small_and_overfull_slices_err_as_the_formula_says(blocks, hashes, items):
+    """Small filters show what a bad derivation of positions hides in large ones."""
+    spec = SliceSpec(10**9, 0.5, blocks)
+    seen = LocalFilter()
+    seen._load(FilterState(bytes(16), hashes, digests=True, slices=[Slice.new(spec)]))
+    for i in range(items):
+        seen.add(KINDS["sequential"](i))
+    rate = false_positive_rate(items, blocks, hashes)
+    queries = round(3000 / rate)
+    wrong = sum(seen.contains_many(map(KINDS["sequential"], range(items, items + queries))))
+    # Each item lost to a false positive leaves its bits unset, so the rate is a little below.
+    assert wrong / queries == pytest.approx(rate, rel=0.12)
+
+
+def test_the_kinds_differ():
+    made = [make(7) for make in KINDS.values()]
+    assert all(one != other for one, other in itertools.combinations(made, 2))
