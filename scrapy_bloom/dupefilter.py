@@ -43,6 +43,7 @@ class BloomDupeFilter:
         self._filter: Filter | None = None
         self._closed = False
         self._fingerprint: Callable[[Request], bytes]
+        self._add: Callable[[bytes], bool]
         self._logged_duplicate = False
         self._logged_error = False
 
@@ -68,18 +69,20 @@ class BloomDupeFilter:
         Where anything fails the answer is False: the page is fetched, perhaps twice, never lost.
         """
         try:
-            return self._seen(request)
-        except Exception:
-            self._tally.count(keys.ERRORS)
-            if not self._logged_error:
-                self._logged_error = True
-                logger.exception(
-                    "Could not check %(request)s for being a duplicate: it is crawled. More such"
-                    " errors are counted in bloom/errors and not shown.",
-                    {"request": request},
-                    extra={"spider": self._crawler.spider},
-                )
-            return False
+            if self._filter is None:
+                self._open()
+            fingerprint = self._fingerprint(request)
+            if not self._add(fingerprint):
+                verdict = keys.NEW
+            elif "redirect_urls" in request.meta and self._is_next_step(request, fingerprint):
+                verdict = keys.REDIRECT_EXEMPT
+            else:
+                verdict = keys.SEEN
+        except Exception as error:  # noqa: BLE001 - raised, it would cost the page
+            verdict = keys.ERRORS
+            self._log_error(request, error)
+        self._tally.count(verdict)
+        return verdict is keys.SEEN
 
     def close(self, reason: str) -> None:  # noqa: ARG002 - Scrapy's signature
         """Store what is to be stored and write the last stats. Never raises a BloomError."""
@@ -114,25 +117,25 @@ class BloomDupeFilter:
             )
         self._stats.inc_value("dupefilter/filtered")
 
-    def _seen(self, request: Request) -> bool:
-        seen = self._open() if self._filter is None else self._filter
-        fingerprint = self._fingerprint(request)
-        if not seen.add(fingerprint):
-            verdict = keys.NEW
-        elif "redirect_urls" in request.meta and self._is_next_step(seen, request, fingerprint):
-            verdict = keys.REDIRECT_EXEMPT
-        else:
-            verdict = keys.SEEN
-        self._tally.count(verdict)
-        return verdict is keys.SEEN
-
-    def _is_next_step(self, seen: Filter, request: Request, fingerprint: bytes) -> bool:
+    def _is_next_step(self, request: Request, fingerprint: bytes) -> bool:
         """Return whether the request only goes on with the chain of redirects that it is in."""
-        return follows_itself(request, fingerprint, self._fingerprint) and not seen.add(
+        return follows_itself(request, fingerprint, self._fingerprint) and not self._add(
             step_fingerprint(request, fingerprint)
         )
 
-    def _open(self) -> Filter:
+    def _log_error(self, request: Request, error: Exception) -> None:
+        if self._logged_error:
+            return
+        self._logged_error = True
+        logger.error(
+            "Could not check %(request)s for being a duplicate: it is crawled. More such errors are"
+            " counted in bloom/errors and not shown.",
+            {"request": request},
+            exc_info=error,
+            extra={"spider": self._crawler.spider},
+        )
+
+    def _open(self) -> None:
         if self._closed:
             raise BloomError("The filter is closed.")
         crawler = self._crawler
@@ -150,8 +153,8 @@ class BloomDupeFilter:
             ),
         )
         self._filter = opened.filter
+        self._add = opened.filter.add
         self._report(opened)
-        return opened.filter
 
     def _report(self, opened: Opened) -> None:
         info = opened.filter.info()
