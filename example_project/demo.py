@@ -11,9 +11,10 @@ import signal
 import subprocess
 import sys
 import tracemalloc
+from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
 from example.localsite import LocalSite
 from rich.console import Console
@@ -22,12 +23,9 @@ from rich.table import Table
 from scrapy import Request
 from scrapy.utils.request import fingerprint
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-PROJECT = Path(__file__).resolve().parent
-PATIENCE = 300  # seconds for one run, which takes about ten
-SAY = Console(soft_wrap=True, highlight=False, markup=False)
+PROJECT: Final = Path(__file__).resolve().parent
+PATIENCE: Final = 300  # seconds for one run, which takes about ten
+CONSOLE: Final = Console(soft_wrap=True, highlight=False, markup=False)
 
 
 class DemoError(Exception):
@@ -37,16 +35,12 @@ class DemoError(Exception):
 def crawl(site: LocalSite, folder: Path, *, stop_at: int | None = None) -> dict[str, Any]:
     """Run ``scrapy crawl site`` once on the job directory in ``folder``.
 
-    Args:
-        site: the site to crawl.
-        folder: where the job directory, the log and the stats go.
-        stop_at: send SIGINT (Ctrl-C) when the site has delivered so many pages, None for never.
-
-    Returns:
-        Scrapy's closing stats.
-
-    Raises:
-        DemoError: the run failed, logged an error, or ended for another reason than it should.
+    :param site: the site to crawl.
+    :param folder: where the job directory, the log and the stats go.
+    :param stop_at: send SIGINT (Ctrl-C) when the site has delivered so many pages; None: never.
+    :returns: Scrapy's closing stats.
+    :raises DemoError: if the run failed, logged an error, or ended for another reason than it
+        should.
     """
     log = folder / "log.txt"
     stats_file = folder / "stats.json"
@@ -68,7 +62,7 @@ def crawl(site: LocalSite, folder: Path, *, stop_at: int | None = None) -> dict[
     stats: dict[str, Any] = json.loads(stats_file.read_text()) if stats_file.exists() else {}
     for line in text.splitlines():
         if "[scrapy_bloom" in line:
-            SAY.print("  " + line)
+            CONSOLE.print("  " + line)
     expected = "finished" if stop_at is None else "shutdown"
     reason = stats.get("finish_reason")
     if status or reason != expected or stats.get("log_count/ERROR"):
@@ -93,15 +87,16 @@ def memory_of_set(urls: Iterable[str]) -> tuple[int, int]:
 def demonstrate(site: LocalSite, folder: Path) -> None:
     """Crawl in two runs and print what the site counted.
 
-    Raises:
-        DemoError: a page was missed or fetched twice, or a run failed.
+    :raises DemoError: if a page was missed or fetched twice, or a run failed.
     """
-    SAY.print(f"Serving a site of {site.pages:,} pages with {site.links} links each: {site.url}")
+    CONSOLE.print(
+        f"Serving a site of {site.pages:,} pages with {site.links} links each: {site.url}"
+    )
     half = site.pages // 2
-    SAY.print(f"Run 1: crawling; Ctrl-C at page {half:,}")
+    CONSOLE.print(f"Run 1: crawling; Ctrl-C at page {half:,}")
     crawl(site, folder, stop_at=half)
     first = sum(site.hits.values())
-    SAY.print("Run 2: the same command resumes the crawl")
+    CONSOLE.print("Run 2: the same command resumes the crawl")
     stats = crawl(site, folder)
     second = sum(site.hits.values()) - first
     urls, set_bytes = memory_of_set(site.urls)
@@ -115,10 +110,10 @@ def demonstrate(site: LocalSite, folder: Path) -> None:
     table.add_row("fetched in run 2", f"{second:,}")
     table.add_row("fetched twice", f"{len(site.repeated):,}")
     table.add_row("missed", f"{len(site.missed):,}", end_section=True)
-    table.add_row("URLs, with those that redirect", f"{urls:,}")
+    table.add_row("URLs, redirects among them", f"{urls:,}")
     table.add_row("memory of the filter", decimal(filter_bytes))
-    table.add_row("memory of Scrapy's own set of them", decimal(set_bytes))
-    Console().print(table)
+    table.add_row("memory of Scrapy's own set", decimal(set_bytes))
+    CONSOLE.print(table)
 
     for fault, pages in (("fetched twice", site.repeated), ("missed", site.missed)):
         if pages:
@@ -131,7 +126,7 @@ def main() -> int:
         try:
             demonstrate(site, Path(folder))
         except (DemoError, subprocess.TimeoutExpired) as error:
-            SAY.print(f"FAILED: {error}")
+            CONSOLE.print(f"FAILED: {error}")
             return 1
     return 0
 

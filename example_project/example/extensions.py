@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from scrapy import signals
+from scrapy.crawler import Crawler
 from scrapy.exceptions import NotConfigured
-
-if TYPE_CHECKING:
-    from scrapy.crawler import Crawler
-    from scrapy.statscollectors import StatsCollector
+from scrapy.statscollectors import StatsCollector
 
 
 class StatsFile:
@@ -26,7 +23,7 @@ class StatsFile:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> StatsFile:
-        """Build it as Scrapy asks, and wait for the end of the crawl."""
+        """Make the extension and have it called at the end of the crawl."""
         path = crawler.settings.get("STATS_FILE")
         if not path:
             raise NotConfigured
@@ -35,5 +32,5 @@ class StatsFile:
         return extension
 
     def spider_closed(self) -> None:
-        """Write the file. The filter has been closed by now, so its figures are final."""
+        """Write the file. The filter is closed by now, so its numbers are final."""
         self._path.write_text(json.dumps(self._stats.get_stats(), indent=2, default=str))

@@ -15,17 +15,16 @@ import socket
 import sys
 import threading
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer, ThreadingMixIn
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from typing_extensions import Self
 
 
@@ -65,16 +64,13 @@ class SiteMap:
     """The pages and links of a site; everything follows from three numbers.
 
     A page is a number from 0 to ``pages - 1``; page 0 is the front page ``/``. Its content is
-    delivered with status 200 at one address only (for `Kind.QUERY`: in any order of the
+    delivered with status 200 at one address only (for ``Kind.QUERY`` in any order of the
     parameters); every other way of writing it redirects there.
 
-    Args:
-        pages: how many pages there are, at least 1.
-        links: how many links each page has, at least 1.
-        seed: another seed gives other links between the same pages.
-
-    Raises:
-        ValueError: pages or links is less than 1.
+    :param pages: how many pages there are, at least 1.
+    :param links: how many links each page has, at least 1.
+    :param seed: another seed gives other links between the same pages.
+    :raises ValueError: if `pages` or `links` is less than 1.
     """
 
     def __init__(self, pages: int, links: int, seed: int) -> None:
@@ -107,7 +103,7 @@ class SiteMap:
         return [self._write(target, chance) for target in targets]
 
     def answer(self, target: str, *, again: bool = True) -> Answer:
-        """Answer a request for a path with its query, first or again."""
+        """Answer a request for a path with its query, the first time or again."""
         page = self._page(target)
         if page is None:
             return Answer(HTTPStatus.NOT_FOUND)
@@ -151,19 +147,18 @@ def _sorted(target: str) -> str:
 
 
 class LocalSite(SiteMap):
-    """A `SiteMap` on a web server, in threads of the process that opens it.
+    """A :class:`SiteMap` on a web server, in threads of the process that opens it.
 
-    Use it as a context manager, or call `open` and `close`. Any number of crawlers, in this
-    process or in others, may visit it at once.
+    Use it as a context manager, or call :meth:`open` and :meth:`close`. Any number of crawlers, in
+    this process or in others, may visit it at once.
 
-    Args:
-        pages: see `SiteMap`.
-        links: see `SiteMap`.
-        seed: see `SiteMap`.
-        port: the port to listen on; 0 takes a free one.
+    :param pages: see :class:`SiteMap`.
+    :param links: see :class:`SiteMap`.
+    :param seed: see :class:`SiteMap`.
+    :param port: the port to listen on; 0 takes a free one.
     """
 
-    HOST: ClassVar[str] = "127.0.0.1"
+    HOST: Final = "127.0.0.1"
 
     def __init__(self, *, pages: int = 3000, links: int = 20, seed: int = 1, port: int = 0) -> None:
         super().__init__(pages, links, seed)
@@ -207,10 +202,9 @@ class LocalSite(SiteMap):
             self._alarms[deliveries] = do
 
     def open(self) -> None:
-        """Start to serve.
+        """Start to serve; from here on :attr:`port` is the port that is listened on.
 
-        Raises:
-            OSError: the port is taken.
+        :raises OSError: if the port is taken.
         """
         self._server = _Server((self.HOST, self.port))
         self._server.site = self

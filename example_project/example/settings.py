@@ -15,10 +15,9 @@ ROBOTSTXT_OBEY = True
 DOWNLOAD_DELAY = 0.5
 CONCURRENT_REQUESTS_PER_DOMAIN = 2
 # The local site is our own: no need to wait for it.
-DOWNLOAD_SLOTS = {"127.0.0.1": {"concurrency": 16, "delay": 0, "randomize_delay": False}}
+DOWNLOAD_SLOTS = {"127.0.0.1": {"concurrency": 16, "delay": 0}}
 
 # Writes the closing stats to a file when STATS_FILE names one (the demo does).
 EXTENSIONS = {"example.extensions.StatsFile": 500}
 
-TELNETCONSOLE_ENABLED = False
 LOG_LEVEL = "INFO"
