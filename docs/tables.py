@@ -16,10 +16,10 @@ from scrapy_bloom import settings, stats
 from scrapy_bloom.filters.chain import SliceSpec, hashes_for, next_slice
 from scrapy_bloom.filters.local import FilterState, Slice, expected_lost
 from scrapy_bloom.sizing import BLOCK_BYTES
-from scrapy_bloom.values import DEFAULT_CAPACITY
+from scrapy_bloom.values import DEFAULT_CAPACITY, write_size
 
 README = Path(__file__).parent.parent / "README.md"
-SCRAPY_SET_BYTES = 93.6  # of one 20-byte fingerprint in a set, as benchmarks/memory.py measures
+SCRAPY_SET_BYTES = 86.6  # of one 20-byte fingerprint in a set, as benchmarks/memory.py measures
 
 
 def settings_table() -> str:
@@ -44,11 +44,11 @@ def sizing_table() -> str:
                 (
                     f"{pages:,}",
                     f"{error_rate:g}",
-                    megabytes(sized),
-                    f"{lost:.2g}",
-                    megabytes(grown),
-                    f"{lost_grown:.2g}",
-                    megabytes(pages * SCRAPY_SET_BYTES),
+                    write_size(sized),
+                    f"{lost:,.2f}",
+                    write_size(grown),
+                    f"{lost_grown:,.2f}",
+                    write_size(pages * SCRAPY_SET_BYTES),
                 )
             )
     return markdown(
@@ -80,15 +80,10 @@ def plan(pages: int, capacity: int, error_rate: float) -> tuple[int, float]:
     return sum(spec.blocks for spec in specs) * BLOCK_BYTES, expected_lost(state)
 
 
-def megabytes(size: float) -> str:
-    """Return a size in MB or GB."""
-    return f"{size / 1e6:,.1f} MB" if size < 1e9 else f"{size / 1e9:,.1f} GB"
-
-
 def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table in Markdown."""
     lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 TABLES = {"settings": settings_table, "stats": stats_table, "sizing": sizing_table}

@@ -18,6 +18,7 @@ from scrapy_bloom.filters.base import Filter
 from scrapy_bloom.job.snapshot import Identity
 from scrapy_bloom.redirects import follows_itself, step_fingerprint
 from scrapy_bloom.settings import Settings
+from scrapy_bloom.values import write_size
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -160,13 +161,13 @@ class BloomDupeFilter:
         info = opened.filter.info()
         restored = f"{opened.restored:,} fingerprints restored"
         logger.info(
-            "Bloom filter %(place)s: capacity %(capacity)s, error rate %(rate)g, %(size).1f MB when"
-            " full, %(restored)s",
+            "Bloom filter %(place)s: capacity %(capacity)s, error rate %(rate)g, %(size)s when full,"
+            " %(restored)s",
             {
                 "place": opened.place,
                 "capacity": f"{info.capacity:,}",
                 "rate": info.error_rate,
-                "size": info.bytes_at_capacity / 1e6,
+                "size": write_size(info.bytes_at_capacity),
                 "restored": restored + f" from {opened.restored_from}" * bool(opened.restored),
             },
             extra={"spider": self._crawler.spider},

@@ -218,11 +218,13 @@ def _read_past(folder: Path, identity: Identity) -> Past:
     # A run that was killed between its snapshot and the removal of its marker did stop cleanly:
     # Scrapy stores its queue before it closes the filter.
     if marker and not (snapshot and snapshot.generation == marker.generation + 1):
-        killed = f"The last run in {folder} (process {marker.pid}) was killed"
-        killed += " after it had resumed an earlier one." if marker.resumed else "."
+        killed = f"The last run in {folder} (process {marker.pid}) did not close cleanly"
+        killed += ", after it had resumed an earlier one." if marker.resumed else "."
         return Past(snapshot, take_seen, killed, marker.resumed)
     if why:
-        killed = f"The last run in {folder}, with Scrapy's own filter, was killed: {why}."
+        killed = (
+            f"The last run in {folder}, with Scrapy's own filter, did not close cleanly: {why}."
+        )
         return Past(snapshot, take_seen, killed, resumed=True)
     return Past(snapshot, take_seen)
 

@@ -1,0 +1,72 @@
+"""BLOOM_ settings: read in one place, checked, and documented from that place."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scrapy_bloom import settings, stats
+from scrapy_bloom.errors import SettingError
+from scrapy_bloom.job.directory import OnUnclean
+from scrapy_bloom.settings import Settings
+
+ROOT = Path(__file__).parent.parent
+SOURCE = [path.read_text() for path in (ROOT / "scrapy_bloom").rglob("*.py")]
+
+
+def test_the_defaults_need_nothing():
+    assert Settings.read({}) == Settings(1_000_000, 1e-6, OnUnclean.ROLLBACK)
+
+
+def test_what_is_written_is_read():
+    written = {"BLOOM_CAPACITY": "10M", "BLOOM_ERROR_RATE": "1e-4", "BLOOM_ON_UNCLEAN": "Reset"}
+    assert Settings.read(written) == Settings(10_000_000, 1e-4, OnUnclean.RESET)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("BLOOM_CAPACITY", 0), ("BLOOM_ERROR_RATE", 1), ("BLOOM_ON_UNCLEAN", "ignore")],
+)
+def test_a_wrong_value_is_refused_by_name(name, value):
+    with pytest.raises(SettingError, match=rf"^{name} = {value!r}: give "):
+        Settings.read({name: value})
+
+
+def test_a_misspelt_name_is_told_with_the_one_that_was_meant(caplog):
+    Settings.read({"BLOOM_CAPACTIY": 5, "BLOOM_ZZZ": 1, "BLOOMFILTER_BIT": 30, "JOBDIR": ""})
+    assert [record.getMessage() for record in caplog.records] == [
+        "There is no setting BLOOM_CAPACTIY; did you mean BLOOM_CAPACITY?",
+        "There is no setting BLOOM_ZZZ.",
+    ]
+
+
+def test_every_setting_is_in_the_list():
+    named = {name for text in SOURCE for name in re.findall(r'"(BLOOM_[A-Z_]+)"', text)}
+    assert named == {setting.name for setting in settings.ALL}
+
+
+def test_every_stat_has_a_meaning_and_is_named_in_one_place():
+    named = {name for text in SOURCE for name in re.findall(r'"(bloom/[a-z_/]+)"', text)}
+    assert named == set(stats.MEANINGS)
+    for text in SOURCE:
+        assert "MEANINGS" in text or not re.search(r'"bloom/', text)
+
+
+def test_the_readme_has_the_tables_of_the_code():
+    command = [sys.executable, str(ROOT / "docs" / "tables.py")]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_readmes_python_runs():
+    text = (ROOT / "README.md").read_text()
+    [code] = re.findall(r"## Without Scrapy\n\n```python\n(.*?)```", text, re.DOTALL)
+    lines = [line.partition("#") for line in code.splitlines() if line]
+    scope = {}
+    for line, _, comment in lines:
+        if comment and "," not in comment.split(":")[0].replace("[False, False]", ""):
+            assert repr(eval(line, scope)) == comment.split(":")[0].strip()
+        else:
+            exec(line, scope)
