@@ -161,8 +161,8 @@ class BloomDupeFilter:
         info = opened.filter.info()
         restored = f"{opened.restored:,} fingerprints restored"
         logger.info(
-            "Bloom filter %(place)s: capacity %(capacity)s, error rate %(rate)g, %(size)s when full,"
-            " %(restored)s",
+            "Bloom filter %(place)s: capacity %(capacity)s, error rate %(rate)g, %(size)s when"
+            " full, %(restored)s",
             {
                 "place": opened.place,
                 "capacity": f"{info.capacity:,}",

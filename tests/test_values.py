@@ -44,7 +44,7 @@ def test_any_other_capacity_is_refused_with_name_value_range_and_memory(written)
 
 
 def test_an_asked_size_is_told_its_memory():
-    with pytest.raises(SettingError, match="20,000,000,000 items take about 88.0 GB"):
+    with pytest.raises(SettingError, match=r"20,000,000,000 items take about 88\.0 GB"):
         read_capacity("BLOOM_CAPACITY", "20G")
 
 
