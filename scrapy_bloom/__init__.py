@@ -9,6 +9,7 @@ from scrapy_bloom._version import __version__
 
 if TYPE_CHECKING:
     from scrapy_bloom.addon import Addon
+    from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
     from scrapy_bloom.dupefilter import BloomDupeFilter
     from scrapy_bloom.errors import (
         BloomError,
@@ -24,6 +25,7 @@ __all__ = [
     "Addon",
     "BloomDupeFilter",
     "BloomError",
+    "CanonicalFingerprinter",
     "FilterInfo",
     "JobInUseError",
     "LocalFilter",
@@ -37,6 +39,7 @@ _ROOMS = {
     "Addon": "addon",
     "BloomDupeFilter": "dupefilter",
     "BloomError": "errors",
+    "CanonicalFingerprinter": "canonical.fingerprint",
     "FilterInfo": "filters.base",
     "JobInUseError": "errors",
     "LocalFilter": "filters.local",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from scrapy_bloom.filters.base import Filter
 from scrapy_bloom.filters.local import LocalFilter
@@ -39,6 +39,7 @@ class Opened:
         restored: how many fingerprints it started with.
         restored_from: where they came from; empty if there were none.
         unclean: whether the last run was killed.
+        filled_with: what its fingerprints were made with, as in the identity; empty if unknown.
     """
 
     filter: Filter
@@ -46,6 +47,7 @@ class Opened:
     restored: int = 0
     restored_from: str = ""
     unclean: bool = False
+    filled_with: Mapping[str, Any] = field(default_factory=dict)
 
 
 def open_local(settings: Settings, crawl: Crawl) -> Opened:
@@ -65,7 +67,14 @@ def open_local(settings: Settings, crawl: Crawl) -> Opened:
         on_unclean=settings.on_unclean,
     )
     place = f"in memory, kept in {crawl.job_dir}"
-    return Opened(job, place, job.restored, job.restored_from, job.unclean)
+    return Opened(
+        job,
+        place,
+        job.restored,
+        job.restored_from,
+        unclean=job.unclean,
+        filled_with=job.filled_with,
+    )
 
 
 BACKENDS: Final[dict[str, Callable[[Settings, Crawl], Opened]]] = {"local": open_local}

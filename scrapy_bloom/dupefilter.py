@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING
 
 from scrapy.exceptions import CloseSpider
 from scrapy.utils.job import job_dir
-from scrapy.utils.request import RequestFingerprinter, referer_str
+from scrapy.utils.request import referer_str
 
 from scrapy_bloom import stats as keys
 from scrapy_bloom.backends import BACKENDS, Crawl, Opened
+from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter, Change
+from scrapy_bloom.canonical.merges import Merges
+from scrapy_bloom.canonical.record import difference, record
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.filters.base import Filter
+from scrapy_bloom.job.merges_file import read_merges, write_merges
 from scrapy_bloom.job.snapshot import Identity
 from scrapy_bloom.redirects import follows_itself, step_fingerprint
 from scrapy_bloom.settings import Settings
@@ -43,7 +47,9 @@ class BloomDupeFilter:
         self._debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
         self._filter: Filter | None = None
         self._closed = False
-        self._fingerprint: Callable[[Request], bytes]
+        self._job_dir: Path | None = None
+        self._canonical: CanonicalFingerprinter
+        self._merges: Merges
         self._add: Callable[[bytes], bool]
         self._logged_duplicate = False
         self._logged_error = False
@@ -72,13 +78,15 @@ class BloomDupeFilter:
         try:
             if self._filter is None:
                 self._open()
-            fingerprint = self._fingerprint(request)
+            fingerprint, change = self._canonical.resolve(request)
             if not self._add(fingerprint):
                 verdict = keys.NEW
             elif "redirect_urls" in request.meta and self._is_next_step(request, fingerprint):
                 verdict = keys.REDIRECT_EXEMPT
             else:
                 verdict = keys.SEEN
+            if change or verdict is keys.SEEN:
+                self._note(request, fingerprint, change, is_seen=verdict is keys.SEEN)
         except Exception as error:  # noqa: BLE001 - raised, it would cost the page
             verdict = keys.ERRORS
             self._log_error(request, error)
@@ -96,6 +104,11 @@ class BloomDupeFilter:
         except BloomError as error:
             self._stats.set_value(keys.NOT_STORED, 1)
             logger.error("%s", error, extra={"spider": self._crawler.spider})  # noqa: TRY400
+        if self._job_dir:
+            try:
+                write_merges(self._job_dir, self._merges)
+            except BloomError as error:
+                logger.warning("%s", error, extra={"spider": self._crawler.spider})
         self._filter = None
         self._closed = True
 
@@ -118,9 +131,18 @@ class BloomDupeFilter:
             )
         self._stats.inc_value("dupefilter/filtered")
 
+    def _note(
+        self, request: Request, fingerprint: bytes, change: Change | None, *, is_seen: bool
+    ) -> None:
+        """Count what the steps did to the URL, and whether that made the verdict."""
+        if change:
+            keys.count_steps(self._stats, change.steps)
+        if self._merges.note(request, fingerprint, change, seen=is_seen):
+            self._stats.inc_value(keys.MERGED)
+
     def _is_next_step(self, request: Request, fingerprint: bytes) -> bool:
         """Return whether the request only goes on with the chain of redirects that it is in."""
-        return follows_itself(request, fingerprint, self._fingerprint) and not self._add(
+        return follows_itself(request, fingerprint, self._canonical.fingerprint) and not self._add(
             step_fingerprint(request, fingerprint)
         )
 
@@ -141,21 +163,28 @@ class BloomDupeFilter:
             raise BloomError("The filter is closed.")
         crawler = self._crawler
         settings = Settings.read(crawler.settings)
-        fingerprinter = crawler.request_fingerprinter
-        self._fingerprint = fingerprinter.fingerprint
+        self._canonical = CanonicalFingerprinter.around(
+            crawler.request_fingerprinter, settings.canonical
+        )
         folder = job_dir(crawler.settings)
-        maker = type(fingerprinter)
+        self._job_dir = Path(folder) if folder else None
+        self._merges = Merges(self._canonical.untouched)
+        if self._job_dir:
+            read_merges(self._job_dir, self._merges)
+        now = record(self._canonical.rules)
         opened = BACKENDS["local"](
             settings,
             Crawl(
-                Identity(crawler.spidercls.name, f"{maker.__module__}.{maker.__qualname__}"),
-                digests=maker is RequestFingerprinter,
-                job_dir=Path(folder) if folder else None,
+                Identity(crawler.spidercls.name, self._canonical.maker, now),
+                digests=self._canonical.digests,
+                job_dir=self._job_dir,
             ),
         )
         self._filter = opened.filter
         self._add = opened.filter.add
         self._report(opened)
+        if opened.filled_with and (changed := difference(opened.filled_with, now)):
+            logger.warning("%s", changed, extra={"spider": crawler.spider})
 
     def _report(self, opened: Opened) -> None:
         info = opened.filter.info()

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final, Generic, TypeVar
 
+from scrapy_bloom.canonical.rules import (
+    DEFAULT_LEVEL,
+    Rule,
+    Rules,
+    read_level,
+    read_names,
+    read_rules,
+)
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.job.directory import OnUnclean
 from scrapy_bloom.values import (
@@ -34,7 +44,7 @@ class Setting(Generic[T]):
     """
 
     name: str
-    default: str | float
+    default: object
     read: Callable[[str, object], T]
     meaning: str
 
@@ -49,6 +59,13 @@ def _read_on_unclean(name: str, value: object) -> OnUnclean:
     except ValueError:
         known = ", ".join(repr(policy.value) for policy in OnUnclean)
         raise SettingError(f"{name} = {value!r}: give one of {known}.") from None
+
+
+def _read_rules(name: str, value: object) -> dict[str, Rule]:
+    if isinstance(value, str):  # from the command line
+        with suppress(ValueError):
+            value = json.loads(value)
+    return read_rules(name, value)
 
 
 CAPACITY: Final = Setting(
@@ -73,7 +90,44 @@ ON_UNCLEAN: Final = Setting(
     " stop, `reset` to an empty filter, or `fail`: do not start.",
 )
 
-ALL: Final[tuple[Setting[Any], ...]] = (CAPACITY, ERROR_RATE, ON_UNCLEAN)
+CANONICAL: Final = Setting(
+    "BLOOM_CANONICAL",
+    DEFAULT_LEVEL,
+    read_level,
+    "Which spellings of a URL are one page: `scrapy` those that are for Scrapy, `safe` also those"
+    " that the URL standards call the same, `usual` also a dot after the host and tracking"
+    " parameters.",
+)
+DROP_PARAMS: Final = Setting(
+    "BLOOM_CANONICAL_DROP_PARAMS",
+    (),
+    read_names,
+    "Parameters that make no difference, at any level: names, or beginnings of names followed by"
+    ' `*`: `["sid", "track_*"]`.',
+)
+KEEP_PARAMS: Final = Setting(
+    "BLOOM_CANONICAL_KEEP_PARAMS",
+    (),
+    read_names,
+    "Parameters that always make a difference, though they are on the tracking list or another.",
+)
+RULES: Final = Setting(
+    "BLOOM_CANONICAL_RULES",
+    {},
+    _read_rules,
+    "More rules, for a domain and its subdomains or, under `*`, for all: a dict from domain to a"
+    " dict with any of `level`, `steps`, `drop`, `keep`, `keep_only`.",
+)
+
+ALL: Final[tuple[Setting[Any], ...]] = (
+    CAPACITY,
+    ERROR_RATE,
+    ON_UNCLEAN,
+    CANONICAL,
+    DROP_PARAMS,
+    KEEP_PARAMS,
+    RULES,
+)
 
 
 @dataclass(frozen=True)
@@ -84,11 +138,13 @@ class Settings:
         capacity: items in the first slice.
         error_rate: bound for the total error rate.
         on_unclean: what to do after a kill.
+        canonical: which URLs are one page.
     """
 
     capacity: int
     error_rate: float
     on_unclean: OnUnclean
+    canonical: Rules
 
     @classmethod
     def read(cls, settings: Mapping[str, Any]) -> Settings:
@@ -101,6 +157,12 @@ class Settings:
             capacity=CAPACITY.of(settings),
             error_rate=ERROR_RATE.of(settings),
             on_unclean=ON_UNCLEAN.of(settings),
+            canonical=Rules.of(
+                CANONICAL.of(settings),
+                DROP_PARAMS.of(settings),
+                KEEP_PARAMS.of(settings),
+                RULES.of(settings),
+            ),
         )
 
 

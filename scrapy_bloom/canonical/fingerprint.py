@@ -1,12 +1,15 @@
 """The public class: from a request to the bytes that stand for its page."""
 
+from __future__ import annotations
+
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
 from scrapy import Request
+from scrapy.crawler import Crawler
 from scrapy.utils.request import RequestFingerprinter
 from w3lib.url import canonicalize_url, safe_url_string
 
@@ -16,26 +19,25 @@ from scrapy_bloom.canonical.parts import Parts
 from scrapy_bloom.canonical.profile import Profile, Profiles
 from scrapy_bloom.canonical.rules import (
     DEFAULT_LEVEL,
-    EVERYWHERE,
     LEVELS,
-    Rule,
-    check_level,
-    check_names,
+    Rules,
+    read_level,
+    read_names,
     read_rules,
 )
+from scrapy_bloom.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-META_KEY = "bloom_canonical"
+META_KEY: Final = "bloom_canonical"
 
 
 class Change(NamedTuple):
     """What the steps made of a request's URL.
 
     Attributes:
-        url: What the fingerprint was made from.
-        steps: The names of the steps that changed it, in order.
-
+        url: what the fingerprint was made from.
+        steps: the names of the steps that changed it, in order.
     """
 
     url: str
@@ -58,25 +60,27 @@ def _trusted() -> bool:
 class CanonicalFingerprinter:
     """Gives requests for the same page the same bytes, however their URLs are spelled.
 
-    Where no step changes a URL, the bytes are those of the wrapped fingerprinter. For Scrapy's
-    default one they are computed here, in a fraction of the time; any other is asked for each
-    request, with the URL that the steps made where they changed it.
+    Where no step changes a URL, the bytes are those of the wrapped fingerprinter. Scrapy's default
+    one is not even asked: its bytes are made here, in a third of the time. Any other is asked for
+    each request, with the URL that the steps made where they changed it.
 
-    A request opts out with ``meta={"bloom_canonical": False}`` or chooses a level by its name.
+    A request opts out with ``meta={"bloom_canonical": False}``, or chooses a level by its name.
     Requests with ``meta["verbatim_url"]`` are left as they are.
 
-    Args:
-        level: "scrapy" (no step), "safe" (the default: what the URL standards call the same) or
-            "usual" (also the dot at the end of a host and tracking parameters).
-        drop_params: Names of parameters to drop, or beginnings of names followed by ``*``.
-        keep_params: Names of parameters that no step drops, in the same way.
-        rules: As in ``BLOOM_CANONICAL_RULES``: domain, or ``*`` for all, to a dict of ``level``,
-            ``steps``, ``drop``, ``keep`` and ``keep_only``.
-        wrapped: The fingerprinter to give way to, by default Scrapy's.
+    >>> CanonicalFingerprinter("usual").canonical_url("http://example.com:80/a?utm_source=x&b=1")
+    'http://example.com/a?b=1'
 
-    Raises:
-        ValueError: For a level, step or rule there is not, naming the setting.
+    :param level: ``scrapy`` (no step), ``safe`` (what the URL standards call the same) or ``usual``
+        (also the dot at the end of a host, and tracking parameters).
+    :param drop_params: parameters to drop: names, or beginnings of names followed by ``*``.
+    :param keep_params: parameters that no step drops, in the same way.
+    :param rules: from domain, or ``*`` for all, to a dict with any of ``level``, ``steps``,
+        ``drop``, ``keep`` and ``keep_only``.
+    :param wrapped: the fingerprinter to follow; Scrapy's default one if None.
+    :raises SettingError: for a level, step or rule that there is not.
 
+    Attributes:
+        rules: what it goes by.
     """
 
     def __init__(
@@ -88,44 +92,96 @@ class CanonicalFingerprinter:
         rules: Mapping[str, Mapping[str, Any]] | None = None,
         wrapped: Fingerprinter | None = None,
     ) -> None:
-        self.rules = read_rules(rules or {}, "BLOOM_CANONICAL_RULES")
-        self.rule = Rule(
-            level=check_level(level, "BLOOM_CANONICAL"),
-            drop=check_names(drop_params, "BLOOM_CANONICAL_DROP_PARAMS"),
-            keep=check_names(keep_params, "BLOOM_CANONICAL_KEEP_PARAMS"),
-        ).plus(self.rules.get(EVERYWHERE, Rule()))
-        self._profiles = Profiles(self.rule, self.rules)
-        self._wrapped = wrapped or RequestFingerprinter()
-        self._identical = type(self._wrapped) is RequestFingerprinter and _trusted()
+        self._follow(
+            Rules.of(
+                read_level("level", level),
+                read_names("drop_params", drop_params),
+                read_names("keep_params", keep_params),
+                read_rules("rules", rules or {}),
+            ),
+            wrapped or RequestFingerprinter(),
+        )
+
+    @classmethod
+    def around(cls, wrapped: Fingerprinter, rules: Rules) -> CanonicalFingerprinter:
+        """Make one from rules that are read already.
+
+        One that a project has chosen as its fingerprinter is taken as it is.
+        """
+        if isinstance(wrapped, CanonicalFingerprinter):
+            return wrapped
+        self = cls.__new__(cls)
+        self._follow(rules, wrapped)
+        return self
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> CanonicalFingerprinter:
+        """Make one for a crawl: this class may be a project's ``REQUEST_FINGERPRINTER_CLASS``.
+
+        The HTTP cache and media pipelines then follow the rules as well.
+        """
+        return cls.around(RequestFingerprinter(), Settings.read(crawler.settings).canonical)
+
+    def _follow(
+        self, rules: Rules, wrapped: Fingerprinter, left_out: frozenset[str] = frozenset()
+    ) -> None:
+        self.rules = rules
+        self._wrapped = wrapped
+        self._left_out = left_out
+        self._profiles = Profiles(rules, left_out)
+        self._identical = type(wrapped) is RequestFingerprinter and _trusted()
         self._spell = _canonical if self._identical else Parts.url
         self._kept: WeakKeyDictionary[Request, tuple[Profile, bytes, Change | None]] = (
             WeakKeyDictionary()
         )
         self._warned = False
 
+    @property
+    def maker(self) -> str:
+        """Import path of the class that makes the bytes where no step changes a URL."""
+        return f"{type(self._wrapped).__module__}.{type(self._wrapped).__qualname__}"
+
+    @property
+    def digests(self) -> bool:
+        """Whether all fingerprints are SHA-1 digests."""
+        return type(self._wrapped) is RequestFingerprinter
+
     def fingerprint(self, request: Request) -> bytes:
-        """Return the bytes that stand for the page of *request*."""
+        """Return the bytes that stand for the page of `request`."""
         return self.resolve(request)[0]
 
     def canonical_url(self, url: str) -> str:
-        """Return the URL that the fingerprint of a request for *url* is made from.
+        """Return the URL that the fingerprint of a request for `url` is made from.
 
-        Raises:
-            ValueError: If no request can be made for *url*, as w3lib says.
-
+        :raises ValueError: if `url` has a port or an address that cannot be.
         """
         safe = safe_url_string(url)
         change = self._change(safe, self._profiles.of(safe, None))
         return change.url if change else canonicalize_url(safe)
 
+    def walk(self, url: str) -> Iterator[tuple[str, str]]:
+        """Yield the steps that change `url`, with what each makes of it.
+
+        :param url: as a request has it.
+        """
+        for name, parts in self._profiles.of(url, None).walk(url, self._spell):
+            yield name, parts.url()
+
+    def without(self, step: str) -> CanonicalFingerprinter:
+        """Return one like this that does not take a step."""
+        other = type(self).__new__(type(self))
+        other._follow(self.rules, self._wrapped, self._left_out | {step})  # noqa: SLF001
+        return other
+
     def resolve(self, request: Request) -> tuple[bytes, Change | None]:
-        """Return the bytes that stand for *request*, and the change if a step changed its URL."""
+        """Return the bytes that stand for `request`, and the change if a step changed its URL."""
         meta = request.meta
         level = None
         if meta:
-            level = self._level(meta.get(META_KEY))
-            if level is False or meta.get("verbatim_url"):
+            wish = self._read_wish(meta.get(META_KEY))
+            if wish is False or meta.get("verbatim_url"):
                 return self.untouched(request), None
+            level = wish
         url = request.url
         profile = self._profiles.of(url, level)
         if self._identical:
@@ -136,14 +192,12 @@ class CanonicalFingerprinter:
         return self._resolve_at_length(request, profile)
 
     def untouched(self, request: Request) -> bytes:
-        """Return what the wrapped fingerprinter gives for *request* as it is."""
+        """Return what the wrapped fingerprinter gives for `request` as it is."""
         if self._identical and not request.meta.get("verbatim_url"):
             return identical.digest(request, identical.canonical(request.url))
         return self._wrapped.fingerprint(request)
 
-    def _resolve_at_length(
-        self, request: Request, profile: Profile
-    ) -> tuple[bytes, Change | None]:
+    def _resolve_at_length(self, request: Request, profile: Profile) -> tuple[bytes, Change | None]:
         kept = self._kept.get(request)
         if kept is None or kept[0] is not profile:
             kept = self._kept[request] = (profile, *self._compute(request, profile))
@@ -151,21 +205,23 @@ class CanonicalFingerprinter:
 
     def _compute(self, request: Request, profile: Profile) -> tuple[bytes, Change | None]:
         change = self._change(request.url, profile)
-        if change is None or change.url == request.url:
+        if change is None:
             return self.untouched(request), None
         if self._identical:
             return identical.digest(request, change.url), change
+        if change.url == request.url:  # only its fragment is kept, which is for the wrapped one
+            return self.untouched(request), None
         return self._wrapped.fingerprint(request.replace(url=change.url)), change
 
     def _change(self, url: str, profile: Profile) -> Change | None:
-        """Return what the steps of *profile* make of *url*, None if they leave it."""
+        """Return what the steps of `profile` make of `url`, None if they leave it."""
         steps: dict[str, None] = {}
         parts = None
         for name, parts in profile.walk(url, self._spell):  # noqa: B007 - the last ones count
             steps[name] = None
         return Change(self._spell(parts), tuple(steps)) if parts else None
 
-    def _level(self, wish: object) -> str | Literal[False] | None:
+    def _read_wish(self, wish: object) -> str | Literal[False] | None:
         """Read the wish of one request: a level, False for no step, None for what holds."""
         if wish is None or wish is True:
             return None
@@ -184,7 +240,7 @@ class CanonicalFingerprinter:
 
 
 def _canonical(parts: Parts) -> str:
-    """Return the canonical form of *parts*, with its fragment if that names a page."""
+    """Return the canonical form of `parts`, with its fragment if that names a page."""
     if parts.route:
         return canonicalize_url(parts.url(), keep_fragments=True)
     return identical.canonical(parts.url())

@@ -8,6 +8,8 @@ This follows the Scrapy and w3lib that are installed, so :func:`agrees` compares
 shapes with the real thing before a crawl relies on it.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterator
 from hashlib import sha1
@@ -27,7 +29,7 @@ class Fingerprinter(Protocol):
     """What Scrapy asks of a ``REQUEST_FINGERPRINTER_CLASS``."""
 
     def fingerprint(self, request: Request) -> bytes:
-        """Return the bytes that stand for *request*."""
+        """Return the bytes that stand for `request`."""
 
 
 def canonical(url: str) -> str:
@@ -37,7 +39,7 @@ def canonical(url: str) -> str:
 
 
 def digest(request: Request, url: str) -> bytes:
-    """Return the 20 bytes of *request*'s fingerprint, given its canonical *url*."""
+    """Return the 20 bytes of `request`'s fingerprint, given its canonical `url`."""
     tail = _tails.get(request.method) or _tail(request.method)
     text = f'{{"body": "{(request.body or b"").hex()}{tail}{json.dumps(url)}}}'
     return sha1(text.encode(), usedforsecurity=False).digest()
@@ -52,7 +54,7 @@ def _tail(method: str) -> str:
 
 
 def agrees(scrapys: Fingerprinter) -> bool:
-    """Tell whether this module gives what *scrapys* gives, on every shape it knows of."""
+    """Tell whether this module gives what `scrapys` gives, on every shape it knows of."""
     try:
         return all(
             digest(request, canonical(request.url)) == scrapys.fingerprint(request)

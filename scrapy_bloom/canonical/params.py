@@ -1,5 +1,7 @@
 """Sets of parameter names, as the settings write them."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -8,23 +10,22 @@ class Names(NamedTuple):
     """Parameter names, some given by how they begin; compared unquoted and with their case.
 
     Attributes:
-        exact: Whole names.
-        prefixes: Beginnings of names.
-
+        exact: whole names.
+        prefixes: beginnings of names.
     """
 
     exact: frozenset[str] = frozenset()
     prefixes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, patterns: Iterable[str]) -> "Names":
-        """Read *patterns*: a name, or the beginning of names followed by ``*``."""
+    def of(cls, patterns: Iterable[str]) -> Names:
+        """Read `patterns`: a name, or the beginning of names followed by ``*``."""
         patterns = frozenset(patterns)
         prefixes = frozenset(pattern for pattern in patterns if pattern.endswith("*"))
         return cls(patterns - prefixes, tuple(sorted(p[:-1] for p in prefixes)))
 
     def hold(self, name: str) -> bool:
-        """Tell whether *name* is one of them."""
+        """Tell whether `name` is one of them."""
         return name in self.exact or name.startswith(self.prefixes)
 
 
@@ -32,10 +33,9 @@ class Params(NamedTuple):
     """What the settings say of parameters.
 
     Attributes:
-        drop: Dropped wherever they stand.
-        keep: Never dropped by any list, ours included.
-        keep_only: If given, all others are dropped.
-
+        drop: dropped wherever they stand.
+        keep: never dropped by any list, ours included.
+        keep_only: if given, all others are dropped.
     """
 
     drop: Names = Names()

@@ -1,5 +1,7 @@
 """A URL in its parts, for the steps to change."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 from urllib.parse import unquote_plus, urlsplit
 
@@ -10,15 +12,14 @@ class Parts(NamedTuple):
     """A hierarchical URL as Scrapy keeps it in a request.
 
     Attributes:
-        scheme: In lower case.
-        userinfo: User and password with their ``@``, or "".
-        host: In lower case, an IPv6 address with its brackets.
-        port: Digits, or "" for none.
-        path: With its escapes, may be "".
-        query: With its escapes, without the ``?``.
-        fragment: Without the ``#``. Canonical forms are without one ...
+        scheme: in lower case.
+        userinfo: user and password with their ``@``, or "".
+        host: in lower case, an IPv6 address with its brackets.
+        port: digits, or "" for none.
+        path: with its escapes, may be "".
+        query: with its escapes, without the ``?``.
+        fragment: without the ``#``. Canonical forms are without one ...
         route: ... unless this says that the fragment names a page of its own.
-
     """
 
     scheme: str
@@ -44,7 +45,7 @@ class Parts(NamedTuple):
 
 
 def take_apart(url: str) -> Parts | None:
-    """Return the parts of *url*, None for a URL without host or one that no parser accepts."""
+    """Return the parts of `url`, None for a URL without host or one that no parser accepts."""
     try:
         scheme, netloc, path, query, fragment = urlsplit(url)
     except ValueError:

@@ -5,6 +5,8 @@ regular expression proves it, several times faster than parsing, unquoting, sort
 again. What it cannot prove goes through w3lib; being too strict costs time, never a page.
 """
 
+from __future__ import annotations
+
 import re
 
 # The port is neither the default one nor padded with zeros, and below 60000.
@@ -33,13 +35,13 @@ _match = re.compile(
 def split(url: str) -> tuple[str, str | None] | None:
     """Return what stands before the query and the query (or None) of a plain URL, else None.
 
-    Plain means: apart from the order of parameters and the fragment, w3lib returns *url* as it
+    Plain means: apart from the order of parameters and the fragment, w3lib returns `url` as it
     is, and no step of level ``safe`` changes it.
     """
     if "/." in url:  # perhaps a dot segment
         return None
     match = _match(url)
-    return match.group(1, 2) if match else None
+    return (match[1], match[2]) if match else None
 
 
 def join(base: str, query: str | None) -> str | None:

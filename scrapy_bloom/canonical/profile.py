@@ -1,50 +1,54 @@
 """What level and rules amount to for one host: the steps to take, and when none is needed."""
 
+from __future__ import annotations
+
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from typing import Final
 from urllib.parse import quote_plus
 
 from w3lib.url import canonicalize_url
 
 from scrapy_bloom.canonical.params import Names, Params
 from scrapy_bloom.canonical.parts import Parts, take_apart
-from scrapy_bloom.canonical.rules import DEFAULT_LEVEL, EVERYWHERE, LEVELS, Rule
+from scrapy_bloom.canonical.rules import DEFAULT_LEVEL, LEVELS, Rule, Rules
 from scrapy_bloom.canonical.steps import STEPS, Step
 from scrapy_bloom.canonical.tracking import TRACKING_PARAMS
 
-_HOSTS_KEPT = 4096
+_HOSTS_KEPT: Final = 4096
 # One round nearly always does; every step but one takes something away, so rounds end.
-_ROUNDS = 8
+_ROUNDS: Final = 8
 
 
 def _is_w3libs(step: Step) -> bool:
-    """Tell whether the installed w3lib takes *step* by itself."""
+    """Tell whether the installed w3lib takes `step` by itself."""
     return step.tier == "safe" and all(
         canonicalize_url(before) == after for before, after in step.examples
     )
 
 
 # Dot segments and IPv6 came to w3lib with 2.5.0.
-W3LIBS_STEPS = frozenset(step.name for step in STEPS if _is_w3libs(step))
+W3LIBS_STEPS: Final = frozenset(step.name for step in STEPS if _is_w3libs(step))
 
 
 class Profile:
     """The steps of one level and rule.
 
-    Attributes:
-        level: The level they begin with.
-        names: Their names, in order.
+    :param left_out: names of steps not to take all the same.
 
+    Attributes:
+        names: their names, in order.
     """
 
-    def __init__(self, rule: Rule) -> None:
-        self.level = rule.level or DEFAULT_LEVEL
+    def __init__(self, rule: Rule, left_out: frozenset[str] = frozenset()) -> None:
         self._params = Params(
             drop=Names.of(rule.drop),
             keep=Names.of(rule.keep),
             keep_only=None if rule.keep_only is None else Names.of(rule.keep_only),
         )
-        steps = tuple(step for step in STEPS if self._takes(step, rule))
+        steps = tuple(
+            step for step in STEPS if self._takes(step, rule) and step.name not in left_out
+        )
         self.names = tuple(step.name for step in steps)
         self._changes = tuple((step.name, step.change) for step in steps)
         self._query_only = all(step.reach != "all" for step in steps)
@@ -59,15 +63,15 @@ class Profile:
         return step.name in rule.steps or step.tier in LEVELS[rule.level or DEFAULT_LEVEL]
 
     def leaves(self, query: str | None) -> bool:
-        """Tell whether no step changes a plain URL with this *query*."""
+        """Tell whether no step changes a plain URL with this `query`."""
         return self._query_only and (
             query is None or self._suspect is None or self._suspect(query) is None
         )
 
     def walk(self, url: str, spell: Callable[[Parts], str]) -> Iterator[tuple[str, Parts]]:
-        """Take the steps on *url*, again and again until none changes it.
+        """Take the steps on `url`, again and again until none changes it.
 
-        *spell* puts parts together into the URL that the next round begins with. Yields the name
+        `spell` puts parts together into the URL that the next round begins with. Yields the name
         of each step that changes something, with what it makes of the URL.
         """
         parts = take_apart(url)
@@ -103,24 +107,22 @@ def _suspect(names: tuple[str, ...], rule: Rule) -> Callable[[str], object] | No
 class Profiles:
     """The profiles of all hosts.
 
-    Args:
-        rule: What holds everywhere.
-        domains: What is added for a domain and its subdomains.
-
+    Attributes:
+        general: that of hosts without a rule of their own.
     """
 
-    def __init__(self, rule: Rule, domains: Mapping[str, Rule]) -> None:
-        self._rule = rule
-        self._domains = {domain: rule for domain, rule in domains.items() if domain != EVERYWHERE}
+    def __init__(self, rules: Rules, left_out: frozenset[str]) -> None:
+        self._rules = rules
+        self._left_out = left_out
         self._by_host: dict[tuple[str, str | None], Profile] = {}
         self._by_rule: dict[Rule, Profile] = {}
-        self.general = self._profile(rule)
+        self.general = self._profile(rules.general)
 
     def of(self, url: str, level: str | None) -> Profile:
-        """Return the profile for the host of *url*, at *level* if that is given."""
-        if not self._domains and level is None:
+        """Return the profile for the host of `url`, at `level` if that is given."""
+        if not self._rules.domains and level is None:
             return self.general
-        host = _host(url) if self._domains else ""
+        host = _host(url) if self._rules.domains else ""
         profile = self._by_host.get((host, level))
         if profile is None:
             profile = self._profile(self._rule_for(host, level))
@@ -130,21 +132,21 @@ class Profiles:
         return profile
 
     def _rule_for(self, host: str, level: str | None) -> Rule:
-        rule = self._rule
+        rule = self._rules.general
         labels = host.rstrip(".").split(".")
         for start in reversed(range(len(labels))):  # from the widest domain to the host itself
-            narrower = self._domains.get(".".join(labels[start:]))
+            narrower = self._rules.domains.get(".".join(labels[start:]))
             rule = rule.plus(narrower) if narrower else rule
         return rule.plus(Rule(level=level)) if level else rule
 
     def _profile(self, rule: Rule) -> Profile:
         if rule not in self._by_rule:
-            self._by_rule[rule] = Profile(rule)
+            self._by_rule[rule] = Profile(rule, self._left_out)
         return self._by_rule[rule]
 
 
 def _host(url: str) -> str:
-    """Return the host of *url* in lower case, "" if there is none."""
+    """Return the host of `url` in lower case, "" if there is none."""
     authority = url.partition("://")[2].partition("/")[0].partition("?")[0].partition("#")[0]
     address = authority.rpartition("@")[2]
     if address.startswith("["):

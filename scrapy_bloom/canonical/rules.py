@@ -1,34 +1,38 @@
-"""Levels and rules: what the settings ask for."""
+"""Levels and rules: what the settings may ask for."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Final
 
 from w3lib.url import canonicalize_url
 
 from scrapy_bloom.canonical.steps import STEPS, Tier
+from scrapy_bloom.errors import SettingError
 
-LEVELS: dict[str, frozenset[Tier]] = {
+LEVELS: Final[dict[str, frozenset[Tier]]] = {
     "scrapy": frozenset(),
     "safe": frozenset({"safe"}),
     "usual": frozenset({"safe", "usual"}),
 }
-DEFAULT_LEVEL = "safe"
-OPT_IN = tuple(step.name for step in STEPS if step.tier == "opt-in")
-EVERYWHERE = "*"
+"""The levels and the tiers of steps that each takes."""
+
+DEFAULT_LEVEL: Final = "safe"
+OPT_IN: Final = tuple(step.name for step in STEPS if step.tier == "opt-in")
+EVERYWHERE: Final = "*"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rule:
     """What is asked for everywhere, or for one domain and its subdomains.
 
     Attributes:
-        level: One of `LEVELS`, None for that of the wider rule.
-        steps: Names of opt-in steps.
-        drop: Parameter names (or beginnings with ``*``) to drop.
-        keep: Parameter names (or beginnings with ``*``) that no step drops.
-        keep_only: If given, the only parameters to keep.
-
+        level: one of :data:`LEVELS`; None for that of the wider rule.
+        steps: names of opt-in steps.
+        drop: parameters to drop: names, or beginnings of names followed by ``*``.
+        keep: parameters that no step drops, in the same way.
+        keep_only: if given, the only parameters to keep.
     """
 
     level: str | None = None
@@ -37,7 +41,7 @@ class Rule:
     keep: tuple[str, ...] = ()
     keep_only: tuple[str, ...] | None = None
 
-    def plus(self, narrower: "Rule") -> "Rule":
+    def plus(self, narrower: Rule) -> Rule:
         """Return this rule with the one of a domain within added to it."""
         return Rule(
             level=narrower.level or self.level,
@@ -48,79 +52,129 @@ class Rule:
         )
 
 
-_KEYS = tuple(field.name for field in fields(Rule))
+_KEYS: Final = tuple(part.name for part in fields(Rule))
 
 
-def check_level(level: object, where: str) -> str:
-    """Return *level*; raise ValueError, naming the setting *where*, for one there is not."""
-    if isinstance(level, str) and level in LEVELS:
-        return level
-    raise ValueError(f"{where} is {level!r}, expected one of {', '.join(LEVELS)}.")
+@dataclass(frozen=True)
+class Rules:
+    """All that the settings say of canonical URLs.
 
-
-def check_names(names: object, where: str) -> tuple[str, ...]:
-    """Return *names* as a tuple; raise ValueError unless they are a list of non-empty strings."""
-    if isinstance(names, Iterable) and not isinstance(names, (str, bytes, Mapping)):
-        listed = tuple(names)
-        if all(isinstance(name, str) and name.strip("*") for name in listed):
-            return listed
-    raise ValueError(f"{where} is {names!r}, expected a list of parameter names.")
-
-
-def read_rules(setting: object, where: str) -> dict[str, Rule]:
-    """Read ``BLOOM_CANONICAL_RULES``.
-
-    Args:
-        setting: A dict from domain (or ``*`` for all) to a dict with any of ``level``,
-            ``steps``, ``drop``, ``keep`` and ``keep_only``.
-        where: The name of the setting, for errors.
-
-    Returns:
-        The rules by domain, as it is spelled in canonical URLs.
-
-    Raises:
-        ValueError: For anything else, with what was found and what is expected.
-
+    Attributes:
+        general: what holds everywhere; its level is always given.
+        domains: what is added for a domain and its subdomains.
     """
-    if not isinstance(setting, Mapping):
-        raise ValueError(f"{where} is {setting!r}, expected a dict from domain to rule.")
+
+    general: Rule
+    domains: Mapping[str, Rule] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        level: str,
+        drop: tuple[str, ...] = (),
+        keep: tuple[str, ...] = (),
+        domains: Mapping[str, Rule] | None = None,
+    ) -> Rules:
+        """Put together what :func:`read_level`, :func:`read_names` and :func:`read_rules` read."""
+        narrower = dict(domains or {})
+        everywhere = narrower.pop(EVERYWHERE, Rule())
+        return cls(Rule(level=level, drop=drop, keep=keep).plus(everywhere), narrower)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the rules as they are recorded beside a filter, without what is not given."""
+        ordered = sorted(self.domains.items())
+        return {EVERYWHERE: _given(self.general)} | {name: _given(rule) for name, rule in ordered}
+
+
+def _given(rule: Rule) -> dict[str, Any]:
     return {
-        _domain(domain, where): _read_rule(rule, f"{where}[{domain!r}]")
-        for domain, rule in setting.items()
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in asdict(rule).items()
+        if value not in (None, ())
     }
 
 
-def _read_rule(rule: object, where: str) -> Rule:
+def read_level(name: str, value: object) -> str:
+    """Return `value` as a level.
+
+    :param name: what to call it in an error.
+    :raises SettingError: if there is no such level.
+    """
+    if isinstance(value, str) and value in LEVELS:
+        return value
+    raise SettingError(f"{name} = {value!r}: give one of {_listed(LEVELS)}.")
+
+
+def read_names(name: str, value: object) -> tuple[str, ...]:
+    """Return `value` as names of parameters.
+
+    :param name: what to call it in an error.
+    :param value: a list of names, or text with commas between them.
+    :raises SettingError: if it is neither.
+    """
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    if isinstance(value, (list, tuple, set, frozenset)):
+        names = tuple(sorted(value) if isinstance(value, (set, frozenset)) else value)
+        if all(isinstance(part, str) and part.strip("*") for part in names):
+            return names
+    raise SettingError(
+        f"{name} = {value!r}: give a list of parameter names, each whole or, followed by '*', as"
+        f" the beginning of names: ['sid', 'utm_*']."
+    )
+
+
+def read_rules(name: str, value: object) -> dict[str, Rule]:
+    """Return `value` as rules by domain, spelled as in canonical URLs.
+
+    :param name: what to call it in an error.
+    :param value: a dict from domain, or ``*`` for all, to a dict with any of ``level``, ``steps``,
+        ``drop``, ``keep`` and ``keep_only``.
+    :raises SettingError: naming the domain and key that is wrong, and what it may be.
+    """
+    if not isinstance(value, Mapping):
+        raise SettingError(
+            f"{name} = {value!r}: give a dict from domain to rule, such as"
+            f" {{'example.com': {{'steps': ['trailing_slash']}}}}."
+        )
+    return {
+        _read_domain(name, domain): _read_rule(f"{name}[{domain!r}]", rule)
+        for domain, rule in value.items()
+    }
+
+
+def _read_rule(name: str, rule: object) -> Rule:
     if not isinstance(rule, Mapping):
-        raise ValueError(f"{where} is {rule!r}, expected a dict with {', '.join(_KEYS)}.")
+        raise SettingError(f"{name} = {rule!r}: give a dict with any of {_listed(_KEYS)}.")
     for key in rule:
         if key not in _KEYS:
-            raise ValueError(f"{where} has the key {key!r}, expected {', '.join(_KEYS)}.")
+            raise SettingError(f"{name} has {key!r}: give any of {_listed(_KEYS)}.")
+    given = {key: value for key, value in rule.items() if value is not None}
     read: dict[str, Any] = {
-        key: check_names(names, f"{where}[{key!r}]")
-        for key, names in rule.items()
-        if key != "level" and names is not None
+        key: read_level(f"{name}['level']", value)
+        if key == "level"
+        else read_names(f"{name}[{key!r}]", value)
+        for key, value in given.items()
     }
     for step in read.get("steps", ()):
         if step not in OPT_IN:
-            raise ValueError(
-                f"{where}['steps'] has {step!r}, expected some of {', '.join(OPT_IN)}."
-            )
-    if rule.get("level") is not None:
-        read["level"] = check_level(rule["level"], f"{where}['level']")
+            raise SettingError(f"{name}['steps'] has {step!r}: give any of {_listed(OPT_IN)}.")
     return Rule(**read)
 
 
-def _domain(domain: object, where: str) -> str:
-    """Spell *domain* as canonical URLs do; raise ValueError if it cannot be a host name."""
+def _read_domain(name: str, domain: object) -> str:
     if domain == EVERYWHERE:
         return EVERYWHERE
-    if isinstance(domain, str) and domain and not set(domain) & set("/:@?#* "):
+    if isinstance(domain, str) and domain.strip(".") and not set(domain) & set("/:@?#* "):
         try:
-            return canonicalize_url(f"http://{domain}/")[len("http://") : -1].strip(".")
+            return canonicalize_url(f"http://{domain.strip('.')}/")[len("http://") : -1]
         except ValueError:
             pass
-    raise ValueError(
-        f"{where} has the domain {domain!r}, expected a host name such as example.com,"
-        f" without scheme, port or path, or {EVERYWHERE!r} for all."
+    raise SettingError(
+        f"{name} has the domain {domain!r}: give a host name such as 'example.com', without scheme,"
+        f" port or path, or {EVERYWHERE!r} for all."
     )
+
+
+def _listed(names: Collection[str]) -> str:
+    return ", ".join(map(repr, names))

@@ -6,6 +6,8 @@ spellings the same *and* Scrapy fetches both. A spelling that Scrapy refuses, su
 it: its failed download would otherwise hide the page behind the good spelling.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,14 +30,13 @@ class Step:
     """One row of the table.
 
     Attributes:
-        name: As in the settings, the stats and the output of ``scrapy bloom canon``.
-        tier: The level that takes this step, or "setting" for one that a list of parameters
+        name: as in the settings, the stats and the output of ``scrapy bloom canon``.
+        tier: the level that takes this step, or "setting" for one that a list of parameters
             switches on, or "opt-in".
-        doc: One line for the documentation.
-        change: Returns its argument itself where there is nothing to do.
-        examples: Pairs of a URL before and after.
-        reach: What it may change of a plain URL.
-
+        doc: one line for the documentation.
+        change: returns its argument itself where there is nothing to do.
+        examples: pairs of a URL before and after.
+        reach: what it may change of a plain URL.
     """
 
     name: str
@@ -107,17 +108,13 @@ def tracking(parts: Parts, params: Params) -> Parts:
     """Drop the parameters of the tracking list that have a value."""
     return _without(
         parts,
-        lambda name, value: (
-            value != "" and _TRACKING.hold(name) and not params.keep.hold(name)
-        ),
+        lambda name, value: value != "" and _TRACKING.hold(name) and not params.keep.hold(name),
     )
 
 
 def drop(parts: Parts, params: Params) -> Parts:
     """Drop the parameters that the settings name."""
-    return _without(
-        parts, lambda name, _: params.drop.hold(name) and not params.keep.hold(name)
-    )
+    return _without(parts, lambda name, _: params.drop.hold(name) and not params.keep.hold(name))
 
 
 def keep_only(parts: Parts, params: Params) -> Parts:
@@ -198,7 +195,7 @@ def fragment_route(parts: Parts, _: Params) -> Parts:
 
 
 def _without(parts: Parts, unwanted: Callable[[str, str], bool]) -> Parts:
-    """Return *parts* without the parameters that are *unwanted*."""
+    """Return `parts` without the parameters that are `unwanted`."""
     if not parts.query:
         return parts
     fields = parts.query.split("&")
@@ -234,7 +231,10 @@ STEPS = (
         "safe",
         "IPv6 addresses are written as short as they go (WHATWG).",
         ipv6,
-        (("http://[0:0:0:0:0:0:0:1]/", "http://[::1]/"), ("http://[2001:db8:0::1]/", "http://[2001:db8::1]/")),
+        (
+            ("http://[0:0:0:0:0:0:0:1]/", "http://[::1]/"),
+            ("http://[2001:db8:0::1]/", "http://[2001:db8::1]/"),
+        ),
         "none",
     ),
     Step(
@@ -242,7 +242,11 @@ STEPS = (
         "safe",
         "`.` and `..` in the path are resolved (RFC 3986, 6.2.2.3).",
         dot_segments,
-        ((f"{_H}/a/./b/../c", f"{_H}/a/c"), (f"{_H}/a/%2e%2E/b", f"{_H}/b"), (f"{_H}/a/..", f"{_H}/")),
+        (
+            (f"{_H}/a/./b/../c", f"{_H}/a/c"),
+            (f"{_H}/a/%2e%2E/b", f"{_H}/b"),
+            (f"{_H}/a/..", f"{_H}/"),
+        ),
         "none",
     ),
     Step(

@@ -6,6 +6,8 @@ known sender and is not a word that a site might use for something else; `ref`, 
 `cid`, `page`, `id` and `keyword` are never in it.
 """
 
+from __future__ import annotations
+
 TRACKING_PARAMS = (
     # Google Analytics, Matomo, HubSpot ads: any name that begins so
     "utm_*",
