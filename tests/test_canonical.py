@@ -138,7 +138,8 @@ def test_scheme_host_and_port_are_by_whatwg_what_they_were(url):
             origin(AT["safe"].canonical_url(url))
         return
     assert origin(AT["safe"].canonical_url(url)) == before
-    assert origin(AT["usual"].canonical_url(url)).rstrip(".") == before.rstrip(".")
+    usual = can_ada.parse(AT["usual"].canonical_url(url))
+    assert usual.origin == before or usual.hostname + "." == can_ada.parse(url).hostname
 
 
 def is_tracking(name, value):
@@ -177,7 +178,7 @@ def test_what_the_guard_calls_plain_is_canonical_for_w3lib_and_safe(url):
     assert joined in {None, canonicalize_url(url)}
     if joined:
         assert AT["safe"].canonical_url(url) == joined
-        assert list(AT["safe"].walk(url)) == []
+        assert AT["safe"]._change(url, AT["safe"]._profiles.general) is None
 
 
 def test_pairs_that_a_level_merges_are_the_same_for_whatwg():

@@ -4,9 +4,9 @@ import pytest
 from pairs import PAIRS
 from scrapy import Request
 from scrapy.utils.request import fingerprint
+from w3lib.url import canonicalize_url
 
 from scrapy_bloom import CanonicalFingerprinter
-from scrapy_bloom.canonical.profile import W3LIBS_STEPS
 from scrapy_bloom.canonical.rules import LEVELS, OPT_IN
 from scrapy_bloom.canonical.steps import STEPS
 
@@ -82,7 +82,8 @@ def test_a_steps_examples_come_out_as_they_say(step):
         assert fingerprinter.canonical_url(before) == after
         assert fingerprinter.canonical_url(after) == after
         change = fingerprinter.resolve(Request(before))[1]
-        assert step.name in W3LIBS_STEPS or change.steps == (step.name,)
+        w3libs = canonicalize_url(before) == after and step.name != "fragment_route"
+        assert change is None if w3libs else change.steps == (step.name,)
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)

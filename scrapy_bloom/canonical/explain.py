@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from scrapy import Request
 
-from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
+from scrapy_bloom.canonical.fingerprint import SCRAPY, CanonicalFingerprinter
 
-REQUEST = "request"
-SCRAPY = "scrapy"
+REQUEST: Final = "request"
 
 
 class Taken(NamedTuple):
@@ -51,18 +50,14 @@ def explain(url: str, fingerprinter: CanonicalFingerprinter) -> Explanation:
     :raises ValueError: if Scrapy makes no request of it.
     """
     request = Request(url)
-    steps = [Taken(REQUEST, url, request.url)]
+    steps = []
+    now = request.url
+    if now != url:
+        steps.append(Taken(REQUEST, url, now))
     for step, after in fingerprinter.walk(request.url):
-        steps.append(Taken(step, steps[-1].after, after))
-    fingerprint, change = fingerprinter.resolve(request)
-    canonical = change.url if change else fingerprinter.canonical_url(url)
-    steps.append(Taken(SCRAPY, steps[-1].after, canonical))
-    changing = tuple(
-        taken
-        for taken in steps
-        if taken.before != taken.after or taken.step not in {REQUEST, SCRAPY}
-    )
-    return Explanation(url, changing, canonical, fingerprint.hex())
+        steps.append(Taken(step, now, after))
+        now = after
+    return Explanation(url, tuple(steps), now, fingerprinter.fingerprint(request).hex())
 
 
 def reasons(one: str, other: str, fingerprinter: CanonicalFingerprinter) -> tuple[str, ...] | None:
@@ -74,9 +69,8 @@ def reasons(one: str, other: str, fingerprinter: CanonicalFingerprinter) -> tupl
     requests = Request(one), Request(other)
     if not _same(requests, fingerprinter):
         return None
-    taken = dict.fromkeys(
-        step for request in requests for step, _ in fingerprinter.walk(request.url)
-    )
+    walked = [step for request in requests for step, _ in fingerprinter.walk(request.url)]
+    taken = dict.fromkeys(step for step in walked if step != SCRAPY)
     needed = tuple(step for step in taken if not _same(requests, fingerprinter.without(step)))
     untouched = {fingerprinter.untouched(request) for request in requests}
     return needed if needed or len(untouched) == 1 else tuple(taken)

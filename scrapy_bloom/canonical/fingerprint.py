@@ -15,7 +15,7 @@ from w3lib.url import canonicalize_url, safe_url_string
 
 from scrapy_bloom.canonical import identical, plain
 from scrapy_bloom.canonical.identical import Fingerprinter
-from scrapy_bloom.canonical.parts import Parts
+from scrapy_bloom.canonical.parts import Parts, is_route
 from scrapy_bloom.canonical.profile import Profile, Profiles
 from scrapy_bloom.canonical.rules import (
     DEFAULT_LEVEL,
@@ -30,6 +30,8 @@ from scrapy_bloom.settings import Settings
 logger = logging.getLogger(__name__)
 
 META_KEY: Final = "bloom_canonical"
+SCRAPY: Final = "scrapy"
+"""Stands among the steps for what Scrapy's own canonical form changes."""
 
 
 class Change(NamedTuple):
@@ -157,15 +159,24 @@ class CanonicalFingerprinter:
         """
         safe = safe_url_string(url)
         change = self._change(safe, self._profiles.of(safe, None))
-        return change.url if change else canonicalize_url(safe)
+        return change.url if change else self._plainly(safe)
 
     def walk(self, url: str) -> Iterator[tuple[str, str]]:
-        """Yield the steps that change `url`, with what each makes of it.
+        """Yield all that changes `url` on the way to its canonical form, with what comes of it.
 
         :param url: as a request has it.
         """
-        for name, parts in self._profiles.of(url, None).walk(url, self._spell):
-            yield name, parts.url()
+        profile = self._profiles.of(url, None)
+        now = self._begin(url, profile)
+        if now != url:
+            yield SCRAPY, now
+        for name, parts in profile.walk(now, self._spell):
+            now = parts.url()
+            yield name, now
+        change = self._change(url, profile)
+        canonical = change.url if change else self._plainly(url)
+        if canonical != now:
+            yield SCRAPY, canonical
 
     def without(self, step: str) -> CanonicalFingerprinter:
         """Return one like this that does not take a step."""
@@ -217,9 +228,24 @@ class CanonicalFingerprinter:
         """Return what the steps of `profile` make of `url`, None if they leave it."""
         steps: dict[str, None] = {}
         parts = None
-        for name, parts in profile.walk(url, self._spell):  # noqa: B007 - the last ones count
+        walk = profile.walk(self._begin(url, profile), self._spell)
+        for name, parts in walk:  # noqa: B007 - the last ones count
             steps[name] = None
         return Change(self._spell(parts), tuple(steps)) if parts else None
+
+    def _begin(self, url: str, profile: Profile) -> str:
+        """Return what the steps begin with."""
+        if self._identical and profile.routes and is_route(url.partition("#")[2]):
+            return canonicalize_url(url, keep_fragments=True)
+        return self._plainly(url)
+
+    def _plainly(self, url: str) -> str:
+        """Return what stands for `url` where no step changes it.
+
+        Only Scrapy's own fingerprinter is known to go by its canonical form; others are given the
+        URL itself.
+        """
+        return identical.canonical(url) if self._identical else url
 
     def _read_wish(self, wish: object) -> str | Literal[False] | None:
         """Read the wish of one request: a level, False for no step, None for what holds."""

@@ -61,6 +61,11 @@ def take_apart(url: str) -> Parts | None:
     return Parts(scheme, user + at, host.lower(), port, path, query, fragment)
 
 
+def is_route(fragment: str) -> bool:
+    """Return whether a fragment looks like the name of a page of its own."""
+    return fragment.startswith(("!", "/"))
+
+
 def name_and_value(field: str) -> tuple[str, str]:
     """Return name and value of one ``name=value`` of a query, the name unquoted."""
     name, _, value = field.partition("=")

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import Final
 from urllib.parse import quote_plus
 
-from w3lib.url import canonicalize_url
-
 from scrapy_bloom.canonical.params import Names, Params
 from scrapy_bloom.canonical.parts import Parts, take_apart
 from scrapy_bloom.canonical.rules import DEFAULT_LEVEL, LEVELS, Rule, Rules
@@ -20,17 +18,6 @@ _HOSTS_KEPT: Final = 4096
 _ROUNDS: Final = 8
 
 
-def _is_w3libs(step: Step) -> bool:
-    """Tell whether the installed w3lib takes `step` by itself."""
-    return step.tier == "safe" and all(
-        canonicalize_url(before) == after for before, after in step.examples
-    )
-
-
-# Dot segments and IPv6 came to w3lib with 2.5.0.
-W3LIBS_STEPS: Final = frozenset(step.name for step in STEPS if _is_w3libs(step))
-
-
 class Profile:
     """The steps of one level and rule.
 
@@ -38,6 +25,7 @@ class Profile:
 
     Attributes:
         names: their names, in order.
+        routes: whether a fragment may name a page.
     """
 
     def __init__(self, rule: Rule, left_out: frozenset[str] = frozenset()) -> None:
@@ -51,13 +39,12 @@ class Profile:
         )
         self.names = tuple(step.name for step in steps)
         self._changes = tuple((step.name, step.change) for step in steps)
+        self.routes = "fragment_route" in self.names
         self._query_only = all(step.reach != "all" for step in steps)
         self._suspect = _suspect(self.names, rule)
 
     @staticmethod
     def _takes(step: Step, rule: Rule) -> bool:
-        if step.name in W3LIBS_STEPS:
-            return False
         if step.tier == "setting":
             return getattr(rule, step.name) not in ((), None)
         return step.name in rule.steps or step.tier in LEVELS[rule.level or DEFAULT_LEVEL]

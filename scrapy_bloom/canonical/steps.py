@@ -17,7 +17,7 @@ from typing import Literal
 from urllib.parse import urljoin
 
 from scrapy_bloom.canonical.params import Names, Params
-from scrapy_bloom.canonical.parts import Parts, name_and_value
+from scrapy_bloom.canonical.parts import Parts, is_route, name_and_value
 from scrapy_bloom.canonical.tracking import TRACKING_PARAMS
 
 Tier = Literal["safe", "usual", "setting", "opt-in"]
@@ -189,7 +189,7 @@ def http_https(parts: Parts, _: Params) -> Parts:
 
 def fragment_route(parts: Parts, _: Params) -> Parts:
     """Keep a fragment that names a page of its own, as ``#!`` and ``#/`` do."""
-    if parts.route or not parts.fragment.startswith(("!", "/")):
+    if parts.route or not is_route(parts.fragment):
         return parts
     return parts._replace(route=True)
 
