@@ -18,8 +18,8 @@ _BYTE = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 _QUAD = rf"{_BYTE}(?:\.{_BYTE}){{3}}"
 # Characters that w3lib neither quotes nor unquotes in a path. No `;`: it drops an empty one.
 _PATH = r"[A-Za-z0-9._~/!$&'()*+,:=@-]*"
-# Upper-case escapes of the bytes that w3lib keeps escaped in a path ...
-_PATH_ESCAPE = r"%(?:[01][0-9A-F]|2[0235F]|3[BCEF]|5[CE]|60|7[BDF]|[89A-F][0-9A-F])"
+# Upper-case escapes of the bytes that w3lib, since 2.1, keeps escaped in a path ...
+_PATH_ESCAPE = r"%(?:[01][0-9A-F]|2[023F]|3[CEF]|5[CE]|60|7[BDF]|[89A-F][0-9A-F])"
 # ... and in a query, where all but unreserved characters and the space is escaped.
 _QUERY = r"[A-Za-z0-9._~+-]*"
 _QUERY_ESCAPE = r"%(?:[01][0-9A-F]|2[1-9A-CF]|3[A-F]|40|5[B-E]|60|7[BCDF]|[89A-F][0-9A-F])"
