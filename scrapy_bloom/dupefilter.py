@@ -13,21 +13,20 @@ from scrapy.utils.request import referer_str
 
 from scrapy_bloom import stats as keys
 from scrapy_bloom.backends import BACKENDS, Crawl, Opened
-from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter, Change
-from scrapy_bloom.canonical.merges import Merges
-from scrapy_bloom.canonical.record import difference, record
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.filters.base import Filter
-from scrapy_bloom.job.merges_file import read_merges, write_merges
 from scrapy_bloom.job.snapshot import Identity
 from scrapy_bloom.redirects import follows_itself, step_fingerprint
 from scrapy_bloom.settings import Settings
+from scrapy_bloom.spelling import Spelling
 from scrapy_bloom.values import write_size
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
     from typing_extensions import Self
+
+    from scrapy_bloom.canonical.fingerprint import Change
 
 logger = logging.getLogger(__name__)
 
@@ -47,9 +46,8 @@ class BloomDupeFilter:
         self._debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
         self._filter: Filter | None = None
         self._closed = False
-        self._job_dir: Path | None = None
-        self._canonical: CanonicalFingerprinter
-        self._merges: Merges
+        self._spelling: Spelling
+        self._resolve: Callable[[Request], tuple[bytes, Change | None]]
         self._add: Callable[[bytes], bool]
         self._logged_duplicate = False
         self._logged_error = False
@@ -78,7 +76,7 @@ class BloomDupeFilter:
         try:
             if self._filter is None:
                 self._open()
-            fingerprint, change = self._canonical.resolve(request)
+            fingerprint, change = self._resolve(request)
             if not self._add(fingerprint):
                 verdict = keys.NEW
             elif "redirect_urls" in request.meta and self._is_next_step(request, fingerprint):
@@ -86,7 +84,7 @@ class BloomDupeFilter:
             else:
                 verdict = keys.SEEN
             if change or verdict is keys.SEEN:
-                self._note(request, fingerprint, change, is_seen=verdict is keys.SEEN)
+                self._spelling.note(request, fingerprint, change, seen=verdict is keys.SEEN)
         except Exception as error:  # noqa: BLE001 - raised, it would cost the page
             verdict = keys.ERRORS
             self._log_error(request, error)
@@ -104,11 +102,7 @@ class BloomDupeFilter:
         except BloomError as error:
             self._stats.set_value(keys.NOT_STORED, 1)
             logger.error("%s", error, extra={"spider": self._crawler.spider})  # noqa: TRY400
-        if self._job_dir:
-            try:
-                write_merges(self._job_dir, self._merges)
-            except BloomError as error:
-                logger.warning("%s", error, extra={"spider": self._crawler.spider})
+        self._spelling.close()
         self._filter = None
         self._closed = True
 
@@ -131,20 +125,11 @@ class BloomDupeFilter:
             )
         self._stats.inc_value("dupefilter/filtered")
 
-    def _note(
-        self, request: Request, fingerprint: bytes, change: Change | None, *, is_seen: bool
-    ) -> None:
-        """Count what the steps did to the URL, and whether that made the verdict."""
-        if change:
-            keys.count_steps(self._stats, change.steps)
-        if self._merges.note(request, fingerprint, change, seen=is_seen):
-            self._stats.inc_value(keys.MERGED)
-
     def _is_next_step(self, request: Request, fingerprint: bytes) -> bool:
         """Return whether the request only goes on with the chain of redirects that it is in."""
-        return follows_itself(request, fingerprint, self._canonical.fingerprint) and not self._add(
-            step_fingerprint(request, fingerprint)
-        )
+        return follows_itself(
+            request, fingerprint, self._spelling.fingerprinter.fingerprint
+        ) and not self._add(step_fingerprint(request, fingerprint))
 
     def _log_error(self, request: Request, error: Exception) -> None:
         if self._logged_error:
@@ -163,28 +148,23 @@ class BloomDupeFilter:
             raise BloomError("The filter is closed.")
         crawler = self._crawler
         settings = Settings.read(crawler.settings)
-        self._canonical = CanonicalFingerprinter.around(
-            crawler.request_fingerprinter, settings.canonical
-        )
         folder = job_dir(crawler.settings)
-        self._job_dir = Path(folder) if folder else None
-        self._merges = Merges(self._canonical.untouched)
-        if self._job_dir:
-            read_merges(self._job_dir, self._merges)
-        now = record(self._canonical.rules)
+        place = Path(folder) if folder else None
+        spelling = Spelling(crawler, settings.canonical, place)
+        maker = spelling.fingerprinter
         opened = BACKENDS["local"](
             settings,
             Crawl(
-                Identity(crawler.spidercls.name, self._canonical.maker, now),
-                digests=self._canonical.digests,
-                job_dir=self._job_dir,
+                Identity(crawler.spidercls.name, maker.wrapped, spelling.record),
+                digests=maker.digests,
+                job_dir=place,
             ),
         )
+        self._spelling, self._resolve = spelling, maker.resolve
         self._filter = opened.filter
         self._add = opened.filter.add
         self._report(opened)
-        if opened.filled_with and (changed := difference(opened.filled_with, now)):
-            logger.warning("%s", changed, extra={"spider": crawler.spider})
+        spelling.tell(opened.filled_with)
 
     def _report(self, opened: Opened) -> None:
         info = opened.filter.info()

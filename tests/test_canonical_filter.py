@@ -2,6 +2,8 @@
 
 import json
 import logging
+import shlex
+from pathlib import Path
 
 import pytest
 from jobs import run_python
@@ -103,7 +105,7 @@ def test_without_a_change_nothing_is_counted_and_no_memory_taken():
     with Crawl() as crawl:
         crawl.seen(PLAIN, PLAIN)
         assert crawl.stats() == {}
-        assert crawl.filter._merges._spellings is None
+        assert crawl.filter._spelling._merges._spellings is None
 
 
 def test_the_sample_lies_in_the_job_directory_and_goes_on_in_the_next_run(tmp_path):
@@ -213,7 +215,7 @@ def test_a_project_may_use_it_for_all_of_scrapy():
     with Crawl.of(settings) as crawl:
         fingerprinter = crawl.crawler.request_fingerprinter
         assert fingerprinter.fingerprint(Request(TRACKED)) == fingerprint(Request(PLAIN))
-        assert crawl.filter._canonical is fingerprinter
+        assert crawl.filter._spelling.fingerprinter is fingerprinter
         assert crawl.seen(TRACKED, PLAIN) == [False, True]
 
 
@@ -265,6 +267,12 @@ def test_the_command_shows_the_way_of_each_url():
         "http://example.com:80/?b=1&a=2 and http://example.com/?a=2&b=1: one page, because of"
         " default_port\n"
     )
+
+
+def test_the_documentation_shows_what_the_command_prints():
+    text = (Path(__file__).parents[1] / "docs" / "canonical.md").read_text()
+    command, _, shown = text.partition("$ scrapy bloom ")[2].partition("```")[0].partition("\n")
+    assert run_python(CANON, *shlex.split(command)).stdout == shown
 
 
 def test_the_command_prints_json_by_the_settings_given():

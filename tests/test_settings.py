@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from scrapy_bloom import settings, stats
+from scrapy_bloom.canonical.rules import Rule, Rules
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.job.directory import OnUnclean
 from scrapy_bloom.settings import Settings
@@ -17,20 +18,37 @@ SOURCE = [path.read_text() for path in (ROOT / "scrapy_bloom").rglob("*.py")]
 
 
 def test_the_defaults_need_nothing():
-    assert Settings.read({}) == Settings(1_000_000, 1e-6, OnUnclean.ROLLBACK)
+    assert Settings.read({}) == Settings(1_000_000, 1e-6, OnUnclean.ROLLBACK, Rules.of("safe"))
 
 
 def test_what_is_written_is_read():
-    written = {"BLOOM_CAPACITY": "10M", "BLOOM_ERROR_RATE": "1e-4", "BLOOM_ON_UNCLEAN": "Reset"}
-    assert Settings.read(written) == Settings(10_000_000, 1e-4, OnUnclean.RESET)
+    written = {
+        "BLOOM_CAPACITY": "10M",
+        "BLOOM_ERROR_RATE": "1e-4",
+        "BLOOM_ON_UNCLEAN": "Reset",
+        "BLOOM_CANONICAL": "usual",
+        "BLOOM_CANONICAL_DROP_PARAMS": "sid, x_*",
+        "BLOOM_CANONICAL_KEEP_PARAMS": ["utm_id"],
+        "BLOOM_CANONICAL_RULES": '{"a.example": {"steps": ["www"]}}',
+    }
+    rules = Rules.of("usual", ("sid", "x_*"), ("utm_id",), {"a.example": Rule(steps=("www",))})
+    assert Settings.read(written) == Settings(10_000_000, 1e-4, OnUnclean.RESET, rules)
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("BLOOM_CAPACITY", 0), ("BLOOM_ERROR_RATE", 1), ("BLOOM_ON_UNCLEAN", "ignore")],
+    [
+        ("BLOOM_CAPACITY", 0),
+        ("BLOOM_ERROR_RATE", 1),
+        ("BLOOM_ON_UNCLEAN", "ignore"),
+        ("BLOOM_CANONICAL", "unusual"),
+        ("BLOOM_CANONICAL_DROP_PARAMS", 1),
+        ("BLOOM_CANONICAL_KEEP_PARAMS", [""]),
+        ("BLOOM_CANONICAL_RULES", "www"),
+    ],
 )
 def test_a_wrong_value_is_refused_by_name(name, value):
-    with pytest.raises(SettingError, match=rf"^{name} = {value!r}: give "):
+    with pytest.raises(SettingError, match=rf"^{name} = {re.escape(repr(value))}: give "):
         Settings.read({name: value})
 
 
@@ -48,7 +66,7 @@ def test_every_setting_is_in_the_list():
 
 
 def test_every_stat_has_a_meaning_and_is_named_in_one_place():
-    named = {name for text in SOURCE for name in re.findall(r'"(bloom/[a-z_/]+)"', text)}
+    named = {name for text in SOURCE for name in re.findall(r'"(bloom/[a-z_/{}]+)"', text)}
     assert named == set(stats.MEANINGS)
     for text in SOURCE:
         assert "MEANINGS" in text or not re.search(r'"bloom/', text)

@@ -139,7 +139,7 @@ class CanonicalFingerprinter:
         self._warned = False
 
     @property
-    def maker(self) -> str:
+    def wrapped(self) -> str:
         """Import path of the class that makes the bytes where no step changes a URL."""
         return f"{type(self._wrapped).__module__}.{type(self._wrapped).__qualname__}"
 

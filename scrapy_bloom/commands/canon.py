@@ -59,7 +59,7 @@ def _as_json(
 ) -> dict[str, Any]:
     return {
         "rules": fingerprinter.rules.as_json(),
-        "fingerprinter": fingerprinter.maker,
+        "fingerprinter": fingerprinter.wrapped,
         "urls": [
             {**asdict(explanation), "steps": [taken._asdict() for taken in explanation.steps]}
             for explanation in explanations
