@@ -97,12 +97,12 @@ class BloomDupeFilter:
             return
         self._tally.flush()
         keys.write_info(self._stats, self._filter.info())
+        self._spelling.close()
         try:
             self._filter.close()
         except BloomError as error:
             self._stats.set_value(keys.NOT_STORED, 1)
             logger.error("%s", error, extra={"spider": self._crawler.spider})  # noqa: TRY400
-        self._spelling.close()
         self._filter = None
         self._closed = True
 
