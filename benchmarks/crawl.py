@@ -31,9 +31,9 @@ CANDIDATES: dict[str, dict[str, object]] = {
 def crawl(url: str, settings: dict[str, object]) -> None:
     """Crawl a site and print what it took."""
     from example.spiders.site import SiteSpider  # noqa: PLC0415 - in the crawling process only
-    from scrapy.crawler import AsyncCrawlerProcess  # noqa: PLC0415
+    from scrapy.crawler import CrawlerProcess  # noqa: PLC0415
 
-    process = AsyncCrawlerProcess(
+    process = CrawlerProcess(
         {"LOG_LEVEL": "ERROR", "CONCURRENT_REQUESTS_PER_DOMAIN": 16, **settings}
     )
     crawler = process.create_crawler(SiteSpider)

@@ -22,7 +22,7 @@ import scrapy
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from scrapy.crawler import AsyncCrawlerProcess
+from scrapy.crawler import CrawlerProcess
 
 COOKIE = "cookie"  # in the place of a redirect: to the same URL, with a cookie set
 # From what a page links to, over the redirects, to the page that is to be parsed.
@@ -165,7 +165,7 @@ def main(settings, more):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     proxy = f"http://127.0.0.1:{server.server_address[1]}"
     os.environ.update(http_proxy=proxy, https_proxy=proxy, no_proxy="")
-    process = AsyncCrawlerProcess(
+    process = CrawlerProcess(
         {"TELNETCONSOLE_ENABLED": False, "LOG_LEVEL": "ERROR", **settings}
     )
     crawler = process.create_crawler(RedirectSpider)

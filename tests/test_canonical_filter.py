@@ -219,6 +219,7 @@ def test_a_project_may_use_it_for_all_of_scrapy():
         assert crawl.seen(TRACKED, PLAIN) == [False, True]
 
 
+@pytest.mark.filterwarnings("ignore:The scrapy.utils.url")  # theirs, on the oldest Scrapy
 def test_duplicate_url_discarder_is_asked(tmp_path):
     rules = [
         {
