@@ -165,9 +165,7 @@ def main(settings, more):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     proxy = f"http://127.0.0.1:{server.server_address[1]}"
     os.environ.update(http_proxy=proxy, https_proxy=proxy, no_proxy="")
-    process = CrawlerProcess(
-        {"TELNETCONSOLE_ENABLED": False, "LOG_LEVEL": "ERROR", **settings}
-    )
+    process = CrawlerProcess({"TELNETCONSOLE_ENABLED": False, "LOG_LEVEL": "ERROR", **settings})
     crawler = process.create_crawler(RedirectSpider)
     parsed: Counter[str] = Counter()
     process.crawl(crawler, parsed=parsed, more=more)

@@ -158,8 +158,7 @@ class CanonicalFingerprinter:
         :raises ValueError: if `url` has a port or an address that cannot be.
         """
         safe = safe_url_string(url)
-        change = self._change(safe, self._profiles.of(safe, None))
-        return change.url if change else self._plainly(safe)
+        return [safe, *(after for _, after in self.walk(safe))][-1]
 
     def walk(self, url: str) -> Iterator[tuple[str, str]]:
         """Yield all that changes `url` on the way to its canonical form, with what comes of it.
@@ -167,13 +166,13 @@ class CanonicalFingerprinter:
         :param url: as a request has it.
         """
         profile = self._profiles.of(url, None)
-        now = self._begin(url, profile)
+        now = begun = self._begin(url, profile)
         if now != url:
             yield SCRAPY, now
-        for name, parts in profile.walk(now, self._spell):
+        for name, parts in profile.walk(begun, self._spell):
             now = parts.url()
             yield name, now
-        change = self._change(url, profile)
+        change = self._change(begun, profile)
         canonical = change.url if change else self._plainly(url)
         if canonical != now:
             yield SCRAPY, canonical
@@ -215,21 +214,22 @@ class CanonicalFingerprinter:
         return kept[1:]
 
     def _compute(self, request: Request, profile: Profile) -> tuple[bytes, Change | None]:
-        change = self._change(request.url, profile)
-        if change is None:
-            return self.untouched(request), None
+        begun = self._begin(request.url, profile)
+        change = self._change(begun, profile)
         if self._identical:
-            return identical.digest(request, change.url), change
-        if change.url == request.url:  # only its fragment is kept, which is for the wrapped one
-            return self.untouched(request), None
+            if change:
+                return identical.digest(request, change.url), change
+            plainly = self._plainly(request.url) if profile.routes else begun
+            return identical.digest(request, plainly), None
+        if change is None or change.url == request.url:  # or only its fragment is to be kept
+            return self._wrapped.fingerprint(request), None
         return self._wrapped.fingerprint(request.replace(url=change.url)), change
 
-    def _change(self, url: str, profile: Profile) -> Change | None:
-        """Return what the steps of `profile` make of `url`, None if they leave it."""
+    def _change(self, begun: str, profile: Profile) -> Change | None:
+        """Return what the steps of `profile` make of a URL, None if they leave it."""
         steps: dict[str, None] = {}
         parts = None
-        walk = profile.walk(self._begin(url, profile), self._spell)
-        for name, parts in walk:  # noqa: B007 - the last ones count
+        for name, parts in profile.walk(begun, self._spell):  # noqa: B007 - the last ones count
             steps[name] = None
         return Change(self._spell(parts), tuple(steps)) if parts else None
 

@@ -20,10 +20,12 @@ _QUAD = rf"{_BYTE}(?:\.{_BYTE}){{3}}"
 _PATH = r"[A-Za-z0-9._~/!$&'()*+,:=@-]*"
 # Upper-case escapes of the bytes that w3lib, since 2.1, keeps escaped in a path ...
 _PATH_ESCAPE = r"%(?:[01][0-9A-F]|2[023F]|3[CEF]|5[CE]|60|7[BDF]|[89A-F][0-9A-F])"
-# ... and in a query, where all but unreserved characters and the space is escaped.
+# ... and in a query, where all but unreserved characters is; a space, though, becomes a plus.
 _QUERY = r"[A-Za-z0-9._~+-]*"
-_QUERY_ESCAPE = r"%(?:[01][0-9A-F]|2[1-9A-CF]|3[A-F]|40|5[B-E]|60|7[BCDF]|[89A-F][0-9A-F])"
+_QUERY_ESCAPE = r"%(?:[01][0-9A-F]|2[0-9A-CF]|3[A-F]|40|5[B-E]|60|7[BCDF]|[89A-F][0-9A-F])"
 _WORD = rf"{_QUERY}(?:{_QUERY_ESCAPE}{_QUERY})*"
+
+_SLASHES_OF_AN_ORIGIN = 2
 
 _match = re.compile(
     rf"(https?://(?:{_NAME}|{_QUAD}){_PORT}/{_PATH}(?:{_PATH_ESCAPE}{_PATH})*)"
@@ -35,19 +37,25 @@ _match = re.compile(
 def split(url: str) -> tuple[str, str | None] | None:
     """Return what stands before the query and the query (or None) of a plain URL, else None.
 
-    Plain means: apart from the order of parameters and the fragment, w3lib returns `url` as it
-    is, and no step of level ``safe`` changes it.
+    Plain means: apart from the order of parameters, escaped spaces in them and the fragment, w3lib
+    returns `url` as it is, and no step of level ``safe`` changes it.
     """
     if "/." in url:  # perhaps a dot segment
         return None
     match = _match(url)
-    return (match[1], match[2]) if match else None
+    if match:
+        return match[1], match[2]
+    if url.count("/") == _SLASHES_OF_AN_ORIGIN and _match(url + "/"):
+        return url + "/", None
+    return None
 
 
 def join(base: str, query: str | None) -> str | None:
     """Return the canonical URL of what :func:`split` gave, or None where w3lib has to sort."""
     if query is None:
         return base
+    if "%20" in query:
+        query = query.replace("%20", "+")
     if "&" in query:
         if "%" in query:
             return _join_escaped(base, query.split("&"))
