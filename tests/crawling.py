@@ -12,6 +12,7 @@ from scrapy.crawler import Crawler
 
 ADDONS = {"scrapy_bloom.Addon": 500}
 RFP = "scrapy.dupefilters.RFPDupeFilter"
+OURS = "scrapy_bloom.BloomDupeFilter"
 
 TIMEOUT = 60
 
