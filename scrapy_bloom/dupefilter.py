@@ -45,7 +45,7 @@ class BloomDupeFilter:
         self._tally = keys.Tally(crawler.stats)
         self._debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
         self._filter: Filter | None = None
-        self._closed = False
+        self._unusable = ""  # why, once it is
         self._spelling: Spelling
         self._resolve: Callable[[Request], tuple[bytes, Change | None]]
         self._add: Callable[[bytes], bool]
@@ -93,18 +93,19 @@ class BloomDupeFilter:
 
     def close(self, reason: str) -> None:  # noqa: ARG002 - Scrapy's signature
         """Store what is to be stored and write the last stats. Never raises a BloomError."""
+        self._tally.flush()
         if self._filter is None:
             return
-        self._tally.flush()
         keys.write_info(self._stats, self._filter.info())
         self._spelling.close()
+        self._stats.set_value(keys.NOT_STORED, 0)
         try:
             self._filter.close()
         except BloomError as error:
             self._stats.set_value(keys.NOT_STORED, 1)
             logger.error("%s", error, extra={"spider": self._crawler.spider})  # noqa: TRY400
         self._filter = None
-        self._closed = True
+        self._unusable = "The filter is closed."
 
     def log(self, request: Request, spider: Spider) -> None:
         """Count a dropped request, and log the first one, or all with ``DUPEFILTER_DEBUG``."""
@@ -144,8 +145,11 @@ class BloomDupeFilter:
         )
 
     def _open(self) -> None:
-        if self._closed:
-            raise BloomError("The filter is closed.")
+        if self._filter is not None:  # a request came before open()
+            return
+        if self._unusable:
+            raise BloomError(self._unusable)
+        self._unusable = "The filter could not be opened."
         crawler = self._crawler
         settings = Settings.read(crawler.settings)
         folder = job_dir(crawler.settings)
@@ -163,6 +167,7 @@ class BloomDupeFilter:
         self._spelling, self._resolve = spelling, maker.resolve
         self._filter = opened.filter
         self._add = opened.filter.add
+        self._unusable = ""
         self._report(opened)
         spelling.tell(opened.filled_with)
 

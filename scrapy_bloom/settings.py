@@ -87,7 +87,8 @@ ON_UNCLEAN: Final = Setting(
     OnUnclean.ROLLBACK.value,
     _read_on_unclean,
     "What to do when the last run in the job directory was killed: `rollback` to its last clean"
-    " stop, `reset` to an empty filter, or `fail`: do not start.",
+    " stop, `reset` to an empty filter (also if `requests.queue` was deleted since), or `fail`: do"
+    " not start.",
 )
 
 CANONICAL: Final = Setting(

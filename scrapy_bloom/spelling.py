@@ -39,6 +39,7 @@ class Spelling:
     def __init__(self, crawler: Crawler, rules: Rules, folder: Path | None) -> None:
         assert crawler.stats is not None  # noqa: S101 - Scrapy makes it before any component
         self._stats: StatsCollector = crawler.stats
+        self._stats.inc_value(keys.MERGED, 0)
         self._folder = folder
         self.fingerprinter = CanonicalFingerprinter.around(crawler.request_fingerprinter, rules)
         self.record = record(self.fingerprinter.rules)
