@@ -4,6 +4,7 @@ import gc
 import logging
 import random
 from collections import Counter
+from urllib.parse import unquote_plus
 
 import can_ada
 import pytest
@@ -181,6 +182,17 @@ def test_what_the_guard_calls_plain_is_canonical_for_w3lib_and_safe(url):
         assert AT["safe"]._change(joined, AT["safe"]._profiles.general) is None
 
 
+@given(URLS, st.sampled_from(("usual", "drop", "keep_only")), st.lists(st.sampled_from(NAMES[1:])))
+def test_what_the_guard_leaves_no_step_changes(url, how, names):
+    names = [unquote_plus(name) for name in names if name]
+    rules = {"*": {} if how == "usual" else {how: names}}
+    fingerprinter = CanonicalFingerprinter("usual", rules=rules)
+    url = request_for(url).url
+    split = plain.split(url)
+    if split and fingerprinter._profiles.general.leaves(split[1]):
+        assert fingerprinter._change(url, fingerprinter._profiles.general) is None
+
+
 def test_pairs_that_a_level_merges_are_the_same_for_whatwg():
     for pair in PAIRS:
         if pair.by == "safe":
@@ -333,6 +345,14 @@ def test_names_of_parameters_go_by_the_settings():
     )
     url = "http://example.com/?caf%C3%A9=1&a%5B%5D=&a[]=2&s_1&s_2=&s=1&utm_id=1&utm_x=1&utm_y="
     assert fingerprinter.canonical_url(url) == "http://example.com/?s=1&s_2=&utm_id=1&utm_y="
+
+
+@pytest.mark.parametrize("url", ["http://a.example/?a%20b=1", "http://a.example/?a+b=1"])
+def test_a_parameter_with_a_space_in_its_name_is_dropped_however_it_is_written(url):
+    assert CanonicalFingerprinter(drop_params=["a b"]).canonical_url(url) == "http://a.example/"
+    request = Request(url)
+    plain_one = fingerprint(Request("http://a.example/"))
+    assert CanonicalFingerprinter(drop_params=["a b"]).fingerprint(request) == plain_one
 
 
 @pytest.mark.parametrize(

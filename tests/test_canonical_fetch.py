@@ -33,7 +33,7 @@ class Hosts(Spider):
                 dont_filter=True,
             )
 
-    def parse(self, response, host):
+    def parse(self, _response, host):
         self.fetched.append(host)
 
     def refuse(self, failure):

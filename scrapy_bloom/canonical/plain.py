@@ -38,13 +38,15 @@ def split(url: str) -> tuple[str, str | None] | None:
     """Return what stands before the query and the query (or None) of a plain URL, else None.
 
     Plain means: apart from the order of parameters, escaped spaces in them and the fragment, w3lib
-    returns `url` as it is, and no step of level ``safe`` changes it.
+    returns `url` as it is, and no step of level ``safe`` changes it. Spaces are returned as w3lib
+    writes them, as a plus.
     """
     if "/." in url:  # perhaps a dot segment
         return None
     match = _match(url)
     if match:
-        return match[1], match[2]
+        query = match[2]
+        return match[1], query.replace("%20", "+") if query else query
     if url.count("/") == _SLASHES_OF_AN_ORIGIN and _match(url + "/"):
         return url + "/", None
     return None
@@ -54,8 +56,6 @@ def join(base: str, query: str | None) -> str | None:
     """Return the canonical URL of what :func:`split` gave, or None where w3lib has to sort."""
     if query is None:
         return base
-    if "%20" in query:
-        query = query.replace("%20", "+")
     if "&" in query:
         if "%" in query:
             return _join_escaped(base, query.split("&"))
