@@ -12,7 +12,7 @@ PIP := -m pip --disable-pip-version-check -q
 help:
 	@echo "make test    lint, types and the whole test suite, on the newest Scrapy and the oldest"
 	@echo "make demo    crawl a site, stop half way, resume, and count what was fetched"
-	@echo "make docs    write the tables of README.md anew"
+	@echo "make docs    write the tables of README.md and docs anew"
 	@echo "make clean   remove what the others made"
 
 test: lint types tests floor
