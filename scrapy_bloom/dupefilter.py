@@ -156,10 +156,11 @@ class BloomDupeFilter:
         place = Path(folder) if folder else None
         spelling = Spelling(crawler, settings.canonical, place)
         maker = spelling.fingerprinter
+        spider = crawler.spider or crawler.spidercls  # the class may have no name of its own
         opened = BACKENDS["local"](
             settings,
             Crawl(
-                Identity(crawler.spidercls.name, maker.wrapped, spelling.record),
+                Identity(spider.name, maker.wrapped, spelling.record),
                 digests=maker.digests,
                 job_dir=place,
             ),

@@ -393,3 +393,19 @@ async def refusal(crawler, **arguments):
     with pytest.raises(CloseSpider) as refused:  # Scrapy hands it on as it is
         await crawler.crawl(**arguments)
     return refused.value.reason
+
+
+class NamedByArgument(Follower):
+    name = None
+
+
+@ensureDeferred
+async def test_a_spider_may_get_its_name_when_it_is_made(tmp_path):
+    settings = {"JOBDIR": str(tmp_path)}
+    with Pages({"/": lambda *_: []}) as pages:
+        for _ in range(2):
+            crawler = await crawl(NamedByArgument, settings, url=pages.url + "/", name="one")
+            assert crawler.stats.get_value("finish_reason") == "finished"
+        other = make_crawler(NamedByArgument, settings)
+        assert await refusal(other, url=pages.url + "/", name="two") == "bloom_state"
+    assert pages.hits == {"/": 1}
