@@ -51,6 +51,8 @@ def crawl(site: LocalSite, folder: Path, *, stop_at: int | None = None) -> dict[
     command += ["--logfile", str(log), "--loglevel", "INFO"]
     # Scrapy reads the settings module from the environment before it looks at scrapy.cfg.
     environment = os.environ | {"SCRAPY_SETTINGS_MODULE": "example.settings"}
+    # It also notes each crawl below the user's home, and logs an error where it cannot.
+    environment["XDG_STATE_HOME"] = str(folder)
     with subprocess.Popen(command, cwd=PROJECT, env=environment) as process:
         if stop_at is not None:
             site.when(stop_at, lambda: process.send_signal(signal.SIGINT))
