@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from scrapy_bloom.addon import Addon
     from scrapy_bloom.dupefilter import BloomDupeFilter
     from scrapy_bloom.errors import (
+        BackendError,
         BloomError,
+        FilterLostError,
         JobInUseError,
         SettingError,
         StateError,
@@ -19,14 +21,19 @@ if TYPE_CHECKING:
     )
     from scrapy_bloom.filters.base import FilterInfo
     from scrapy_bloom.filters.local import LocalFilter
+    from scrapy_bloom.redis.filter import RedisFilter, RedisOptions
 
 __all__ = [
     "Addon",
+    "BackendError",
     "BloomDupeFilter",
     "BloomError",
     "FilterInfo",
+    "FilterLostError",
     "JobInUseError",
     "LocalFilter",
+    "RedisFilter",
+    "RedisOptions",
     "SettingError",
     "StateError",
     "UncleanStopError",
@@ -35,11 +42,15 @@ __all__ = [
 
 _ROOMS = {
     "Addon": "addon",
+    "BackendError": "errors",
     "BloomDupeFilter": "dupefilter",
     "BloomError": "errors",
     "FilterInfo": "filters.base",
+    "FilterLostError": "errors",
     "JobInUseError": "errors",
     "LocalFilter": "filters.local",
+    "RedisFilter": "redis.filter",
+    "RedisOptions": "redis.filter",
     "SettingError": "errors",
     "StateError": "errors",
     "UncleanStopError": "errors",
