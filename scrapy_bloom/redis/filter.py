@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
@@ -15,7 +16,7 @@ from scrapy_bloom.filters.base import FilterInfo
 from scrapy_bloom.redis.connection import Client, Target, warn_of_eviction
 from scrapy_bloom.redis.header import Plan
 from scrapy_bloom.redis.inspection import describe
-from scrapy_bloom.redis.outage import Keeper, OnBackendError, Outage
+from scrapy_bloom.redis.outage import Keeper, OnBackendError, Outage, read_policy
 from scrapy_bloom.redis.shard import Place, Shard
 from scrapy_bloom.redis.traffic import Traffic
 from scrapy_bloom.values import (
@@ -49,6 +50,9 @@ class RedisOptions:
     timeout: float = 2.0
     wait: float = 30.0
     keep: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "on_error", read_policy("on_error", self.on_error))
 
 
 class RedisFilter:
@@ -108,8 +112,9 @@ class RedisFilter:
             )
             for number in range(options.shards)
         ]
+        self._alarm = threading.Event()
         self._client, self._shards = _patiently(
-            options, lambda: _enter(target, plans, options, self.traffic)
+            options, lambda: _enter(target, plans, options, self.traffic, self._alarm)
         )
         warn_of_eviction(self._client, self._server)
         self._keeper = self._keep_registered()
@@ -274,18 +279,23 @@ class RedisFilter:
 
     def _after_fork(self) -> None:
         self._pid = os.getpid()
+        self._alarm = threading.Event()
         for shard in self._shards:
-            shard.after_fork()
+            shard.after_fork(self._alarm)
         self._keeper = self._keep_registered()
 
     def _keep_registered(self) -> Keeper:
-        keeper = Keeper(shard.beat for shard in self._shards)
+        keeper = Keeper((shard.beat for shard in self._shards), self._alarm)
         keeper.start()
         return keeper
 
 
 def _enter(
-    target: Target, plans: list[Plan], options: RedisOptions, traffic: Traffic
+    target: Target,
+    plans: list[Plan],
+    options: RedisOptions,
+    traffic: Traffic,
+    alarm: threading.Event,
 ) -> tuple[Client, list[Shard]]:
     # A check makes two tries before it gives up.
     client = target.connect(options.timeout / 2)
@@ -296,7 +306,7 @@ def _enter(
                 Place(client, server, f"{options.key}:{plan.shard}" if plan.shard else options.key),
                 plan,
                 memory=options.memory // options.shards,
-                outage=Outage(server, options.on_error, options.wait, traffic),
+                outage=Outage(server, options.on_error, options.wait, traffic, alarm),
                 traffic=traffic,
             )
             for plan in plans

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Final
 
-from scrapy_bloom.errors import BackendError
+from scrapy_bloom.errors import BackendError, SettingError
 from scrapy_bloom.redis.traffic import Traffic
 
 logger = logging.getLogger(__name__)
@@ -22,6 +22,7 @@ HEARTBEAT: Final = 1.0
 """Seconds between two renewals of a worker's lease."""
 
 _HEARTBEAT_IN_OUTAGE: Final = 0.25
+_MAX_HOLD: Final = 10.0  # seconds; against a server that greets and then does not answer
 
 
 class OnBackendError(str, Enum):
@@ -32,6 +33,19 @@ class OnBackendError(str, Enum):
     CLOSE = "close"
 
 
+def read_policy(name: str, value: object) -> OnBackendError:
+    """Return the policy that `value` names.
+
+    :param name: what to call it in an error: the setting or argument it comes from.
+    :raises SettingError: if it names none.
+    """
+    try:
+        return OnBackendError(str(getattr(value, "value", value)).lower())
+    except ValueError:
+        known = ", ".join(repr(policy.value) for policy in OnBackendError)
+        raise SettingError(f"{name} = {value!r}: give one of {known}.") from None
+
+
 class Outage:
     """The circuit breaker of one server.
 
@@ -39,10 +53,16 @@ class Outage:
     :param policy: what to do.
     :param patience: seconds that one outage may hold up checks under ``wait``.
     :param traffic: where outages and waiting are counted.
+    :param alarm: set when an outage begins.
     """
 
     def __init__(
-        self, where: str, policy: OnBackendError, patience: float, traffic: Traffic
+        self,
+        where: str,
+        policy: OnBackendError,
+        patience: float,
+        traffic: Traffic,
+        alarm: threading.Event,
     ) -> None:
         self.policy = policy
         self._where = where
@@ -51,7 +71,10 @@ class Outage:
         self._traffic = traffic
         self._reason = ""
         self._said: set[str] = set()
+        self.alarm = alarm
         self._began = 0.0
+        self._hold = 0.0
+        self._not_before = 0.0
         self._usable = threading.Event()
         self._usable.set()
 
@@ -75,11 +98,15 @@ class Outage:
 
     def begin(self, reason: str) -> None:
         """Learn that a call has failed, and why: goes after the server's name."""
+        now = time.monotonic()
         self._usable.clear()
+        self.alarm.set()
         if self.on:
+            self._hold = min(_MAX_HOLD, 2 * self._hold + _HEARTBEAT_IN_OUTAGE)
+            self._not_before = now + self._hold
             return
         self._reason = reason
-        self._began = time.monotonic()
+        self._began = now
         self._traffic.outages += 1
         level = logging.DEBUG if reason in self._said else logging.ERROR
         self._said.add(reason)
@@ -87,7 +114,8 @@ class Outage:
 
     def usable(self) -> None:
         """Learn that the keeper has got through: the next check may try."""
-        self._usable.set()
+        if time.monotonic() >= self._not_before:
+            self._usable.set()
 
     def end(self) -> None:
         """Learn that a call has succeeded."""
@@ -98,6 +126,7 @@ class Outage:
             {"where": self._where, "seconds": time.monotonic() - self._began},
         )
         self._reason = ""
+        self._hold = 0.0
         self._left = self._patience
 
     def wait(self) -> bool:
@@ -117,25 +146,31 @@ class Outage:
 class Keeper(threading.Thread):
     """Renews the worker's leases, and looks for the end of outages, beside the crawl.
 
-    :param beats: called about once a second; each renews one lease and returns whether its server
-        is usable.
+    :param beats: called about once a second; each renews one lease and returns whether all is well.
+    :param alarm: makes the next beat come at once.
     """
 
-    def __init__(self, beats: Iterable[Callable[[], bool]]) -> None:
+    def __init__(self, beats: Iterable[Callable[[], bool]], alarm: threading.Event) -> None:
         super().__init__(name="scrapy-bloom keeper", daemon=True)
         self._beats = tuple(beats)
-        self._stop_asked = threading.Event()
+        self._alarm = alarm
+        self._stopped = False
 
     def run(self) -> None:
         """Beat until told to stop."""
         pause = HEARTBEAT
-        while not self._stop_asked.wait(pause):
-            usable = [beat() for beat in self._beats]
-            pause = HEARTBEAT if all(usable) else _HEARTBEAT_IN_OUTAGE
+        while True:
+            self._alarm.wait(pause)
+            self._alarm.clear()
+            if self._stopped:
+                return
+            well = [beat() for beat in self._beats]
+            pause = HEARTBEAT if all(well) else _HEARTBEAT_IN_OUTAGE
 
     def stop(self) -> None:
         """End the thread; returns at once."""
-        self._stop_asked.set()
+        self._stopped = True
+        self._alarm.set()
 
 
 _CONSEQUENCE: Final = {

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from struct import Struct
+from threading import Event
 from typing import Any, Final
 
 import redis
@@ -174,8 +175,9 @@ class Shard:
         self.outage.end()
         return verdicts
 
-    def after_fork(self) -> None:
+    def after_fork(self, alarm: Event) -> None:
         """Become a worker of its own: two with the same numbers would get each other's answers."""
+        self.outage.alarm = alarm
         if self.header is None:
             return
         try:
@@ -185,7 +187,7 @@ class Shard:
             self._worker = _new_worker()  # a stranger to the server, who will say so
 
     def beat(self) -> bool:
-        """Renew the lease; return whether the server is usable. Called by another thread."""
+        """Renew the lease; return whether all is well. Called by another thread."""
         header = self.header
         if header is None:
             return True
@@ -194,7 +196,7 @@ class Shard:
         except FAULTS:
             return False
         self.outage.usable()
-        return True
+        return not self.outage.on
 
     def others(self) -> bool:
         """Return whether other workers use the filter.
