@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     )
     from scrapy_bloom.filters.base import FilterInfo
     from scrapy_bloom.filters.local import LocalFilter
-    from scrapy_bloom.redis.filter import RedisFilter, RedisOptions
+    from scrapy_bloom.redis.filter import RedisFilter
+    from scrapy_bloom.redis.options import RedisOptions
 
 __all__ = [
     "Addon",
@@ -50,7 +51,7 @@ _ROOMS = {
     "JobInUseError": "errors",
     "LocalFilter": "filters.local",
     "RedisFilter": "redis.filter",
-    "RedisOptions": "redis.filter",
+    "RedisOptions": "redis.options",
     "SettingError": "errors",
     "StateError": "errors",
     "UncleanStopError": "errors",

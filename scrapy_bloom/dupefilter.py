@@ -7,13 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scrapy import signals
 from scrapy.exceptions import CloseSpider
+from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.job import job_dir
 from scrapy.utils.request import RequestFingerprinter, referer_str
 
 from scrapy_bloom import stats as keys
-from scrapy_bloom.backends import BACKENDS, Crawl, Opened
-from scrapy_bloom.errors import BloomError
+from scrapy_bloom.backends import Crawl, Opened, choose
+from scrapy_bloom.errors import BackendError, BloomError
 from scrapy_bloom.filters.base import Filter
 from scrapy_bloom.job.snapshot import Identity
 from scrapy_bloom.redirects import follows_itself, step_fingerprint
@@ -28,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class BloomDupeFilter:
-    """Scrapy's ``DUPEFILTER_CLASS`` on a Bloom filter.
+    """``DUPEFILTER_CLASS`` on a Bloom filter, for Scrapy's scheduler and for scrapy-redis's.
 
     Takes nothing when it is made; the filter is opened by :meth:`open`, or by the first request
     where nobody calls that.
@@ -42,6 +44,9 @@ class BloomDupeFilter:
         self._debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
         self._filter: Filter | None = None
         self._closed = False
+        self._emptied = False
+        self._refused: BloomError | None = None
+        self._shared_queue = False
         self._fingerprint: Callable[[Request], bytes]
         self._logged_duplicate = False
         self._logged_error = False
@@ -51,6 +56,18 @@ class BloomDupeFilter:
         """Make the filter of a crawl."""
         return cls(crawler)
 
+    @classmethod
+    def from_spider(cls, spider: Spider) -> Self:
+        """Make the filter of a crawl for scrapy-redis's scheduler, which never opens or closes it.
+
+        Requests of such a crawl wait in Redis, and so does its filter.
+        """
+        self = cls.from_crawler(spider.crawler)
+        self._shared_queue = True
+        spider.crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
+        spider.crawler.signals.connect(self._spider_closed, signal=signals.spider_closed)
+        return self
+
     def open(self) -> None:
         """Get ready for the first request.
 
@@ -59,7 +76,7 @@ class BloomDupeFilter:
         try:
             self._open()
         except BloomError as error:
-            logger.error("%s", error, extra={"spider": self._crawler.spider})  # noqa: TRY400
+            self._say(error)
             raise CloseSpider(error.reason) from error
 
     def request_seen(self, request: Request) -> bool:
@@ -69,6 +86,10 @@ class BloomDupeFilter:
         """
         try:
             return self._seen(request)
+        except BloomError as error:
+            self._tally.count(keys.ERRORS)
+            self._give_up(error)
+            return False
         except Exception:
             self._tally.count(keys.ERRORS)
             if not self._logged_error:
@@ -85,15 +106,26 @@ class BloomDupeFilter:
         """Store what is to be stored and write the last stats. Never raises a BloomError."""
         if self._filter is None:
             return
-        self._tally.flush()
-        keys.write_info(self._stats, self._filter.info())
+        self._describe(self._filter)
         try:
             self._filter.close()
         except BloomError as error:
             self._stats.set_value(keys.NOT_STORED, 1)
-            logger.error("%s", error, extra={"spider": self._crawler.spider})  # noqa: TRY400
+            self._say(error)
+        self._tally.flush()
         self._filter = None
         self._closed = True
+
+    def clear(self) -> None:
+        """Empty the filter: scrapy-redis asks for it with its queue. Never raises a BloomError."""
+        try:
+            seen = self._open() if self._filter is None else self._filter
+            self._describe(seen)
+            seen.clear()
+            self._emptied = True
+        except BloomError as error:
+            if error is not self._refused:
+                self._say(error)
 
     def log(self, request: Request, spider: Spider) -> None:
         """Count a dropped request, and log the first one, or all with ``DUPEFILTER_DEBUG``."""
@@ -132,24 +164,68 @@ class BloomDupeFilter:
             step_fingerprint(request, fingerprint)
         )
 
+    def _spider_opened(self) -> None:
+        try:
+            self._open()
+        except BloomError as error:
+            self._give_up(error)
+
+    def _spider_closed(self, reason: str) -> None:
+        self.close(reason)
+
+    def _give_up(self, error: BloomError) -> None:
+        """Close the spider, once: a request that is raised at would be lost."""
+        if self._logged_error:
+            return
+        self._logged_error = True
+        self._say(error)
+        engine = self._crawler.engine
+        assert engine is not None  # noqa: S101 - no request comes without one
+        if hasattr(engine, "close_spider_async"):  # from Scrapy 2.14
+            deferred_from_coro(engine.close_spider_async(reason=error.reason))
+        else:
+            engine.close_spider(self._crawler.spider, error.reason)
+
+    def _say(self, error: BloomError) -> None:
+        logger.error("%s", error, extra={"spider": self._crawler.spider})
+
+    def _describe(self, seen: Filter) -> None:
+        """Write the filter's state to the stats; one that was emptied keeps what it was before."""
+        try:
+            info = seen.info()
+        except BackendError:  # it was said when it began
+            return
+        if info.items or not self._emptied:
+            keys.write_info(self._stats, info)
+
     def _open(self) -> Filter:
+        """Open the filter; try once, because trying may take long."""
+        if self._refused is not None:
+            raise self._refused
         if self._closed:
             raise BloomError("The filter is closed.")
+        try:
+            return self._opened()
+        except BloomError as error:
+            self._refused = error
+            raise
+
+    def _opened(self) -> Filter:
         crawler = self._crawler
         settings = Settings.read(crawler.settings)
         fingerprinter = crawler.request_fingerprinter
         self._fingerprint = fingerprinter.fingerprint
         folder = job_dir(crawler.settings)
         maker = type(fingerprinter)
-        opened = BACKENDS["local"](
-            settings,
-            Crawl(
-                Identity(crawler.spidercls.name, f"{maker.__module__}.{maker.__qualname__}"),
-                digests=maker is RequestFingerprinter,
-                job_dir=Path(folder) if folder else None,
-            ),
+        crawl = Crawl(
+            Identity(crawler.spidercls.name, f"{maker.__module__}.{maker.__qualname__}"),
+            digests=maker is RequestFingerprinter,
+            job_dir=Path(folder) if folder else None,
+            shared_queue=self._shared_queue,
         )
+        opened = choose(settings, crawl)(settings, crawl)
         self._filter = opened.filter
+        self._tally.numbers = opened.numbers
         self._report(opened)
         return opened.filter
 

@@ -60,15 +60,15 @@ class Crowd:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("memory", [0, 1000])
-def test_one_fault_in_any_call_changes_no_verdict(server, fault, memory):
+@pytest.mark.parametrize("cache", [0, 1000])
+def test_one_fault_in_any_call_changes_no_verdict(server, fault, cache):
     known = fingerprints(40)
     for call in range(1, 8):
         key = next(keys)
         with Proxy(server.port, counted=CALLS) as proxy:
             crowd = Crowd(
-                open_filter(proxy.url, key, memory=memory, capacity=10),
-                open_filter(server.url, key, memory=memory),
+                open_filter(proxy.url, key, cache=cache, capacity=10),
+                open_filter(server.url, key, cache=cache),
             )
             proxy.faults = {call: fault}
             for start in range(0, 35, 5):
@@ -86,15 +86,15 @@ def test_one_fault_in_any_call_changes_no_verdict(server, fault, memory):
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("memory", [0, 1000])
-def test_a_call_that_is_given_up_costs_a_second_fetch_at_most(server, fault, memory):
+@pytest.mark.parametrize("cache", [0, 1000])
+def test_a_call_that_is_given_up_costs_a_second_fetch_at_most(server, fault, cache):
     known = fingerprints(40)
     for call in range(1, 8):
         key = next(keys)
         with Proxy(server.port, counted=CALLS) as proxy:
             crowd = Crowd(
-                open_filter(proxy.url, key, memory=memory),
-                open_filter(server.url, key, memory=memory),
+                open_filter(proxy.url, key, cache=cache),
+                open_filter(server.url, key, cache=cache),
             )
             proxy.faults = {call: fault, call + 1: fault}
             for start in range(0, 35, 5):
@@ -140,7 +140,7 @@ def test_a_call_that_comes_after_the_next_one_does_nothing(server):
     key = next(keys)
     one, two, three = fingerprints(3)
     with Proxy(server.port, counted=CALLS) as proxy:
-        seen = open_filter(proxy.url, key, memory=0)
+        seen = open_filter(proxy.url, key, cache=0)
         proxy.faults = {1: "late", 2: "late"}
         assert seen.add(one) is False  # both tries are held back
         until_usable(seen)
@@ -165,7 +165,7 @@ def test_scripts_that_the_server_forgot_are_sent_again(server):
 
 
 def test_a_forked_worker_becomes_one_of_its_own(server):
-    seen = open_filter(server.url, next(keys), memory=0)
+    seen = open_filter(server.url, next(keys), cache=0)
     one, two, three = fingerprints(3)
     assert seen.add(one) is False
     read, write = os.pipe()

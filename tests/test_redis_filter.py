@@ -44,7 +44,7 @@ class TestRedisFilterWithoutMemory(FilterContract):
     @pytest.fixture
     def make(self, server, opened):
         def make(**sizes):
-            seen = RedisFilter.from_url(server.url, key=next(keys), memory=0, **sizes)
+            seen = RedisFilter.from_url(server.url, key=next(keys), cache=0, **sizes)
             opened.append(seen)
             return seen
 
@@ -68,12 +68,16 @@ def test_its_bytes_are_those_of_the_local_filter(server, opened):
 
     blocks = [bitarray(buffer=body[i : i + 8192], endian="big") for i in range(0, len(body), 8192)]
     local = LocalFilter(2_000_000, 1e-6)
-    local._load(FilterState(header.secret, header.hashes, True, [Slice(spec, 20_000, blocks)]))
+    local._load(
+        FilterState(
+            header.secret, header.hashes, digests=True, slices=[Slice(spec, 20_000, blocks)]
+        )
+    )
     assert all(local.contains_many(known))
     assert not any(local.contains_many(fingerprints(20_000, "b")))
 
     again = LocalFilter(2_000_000, 1e-6)
-    again._load(FilterState(header.secret, header.hashes, True, [Slice.new(spec)]))
+    again._load(FilterState(header.secret, header.hashes, digests=True, slices=[Slice.new(spec)]))
     again.add_many(known)
     assert b"".join(block.tobytes() for block in again.state().slices[0].blocks) == body
 
@@ -88,7 +92,7 @@ def test_a_filter_of_more_than_two_to_the_32_bits(server, opened):
     assert all(shared.contains_many(known))
     local = LocalFilter("1G", 1e-6)
     header = shared._shards[0].header
-    local._load(FilterState(header.secret, header.hashes, True, [Slice.new(spec)]))
+    local._load(FilterState(header.secret, header.hashes, digests=True, slices=[Slice.new(spec)]))
     local.add_many(known)
     prefix = shared._shards[0].place.prefix(header.epoch)
     touched = {n: block for n, block in enumerate(local._blocks) if block.any()}

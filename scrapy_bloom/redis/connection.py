@@ -30,6 +30,18 @@ FAULTS: Final = (redis.RedisError, RedisClusterException, OSError)
 """What a client raises when a call has come to nothing."""
 
 DEFAULT_URL: Final = "redis://localhost:6379/0"
+# What we decide ourselves, or what is no argument of redis-py.
+_OURS: Final = {
+    "decode_responses",
+    "encoding",
+    "protocol",
+    "redis_cls",
+    "retry",
+    "retry_on_error",
+    "retry_on_timeout",
+    "socket_connect_timeout",
+    "socket_timeout",
+}
 _SCHEMES: Final = ("redis", "rediss", "unix")
 
 
@@ -60,6 +72,16 @@ class Target:
                 " TLS or unix:///path. Characters such as / @ # : in a password are written %2F"
                 " %40 %23 %3A."
             )
+
+    @classmethod
+    def of(cls, url: str, params: Mapping[str, Any]) -> Target:
+        """Return the target of a URL, or where there is none, of the arguments of a client."""
+        options = {name: value for name, value in params.items() if name not in _OURS}
+        if url:
+            return cls(url)
+        if "url" in options:
+            return cls(str(options.pop("url")), options)
+        return cls("", options) if options else cls()
 
     def where(self) -> str:
         """Name the server without user and password."""

@@ -7,16 +7,17 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import ceil, sqrt
 from zlib import crc32
 
-from scrapy_bloom.errors import BackendError, BloomError, SettingError
+from scrapy_bloom.errors import BackendError, BloomError
 from scrapy_bloom.filters.base import FilterInfo
 from scrapy_bloom.redis.connection import Client, Target, warn_of_eviction
 from scrapy_bloom.redis.header import Plan
 from scrapy_bloom.redis.inspection import describe
-from scrapy_bloom.redis.outage import Keeper, OnBackendError, Outage, read_policy
+from scrapy_bloom.redis.options import RedisOptions
+from scrapy_bloom.redis.outage import Keeper, OnBackendError, Outage
 from scrapy_bloom.redis.shard import Place, Shard
 from scrapy_bloom.redis.traffic import Traffic
 from scrapy_bloom.values import (
@@ -27,32 +28,6 @@ from scrapy_bloom.values import (
 )
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class RedisOptions:
-    """How a worker uses its filter; workers of one filter may differ in all but key and shards.
-
-    Attributes:
-        key: key of the header; all keys of the filter begin with it.
-        shards: parts that the filter is spread over, each on a node of its own in a cluster.
-        memory: most fingerprints that the worker remembers by itself.
-        on_error: what to do while Redis cannot be used.
-        timeout: most seconds that Redis may hold up one check.
-        wait: most seconds that one outage may hold up the crawl, under ``wait``.
-        keep: whether the filter outlives the last worker that closes.
-    """
-
-    key: str = "bloom"
-    shards: int = 1
-    memory: int = 100_000
-    on_error: OnBackendError = OnBackendError.ALLOW
-    timeout: float = 2.0
-    wait: float = 30.0
-    keep: bool = True
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "on_error", read_policy("on_error", self.on_error))
 
 
 class RedisFilter:
@@ -74,7 +49,7 @@ class RedisFilter:
         to below 1.
     :param digests: as for :class:`LocalFilter`.
     :param fingerprinter: what makes the fingerprints; all workers of a filter need the same.
-    :param options: see :class:`RedisOptions`.
+    :param options: see :class:`RedisOptions`; None for its defaults.
     :raises SettingError: if a value is outside its range.
     :raises BackendError: if the server cannot be used. The policy ``wait`` waits for it first.
     :raises StateError: if something else is under the key, or a filter that this worker cannot use.
@@ -82,6 +57,7 @@ class RedisFilter:
 
     Attributes:
         traffic: what went over the wire so far.
+        restored: how many fingerprints it held when this worker came.
     """
 
     def __init__(
@@ -92,11 +68,11 @@ class RedisFilter:
         error_rate: float = DEFAULT_ERROR_RATE,
         digests: bool = True,
         fingerprinter: str = "",
-        options: RedisOptions = RedisOptions(),
+        options: RedisOptions | None = None,
     ) -> None:
+        options = options or RedisOptions()
         capacity = read_capacity("capacity", capacity)
         self._error_rate = read_error_rate("error_rate", error_rate)
-        _check_shards(options)
         self._server = target.where()
         self._keep = options.keep
         self._pid = os.getpid()
@@ -116,6 +92,7 @@ class RedisFilter:
         self._client, self._shards = _patiently(
             options, lambda: _enter(target, plans, options, self.traffic, self._alarm)
         )
+        self.restored = sum(shard.header.items for shard in self._shards if shard.header)
         warn_of_eviction(self._client, self._server)
         self._keeper = self._keep_registered()
 
@@ -227,10 +204,15 @@ class RedisFilter:
 
         :raises BackendError: if Redis cannot be used.
         """
-        for shard in self._shards:
-            if not shard.clear():
-                logger.info("The filter stays as it is: other workers are using it.")
-                return
+        if not self.start_over():
+            logger.info(
+                "The filter %s stays as it is: other workers are using it.",
+                self._shards[0].place.key,
+            )
+
+    def start_over(self) -> bool:
+        """Do as :meth:`clear`; return whether nobody else uses the filter, and so it is empty."""
+        return all(shard.clear() for shard in self._shards)
 
     def close(self) -> None:
         """Report what Redis does not know yet and leave the register. A second call does nothing.
@@ -242,7 +224,7 @@ class RedisFilter:
             return
         try:
             if not self._keep:
-                self.clear()
+                self.start_over()
         except BackendError as error:
             logger.warning("The filter was not deleted: %s", error)
         for shard in self._shards:
@@ -305,7 +287,7 @@ def _enter(
             Shard(
                 Place(client, server, f"{options.key}:{plan.shard}" if plan.shard else options.key),
                 plan,
-                memory=options.memory // options.shards,
+                memory=options.cache // options.shards,
                 outage=Outage(server, options.on_error, options.wait, traffic, alarm),
                 traffic=traffic,
             )
@@ -336,18 +318,3 @@ def _share(capacity: int, shards: int) -> int:
     """Return the capacity of one shard: items fall on them by chance, and none should be short."""
     mean = capacity / shards
     return capacity if shards == 1 else ceil(mean + 4 * sqrt(mean))
-
-
-def _check_shards(options: RedisOptions) -> None:
-    if not 1 <= options.shards <= _MAX_SHARDS:
-        raise SettingError(
-            f"BLOOM_REDIS_SHARDS = {options.shards!r}: give a number from 1 to {_MAX_SHARDS}."
-        )
-    if options.shards > 1 and "{" in options.key:
-        raise SettingError(
-            f"BLOOM_REDIS_KEY = {options.key!r}: the part in braces would put all"
-            f" {options.shards} shards on one node. Leave the braces out."
-        )
-
-
-_MAX_SHARDS = 1024
