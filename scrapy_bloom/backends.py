@@ -119,7 +119,7 @@ def _outlived(shared: RedisFilter, place: str, crawl: Crawl, on_unclean: OnUncle
     the requests in it stay in Redis. Unless somebody else still crawls, nobody would fetch them.
     """
     if crawl.job_dir is None:
-        if shared.start_over():
+        if shared.clear():
             logger.info("Bloom filter %s: emptied, it was left by a crawl that has ended.", place)
         return False
     if not shared.deserted:
@@ -131,7 +131,7 @@ def _outlived(shared: RedisFilter, place: str, crawl: Crawl, on_unclean: OnUncle
             f"{killed} BLOOM_ON_UNCLEAN is 'fail', so this run does not start. With 'rollback' or"
             f" 'reset' it starts with an empty filter."
         )
-    shared.start_over()
+    shared.clear()
     logger.warning(
         "%s The filter starts empty: Scrapy's queue is older than its marks, and a filter in Redis"
         " cannot go back. No page is lost for it, some are fetched again.",

@@ -19,6 +19,7 @@ from scrapy_bloom.errors import BackendError, BloomError
 from scrapy_bloom.filters.base import Filter
 from scrapy_bloom.job.snapshot import Identity
 from scrapy_bloom.redirects import follows_itself, step_fingerprint
+from scrapy_bloom.scrapy_redis import spare_queue
 from scrapy_bloom.settings import Settings
 
 if TYPE_CHECKING:
@@ -117,15 +118,25 @@ class BloomDupeFilter:
         self._closed = True
 
     def clear(self) -> None:
-        """Empty the filter: scrapy-redis asks for it with its queue. Never raises a BloomError."""
+        """Empty the filter before scrapy-redis empties its queue. Never raises a BloomError.
+
+        Where other workers use the filter, or nobody can know that, filter and queue stay.
+        """
         try:
             seen = self._open() if self._filter is None else self._filter
             self._describe(seen)
-            seen.clear()
-            self._emptied = True
+            self._emptied = seen.clear()
         except BloomError as error:
             if error is not self._refused:
                 self._say(error)
+            self._emptied = False
+        if not self._emptied:
+            spared = spare_queue(self._crawler, self)
+            logger.info(
+                "%s not emptied: other workers may be using them.",
+                "Filter and request queue are" if spared else "The filter is",
+                extra={"spider": self._crawler.spider},
+            )
 
     def log(self, request: Request, spider: Spider) -> None:
         """Count a dropped request, and log the first one, or all with ``DUPEFILTER_DEBUG``."""
@@ -180,11 +191,12 @@ class BloomDupeFilter:
         self._logged_error = True
         self._say(error)
         engine = self._crawler.engine
-        assert engine is not None  # noqa: S101 - no request comes without one
+        if engine is None:
+            return
         if hasattr(engine, "close_spider_async"):  # from Scrapy 2.14
             deferred_from_coro(engine.close_spider_async(reason=error.reason))
         else:
-            engine.close_spider(self._crawler.spider, error.reason)
+            engine.close_spider(self._crawler.spider, error.reason)  # type: ignore[arg-type]
 
     def _say(self, error: BloomError) -> None:
         logger.error("%s", error, extra={"spider": self._crawler.spider})

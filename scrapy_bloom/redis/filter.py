@@ -197,21 +197,13 @@ class RedisFilter:
         """Return what went over the wire, by the names in :class:`Traffic`."""
         return asdict(self.traffic)
 
-    def clear(self) -> None:
-        """Forget everything, unless other workers use the filter: that is said in the log.
+    def clear(self) -> bool:
+        """Forget everything; return False, with nothing done, if other workers use the filter.
 
         Takes about a second if others use it, up to 15 s if one was killed just before.
 
         :raises BackendError: if Redis cannot be used.
         """
-        if not self.start_over():
-            logger.info(
-                "The filter %s stays as it is: other workers are using it.",
-                self._shards[0].place.key,
-            )
-
-    def start_over(self) -> bool:
-        """Do as :meth:`clear`; return whether nobody else uses the filter, and so it is empty."""
         return all(shard.clear() for shard in self._shards)
 
     def close(self) -> None:
@@ -224,7 +216,7 @@ class RedisFilter:
             return
         try:
             if not self._keep:
-                self.start_over()
+                self.clear()
         except BackendError as error:
             logger.warning("The filter was not deleted: %s", error)
         for shard in self._shards:
