@@ -129,7 +129,7 @@ class RedisFilter:
     def deserted(self) -> bool:
         """Whether the filter was found in the hands of workers none of which lives any more.
 
-        Takes up to 15 s if one was killed just before.
+        Takes up to 10 s if one was killed just before.
         """
         first = self._shards[0]
         return bool(first.dead or first.alive) and not first.others()
@@ -200,7 +200,7 @@ class RedisFilter:
     def clear(self) -> bool:
         """Forget everything; return False, with nothing done, if other workers use the filter.
 
-        Takes about a second if others use it, up to 15 s if one was killed just before.
+        Takes about a second if others use it, up to 10 s if one was killed just before.
 
         :raises BackendError: if Redis cannot be used.
         """
@@ -211,9 +211,9 @@ class RedisFilter:
 
         The last worker deletes the filter, if it was told not to keep it.
         """
-        self._keeper.stop()
         if os.getpid() != self._pid:
             return
+        self._keeper.stop()
         try:
             if not self._keep:
                 self.clear()

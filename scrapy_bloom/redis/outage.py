@@ -108,7 +108,9 @@ class Outage:
         self._reason = reason
         self._began = now
         self._traffic.outages += 1
-        level = logging.DEBUG if reason in self._said else logging.ERROR
+        # Said once; what is raised is said by who catches it.
+        silent = reason in self._said or self.policy is OnBackendError.CLOSE
+        level = logging.DEBUG if silent else logging.ERROR
         self._said.add(reason)
         logger.log(level, "Redis at %s %s %s", self._where, reason, _CONSEQUENCE[self.policy])
 
@@ -168,16 +170,17 @@ class Keeper(threading.Thread):
             pause = HEARTBEAT if all(well) else _HEARTBEAT_IN_OUTAGE
 
     def stop(self) -> None:
-        """End the thread; returns at once."""
+        """End the thread; returns when a beat that is under way is over."""
         self._stopped = True
         self._alarm.set()
+        self.join()
 
 
 _CONSEQUENCE: Final = {
+    OnBackendError.CLOSE: "",
     OnBackendError.ALLOW: "Until it is back this worker goes on by its own memory: pages that it"
     " does not know are fetched, perhaps twice, and reported to Redis later.",
     OnBackendError.WAIT: "The crawl stands still until it is back, or BLOOM_REDIS_WAIT is over.",
-    OnBackendError.CLOSE: "The spider is closed (BLOOM_ON_BACKEND_ERROR is 'close').",
 }
 
 _OUT_OF_PATIENCE: Final = (

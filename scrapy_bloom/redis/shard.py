@@ -46,7 +46,7 @@ from scrapy_bloom.redis.traffic import Traffic
 
 logger = logging.getLogger(__name__)
 
-LEASE: Final = 15
+LEASE: Final = 10
 """Seconds after its last sign of life that a worker counts as dead."""
 
 BATCH: Final = 500
@@ -127,6 +127,7 @@ class Shard:
         self._prefix = ""
         self._number = self._answered = 0
         self._losses = 0
+        self._resting = False  # no lease: the worker seems to be finishing
         self.header = None
         with explained(place.server):
             self._enter("")
@@ -189,7 +190,7 @@ class Shard:
     def beat(self) -> bool:
         """Renew the lease; return whether all is well. Called by another thread."""
         header = self.header
-        if header is None:
+        if header is None or (self._resting and not self.outage.on):
             return True
         try:
             self._evaluate(scripts.RENEW, header, self._worker, LEASE)
@@ -204,29 +205,19 @@ class Shard:
         Takes about :data:`HEARTBEAT` seconds if there are any, and up to :data:`LEASE` if one was
         killed that recently: a live one is known by the renewal of its lease.
         """
-        if self.header is None:
-            return False
-        with explained(self.place.server):
-            first = self._leases()
-            now = first
-            while now:
-                time.sleep(_LOOK)
-                now = self._leases()
-                if any(first.get(name) != end for name, end in now.items()):
-                    return True
-        return False
+        return self.header is not None and self._watch(scripts.LIVE)
 
     def clear(self) -> bool:
         """Delete the filter unless other workers use it; return whether it is gone.
 
-        The next add makes a new one.
+        Takes as long as :meth:`others`. The next add makes a new one. A worker that could not clear
+        the filter is taken for one that finishes: it counts as using it when it adds again.
+
+        :raises BackendError: if the server cannot be used.
         """
-        if self.others():
-            return False
         if self.header is not None:
-            with explained(self.place.server):
-                answer = self._twice(scripts.CLEAR, self.header, self._worker, _SEGMENT)
-            if answer[0] == b"used":
+            self._resting = True
+            if self._watch(scripts.CLEAR, _SEGMENT):
                 return False
         self.header = None
         self._forget()
@@ -363,8 +354,14 @@ class Shard:
     # Coming, finding the filter gone, coming back
 
     def _entered(self) -> Header:
-        if self.header is None:
-            with self._failing():
+        with self._failing():
+            if self._resting and self.header is not None:
+                answer = self._twice(scripts.RENEW, self.header, self._worker, LEASE)
+                if answer[0] != b"ok":  # cleared by the last one to finish
+                    self.header = None
+                    self._forget()
+            self._resting = False
+            if self.header is None:
                 self._enter("")
         assert self.header is not None  # noqa: S101 - _enter has set it
         return self.header
@@ -504,9 +501,20 @@ class Shard:
             self.outage.begin(f"no longer has the filter. {error}")
             raise self.outage.error() from None
 
-    def _leases(self) -> dict[bytes, bytes]:
-        word, *pairs = self._twice(scripts.LIVE, self._entered(), self._worker)
-        return dict(zip(pairs[::2], pairs[1::2], strict=True)) if word == b"ok" else {}
+    def _watch(self, script: scripts.Script, *arguments: object) -> bool:
+        """Run a script that tells leases of others until one was renewed or there are none."""
+        assert self.header is not None  # noqa: S101 - callers have looked
+        first: dict[bytes, bytes] | None = None
+        with explained(self.place.server):
+            while True:
+                word, *pairs = self._twice(script, self.header, self._worker, *arguments)
+                ends = dict(zip(pairs[::2], pairs[1::2], strict=True))
+                first = ends if first is None else first
+                if word == b"other" or not ends:
+                    return False
+                if any(first.get(name) != end for name, end in ends.items()):
+                    return True
+                time.sleep(_LOOK)
 
     def _free(self, old: Header) -> None:
         """Delete what is left of a filter whose header is gone."""
