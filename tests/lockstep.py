@@ -10,12 +10,14 @@ from contract import fingerprints
 from scrapy_bloom import RedisFilter
 
 
-def grants(url, key, *, workers, items, batch, capacity):
+def grants(url, key, *, workers, items, batch, capacity, shards=1):
     """Let `workers` processes add the same items in step; return how often each was granted."""
     spawn = multiprocessing.get_context("spawn")
     barrier, results = spawn.Barrier(workers), spawn.Queue()
     processes = [
-        spawn.Process(target=_work, args=(url, key, items, batch, capacity, barrier, results))
+        spawn.Process(
+            target=_work, args=(url, key, items, batch, capacity, shards, barrier, results)
+        )
         for _ in range(workers)
     ]
     for process in processes:
@@ -29,9 +31,9 @@ def grants(url, key, *, workers, items, batch, capacity):
     return counts
 
 
-def _work(url, key, items, batch, capacity, barrier, results):
+def _work(url, key, items, batch, capacity, shards, barrier, results):
     known = fingerprints(items)
-    seen = RedisFilter.from_url(url, key=key, capacity=capacity, error_rate=1e-9)
+    seen = RedisFilter.from_url(url, key=key, capacity=capacity, error_rate=1e-9, shards=shards)
     granted = []
     for start in range(0, items, batch):
         part = known[start : start + batch]

@@ -9,6 +9,8 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
+from waiting import until
+
 PATIENCE = 90  # seconds for a crawl, which takes a few
 
 
@@ -23,11 +25,11 @@ class Crawl:
         self.workers = []
         self.redis_url = server.url
 
-    def start(self, **settings):
-        """Start one more worker; return its process."""
+    def start(self, url=None, **settings):
+        """Start one more worker, at another page if need be; return its process."""
         number = len(self.workers)
         command = [sys.executable, str(Path(__file__).with_name("redis_worker.py"))]
-        command += [self.site.url, str(self.folder / f"{number}.json")]
+        command += [url or self.site.url, str(self.folder / f"{number}.json")]
         command += [json.dumps(self.settings | settings)]
         with (self.folder / f"{number}.log").open("wb") as log:
             worker = subprocess.Popen(command, stderr=log)
@@ -39,6 +41,12 @@ class Crawl:
         for worker in self.workers:
             worker.wait(PATIENCE)
         return [self.stats(number) for number in range(len(self.workers))]
+
+    def finish(self):
+        """Let idle workers end once all have opened the filter; return the stats of all."""
+        until(lambda: all("Bloom filter in" in self.log(n) for n in range(len(self.workers))))
+        self.server.client().set("done", 1)
+        return self.wait()
 
     def stats(self, number):
         file = self.folder / f"{number}.json"

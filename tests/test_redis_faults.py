@@ -64,7 +64,7 @@ def usable(seen):
 
 
 def segments(server, key):
-    return [name for name in server.client().keys(f"{key}:*")]
+    return server.client().keys(f"{key}:*")
 
 
 class TestOutage:
@@ -253,7 +253,7 @@ class TestLoss:
             seen.add(b"the same")
         assert seen.traffic.losses == 1
 
-    def test_a_restart_without_persistence(self, own_server, opened, caplog):
+    def test_a_restart_without_persistence(self, own_server, opened):
         key = next(keys)
         seen = opened(own_server, key)
         known = fingerprints(100)
@@ -292,7 +292,7 @@ class TestLoss:
         assert "another one is in its place" in caplog.text
         assert one.add_many(known) == [True] * 5 + [False] * 5
 
-    def test_something_else_in_its_place_is_an_outage(self, server, opened, caplog):
+    def test_something_else_in_its_place_is_an_outage(self, server, opened):
         key = next(keys)
         seen = opened(server, key)
         seen.add(b"x")
