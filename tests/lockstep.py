@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections import Counter
+from functools import partial
 
 from contract import fingerprints
 
@@ -12,6 +13,9 @@ from scrapy_bloom import RedisFilter
 
 def grants(url, key, *, workers, items, batch, capacity, shards=1):
     """Let `workers` processes add the same items in step; return how often each was granted."""
+    open_filter = partial(
+        RedisFilter.from_url, url, key=key, capacity=capacity, error_rate=1e-9, shards=shards
+    )
     spawn = multiprocessing.get_context("spawn")
     barrier, results = spawn.Barrier(workers), spawn.Queue()
     processes = [
@@ -31,9 +35,9 @@ def grants(url, key, *, workers, items, batch, capacity, shards=1):
     return counts
 
 
-def _work(url, key, items, batch, capacity, shards, barrier, results):
+def _work(open_filter, items, batch, barrier, results):
     known = fingerprints(items)
-    seen = RedisFilter.from_url(url, key=key, capacity=capacity, error_rate=1e-9, shards=shards)
+    seen = open_filter()
     granted = []
     for start in range(0, items, batch):
         part = known[start : start + batch]
