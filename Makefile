@@ -22,6 +22,7 @@ lint: $(VENV)/ready
 
 types: $(VENV)/ready
 	cd $(ROOT) && $(VENV)/bin/mypy
+	cd $(ROOT)/example_project && $(VENV)/bin/mypy --strict -p example && $(VENV)/bin/mypy --strict demo.py
 
 # The installed wheel is tested, not the checkout: pytest does not put its working directory on
 # sys.path, and one test makes sure of it.

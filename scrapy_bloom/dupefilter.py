@@ -15,12 +15,13 @@ from scrapy.utils.request import RequestFingerprinter, referer_str
 
 from scrapy_bloom import stats as keys
 from scrapy_bloom.backends import Crawl, Opened, choose
-from scrapy_bloom.errors import BackendError, BloomError
+from scrapy_bloom.errors import BackendError, BloomError, FilterLostError
 from scrapy_bloom.filters.base import Filter
 from scrapy_bloom.job.snapshot import Identity
 from scrapy_bloom.redirects import follows_itself, step_fingerprint
 from scrapy_bloom.scrapy_redis import spare_queue
 from scrapy_bloom.settings import Settings
+from scrapy_bloom.values import write_size
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -44,11 +45,11 @@ class BloomDupeFilter:
         self._tally = keys.Tally(crawler.stats)
         self._debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
         self._filter: Filter | None = None
-        self._closed = False
+        self._unusable = ""  # why, once it is
         self._emptied = False
-        self._refused: BloomError | None = None
         self._shared_queue = False
         self._fingerprint: Callable[[Request], bytes]
+        self._add: Callable[[bytes], bool]
         self._logged_duplicate = False
         self._logged_error = False
 
@@ -86,48 +87,50 @@ class BloomDupeFilter:
         Where anything fails the answer is False: the page is fetched, perhaps twice, never lost.
         """
         try:
-            return self._seen(request)
-        except BloomError as error:
-            self._tally.count(keys.ERRORS)
+            if self._filter is None:
+                self._open()
+            fingerprint = self._fingerprint(request)
+            if not self._add(fingerprint):
+                verdict = keys.NEW
+            elif "redirect_urls" in request.meta and self._is_next_step(request, fingerprint):
+                verdict = keys.REDIRECT_EXEMPT
+            else:
+                verdict = keys.SEEN
+        except (BackendError, FilterLostError) as error:
+            verdict = keys.ERRORS
             self._give_up(error)
-            return False
-        except Exception:
-            self._tally.count(keys.ERRORS)
-            if not self._logged_error:
-                self._logged_error = True
-                logger.exception(
-                    "Could not check %(request)s for being a duplicate: it is crawled. More such"
-                    " errors are counted in bloom/errors and not shown.",
-                    {"request": request},
-                    extra={"spider": self._crawler.spider},
-                )
-            return False
+        except Exception as error:  # noqa: BLE001 - raised, it would cost the page
+            verdict = keys.ERRORS
+            self._log_error(request, error)
+        self._tally.count(verdict)
+        return verdict is keys.SEEN
 
     def close(self, reason: str) -> None:  # noqa: ARG002 - Scrapy's signature
         """Store what is to be stored and write the last stats. Never raises a BloomError."""
-        if self._filter is None:
-            return
-        self._describe(self._filter)
-        try:
-            self._filter.close()
-        except BloomError as error:
-            self._stats.set_value(keys.NOT_STORED, 1)
-            self._say(error)
+        if self._filter is not None:
+            self._describe(self._filter)
+            self._stats.set_value(keys.NOT_STORED, 0)
+            try:
+                self._filter.close()
+            except BloomError as error:
+                self._stats.set_value(keys.NOT_STORED, 1)
+                self._say(error)
         self._tally.flush()
         self._filter = None
-        self._closed = True
+        self._unusable = "The filter is closed."
 
     def clear(self) -> None:
         """Empty the filter before scrapy-redis empties its queue. Never raises a BloomError.
 
         Where other workers use the filter, or nobody can know that, filter and queue stay.
         """
+        refused = self._unusable
         try:
-            seen = self._open() if self._filter is None else self._filter
+            seen = self._open()
             self._describe(seen)
             self._emptied = seen.clear()
         except BloomError as error:
-            if error is not self._refused:
+            if not refused:
                 self._say(error)
             self._emptied = False
         if not self._emptied:
@@ -157,22 +160,22 @@ class BloomDupeFilter:
             )
         self._stats.inc_value("dupefilter/filtered")
 
-    def _seen(self, request: Request) -> bool:
-        seen = self._open() if self._filter is None else self._filter
-        fingerprint = self._fingerprint(request)
-        if not seen.add(fingerprint):
-            verdict = keys.NEW
-        elif "redirect_urls" in request.meta and self._is_next_step(seen, request, fingerprint):
-            verdict = keys.REDIRECT_EXEMPT
-        else:
-            verdict = keys.SEEN
-        self._tally.count(verdict)
-        return verdict is keys.SEEN
-
-    def _is_next_step(self, seen: Filter, request: Request, fingerprint: bytes) -> bool:
+    def _is_next_step(self, request: Request, fingerprint: bytes) -> bool:
         """Return whether the request only goes on with the chain of redirects that it is in."""
-        return follows_itself(request, fingerprint, self._fingerprint) and not seen.add(
+        return follows_itself(request, fingerprint, self._fingerprint) and not self._add(
             step_fingerprint(request, fingerprint)
+        )
+
+    def _log_error(self, request: Request, error: Exception) -> None:
+        if self._logged_error:
+            return
+        self._logged_error = True
+        logger.error(
+            "Could not check %(request)s for being a duplicate: it is crawled. More such errors are"
+            " counted in bloom/errors and not shown.",
+            {"request": request},
+            exc_info=error,
+            extra={"spider": self._crawler.spider},
         )
 
     def _spider_opened(self) -> None:
@@ -211,18 +214,11 @@ class BloomDupeFilter:
             keys.write_info(self._stats, info)
 
     def _open(self) -> Filter:
-        """Open the filter; try once, because trying may take long."""
-        if self._refused is not None:
-            raise self._refused
-        if self._closed:
-            raise BloomError("The filter is closed.")
-        try:
-            return self._opened()
-        except BloomError as error:
-            self._refused = error
-            raise
-
-    def _opened(self) -> Filter:
+        if self._filter is not None:  # a request came before open()
+            return self._filter
+        if self._unusable:
+            raise BloomError(self._unusable)
+        self._unusable = "The filter could not be opened."
         crawler = self._crawler
         settings = Settings.read(crawler.settings)
         fingerprinter = crawler.request_fingerprinter
@@ -238,6 +234,8 @@ class BloomDupeFilter:
         opened = choose(settings, crawl)(settings, crawl)
         self._filter = opened.filter
         self._tally.numbers = opened.numbers
+        self._add = opened.filter.add
+        self._unusable = ""
         self._report(opened)
         return opened.filter
 
@@ -245,13 +243,13 @@ class BloomDupeFilter:
         info = opened.filter.info()
         restored = f"{opened.restored:,} fingerprints restored"
         logger.info(
-            "Bloom filter %(place)s: capacity %(capacity)s, error rate %(rate)g, %(size).1f MB when"
+            "Bloom filter %(place)s: capacity %(capacity)s, error rate %(rate)g, %(size)s when"
             " full, %(restored)s",
             {
                 "place": opened.place,
                 "capacity": f"{info.capacity:,}",
                 "rate": info.error_rate,
-                "size": info.bytes_at_capacity / 1e6,
+                "size": write_size(info.bytes_at_capacity),
                 "restored": restored + f" from {opened.restored_from}" * bool(opened.restored),
             },
             extra={"spider": self._crawler.spider},

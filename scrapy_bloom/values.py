@@ -49,6 +49,15 @@ def read_error_rate(name: str, value: object) -> float:
     )
 
 
+def write_size(size: float) -> str:
+    """Return a number of bytes as people read it: ``49.8 kB``, ``4.3 MB``, ``44.0 GB``."""
+    for unit in ("kB", "MB"):
+        size /= 1000
+        if size < 1000:  # noqa: PLR2004 - the step between units
+            return f"{size:.1f} {unit}"
+    return f"{size / 1000:,.1f} GB"
+
+
 def _number(value: object, suffixes: dict[str, float]) -> float | None:
     """Return the finite number that `value` is or says, else None."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
@@ -68,7 +77,5 @@ def _number(value: object, suffixes: dict[str, float]) -> float | None:
 def _memory(items: float | None) -> str:
     """Say what a capacity takes: the asked one where that is a size, else the largest one."""
     count = items if items is not None and items >= 1 else float(MAX_CAPACITY)
-    size = count * _BYTES_PER_ITEM / 1e6
-    return (
-        f"{count:,.0f} items take about {size:,.0f} MB at an error rate of {DEFAULT_ERROR_RATE:g}."
-    )
+    size = write_size(count * _BYTES_PER_ITEM)
+    return f"{count:,.0f} items take about {size} at an error rate of {DEFAULT_ERROR_RATE:g}."

@@ -19,9 +19,7 @@ def grants(url, key, *, workers, items, batch, capacity, shards=1):
     spawn = multiprocessing.get_context("spawn")
     barrier, results = spawn.Barrier(workers), spawn.Queue()
     processes = [
-        spawn.Process(
-            target=_work, args=(url, key, items, batch, capacity, shards, barrier, results)
-        )
+        spawn.Process(target=_work, args=(open_filter, items, batch, barrier, results))
         for _ in range(workers)
     ]
     for process in processes:

@@ -45,7 +45,10 @@ def test_killed_in_the_first_run_it_starts_anew(tmp_path, caplog):
     assert (job.restored, job.unclean) == (0, True)
     [record] = caplog.records
     assert record.levelname == "WARNING"
-    assert f"(process {os.getpid()}) was killed. Filter and crawl start anew" in record.message
+    assert (
+        f"(process {os.getpid()}) did not close cleanly. Filter and crawl start anew"
+        in record.message
+    )
     assert "no page is lost" in record.message
 
 

@@ -130,11 +130,11 @@ def killed_in_a_resumed_run(folder):
 @pytest.mark.parametrize("kill", [killed_in_its_first_run, killed_in_a_resumed_run])
 def test_marks_that_outlived_their_queue_are_not_believed(job_of_scrapy, kill, caplog):
     kill(job_of_scrapy)
-    with pytest.raises(UncleanStopError, match="with Scrapy's own filter, was killed"):
+    with pytest.raises(UncleanStopError, match="with Scrapy's own filter, did not close cleanly"):
         open_job(job_of_scrapy, on_unclean=OnUnclean.FAIL)
     job = open_job(job_of_scrapy)
     assert (job.restored, job.unclean) == (0, True)
-    assert "with Scrapy's own filter, was killed" in caplog.text
+    assert "with Scrapy's own filter, did not close cleanly" in caplog.text
 
 
 def test_reset_does_not_take_over(job_of_scrapy):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_bloom.errors import BloomError, SettingError
-from scrapy_bloom.values import MAX_CAPACITY, read_capacity, read_error_rate
+from scrapy_bloom.values import MAX_CAPACITY, read_capacity, read_error_rate, write_size
 
 
 @pytest.mark.parametrize(
@@ -39,12 +39,12 @@ def test_any_other_capacity_is_refused_with_name_value_range_and_memory(written)
     text = str(error.value)
     assert text.startswith(f"BLOOM_CAPACITY = {written!r}: ")
     assert "from 1 to 10,000,000,000" in text
-    assert "MB at an error rate of 1e-06" in text
+    assert "at an error rate of 1e-06" in text
     assert isinstance(error.value, BloomError)
 
 
 def test_an_asked_size_is_told_its_memory():
-    with pytest.raises(SettingError, match="20,000,000,000 items take about 88,000 MB"):
+    with pytest.raises(SettingError, match=r"20,000,000,000 items take about 88\.0 GB"):
         read_capacity("BLOOM_CAPACITY", "20G")
 
 
@@ -61,6 +61,20 @@ def test_any_other_error_rate_is_refused_with_name_value_and_range(written):
         read_error_rate("BLOOM_ERROR_RATE", written)
     assert str(error.value).startswith(f"BLOOM_ERROR_RATE = {written!r}: ")
     assert "from 1e-15 to below 1" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        (0, "0.0 kB"),
+        (49_800, "49.8 kB"),
+        (4.34e6, "4.3 MB"),
+        (44e9, "44.0 GB"),
+        (4e13, "40,000.0 GB"),
+    ],
+)
+def test_sizes_are_written_for_people(size, words):
+    assert write_size(size) == words
 
 
 @given(st.one_of(st.text(), st.floats(), st.integers(), st.binary(), st.none()))

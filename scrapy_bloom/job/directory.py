@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import socket
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Final
@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 
 from scrapy_bloom.errors import JobInUseError, StateError, UncleanStopError
 from scrapy_bloom.filters.local import LocalFilter
-from scrapy_bloom.job import seen_file
+from scrapy_bloom.job import queue, seen_file
 from scrapy_bloom.job.files import open_regular, remove, write_whole
 from scrapy_bloom.job.snapshot import Identity, Snapshot, read_snapshot, write_snapshot
 
@@ -159,6 +159,10 @@ class JobFilter(LocalFilter):
 
     def _start(self, on_unclean: OnUnclean) -> None:
         past = _read_past(self._folder, self._identity)
+        if on_unclean is OnUnclean.RESET and past.snapshot and queue.is_gone(self._folder):
+            # Somebody follows the advice that _consequence gives, after a clean stop perhaps.
+            gone = f"The filter in {self._folder} has lost its {queue.NAME}."
+            past = replace(past, killed=past.killed or gone)
         self.unclean = bool(past.killed)
         if past.killed and on_unclean is OnUnclean.FAIL:
             raise UncleanStopError(f"{past.killed} {_FAIL}")
@@ -168,6 +172,8 @@ class JobFilter(LocalFilter):
             remove(self._folder / SNAPSHOT)
             past = Past(snapshot=None, take_seen=False)
         self._restore(past)
+        if past.killed and not self.restored:
+            queue.remove_leftovers(self._folder)
         self._generation = past.snapshot.generation if past.snapshot else 0
         marker = Marker(self._pid, socket.gethostname(), self._generation, self.restored > 0)
         write_whole(self._folder / MARKER, [json.dumps(asdict(marker)).encode()])
@@ -218,12 +224,14 @@ def _read_past(folder: Path, identity: Identity) -> Past:
     # A run that was killed between its snapshot and the removal of its marker did stop cleanly:
     # Scrapy stores its queue before it closes the filter.
     if marker and not (snapshot and snapshot.generation == marker.generation + 1):
-        killed = f"The last run in {folder} (process {marker.pid}) was killed"
-        killed += " after it had resumed an earlier one." if marker.resumed else "."
+        killed = f"The last run in {folder} (process {marker.pid}) did not close cleanly"
+        killed += ", after it had resumed an earlier one." if marker.resumed else "."
         return Past(snapshot, take_seen, killed, marker.resumed)
     if why:
-        killed = f"The last run in {folder}, with Scrapy's own filter, was killed: {why}."
-        return Past(snapshot, take_seen, killed, resumed=True)
+        killed = (
+            f"The last run in {folder}, with Scrapy's own filter, did not close cleanly: {why}."
+        )
+        return Past(snapshot, take_seen, killed, resumed=queue.is_saved(folder))
     return Past(snapshot, take_seen)
 
 
@@ -245,15 +253,15 @@ _FAIL: Final = (
 
 
 def _consequence(folder: Path, past: Past, on_unclean: OnUnclean) -> str:
-    queue = folder / "requests.queue"
+    requests = folder / queue.NAME
     if on_unclean is OnUnclean.RESET:
         text = "The filter starts empty (BLOOM_ON_UNCLEAN is 'reset')."
-        advice = f" With an empty {queue}, too, the crawl starts again and loses no page."
+        advice = f" With an empty {requests}, too, the crawl starts again and loses no page."
         return text + advice if past.resumed else text
     if not past.resumed:
         return "Filter and crawl start anew: no page is lost, some are fetched again."
     return (
         "The filter goes back to the last clean stop: what was fetched since is fetched again. But"
         " Scrapy's queue has lost requests, and with them pages. To lose none, stop now, delete"
-        f" {queue} and start once with BLOOM_ON_UNCLEAN = 'reset': the crawl starts again."
+        f" {requests} and start once with BLOOM_ON_UNCLEAN = 'reset': the crawl starts again."
     )

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from scrapy_bloom.job import queue
 from scrapy_bloom.job.files import open_regular
 
 NAME: Final = "requests.seen"
@@ -52,13 +53,12 @@ def why_unclean(folder: Path) -> str:
     would lose the pages.
     """
     seen = folder / NAME
-    queue = folder / "requests.queue"
-    saved = queue / "active.json"
     if not seen.exists():
         return ""
-    if not saved.exists():
-        waiting = any(path.is_file() for path in queue.rglob("*"))
-        return f"{queue} holds requests but was never saved" if waiting else ""
+    if not queue.is_saved(folder):
+        waiting = queue.has_leftovers(folder)
+        return f"{folder / queue.NAME} holds requests but was never saved" if waiting else ""
+    saved = folder / queue.NAME / queue.SAVED
     later = seen.stat().st_mtime - saved.stat().st_mtime
     if later > _CLEAN_STOP_SECONDS:
         return f"{seen} was written {later:,.0f} seconds after {saved}"

@@ -1,0 +1,115 @@
+"""The tables of README.md, made from the code that they describe.
+
+``python docs/tables.py`` says whether the README has them as they are now, ``--write`` puts them
+there. Each stands between ``<!-- table: NAME -->`` and ``<!-- end -->``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from scrapy_bloom import settings, stats
+from scrapy_bloom.filters.chain import SliceSpec, hashes_for, next_slice
+from scrapy_bloom.filters.local import FilterState, Slice, expected_lost
+from scrapy_bloom.sizing import BLOCK_BYTES
+from scrapy_bloom.values import DEFAULT_CAPACITY, write_size
+
+README = Path(__file__).parent.parent / "README.md"
+SCRAPY_SET_BYTES = 86.6  # of one 20-byte fingerprint in a set, as benchmarks/memory.py measures
+
+
+def settings_table() -> str:
+    """Return every setting with its default and meaning."""
+    rows = [(f"`{s.name}`", f"`{s.default!r}`", s.meaning) for s in settings.ALL]
+    return markdown(("setting", "default", "meaning"), rows)
+
+
+def stats_table() -> str:
+    """Return every stat with its meaning."""
+    return markdown(("stat", "meaning"), [(f"`{k}`", m) for k, m in stats.MEANINGS.items()])
+
+
+def sizing_table() -> str:
+    """Return memory and expected loss of crawls of many sizes."""
+    rows = []
+    for pages in (1_000_000, 10_000_000, 100_000_000, 1_000_000_000):
+        for error_rate in (1e-4, 1e-6, 1e-8):
+            sized, lost = plan(pages, pages, error_rate)
+            grown, lost_grown = plan(pages, DEFAULT_CAPACITY, error_rate)
+            rows.append(
+                (
+                    f"{pages:,}",
+                    f"{error_rate:g}",
+                    write_size(sized),
+                    f"{lost:,.2f}",
+                    write_size(grown),
+                    f"{lost_grown:,.2f}",
+                    write_size(pages * SCRAPY_SET_BYTES),
+                )
+            )
+    return markdown(
+        (
+            "pages",
+            "error rate",
+            "memory, capacity set",
+            "pages lost",
+            "memory, grown from the default",
+            "pages lost",
+            "Scrapy's set",
+        ),
+        rows,
+    )
+
+
+def plan(pages: int, capacity: int, error_rate: float) -> tuple[int, float]:
+    """Return bytes of the bits, and pages lost as an expectation, when `pages` are in."""
+    hashes = hashes_for(error_rate)
+    specs: list[SliceSpec] = []
+    slices: list[Slice] = []
+    while pages:
+        spec = next_slice(specs, capacity, error_rate, hashes)
+        items = min(pages, spec.capacity)
+        specs.append(spec)
+        slices.append(Slice(spec, items, []))
+        pages -= items
+    state = FilterState(b"", hashes, digests=True, slices=slices)
+    return sum(spec.blocks for spec in specs) * BLOCK_BYTES, expected_lost(state)
+
+
+def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+TABLES = {"settings": settings_table, "stats": stats_table, "sizing": sizing_table}
+
+
+def filled(text: str) -> str:
+    """Return the README with its tables as they should be."""
+    for name, table in TABLES.items():
+        place = re.compile(rf"(<!-- table: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+        text, found = place.subn(lambda m, table=table: f"{m[1]}\n{table()}\n\n{m[2]}", text)
+        if found != 1:
+            sys.exit(f"README.md has {found} places for the table {name!r}, and needs one.")
+    return text
+
+
+def main() -> None:
+    """Check or write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="put the tables into README.md")
+    arguments = parser.parse_args()
+    text = README.read_text(encoding="utf-8")
+    if arguments.write:
+        README.write_text(filled(text), encoding="utf-8")
+    elif filled(text) != text:
+        sys.exit("The tables in README.md are out of date: run `make docs`.")
+
+
+if __name__ == "__main__":
+    main()

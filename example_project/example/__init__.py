@@ -1,0 +1,1 @@
+"""A small Scrapy project that removes duplicates with scrapy-bloom."""

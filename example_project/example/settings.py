@@ -1,0 +1,23 @@
+"""Settings of the example: one line for scrapy-bloom, the rest is Scrapy's own."""
+
+BOT_NAME = "example"
+SPIDER_MODULES = ["example.spiders"]
+
+# This line is all that scrapy-bloom needs.
+ADDONS = {"scrapy_bloom.Addon": 500}
+
+# URLs the filter holds before it grows for the first time. The default is a million; the local
+# site has a few thousand, and a filter of their size makes the comparison in the demo a fair one.
+BLOOM_CAPACITY = 10_000
+
+# Be a good guest on a real site.
+ROBOTSTXT_OBEY = True
+DOWNLOAD_DELAY = 0.5
+CONCURRENT_REQUESTS_PER_DOMAIN = 2
+# The local site is our own: no need to wait for it.
+DOWNLOAD_SLOTS = {"127.0.0.1": {"concurrency": 16, "delay": 0}}
+
+# Writes the closing stats to a file when STATS_FILE names one (the demo does).
+EXTENSIONS = {"example.extensions.StatsFile": 500}
+
+LOG_LEVEL = "INFO"

@@ -1,0 +1,191 @@
+"""Crawls for tests: in this process, and as `scrapy` in a process of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from threading import Condition, Thread
+
+from scrapy import Request, Spider
+from scrapy.crawler import Crawler
+
+ADDONS = {"scrapy_bloom.Addon": 500}
+RFP = "scrapy.dupefilters.RFPDupeFilter"
+OURS = "scrapy_bloom.BloomDupeFilter"
+
+TIMEOUT = 60
+
+SETTINGS = """
+ADDONS = {"scrapy_bloom.Addon": 500}
+SPIDER_MODULES = ["crawling", "more_spiders"]
+TELNETCONSOLE_ENABLED = False
+DOWNLOAD_DELAY = 0
+CONCURRENT_REQUESTS_PER_DOMAIN = 8
+"""
+
+
+class Follower(Spider):
+    """Follows every link and lists the pages that it parsed."""
+
+    name = "follower"
+    url = ""
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.parsed = []
+
+    async def start(self):
+        yield Request(self.url)
+
+    def parse(self, response):
+        self.parsed.append(response.url)
+        for href in response.css("a::attr(href)").getall():
+            yield self.request(response, href)
+
+    def request(self, response, href):
+        return response.follow(href)
+
+
+def make_crawler(spider, settings=None):
+    """Return a crawler of the spider class, with the one line that users write."""
+    quick = {"TELNETCONSOLE_ENABLED": False, "DOWNLOAD_DELAY": 0}
+    return Crawler(spider, {"ADDONS": ADDONS, **quick, **(settings or {})})
+
+
+async def crawl(spider=Follower, settings=None, **arguments):
+    """Crawl to the end in this process; return the crawler."""
+    crawler = make_crawler(spider, settings)
+    await crawler.crawl(**arguments)
+    return crawler
+
+
+class Project:
+    """A Scrapy project in a folder, whose commands run as processes of their own.
+
+    :param spiders: source of a module with more spiders than those of this one.
+    """
+
+    def __init__(self, folder, spiders=""):
+        self.folder = folder
+        self.runs = []
+        (folder / "scrapy.cfg").write_text("[settings]\ndefault = project_settings\n")
+        (folder / "project_settings.py").write_text(SETTINGS)
+        (folder / "more_spiders.py").write_text(spiders)
+        path = os.pathsep.join([str(folder), str(Path(__file__).parent)])
+        self._environment = {**os.environ, "PYTHONPATH": path}
+
+    @property
+    def job(self):
+        return self.folder / "job"
+
+    def start(self, *command):
+        """Start a `scrapy` command."""
+        line = [sys.executable, "-m", "scrapy", *command]
+        self.runs.append(Run(self.folder, line, self._environment))
+        return self.runs[-1]
+
+    def crawl(self, site, *, spider="follower", keep=True, **settings):
+        """Start a crawl of a site, by default with the project's job directory."""
+        command = ["crawl", spider, "-a", f"url={site.url}"]
+        settings = {**({"JOBDIR": self.job} if keep else {}), **settings}
+        for name, value in settings.items():
+            command += ["-s", f"{name}={value}"]
+        return self.start(*command)
+
+
+class Run:
+    """A command that runs.
+
+    Attributes:
+        pid: its process.
+        output: what it has printed so far.
+    """
+
+    def __init__(self, folder, command, environment):
+        self._process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.pid = self._process.pid
+        self._lines = []
+        self._printed = []
+        self._ended = False
+        self._more = Condition()
+        self._readers = [
+            Thread(target=self._read, args=(self._process.stderr, self._lines)),
+            Thread(target=self._read, args=(self._process.stdout, self._printed)),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _read(self, stream, lines):
+        with stream:
+            for line in stream:
+                with self._more:
+                    lines.append(line)
+                    self._more.notify_all()
+        with self._more:
+            self._ended = True
+            self._more.notify_all()
+
+    def interrupt(self):
+        """Ask it to stop cleanly, as Ctrl-C does."""
+        self._process.send_signal(signal.SIGINT)
+
+    def kill(self):
+        """End it at once."""
+        self._process.kill()
+
+    def said(self, text):
+        """Wait until it writes a line with this text to its log."""
+        with self._more:
+            self._more.wait_for(lambda: text in self.log or self._ended, TIMEOUT)
+            if text not in self.log:
+                raise AssertionError(f"never said {text!r}:\n{self.log}")
+
+    def end(self):
+        """Wait for its end; return its exit code."""
+        try:
+            code = self._process.wait(TIMEOUT)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"did not end in time:\n{self.log}") from None
+        for reader in self._readers:
+            reader.join()
+        return code
+
+    def clear_away(self):
+        """End it if a test that failed has not."""
+        self.kill()
+        self._process.wait()
+        for reader in self._readers:
+            reader.join()
+
+    @property
+    def output(self):
+        return "".join(self._printed)
+
+    @property
+    def log(self):
+        """What it has written to its log so far."""
+        return "".join(self._lines)
+
+    def logged(self, level):
+        """List the lines of a level in its log, without time and name."""
+        mark = f"] {level}: "
+        return [line.partition(mark)[2].rstrip() for line in self._lines if mark in line]
+
+    @property
+    def reason(self):
+        """The reason with which its spider was closed, empty if it was not."""
+        return self.log.partition("Spider closed (")[2].partition(")")[0]
+
+    def stat(self, key):
+        """Return a number from the closing dump."""
+        line = next(line for line in self._lines if f"'{key}': " in line)
+        return float(line.rpartition(": ")[2].strip(",}\n"))

@@ -1,0 +1,55 @@
+"""A web site of a few pages, each a function, on loopback."""
+
+import threading
+from collections import Counter
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+class Pages:
+    """Serves `{path: page}`; a page is called with (path, cookie) and returns where it redirects
+    to, or its links.
+
+    Attributes:
+        hits: how often each path (with its query) was asked for, redirects included.
+    """
+
+    def __init__(self, pages):
+        self.pages = pages
+        self.hits = Counter()
+
+    def __enter__(self):
+        site = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                site.hits[self.path] += 1
+                page = site.pages.get(self.path.partition("?")[0])
+                answer = page(self.path, self.headers.get("Cookie")) if page else None
+                if isinstance(answer, str):
+                    self.send_response(302)
+                    self.send_header("Location", answer)
+                    self.send_header("Set-Cookie", "been=here")
+                    self.end_headers()
+                    return
+                self.send_response(404 if answer is None else 200)
+                self.send_header("Content-Type", "text/html")
+                self.end_headers()
+                links = "".join(f'<a href="{href}">link</a>' for href in answer or ())
+                self.wfile.write(f"<html><body>{links}</body></html>".encode())
+
+            def log_message(self, *args):
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info):
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self._server.server_address[1]}"

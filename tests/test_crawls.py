@@ -1,0 +1,378 @@
+"""Whole crawls of a local site: none missed, none twice, stopped, killed and resumed."""
+
+import random
+import shutil
+from collections import Counter
+from threading import Event, Timer
+
+import pytest
+from crawling import OURS, RFP, TIMEOUT, Follower, Project, Run, crawl, make_crawler
+from example.localsite import Kind, LocalSite
+from pytest_twisted import ensureDeferred
+from scrapy.settings import default_settings
+from twisted.internet.defer import gatherResults
+from w3lib.url import canonicalize_url
+
+pytestmark = pytest.mark.scrapy
+
+PAGES = 300
+
+# Scrapy opens the queue before the filter, and fails at an empty file in it. A process that is
+# killed, or not yet done, leaves such files for a priority that has but few requests.
+ONE_PRIORITY = {"REDIRECT_PRIORITY_ADJUST": 0}
+
+
+class PlainSite(LocalSite):
+    """A site whose pages never redirect to themselves: Scrapy's own filter loses none of them."""
+
+    def kind(self, page):
+        return Kind.QUERY if page % 3 else Kind.PLAIN
+
+
+def site(pages=PAGES, kind=LocalSite, seed=1):
+    return kind(pages=pages, links=8, seed=seed)
+
+
+@pytest.fixture
+def project(tmp_path):
+    project = Project(tmp_path)
+    yield project
+    for run in project.runs:
+        run.clear_away()
+
+
+def complete(run):
+    """Wait for a run that is to end by itself."""
+    assert run.end() == 0, run.log
+    assert run.reason == "finished", run.log
+
+
+def stop_at(deliveries, site, start, how=Run.interrupt):
+    """Start a run and stop it when the site has delivered so many pages; return it, ended."""
+    reached = Event()
+    site.when(deliveries, reached.set)
+    run = start()
+    assert reached.wait(TIMEOUT)
+    how(run)
+    run.end()
+    return run
+
+
+# To the end in one run
+
+
+@ensureDeferred
+async def test_the_one_line_fetches_what_scrapys_own_filter_fetches():
+    asked = []
+    for settings in ({"DUPEFILTER_CLASS": RFP}, {}):
+        with site(kind=PlainSite) as pages:
+            crawler = await crawl(settings=settings, url=pages.url)
+        assert pages.missed == set()
+        assert pages.repeated == {}
+        asked.append({canonicalize_url(url.removeprefix(pages.url)) for url in pages.urls})
+        assert ("bloom/new" in crawler.stats.get_stats()) == (not settings)
+    assert asked[0] == asked[1]
+
+
+@ensureDeferred
+async def test_a_site_with_the_habits_of_real_ones_is_fetched_whole_and_once():
+    with site() as pages:
+        crawler = await crawl(url=pages.url)
+    assert pages.missed == set()
+    assert pages.repeated == {}
+    assert len(crawler.spider.parsed) == len(set(crawler.spider.parsed)) == PAGES
+
+
+@ensureDeferred
+async def test_a_filter_that_grows_often_misses_nothing():
+    with site() as pages:
+        crawler = await crawl(url=pages.url, settings={"BLOOM_CAPACITY": 1})
+    assert pages.missed == set()
+    assert pages.repeated == {}
+    assert crawler.stats.get_value("bloom/slices") > 8
+
+
+class Another(Follower):
+    name = "another"
+
+
+@ensureDeferred
+async def test_spiders_in_one_process_do_not_share_marks():
+    with site(60) as one, site(90, seed=2) as two, site(120, seed=3) as three:
+        sites = [one, two, three]
+        spiders = [Follower, Another, Follower]
+        crawlers = [make_crawler(spider) for spider in spiders]
+        await gatherResults(
+            [crawler.crawl(url=pages.url) for crawler, pages in zip(crawlers, sites, strict=True)]
+        )
+        # The same site by a second spider, while no other crawl is on.
+        again = await crawl(Another, url=one.url)
+    assert [pages.missed for pages in sites] == [set()] * 3
+    assert one.repeated == dict.fromkeys(range(60), 2)
+    assert two.repeated == three.repeated == {}
+    assert len(again.spider.parsed) == 60
+
+
+@pytest.mark.skipif(
+    not hasattr(default_settings, "TWISTED_REACTOR_ENABLED"), reason="this Scrapy needs a reactor"
+)
+def test_a_crawl_without_a_reactor_misses_nothing(project):
+    with site() as pages:
+        run = stop_at(100, pages, lambda: project.crawl(pages, TWISTED_REACTOR_ENABLED=False))
+        assert run.reason == "shutdown"
+        complete(project.crawl(pages, TWISTED_REACTOR_ENABLED=False))
+    assert pages.missed == set()
+    assert pages.repeated == {}
+
+
+# Stopped and resumed
+
+
+def test_a_crawl_stopped_and_resumed_misses_nothing_and_repeats_nothing(project):
+    with site() as pages:
+        for deliveries in (60, 150, 240):
+            run = stop_at(deliveries, pages, lambda: project.crawl(pages))
+            assert run.reason == "shutdown"
+            assert run.logged("WARNING") == []
+        last = project.crawl(pages)
+        complete(last)
+    assert pages.missed == set()
+    assert pages.repeated == {}
+    assert last.logged("WARNING") == []
+    assert last.stat("bloom/restored") >= 240
+
+
+def test_a_finished_job_fetches_nothing_again(project):
+    with site(60) as pages:
+        complete(project.crawl(pages))
+        complete(project.crawl(pages))
+    assert pages.repeated == {}
+
+
+def test_a_running_job_of_scrapy_switches_over_at_a_clean_stop(project):
+    with site(kind=PlainSite) as pages:
+        run = stop_at(100, pages, lambda: project.crawl(pages, DUPEFILTER_CLASS=RFP))
+        assert run.reason == "shutdown"
+        seen = (project.job / "requests.seen").read_bytes()
+        run = stop_at(200, pages, lambda: project.crawl(pages))
+        assert "restored from requests.seen" in run.log
+        assert run.logged("WARNING") == []
+        last = project.crawl(pages)
+        complete(last)
+    assert pages.missed == set()
+    assert pages.repeated == {}
+    assert "restored from requests.bloom" in last.log
+    assert (project.job / "requests.seen").read_bytes() == seen
+
+
+# Killed
+
+
+def counted(pages):
+    return Counter(pages.hits)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_crawl_killed_in_its_first_run_loses_no_page(project, seed):
+    chance = random.Random(seed)
+    with site() as pages:
+        at = chance.randrange(1, PAGES - 20)
+        wait = chance.random() / 20
+
+        def kill(run):  # at any moment, not only when a page has just come
+            Timer(wait, run.kill).start()
+
+        killed = stop_at(at, pages, lambda: project.crawl(pages), kill)
+        assert killed.reason == ""
+        before = counted(pages)
+        resumed = project.crawl(pages)
+        complete(resumed)
+        after = counted(pages) - before
+    assert set(after) == set(range(PAGES))
+    (warning,) = resumed.logged("WARNING")
+    assert f"process {killed.pid}" in warning
+    assert "no page is lost" in warning
+    assert resumed.stat("bloom/unclean_stop") == 1
+    assert resumed.stat("bloom/restored") == 0
+
+
+@pytest.mark.parametrize("how", [Run.interrupt, Run.kill])
+def test_a_crawl_killed_in_a_resumed_run_names_a_way_that_loses_no_page(project, how):
+    queue = project.job / "requests.queue"
+    with site() as pages:
+        stop_at(80, pages, lambda: project.crawl(pages, **ONE_PRIORITY))
+        killed = stop_at(160, pages, lambda: project.crawl(pages, **ONE_PRIORITY), Run.kill)
+        warned = project.crawl(pages, **ONE_PRIORITY)
+        warned.said("lost requests")
+        how(warned)
+        warned.end()
+        (warning,) = warned.logged("WARNING")
+        assert f"process {killed.pid}" in warning
+        assert f"delete {queue}" in warning
+        assert "BLOOM_ON_UNCLEAN = 'reset'" in warning
+        shutil.rmtree(queue)
+        before = counted(pages)
+        complete(project.crawl(pages, BLOOM_ON_UNCLEAN="reset"))
+        after = counted(pages) - before
+        assert set(after) == set(range(PAGES))
+        assert set(after.values()) == {1}
+        complete(project.crawl(pages))
+        assert counted(pages) == before + after
+
+
+def test_a_job_that_was_killed_does_not_start_where_it_is_not_to(project):
+    with site(60) as pages:
+        stop_at(30, pages, lambda: project.crawl(pages), Run.kill)
+        before = counted(pages)
+        refused = project.crawl(pages, BLOOM_ON_UNCLEAN="fail")
+        refused.end()
+        assert counted(pages) == before
+        error = refused.logged("ERROR")[0]
+        assert "BLOOM_ON_UNCLEAN is 'fail'" in error
+        complete(project.crawl(pages))
+    assert pages.missed == set()
+
+
+def test_scrapys_own_job_killed_in_its_first_run_switches_over_and_loses_no_page(project):
+    with site(kind=PlainSite) as pages:
+        stop_at(120, pages, lambda: project.crawl(pages, DUPEFILTER_CLASS=RFP), Run.kill)
+        before = counted(pages)
+        resumed = project.crawl(pages)
+        complete(resumed)
+        after = counted(pages) - before
+    assert set(after) == set(range(PAGES))
+    assert "no page is lost" in resumed.log
+
+
+# Two at once, and forks
+
+
+def hold(pages, deliveries):
+    """Stop one answer of the site on its way; return when that is and what lets it go."""
+    reached, go_on = Event(), Event()
+
+    def stand_still():
+        reached.set()
+        go_on.wait(TIMEOUT)
+
+    pages.when(deliveries, stand_still)
+    return reached, go_on
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_second_crawl_of_a_job_is_refused_and_the_first_is_not_disturbed(project, resumed):
+    with site() as pages:
+        if resumed:
+            stop_at(60, pages, lambda: project.crawl(pages, **ONE_PRIORITY))
+        reached, go_on = hold(pages, 150)
+        first = project.crawl(pages, **ONE_PRIORITY)
+        assert reached.wait(TIMEOUT)
+        second = project.crawl(pages, **ONE_PRIORITY)
+        second.end()
+        go_on.set()
+        complete(first)
+        assert f"process {first.pid}" in second.logged("ERROR")[0]
+        assert str(project.job) in second.logged("ERROR")[0]
+        assert second.log.count("Crawled (200)") == 0
+        assert pages.missed == set()
+        assert pages.repeated == {}
+        third = project.crawl(pages)
+        complete(third)
+    assert pages.repeated == {}
+    assert third.logged("WARNING") == []
+
+
+FORKING = '''
+import gc
+import os
+from crawling import Follower
+
+class Forking(Follower):
+    """Forks on every fiftieth page a child that ends as the worst of children do."""
+    name = "forking"
+
+    def parse(self, response):
+        yield from super().parse(response)
+        if len(self.parsed) % 50 == 0:
+            child = os.fork()
+            if not child:
+                scheduler = self.crawler.engine._slot.scheduler
+                scheduler.df.request_seen(response.request.replace(url="http://a.child/"))
+                scheduler.df.close("finished")
+                scheduler.df = None
+                gc.collect()
+                os._exit(0)
+            os.waitpid(child, 0)
+'''
+
+
+def test_forks_disturb_neither_the_filter_nor_its_lock(tmp_path):
+    project = Project(tmp_path, FORKING)
+    with site() as pages:
+        reached, go_on = hold(pages, 150)
+        first = project.crawl(pages, spider="forking")
+        assert reached.wait(TIMEOUT)
+        assert not (project.job / "requests.bloom").exists()
+        second = project.crawl(pages, spider="forking")
+        second.end()
+        assert f"process {first.pid}" in second.logged("ERROR")[0]
+        first.interrupt()
+        go_on.set()
+        first.end()
+        assert "is a fork" in first.log
+        complete(project.crawl(pages, spider="forking"))
+    assert pages.missed == set()
+    assert pages.repeated == {}
+
+
+# Scrapy's other commands
+
+CONTRACTS = '''
+from crawling import Follower
+
+class Checked(Follower):
+    name = "checked"
+
+    def parse(self, response):
+        """
+        @url {url}
+        @returns requests 8 8
+        """
+        yield from super().parse(response)
+'''
+
+
+def test_scrapy_shell_works_without_a_filter(project):
+    with site(20) as pages:
+        code = "type(crawler.engine._slot.scheduler.df).__name__, response.status"
+        run = project.start("shell", pages.url, "-c", code)
+        assert run.end() == 0, run.log
+    assert run.output.splitlines()[-1] == "('BaseDupeFilter', 200)"
+
+
+def test_scrapy_shell_works_with_the_filter_named_in_the_settings(project):
+    settings = project.folder / "project_settings.py"
+    settings.write_text(settings.read_text() + f"\nDUPEFILTER_CLASS = '{OURS}'\n")
+    with site(20) as pages:
+        code = f"fetch('{pages.url}'), fetch('{pages.url}'), response.status"
+        run = project.start("shell", pages.url, "-c", code)
+        assert run.end() == 0, run.log
+    assert run.output.split()[-1] == "200)"
+    assert pages.hits == {0: 3}
+
+
+def test_scrapy_parse_works(project):
+    with site(20) as pages:
+        run = project.start("parse", "--spider", "follower", "--nocolour", "-d", "2", pages.url)
+        assert run.end() == 0, run.log
+    assert run.output.count(f"<GET {pages.url}") >= 8
+    assert run.logged("ERROR") == []
+
+
+def test_scrapy_check_works(tmp_path):
+    with site(20) as pages:
+        project = Project(tmp_path, CONTRACTS.format(url=pages.url))
+        run = project.start("check", "checked")
+        assert run.end() == 0, run.log
+    assert "Ran 1 contract" in run.log
+    assert "OK" in run.log

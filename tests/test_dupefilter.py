@@ -1,0 +1,394 @@
+"""Scrapy's contract for duplicate filters, met by the scheduler and by whole crawls."""
+
+import inspect
+import logging
+from collections import Counter
+from hashlib import sha1
+from numbers import Number
+from pathlib import Path
+
+import pytest
+import scrapy
+from crawling import Follower, crawl, make_crawler
+from pytest_twisted import ensureDeferred
+from scrapy import Request
+from scrapy.core.scheduler import Scheduler
+from scrapy.exceptions import CloseSpider
+from scrapy.utils.misc import build_from_crawler
+from scrapy.utils.test import get_crawler
+from sites import Pages
+
+from scrapy_bloom import BloomDupeFilter, LocalFilter
+from scrapy_bloom.backends import BACKENDS, Opened
+from scrapy_bloom.stats import MEANINGS
+
+pytestmark = pytest.mark.scrapy
+
+LOGGER = "scrapy_bloom.dupefilter"
+VERDICTS = ("bloom/new", "bloom/seen", "bloom/redirect_exempt", "bloom/errors")
+
+
+def make_filter(settings=None, spider=None):
+    """Return the filter as Scrapy's scheduler makes it, and its crawler."""
+    ours = {"DUPEFILTER_CLASS": BloomDupeFilter}
+    crawler = get_crawler(spider, {**ours, **(settings or {})})
+    return build_from_crawler(Scheduler, crawler).df, crawler
+
+
+def page(number):
+    return Request(f"https://example.com/{number}")
+
+
+def files(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def messages(caplog, level, name="scrapy_bloom"):
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.levelno == level and record.name.startswith(name)
+    ]
+
+
+class ByLowerCase:
+    def fingerprint(self, request):
+        return sha1(request.url.lower().encode()).digest()
+
+
+class Raises:
+    def fingerprint(self, request):
+        raise RuntimeError(f"no name for {request}")
+
+
+class GivesText:
+    def fingerprint(self, request):
+        return sha1(request.url.encode()).hexdigest()
+
+
+class GivesNothing:
+    def fingerprint(self, _request):
+        return None
+
+
+# Construction, opening and closing
+
+
+def test_the_scheduler_makes_it_before_there_is_a_spider():
+    dupefilter, crawler = make_filter()
+    assert crawler.spider is None
+    assert type(dupefilter) is BloomDupeFilter
+    assert dupefilter  # schedulers ask "if not self.df"
+
+
+def test_making_it_takes_nothing_and_checks_nothing(tmp_path):
+    crawler = get_crawler(settings_dict={"JOBDIR": str(tmp_path), "BLOOM_CAPACITY": 0})
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    dupefilter = BloomDupeFilter.from_crawler(crawler)
+    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+    assert files(tmp_path) == []
+    dupefilter.close("finished")
+    assert files(tmp_path) == []
+
+
+def test_the_first_request_opens_it_where_nobody_else_does(tmp_path):
+    dupefilter, crawler = make_filter({"JOBDIR": str(tmp_path)})
+    assert "requests.bloom.running" not in files(tmp_path)
+    assert dupefilter.request_seen(page(1)) is False
+    assert "requests.bloom.running" in files(tmp_path)
+    assert dupefilter.request_seen(page(1)) is True
+    dupefilter.close("finished")
+    assert crawler.stats.get_value("bloom/checked") == 2
+
+
+def test_opening_it_late_keeps_what_it_has(tmp_path):
+    dupefilter, _ = make_filter({"JOBDIR": str(tmp_path)})
+    dupefilter.request_seen(page(1))
+    dupefilter.open()
+    assert dupefilter.request_seen(page(1))
+    dupefilter.close("finished")
+
+
+def test_open_and_close_are_plain_functions():
+    dupefilter, _ = make_filter()
+    for method in ("open", "close", "request_seen", "log"):
+        assert not inspect.iscoroutinefunction(getattr(dupefilter, method))
+    assert dupefilter.open() is None
+    assert dupefilter.close("finished") is None
+
+
+def test_a_second_close_does_nothing(tmp_path):
+    dupefilter, crawler = make_filter({"JOBDIR": str(tmp_path)})
+    dupefilter.open()
+    dupefilter.request_seen(page(1))
+    dupefilter.close("finished")
+    stats, names = dict(crawler.stats.get_stats()), files(tmp_path)
+    stored = (tmp_path / "requests.bloom").read_bytes()
+    dupefilter.close("finished")
+    assert (crawler.stats.get_stats(), files(tmp_path)) == (stats, names)
+    assert (tmp_path / "requests.bloom").read_bytes() == stored
+
+
+# Verdicts
+
+
+def test_a_request_is_seen_from_the_second_time_on():
+    dupefilter, _ = make_filter()
+    dupefilter.open()
+    first, second, again = page(1), page(2), page(2)
+    verdicts = [dupefilter.request_seen(r) for r in (first, first, second, again, second)]
+    assert verdicts == [False, True, False, True, True]
+    assert {type(verdict) for verdict in verdicts} == {bool}
+    dupefilter.close("finished")
+
+
+def test_a_job_remembers_its_requests(tmp_path):
+    settings = {"JOBDIR": str(tmp_path)}
+    first, _ = make_filter(settings)
+    first.open()
+    assert [first.request_seen(page(n)) for n in (1, 1)] == [False, True]
+    first.close("shutdown")
+    second, crawler = make_filter(settings)
+    second.open()
+    assert [second.request_seen(page(n)) for n in (1, 2, 2)] == [True, False, True]
+    second.close("finished")
+    assert crawler.stats.get_value("bloom/restored") == 1
+
+
+def test_the_projects_fingerprinter_decides_what_is_equal():
+    lower, upper = Request("https://example.com/a"), Request("https://example.com/A")
+    scrapys, _ = make_filter()
+    scrapys.open()
+    assert [scrapys.request_seen(r) for r in (lower, upper)] == [False, False]
+    ours, _ = make_filter({"REQUEST_FINGERPRINTER_CLASS": ByLowerCase})
+    ours.open()
+    assert [ours.request_seen(r) for r in (lower, upper)] == [False, True]
+
+
+def test_method_and_body_count_and_fragments_do_not():
+    dupefilter, _ = make_filter()
+    url = "https://example.com/?b=2&a=1"
+    assert not dupefilter.request_seen(Request(url))
+    assert dupefilter.request_seen(Request("https://example.com/?a=1&b=2#part"))
+    assert not dupefilter.request_seen(Request(url, method="POST", body=b"x"))
+    assert not dupefilter.request_seen(Request(url, method="POST", body=b"y"))
+
+
+# What fails
+
+
+@pytest.mark.parametrize("fingerprinter", [Raises, GivesText, GivesNothing])
+def test_a_request_without_a_fingerprint_is_crawled_and_said_once(fingerprinter, caplog):
+    dupefilter, crawler = make_filter({"REQUEST_FINGERPRINTER_CLASS": fingerprinter})
+    dupefilter.open()
+    assert [dupefilter.request_seen(page(1)) for _ in range(250)] == [False] * 250
+    dupefilter.close("finished")
+    assert crawler.stats.get_value("bloom/errors") == 250
+    assert crawler.stats.get_value("bloom/checked") == 250
+    (error,) = messages(caplog, logging.ERROR)
+    assert "<GET https://example.com/1>" in error
+    assert "bloom/errors" in error
+
+
+class Flaky(LocalFilter):
+    """A filter whose home is away at times, as one on a server's can be."""
+
+    away = False
+
+    def add(self, fingerprint):
+        if self.away:
+            raise ConnectionError("nobody is there")
+        return super().add(fingerprint)
+
+
+def test_a_failing_filter_loses_no_request(monkeypatch, caplog):
+    flaky = Flaky()
+    monkeypatch.setitem(BACKENDS, "local", lambda *_: Opened(flaky, "elsewhere"))
+    dupefilter, crawler = make_filter()
+    dupefilter.open()
+    dupefilter.request_seen(page(1))
+    flaky.away = True
+    assert [dupefilter.request_seen(page(1)) for _ in range(3)] == [False] * 3
+    flaky.away = False
+    assert dupefilter.request_seen(page(1)) is True
+    dupefilter.close("finished")
+    assert crawler.stats.get_value("bloom/errors") == 3
+    assert len(messages(caplog, logging.ERROR)) == 1
+
+
+def test_a_filter_that_cannot_be_opened_lazily_loses_no_request(caplog):
+    settings = {"BLOOM_CAPACITY": 0, "BLOOM_NONSENSE": 1}
+    dupefilter, crawler = make_filter(settings)
+    assert [dupefilter.request_seen(page(1)) for _ in range(250)] == [False] * 250
+    dupefilter.close("finished")
+    assert crawler.stats.get_value("bloom/errors") == 250
+    assert len(messages(caplog, logging.ERROR)) == 1
+    assert "BLOOM_CAPACITY = 0" in caplog.text
+    assert len(messages(caplog, logging.WARNING)) == 1
+
+
+def test_a_request_after_the_close_is_crawled():
+    dupefilter, crawler = make_filter()
+    dupefilter.open()
+    dupefilter.request_seen(page(1))
+    dupefilter.close("finished")
+    assert dupefilter.request_seen(page(1)) is False
+    dupefilter.close("finished")
+    assert crawler.stats.get_value("bloom/errors") == 1
+
+
+class FailsForSome:
+    """Cannot name pages whose URL has an odd number of letters."""
+
+    def __init__(self, crawler):
+        pass
+
+    @classmethod
+    def from_crawler(cls, crawler):
+        return cls(crawler)
+
+    def fingerprint(self, request):
+        if request.url.endswith("/odd"):
+            raise ValueError("an odd page")
+        return sha1(request.url.encode()).digest()
+
+
+@ensureDeferred
+async def test_a_crawl_fetches_what_it_cannot_check(caplog):
+    pages = {
+        "/": lambda *_: ["/1", "/1", "/2/odd", "/2/odd", "/3"],
+        "/1": lambda *_: ["/2/odd"],
+        "/2/odd": lambda *_: ["/4"],
+        "/3": lambda *_: [],
+        "/4": lambda *_: [],
+    }
+    settings = {"REQUEST_FINGERPRINTER_CLASS": FailsForSome}
+    with Pages(pages) as site:
+        crawler = await crawl(settings=settings, url=site.url + "/")
+    assert site.hits == Counter({"/": 1, "/1": 1, "/2/odd": 3, "/3": 1, "/4": 1})
+    assert crawler.stats.get_value("finish_reason") == "finished"
+    assert crawler.stats.get_value("bloom/errors") == 3
+    assert len(messages(caplog, logging.ERROR, "scrapy")) == 1
+
+
+# Log and stats
+
+
+def test_the_first_duplicate_is_logged_as_scrapy_does(caplog):
+    caplog.set_level(logging.DEBUG)
+    dupefilter, crawler = make_filter(spider=Follower)
+    spider = Follower.from_crawler(crawler)
+    dupefilter.log(page(1), spider)
+    dupefilter.log(page(2), spider)
+    (text,) = messages(caplog, logging.DEBUG)
+    assert text == (
+        "Filtered duplicate request: <GET https://example.com/1> - no more duplicates will be shown"
+        " (see DUPEFILTER_DEBUG to show all duplicates)"
+    )
+    assert caplog.records[-1].spider is spider
+    assert crawler.stats.get_value("dupefilter/filtered") == 2
+
+
+def test_every_duplicate_is_logged_with_its_referer_when_asked_for(caplog):
+    caplog.set_level(logging.DEBUG)
+    dupefilter, crawler = make_filter({"DUPEFILTER_DEBUG": True}, Follower)
+    spider = Follower.from_crawler(crawler)
+    dupefilter.log(page(1), spider)
+    dupefilter.log(page(1).replace(headers={"Referer": "https://example.com/2"}), spider)
+    assert messages(caplog, logging.DEBUG) == [
+        "Filtered duplicate request: <GET https://example.com/1> (referer: None)",
+        "Filtered duplicate request: <GET https://example.com/1> (referer: https://example.com/2)",
+    ]
+    assert crawler.stats.get_value("dupefilter/filtered") == 2
+
+
+@pytest.mark.parametrize("debug", [True, False])
+def test_the_log_texts_are_those_of_the_scrapy_that_is_installed(debug, caplog):
+    caplog.set_level(logging.DEBUG)
+    texts = []
+    for name in ("scrapy.dupefilters.RFPDupeFilter", "scrapy_bloom.BloomDupeFilter"):
+        settings = {"DUPEFILTER_DEBUG": debug, "DUPEFILTER_CLASS": name}
+        dupefilter, crawler = make_filter(settings, Follower)
+        spider = Follower.from_crawler(crawler)
+        caplog.clear()
+        for number in (1, 1, 2):
+            dupefilter.log(page(number), spider)
+        texts.append([record.getMessage() for record in caplog.records])
+    assert texts[0] == texts[1]
+    assert len(texts[0]) == (3 if debug else 1)
+
+
+LINKED = {
+    "/": lambda *_: [f"/{number}" for number in range(120)] * 2,
+    **{f"/{number}": lambda *_: ["/"] for number in range(120)},
+}
+
+
+@ensureDeferred
+async def test_every_documented_stat_is_in_the_closing_dump(caplog):
+    caplog.set_level(logging.INFO)
+    with Pages(LINKED) as site:
+        crawler = await crawl(url=site.url + "/", settings={"BLOOM_CAPACITY": 50})
+    stats = crawler.stats.get_stats()
+    assert {key for key in stats if key.startswith("bloom/")} == set(MEANINGS)
+    assert all(isinstance(stats[key], Number) for key in MEANINGS)
+    assert stats["bloom/checked"] == sum(stats[key] for key in VERDICTS) == 361
+    assert stats["bloom/new"] == stats["bloom/items"] == 121
+    assert stats["bloom/seen"] == stats["dupefilter/filtered"] == 240
+    assert stats["bloom/slices"] == 3
+    assert 0 < stats["bloom/fill_ratio"] < 1
+    (dump,) = (text for text in messages(caplog, logging.INFO, "") if text.startswith("Dumping"))
+    for key in MEANINGS:
+        assert f"'{key}': {stats[key]!r}" in dump
+
+
+@ensureDeferred
+async def test_a_crawl_says_one_line_at_the_start_and_one_when_it_grows(caplog):
+    caplog.set_level(logging.INFO)
+    with Pages(LINKED) as site:
+        await crawl(url=site.url + "/", settings={"BLOOM_CAPACITY": 50})
+    (opened,) = messages(caplog, logging.INFO)
+    assert opened == (
+        "Bloom filter in memory: capacity 50, error rate 1e-06, 8.2 kB when full,"
+        " 0 fingerprints restored"
+    )
+    (growth,) = messages(caplog, logging.WARNING)
+    assert "50 fingerprints" in growth
+    assert "BLOOM_CAPACITY" in growth
+    assert messages(caplog, logging.ERROR) == []
+
+
+# Wrong settings
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "accepted"),
+    [
+        ("BLOOM_CAPACITY", 0, "from 1 to 10,000,000,000"),
+        ("BLOOM_CAPACITY", "10MB", "from 1 to 10,000,000,000"),
+        ("BLOOM_ERROR_RATE", "abc", "from 1e-15 to below 1"),
+        ("BLOOM_ON_UNCLEAN", "maybe", "'rollback', 'reset', 'fail'"),
+    ],
+)
+@ensureDeferred
+async def test_a_wrong_setting_stops_the_crawl_before_its_first_request(
+    name, value, accepted, caplog
+):
+    with Pages({"/": lambda *_: []}) as site:
+        crawler = make_crawler(Follower, {name: value})
+        reason = await refusal(crawler, url=site.url + "/")
+    assert reason == "bloom_setting"
+    assert site.hits == {}
+    (error,) = messages(caplog, logging.ERROR)
+    assert f"{name} = {value!r}" in error
+    assert accepted in error
+
+
+async def refusal(crawler, **arguments):
+    """Return the reason with which a crawl refuses to start."""
+    if scrapy.version_info >= (2, 18):
+        await crawler.crawl(**arguments)
+        return crawler.stats.get_value("finish_reason")
+    with pytest.raises(CloseSpider) as refused:  # Scrapy hands it on as it is
+        await crawler.crawl(**arguments)
+    return refused.value.reason

@@ -1,0 +1,170 @@
+import http.client
+import threading
+from urllib.parse import urlsplit
+
+import pytest
+from example.localsite import Answer, Kind, LocalSite, SiteMap
+from hypothesis import given
+from hypothesis import strategies as st
+from parsel import Selector
+from scrapy import Request
+from scrapy.utils.request import fingerprint
+
+site_maps = st.builds(SiteMap, st.integers(1, 60), st.integers(1, 12), st.integers(-(2**70), 2**70))
+
+
+def visit(site, href):
+    """Follow redirects from a link to a page; return its number and how many there were."""
+    target = href.partition("#")[0]
+    answer = site.answer(target, again=False)
+    for hops in range(5):
+        if answer.page is not None:
+            return answer.page, hops
+        target, before = answer.location, target
+        answer = site.answer(target, again=target == before)
+    pytest.fail(f"{href} leads nowhere")
+
+
+def crawl(url):
+    """Fetch what is linked, each URL once by Scrapy's fingerprint, redirects always."""
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=10)
+    seen, queue = set(), ["/"]
+    while queue:
+        target = queue.pop().partition("#")[0]
+        name = fingerprint(Request(url[:-1] + target))
+        if name in seen:
+            continue
+        while True:
+            seen.add(name)
+            connection.request("GET", target)
+            response = connection.getresponse()
+            body = response.read().decode()
+            if response.status == 200:
+                queue += Selector(body).css("a::attr(href)").getall()
+                break
+            target, before = response.headers["Location"], name
+            name = fingerprint(Request(url[:-1] + target))
+            if name in seen and name != before:
+                break
+    connection.close()
+
+
+@given(site_maps)
+def test_every_page_has_the_links_asked_for_and_is_reachable(site):
+    seen, queue = {0}, [0]
+    while queue:
+        hrefs = site.hrefs(queue.pop())
+        assert len(hrefs) == site.links
+        found = {visit(site, href)[0] for href in hrefs} - seen
+        seen |= found
+        queue += found
+    assert seen == set(range(site.pages))
+
+
+@given(site_maps)
+def test_the_same_numbers_make_the_same_site(site):
+    twin = SiteMap(site.pages, site.links, site.seed)
+    assert [site.body(page) for page in range(site.pages)] == [
+        twin.body(page) for page in range(site.pages)
+    ]
+
+
+def test_another_seed_makes_another_site():
+    assert SiteMap(50, 9, 1).body(7) != SiteMap(50, 9, 2).body(7)
+
+
+def test_links_have_the_habits_of_real_sites():
+    site = SiteMap(500, 20, 1)
+    hrefs = [site.hrefs(page) for page in range(site.pages)]
+    every = [href for page in hrefs for href in page]
+    targets = [[visit(site, href)[0] for href in page] for page in hrefs]
+    assert any("#" in href for href in every)
+    assert any(href.startswith("/go/") for href in every)
+    assert {href.split("?")[1].split("&")[0][:3] for href in every if "?" in href} == {
+        "id=", "lan", "vie",
+    }  # fmt: skip
+    assert sum(len(set(page)) < len(page) for page in targets) > 400
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "location"),
+    [
+        (Kind.ORDERED, "/list?view=list&id={}&lang=en", "/list?id={}&lang=en&view=list"),
+        (Kind.BOUNCE, "/member/{}", "/member/{}"),
+        (Kind.FOLDER, "/docs/{}", "/docs/{}/"),
+        (Kind.TAGGED, "/news/{}", "/news/{}?utm_source=site"),
+        (Kind.PLAIN, "/go/{}", "/page/{}"),
+        (Kind.QUERY, "/go/{}", "/find?id={}&lang=en&view=list"),
+    ],
+)
+def test_redirects(kind, target, location):
+    site = SiteMap(100, 5, 1)
+    page = next(page for page in range(50, 100) if site.kind(page) is kind)
+    first = site.answer(target.format(page), again=False)
+    assert first.status in {301, 302}
+    assert first.page is None
+    assert first.location == location.format(page)
+    assert site.answer(first.location) == Answer(200, page)
+
+
+def test_parameters_in_any_order_are_one_page():
+    site = SiteMap(100, 5, 1)
+    page = next(page for page in range(100) if site.kind(page) is Kind.QUERY)
+    assert site.answer(f"/find?view=list&lang=en&id={page}") == Answer(200, page)
+
+
+@pytest.mark.parametrize("target", ["/robots.txt", "/page/100", "/page/", "/page/x", "*"])
+def test_what_is_not_there_is_not_found(target):
+    assert SiteMap(100, 5, 1).answer(target).status == 404
+
+
+@pytest.mark.parametrize(("pages", "links"), [(0, 1), (1, 0), (-1, -1)])
+def test_a_site_without_pages_or_links_is_refused(pages, links):
+    with pytest.raises(ValueError, match="at least 1 page and 1 link"):
+        SiteMap(pages, links, 1)
+
+
+def test_the_server_counts_what_it_delivers():
+    with LocalSite(pages=40, links=8, seed=3) as site:
+        assert site.missed == set(range(40))
+        crawl(site.url)
+        assert site.hits == dict.fromkeys(range(40), 1)
+        connection = http.client.HTTPConnection(urlsplit(site.url).netloc, timeout=10)
+        for _ in range(2):
+            connection.request("GET", site.address(5))
+            connection.getresponse().read()
+        connection.request("GET", "/robots.txt")
+        assert connection.getresponse().status == 404
+        connection.close()
+    assert site.repeated == {5: 3}
+    assert site.missed == set()
+    assert site.url + "page/10" in site.urls
+    assert site.url + "robots.txt" not in site.urls
+
+
+def test_an_alarm_rings_once_at_its_delivery():
+    rung = []
+    with LocalSite(pages=40, links=8) as site:
+        site.when(30, lambda: rung.append(sum(site.hits.values())))
+        crawl(site.url)
+        crawl(site.url)
+    assert rung == [30]
+
+
+def test_closing_ends_connections_threads_and_frees_the_port():
+    threads = threading.active_count()
+    with LocalSite(pages=40, links=8) as site:
+        idle = http.client.HTTPConnection(urlsplit(site.url).netloc, timeout=10)
+        idle.request("GET", "/")
+        idle.getresponse().read()
+        assert threading.active_count() == threads + 2
+    assert threading.active_count() == threads
+    assert idle.sock.recv(1) == b""
+    idle.close()
+    with LocalSite(pages=40, links=8, port=site.port) as again:
+        assert again.url == site.url
+
+
+def test_a_taken_port_is_an_error():
+    with LocalSite(pages=1, links=1) as site, pytest.raises(OSError, match="in use"):
+        LocalSite(port=site.port).open()

@@ -1,0 +1,199 @@
+"""The redirect guard: real redirects by Scrapy's own middlewares, and what must not get past it."""
+
+from collections import Counter
+
+import pytest
+from crawling import Follower, crawl
+from hypothesis import given
+from hypothesis import strategies as st
+from pytest_twisted import ensureDeferred
+from scrapy import Request
+from scrapy.utils.request import RequestFingerprinter, fingerprint
+from sites import Pages
+from w3lib.url import url_query_cleaner
+
+from scrapy_bloom.redirects import follows_itself, step_fingerprint
+
+pytestmark = pytest.mark.scrapy
+
+
+class Stripping:
+    """Takes a URL with tracking parameters or a slash at its end for the one without."""
+
+    def __init__(self):
+        self.default = RequestFingerprinter()
+
+    def fingerprint(self, request):
+        url = url_query_cleaner(request.url, ("utm_source",), remove=True)
+        return self.default.fingerprint(request.replace(url=url.rstrip("/")))
+
+
+def cookie_wall(path, cookie):
+    return ["/"] if cookie else path
+
+
+def parameters_reordered(path, _cookie):
+    return [] if path.endswith("?a=1&b=2") else "/reordered?a=1&b=2"
+
+
+def tracking_added(path, _cookie):
+    return [] if "utm_source" in path else "/tracked?utm_source=site"
+
+
+SHAPES = {
+    "/": lambda *_: ["/cookie", "/reordered?b=2&a=1", "/tracked", "/slash"] * 2,
+    "/cookie": cookie_wall,
+    "/reordered": parameters_reordered,
+    "/tracked": tracking_added,
+    "/slash": lambda *_: "/slash/",
+    "/slash/": lambda *_: [],
+}
+FINAL = ["/", "/cookie", "/reordered?a=1&b=2", "/slash/", "/tracked?utm_source=site"]
+
+
+def paths(site, urls):
+    return sorted(url.removeprefix(site.url) for url in urls)
+
+
+@pytest.mark.parametrize("fingerprinter", [RequestFingerprinter, Stripping])
+@ensureDeferred
+async def test_the_page_behind_each_real_redirect_is_parsed_once(fingerprinter):
+    with Pages(SHAPES) as site:
+        settings = {"REQUEST_FINGERPRINTER_CLASS": fingerprinter}
+        crawler = await crawl(settings=settings, url=site.url + "/")
+    assert paths(site, crawler.spider.parsed) == FINAL
+    # Each address of the chains was asked for once, but for the one that sets a cookie.
+    expected = dict.fromkeys([*FINAL, "/reordered?b=2&a=1", "/tracked", "/slash"], 1)
+    assert site.hits == expected | {"/cookie": 2}
+    exempt = crawler.stats.get_value("bloom/redirect_exempt")
+    assert exempt == (4 if fingerprinter is Stripping else 2)
+
+
+@pytest.mark.parametrize(
+    ("fingerprinter", "parsed"),
+    [(RequestFingerprinter, ["/", "/slash/", "/tracked?utm_source=site"]), (Stripping, ["/"])],
+)
+@ensureDeferred
+async def test_scrapys_own_filter_never_parses_these_pages(fingerprinter, parsed):
+    """What the guard is for; when Scrapy learns to do it, this tells."""
+    with Pages(SHAPES) as site:
+        settings = {
+            "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter",
+            "REQUEST_FINGERPRINTER_CLASS": fingerprinter,
+        }
+        crawler = await crawl(settings=settings, url=site.url + "/")
+    assert paths(site, crawler.spider.parsed) == parsed
+
+
+@ensureDeferred
+async def test_the_guard_works_on_from_a_job_directory(tmp_path):
+    settings = {"JOBDIR": str(tmp_path), "REQUEST_FINGERPRINTER_CLASS": Stripping}
+    parsed = []
+    with Pages(SHAPES) as site:
+        for _ in range(2):
+            crawler = await crawl(settings=settings, url=site.url + "/")
+            parsed += crawler.spider.parsed
+    assert paths(site, parsed) == FINAL
+
+
+class PassesMetaOn(Follower):
+    """Hands a response's meta to the requests that come from it, redirects and all."""
+
+    def request(self, response, href):
+        return response.follow(href, meta=response.meta)
+
+
+@pytest.mark.parametrize("spider", [Follower, PassesMetaOn])
+@ensureDeferred
+async def test_a_page_that_links_to_itself_is_not_crawled_without_end(spider):
+    pages = {
+        "/": lambda *_: ["/wall", "/old"],
+        "/wall": lambda path, cookie: ["/wall", "/wall#a", "/"] if cookie else path,
+        "/old": lambda *_: "/new",
+        "/new": lambda *_: ["/new", "/old", "/", "/wall"],
+    }
+    with Pages(pages) as site:
+        crawler = await crawl(spider, url=site.url + "/")
+    assert {path.partition("?")[0] for path in site.hits} == set(pages)
+    # Passed-on chains cost a second fetch here and there, each step of a chain at most one.
+    if spider is Follower:
+        assert Counter(crawler.spider.parsed).most_common(1)[0][1] == 1
+    assert sum(site.hits.values()) <= 12
+
+
+@ensureDeferred
+async def test_links_that_only_look_like_redirects_end():
+    """Pages that link to each other in a ring and pass their chains on, for ever if it could."""
+    ring = {f"/{n}": lambda path, _: [f"/{(int(path[1:]) + 1) % 5}", path] for n in range(5)}
+    with Pages({"/": lambda *_: "/0", **ring}) as site:
+        crawler = await crawl(PassesMetaOn, url=site.url + "/")
+    assert crawler.stats.get_value("finish_reason") == "finished"
+    assert max(site.hits.values()) <= 2
+
+
+@ensureDeferred
+async def test_a_redirect_to_a_page_that_another_chain_has_fetched_is_dropped():
+    pages = {
+        "/": lambda *_: ["/page", "/one"],
+        "/page": lambda *_: ["/two"],
+        "/one": lambda *_: "/page",
+        "/two": lambda *_: "/one",
+    }
+    with Pages(pages) as site:
+        crawler = await crawl(url=site.url + "/", settings={"CONCURRENT_REQUESTS": 1})
+    assert site.hits == dict.fromkeys(pages, 1)
+    assert crawler.stats.get_value("bloom/redirect_exempt") == 0
+    assert paths(site, crawler.spider.parsed) == ["/", "/page"]
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 20])
+@ensureDeferred
+async def test_a_chain_of_any_length_that_scrapy_follows_ends_at_its_page(length):
+    asked = Counter()
+
+    def again(path, _cookie):
+        asked[path] += 1
+        return ["/"] if asked[path] > length else path
+
+    with Pages({"/": lambda *_: ["/wall"], "/wall": again}) as site:
+        crawler = await crawl(url=site.url + "/")
+    assert paths(site, crawler.spider.parsed) == ["/", "/wall"]
+    assert site.hits["/wall"] == length + 1
+    assert crawler.stats.get_value("bloom/redirect_exempt") == length
+
+
+@ensureDeferred
+async def test_a_redirect_without_end_ends_where_scrapy_ends_it():
+    with Pages({"/": lambda *_: ["/wall"], "/wall": lambda path, _: path}) as site:
+        crawler = await crawl(url=site.url + "/", settings={"REDIRECT_MAX_TIMES": 5})
+    assert site.hits["/wall"] == 6
+    assert paths(site, crawler.spider.parsed) == ["/"]
+
+
+urls = st.builds(
+    "https://example.com/{}?{}={}".format, st.integers(0, 3), st.sampled_from("ab"), st.just(1)
+)
+chains = st.lists(urls, max_size=25)
+
+
+@given(urls, chains, st.sampled_from(["GET", "POST"]))
+def test_a_request_follows_itself_iff_its_fingerprint_is_in_its_chain(url, chain, method):
+    request = Request(url, method=method, body=b"x", meta={"redirect_urls": chain})
+    own = fingerprint(request)
+    in_chain = {fingerprint(Request(url, method=method, body=b"x")) for url in chain}
+    assert follows_itself(request, own, fingerprint) == (own in in_chain)
+
+
+@given(urls)
+def test_a_request_without_a_chain_never_follows_itself(url):
+    assert not follows_itself(Request(url), fingerprint(Request(url)), fingerprint)
+
+
+@given(st.lists(st.tuples(urls, chains), min_size=2, max_size=20))
+def test_a_step_is_one_page_at_one_length_of_its_chain(steps):
+    """Only so are all steps of a chain let through, and each of them once."""
+    requests = [Request(url, meta={"redirect_urls": chain}) for url, chain in steps]
+    names = {step_fingerprint(request, fingerprint(request)) for request in requests}
+    assert len(names) == len({(url, len(chain)) for url, chain in steps})
+    assert {len(name) for name in names} == {20}
+    assert names.isdisjoint(fingerprint(request) for request in requests)

@@ -1,0 +1,119 @@
+"""BLOOM_ settings: read in one place, checked, and documented from that place."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scrapy_bloom import settings, stats
+from scrapy_bloom.errors import SettingError
+from scrapy_bloom.job.directory import OnUnclean
+from scrapy_bloom.redis.options import RedisOptions
+from scrapy_bloom.redis.outage import OnBackendError
+from scrapy_bloom.settings import Settings
+
+ROOT = Path(__file__).parent.parent
+SOURCE = [path.read_text() for path in (ROOT / "scrapy_bloom").rglob("*.py")]
+
+
+def test_the_defaults_need_nothing():
+    assert Settings.read({}) == Settings(
+        capacity=1_000_000,
+        error_rate=1e-6,
+        on_unclean=OnUnclean.ROLLBACK,
+        backend="auto",
+        redis_url="",
+        redis_params={},
+        redis=RedisOptions(key="%(spider)s:bloom"),
+    )
+
+
+def test_what_is_written_is_read():
+    written = {"BLOOM_CAPACITY": "10M", "BLOOM_ERROR_RATE": "1e-4", "BLOOM_ON_UNCLEAN": "Reset"}
+    read = Settings.read(written)
+    assert (read.capacity, read.error_rate) == (10_000_000, 1e-4)
+    assert read.on_unclean is OnUnclean.RESET
+
+
+def test_redis_is_used_as_written():
+    written = {
+        "BLOOM_BACKEND": "redis",
+        "BLOOM_REDIS_URL": "redis://somewhere",
+        "BLOOM_REDIS_KEY": "crawl",
+        "BLOOM_REDIS_SHARDS": "3",
+        "BLOOM_REDIS_CACHE": 0,
+        "BLOOM_REDIS_TIMEOUT": "0.5",
+        "BLOOM_REDIS_WAIT": 60,
+        "BLOOM_ON_BACKEND_ERROR": "Wait",
+    }
+    read = Settings.read(written)
+    assert (read.backend, read.redis_url) == ("redis", "redis://somewhere")
+    assert read.redis == RedisOptions("crawl", 3, 0, OnBackendError.WAIT, 0.5, 60.0)
+
+
+def test_the_server_of_scrapy_redis_is_taken_over():
+    written = {"REDIS_PARAMS": {"password": "s3cr3t", "db": 1}, "REDIS_HOST": "far", "REDIS_DB": 2}
+    read = Settings.read(written)
+    assert read.redis_params == {"password": "s3cr3t", "host": "far", "db": 2}
+    assert "s3cr3t" not in repr(read)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("BLOOM_CAPACITY", 0),
+        ("BLOOM_ERROR_RATE", 1),
+        ("BLOOM_ON_UNCLEAN", "ignore"),
+        ("BLOOM_BACKEND", "memcached"),
+        ("BLOOM_REDIS_URL", 6379),
+        ("BLOOM_REDIS_KEY", None),
+        ("BLOOM_REDIS_SHARDS", 0),
+        ("BLOOM_REDIS_CACHE", -1),
+        ("BLOOM_REDIS_TIMEOUT", 0),
+        ("BLOOM_REDIS_WAIT", "long"),
+        ("BLOOM_ON_BACKEND_ERROR", "ignore"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(name, value):
+    with pytest.raises(SettingError, match=rf"^{name} = {value!r}: give "):
+        Settings.read({name: value})
+
+
+def test_a_misspelt_name_is_told_with_the_one_that_was_meant(caplog):
+    Settings.read({"BLOOM_CAPACTIY": 5, "BLOOM_ZZZ": 1, "BLOOMFILTER_BIT": 30, "JOBDIR": ""})
+    assert [record.getMessage() for record in caplog.records] == [
+        "There is no setting BLOOM_CAPACTIY; did you mean BLOOM_CAPACITY?",
+        "There is no setting BLOOM_ZZZ.",
+    ]
+
+
+def test_every_setting_is_in_the_list():
+    named = {name for text in SOURCE for name in re.findall(r'"(BLOOM_[A-Z_]+)"', text)}
+    assert named == {setting.name for setting in settings.ALL}
+
+
+def test_every_stat_has_a_meaning_and_is_named_in_one_place():
+    named = {name for text in SOURCE for name in re.findall(r'"(bloom/[a-z_/]+)"', text)}
+    assert named == set(stats.MEANINGS)
+    for text in SOURCE:
+        assert "MEANINGS" in text or not re.search(r'"bloom/', text)
+
+
+def test_the_readme_has_the_tables_of_the_code():
+    command = [sys.executable, str(ROOT / "docs" / "tables.py")]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_readmes_python_runs():
+    text = (ROOT / "README.md").read_text()
+    [code] = re.findall(r"## Without Scrapy\n\n```python\n(.*?)```", text, re.DOTALL)
+    lines = [line.partition("#") for line in code.splitlines() if line]
+    scope = {}
+    for line, _, comment in lines:
+        if comment and "," not in comment.split(":")[0].replace("[False, False]", ""):
+            assert repr(eval(line, scope)) == comment.split(":")[0].strip()
+        else:
+            exec(line, scope)
