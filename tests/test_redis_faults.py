@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import subprocess
+import threading
 import time
 
 import pytest
@@ -135,8 +136,6 @@ class TestOutage:
         seen.add_many(known[:10])
         server.kill()
         restart = subprocess.Popen(["sleep", "0.5"])
-        import threading
-
         helper = threading.Thread(target=lambda: (restart.wait(), server.start()))
         helper.start()
         assert seen.add_many(known) == [True] * 10 + [False] * 10
