@@ -125,8 +125,8 @@ def report(site: LocalSite, server: LocalRedis, stats: Sequence[dict[str, Any]])
     CONSOLE.print(table)
     if site.missed:
         CONSOLE.print(
-            "Missed pages: their requests were in the hands of the killed worker. scrapy-redis takes"
-            " a request from the queue before it is done; no filter can bring it back."
+            "Missed pages: the killed worker held their requests. scrapy-redis takes a request from"
+            " the queue before it is done, and no filter can bring it back."
         )
 
 
