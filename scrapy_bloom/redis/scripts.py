@@ -191,33 +191,42 @@ end
 ADD: Final = Script(
     """
 -- Add a batch and say for each item whether it was there.
--- ARGV: 2 worker, 3 number of this call, 4 number of the last call whose answer the worker has,
---   5 how struct.unpack reads a probe, 6 k, 7 "1" to look for lost segments, 8 all probes in one
---   string, 9 index and 10 text of the slice to add when all are full, both empty if not known.
--- Answers {"other"}: no such filter; {"stranger"}: the worker was forgotten; {"stale"}: a later
---   call has been answered; or {"ok" or "full", a digit for each item, how often segments were
---   lost, 1 if the server has gone back to an older state else 0, slices}.
+-- ARGV: 2 worker, 3 six words: number of this call, number of the last call whose answer the worker
+--   has, how struct.unpack reads a probe, k, "1" to look for lost segments, and how many slices the
+--   worker knows of, "-" if it names none to add; 4 all probes in one string; 5, if it does, the
+--   slice to add when all are full.
+-- Answers, in one string because clients are slow to read many: "other": no such filter;
+--   "stranger": the worker was forgotten; "stale": a later call has been answered; or "ok" or
+--   "full", how often segments were lost, 1 if the server has gone back to an older state else 0, a
+--   digit for each item, and with "full" all slices.
 --   "full": the items that have no digit need a slice that the caller must name.
 -- A call that was answered before gets the same answer and changes nothing.
-local header, worker, number = KEYS[1], 'w:' .. ARGV[2], tonumber(ARGV[3])
+local number, answered, format, k, look, known = ARGV[3]:match(
+  '(%d+) (%d+) (%S+) (%d+) (%d) (%S+)')
+number, answered, k, known = tonumber(number), tonumber(answered), tonumber(k), tonumber(known)
+local header, worker = KEYS[1], 'w:' .. ARGV[2]
 local state = redis.call('HMGET', header, 'signature', worker, 'slices', 'filled', 'losses')
-if state[1] ~= ARGV[1] then return {'other'} end
-if not state[2] then return {'stranger'} end
+if state[1] ~= ARGV[1] then return 'other' end
+if not state[2] then return 'stranger' end
 local text, filled, losses = state[3], tonumber(state[4]), tonumber(state[5])
 local last, status, digits = state[2]:match('^(%d+) (%a+) (%d*)$')
 last = tonumber(last)
-if number < last then return {'stale'} end
-if number == last then return {status, digits, losses, 0, text} end
+local function answer(rolled_back)
+  local line = status .. ' ' .. losses .. ' ' .. rolled_back .. ' ' .. digits
+  return status == 'full' and line .. ' ' .. text or line
+end
+if number < last then return 'stale' end
+if number == last then return answer(0) end
 """
     + _PARTS
     + """
-local k, format, probes = tonumber(ARGV[6]), ARGV[5], ARGV[8]
+local probes = ARGV[4]
 
 local function lost(name)
   if redis.call('HDEL', header, 'm:' .. name) == 1 then losses = losses + 1 end
 end
 
-if ARGV[7] == '1' then
+if look == '1' then
   local fields = redis.call('HKEYS', header)
   for i = 1, #fields do
     local name = fields[i]:match('^m:(.*)$')
@@ -272,12 +281,12 @@ while position <= #probes do
     end
   end
   if not seen and full then
-    if tonumber(ARGV[9]) ~= newest then
+    if known ~= newest then
       status = 'full'
       break
     end
-    text = text .. ' ' .. ARGV[10]
-    local capacity, blocks = ARGV[10]:match('^(%d+):[^: ]+:(%d+)$')
+    text = text .. ' ' .. ARGV[5]
+    local capacity, blocks = ARGV[5]:match('^(%d+):[^: ]+:(%d+)$')
     newest = newest + 1
     slices[newest] = {capacity = tonumber(capacity), blocks = tonumber(blocks)}
     filled = 0
@@ -290,9 +299,9 @@ while position <= #probes do
   position = probe[k + 2]
 end
 digits = table.concat(answers)
-redis.call('HSET', header, worker, ARGV[3] .. ' ' .. status .. ' ' .. digits, 'filled', filled,
+redis.call('HSET', header, worker, number .. ' ' .. status .. ' ' .. digits, 'filled', filled,
   'slices', text, 'losses', losses)
-return {status, digits, losses, last < tonumber(ARGV[4]) and 1 or 0, text}
+return answer(last < answered and 1 or 0)
 """
 )
 

@@ -286,20 +286,21 @@ class Shard:
     def _exchange(self, fingerprints: Sequence[bytes]) -> list[bool]:
         """Return the verdicts of Redis, in as many calls as it takes for the filter to grow."""
         verdicts: list[bool] = []
-        growth: tuple[object, ...] = ("", "")
+        growth: tuple[object, ...] = ("-",)
         while len(verdicts) < len(fingerprints):
-            word, digits, losses, rolled_back, text = self._call(
-                fingerprints[len(verdicts) :], growth
+            word, losses, rolled_back, digits, *slices = self._call(
+                fingerprints[len(verdicts) :], *growth
             )
             verdicts += [digit == _SEEN for digit in digits]
             if word == b"full":
-                growth = self._next_slice(read_slices(text.decode()))
-            self._notice(losses, bool(rolled_back))
+                growth = self._next_slice(read_slices(b" ".join(slices).decode()))
+            if rolled_back != b"0" or losses != b"%d" % self._losses:
+                self._notice(int(losses), rolled_back != b"0")
         self.outage.end()
         return verdicts
 
-    def _call(self, fingerprints: Sequence[bytes], growth: tuple[object, ...]) -> list[Any]:
-        """Make one numbered call, again if need be; return the script's answer.
+    def _call(self, fingerprints: Sequence[bytes], known: object, *growth: object) -> list[bytes]:
+        """Make one numbered call, again if need be; return the words of the script's answer.
 
         :raises BackendError: if none came.
         :raises _UnknownVerdictError: if none came, and the call cannot be repeated.
@@ -309,20 +310,17 @@ class Shard:
         while True:
             header = self._entered()
             self._number += 1
+            look = int(self._number % _AUDIT == 0)
             call = (
                 self._worker,
-                self._number,
-                self._answered,
-                self._format,
-                header.hashes,
-                int(self._number % _AUDIT == 0),
+                f"{self._number} {self._answered} {self._format} {header.hashes} {look} {known}",
                 b"".join(map(self._wire, fingerprints)),
                 *growth,
             )
             while True:
                 try:
                     self._traffic.round_trips += 1
-                    answer = self._evaluate(scripts.ADD, header, *call)
+                    answer: list[bytes] = self._evaluate(scripts.ADD, header, *call).split(b" ")
                     break
                 except FAULTS as error:
                     self._traffic.ambiguous += 1
@@ -522,23 +520,22 @@ class Shard:
         for name in segments(old.slices):
             self.place.client.unlink(prefix + name)
 
-    def _twice(self, script: scripts.Script, header: Header, *arguments: object) -> list[Any]:
+    def _twice(self, script: scripts.Script, header: Header, *arguments: object) -> Any:
         """Run a script that may run twice, and do so if its answer got lost."""
         try:
             return self._evaluate(script, header, *arguments)
         except _BROKEN:
             return self._evaluate(script, header, *arguments)
 
-    def _evaluate(self, script: scripts.Script, header: Header, *arguments: object) -> list[Any]:
+    def _evaluate(self, script: scripts.Script, header: Header, *arguments: object) -> Any:
         return self._run(script, (self.place.key, self._prefix), header.signature, *arguments)
 
-    def _run(self, script: scripts.Script, keys: tuple[str, str], *arguments: object) -> list[Any]:
+    def _run(self, script: scripts.Script, keys: tuple[str, str], *arguments: object) -> Any:
         execute = self.place.client.execute_command
         try:
-            answer: list[Any] = execute("EVALSHA", script.sha, 2, *keys, *arguments)
+            return execute("EVALSHA", script.sha, 2, *keys, *arguments)
         except redis.exceptions.NoScriptError:  # the server was restarted, or is new
-            answer = execute("EVAL", script.source, 2, *keys, *arguments)
-        return answer
+            return execute("EVAL", script.source, 2, *keys, *arguments)
 
 
 def segments(slices: Iterable[SliceSpec]) -> Iterable[str]:
