@@ -2,7 +2,8 @@
 
 On loopback and through a network with a round trip more, with a share of repeats. Candidates take
 turns; each round has fingerprints of its own, and every candidate starts it with an empty filter.
-The server's time is its CPU time by INFO, reading and writing included. The requests' fingerprints are made beforehand.
+The server's time is its CPU time by INFO, reading and writing included. The fingerprints are made
+beforehand.
 """
 
 from __future__ import annotations

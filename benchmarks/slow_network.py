@@ -46,7 +46,11 @@ class SlowNetwork:
 def _serve(listener: socket.socket, upstream: int, delay: float) -> None:
     while True:
         client, _ = listener.accept()
-        server = socket.create_connection(("127.0.0.1", upstream))
+        try:
+            server = socket.create_connection(("127.0.0.1", upstream))
+        except OSError:
+            client.close()
+            continue
         for end in (client, server):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         threading.Thread(target=_copy, args=(client, server, delay), daemon=True).start()

@@ -4,6 +4,7 @@ import itertools
 import os
 import shutil
 import subprocess
+import sys
 import threading
 
 import pytest
@@ -12,7 +13,10 @@ from example.localredis import LocalRedis, free_port, program
 from waiting import until
 
 from scrapy_bloom import BackendError, RedisFilter, RedisOptions, SettingError, StateError
+from scrapy_bloom.backends import BACKENDS, Crawl
+from scrapy_bloom.job.snapshot import Identity
 from scrapy_bloom.redis.connection import Target
+from scrapy_bloom.settings import Settings
 
 keys = (f"open:{number}" for number in itertools.count())
 
@@ -298,3 +302,24 @@ def test_a_header_forged_in_mid_crawl_makes_nothing_seen(server, key, field, val
     server.client().hset(key, field, value)
     assert seen.add_many(fingerprints(10, "new")) == [False] * 10
     seen.close()
+
+
+def test_without_the_client_library_it_is_said_how_to_get_it():
+    code = """
+import sys
+sys.modules["redis"] = None
+from scrapy_bloom.backends import BACKENDS, Crawl
+from scrapy_bloom.job.snapshot import Identity
+from scrapy_bloom.settings import Settings
+crawl = Crawl(Identity("s", "f"), digests=True, job_dir=None, shared_queue=True)
+BACKENDS["redis"](Settings.read({}), crawl)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "needs the package redis: pip install 'scrapy-bloom[redis]'" in run.stderr
+
+
+@pytest.mark.parametrize("pattern", ["%(spdier)s", "%s:bloom", "%", ""])
+def test_a_key_that_cannot_be_is_refused(pattern):
+    crawl = Crawl(Identity("s", "f"), digests=True, job_dir=None, shared_queue=True)
+    with pytest.raises(SettingError, match="BLOOM_REDIS_KEY"):
+        BACKENDS["redis"](Settings.read({"BLOOM_REDIS_KEY": pattern}), crawl)
