@@ -318,7 +318,7 @@ BACKENDS["redis"](Settings.read({}), crawl)
     assert "needs the package redis: pip install 'scrapy-bloom[redis]'" in run.stderr
 
 
-@pytest.mark.parametrize("pattern", ["%(spdier)s", "%s:bloom", "%", ""])
+@pytest.mark.parametrize("pattern", ["%(spdier)s", "%(spider)", "%", ""])
 def test_a_key_that_cannot_be_is_refused(pattern):
     crawl = Crawl(Identity("s", "f"), digests=True, job_dir=None, shared_queue=True)
     with pytest.raises(SettingError, match="BLOOM_REDIS_KEY"):
