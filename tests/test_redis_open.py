@@ -190,18 +190,17 @@ def test_a_replica(key):
 
 
 def test_a_server_that_is_loading(key):
-    server = LocalRedis("--loading-process-events-interval-bytes", "1024", persist=True)
-    with server:
+    with LocalRedis(persist=True) as server:
         client = server.client()
-        for number in range(200):
-            client.set(f"key:{number}", os.urandom(1000))
+        for number in range(2000):  # it answers while it loads, once for every 2 MB
+            client.set(f"key:{number}", os.urandom(4000))
         client.bgrewriteaof()
         until(lambda: not client.info("persistence")["aof_rewrite_in_progress"])
         server.kill()
-        server._arguments += ("--key-load-delay", "10000")
+        server._arguments += ("--key-load-delay", "1000")
         server.start()
         with pytest.raises(BackendError, match="is still loading its data"):
-            open_filter(server.url, key)
+            open_filter(server.url, key, timeout=8)
 
 
 @pytest.mark.parametrize("kind", ["string", "set", "list", "hash"])

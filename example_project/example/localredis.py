@@ -115,7 +115,11 @@ class LocalRedis:
         return self._process.pid
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self._folder.cleanup()
+            raise
         return self
 
     def __exit__(self, *exc_info: object) -> None:
