@@ -13,7 +13,7 @@ help:
 	@echo "make test    lint, types and the whole test suite, on the newest Scrapy and the oldest"
 	@echo "make demo    crawl a site, stop half way, resume, and count what was fetched"
 	@echo "make demo-distributed    crawl it by three workers on one Redis, and kill one of them"
-	@echo "make docs    write the tables of README.md anew"
+	@echo "make docs    write the tables of README.md and docs anew"
 	@echo "make clean   remove what the others made"
 
 test: lint types tests floor

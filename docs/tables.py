@@ -1,6 +1,6 @@
-"""The tables of README.md, made from the code that they describe.
+"""The tables of README.md and of docs, made from the code that they describe.
 
-``python docs/tables.py`` says whether the README has them as they are now, ``--write`` puts them
+``python docs/tables.py`` says whether the files have them as they are now, ``--write`` puts them
 there. Each stands between ``<!-- table: NAME -->`` and ``<!-- end -->``.
 """
 
@@ -13,12 +13,17 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from scrapy_bloom import settings, stats
+from scrapy_bloom.canonical.steps import STEPS
+from scrapy_bloom.canonical.tracking import TRACKING_PARAMS
 from scrapy_bloom.filters.chain import SliceSpec, hashes_for, next_slice
 from scrapy_bloom.filters.local import FilterState, Slice, expected_lost
 from scrapy_bloom.sizing import BLOCK_BYTES
 from scrapy_bloom.values import DEFAULT_CAPACITY, write_size
 
-README = Path(__file__).parent.parent / "README.md"
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+from pairs import PAIRS
+
+ROOT = Path(__file__).parent.parent
 SCRAPY_SET_BYTES = 86.6  # of one 20-byte fingerprint in a set, as benchmarks/memory.py measures
 
 
@@ -86,29 +91,62 @@ def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-TABLES = {"settings": settings_table, "stats": stats_table, "sizing": sizing_table}
+def steps_table() -> str:
+    """Return every step with an example."""
+    rows = [
+        (f"`{step.name}`", step.tier, step.doc, f"{code(before)} → {code(after)}")
+        for step in STEPS
+        for before, after in step.examples[:1]
+    ]
+    return markdown(("step", "tier", "what it does", "example"), rows)
 
 
-def filled(text: str) -> str:
-    """Return the README with its tables as they should be."""
-    for name, table in TABLES.items():
+def tracking_list() -> str:
+    """Return the names of tracking parameters."""
+    return ", ".join(f"`{name}`" for name in TRACKING_PARAMS)
+
+
+def pairs_table() -> str:
+    """Return every pair of spellings with what makes them one page."""
+    rows = [(code(pair.one), code(pair.other), pair.by, pair.why) for pair in PAIRS]
+    return markdown(("one", "other", "one page by", "what differs"), rows)
+
+
+def code(url: str) -> str:
+    """Return a URL as it is written in code."""
+    for char, shown in (("\n", "\\n"), ("\t", "\\t")):
+        url = url.replace(char, shown)
+    return f"`{url}`"
+
+
+TABLES = {
+    "README.md": {"settings": settings_table, "stats": stats_table, "sizing": sizing_table},
+    "docs/canonical.md": {"steps": steps_table, "tracking": tracking_list, "pairs": pairs_table},
+}
+
+
+def filled(file: str, text: str) -> str:
+    """Return the text of a file with its tables as they should be."""
+    for name, table in TABLES[file].items():
         place = re.compile(rf"(<!-- table: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
         text, found = place.subn(lambda m, table=table: f"{m[1]}\n{table()}\n\n{m[2]}", text)
         if found != 1:
-            sys.exit(f"README.md has {found} places for the table {name!r}, and needs one.")
+            sys.exit(f"{file} has {found} places for the table {name!r}, and needs one.")
     return text
 
 
 def main() -> None:
     """Check or write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="put the tables into README.md")
+    parser.add_argument("--write", action="store_true", help="put the tables into the files")
     arguments = parser.parse_args()
-    text = README.read_text(encoding="utf-8")
-    if arguments.write:
-        README.write_text(filled(text), encoding="utf-8")
-    elif filled(text) != text:
-        sys.exit("The tables in README.md are out of date: run `make docs`.")
+    for file in TABLES:
+        path = ROOT / file
+        text = path.read_text(encoding="utf-8")
+        if arguments.write:
+            path.write_text(filled(file, text), encoding="utf-8")
+        elif filled(file, text) != text:
+            sys.exit(f"The tables in {file} are out of date: run `make docs`.")
 
 
 if __name__ == "__main__":

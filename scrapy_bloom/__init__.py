@@ -9,6 +9,7 @@ from scrapy_bloom._version import __version__
 
 if TYPE_CHECKING:
     from scrapy_bloom.addon import Addon
+    from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
     from scrapy_bloom.dupefilter import BloomDupeFilter
     from scrapy_bloom.errors import (
         BackendError,
@@ -29,6 +30,7 @@ __all__ = [
     "BackendError",
     "BloomDupeFilter",
     "BloomError",
+    "CanonicalFingerprinter",
     "FilterInfo",
     "FilterLostError",
     "JobInUseError",
@@ -46,6 +48,7 @@ _ROOMS = {
     "BackendError": "errors",
     "BloomDupeFilter": "dupefilter",
     "BloomError": "errors",
+    "CanonicalFingerprinter": "canonical.fingerprint",
     "FilterInfo": "filters.base",
     "FilterLostError": "errors",
     "JobInUseError": "errors",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_bloom.errors import SettingError, UncleanStopError
 from scrapy_bloom.filters.base import Filter
@@ -49,6 +50,7 @@ class Opened:
         restored_from: where they came from; empty if there were none.
         unclean: whether the last run was killed.
         numbers: returns counts of the backend by name, for the stats.
+        filled_with: what its fingerprints were made with, as in the identity; empty if unknown.
     """
 
     filter: Filter
@@ -57,6 +59,7 @@ class Opened:
     restored_from: str = ""
     unclean: bool = False
     numbers: Callable[[], Mapping[str, float]] = dict
+    filled_with: Mapping[str, Any] = field(default_factory=dict)
 
 
 def open_local(settings: Settings, crawl: Crawl) -> Opened:
@@ -76,7 +79,14 @@ def open_local(settings: Settings, crawl: Crawl) -> Opened:
         on_unclean=settings.on_unclean,
     )
     place = f"in memory, kept in {crawl.job_dir}"
-    return Opened(job, place, job.restored, job.restored_from, job.unclean)
+    return Opened(
+        job,
+        place,
+        job.restored,
+        job.restored_from,
+        unclean=job.unclean,
+        filled_with=job.filled_with,
+    )
 
 
 def open_redis(settings: Settings, crawl: Crawl) -> Opened:
@@ -101,6 +111,7 @@ def open_redis(settings: Settings, crawl: Crawl) -> Opened:
         error_rate=settings.error_rate,
         digests=crawl.digests,
         fingerprinter=crawl.identity.fingerprinter,
+        canonical=json.dumps(crawl.identity.canonical, sort_keys=True),
         options=replace(
             settings.redis, key=key, keep=crawl.shared_queue or crawl.job_dir is not None
         ),
@@ -109,7 +120,15 @@ def open_redis(settings: Settings, crawl: Crawl) -> Opened:
     unclean = False
     if shared.restored and not crawl.shared_queue:
         unclean = _outlived(shared, place, crawl, settings.on_unclean)
-    return Opened(shared, place, shared.restored, "Redis", unclean, shared.numbers)
+    return Opened(
+        shared,
+        place,
+        shared.restored,
+        "Redis",
+        unclean,
+        shared.numbers,
+        json.loads(shared.canonical) if shared.restored else {},
+    )
 
 
 def _outlived(shared: RedisFilter, place: str, crawl: Crawl, on_unclean: OnUnclean) -> bool:

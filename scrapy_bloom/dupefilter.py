@@ -11,7 +11,7 @@ from scrapy import signals
 from scrapy.exceptions import CloseSpider
 from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.job import job_dir
-from scrapy.utils.request import RequestFingerprinter, referer_str
+from scrapy.utils.request import referer_str
 
 from scrapy_bloom import stats as keys
 from scrapy_bloom.backends import Crawl, Opened, choose
@@ -21,12 +21,15 @@ from scrapy_bloom.job.snapshot import Identity
 from scrapy_bloom.redirects import follows_itself, step_fingerprint
 from scrapy_bloom.scrapy_redis import spare_queue
 from scrapy_bloom.settings import Settings
+from scrapy_bloom.spelling import Spelling
 from scrapy_bloom.values import write_size
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
     from typing_extensions import Self
+
+    from scrapy_bloom.canonical.fingerprint import Change
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +50,10 @@ class BloomDupeFilter:
         self._filter: Filter | None = None
         self._unusable = ""  # why, once it is
         self._emptied = False
+        self._given_up = False
         self._shared_queue = False
-        self._fingerprint: Callable[[Request], bytes]
+        self._spelling: Spelling
+        self._resolve: Callable[[Request], tuple[bytes, Change | None]]
         self._add: Callable[[bytes], bool]
         self._logged_duplicate = False
         self._logged_error = False
@@ -89,13 +94,15 @@ class BloomDupeFilter:
         try:
             if self._filter is None:
                 self._open()
-            fingerprint = self._fingerprint(request)
+            fingerprint, change = self._resolve(request)
             if not self._add(fingerprint):
                 verdict = keys.NEW
             elif "redirect_urls" in request.meta and self._is_next_step(request, fingerprint):
                 verdict = keys.REDIRECT_EXEMPT
             else:
                 verdict = keys.SEEN
+            if change or verdict is keys.SEEN:
+                self._spelling.note(request, fingerprint, change, seen=verdict is keys.SEEN)
         except (BackendError, FilterLostError) as error:
             verdict = keys.ERRORS
             self._give_up(error)
@@ -109,6 +116,7 @@ class BloomDupeFilter:
         """Store what is to be stored and write the last stats. Never raises a BloomError."""
         if self._filter is not None:
             self._describe(self._filter)
+            self._spelling.close()
             self._stats.set_value(keys.NOT_STORED, 0)
             try:
                 self._filter.close()
@@ -162,9 +170,9 @@ class BloomDupeFilter:
 
     def _is_next_step(self, request: Request, fingerprint: bytes) -> bool:
         """Return whether the request only goes on with the chain of redirects that it is in."""
-        return follows_itself(request, fingerprint, self._fingerprint) and not self._add(
-            step_fingerprint(request, fingerprint)
-        )
+        return follows_itself(
+            request, fingerprint, self._spelling.fingerprinter.fingerprint
+        ) and not self._add(step_fingerprint(request, fingerprint))
 
     def _log_error(self, request: Request, error: Exception) -> None:
         if self._logged_error:
@@ -189,9 +197,9 @@ class BloomDupeFilter:
 
     def _give_up(self, error: BloomError) -> None:
         """Close the spider, once: a request that is raised at would be lost."""
-        if self._logged_error:
+        if self._given_up:
             return
-        self._logged_error = True
+        self._given_up = self._logged_error = True
         self._say(error)
         engine = self._crawler.engine
         if engine is None:
@@ -221,22 +229,25 @@ class BloomDupeFilter:
         self._unusable = "The filter could not be opened."
         crawler = self._crawler
         settings = Settings.read(crawler.settings)
-        fingerprinter = crawler.request_fingerprinter
-        self._fingerprint = fingerprinter.fingerprint
         folder = job_dir(crawler.settings)
-        maker = type(fingerprinter)
+        place = Path(folder) if folder else None
+        spelling = Spelling(crawler, settings.canonical, place)
+        maker = spelling.fingerprinter
+        spider = crawler.spider or crawler.spidercls  # the class may have no name of its own
         crawl = Crawl(
-            Identity(crawler.spidercls.name, f"{maker.__module__}.{maker.__qualname__}"),
-            digests=maker is RequestFingerprinter,
-            job_dir=Path(folder) if folder else None,
+            Identity(spider.name, maker.wrapped, spelling.record),
+            digests=maker.digests,
+            job_dir=place,
             shared_queue=self._shared_queue,
         )
         opened = choose(settings, crawl)(settings, crawl)
+        self._spelling, self._resolve = spelling, maker.resolve
         self._filter = opened.filter
         self._tally.numbers = opened.numbers
         self._add = opened.filter.add
         self._unusable = ""
         self._report(opened)
+        spelling.tell(opened.filled_with)
         return opened.filter
 
     def _report(self, opened: Opened) -> None:

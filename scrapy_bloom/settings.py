@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, Final, Generic, TypeVar
 
+from scrapy_bloom.canonical.rules import (
+    DEFAULT_LEVEL,
+    Rule,
+    Rules,
+    read_level,
+    read_names,
+    read_rules,
+)
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.job.directory import OnUnclean
 from scrapy_bloom.redis.options import MAX_SHARDS, RedisOptions
@@ -36,7 +46,7 @@ class Setting(Generic[T]):
     """
 
     name: str
-    default: str | float
+    default: object
     read: Callable[[str, object], T]
     meaning: str
 
@@ -99,6 +109,15 @@ BACKEND: Final = Setting(
     "Where the filter is: `local`, in this process and its job directory, or `redis`, shared by all"
     " workers. `auto` is `redis` with `BLOOM_REDIS_URL` or scrapy-redis's scheduler, else `local`.",
 )
+
+
+def _read_rules(name: str, value: object) -> dict[str, Rule]:
+    if isinstance(value, str):  # from the command line
+        with suppress(ValueError):
+            value = json.loads(value)
+    return read_rules(name, value)
+
+
 CAPACITY: Final = Setting(
     "BLOOM_CAPACITY",
     DEFAULT_CAPACITY,
@@ -118,7 +137,8 @@ ON_UNCLEAN: Final = Setting(
     OnUnclean.ROLLBACK.value,
     _read_on_unclean,
     "What to do when the last run in the job directory was killed: `rollback` to its last clean"
-    " stop, `reset` to an empty filter, or `fail`: do not start.",
+    " stop, `reset` to an empty filter (also if `requests.queue` was deleted since), or `fail`: do"
+    " not start.",
 )
 REDIS_URL: Final = Setting(
     "BLOOM_REDIS_URL",
@@ -167,6 +187,35 @@ ON_BACKEND_ERROR: Final = Setting(
     " later; `wait` for it, then `allow`; or `close` the spider.",
 )
 
+CANONICAL: Final = Setting(
+    "BLOOM_CANONICAL",
+    DEFAULT_LEVEL,
+    read_level,
+    "Which spellings of a URL are one page: `scrapy` those that are for Scrapy, `safe` also those"
+    " that the URL standards call the same, `usual` also a dot after the host and tracking"
+    " parameters.",
+)
+DROP_PARAMS: Final = Setting(
+    "BLOOM_CANONICAL_DROP_PARAMS",
+    (),
+    read_names,
+    "Parameters that make no difference, at any level: names, or beginnings of names followed by"
+    ' `*`: `["sid", "track_*"]`.',
+)
+KEEP_PARAMS: Final = Setting(
+    "BLOOM_CANONICAL_KEEP_PARAMS",
+    (),
+    read_names,
+    "Parameters that always make a difference, though they are on the tracking list or another.",
+)
+RULES: Final = Setting(
+    "BLOOM_CANONICAL_RULES",
+    {},
+    _read_rules,
+    "More rules, for a domain and its subdomains or, under `*`, for all: a dict from domain to a"
+    " dict with any of `level`, `steps`, `drop`, `keep`, `keep_only`.",
+)
+
 ALL: Final[tuple[Setting[Any], ...]] = (
     CAPACITY,
     ERROR_RATE,
@@ -179,6 +228,10 @@ ALL: Final[tuple[Setting[Any], ...]] = (
     REDIS_TIMEOUT,
     REDIS_WAIT,
     ON_BACKEND_ERROR,
+    CANONICAL,
+    DROP_PARAMS,
+    KEEP_PARAMS,
+    RULES,
 )
 
 _SCRAPY_REDIS: Final = {
@@ -201,6 +254,7 @@ class Settings:
         redis_url: ours; empty if there is none.
         redis_params: scrapy-redis's, as arguments for a client.
         redis: how Redis is used; `key` has the spider's name still to be put in.
+        canonical: which URLs are one page.
     """
 
     capacity: int
@@ -210,6 +264,7 @@ class Settings:
     redis_url: str = field(repr=False)
     redis_params: Mapping[str, Any] = field(repr=False)
     redis: RedisOptions
+    canonical: Rules
 
     @classmethod
     def read(cls, settings: Mapping[str, Any]) -> Settings:
@@ -232,6 +287,12 @@ class Settings:
                 timeout=REDIS_TIMEOUT.of(settings),
                 wait=REDIS_WAIT.of(settings),
                 on_error=ON_BACKEND_ERROR.of(settings),
+            ),
+            canonical=Rules.of(
+                CANONICAL.of(settings),
+                DROP_PARAMS.of(settings),
+                KEEP_PARAMS.of(settings),
+                RULES.of(settings),
             ),
         )
 

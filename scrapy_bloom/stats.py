@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ ERRORS: Final = "bloom/errors"
 RESTORED: Final = "bloom/restored"
 UNCLEAN_STOP: Final = "bloom/unclean_stop"
 NOT_STORED: Final = "bloom/not_stored"
+
+MERGED: Final = "bloom/canonical/merged"
+STEP: Final = "bloom/canonical/{step}"
 
 _FROM_INFO: Final = {
     "bloom/items": "items",
@@ -49,6 +53,8 @@ MEANINGS: Final = {
     RESTORED: "fingerprints known from earlier runs at the start",
     UNCLEAN_STOP: "1 if the run before this one was killed",
     NOT_STORED: "1 if the filter could not be stored at the end",
+    STEP: "requests whose URL this step of the canonical form changed; see docs/canonical.md",
+    MERGED: "of those seen, the ones that are so only because of a step",
     "bloom/items": "fingerprints in the filter, of this run and earlier ones",
     "bloom/slices": "slices that the filter has grown to",
     "bloom/bytes": "memory that the filter takes",
@@ -103,6 +109,12 @@ class Tally:
         for key, name in _FROM_BACKEND.items():
             if name in numbers:
                 self._stats.set_value(key, numbers[name])
+
+
+def count_steps(stats: StatsCollector, steps: Iterable[str]) -> None:
+    """Count a request for each step that changed its URL."""
+    for step in steps:
+        stats.inc_value(STEP.format(step=step))
 
 
 def write_info(stats: StatsCollector, info: FilterInfo) -> None:

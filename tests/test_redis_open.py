@@ -256,6 +256,16 @@ def test_another_capacity_is_taken_as_it_is(server, key):
         seen.close()
 
 
+def test_other_rules_of_spelling_are_told_to_who_asks(server, key):
+    options = RedisOptions(key=key)
+    one = RedisFilter(Target(server.url), canonical='{"level": "safe"}', options=options)
+    two = RedisFilter(Target(server.url), canonical='{"level": "usual"}', options=options)
+    assert one.canonical == two.canonical == '{"level": "safe"}'
+    assert [one.add(b"x"), two.add(b"x")] == [False, True]
+    for seen in (one, two):
+        seen.close()
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [

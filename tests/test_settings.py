@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from scrapy_bloom import settings, stats
+from scrapy_bloom.canonical.rules import Rule, Rules
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.job.directory import OnUnclean
 from scrapy_bloom.redis.options import RedisOptions
@@ -27,14 +28,8 @@ def test_the_defaults_need_nothing():
         redis_url="",
         redis_params={},
         redis=RedisOptions(key="%(spider)s:bloom"),
+        canonical=Rules.of("safe"),
     )
-
-
-def test_what_is_written_is_read():
-    written = {"BLOOM_CAPACITY": "10M", "BLOOM_ERROR_RATE": "1e-4", "BLOOM_ON_UNCLEAN": "Reset"}
-    read = Settings.read(written)
-    assert (read.capacity, read.error_rate) == (10_000_000, 1e-4)
-    assert read.on_unclean is OnUnclean.RESET
 
 
 def test_redis_is_used_as_written():
@@ -60,6 +55,22 @@ def test_the_server_of_scrapy_redis_is_taken_over():
     assert "s3cr3t" not in repr(read)
 
 
+def test_what_is_written_is_read():
+    written = {
+        "BLOOM_CAPACITY": "10M",
+        "BLOOM_ERROR_RATE": "1e-4",
+        "BLOOM_ON_UNCLEAN": "Reset",
+        "BLOOM_CANONICAL": "usual",
+        "BLOOM_CANONICAL_DROP_PARAMS": "sid, x_*",
+        "BLOOM_CANONICAL_KEEP_PARAMS": ["utm_id"],
+        "BLOOM_CANONICAL_RULES": '{"a.example": {"steps": ["www"]}}',
+    }
+    rules = Rules.of("usual", ("sid", "x_*"), ("utm_id",), {"a.example": Rule(steps=("www",))})
+    read = Settings.read(written)
+    assert (read.capacity, read.error_rate) == (10_000_000, 1e-4)
+    assert (read.on_unclean, read.canonical) == (OnUnclean.RESET, rules)
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -74,10 +85,14 @@ def test_the_server_of_scrapy_redis_is_taken_over():
         ("BLOOM_REDIS_TIMEOUT", 0),
         ("BLOOM_REDIS_WAIT", "long"),
         ("BLOOM_ON_BACKEND_ERROR", "ignore"),
+        ("BLOOM_CANONICAL", "unusual"),
+        ("BLOOM_CANONICAL_DROP_PARAMS", 1),
+        ("BLOOM_CANONICAL_KEEP_PARAMS", [""]),
+        ("BLOOM_CANONICAL_RULES", "www"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(name, value):
-    with pytest.raises(SettingError, match=rf"^{name} = {value!r}: give "):
+    with pytest.raises(SettingError, match=rf"^{name} = {re.escape(repr(value))}: give "):
         Settings.read({name: value})
 
 
@@ -95,7 +110,7 @@ def test_every_setting_is_in_the_list():
 
 
 def test_every_stat_has_a_meaning_and_is_named_in_one_place():
-    named = {name for text in SOURCE for name in re.findall(r'"(bloom/[a-z_/]+)"', text)}
+    named = {name for text in SOURCE for name in re.findall(r'"(bloom/[a-z_/{}]+)"', text)}
     assert named == set(stats.MEANINGS)
     for text in SOURCE:
         assert "MEANINGS" in text or not re.search(r'"bloom/', text)

@@ -10,6 +10,9 @@ ADDONS = {"scrapy_bloom.Addon": 500}
 # site has a few thousand, and a filter of their size makes the comparison in the demo a fair one.
 BLOOM_CAPACITY = 10_000
 
+# With BLOOM_CANONICAL set to "usual" links that differ only in tracking parameters are one page,
+# too. `scrapy bloom canon URL URL` shows what that means for two links.
+
 # Be a good guest on a real site.
 ROBOTSTXT_OBEY = True
 DOWNLOAD_DELAY = 0.5

@@ -11,10 +11,11 @@ import json
 import logging
 import os
 import socket
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from filelock import FileLock, Timeout
 
@@ -90,6 +91,8 @@ class JobFilter(LocalFilter):
         restored: how many fingerprints it started with.
         restored_from: name of the file that they came from, empty if there was none.
         unclean: whether the run before this one was killed.
+        filled_with: what the restored fingerprints were made with, as in its `identity`; empty if
+            there are none of ours.
     """
 
     __slots__ = (
@@ -98,6 +101,7 @@ class JobFilter(LocalFilter):
         "_identity",
         "_lock",
         "_pid",
+        "filled_with",
         "restored",
         "restored_from",
         "unclean",
@@ -180,9 +184,11 @@ class JobFilter(LocalFilter):
 
     def _restore(self, past: Past) -> None:
         self.restored_from = ""
+        self.filled_with: Mapping[str, Any] = {}
         if past.snapshot:
             self._load(past.snapshot.state)
             self.restored_from = SNAPSHOT
+            self.filled_with = past.snapshot.identity.canonical
         elif past.take_seen:
             for fingerprint in seen_file.read_seen_file(self._folder):
                 self.add(fingerprint)

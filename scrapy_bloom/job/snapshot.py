@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from struct import Struct
 from typing import Any, BinaryIO, Final
@@ -48,10 +48,13 @@ class Identity:
     Attributes:
         spider: name of the spider.
         fingerprinter: import path of the class that makes the fingerprints.
+        canonical: the rules that URLs were spelled by, and whose libraries'. They may change: some
+            pages are then fetched again.
     """
 
     spider: str
     fingerprinter: str
+    canonical: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

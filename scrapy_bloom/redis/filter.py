@@ -49,6 +49,7 @@ class RedisFilter:
         to below 1.
     :param digests: as for :class:`LocalFilter`.
     :param fingerprinter: what makes the fingerprints; all workers of a filter need the same.
+    :param canonical: by which rules URLs were spelled, as JSON; kept for whoever asks.
     :param options: see :class:`RedisOptions`; None for its defaults.
     :raises SettingError: if a value is outside its range.
     :raises BackendError: if the server cannot be used. The policy ``wait`` waits for it first.
@@ -58,6 +59,7 @@ class RedisFilter:
     Attributes:
         traffic: what went over the wire so far.
         restored: how many fingerprints it held when this worker came.
+        canonical: by which rules the URLs were spelled of those who made the filter.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class RedisFilter:
         error_rate: float = DEFAULT_ERROR_RATE,
         digests: bool = True,
         fingerprinter: str = "",
+        canonical: str = "{}",
         options: RedisOptions | None = None,
     ) -> None:
         options = options or RedisOptions()
@@ -85,6 +88,7 @@ class RedisFilter:
                 fingerprinter,
                 number,
                 options.shards,
+                canonical,
             )
             for number in range(options.shards)
         ]
@@ -92,6 +96,8 @@ class RedisFilter:
         self._client, self._shards = _patiently(
             options, lambda: _enter(target, plans, options, self.traffic, self._alarm)
         )
+        first = self._shards[0].header
+        self.canonical = first.plan.canonical if first else canonical
         self.restored = sum(shard.header.items for shard in self._shards if shard.header)
         warn_of_eviction(self._client, self._server)
         self._keeper = self._keep_registered()

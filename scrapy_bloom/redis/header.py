@@ -15,6 +15,7 @@ The header is a hash. These fields are set once, and ``signature`` is their SHA-
 ``shard``          number of this shard
 ``shards``         how many there are
 ``fingerprinter``  what made the fingerprints
+``canonical``      by which rules URLs were spelled, as JSON
 =================  ==========================================================================
 
 These change: ``slices`` (capacity:error rate:blocks of each, oldest first), ``filled`` (items in
@@ -53,6 +54,7 @@ class Plan:
         fingerprinter: what makes the fingerprints.
         shard: its number.
         shards: how many there are.
+        canonical: by which rules URLs were spelled, as JSON. Workers may differ in it.
     """
 
     capacity: int
@@ -61,6 +63,7 @@ class Plan:
     fingerprinter: str
     shard: int = 0
     shards: int = 1
+    canonical: str = "{}"
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,7 @@ def new_fields(plan: Plan, rebuilt_of: str) -> dict[str, bytes]:
         "shard": str(plan.shard).encode(),
         "shards": str(plan.shards).encode(),
         "fingerprinter": plan.fingerprinter.encode(),
+        "canonical": plan.canonical.encode(),
     }
     return {
         **constant,
@@ -183,6 +187,7 @@ def _parse(fields: Mapping[bytes, bytes]) -> Header:
             fingerprinter=text["fingerprinter"],
             shard=int(text["shard"]),
             shards=int(text["shards"]),
+            canonical=text["canonical"],
         ),
         epoch=text["epoch"],
         rebuilt_of=text["rebuilt_of"],
@@ -262,4 +267,5 @@ _CONSTANT: Final = (
     "shard",
     "shards",
     "fingerprinter",
+    "canonical",
 )

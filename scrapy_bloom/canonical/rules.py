@@ -1,0 +1,180 @@
+"""Levels and rules: what the settings may ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Final
+
+from w3lib.url import canonicalize_url
+
+from scrapy_bloom.canonical.steps import STEPS, Tier
+from scrapy_bloom.errors import SettingError
+
+LEVELS: Final[dict[str, frozenset[Tier]]] = {
+    "scrapy": frozenset(),
+    "safe": frozenset({"safe"}),
+    "usual": frozenset({"safe", "usual"}),
+}
+"""The levels and the tiers of steps that each takes."""
+
+DEFAULT_LEVEL: Final = "safe"
+OPT_IN: Final = tuple(step.name for step in STEPS if step.tier == "opt-in")
+EVERYWHERE: Final = "*"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What is asked for everywhere, or for one domain and its subdomains.
+
+    Attributes:
+        level: one of :data:`LEVELS`; None for that of the wider rule.
+        steps: names of opt-in steps.
+        drop: parameters to drop: names, or beginnings of names followed by ``*``.
+        keep: parameters that no step drops, in the same way.
+        keep_only: if given, the only parameters to keep.
+    """
+
+    level: str | None = None
+    steps: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+    keep_only: tuple[str, ...] | None = None
+
+    def plus(self, narrower: Rule) -> Rule:
+        """Return this rule with the one of a domain within added to it."""
+        return Rule(
+            level=narrower.level or self.level,
+            steps=self.steps + narrower.steps,
+            drop=self.drop + narrower.drop,
+            keep=self.keep + narrower.keep,
+            keep_only=self.keep_only if narrower.keep_only is None else narrower.keep_only,
+        )
+
+
+_KEYS: Final = tuple(part.name for part in fields(Rule))
+
+
+@dataclass(frozen=True)
+class Rules:
+    """All that the settings say of canonical URLs.
+
+    Attributes:
+        general: what holds everywhere; its level is always given.
+        domains: what is added for a domain and its subdomains.
+    """
+
+    general: Rule
+    domains: Mapping[str, Rule] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        level: str,
+        drop: tuple[str, ...] = (),
+        keep: tuple[str, ...] = (),
+        domains: Mapping[str, Rule] | None = None,
+    ) -> Rules:
+        """Put together what :func:`read_level`, :func:`read_names` and :func:`read_rules` read."""
+        narrower = dict(domains or {})
+        everywhere = narrower.pop(EVERYWHERE, Rule())
+        return cls(Rule(level=level, drop=drop, keep=keep).plus(everywhere), narrower)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the rules as they are recorded beside a filter, without what is not given."""
+        ordered = sorted(self.domains.items())
+        return {EVERYWHERE: _given(self.general)} | {name: _given(rule) for name, rule in ordered}
+
+
+def _given(rule: Rule) -> dict[str, Any]:
+    return {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in asdict(rule).items()
+        if value not in (None, ())
+    }
+
+
+def read_level(name: str, value: object) -> str:
+    """Return `value` as a level.
+
+    :param name: what to call it in an error.
+    :raises SettingError: if there is no such level.
+    """
+    if isinstance(value, str) and value in LEVELS:
+        return value
+    raise SettingError(f"{name} = {value!r}: give one of {_listed(LEVELS)}.")
+
+
+def read_names(name: str, value: object) -> tuple[str, ...]:
+    """Return `value` as names of parameters.
+
+    :param name: what to call it in an error.
+    :param value: a list of names, or text with commas between them.
+    :raises SettingError: if it is neither.
+    """
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    if isinstance(value, (list, tuple, set, frozenset)):
+        names = tuple(sorted(value) if isinstance(value, (set, frozenset)) else value)
+        if all(isinstance(part, str) and part.strip("*") for part in names):
+            return names
+    raise SettingError(
+        f"{name} = {value!r}: give a list of parameter names, each whole or, followed by '*', as"
+        f" the beginning of names: ['sid', 'utm_*']."
+    )
+
+
+def read_rules(name: str, value: object) -> dict[str, Rule]:
+    """Return `value` as rules by domain, spelled as in canonical URLs.
+
+    :param name: what to call it in an error.
+    :param value: a dict from domain, or ``*`` for all, to a dict with any of ``level``, ``steps``,
+        ``drop``, ``keep`` and ``keep_only``.
+    :raises SettingError: naming the domain and key that is wrong, and what it may be.
+    """
+    if not isinstance(value, Mapping):
+        raise SettingError(
+            f"{name} = {value!r}: give a dict from domain to rule, such as"
+            f" {{'example.com': {{'steps': ['trailing_slash']}}}}."
+        )
+    return {
+        _read_domain(name, domain): _read_rule(f"{name}[{domain!r}]", rule)
+        for domain, rule in value.items()
+    }
+
+
+def _read_rule(name: str, rule: object) -> Rule:
+    if not isinstance(rule, Mapping):
+        raise SettingError(f"{name} = {rule!r}: give a dict with any of {_listed(_KEYS)}.")
+    for key in rule:
+        if key not in _KEYS:
+            raise SettingError(f"{name} has {key!r}: give any of {_listed(_KEYS)}.")
+    given = {key: value for key, value in rule.items() if value is not None}
+    read: dict[str, Any] = {
+        key: read_level(f"{name}['level']", value)
+        if key == "level"
+        else read_names(f"{name}[{key!r}]", value)
+        for key, value in given.items()
+    }
+    for step in read.get("steps", ()):
+        if step not in OPT_IN:
+            raise SettingError(f"{name}['steps'] has {step!r}: give any of {_listed(OPT_IN)}.")
+    return Rule(**read)
+
+
+def _read_domain(name: str, domain: object) -> str:
+    if domain == EVERYWHERE:
+        return EVERYWHERE
+    if isinstance(domain, str) and domain.strip(".") and not set(domain) & set("/:@?#* "):
+        try:
+            return canonicalize_url(f"http://{domain.strip('.')}/")[len("http://") : -1]
+        except ValueError:
+            pass
+    raise SettingError(
+        f"{name} has the domain {domain!r}: give a host name such as 'example.com', without scheme,"
+        f" port or path, or {EVERYWHERE!r} for all."
+    )
+
+
+def _listed(names: Collection[str]) -> str:
+    return ", ".join(map(repr, names))

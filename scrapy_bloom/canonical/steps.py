@@ -1,0 +1,356 @@
+"""The steps that make two spellings of a URL one, in the order in which they are taken.
+
+A step belongs to level ``safe`` only if RFC 3986 (section 6) or the WHATWG URL standard call both
+spellings the same *and* Scrapy fetches both. A spelling that Scrapy refuses, such as
+``http://ex%61mple.com/`` or ``http://@example.com/``, is left alone though a browser would follow
+it: its failed download would otherwise hide the page behind the good spelling.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import IPv6Address
+from socket import inet_aton, inet_ntoa
+from typing import Literal
+from urllib.parse import urljoin
+
+from scrapy_bloom.canonical.params import Names, Params
+from scrapy_bloom.canonical.parts import Parts, is_route, name_and_value
+from scrapy_bloom.canonical.tracking import TRACKING_PARAMS
+
+Tier = Literal["safe", "usual", "setting", "opt-in"]
+# What a step may change of a URL that the guard calls plain: nothing, its query, all of it.
+Reach = Literal["none", "query", "all"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One row of the table.
+
+    Attributes:
+        name: as in the settings, the stats and the output of ``scrapy bloom canon``.
+        tier: the level that takes this step, or "setting" for one that a list of parameters
+            switches on, or "opt-in".
+        doc: one line for the documentation.
+        change: returns its argument itself where there is nothing to do.
+        examples: pairs of a URL before and after.
+        reach: what it may change of a plain URL.
+    """
+
+    name: str
+    tier: Tier
+    doc: str
+    change: Callable[[Parts, Params], Parts]
+    examples: tuple[tuple[str, str], ...]
+    reach: Reach
+
+
+def default_port(parts: Parts, _: Params) -> Parts:
+    """Leave out the port that the scheme stands for (RFC 3986, 6.2.3)."""
+    return parts._replace(port="") if parts.port == parts.default_port else parts
+
+
+_NUMBER_AT_END = re.compile(r"(?:[0-9a-z-]+\.)*(?:[0-9]+|0x[0-9a-f]*)").fullmatch
+
+
+def ipv4(parts: Parts, _: Params) -> Parts:
+    """Write an IPv4 address as four decimal numbers (WHATWG, 3.5).
+
+    The system that resolves the host for Scrapy reads the number.
+    """
+    if not _NUMBER_AT_END(parts.host):
+        return parts
+    try:
+        host = inet_ntoa(inet_aton(parts.host))
+    except OSError:
+        return parts
+    return parts._replace(host=host) if host != parts.host else parts
+
+
+def ipv6(parts: Parts, _: Params) -> Parts:
+    """Write an IPv6 address as short as it goes (WHATWG, 3.5)."""
+    if not parts.host.startswith("["):
+        return parts
+    try:
+        host = f"[{IPv6Address(parts.host[1:-1]).compressed}]"
+    except ValueError:
+        return parts
+    return parts._replace(host=host) if host != parts.host else parts
+
+
+_ENCODED_DOT = re.compile("%2e", re.IGNORECASE)
+_ROOT = "http://host/"
+_DOT_SEGMENT = re.compile(r"/\.\.?(?:/|$)").search
+
+
+def dot_segments(parts: Parts, _: Params) -> Parts:
+    """Resolve ``.`` and ``..`` in the path (RFC 3986, 6.2.2.3)."""
+    path = _ENCODED_DOT.sub(".", parts.path)
+    if not _DOT_SEGMENT(path) or path.startswith("//"):  # urljoin would take it for a host
+        return parts
+    return parts._replace(path=urljoin(_ROOT, path).removeprefix(_ROOT[:-1]))
+
+
+def trailing_dot(parts: Parts, _: Params) -> Parts:
+    """Leave out the dot that ends a fully qualified host name."""
+    host = parts.host.removesuffix(".")
+    if host == parts.host or not host or host.endswith(".") or _NUMBER_AT_END(host):
+        return parts  # 127.0.0.1. and the like are refused by resolvers
+    return parts._replace(host=host)
+
+
+_TRACKING = Names.of(TRACKING_PARAMS)
+
+
+def tracking(parts: Parts, params: Params) -> Parts:
+    """Drop the parameters of the tracking list that have a value."""
+    return _without(
+        parts,
+        lambda name, value: value != "" and _TRACKING.hold(name) and not params.keep.hold(name),
+    )
+
+
+def drop(parts: Parts, params: Params) -> Parts:
+    """Drop the parameters that the settings name."""
+    return _without(parts, lambda name, _: params.drop.hold(name) and not params.keep.hold(name))
+
+
+def keep_only(parts: Parts, params: Params) -> Parts:
+    """Drop all parameters but those that the settings name."""
+    wanted = params.keep_only
+    if wanted is None:
+        return parts
+    return _without(parts, lambda name, _: not wanted.hold(name) and not params.keep.hold(name))
+
+
+_SESSION = frozenset(
+    ("phpsessid", "jsessionid", "cfid", "cftoken", "sessionid", "session_id", "oscsid", "zenid")
+)
+_SESSION_IN_PATH = re.compile(r";jsessionid=[^/;]+|/\(S\([a-z0-9]{24}\)\)", re.IGNORECASE)
+
+
+def session_ids(parts: Parts, params: Params) -> Parts:
+    """Drop the session ids of PHP, Java, ASP, ColdFusion and two shops, from query and path."""
+
+    def unwanted(name: str, value: str) -> bool:
+        known = name.lower() in _SESSION or name.startswith("ASPSESSIONID")
+        return known and value != "" and not params.keep.hold(name)
+
+    parts = _without(parts, unwanted)
+    path = _SESSION_IN_PATH.sub("", parts.path)
+    return parts._replace(path=path) if path != parts.path else parts
+
+
+def blank_params(parts: Parts, params: Params) -> Parts:
+    """Drop parameters without a value, except a query that is one bare word."""
+    if "&" not in parts.query.strip("&"):
+        return parts
+    return _without(parts, lambda name, value: value == "" and not params.keep.hold(name))
+
+
+_DOUBLE_SLASH = re.compile("(?<!:)/{2,}")
+
+
+def double_slash(parts: Parts, _: Params) -> Parts:
+    """Write several slashes in the path as one, but not those of a URL within it."""
+    path = _DOUBLE_SLASH.sub("/", parts.path)
+    return parts._replace(path=path) if path != parts.path else parts
+
+
+_INDEX = re.compile(r"(?<=/)(?:index\.(?:html?|php|aspx?|jsp)|default\.(?:html?|aspx?))$")
+
+
+def index(parts: Parts, _: Params) -> Parts:
+    """Leave out the name of a folder's index page."""
+    path = _INDEX.sub("", parts.path)
+    return parts._replace(path=path) if path != parts.path else parts
+
+
+def trailing_slash(parts: Parts, _: Params) -> Parts:
+    """Leave out the slash at the end of a path."""
+    path = parts.path
+    if not path.endswith("/") or path.endswith("//") or path == "/":
+        return parts
+    return parts._replace(path=path[:-1])
+
+
+def www(parts: Parts, _: Params) -> Parts:
+    """Leave out a leading ``www.`` of the host."""
+    host = parts.host.removeprefix("www.")
+    return parts._replace(host=host) if host != parts.host and "." in host else parts
+
+
+def http_https(parts: Parts, _: Params) -> Parts:
+    """Write http as https where no port is given."""
+    return parts._replace(scheme="https") if (parts.scheme, parts.port) == ("http", "") else parts
+
+
+def fragment_route(parts: Parts, _: Params) -> Parts:
+    """Keep a fragment that names a page of its own, as ``#!`` and ``#/`` do."""
+    if parts.route or not is_route(parts.fragment):
+        return parts
+    return parts._replace(route=True)
+
+
+def _without(parts: Parts, unwanted: Callable[[str, str], bool]) -> Parts:
+    """Return `parts` without the parameters that are `unwanted`."""
+    if not parts.query:
+        return parts
+    fields = parts.query.split("&")
+    kept = [field for field in fields if not field or not unwanted(*name_and_value(field))]
+    return parts if len(kept) == len(fields) else parts._replace(query="&".join(kept))
+
+
+_H = "http://example.com"
+
+STEPS = (
+    Step(
+        "default_port",
+        "safe",
+        "The port that the scheme stands for goes (RFC 3986, 6.2.3).",
+        default_port,
+        ((f"{_H}:80/a", f"{_H}/a"), ("https://example.com:443/", "https://example.com/")),
+        "none",
+    ),
+    Step(
+        "ipv4",
+        "safe",
+        "Numeric hosts become four decimal numbers (WHATWG).",
+        ipv4,
+        (
+            ("http://2130706433/", "http://127.0.0.1/"),
+            ("http://0x7f.1/", "http://127.0.0.1/"),
+            ("http://0177.0.0.1/", "http://127.0.0.1/"),
+        ),
+        "none",
+    ),
+    Step(
+        "ipv6",
+        "safe",
+        "IPv6 addresses are written as short as they go (WHATWG).",
+        ipv6,
+        (
+            ("http://[0:0:0:0:0:0:0:1]/", "http://[::1]/"),
+            ("http://[2001:db8:0::1]/", "http://[2001:db8::1]/"),
+        ),
+        "none",
+    ),
+    Step(
+        "dot_segments",
+        "safe",
+        "`.` and `..` in the path are resolved (RFC 3986, 6.2.2.3).",
+        dot_segments,
+        (
+            (f"{_H}/a/./b/../c", f"{_H}/a/c"),
+            (f"{_H}/a/%2e%2E/b", f"{_H}/b"),
+            (f"{_H}/a/..", f"{_H}/"),
+        ),
+        "none",
+    ),
+    Step(
+        "trailing_dot",
+        "usual",
+        "The dot at the end of a host name goes.",
+        trailing_dot,
+        (("http://example.com./a", f"{_H}/a"),),
+        "none",
+    ),
+    Step(
+        "tracking",
+        "usual",
+        "Parameters of the tracking list that have a value go.",
+        tracking,
+        (
+            (f"{_H}/a?id=1&utm_source=x", f"{_H}/a?id=1"),
+            (f"{_H}/?gclid=x", f"{_H}/"),
+            (f"{_H}/?%67clid=x&gclid=", f"{_H}/?gclid="),
+        ),
+        "query",
+    ),
+    Step(
+        "drop",
+        "setting",
+        "Parameters named in `BLOOM_CANONICAL_DROP_PARAMS` or a rule's `drop` go.",
+        drop,
+        ((f"{_H}/a?dropped=1&id=1&dropped_too", f"{_H}/a?id=1"),),
+        "query",
+    ),
+    Step(
+        "keep_only",
+        "setting",
+        "Parameters that a rule's `keep_only` does not name go.",
+        keep_only,
+        ((f"{_H}/a?id=1&other=2", f"{_H}/a?id=1"),),
+        "query",
+    ),
+    Step(
+        "session_ids",
+        "opt-in",
+        "Session ids go from query and path (`PHPSESSID`, `;jsessionid=`, `/(S(...))/` and such).",
+        session_ids,
+        (
+            (f"{_H}/a?PHPSESSID=1f&id=1", f"{_H}/a?id=1"),
+            (f"{_H}/a;jsessionid=1F?id=1", f"{_H}/a?id=1"),
+            (f"{_H}/(S(abcdefghijklmnopqrstuvwx))/a.aspx", f"{_H}/a.aspx"),
+        ),
+        "all",
+    ),
+    Step(
+        "blank_params",
+        "opt-in",
+        "Parameters without a value go, unless the query is one bare word.",
+        blank_params,
+        ((f"{_H}/a?id=1&sort=&dir", f"{_H}/a?id=1"), (f"{_H}/a?q=&sort=", f"{_H}/a")),
+        "query",
+    ),
+    Step(
+        "double_slash",
+        "opt-in",
+        "Several slashes in the path become one.",
+        double_slash,
+        ((f"{_H}//a///b", f"{_H}/a/b"), (f"{_H}//a/http://b", f"{_H}/a/http://b")),
+        "all",
+    ),
+    Step(
+        "index",
+        "opt-in",
+        "`index.html`, `index.php`, `default.aspx` and such go from the end of the path.",
+        index,
+        ((f"{_H}/a/index.html", f"{_H}/a/"), (f"{_H}/default.aspx?id=1", f"{_H}/?id=1")),
+        "all",
+    ),
+    Step(
+        "trailing_slash",
+        "opt-in",
+        "The slash at the end of the path goes.",
+        trailing_slash,
+        ((f"{_H}/a/", f"{_H}/a"), (f"{_H}/a/?b=1", f"{_H}/a?b=1")),
+        "all",
+    ),
+    Step(
+        "www",
+        "opt-in",
+        "`www.` at the beginning of the host goes.",
+        www,
+        (("http://www.example.com/", f"{_H}/"),),
+        "all",
+    ),
+    Step(
+        "http_https",
+        "opt-in",
+        "http and https are one where no port is given.",
+        http_https,
+        ((f"{_H}/a", "https://example.com/a"),),
+        "all",
+    ),
+    Step(
+        "fragment_route",
+        "opt-in",
+        "A fragment that begins with `!` or `/` names a page of its own.",
+        fragment_route,
+        ((f"{_H}/#!/a", f"{_H}/#!/a"), (f"{_H}/a#/b", f"{_H}/a#/b")),
+        "all",
+    ),
+)

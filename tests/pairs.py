@@ -1,0 +1,144 @@
+"""Pairs of spellings: which level or step takes both for one page, and which never may.
+
+The tests try each pair at each level and with each step; docs/canonical.md shows this table.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Pair(NamedTuple):
+    """Two spellings.
+
+    Attributes:
+        one: a URL.
+        other: another.
+        by: what makes them one page: ``scrapy`` (Scrapy itself, as the standards say), ``scrapy
+            alone`` (Scrapy itself, though the standards keep them apart), ``safe``, ``usual``, the
+            name of an opt-in step, or ``never``.
+        why: what differs.
+    """
+
+    one: str
+    other: str
+    by: str
+    why: str
+
+
+_E = "http://example.com"
+
+PAIRS = (
+    # What Scrapy does by itself, and the standards agree.
+    Pair("HTTP://EXAMPLE.com/a", f"{_E}/a", "scrapy", "case of scheme and host"),
+    Pair(_E, f"{_E}/", "scrapy", "no path, and /"),
+    Pair(f"{_E}:/a", f"{_E}/a", "scrapy", "empty port"),
+    Pair(f"{_E}:08080/a", f"{_E}:8080/a", "scrapy", "zeros before the port"),
+    Pair(f"{_E}/%7ea%2Db", f"{_E}/~a-b", "scrapy", "escaped unreserved characters"),
+    Pair(f"{_E}/%c3%a9", f"{_E}/%C3%A9", "scrapy", "case of escapes"),
+    Pair(f"{_E}/\xe9", f"{_E}/%C3%A9", "scrapy", "characters beyond ASCII, raw or as UTF-8"),
+    Pair(f"{_E}/a b", f"{_E}/a%20b", "scrapy", "a raw space"),
+    Pair(f"{_E}/a/./b/../c", f"{_E}/a/c", "scrapy", "dot segments"),
+    Pair(f"{_E}/a/%2E%2e/b", f"{_E}/b", "scrapy", "escaped dot segments"),
+    Pair(f"{_E}/../a", f"{_E}/a", "scrapy", "dot segments above the root"),
+    Pair(rf"{_E}\a\b", f"{_E}/a/b", "scrapy", "backslashes"),
+    Pair(f" {_E}/a\n", f"{_E}/a", "scrapy", "white space around"),
+    Pair(f"{_E}/a\n/b\t", f"{_E}/a/b", "scrapy", "tabs and line ends within"),
+    Pair("http://B\xdcCHER.example/", "http://xn--bcher-kva.example/", "scrapy", "IDN, Punycode"),
+    Pair("http://\uff45xample.com/", f"{_E}/", "scrapy", "full-width letters in the host"),
+    Pair("http://a\u3002example/", "http://a.example/", "scrapy", "ideographic full stop"),
+    Pair("http://[2001:DB8:0::1]/", "http://[2001:db8::1]/", "scrapy", "forms of IPv6"),
+    # What Scrapy does by itself, though the standards keep it apart.
+    Pair(f"{_E}/a#b", f"{_E}/a", "scrapy alone", "a fragment"),
+    Pair(f"{_E}/a?b=1&a=2", f"{_E}/a?a=2&b=1", "scrapy alone", "order of different parameters"),
+    Pair(f"{_E}/a?a=2&a=1", f"{_E}/a?a=1&a=2", "scrapy alone", "order of repeated parameters"),
+    Pair(f"{_E}/a?", f"{_E}/a", "scrapy alone", "an empty query"),
+    Pair(f"{_E}/a?b", f"{_E}/a?b=", "scrapy alone", "a parameter with and without ="),
+    Pair(f"{_E}/a?b=1&&c=2&", f"{_E}/a?b=1&c=2", "scrapy alone", "empty parameters"),
+    Pair(f"{_E}/a?b=1+2", f"{_E}/a?b=1%202", "scrapy alone", "+ and a space in a query"),
+    Pair(f"{_E}/a?b=c/d", f"{_E}/a?b=c%2Fd", "scrapy alone", "/ and %2F in a query"),
+    Pair(f"{_E}/a?b=c=d", f"{_E}/a?b=c%3Dd", "scrapy alone", "= and %3D in a value"),
+    Pair(f"{_E}/a+b", f"{_E}/a%2Bb", "scrapy alone", "+ and %2B in a path"),
+    Pair(f"{_E}/a!b", f"{_E}/a%21b", "scrapy alone", "! and %21 in a path"),
+    Pair(f"{_E}/a=b&c", f"{_E}/a%3Db%26c", "scrapy alone", "=, & and their escapes in a path"),
+    Pair(f"{_E}/a@b:c", f"{_E}/a%40b%3Ac", "scrapy alone", "@, : and their escapes in a path"),
+    Pair(f"{_E}/a;", f"{_E}/a", "scrapy alone", "an empty ; at the end of the path"),
+    # safe
+    Pair(f"{_E}:80/a", f"{_E}/a", "safe", "default port of http"),
+    Pair("https://example.com:443/a", "https://example.com/a", "safe", "default port of https"),
+    Pair(f"{_E}:00080/a", f"{_E}/a", "safe", "default port with zeros before"),
+    Pair("http://2130706433/a", "http://127.0.0.1/a", "safe", "IPv4 as one number"),
+    Pair("http://0x7F.0.0.0x1/a", "http://127.0.0.1/a", "safe", "IPv4 in hexadecimal"),
+    Pair("http://0177.0.0.01/a", "http://127.0.0.1/a", "safe", "IPv4 in octal"),
+    Pair("http://127.1/a", "http://127.0.0.1/a", "safe", "IPv4 with fewer parts"),
+    # usual
+    Pair("http://example.com./a", f"{_E}/a", "usual", "dot after the host"),
+    Pair(f"{_E}/a?utm_source=x&utm_medium=y", f"{_E}/a", "usual", "tracking parameters alone"),
+    Pair(f"{_E}/a?b=1&gclid=x", f"{_E}/a?b=1", "usual", "tracking after another parameter"),
+    Pair(f"{_E}/a?fbclid=x&b=1", f"{_E}/a?b=1&fbclid=y", "usual", "two values of tracking"),
+    Pair(f"{_E}/a?%75tm_source=x", f"{_E}/a", "usual", "escapes in the name of tracking"),
+    # opt-in steps
+    Pair(f"{_E}/a/", f"{_E}/a", "trailing_slash", "slash at the end"),
+    Pair(f"{_E}/a/?b=1", f"{_E}/a?b=1", "trailing_slash", "slash before the query"),
+    Pair(f"{_E}/a", "https://example.com/a", "http_https", "http and https"),
+    Pair("http://www.example.com/a", f"{_E}/a", "www", "www."),
+    Pair(f"{_E}/a/index.html", f"{_E}/a/", "index", "index page"),
+    Pair(f"{_E}/default.aspx?b=1", f"{_E}/?b=1", "index", "index page with a query"),
+    Pair(f"{_E}/a//b", f"{_E}/a/b", "double_slash", "two slashes in the path"),
+    Pair(f"{_E}/a;jsessionid=1F", f"{_E}/a", "session_ids", "session id of Java in the path"),
+    Pair(f"{_E}/a?PHPSESSID=1f", f"{_E}/a", "session_ids", "session id of PHP"),
+    Pair(f"{_E}/a?b=1&c=", f"{_E}/a?b=1", "blank_params", "parameter without a value"),
+    # never
+    Pair(f"{_E}/a%2Fb", f"{_E}/a/b", "never", "%2F and / in a path"),
+    Pair(f"{_E}/a%3Fb", f"{_E}/a?b", "never", "%3F and ?"),
+    Pair(f"{_E}/a%23b", f"{_E}/a#b", "never", "%23 and #"),
+    Pair(f"{_E}/a%3Bb", f"{_E}/a;b", "never", "%3B and ; in a path"),
+    Pair(f"{_E}/a%25b", f"{_E}/a%2525b", "never", "an escape of an escape"),
+    Pair(f"{_E}/a%2520b", f"{_E}/a%20b", "never", "a space escaped twice"),
+    Pair(f"{_E}/a+b", f"{_E}/a%20b", "never", "+ and a space in a path"),
+    Pair(f"{_E}/a%5Cb", f"{_E}/a/b", "never", "an escaped backslash"),
+    Pair(f"{_E}/A", f"{_E}/a", "never", "case of a path"),
+    Pair(f"{_E}/a?B=1", f"{_E}/a?b=1", "never", "case of a parameter"),
+    Pair(f"{_E}/a?b=X", f"{_E}/a?b=x", "never", "case of a value"),
+    Pair(f"{_E}/a?b=1+2", f"{_E}/a?b=1%2B2", "never", "+ and %2B in a query"),
+    Pair(f"{_E}/a?b=1%26c=2", f"{_E}/a?b=1&c=2", "never", "%26 and & in a query"),
+    Pair(f"{_E}/a?b=1;c=2", f"{_E}/a?b=1&c=2", "never", "; and & in a query"),
+    Pair(f"{_E}/a?b=1&b=1", f"{_E}/a?b=1", "never", "a parameter given twice"),
+    Pair(f"{_E}/a?a=1&a=2", f"{_E}/a?a=1", "never", "one value of two"),
+    Pair(f"{_E}/a?b=1", f"{_E}/a?b=01", "never", "zeros before a number"),
+    Pair(f"{_E}/a?page5", f"{_E}/a", "never", "a query of one bare word"),
+    Pair(f"{_E}/a?utm_source=", f"{_E}/a", "never", "tracking without a value, alone"),
+    Pair(f"{_E}/a?ref=x", f"{_E}/a", "never", "ref"),
+    Pair(f"{_E}/a?source=x", f"{_E}/a", "never", "source"),
+    Pair(f"{_E}/a?sid=x", f"{_E}/a", "never", "sid"),
+    Pair(f"{_E}/a?cid=x", f"{_E}/a", "never", "cid"),
+    Pair(f"{_E}/a?page=2", f"{_E}/a", "never", "page"),
+    Pair(f"{_E}/a?id=2", f"{_E}/a", "never", "id"),
+    Pair(f"{_E}/a?UTM_SOURCE=x", f"{_E}/a", "never", "tracking in upper case"),
+    Pair(f"{_E}/a?xutm_source=x", f"{_E}/a", "never", "a name that ends like tracking"),
+    Pair(f"{_E}/a?b=utm_source=x", f"{_E}/a?b=", "never", "tracking within a value"),
+    Pair(f"{_E}/utm_source=x", f"{_E}/", "never", "tracking in a path"),
+    Pair(f"{_E}:8080/a", f"{_E}/a", "never", "another port"),
+    Pair(f"{_E}:443/a", "https://example.com/a", "never", "http at the port of https"),
+    Pair("https://example.com:80/a", f"{_E}/a", "never", "https at the port of http"),
+    Pair("http://a.example.com/", f"{_E}/", "never", "a subdomain"),
+    Pair("http://example.org/", f"{_E}/", "never", "another domain"),
+    Pair("http://www.com/", "http://com/", "never", "www. before a single label"),
+    Pair("http://127.0.0.1/", "http://127.0.0.2/", "never", "another address"),
+    Pair("http://192.168.0.1.example/", "http://192.168.0.1/", "never", "a name like an address"),
+    Pair("http://[::1]/", "http://127.0.0.1/", "never", "IPv6 and IPv4"),
+    Pair(f"{_E}/a.", f"{_E}/a", "never", "a dot at the end of a path"),
+    Pair(f"{_E}/.a", f"{_E}/a", "never", "a dot before a name"),
+    Pair(f"{_E}/a/...", f"{_E}/a/", "never", "three dots"),
+    Pair(f"{_E}/web/http://b.example/", f"{_E}/web/http:/b.example/", "never", "a URL in a path"),
+    Pair(f"{_E}/index.htm", f"{_E}/index", "never", "an index page and a name like it"),
+    Pair(f"{_E}/my-index.html", f"{_E}/my-", "never", "a name that ends like an index page"),
+    Pair(f"{_E}/caf\xe9", f"{_E}/cafe", "never", "accents"),
+    Pair(f"{_E}/%E9", f"{_E}/%C3%A9", "never", "Latin-1 and UTF-8"),
+    # Browsers follow these, Scrapy does not: a failed download must not hide the page.
+    Pair("http://ex%61mple.com/", f"{_E}/", "never", "escapes in the host, which Scrapy refuses"),
+    Pair("http://@example.com/", f"{_E}/", "never", "an empty user, which Scrapy refuses"),
+    Pair("http://u:p@example.com/", f"{_E}/", "never", "a user, which Scrapy refuses"),
+    Pair("http:///example.com/", f"{_E}/", "never", "three slashes, which Scrapy refuses"),
+    Pair("http://127.0.0.1./", "http://127.0.0.1/", "never", "a dot after an address: no DNS name"),
+)

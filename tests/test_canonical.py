@@ -1,0 +1,381 @@
+"""Canonical fingerprints: Scrapy's bytes, and the laws that the steps keep."""
+
+import gc
+import logging
+import random
+from collections import Counter
+from urllib.parse import unquote_plus
+
+import can_ada
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+from pairs import PAIRS
+from scrapy import FormRequest, Request
+from scrapy.http import JsonRequest
+from scrapy.utils.request import RequestFingerprinter, fingerprint
+from spellings import HOSTS, NAMES, PORTS, SCHEMES, USERS, WORDS, random_request
+from w3lib.url import canonicalize_url, parse_qsl_to_bytes, parse_url
+
+from scrapy_bloom import CanonicalFingerprinter, SettingError
+from scrapy_bloom.canonical import fingerprint as room
+from scrapy_bloom.canonical import identical, plain
+from scrapy_bloom.canonical.parts import take_apart
+from scrapy_bloom.canonical.rules import LEVELS, OPT_IN
+from scrapy_bloom.canonical.tracking import TRACKING_PARAMS
+
+pytestmark = pytest.mark.scrapy
+
+AT = {level: CanonicalFingerprinter(level) for level in LEVELS}
+WITH_ALL = CanonicalFingerprinter("usual", rules={"*": {"steps": OPT_IN}})
+
+
+def parts_of(words, most):
+    """Return a strategy for up to `most` of the words, each perhaps with a character more."""
+    some = st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "S", "Z")), max_size=2)
+    word = st.tuples(st.sampled_from(words), st.just("") | some).map("".join)
+    return st.lists(word, max_size=most)
+
+
+FIELDS = st.tuples(st.sampled_from(NAMES), st.sampled_from(("", "=")), parts_of(WORDS, 2))
+URLS = st.builds(
+    lambda scheme, user, host, port, path, query, fragment: (
+        f"{scheme}://{user}{host}{port}{''.join('/' + word for word in path)}"
+        + (f"?{'&'.join(query)}" if query else "")
+        + (f"#{fragment}" if fragment else "")
+    ),
+    st.sampled_from(SCHEMES),
+    st.sampled_from(USERS),
+    st.sampled_from(HOSTS),
+    st.sampled_from(PORTS),
+    parts_of(WORDS, 4),
+    st.lists(FIELDS.map(lambda field: field[0] + field[1] + "".join(field[2])), max_size=4),
+    st.sampled_from(("", "a", "!a", "/a", "a b")),
+)
+
+
+def request_for(url, **options):
+    try:
+        request = Request(url, **options)
+    except ValueError:  # Scrapy takes no such URL
+        request = None
+    assume(request is not None)
+    return request
+
+
+def test_random_requests_have_scrapys_bytes():
+    rng = random.Random(4)
+    requests = [request for _ in range(20_000) if (request := random_request(rng))]
+    assert len(requests) > 15_000
+    assert [r for r in requests if AT["scrapy"].fingerprint(r) != fingerprint(r)] == []
+
+
+@given(
+    URLS | st.text().map("http://{}".format),
+    st.sampled_from(("GET", "POST", "x y")) | st.text(max_size=3),
+    st.binary(max_size=3) | st.text(max_size=3),
+)
+def test_a_request_has_scrapys_bytes(url, method, body):
+    request = request_for(url, method=method, body=body)
+    assert AT["scrapy"].fingerprint(request) == fingerprint(request)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        FormRequest("http://example.com/", formdata={"a": "\xe9"}),
+        JsonRequest("http://example.com/", data={"a": 1}),
+        Request("http://example.com/?b=1&a=2", headers={"Accept": "x"}, cookies={"a": "1"}),
+        Request("http://example.com/?b=1&a=2", meta={"verbatim_url": True}),
+        Request("http://example.com/a b", meta={"verbatim_url": True}),
+        Request("http://example.com:80/?b=1&a=2", meta={"verbatim_url": 0}),
+        Request("data:,a?b=1&a=2"),
+    ],
+    ids=str,
+)
+def test_any_kind_of_request_has_scrapys_bytes(request_):
+    assert AT["scrapy"].fingerprint(request_) == fingerprint(request_)
+
+
+@given(URLS | st.text().map("http://{}".format), st.sampled_from((*LEVELS, "all")))
+@example("http://[::1%25]:80/", "all")
+def test_no_request_that_scrapy_takes_makes_it_raise(url, how):
+    request = request_for(url)
+    fingerprinter = WITH_ALL if how == "all" else AT[how]
+    assert len(fingerprinter.fingerprint(request)) == 20
+
+
+@given(URLS, st.sampled_from((*LEVELS, "all")))
+def test_the_canonical_form_is_its_own(url, how):
+    fingerprinter = WITH_ALL if how == "all" else AT[how]
+    canonical = fingerprinter.canonical_url(request_for(url).url)
+    assume(canonicalize_url(canonical, keep_fragments=True) == canonical)  # w3lib's own doing
+    assert fingerprinter.canonical_url(canonical) == canonical
+    request = Request(canonical)
+    assert fingerprinter.fingerprint(request) == fingerprinter.fingerprint(Request(url))
+
+
+@given(URLS)
+def test_a_level_merges_all_that_the_level_below_it_merges(url):
+    """It is a function of the lower level's canonical form."""
+    url = request_for(url).url
+    for lower, higher in (("scrapy", "safe"), ("safe", "usual")):
+        below = AT[lower].canonical_url(url)
+        assume(canonicalize_url(below) == below)
+        assert AT[higher].canonical_url(below) == AT[higher].canonical_url(url)
+
+
+def origin(url):
+    return can_ada.parse(url).origin
+
+
+@given(URLS)
+def test_scheme_host_and_port_are_by_whatwg_what_they_were(url):
+    url = request_for(url).url
+    try:
+        before = origin(url)
+    except ValueError:  # no URL for WHATWG: the steps may not make it one
+        with pytest.raises(ValueError, match="parse"):
+            origin(AT["safe"].canonical_url(url))
+        return
+    assert origin(AT["safe"].canonical_url(url)) == before
+    usual = can_ada.parse(AT["usual"].canonical_url(url))
+    assert usual.origin == before or usual.hostname + "." == can_ada.parse(url).hostname
+
+
+def is_tracking(name, value):
+    known = any(
+        name.startswith(entry[:-1]) if entry.endswith("*") else name == entry
+        for entry in TRACKING_PARAMS
+    )
+    return known and value != b""
+
+
+@given(URLS)
+def test_the_query_is_the_original_without_what_is_dropped(url):
+    url = request_for(url).url
+
+    def params(spelled):
+        return Counter(parse_qsl_to_bytes(parse_url(spelled).query, keep_blank_values=True))
+
+    original = params(canonicalize_url(url))
+    steps_apply = take_apart(url) is not None
+    dropped = Counter(
+        {
+            (name, value): count
+            for (name, value), count in original.items()
+            if steps_apply and is_tracking(name.decode("utf-8", "replace"), value)
+        }
+    )
+    assert params(AT["safe"].canonical_url(url)) == original
+    assert params(AT["usual"].canonical_url(url)) == original - dropped
+
+
+@given(st.from_regex(plain._match.__self__, fullmatch=True))
+def test_what_the_guard_calls_plain_is_canonical_for_w3lib_and_safe(url):
+    split = plain.split(url)
+    assume(split is not None)
+    joined = plain.join(*split)
+    assert joined in {None, canonicalize_url(url)}
+    if joined:
+        assert AT["safe"].canonical_url(url) == joined
+        assert AT["safe"]._change(joined, AT["safe"]._profiles.general) is None
+
+
+@given(URLS, st.sampled_from(("usual", "drop", "keep_only")), st.lists(st.sampled_from(NAMES[1:])))
+def test_what_the_guard_leaves_no_step_changes(url, how, names):
+    names = [unquote_plus(name) for name in names if name]
+    rules = {"*": {} if how == "usual" else {how: names}}
+    fingerprinter = CanonicalFingerprinter("usual", rules=rules)
+    url = request_for(url).url
+    split = plain.split(url)
+    if split and fingerprinter._profiles.general.leaves(split[1]):
+        assert fingerprinter._change(url, fingerprinter._profiles.general) is None
+
+
+def test_pairs_that_a_level_merges_are_the_same_for_whatwg():
+    for pair in PAIRS:
+        if pair.by == "safe":
+            assert can_ada.parse(pair.one).href == can_ada.parse(pair.other).href
+
+
+@given(st.lists(st.sampled_from(("0", "1", "9", "7f", "0x7f", "0xg", "08", "256", "")), max_size=5))
+def test_numeric_hosts_are_read_as_whatwg_does(labels):
+    url = f"http://{'.'.join(labels)}/"
+    safe = AT["safe"].canonical_url(url)
+    if safe != canonicalize_url(url):
+        assert can_ada.parse(url).href == safe
+
+
+def test_the_self_check_finds_another_way_of_making_fingerprints(monkeypatch, caplog):
+    class Other(RequestFingerprinter):
+        def fingerprint(self, request):
+            return super().fingerprint(request)[::-1]
+
+    assert identical.agrees(RequestFingerprinter())
+    assert not identical.agrees(Other())
+    monkeypatch.setattr(identical, "canonicalize_url", lambda url: url)
+    room._trusted.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        fingerprinter = CanonicalFingerprinter("usual")
+    room._trusted.cache_clear()
+    assert "Scrapy's own fingerprinter is asked for each request" in caplog.text
+    request = Request("http://example.com/?b=1&a=\xe9")
+    assert fingerprinter.fingerprint(request) == fingerprint(request)
+    one, other = Request("http://example.com:80/?b=1&utm_id=1"), Request("http://example.com/?b=1")
+    assert fingerprinter.fingerprint(one) == fingerprint(other)
+
+
+class Asked:
+    """A fingerprinter that gives URLs away and remembers what it was asked."""
+
+    def __init__(self):
+        self.urls = []
+
+    def fingerprint(self, request):
+        self.urls.append(request.url)
+        return request.url.encode()
+
+
+def test_a_custom_fingerprinter_is_asked_once_for_each_request_and_its_words_are_taken():
+    asked = Asked()
+    fingerprinter = CanonicalFingerprinter("usual", wrapped=asked)
+    request = Request("http://example.com/?b=1&a=2#c")
+    assert fingerprinter.fingerprint(request) == b"http://example.com/?b=1&a=2#c"
+    assert fingerprinter.fingerprint(request) == b"http://example.com/?b=1&a=2#c"
+    assert asked.urls == ["http://example.com/?b=1&a=2#c"]
+    changed = Request("http://example.com:80/?b=1&utm_id=1&a=2#c", meta={"x": 1})
+    assert fingerprinter.fingerprint(changed) == b"http://example.com/?b=1&a=2#c"
+    assert fingerprinter.untouched(changed) == changed.url.encode()
+    del request, changed
+    gc.collect()
+    assert len(fingerprinter._kept) == 0
+
+
+def test_a_kept_fragment_is_no_matter_of_a_custom_fingerprinter():
+    rules = {"*": {"steps": ["fragment_route"]}}
+    fingerprinter = CanonicalFingerprinter(rules=rules, wrapped=Asked())
+    assert fingerprinter.resolve(Request("http://a.example/#!b")) == (b"http://a.example/#!b", None)
+
+
+def test_a_fragment_that_is_a_route_names_a_page():
+    fingerprinter = CanonicalFingerprinter(rules={"*": {"steps": ["fragment_route"]}})
+    urls = (
+        "http://a.example/",
+        "http://a.example/#!b",
+        "http://a.example/#!c",
+        "http://a.example/#/b",
+    )
+    assert len({fingerprinter.fingerprint(Request(url)) for url in urls}) == 4
+    anchor = Request("http://a.example/#b")
+    assert fingerprinter.fingerprint(anchor) == fingerprint(anchor)
+    request = Request(urls[1])
+    assert fingerprinter.fingerprint(request) == fingerprint(request, keep_fragments=True)
+
+
+@pytest.mark.parametrize(
+    ("wish", "canonical"),
+    [
+        (None, "http://example.com/"),
+        (True, "http://example.com/"),
+        (False, "http://example.com.:80/?utm_id=1"),
+        ("scrapy", "http://example.com.:80/?utm_id=1"),
+        ("safe", "http://example.com./?utm_id=1"),
+        ("usual", "http://example.com/"),
+        ("unusual", "http://example.com.:80/?utm_id=1"),
+        ([], "http://example.com.:80/?utm_id=1"),
+    ],
+)
+def test_a_request_may_choose_its_level(wish, canonical):
+    request = Request("http://example.com.:80/?utm_id=1", meta={"bloom_canonical": wish})
+    assert AT["usual"].fingerprint(request) == fingerprint(Request(canonical))
+
+
+def test_a_wish_that_is_none_is_said_once(caplog):
+    fingerprinter = CanonicalFingerprinter()
+    for _ in range(2):
+        fingerprinter.fingerprint(Request("http://a.example", meta={"bloom_canonical": "no"}))
+    assert caplog.text.count("expected False or one of") == 1
+
+
+def test_a_verbatim_request_is_left_as_it_is():
+    url = "http://example.com:80/?utm_id=1"
+    request = Request(url, meta={"verbatim_url": True})
+    assert AT["usual"].resolve(request) == (fingerprint(request), None)
+
+
+RULES = {
+    "*": {"steps": ["www"], "drop": ["everywhere"]},
+    "example.com": {"steps": ["trailing_slash"], "drop": ["sid", "x_*"], "keep": ["x_1"]},
+    "shop.Example.com.": {"level": "scrapy", "keep_only": ["id"]},
+    "b\xfccher.example": {"level": "usual", "keep": ["utm_id"]},
+}
+
+
+@pytest.mark.parametrize(
+    ("url", "canonical"),
+    [
+        ("http://www.a.example/b/?sid=1&everywhere=1", "http://a.example/b/?sid=1"),
+        ("http://www.example.com/b/?sid=1&everywhere=1", "http://example.com/b"),
+        ("http://a.example.com:80/b/?x_1=1&x_2=2", "http://a.example.com/b?x_1=1"),
+        ("http://notexample.com/b/?sid=1", "http://notexample.com/b/?sid=1"),
+        ("http://shop.example.com:80/b/?id=1&c=2&x_1=3", "http://shop.example.com:80/b?id=1&x_1=3"),
+        ("http://u:p@shop.example.com:80/?c=2", "http://u:p@shop.example.com:80/"),
+        ("http://B\xdcCHER.example/?utm_id=1&utm_x=1", "http://xn--bcher-kva.example/?utm_id=1"),
+        ("http://[::1]:80/?everywhere=1", "http://[::1]/"),
+        ("http://example.com?sid=1", "http://example.com/"),
+    ],
+)
+def test_a_domains_rule_adds_to_the_general_one(url, canonical):
+    fingerprinter = CanonicalFingerprinter(rules=RULES)
+    assert fingerprinter.canonical_url(url) == canonical
+    assert fingerprinter.fingerprint(Request(url)) == fingerprint(Request(canonical))
+
+
+def test_many_hosts_do_not_fill_the_memory():
+    fingerprinter = CanonicalFingerprinter(rules=RULES)
+    for number in range(10_000):
+        fingerprinter.fingerprint(Request(f"http://h{number}.example/"))
+    assert len(fingerprinter._profiles._by_host) < 5_000
+
+
+def test_names_of_parameters_go_by_the_settings():
+    fingerprinter = CanonicalFingerprinter(
+        "usual", drop_params=["caf\xe9", "a[]", "s_*"], keep_params=["utm_id", "s_2"]
+    )
+    url = "http://example.com/?caf%C3%A9=1&a%5B%5D=&a[]=2&s_1&s_2=&s=1&utm_id=1&utm_x=1&utm_y="
+    assert fingerprinter.canonical_url(url) == "http://example.com/?s=1&s_2=&utm_id=1&utm_y="
+
+
+@pytest.mark.parametrize("url", ["http://a.example/?a%20b=1", "http://a.example/?a+b=1"])
+def test_a_parameter_with_a_space_in_its_name_is_dropped_however_it_is_written(url):
+    assert CanonicalFingerprinter(drop_params=["a b"]).canonical_url(url) == "http://a.example/"
+    request = Request(url)
+    plain_one = fingerprint(Request("http://a.example/"))
+    assert CanonicalFingerprinter(drop_params=["a b"]).fingerprint(request) == plain_one
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"level": "unusual"}, "level = 'unusual': give one of 'scrapy', 'safe', 'usual'"),
+        ({"level": None}, "level = None"),
+        ({"drop_params": [1]}, r"drop_params = \[1\]: give a list of parameter names"),
+        ({"drop_params": ["*"]}, r"drop_params = \['\*'\]"),
+        ({"keep_params": {"a": 1}}, "keep_params = {'a': 1}"),
+        ({"rules": ["a"]}, r"rules = \['a'\]: give a dict from domain to rule"),
+        ({"rules": {"a.example": "www"}}, r"rules\['a.example'\] = 'www': give a dict"),
+        ({"rules": {"a.example": {"step": []}}}, "has 'step': give any of 'level', 'steps'"),
+        ({"rules": {"a.example": {"steps": ["wwww"]}}}, "has 'wwww': give any of 'session_ids'"),
+        ({"rules": {"a.example": {"steps": ["tracking"]}}}, "has 'tracking'"),
+        ({"rules": {"a.example": {"level": "x"}}}, r"rules\['a.example'\]\['level'\] = 'x'"),
+        ({"rules": {"a.example": {"keep_only": 1}}}, r"\['keep_only'\] = 1"),
+        ({"rules": {"http://a.example/": {}}}, "has the domain 'http://a.example/': give a host"),
+        ({"rules": {"": {}}}, "has the domain ''"),
+        ({"rules": {None: {}}}, "has the domain None"),
+        ({"rules": {"*.a.example": {}}}, r"has the domain '\*.a.example'"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_refused_with_its_name(options, error):
+    with pytest.raises(SettingError, match=error):
+        CanonicalFingerprinter(**options)

@@ -1,0 +1,333 @@
+"""Canonical fingerprints in the duplicate filter: stats, merges, header, other fingerprinters."""
+
+import json
+import logging
+import shlex
+from pathlib import Path
+
+import pytest
+from jobs import run_python
+from scrapy import Request, Spider
+from scrapy.utils.request import fingerprint
+from scrapy.utils.test import get_crawler
+
+from scrapy_bloom import BloomDupeFilter, CanonicalFingerprinter
+from scrapy_bloom.canonical import merges as merging
+from scrapy_bloom.canonical.merges import Merges
+from scrapy_bloom.errors import StateError
+from scrapy_bloom.job.merges_file import NAME, read_merges, write_merges
+
+pytestmark = pytest.mark.scrapy
+
+PORT = "http://example.com:80/a"
+PLAIN = "http://example.com/a"
+TRACKED = "http://example.com/a?utm_source=x"
+TRACKED_TOO = "http://example.com/a?utm_source=y"
+
+
+class Books(Spider):
+    name = "books"
+
+
+class Crawl:
+    """A filter as a crawl has it, between its opening and its close."""
+
+    def __init__(self, **settings):
+        self.crawler = get_crawler(Books, {f"BLOOM_{key}": v for key, v in settings.items()})
+
+    @classmethod
+    def of(cls, settings):
+        self = cls.__new__(cls)
+        self.crawler = get_crawler(Books, settings)
+        return self
+
+    def __enter__(self):
+        self.filter = BloomDupeFilter.from_crawler(self.crawler)
+        self.filter.open()
+        return self
+
+    def __exit__(self, *_):
+        self.filter.close("finished")
+
+    def seen(self, *urls, **meta):
+        return [self.filter.request_seen(Request(url, meta=meta)) for url in urls]
+
+    def stats(self):
+        stats = self.crawler.stats.get_stats()
+        prefix = "bloom/canonical/"
+        return {key.removeprefix(prefix): n for key, n in stats.items() if key.startswith(prefix)}
+
+
+def test_the_default_level_is_safe():
+    with Crawl() as crawl:
+        assert crawl.seen(PORT, PLAIN, TRACKED, "http://example.com./a") == [
+            False,
+            True,
+            False,
+            False,
+        ]
+
+
+def test_a_setting_of_each_kind_reaches_the_filter():
+    settings = {
+        "BLOOM_CANONICAL": "usual",
+        "BLOOM_CANONICAL_DROP_PARAMS": "sid,x_*",
+        "BLOOM_CANONICAL_KEEP_PARAMS": ["utm_id"],
+        "BLOOM_CANONICAL_RULES": '{"example.org": {"steps": ["www"], "level": "scrapy"}}',
+    }
+    with Crawl.of(settings) as crawl:
+        assert crawl.seen(PLAIN, f"{PLAIN}?sid=1&x_1=2", TRACKED) == [False, True, True]
+        assert crawl.seen(f"{PLAIN}?utm_id=1") == [False]
+        assert crawl.seen("http://example.org/", "http://www.example.org/") == [False, True]
+        assert crawl.seen("http://example.org/?utm_x=1") == [False]
+
+
+def test_a_request_that_opts_out_is_not_taken_for_another():
+    with Crawl() as crawl:
+        assert crawl.seen(PLAIN) == [False]
+        assert crawl.seen(PORT, PORT, bloom_canonical=False) == [False, True]
+
+
+def test_steps_and_merges_are_counted():
+    with Crawl(CANONICAL="usual") as crawl:
+        crawl.seen(PLAIN)  # itself
+        crawl.seen(TRACKED)  # a merge
+        crawl.seen(TRACKED)  # would be seen without any step
+        crawl.seen(TRACKED_TOO, PORT)  # two merges
+        crawl.seen(PLAIN)  # a repeat
+        crawl.seen("http://example.com:80/b?utm_id=1")  # new
+        crawl.seen("http://example.com/b")  # a merge, though nothing changed this one
+        crawl.seen("http://example.com/b")  # would be seen without any step
+        assert crawl.stats() == {"tracking": 4, "default_port": 2, "merged": 4}
+
+
+def test_without_a_change_nothing_is_counted_and_no_memory_taken():
+    with Crawl() as crawl:
+        crawl.seen(PLAIN, PLAIN)
+        assert crawl.stats() == {"merged": 0}
+        assert crawl.filter._spelling._merges._spellings is None
+
+
+def test_the_sample_lies_in_the_job_directory_and_goes_on_in_the_next_run(tmp_path):
+    settings = {"JOBDIR": str(tmp_path), "BLOOM_CANONICAL": "usual"}
+    with Crawl.of(settings) as crawl:
+        crawl.seen(PLAIN, TRACKED)
+    first = json.loads((tmp_path / NAME).read_text())
+    merge = {"url": TRACKED, "canonical": PLAIN, "steps": ["tracking"]}
+    assert first == {"format": "scrapy-bloom merges 1", "merged": 1, "sample": [merge]}
+    assert (tmp_path / NAME).stat().st_mode & 0o777 == 0o600
+    with Crawl.of(settings) as crawl:
+        crawl.seen(TRACKED_TOO)
+    second = json.loads((tmp_path / NAME).read_text())
+    assert second["merged"] == 2
+    assert [merge["url"] for merge in second["sample"]] == [TRACKED, TRACKED_TOO]
+
+
+def test_without_a_merge_there_is_no_sample(tmp_path):
+    with Crawl.of({"JOBDIR": str(tmp_path)}) as crawl:
+        crawl.seen(PLAIN)
+    assert not (tmp_path / NAME).exists()
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"format": "scrapy-bloom merges 2"}', '{"sample": 1', '"a"']
+)
+def test_a_sample_that_is_not_ours_is_refused_and_left(tmp_path, content):
+    (tmp_path / NAME).write_text(content)
+    with pytest.raises(StateError, match="found no sample of merged URLs"):
+        read_merges(tmp_path, Merges(fingerprint))
+    assert (tmp_path / NAME).read_text() == content
+
+
+def test_a_sample_that_cannot_be_stored_is_said_and_the_filter_is_stored(tmp_path, caplog):
+    settings = {"JOBDIR": str(tmp_path)}
+    with Crawl.of(settings) as crawl:
+        crawl.seen(PLAIN, PORT)
+        (tmp_path / NAME).mkdir()
+    assert "the sample of merged URLs could not be stored" in caplog.text
+    (tmp_path / NAME).rmdir()
+    with Crawl.of(settings) as crawl:
+        assert crawl.seen(PLAIN) == [True]
+
+
+def test_a_sample_is_bounded_and_each_merge_has_its_chance(tmp_path, monkeypatch):
+    monkeypatch.setattr(merging, "SAMPLE", 100)
+    late = 0
+    for _ in range(20):
+        merges = Merges(fingerprint)
+        fingerprinter = CanonicalFingerprinter("usual")
+        for number in range(500):
+            request = Request(f"{PLAIN}?utm_id={number}")
+            merges.note(request, *fingerprinter.resolve(request), seen=number > 0)
+        assert merges.count == 499
+        assert len(merges.sample) == 100
+        late += sum(int(merge.url.rpartition("=")[2]) >= 250 for merge in merges.sample)
+    assert 850 < late < 1150  # 1,000 expected, standard deviation below 22
+    write_merges(tmp_path, merges)
+    again = Merges(fingerprint)
+    read_merges(tmp_path, again)
+    assert (again.count, again.sample) == (merges.count, merges.sample)
+
+
+def test_other_rules_are_told_when_a_job_goes_on(tmp_path, caplog):
+    job = {"JOBDIR": str(tmp_path)}
+    for settings, expected in (
+        ({}, 0),
+        ({}, 0),
+        ({"BLOOM_CANONICAL": "usual"}, 1),
+        ({"BLOOM_CANONICAL": "usual"}, 0),
+        ({"BLOOM_CANONICAL_RULES": {"example.com": {"steps": ["www"]}}}, 1),
+    ):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING), Crawl.of(job | settings) as crawl:
+            crawl.seen(PLAIN)
+        said = [r.getMessage() for r in caplog.records if "was filled with" in r.getMessage()]
+        assert len(said) == expected
+    assert '{"*": {"level": "usual"}}, now {"*": {"level": "safe"}, "example.com"' in said[0]
+    assert "are fetched again" in said[0]
+
+
+def test_another_w3lib_is_told_when_a_job_goes_on(tmp_path, caplog, monkeypatch):
+    from scrapy_bloom.canonical import record
+
+    with Crawl.of({"JOBDIR": str(tmp_path)}) as crawl:
+        crawl.seen(PLAIN)
+    monkeypatch.setattr(record, "version", lambda name: "99.0" if name == "w3lib" else "1.0")
+    with Crawl.of({"JOBDIR": str(tmp_path)}):
+        pass
+    assert "w3lib 2." in caplog.text
+    assert "now 99.0" in caplog.text
+
+
+def test_wrong_rules_refuse_the_crawl(caplog):
+    from scrapy.exceptions import CloseSpider
+
+    with pytest.raises(CloseSpider), Crawl(CANONICAL="unusual"):
+        pass
+    assert "BLOOM_CANONICAL = 'unusual': give one of" in caplog.text
+
+
+def test_a_project_may_use_it_for_all_of_scrapy():
+    settings = {
+        "REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.CanonicalFingerprinter",
+        "BLOOM_CANONICAL": "usual",
+    }
+    with Crawl.of(settings) as crawl:
+        fingerprinter = crawl.crawler.request_fingerprinter
+        assert fingerprinter.fingerprint(Request(TRACKED)) == fingerprint(Request(PLAIN))
+        assert crawl.filter._spelling.fingerprinter is fingerprinter
+        assert crawl.seen(TRACKED, PLAIN) == [False, True]
+
+
+@pytest.mark.filterwarnings("ignore:The scrapy.utils.url")  # theirs, on the oldest Scrapy
+def test_duplicate_url_discarder_is_asked(tmp_path):
+    rules = [
+        {
+            "order": 100,
+            "processor": "queryRemovalExcept",
+            "args": ["id"],
+            "urlPattern": {"include": ["example.com"]},
+        }
+    ]
+    (tmp_path / "rules.json").write_text(json.dumps(rules))
+    settings = {
+        "REQUEST_FINGERPRINTER_CLASS": "duplicate_url_discarder.Fingerprinter",
+        "DUD_LOAD_RULE_PATHS": [str(tmp_path / "rules.json")],
+    }
+    with Crawl.of(settings) as crawl:
+        urls = (f"{PLAIN}?id=1&b=1", f"{PLAIN}?b=2&id=1", f"{PORT}?id=1&b=3", f"{PLAIN}?id=2")
+        assert crawl.seen(*urls) == [False, True, True, False]
+        assert crawl.seen("http://example.org/?a=1", "http://example.org/?a=2") == [False, False]
+        assert crawl.stats() == {"default_port": 1, "merged": 1}
+        asked = crawl.crawler.stats.get_value("duplicate_url_discarder/request/processed")
+        assert asked == 6 + 1  # once each, and once for the one that was changed as it was
+
+
+CANON = "from scrapy.cmdline import execute; execute(['scrapy', 'bloom', *sys.argv[1:]])"
+
+
+def test_the_command_shows_the_way_of_each_url():
+    done = run_python(
+        CANON, "canon", "http://example.com:80/?b=1&a=2", "http://example.com/?a=2&b=1"
+    )
+    expected = fingerprint(Request("http://example.com/?a=2&b=1")).hex()
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (
+        "http://example.com:80/?b=1&a=2\n"
+        "  scrapy          http://example.com:80/?b=1&a=2\n"
+        "                  http://example.com:80/?a=2&b=1\n"
+        "  default_port    http://example.com:80/?a=2&b=1\n"
+        "                  http://example.com/?a=2&b=1\n"
+        "  canonical       http://example.com/?a=2&b=1\n"
+        f"  fingerprint     {expected}\n"
+        "\n"
+        "http://example.com/?a=2&b=1\n"
+        "  canonical       http://example.com/?a=2&b=1\n"
+        f"  fingerprint     {expected}\n"
+        "\n"
+        "http://example.com:80/?b=1&a=2 and http://example.com/?a=2&b=1: one page, because of"
+        " default_port\n"
+    )
+
+
+def test_the_documentation_shows_what_the_command_prints():
+    text = (Path(__file__).parents[1] / "docs" / "canonical.md").read_text()
+    command, _, shown = text.partition("$ scrapy bloom ")[2].partition("```")[0].partition("\n")
+    assert run_python(CANON, *shlex.split(command)).stdout == shown
+
+
+def test_the_command_prints_json_by_the_settings_given():
+    urls = [
+        rf"{PORT}?utm_id=1&sid=1\b",
+        "http://example.com/a",
+        "http://example.com/A",
+        f"{PLAIN}#b",
+    ]
+    done = run_python(
+        CANON,
+        "canon",
+        *("-s", "BLOOM_CANONICAL=usual", "-s", "BLOOM_CANONICAL_DROP_PARAMS=sid", "--json"),
+        *urls[1:],
+        urls[0],
+    )
+    found = json.loads(done.stdout)
+    assert found["rules"] == {"*": {"level": "usual", "drop": ["sid"]}}
+    assert found["fingerprinter"] == "scrapy.utils.request.RequestFingerprinter"
+    assert [pair["same"] for pair in found["pairs"]] == [False, True, True]
+    assert [pair["because"] for pair in found["pairs"]] == [
+        None,
+        [],
+        ["default_port", "tracking", "drop"],
+    ]
+    last = found["urls"][-1]
+    assert [taken["step"] for taken in last["steps"]][-3:] == ["default_port", "tracking", "drop"]
+    assert last["steps"][0]["before"] == urls[0]
+    assert last["canonical"] == PLAIN
+    assert last["fingerprint"] == fingerprint(Request(PLAIN)).hex()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ((), "give one of: canon"),
+        (("cannon",), "give one of: canon"),
+        (("canon",), "canon: give a URL or several"),
+        (("canon", "--xml", PLAIN), "there is no option --xml"),
+        (("canon", "example.com"), "Missing scheme in request url: example.com"),
+        (("canon", PLAIN, "-s", "BLOOM_CANONICAL=no"), "canon: BLOOM_CANONICAL = 'no'"),
+    ],
+)
+def test_the_command_says_what_is_wrong(arguments, error):
+    done = run_python(CANON, *arguments)
+    assert done.returncode == 2
+    assert error in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_commands_module_is_cheap_to_import():
+    """Every call of scrapy imports it."""
+    done = run_python(
+        "import scrapy.commands; before = set(sys.modules); import scrapy_bloom.commands;"
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    assert done.stdout.split() == ["scrapy_bloom", "scrapy_bloom._version", "scrapy_bloom.commands"]

@@ -1,0 +1,99 @@
+"""Each pair of spellings at each level and with each step, and each step's own examples."""
+
+import pytest
+from pairs import PAIRS
+from scrapy import Request
+from scrapy.utils.request import fingerprint
+from w3lib.url import canonicalize_url
+
+from scrapy_bloom import CanonicalFingerprinter
+from scrapy_bloom.canonical.rules import LEVELS, OPT_IN
+from scrapy_bloom.canonical.steps import STEPS
+
+pytestmark = pytest.mark.scrapy
+
+
+def with_steps(*steps):
+    return CanonicalFingerprinter("usual", rules={"*": {"steps": list(steps)}})
+
+
+AT_LEVEL = {level: CanonicalFingerprinter(level) for level in LEVELS}
+WITH_STEP = {step: with_steps(step) for step in OPT_IN}
+WITH_ALL = with_steps(*OPT_IN)
+
+
+def merges(fingerprinter, pair):
+    one, other = (fingerprinter.fingerprint(Request(url)) for url in (pair.one, pair.other))
+    return one == other
+
+
+def test_the_table_is_long_enough_and_says_everything_once():
+    assert len(PAIRS) >= 45
+    assert len({(pair.one, pair.other) for pair in PAIRS}) == len(PAIRS)
+    assert {pair.by for pair in PAIRS} == {
+        "scrapy",
+        "scrapy alone",
+        "safe",
+        "usual",
+        "never",
+        *(set(OPT_IN) - {"fragment_route"}),  # that one keeps pages apart
+    }
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: f"{pair.by}: {pair.why}")
+def test_a_pair_is_merged_from_its_level_or_step_on_and_by_nothing_else(pair):
+    levels = list(LEVELS)
+    by = pair.by.removesuffix(" alone")
+    from_level = levels.index(by) if by in levels else len(levels)
+    assert {level: merges(AT_LEVEL[level], pair) for level in levels} == {
+        level: place >= from_level for place, level in enumerate(levels)
+    }
+    if by not in levels:
+        assert [step for step in OPT_IN if merges(WITH_STEP[step], pair)] == [
+            step for step in OPT_IN if step == by
+        ]
+        assert merges(WITH_ALL, pair) == (by in OPT_IN)
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: f"{pair.by}: {pair.why}")
+def test_level_scrapy_gives_scrapys_own_bytes(pair):
+    for url in (pair.one, pair.other):
+        assert AT_LEVEL["scrapy"].fingerprint(Request(url)) == fingerprint(Request(url))
+
+
+def on_its_own(step):
+    """Return a fingerprinter that takes only this step."""
+    if step.tier == "opt-in":
+        return CanonicalFingerprinter("scrapy", rules={"*": {"steps": [step.name]}})
+    if step.tier == "setting":
+        names = {"drop": ["dropped*"], "keep_only": ["id"]}[step.name]
+        return CanonicalFingerprinter("scrapy", rules={"*": {step.name: names}})
+    fingerprinter = AT_LEVEL[step.tier]
+    for other in STEPS:
+        if other is not step:
+            fingerprinter = fingerprinter.without(other.name)
+    return fingerprinter
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
+def test_a_steps_examples_come_out_as_they_say(step):
+    fingerprinter = on_its_own(step)
+    for before, after in step.examples:
+        assert fingerprinter.canonical_url(before) == after
+        assert fingerprinter.canonical_url(after) == after
+        change = fingerprinter.resolve(Request(before))[1]
+        w3libs = canonicalize_url(before) == after and step.name != "fragment_route"
+        assert change is None if w3libs else change.steps == (step.name,)
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
+def test_a_step_does_by_itself_what_its_examples_say(step):
+    """Whether or not the installed w3lib does the same."""
+    from scrapy_bloom.canonical.params import Names, Params
+    from scrapy_bloom.canonical.parts import take_apart
+
+    params = Params(drop=Names.of(["dropped*"]), keep_only=Names.of(["id"]))
+    for before, after in step.examples:
+        parts = step.change(take_apart(before), params)
+        assert parts.url() == after
+        assert step.change(parts, params) is parts
