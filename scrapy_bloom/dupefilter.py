@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scrapy import signals
 from scrapy.exceptions import CloseSpider
@@ -202,12 +202,20 @@ class BloomDupeFilter:
         self._given_up = self._logged_error = True
         self._say(error)
         engine = self._crawler.engine
-        if engine is None:
-            return
-        if hasattr(engine, "close_spider_async"):  # from Scrapy 2.14
+        if engine is not None and hasattr(engine, "close_spider_async"):  # from Scrapy 2.14
             deferred_from_coro(engine.close_spider_async(reason=error.reason))
+        elif engine is not None:
+            self._close_spider(error.reason)
+
+    def _close_spider(self, reason: str) -> None:
+        """Close the spider of an older Scrapy, which hangs if that is done before it runs."""
+        from twisted.internet import reactor  # noqa: PLC0415 - installs one, which Scrapy has
+
+        engine: Any = self._crawler.engine
+        if engine.running:
+            engine.close_spider(self._crawler.spider, reason)
         else:
-            engine.close_spider(self._crawler.spider, error.reason)  # type: ignore[arg-type]
+            reactor.callLater(0.01, self._close_spider, reason)  # type: ignore[attr-defined]
 
     def _say(self, error: BloomError) -> None:
         logger.error("%s", error, extra={"spider": self._crawler.spider})
