@@ -215,7 +215,7 @@ class BloomDupeFilter:
         if engine.running:
             engine.close_spider(self._crawler.spider, reason)
         else:
-            reactor.callLater(0.01, self._close_spider, reason)  # type: ignore[attr-defined,arg-type]
+            reactor.callLater(0.01, self._close_spider, reason)  # type: ignore[arg-type]
 
     def _say(self, error: BloomError) -> None:
         logger.error("%s", error, extra={"spider": self._crawler.spider})
