@@ -4,6 +4,7 @@ import itertools
 import logging
 import os
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -60,6 +61,15 @@ def opened():
         seen.close()
 
 
+def asleep(server, seconds):
+    """Put the server to sleep; return the connection that it will answer when it wakes up."""
+    connection = socket.create_connection((server.HOST, server.port))
+    connection.sendall(b"PING\r\n")
+    assert connection.recv(9) == b"+PONG\r\n"
+    connection.sendall(b"DEBUG SLEEP %g\r\n" % seconds)
+    return connection
+
+
 def usable(seen):
     return all(shard.outage._usable.is_set() for shard in seen._shards)
 
@@ -105,24 +115,22 @@ class TestOutage:
         key = next(keys)
         seen, other = opened(server, key, timeout=4.0), opened(server, key, timeout=4.0)
         known = fingerprints(20)
-        sleeper = server.client().pubsub().connection_pool.get_connection()
-        sleeper.send_command("DEBUG", "SLEEP", "0.3")
+        sleeper = asleep(server, 0.3)
         assert seen.add_many(known) == [False] * 20
         assert other.add_many(known) == [True] * 20
-        assert sleeper.read_response() == b"OK"
-        sleeper.disconnect()
+        assert sleeper.recv(9) == b"+OK\r\n"
+        sleeper.close()
         assert seen.traffic.outages == 0
 
     def test_a_server_that_sleeps_long_is_an_outage(self, server, opened):
         key = next(keys)
         seen = opened(server, key, cache=0)
         known = fingerprints(20)
-        sleeper = server.client().pubsub().connection_pool.get_connection()
-        sleeper.send_command("DEBUG", "SLEEP", "1.5")
+        sleeper = asleep(server, 1.5)
         assert seen.add_many(known) == [False] * 20
         assert seen.traffic.outages == 1
-        assert sleeper.read_response() == b"OK"
-        sleeper.disconnect()
+        assert sleeper.recv(9) == b"+OK\r\n"
+        sleeper.close()
         until(lambda: usable(seen))
         assert seen.add_many(known) == [True] * 20
         other = opened(server, key)
