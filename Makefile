@@ -7,11 +7,12 @@ FLOOR := $(ROOT)/.venv-floor
 WHEELS := $(ROOT)/build/wheels
 PIP := -m pip --disable-pip-version-check -q
 
-.PHONY: help test lint types tests floor demo docs clean wheel
+.PHONY: help test lint types tests floor demo demo-distributed docs clean wheel
 
 help:
 	@echo "make test    lint, types and the whole test suite, on the newest Scrapy and the oldest"
 	@echo "make demo    crawl a site, stop half way, resume, and count what was fetched"
+	@echo "make demo-distributed    crawl it by three workers on one Redis, and kill one of them"
 	@echo "make docs    write the tables of README.md and docs anew"
 	@echo "make clean   remove what the others made"
 
@@ -22,7 +23,7 @@ lint: $(VENV)/ready
 
 types: $(VENV)/ready
 	cd $(ROOT) && $(VENV)/bin/mypy
-	cd $(ROOT)/example_project && $(VENV)/bin/mypy --strict -p example && $(VENV)/bin/mypy --strict demo.py
+	cd $(ROOT)/example_project && $(VENV)/bin/mypy --strict -p example && $(VENV)/bin/mypy --strict demo.py demo_distributed.py
 
 # The installed wheel is tested, not the checkout: pytest does not put its working directory on
 # sys.path, and one test makes sure of it.
@@ -37,6 +38,10 @@ floor: $(FLOOR)/ready wheel
 demo: $(VENV)/ready wheel
 	$(VENV)/bin/python $(PIP) install --force-reinstall --no-deps $(WHEELS)/*.whl
 	$(VENV)/bin/python $(ROOT)/example_project/demo.py
+
+demo-distributed: $(VENV)/ready wheel
+	$(VENV)/bin/python $(PIP) install --force-reinstall --no-deps $(WHEELS)/*.whl
+	$(VENV)/bin/python $(ROOT)/example_project/demo_distributed.py
 
 docs: $(VENV)/ready wheel
 	$(VENV)/bin/python $(PIP) install --force-reinstall --no-deps $(WHEELS)/*.whl

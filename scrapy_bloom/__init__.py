@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
     from scrapy_bloom.dupefilter import BloomDupeFilter
     from scrapy_bloom.errors import (
+        BackendError,
         BloomError,
+        FilterLostError,
         JobInUseError,
         SettingError,
         StateError,
@@ -20,15 +22,21 @@ if TYPE_CHECKING:
     )
     from scrapy_bloom.filters.base import FilterInfo
     from scrapy_bloom.filters.local import LocalFilter
+    from scrapy_bloom.redis.filter import RedisFilter
+    from scrapy_bloom.redis.options import RedisOptions
 
 __all__ = [
     "Addon",
+    "BackendError",
     "BloomDupeFilter",
     "BloomError",
     "CanonicalFingerprinter",
     "FilterInfo",
+    "FilterLostError",
     "JobInUseError",
     "LocalFilter",
+    "RedisFilter",
+    "RedisOptions",
     "SettingError",
     "StateError",
     "UncleanStopError",
@@ -37,12 +45,16 @@ __all__ = [
 
 _ROOMS = {
     "Addon": "addon",
+    "BackendError": "errors",
     "BloomDupeFilter": "dupefilter",
     "BloomError": "errors",
     "CanonicalFingerprinter": "canonical.fingerprint",
     "FilterInfo": "filters.base",
+    "FilterLostError": "errors",
     "JobInUseError": "errors",
     "LocalFilter": "filters.local",
+    "RedisFilter": "redis.filter",
+    "RedisOptions": "redis.options",
     "SettingError": "errors",
     "StateError": "errors",
     "UncleanStopError": "errors",

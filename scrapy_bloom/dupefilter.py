@@ -5,18 +5,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from scrapy import signals
 from scrapy.exceptions import CloseSpider
+from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.job import job_dir
 from scrapy.utils.request import referer_str
 
 from scrapy_bloom import stats as keys
-from scrapy_bloom.backends import BACKENDS, Crawl, Opened
-from scrapy_bloom.errors import BloomError
+from scrapy_bloom.backends import Crawl, Opened, choose
+from scrapy_bloom.errors import BackendError, BloomError, FilterLostError
 from scrapy_bloom.filters.base import Filter
 from scrapy_bloom.job.snapshot import Identity
 from scrapy_bloom.redirects import follows_itself, step_fingerprint
+from scrapy_bloom.scrapy_redis import spare_queue
 from scrapy_bloom.settings import Settings
 from scrapy_bloom.spelling import Spelling
 from scrapy_bloom.values import write_size
@@ -32,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 class BloomDupeFilter:
-    """Scrapy's ``DUPEFILTER_CLASS`` on a Bloom filter.
+    """``DUPEFILTER_CLASS`` on a Bloom filter, for Scrapy's scheduler and for scrapy-redis's.
 
     Takes nothing when it is made; the filter is opened by :meth:`open`, or by the first request
     where nobody calls that.
@@ -46,6 +49,9 @@ class BloomDupeFilter:
         self._debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
         self._filter: Filter | None = None
         self._unusable = ""  # why, once it is
+        self._emptied = False
+        self._given_up = False
+        self._shared_queue = False
         self._spelling: Spelling
         self._resolve: Callable[[Request], tuple[bytes, Change | None]]
         self._add: Callable[[bytes], bool]
@@ -57,6 +63,18 @@ class BloomDupeFilter:
         """Make the filter of a crawl."""
         return cls(crawler)
 
+    @classmethod
+    def from_spider(cls, spider: Spider) -> Self:
+        """Make the filter of a crawl for scrapy-redis's scheduler, which never opens or closes it.
+
+        Requests of such a crawl wait in Redis, and so does its filter.
+        """
+        self = cls.from_crawler(spider.crawler)
+        self._shared_queue = True
+        spider.crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
+        spider.crawler.signals.connect(self._spider_closed, signal=signals.spider_closed)
+        return self
+
     def open(self) -> None:
         """Get ready for the first request.
 
@@ -65,7 +83,7 @@ class BloomDupeFilter:
         try:
             self._open()
         except BloomError as error:
-            logger.error("%s", error, extra={"spider": self._crawler.spider})  # noqa: TRY400
+            self._say(error)
             raise CloseSpider(error.reason) from error
 
     def request_seen(self, request: Request) -> bool:
@@ -85,6 +103,9 @@ class BloomDupeFilter:
                 verdict = keys.SEEN
             if change or verdict is keys.SEEN:
                 self._spelling.note(request, fingerprint, change, seen=verdict is keys.SEEN)
+        except (BackendError, FilterLostError) as error:
+            verdict = keys.ERRORS
+            self._give_up(error)
         except Exception as error:  # noqa: BLE001 - raised, it would cost the page
             verdict = keys.ERRORS
             self._log_error(request, error)
@@ -93,19 +114,40 @@ class BloomDupeFilter:
 
     def close(self, reason: str) -> None:  # noqa: ARG002 - Scrapy's signature
         """Store what is to be stored and write the last stats. Never raises a BloomError."""
+        if self._filter is not None:
+            self._describe(self._filter)
+            self._spelling.close()
+            self._stats.set_value(keys.NOT_STORED, 0)
+            try:
+                self._filter.close()
+            except BloomError as error:
+                self._stats.set_value(keys.NOT_STORED, 1)
+                self._say(error)
         self._tally.flush()
-        if self._filter is None:
-            return
-        keys.write_info(self._stats, self._filter.info())
-        self._spelling.close()
-        self._stats.set_value(keys.NOT_STORED, 0)
-        try:
-            self._filter.close()
-        except BloomError as error:
-            self._stats.set_value(keys.NOT_STORED, 1)
-            logger.error("%s", error, extra={"spider": self._crawler.spider})  # noqa: TRY400
         self._filter = None
         self._unusable = "The filter is closed."
+
+    def clear(self) -> None:
+        """Empty the filter before scrapy-redis empties its queue. Never raises a BloomError.
+
+        Where other workers use the filter, or nobody can know that, filter and queue stay.
+        """
+        refused = self._unusable
+        try:
+            seen = self._open()
+            self._describe(seen)
+            self._emptied = seen.clear()
+        except BloomError as error:
+            if not refused:
+                self._say(error)
+            self._emptied = False
+        if not self._emptied:
+            spared = spare_queue(self._crawler, self)
+            logger.info(
+                "%s not emptied: other workers may be using them.",
+                "Filter and request queue are" if spared else "The filter is",
+                extra={"spider": self._crawler.spider},
+            )
 
     def log(self, request: Request, spider: Spider) -> None:
         """Count a dropped request, and log the first one, or all with ``DUPEFILTER_DEBUG``."""
@@ -144,9 +186,52 @@ class BloomDupeFilter:
             extra={"spider": self._crawler.spider},
         )
 
-    def _open(self) -> None:
-        if self._filter is not None:  # a request came before open()
+    def _spider_opened(self) -> None:
+        try:
+            self._open()
+        except BloomError as error:
+            self._give_up(error)
+
+    def _spider_closed(self, reason: str) -> None:
+        self.close(reason)
+
+    def _give_up(self, error: BloomError) -> None:
+        """Close the spider, once: a request that is raised at would be lost."""
+        if self._given_up:
             return
+        self._given_up = self._logged_error = True
+        self._say(error)
+        engine = self._crawler.engine
+        if engine is not None and hasattr(engine, "close_spider_async"):  # from Scrapy 2.14
+            deferred_from_coro(engine.close_spider_async(reason=error.reason))
+        elif engine is not None:
+            self._close_spider(error.reason)
+
+    def _close_spider(self, reason: str) -> None:
+        """Close the spider of an older Scrapy, which hangs if that is done before it runs."""
+        from twisted.internet import reactor  # noqa: PLC0415 - installs one, which Scrapy has
+
+        engine: Any = self._crawler.engine
+        if engine.running:
+            engine.close_spider(self._crawler.spider, reason)
+        else:
+            reactor.callLater(0.01, self._close_spider, reason)  # type: ignore[arg-type]
+
+    def _say(self, error: BloomError) -> None:
+        logger.error("%s", error, extra={"spider": self._crawler.spider})
+
+    def _describe(self, seen: Filter) -> None:
+        """Write the filter's state to the stats; one that was emptied keeps what it was before."""
+        try:
+            info = seen.info()
+        except BackendError:  # it was said when it began
+            return
+        if info.items or not self._emptied:
+            keys.write_info(self._stats, info)
+
+    def _open(self) -> Filter:
+        if self._filter is not None:  # a request came before open()
+            return self._filter
         if self._unusable:
             raise BloomError(self._unusable)
         self._unusable = "The filter could not be opened."
@@ -157,20 +242,21 @@ class BloomDupeFilter:
         spelling = Spelling(crawler, settings.canonical, place)
         maker = spelling.fingerprinter
         spider = crawler.spider or crawler.spidercls  # the class may have no name of its own
-        opened = BACKENDS["local"](
-            settings,
-            Crawl(
-                Identity(spider.name, maker.wrapped, spelling.record),
-                digests=maker.digests,
-                job_dir=place,
-            ),
+        crawl = Crawl(
+            Identity(spider.name, maker.wrapped, spelling.record),
+            digests=maker.digests,
+            job_dir=place,
+            shared_queue=self._shared_queue,
         )
+        opened = choose(settings, crawl)(settings, crawl)
         self._spelling, self._resolve = spelling, maker.resolve
         self._filter = opened.filter
+        self._tally.numbers = opened.numbers
         self._add = opened.filter.add
         self._unusable = ""
         self._report(opened)
         spelling.tell(opened.filled_with)
+        return opened.filter
 
     def _report(self, opened: Opened) -> None:
         info = opened.filter.info()

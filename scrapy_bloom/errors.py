@@ -37,3 +37,15 @@ class UncleanStopError(BloomError):
     """The last run was killed and ``BLOOM_ON_UNCLEAN`` is ``fail``."""
 
     reason: ClassVar[str] = "bloom_unclean_stop"
+
+
+class BackendError(BloomError):
+    """The server that holds the filter cannot be used, and what to do about it is said."""
+
+    reason: ClassVar[str] = "bloom_backend"
+
+
+class FilterLostError(BloomError):
+    """A filter that was in use has vanished from its server, in whole or in part."""
+
+    reason: ClassVar[str] = "bloom_filter_lost"

@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, Final, Generic, TypeVar
 
@@ -20,6 +20,8 @@ from scrapy_bloom.canonical.rules import (
 )
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.job.directory import OnUnclean
+from scrapy_bloom.redis.options import MAX_SHARDS, RedisOptions
+from scrapy_bloom.redis.outage import OnBackendError, read_policy
 from scrapy_bloom.values import (
     DEFAULT_CAPACITY,
     DEFAULT_ERROR_RATE,
@@ -61,6 +63,54 @@ def _read_on_unclean(name: str, value: object) -> OnUnclean:
         raise SettingError(f"{name} = {value!r}: give one of {known}.") from None
 
 
+def _read_text(name: str, value: object) -> str:
+    if isinstance(value, str):
+        return value
+    raise SettingError(f"{name} = {value!r}: give text.")
+
+
+def _read_count(low: int, high: int) -> Callable[[str, object], int]:
+    def read(name: str, value: object) -> int:
+        try:
+            count = int(str(value))
+        except ValueError:
+            count = low - 1
+        if low <= count <= high:
+            return count
+        raise SettingError(f"{name} = {value!r}: give a whole number from {low} to {high:,}.")
+
+    return read
+
+
+def _read_seconds(name: str, value: object) -> float:
+    try:
+        seconds = float(str(value))
+    except ValueError:
+        seconds = -1
+    if 0 < seconds <= _HOUR:
+        return seconds
+    raise SettingError(f"{name} = {value!r}: give a number of seconds above 0, at most {_HOUR:,}.")
+
+
+def _read_backend(name: str, value: object) -> str:
+    if value in _BACKENDS:
+        return str(value)
+    known = ", ".join(map(repr, _BACKENDS))
+    raise SettingError(f"{name} = {value!r}: give one of {known}.")
+
+
+_HOUR: Final = 3600
+_BACKENDS: Final = ("auto", "local", "redis")
+
+BACKEND: Final = Setting(
+    "BLOOM_BACKEND",
+    "auto",
+    _read_backend,
+    "Where the filter is: `local`, in this process and its job directory, or `redis`, shared by all"
+    " workers. `auto` is `redis` with `BLOOM_REDIS_URL` or scrapy-redis's scheduler, else `local`.",
+)
+
+
 def _read_rules(name: str, value: object) -> dict[str, Rule]:
     if isinstance(value, str):  # from the command line
         with suppress(ValueError):
@@ -89,6 +139,52 @@ ON_UNCLEAN: Final = Setting(
     "What to do when the last run in the job directory was killed: `rollback` to its last clean"
     " stop, `reset` to an empty filter (also if `requests.queue` was deleted since), or `fail`: do"
     " not start.",
+)
+REDIS_URL: Final = Setting(
+    "BLOOM_REDIS_URL",
+    "",
+    _read_text,
+    "The Redis server, or a node of a cluster: `redis://user:password@host:port/db`, `rediss://`"
+    " for TLS, `unix:///path`. Empty: as scrapy-redis's `REDIS_URL`, `REDIS_HOST`, `REDIS_PORT`,"
+    " `REDIS_DB` and `REDIS_PARAMS` say, else `redis://localhost:6379/0`.",
+)
+REDIS_KEY: Final = Setting(
+    "BLOOM_REDIS_KEY",
+    "%(spider)s:bloom",
+    _read_text,
+    "Its key in Redis; workers with the same key share a filter.",
+)
+REDIS_SHARDS: Final = Setting(
+    "BLOOM_REDIS_SHARDS",
+    RedisOptions.shards,
+    _read_count(1, MAX_SHARDS),
+    "Parts that it is spread over in a Redis Cluster, 1 to 1,024.",
+)
+REDIS_CACHE: Final = Setting(
+    "BLOOM_REDIS_CACHE",
+    RedisOptions.cache,
+    _read_count(0, 10**9),
+    "Fingerprints that a worker remembers by itself, to answer repeats without a round trip: about"
+    " 120 bytes each, 0 for none.",
+)
+REDIS_TIMEOUT: Final = Setting(
+    "BLOOM_REDIS_TIMEOUT",
+    RedisOptions.timeout,
+    _read_seconds,
+    "Seconds that Redis may hold up one check before it counts as out.",
+)
+REDIS_WAIT: Final = Setting(
+    "BLOOM_REDIS_WAIT",
+    RedisOptions.wait,
+    _read_seconds,
+    "Seconds that one outage may hold up the crawl with `BLOOM_ON_BACKEND_ERROR = 'wait'`.",
+)
+ON_BACKEND_ERROR: Final = Setting(
+    "BLOOM_ON_BACKEND_ERROR",
+    OnBackendError.ALLOW.value,
+    read_policy,
+    "While Redis cannot be used: `allow`, go on by the worker's own memory and report to Redis"
+    " later; `wait` for it, then `allow`; or `close` the spider.",
 )
 
 CANONICAL: Final = Setting(
@@ -124,11 +220,26 @@ ALL: Final[tuple[Setting[Any], ...]] = (
     CAPACITY,
     ERROR_RATE,
     ON_UNCLEAN,
+    BACKEND,
+    REDIS_URL,
+    REDIS_KEY,
+    REDIS_SHARDS,
+    REDIS_CACHE,
+    REDIS_TIMEOUT,
+    REDIS_WAIT,
+    ON_BACKEND_ERROR,
     CANONICAL,
     DROP_PARAMS,
     KEEP_PARAMS,
     RULES,
 )
+
+_SCRAPY_REDIS: Final = {
+    "REDIS_URL": "url",
+    "REDIS_HOST": "host",
+    "REDIS_PORT": "port",
+    "REDIS_DB": "db",
+}
 
 
 @dataclass(frozen=True)
@@ -139,12 +250,20 @@ class Settings:
         capacity: items in the first slice.
         error_rate: bound for the total error rate.
         on_unclean: what to do after a kill.
+        backend: ``auto`` or a name in :data:`BACKENDS`.
+        redis_url: ours; empty if there is none.
+        redis_params: scrapy-redis's, as arguments for a client.
+        redis: how Redis is used; `key` has the spider's name still to be put in.
         canonical: which URLs are one page.
     """
 
     capacity: int
     error_rate: float
     on_unclean: OnUnclean
+    backend: str
+    redis_url: str = field(repr=False)
+    redis_params: Mapping[str, Any] = field(repr=False)
+    redis: RedisOptions
     canonical: Rules
 
     @classmethod
@@ -158,6 +277,17 @@ class Settings:
             capacity=CAPACITY.of(settings),
             error_rate=ERROR_RATE.of(settings),
             on_unclean=ON_UNCLEAN.of(settings),
+            backend=BACKEND.of(settings),
+            redis_url=REDIS_URL.of(settings),
+            redis_params=_scrapy_redis_params(settings),
+            redis=RedisOptions(
+                key=REDIS_KEY.of(settings),
+                shards=REDIS_SHARDS.of(settings),
+                cache=REDIS_CACHE.of(settings),
+                timeout=REDIS_TIMEOUT.of(settings),
+                wait=REDIS_WAIT.of(settings),
+                on_error=ON_BACKEND_ERROR.of(settings),
+            ),
             canonical=Rules.of(
                 CANONICAL.of(settings),
                 DROP_PARAMS.of(settings),
@@ -165,6 +295,15 @@ class Settings:
                 RULES.of(settings),
             ),
         )
+
+
+def _scrapy_redis_params(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what scrapy-redis would give its client: REDIS_PARAMS come last."""
+    params = dict(settings.get("REDIS_PARAMS") or {})
+    for name, parameter in _SCRAPY_REDIS.items():
+        if settings.get(name):
+            params[parameter] = settings[name]
+    return params
 
 
 def _warn_of_unknown(settings: Mapping[str, Any]) -> None:

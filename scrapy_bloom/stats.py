@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from scrapy.statscollectors import StatsCollector
 
     from scrapy_bloom.filters.base import FilterInfo
@@ -31,6 +33,17 @@ _FROM_INFO: Final = {
     "bloom/expected_lost": "expected_lost",
 }
 
+_FROM_BACKEND: Final = {
+    "bloom/redis/round_trips": "round_trips",
+    "bloom/redis/local": "local",
+    "bloom/redis/ambiguous": "ambiguous",
+    "bloom/redis/unknown": "unknown",
+    "bloom/redis/replayed": "replayed",
+    "bloom/redis/outages": "outages",
+    "bloom/redis/waited": "waited",
+    "bloom/redis/losses": "losses",
+}
+
 MEANINGS: Final = {
     CHECKED: "requests that the filter was asked about",
     NEW: "of these, not seen before: crawled",
@@ -48,6 +61,14 @@ MEANINGS: Final = {
     "bloom/fill_ratio": "share of its bits that are set, 0 to 1",
     "bloom/estimated_fp_rate": "chance that the next new request is called seen",
     "bloom/expected_lost": "how many new requests were called seen so far, as an expectation",
+    "bloom/redis/round_trips": "calls to Redis, repeated ones included",
+    "bloom/redis/local": "checks answered from the worker's own memory",
+    "bloom/redis/ambiguous": "calls that were sent and brought no answer",
+    "bloom/redis/unknown": "checks that Redis could not be asked about: crawled",
+    "bloom/redis/replayed": "fingerprints reported to Redis later",
+    "bloom/redis/outages": "times that Redis could not be used",
+    "bloom/redis/waited": "seconds that the crawl stood still for Redis",
+    "bloom/redis/losses": "times that the filter, or a part of it, had vanished from Redis",
 }
 """What each key means, one phrase for the README."""
 
@@ -59,9 +80,10 @@ class Tally:
     1 % of all checks, and never by more than 100.
     """
 
-    __slots__ = ("_due", "_pending", "_stats", "_total")
+    __slots__ = ("_due", "_pending", "_stats", "_total", "numbers")
 
     def __init__(self, stats: StatsCollector) -> None:
+        self.numbers: Callable[[], Mapping[str, float]] = dict  # of the backend
         self._stats = stats
         self._pending = dict.fromkeys((NEW, SEEN, REDIRECT_EXEMPT, ERRORS), 0)
         self._total = 0
@@ -83,6 +105,10 @@ class Tally:
         for key, count in self._pending.items():
             self._stats.inc_value(key, count)
             self._pending[key] = 0
+        numbers = self.numbers()
+        for key, name in _FROM_BACKEND.items():
+            if name in numbers:
+                self._stats.set_value(key, numbers[name])
 
 
 def count_steps(stats: StatsCollector, steps: Iterable[str]) -> None:

@@ -11,6 +11,8 @@ from scrapy_bloom import settings, stats
 from scrapy_bloom.canonical.rules import Rule, Rules
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.job.directory import OnUnclean
+from scrapy_bloom.redis.options import RedisOptions
+from scrapy_bloom.redis.outage import OnBackendError
 from scrapy_bloom.settings import Settings
 
 ROOT = Path(__file__).parent.parent
@@ -18,7 +20,39 @@ SOURCE = [path.read_text() for path in (ROOT / "scrapy_bloom").rglob("*.py")]
 
 
 def test_the_defaults_need_nothing():
-    assert Settings.read({}) == Settings(1_000_000, 1e-6, OnUnclean.ROLLBACK, Rules.of("safe"))
+    assert Settings.read({}) == Settings(
+        capacity=1_000_000,
+        error_rate=1e-6,
+        on_unclean=OnUnclean.ROLLBACK,
+        backend="auto",
+        redis_url="",
+        redis_params={},
+        redis=RedisOptions(key="%(spider)s:bloom"),
+        canonical=Rules.of("safe"),
+    )
+
+
+def test_redis_is_used_as_written():
+    written = {
+        "BLOOM_BACKEND": "redis",
+        "BLOOM_REDIS_URL": "redis://somewhere",
+        "BLOOM_REDIS_KEY": "crawl",
+        "BLOOM_REDIS_SHARDS": "3",
+        "BLOOM_REDIS_CACHE": 0,
+        "BLOOM_REDIS_TIMEOUT": "0.5",
+        "BLOOM_REDIS_WAIT": 60,
+        "BLOOM_ON_BACKEND_ERROR": "Wait",
+    }
+    read = Settings.read(written)
+    assert (read.backend, read.redis_url) == ("redis", "redis://somewhere")
+    assert read.redis == RedisOptions("crawl", 3, 0, OnBackendError.WAIT, 0.5, 60.0)
+
+
+def test_the_server_of_scrapy_redis_is_taken_over():
+    written = {"REDIS_PARAMS": {"password": "s3cr3t", "db": 1}, "REDIS_HOST": "far", "REDIS_DB": 2}
+    read = Settings.read(written)
+    assert read.redis_params == {"password": "s3cr3t", "host": "far", "db": 2}
+    assert "s3cr3t" not in repr(read)
 
 
 def test_what_is_written_is_read():
@@ -32,7 +66,9 @@ def test_what_is_written_is_read():
         "BLOOM_CANONICAL_RULES": '{"a.example": {"steps": ["www"]}}',
     }
     rules = Rules.of("usual", ("sid", "x_*"), ("utm_id",), {"a.example": Rule(steps=("www",))})
-    assert Settings.read(written) == Settings(10_000_000, 1e-4, OnUnclean.RESET, rules)
+    read = Settings.read(written)
+    assert (read.capacity, read.error_rate) == (10_000_000, 1e-4)
+    assert (read.on_unclean, read.canonical) == (OnUnclean.RESET, rules)
 
 
 @pytest.mark.parametrize(
@@ -41,6 +77,14 @@ def test_what_is_written_is_read():
         ("BLOOM_CAPACITY", 0),
         ("BLOOM_ERROR_RATE", 1),
         ("BLOOM_ON_UNCLEAN", "ignore"),
+        ("BLOOM_BACKEND", "memcached"),
+        ("BLOOM_REDIS_URL", 6379),
+        ("BLOOM_REDIS_KEY", None),
+        ("BLOOM_REDIS_SHARDS", 0),
+        ("BLOOM_REDIS_CACHE", -1),
+        ("BLOOM_REDIS_TIMEOUT", 0),
+        ("BLOOM_REDIS_WAIT", "long"),
+        ("BLOOM_ON_BACKEND_ERROR", "ignore"),
         ("BLOOM_CANONICAL", "unusual"),
         ("BLOOM_CANONICAL_DROP_PARAMS", 1),
         ("BLOOM_CANONICAL_KEEP_PARAMS", [""]),

@@ -61,8 +61,8 @@ class Filter(Protocol):
     def info(self) -> FilterInfo:
         """Return the state of the filter now. Reads every bit: not for the hot path."""
 
-    def clear(self) -> None:
-        """Forget everything; the filter is as it was when it was new."""
+    def clear(self) -> bool:
+        """Forget everything; return False, with nothing done, if others use the filter."""
 
     def close(self) -> None:
         """Keep what is to be kept and give back what is held. A second call does nothing."""

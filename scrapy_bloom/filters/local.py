@@ -174,10 +174,11 @@ class LocalFilter:
             slices=len(slices),
         )
 
-    def clear(self) -> None:
-        """Forget everything; the filter is as it was when it was new."""
+    def clear(self) -> bool:
+        """Forget everything; the filter is as it was when it was new. Returns True."""
         hashes = hashes_for(self._error_rate)
         self._load(FilterState(new_secret(), hashes, self._state.digests, []))
+        return True
 
     def close(self) -> None:
         """Do nothing: memory is all that this filter holds."""

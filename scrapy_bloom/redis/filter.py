@@ -1,0 +1,318 @@
+"""The filter in Redis as the rest of the package knows it: it only spreads work over shards."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from math import ceil, sqrt
+from zlib import crc32
+
+from scrapy_bloom.errors import BackendError, BloomError
+from scrapy_bloom.filters.base import FilterInfo
+from scrapy_bloom.redis.connection import Client, Target, warn_of_eviction
+from scrapy_bloom.redis.header import Plan
+from scrapy_bloom.redis.inspection import describe
+from scrapy_bloom.redis.options import RedisOptions
+from scrapy_bloom.redis.outage import Keeper, OnBackendError, Outage
+from scrapy_bloom.redis.shard import Place, Shard
+from scrapy_bloom.redis.traffic import Traffic
+from scrapy_bloom.values import (
+    DEFAULT_CAPACITY,
+    DEFAULT_ERROR_RATE,
+    read_capacity,
+    read_error_rate,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class RedisFilter:
+    """A Bloom filter that any number of workers share through Redis 6 or later, or Valkey.
+
+    A fingerprint is granted, called new, to exactly one of them; where that cannot be known it is
+    called new, never seen.
+
+    >>> seen = RedisFilter.from_url("redis://localhost", key="crawl:bloom")  # doctest: +SKIP
+    >>> seen.add(b"one"), seen.add(b"one")  # doctest: +SKIP
+    (False, True)
+
+    Not for several threads at once; a thread of its own keeps the worker registered.
+
+    :param target: the server.
+    :param capacity: items in the first slice, 1 to 10,000,000,000; each further slice doubles the
+        total. A filter that is there already keeps its own.
+    :param error_rate: bound for the share of new items that are called seen, in total, from 1e-15
+        to below 1.
+    :param digests: as for :class:`LocalFilter`.
+    :param fingerprinter: what makes the fingerprints; all workers of a filter need the same.
+    :param canonical: by which rules URLs were spelled, as JSON; kept for whoever asks.
+    :param options: see :class:`RedisOptions`; None for its defaults.
+    :raises SettingError: if a value is outside its range.
+    :raises BackendError: if the server cannot be used. The policy ``wait`` waits for it first.
+    :raises StateError: if something else is under the key, or a filter that this worker cannot use.
+        It is left untouched.
+
+    Attributes:
+        traffic: what went over the wire so far.
+        restored: how many fingerprints it held when this worker came.
+        canonical: by which rules the URLs were spelled of those who made the filter.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        capacity: int = DEFAULT_CAPACITY,
+        error_rate: float = DEFAULT_ERROR_RATE,
+        digests: bool = True,
+        fingerprinter: str = "",
+        canonical: str = "{}",
+        options: RedisOptions | None = None,
+    ) -> None:
+        options = options or RedisOptions()
+        capacity = read_capacity("capacity", capacity)
+        self._error_rate = read_error_rate("error_rate", error_rate)
+        self._server = target.where()
+        self._keep = options.keep
+        self._pid = os.getpid()
+        self.traffic = Traffic()
+        plans = [
+            Plan(
+                _share(capacity, options.shards),
+                self._error_rate,
+                digests,
+                fingerprinter,
+                number,
+                options.shards,
+                canonical,
+            )
+            for number in range(options.shards)
+        ]
+        self._alarm = threading.Event()
+        self._client, self._shards = _patiently(
+            options, lambda: _enter(target, plans, options, self.traffic, self._alarm)
+        )
+        first = self._shards[0].header
+        self.canonical = first.plan.canonical if first else canonical
+        self.restored = sum(shard.header.items for shard in self._shards if shard.header)
+        warn_of_eviction(self._client, self._server)
+        self._keeper = self._keep_registered()
+
+    @classmethod
+    def from_url(
+        cls,
+        url: str,
+        *,
+        key: str,
+        capacity: int = DEFAULT_CAPACITY,
+        error_rate: float = DEFAULT_ERROR_RATE,
+        **options: object,
+    ) -> RedisFilter:
+        """Open the filter under a key of the server that the URL names, or make it.
+
+        :param url: ``redis://[user:password@]host[:port][/database]``, ``rediss://`` for TLS,
+            ``unix:///path``. A node of a cluster stands for the cluster.
+        :param options: more fields of :class:`RedisOptions`.
+        """
+        return cls(
+            Target(url),
+            capacity=capacity,
+            error_rate=error_rate,
+            options=RedisOptions(key=key, **options),  # type: ignore[arg-type]
+        )
+
+    @property
+    def secret(self) -> bytes:
+        """The key of the probes of the first shard; every shard has its own."""
+        header = self._shards[0].header
+        return header.secret if header else b""
+
+    @property
+    def deserted(self) -> bool:
+        """Whether the filter was found in the hands of workers none of which lives any more.
+
+        Takes up to 10 s if one was killed just before.
+        """
+        first = self._shards[0]
+        return bool(first.dead or first.alive) and not first.others()
+
+    def add(self, fingerprint: bytes) -> bool:
+        """Add one fingerprint; return whether it was there before.
+
+        :raises BackendError: as :meth:`add_many`.
+        :raises FilterLostError: as :meth:`add_many`.
+        """
+        if self._shard(fingerprint).knows(fingerprint):
+            self.traffic.local += 1
+            return True
+        return self._add_unknown([fingerprint])[0]
+
+    def add_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
+        """Add a batch; return for each, in order, whether it was there before.
+
+        One round trip for each shard and each 500 fingerprints that the worker does not know.
+
+        :raises BackendError: under the policy ``close``, if Redis cannot be used. None of the
+            fingerprints is granted then, and none is called seen for it when it is added again.
+        :raises FilterLostError: under the policy ``close``, if the filter has vanished; likewise.
+        """
+        asked: dict[bytes, int] = {}
+        answers: list[bool] = []
+        for position, fingerprint in enumerate(fingerprints):
+            answers.append(True)
+            if fingerprint not in asked and not self._shard(fingerprint).knows(fingerprint):
+                asked[fingerprint] = position
+        self.traffic.local += len(answers) - len(asked)
+        if asked:
+            verdicts = self._add_unknown(list(asked))
+            for position, seen in zip(asked.values(), verdicts, strict=True):
+                answers[position] = seen
+        return answers
+
+    def __contains__(self, fingerprint: bytes) -> bool:
+        """Return whether the fingerprint was added. Changes nothing."""
+        return self.contains_many([fingerprint])[0]
+
+    def contains_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
+        """Return for each fingerprint, in order, whether it was added. Changes nothing.
+
+        While Redis cannot be used the answer is False for what the worker does not know itself.
+
+        :raises BackendError: under the policy ``close``, if Redis cannot be used.
+        """
+        known = list(fingerprints)
+        answers = [self._shard(fingerprint).knows(fingerprint) for fingerprint in known]
+        unknown = [fp for fp, answer in zip(known, answers, strict=True) if not answer]
+        if not unknown:
+            return answers
+        found = iter(self._spread(unknown, Shard.ask))
+        return [answer or next(found) for answer in answers]
+
+    def info(self) -> FilterInfo:
+        """Return the state of the filter now, from a sample of its blocks.
+
+        :raises BackendError: if Redis cannot be used.
+        """
+        return describe(self._shards, self._error_rate)
+
+    def numbers(self) -> dict[str, float]:
+        """Return what went over the wire, by the names in :class:`Traffic`."""
+        return asdict(self.traffic)
+
+    def clear(self) -> bool:
+        """Forget everything; return False, with nothing done, if other workers use the filter.
+
+        Takes about a second if others use it, up to 10 s if one was killed just before.
+
+        :raises BackendError: if Redis cannot be used.
+        """
+        return all(shard.clear() for shard in self._shards)
+
+    def close(self) -> None:
+        """Report what Redis does not know yet and leave the register. A second call does nothing.
+
+        The last worker deletes the filter, if it was told not to keep it.
+        """
+        if os.getpid() != self._pid:
+            return
+        self._keeper.stop()
+        try:
+            if not self._keep:
+                self.clear()
+        except BackendError as error:
+            logger.warning("The filter was not deleted: %s", error)
+        for shard in self._shards:
+            shard.leave()
+        self._client.close()
+
+    def _shard(self, fingerprint: bytes) -> Shard:
+        shards = self._shards
+        return shards[crc32(fingerprint) * len(shards) >> 32]
+
+    def _add_unknown(self, fingerprints: list[bytes]) -> list[bool]:
+        if os.getpid() != self._pid:
+            self._after_fork()
+        try:
+            return self._spread(fingerprints, Shard.add)
+        except BloomError:
+            for fingerprint in fingerprints:
+                self._shard(fingerprint).disown([fingerprint])
+            raise
+
+    def _spread(
+        self, fingerprints: list[bytes], ask: Callable[[Shard, list[bytes]], list[bool]]
+    ) -> list[bool]:
+        """Ask each shard for its part; `fingerprints` may repeat."""
+        if len(self._shards) == 1:
+            return ask(self._shards[0], fingerprints)
+        parts: dict[Shard, list[bytes]] = {}
+        for fingerprint in fingerprints:
+            parts.setdefault(self._shard(fingerprint), []).append(fingerprint)
+        verdicts: dict[bytes, bool] = {}
+        for shard, part in parts.items():
+            verdicts.update(zip(part, ask(shard, part), strict=True))
+        return [verdicts[fingerprint] for fingerprint in fingerprints]
+
+    def _after_fork(self) -> None:
+        self._pid = os.getpid()
+        self._alarm = threading.Event()
+        for shard in self._shards:
+            shard.after_fork(self._alarm)
+        self._keeper = self._keep_registered()
+
+    def _keep_registered(self) -> Keeper:
+        keeper = Keeper((shard.beat for shard in self._shards), self._alarm)
+        keeper.start()
+        return keeper
+
+
+def _enter(
+    target: Target,
+    plans: list[Plan],
+    options: RedisOptions,
+    traffic: Traffic,
+    alarm: threading.Event,
+) -> tuple[Client, list[Shard]]:
+    # A check makes two tries before it gives up.
+    client = target.connect(options.timeout / 2)
+    server = target.where()
+    try:
+        return client, [
+            Shard(
+                Place(client, server, f"{options.key}:{plan.shard}" if plan.shard else options.key),
+                plan,
+                memory=options.cache // options.shards,
+                outage=Outage(server, options.on_error, options.wait, traffic, alarm),
+                traffic=traffic,
+            )
+            for plan in plans
+        ]
+    except BaseException:
+        client.close()
+        raise
+
+
+def _patiently(
+    options: RedisOptions, enter: Callable[[], tuple[Client, list[Shard]]]
+) -> tuple[Client, list[Shard]]:
+    """Enter, and under the policy ``wait`` try for as long as it says."""
+    deadline = time.monotonic() + options.wait
+    while True:
+        try:
+            return enter()
+        except BackendError as error:  # noqa: PERF203 - once a second
+            left = deadline - time.monotonic()
+            if options.on_error is not OnBackendError.WAIT or left <= 0:
+                raise
+            logger.warning("%s Trying for another %.0f s.", error, left)
+            time.sleep(min(1.0, left))
+
+
+def _share(capacity: int, shards: int) -> int:
+    """Return the capacity of one shard: items fall on them by chance, and none should be short."""
+    mean = capacity / shards
+    return capacity if shards == 1 else ceil(mean + 4 * sqrt(mean))

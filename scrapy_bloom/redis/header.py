@@ -1,0 +1,271 @@
+"""The header of a filter in Redis: which fields say what it is, and what of it is not ours.
+
+The header is a hash. These fields are set once, and ``signature`` is their SHA-1:
+
+=================  ==========================================================================
+``program``        ``scrapy-bloom``
+``format``         1
+``epoch``          random: another one is another filter
+``rebuilt_of``     epoch of the filter that was lost and that this one takes the place of
+``secret``         key of the probes, 16 bytes
+``hashes``         k, positions in a probe
+``digests``        1 if fingerprints of 20 bytes are taken as SHA-1 digests
+``capacity``       items in the first slice of this shard
+``error_rate``     bound for the total error rate
+``shard``          number of this shard
+``shards``         how many there are
+``fingerprinter``  what made the fingerprints
+``canonical``      by which rules URLs were spelled, as JSON
+=================  ==========================================================================
+
+These change: ``slices`` (capacity:error rate:blocks of each, oldest first), ``filled`` (items in
+the newest one), ``losses`` (how often segments were lost), ``m:i.j`` (segment *j* of slice *i* was
+made), ``w:worker`` (number of the worker's last call, and its answer), ``l:worker`` (end of its
+lease).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha1
+from typing import Final
+
+from scrapy_bloom.errors import StateError
+from scrapy_bloom.filters.chain import SliceSpec, hashes_for, next_slice
+from scrapy_bloom.probe import SECRET_BYTES, new_secret
+from scrapy_bloom.sizing import MAX_HASHES
+
+PROGRAM: Final = b"scrapy-bloom"
+FORMAT: Final = b"1"
+_MAX_BLOCKS: Final = 1 << 32
+_EPOCH_BYTES: Final = 8
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a shard must be for a worker to use it.
+
+    Attributes:
+        capacity: items in its first slice.
+        error_rate: bound for its total error rate.
+        digests: whether 20-byte fingerprints are SHA-1 digests.
+        fingerprinter: what makes the fingerprints.
+        shard: its number.
+        shards: how many there are.
+        canonical: by which rules URLs were spelled, as JSON. Workers may differ in it.
+    """
+
+    capacity: int
+    error_rate: float
+    digests: bool
+    fingerprinter: str
+    shard: int = 0
+    shards: int = 1
+    canonical: str = "{}"
+
+
+@dataclass(frozen=True)
+class Header:
+    """A header that was found to be whole.
+
+    Attributes:
+        plan: what the shard is for.
+        epoch: its identity, 16 hex digits.
+        rebuilt_of: epoch of the lost filter that it takes the place of, else empty.
+        secret: the key of its probes.
+        hashes: k.
+        slices: its slices, oldest first.
+        filled: items in the newest.
+        losses: how often segments of it were lost.
+        signature: of all that never changes.
+    """
+
+    plan: Plan
+    epoch: str
+    rebuilt_of: str
+    secret: bytes = field(repr=False)
+    hashes: int
+    slices: tuple[SliceSpec, ...]
+    filled: int
+    losses: int
+    signature: str
+
+    @property
+    def items(self) -> int:
+        """Items added to the shard: older slices are full."""
+        return sum(spec.capacity for spec in self.slices[:-1]) + self.filled
+
+
+def new_fields(plan: Plan, rebuilt_of: str) -> dict[str, bytes]:
+    """Return the fields of a new header, with an epoch and a secret of its own."""
+    hashes = hashes_for(plan.error_rate)
+    first = next_slice([], plan.capacity, plan.error_rate, hashes)
+    constant = {
+        "program": PROGRAM,
+        "format": FORMAT,
+        "epoch": secrets.token_hex(_EPOCH_BYTES).encode(),
+        "rebuilt_of": rebuilt_of.encode(),
+        "secret": new_secret(),
+        "hashes": str(hashes).encode(),
+        "digests": str(int(plan.digests)).encode(),
+        "capacity": str(plan.capacity).encode(),
+        "error_rate": repr(plan.error_rate).encode(),
+        "shard": str(plan.shard).encode(),
+        "shards": str(plan.shards).encode(),
+        "fingerprinter": plan.fingerprinter.encode(),
+        "canonical": plan.canonical.encode(),
+    }
+    return {
+        **constant,
+        "signature": _signature(constant).encode(),
+        "slices": write_slice(first).encode(),
+        "filled": b"0",
+        "losses": b"0",
+    }
+
+
+def read_header(where: str, fields: Mapping[bytes, bytes], plan: Plan) -> Header:
+    """Return the header that `fields` are, if it is one and for this plan.
+
+    :param where: server and key, for errors.
+    :raises StateError: if it is another program's, newer, damaged, or for another plan.
+    """
+    if fields.get(b"program") != PROGRAM:
+        raise StateError(
+            f"{where}: found a hash that scrapy-bloom did not write (fields"
+            f" {_sample(fields)}), expected a filter or nothing. {_OTHER_KEY}"
+        )
+    if fields.get(b"format") != FORMAT:
+        raise StateError(
+            f"{where}: found a filter of format {_text(fields.get(b'format'))}, expected 1. It was"
+            f" written by another version of scrapy-bloom. Use that version, or {_other_key()}"
+        )
+    try:
+        header = _parse(fields)
+    except (ArithmeticError, KeyError, ValueError) as error:
+        raise StateError(
+            f"{where}: the filter's header is damaged ({type(error).__name__}: {error}). Delete its"
+            f" keys ({where.rpartition(' ')[2]}*) to start with an empty filter, or {_other_key()}"
+        ) from error
+    _check_plan(where, header.plan, plan)
+    return header
+
+
+def read_slices(text: str) -> tuple[SliceSpec, ...]:
+    """Return the slices that the field ``slices`` tells.
+
+    :raises ValueError: if it tells none, or one that cannot be.
+    """
+    slices = []
+    for part in text.split(" "):
+        capacity, rate, blocks = part.split(":")
+        spec = SliceSpec(int(capacity), float(rate), int(blocks))
+        if spec.capacity < 1 or not 0 < spec.error_rate < 1 or not 1 <= spec.blocks <= _MAX_BLOCKS:
+            raise ValueError(f"no slice can be {part!r}")
+        slices.append(spec)
+    return tuple(slices)
+
+
+def write_slice(spec: SliceSpec) -> str:
+    """Return a slice as it stands in the field ``slices``."""
+    return f"{spec.capacity}:{spec.error_rate!r}:{spec.blocks}"
+
+
+def _parse(fields: Mapping[bytes, bytes]) -> Header:
+    constant = {name: fields[name.encode()] for name in _CONSTANT}
+    signature = fields[b"signature"].decode()
+    if signature != _signature(constant):
+        raise ValueError("its signature does not fit its fields")
+    text = {name: value.decode() for name, value in constant.items() if name != "secret"}
+    header = Header(
+        plan=Plan(
+            capacity=int(text["capacity"]),
+            error_rate=float(text["error_rate"]),
+            digests=text["digests"] == "1",
+            fingerprinter=text["fingerprinter"],
+            shard=int(text["shard"]),
+            shards=int(text["shards"]),
+            canonical=text["canonical"],
+        ),
+        epoch=text["epoch"],
+        rebuilt_of=text["rebuilt_of"],
+        secret=constant["secret"],
+        hashes=int(text["hashes"]),
+        slices=read_slices(fields[b"slices"].decode()),
+        filled=int(fields[b"filled"]),
+        losses=int(fields[b"losses"]),
+        signature=signature,
+    )
+    if not 1 <= header.hashes <= MAX_HASHES or len(header.secret) != SECRET_BYTES:
+        raise ValueError(f"no filter has {header.hashes} hashes and such a secret")
+    if not 0 <= header.filled <= header.slices[-1].capacity:
+        raise ValueError(f"{header.filled} items in a slice of {header.slices[-1].capacity}")
+    return header
+
+
+def _check_plan(where: str, found: Plan, asked: Plan) -> None:
+    """Refuse a filter that cannot keep what this worker's settings promise.
+
+    Another capacity can: it decides only when the filter grows.
+    """
+    differing = [
+        (name, getattr(found, attribute), getattr(asked, attribute))
+        for name, attribute in _MUST_AGREE.items()
+        if getattr(found, attribute) != getattr(asked, attribute)
+    ]
+    if differing:
+        what = "; ".join(f"{name} {have!r}, expected {want!r}" for name, have, want in differing)
+        raise StateError(
+            f"{where}: found a filter with {what}. All workers of a filter need the same. Change"
+            f" the settings of this one, or {_other_key()}"
+        )
+
+
+def _signature(constant: Mapping[str, bytes]) -> str:
+    digest = sha1(usedforsecurity=False)
+    for name in _CONSTANT:
+        digest.update(b"%s %d " % (name.encode(), len(constant[name])))
+        digest.update(constant[name])
+    return digest.hexdigest()
+
+
+def _sample(fields: Mapping[bytes, bytes]) -> str:
+    names: Sequence[bytes] = sorted(fields)[:3]
+    return ", ".join(_text(name) for name in names) + ", …" * (len(fields) > len(names))
+
+
+def _text(value: bytes | None) -> str:
+    return "missing" if value is None else repr(value.decode(errors="replace")[:40])
+
+
+def _other_key() -> str:
+    return _OTHER_KEY[0].lower() + _OTHER_KEY[1:]
+
+
+_OTHER_KEY: Final = "Give this filter another BLOOM_REDIS_KEY. Nothing was changed."
+
+_MUST_AGREE: Final = {
+    "an error rate of": "error_rate",
+    "fingerprints of": "fingerprinter",
+    "SHA-1 fingerprints": "digests",
+    "shard number": "shard",
+    "a number of shards of": "shards",
+}
+
+_CONSTANT: Final = (
+    "program",
+    "format",
+    "epoch",
+    "rebuilt_of",
+    "secret",
+    "hashes",
+    "digests",
+    "capacity",
+    "error_rate",
+    "shard",
+    "shards",
+    "fingerprinter",
+    "canonical",
+)

@@ -1,0 +1,48 @@
+"""What a worker remembers by itself: fingerprints that it was told are seen, exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+
+class Memory:
+    """A bounded set that keeps what was asked for of late.
+
+    It has two halves. What is added or found goes to the young one; when that is full it becomes
+    the old one, and the old one is forgotten. Both are sets: a look takes 0.1 µs.
+
+    :param size: most fingerprints that it holds; a fingerprint of 20 bytes takes about 120 bytes. 0
+        makes a memory that forgets at once.
+    """
+
+    __slots__ = ("_half", "_old", "_young")
+
+    def __init__(self, size: int) -> None:
+        self._half = size // 2
+        self._young: set[bytes] = set()
+        self._old: set[bytes] = set()
+
+    def __contains__(self, fingerprint: bytes) -> bool:
+        if fingerprint in self._young:
+            return True
+        if fingerprint in self._old:
+            self.add(fingerprint)
+            return True
+        return False
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._old - self._young
+        yield from self._young
+
+    def add(self, fingerprint: bytes) -> None:
+        """Remember one fingerprint."""
+        if len(self._young) >= self._half:
+            self._old = self._young if self._half else self._old
+            self._young = set()
+        if self._half:
+            self._young.add(fingerprint)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._young = set()
+        self._old = set()

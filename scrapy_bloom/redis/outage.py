@@ -1,0 +1,189 @@
+"""What a worker does while Redis cannot be used, and how it learns that it can be again.
+
+A check that fails opens the circuit: until the keeper, a thread, has found the server usable, no
+check tries again, and an outage costs the crawl the time of one check.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import Final
+
+from scrapy_bloom.errors import BackendError, SettingError
+from scrapy_bloom.redis.traffic import Traffic
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT: Final = 1.0
+"""Seconds between two renewals of a worker's lease."""
+
+_HEARTBEAT_IN_OUTAGE: Final = 0.25
+_MAX_HOLD: Final = 10.0  # seconds; against a server that greets and then does not answer
+
+
+class OnBackendError(str, Enum):
+    """What to do when Redis cannot be used."""
+
+    ALLOW = "allow"
+    WAIT = "wait"
+    CLOSE = "close"
+
+
+def read_policy(name: str, value: object) -> OnBackendError:
+    """Return the policy that `value` names.
+
+    :param name: what to call it in an error: the setting or argument it comes from.
+    :raises SettingError: if it names none.
+    """
+    try:
+        return OnBackendError(str(getattr(value, "value", value)).lower())
+    except ValueError:
+        known = ", ".join(repr(policy.value) for policy in OnBackendError)
+        raise SettingError(f"{name} = {value!r}: give one of {known}.") from None
+
+
+class Outage:
+    """The circuit breaker of one server.
+
+    :param where: the server, for the log.
+    :param policy: what to do.
+    :param patience: seconds that one outage may hold up checks under ``wait``.
+    :param traffic: where outages and waiting are counted.
+    :param alarm: set when an outage begins.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        policy: OnBackendError,
+        patience: float,
+        traffic: Traffic,
+        alarm: threading.Event,
+    ) -> None:
+        self.policy = policy
+        self._where = where
+        self._patience = patience
+        self._left = patience
+        self._traffic = traffic
+        self._reason = ""
+        self._said: set[str] = set()
+        self.alarm = alarm
+        self._began = 0.0
+        self._hold = 0.0
+        self._not_before = 0.0
+        self._usable = threading.Event()
+        self._usable.set()
+
+    @property
+    def on(self) -> bool:
+        """Whether Redis could not be used when it was last tried."""
+        return bool(self._reason)
+
+    def check(self) -> None:
+        """Return if a call may be tried now, after waiting for that if the policy says so.
+
+        :raises BackendError: if not.
+        """
+        if self._usable.is_set() or self.wait():
+            return
+        raise self.error()
+
+    def error(self) -> BackendError:
+        """Return what the outage is about."""
+        return BackendError(f"Redis at {self._where} {self._reason}")
+
+    def begin(self, reason: str) -> None:
+        """Learn that a call has failed, and why: goes after the server's name."""
+        now = time.monotonic()
+        self._usable.clear()
+        self.alarm.set()
+        if self.on:
+            self._hold = min(_MAX_HOLD, 2 * self._hold + _HEARTBEAT_IN_OUTAGE)
+            self._not_before = now + self._hold
+            return
+        self._reason = reason
+        self._began = now
+        self._traffic.outages += 1
+        # Said once; what is raised is said by who catches it.
+        silent = reason in self._said or self.policy is OnBackendError.CLOSE
+        level = logging.DEBUG if silent else logging.ERROR
+        self._said.add(reason)
+        logger.log(level, "Redis at %s %s %s", self._where, reason, _CONSEQUENCE[self.policy])
+
+    def usable(self) -> None:
+        """Learn that the keeper has got through: the next check may try."""
+        if time.monotonic() >= self._not_before:
+            self._usable.set()
+
+    def end(self) -> None:
+        """Learn that a call has succeeded."""
+        if not self.on:
+            return
+        logger.info(
+            "Redis at %(where)s can be used again, after %(seconds).1f s.",
+            {"where": self._where, "seconds": time.monotonic() - self._began},
+        )
+        self._reason = ""
+        self._hold = 0.0
+        self._left = self._patience
+
+    def wait(self) -> bool:
+        """Wait for the server, if policy and patience say so; return whether it is back."""
+        if self.policy is not OnBackendError.WAIT or self._left <= 0:
+            return False
+        start = time.monotonic()
+        back = self._usable.wait(self._left)
+        waited = time.monotonic() - start
+        self._left -= waited
+        self._traffic.waited += waited
+        if not back:
+            logger.error("Redis at %s is still out: %s", self._where, _OUT_OF_PATIENCE)
+        return back
+
+
+class Keeper(threading.Thread):
+    """Renews the worker's leases, and looks for the end of outages, beside the crawl.
+
+    :param beats: called about once a second; each renews one lease and returns whether all is well.
+    :param alarm: makes the next beat come at once.
+    """
+
+    def __init__(self, beats: Iterable[Callable[[], bool]], alarm: threading.Event) -> None:
+        super().__init__(name="scrapy-bloom keeper", daemon=True)
+        self._beats = tuple(beats)
+        self._alarm = alarm
+        self._stopped = False
+
+    def run(self) -> None:
+        """Beat until told to stop."""
+        pause = HEARTBEAT
+        while True:
+            self._alarm.wait(pause)
+            self._alarm.clear()
+            if self._stopped:
+                return
+            well = [beat() for beat in self._beats]
+            pause = HEARTBEAT if all(well) else _HEARTBEAT_IN_OUTAGE
+
+    def stop(self) -> None:
+        """End the thread; returns when a beat that is under way is over."""
+        self._stopped = True
+        self._alarm.set()
+        self.join()
+
+
+_CONSEQUENCE: Final = {
+    OnBackendError.CLOSE: "",
+    OnBackendError.ALLOW: "Until it is back this worker goes on by its own memory: pages that it"
+    " does not know are fetched, perhaps twice, and reported to Redis later.",
+    OnBackendError.WAIT: "The crawl stands still until it is back, or BLOOM_REDIS_WAIT is over.",
+}
+
+_OUT_OF_PATIENCE: Final = (
+    "BLOOM_REDIS_WAIT is over, the crawl goes on by this worker's own memory. Pages that it does"
+    " not know are fetched, perhaps twice, and reported to Redis later."
+)

@@ -1,0 +1,28 @@
+"""What scrapy-redis's scheduler needs beyond the contract of a duplicate filter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+
+def spare_queue(crawler: Crawler, dupefilter: object) -> bool:
+    """Keep scrapy-redis's scheduler from emptying its queue, once; return whether that was done.
+
+    Its ``flush()`` empties the filter and then the queue, also under workers that still crawl. The
+    requests in it would be lost, because their marks stay in the filter.
+    """
+    engine: Any = crawler.engine
+    slot = getattr(engine, "_slot", None) or getattr(engine, "slot", None)
+    scheduler = getattr(slot, "scheduler", None)
+    if getattr(scheduler, "df", None) is not dupefilter:
+        return False
+    queue: Any = scheduler.queue  # type: ignore[union-attr]
+
+    def clear() -> None:
+        del queue.clear  # the next one is the class's own again
+
+    queue.clear = clear
+    return True

@@ -1,0 +1,46 @@
+"""Processes that ask about the same fingerprints at the same moment."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections import Counter
+from functools import partial
+
+from contract import fingerprints
+
+from scrapy_bloom import RedisFilter
+
+
+def grants(url, key, *, workers, items, batch, capacity, shards=1):
+    """Let `workers` processes add the same items in step; return how often each was granted."""
+    open_filter = partial(
+        RedisFilter.from_url, url, key=key, capacity=capacity, error_rate=1e-9, shards=shards
+    )
+    spawn = multiprocessing.get_context("spawn")
+    barrier, results = spawn.Barrier(workers), spawn.Queue()
+    processes = [
+        spawn.Process(target=_work, args=(open_filter, items, batch, barrier, results))
+        for _ in range(workers)
+    ]
+    for process in processes:
+        process.start()
+    counts = Counter(dict.fromkeys(range(items), 0))
+    for _ in processes:
+        counts.update(results.get(timeout=120))
+    for process in processes:
+        process.join(30)
+        assert process.exitcode == 0
+    return counts
+
+
+def _work(open_filter, items, batch, barrier, results):
+    known = fingerprints(items)
+    seen = open_filter()
+    granted = []
+    for start in range(0, items, batch):
+        part = known[start : start + batch]
+        barrier.wait(60)
+        verdicts = [seen.add(part[0])] if batch == 1 else seen.add_many(part)
+        granted += [start + i for i, was_there in enumerate(verdicts) if not was_there]
+    seen.close()
+    results.put(granted)

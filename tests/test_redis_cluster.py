@@ -1,0 +1,105 @@
+"""A filter spread over a real cluster."""
+
+import itertools
+
+import pytest
+from contract import FilterContract, fingerprints
+from localcluster import LocalCluster
+from lockstep import grants
+from waiting import until
+
+from scrapy_bloom import RedisFilter, SettingError, StateError
+
+keys = (f"cluster:{number}" for number in itertools.count())
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with LocalCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def opened(cluster):
+    filters = []
+
+    def opened(key=None, **options):
+        defaults = {"shards": 6}
+        seen = RedisFilter.from_url(cluster.url, key=key or next(keys), **(defaults | options))
+        filters.append(seen)
+        return seen
+
+    yield opened
+    for seen in filters:
+        seen.close()
+
+
+class TestRedisFilterOnACluster(FilterContract):
+    @pytest.fixture
+    def make(self, opened):
+        return lambda **sizes: opened(shards=1, **sizes)
+
+
+def test_a_filter_is_spread_over_all_nodes(cluster, opened):
+    seen = opened(capacity=6000, error_rate=1e-6)
+    known = fingerprints(6000)
+    assert seen.add_many(known) == [False] * 6000
+    assert seen.add_many(known) == [True] * 6000
+    assert all(seen.contains_many(known))
+    assert not any(seen.contains_many(fingerprints(6000, "b")))
+    info = seen.info()
+    assert info.items == 6000
+    assert info.slices == 1
+    assert info.capacity >= 6000
+    key = seen._shards[0].place.key
+    for node in cluster.nodes:
+        with node.client() as client:
+            assert [name for name in client.keys("*") if name.startswith(key.encode())]
+
+
+def test_processes_in_lockstep_are_granted_every_item_once(cluster):
+    counts = grants(
+        cluster.url, next(keys), workers=4, items=4000, batch=50, capacity=1000, shards=3
+    )
+    assert set(counts.values()) == {1}
+
+
+def test_workers_must_agree_on_the_number_of_shards(opened):
+    seen = opened(shards=3)
+    key = seen._shards[0].place.key
+    with pytest.raises(StateError, match="a number of shards of 3, expected 1"):
+        opened(key, shards=1)
+
+
+def test_a_tag_in_the_key_fits_one_shard_only(opened):
+    seen = opened("{own}:bloom", shards=1)
+    assert [seen.add(b"x"), seen.add(b"x")] == [False, True]
+    with pytest.raises(SettingError, match="on one node"):
+        opened("{own}:other", shards=2)
+
+
+def test_only_the_shards_of_a_dead_node_are_out():
+    with LocalCluster() as cluster:
+        seen = RedisFilter.from_url(
+            cluster.url, key="crawl", capacity=1000, error_rate=1e-9, shards=6, timeout=1.0
+        )
+        known = fingerprints(600)
+        seen.add_many(known[:300])
+        cluster.nodes[2].kill()
+        assert seen.add_many(known) == [True] * 300 + [False] * 300
+        out = [shard.outage.on for shard in seen._shards]
+        assert any(out)
+        assert not all(out)
+        assert seen.traffic.unknown < 300
+        cluster.nodes[2].start()
+        until(lambda: all(shard.outage._usable.is_set() for shard in seen._shards))
+        # The node came back empty: its shards are made anew and told what this worker knows.
+        assert seen.add_many(fingerprints(300, "more")) == [False] * 300
+        seen.add_many(fingerprints(300, "and more"))
+        assert seen.traffic.losses >= 1
+        other = RedisFilter.from_url(
+            cluster.url, key="crawl", capacity=1000, error_rate=1e-9, shards=6
+        )
+        assert other.add_many(known) == [True] * 600
+        for worker in (seen, other):
+            worker.close()

@@ -1,0 +1,280 @@
+"""Real crawls by real worker processes that share a filter."""
+
+import signal
+
+import pytest
+from example.localredis import LocalRedis
+from example.localsite import LocalSite
+from redis_crawls import PATIENCE, SCRAPY_REDIS, Crawl, at
+from waiting import until
+
+pytest.importorskip("scrapy_redis")
+pytestmark = pytest.mark.scrapy
+
+
+@pytest.fixture(scope="module")
+def server():
+    with LocalRedis() as server:
+        yield server
+
+
+@pytest.fixture
+def site(server):
+    server.client().flushall()
+    with LocalSite(pages=600, links=10) as site:
+        yield site
+
+
+def scrapy_redis(site, server, folder, **settings):
+    shared = {"REDIS_URL": server.url, "done": f"{server.url}#done"}
+    return Crawl(site, server, folder, **(SCRAPY_REDIS | shared | settings))
+
+
+@pytest.mark.parametrize("persist", [True, False])
+def test_three_scrapy_redis_workers_fetch_each_page_once(site, server, tmp_path, persist):
+    with scrapy_redis(site, server, tmp_path, SCHEDULER_PERSIST=persist) as crawl:
+        third, two_thirds, all_pages = (at(site, n) for n in (200, 400, 600))
+        crawl.start()
+        assert third.wait(PATIENCE)
+        crawl.start()
+        assert two_thirds.wait(PATIENCE)
+        crawl.start()
+        assert all_pages.wait(PATIENCE)
+        stats = crawl.finish()
+        assert [each["finish_reason"] for each in stats] == ["finished"] * 3
+        assert not site.missed
+        assert not site.repeated
+        assert not any(each.get("log_count/ERROR") for each in stats)
+        left = server.client().keys("worker:*")
+        if persist:
+            assert b"worker:bloom" in left
+        else:
+            assert left == []
+
+
+def test_workers_that_finish_at_the_same_time_leave_nothing(site, server, tmp_path):
+    with scrapy_redis(site, server, tmp_path) as crawl:
+        all_pages = at(site, 600)
+        for _ in range(3):
+            crawl.start()
+        assert all_pages.wait(PATIENCE)
+        crawl.finish()
+        assert not site.missed
+        assert not site.repeated
+        assert server.client().keys("worker:*") == []
+
+
+def test_a_worker_that_finishes_early_leaves_the_queue_to_the_others(site, server, tmp_path):
+    with scrapy_redis(site, server, tmp_path) as crawl:
+        begun, all_pages = at(site, 50), at(site, 600)
+        crawl.start()
+        assert begun.wait(PATIENCE)
+        crawl.start(CLOSESPIDER_PAGECOUNT=50)
+        crawl.workers[1].wait(PATIENCE)
+        assert "Filter and request queue are not emptied" in crawl.log(1)
+        assert all_pages.wait(PATIENCE)
+        crawl.finish()
+        assert not site.missed
+        assert not site.repeated
+
+
+def test_a_killed_worker_does_not_keep_the_filter(site, server, tmp_path):
+    """Its pages in flight are lost with it: scrapy-redis has taken them from the queue."""
+    with scrapy_redis(site, server, tmp_path) as crawl:
+        half = at(site, 300)
+        victim = crawl.start()
+        crawl.start()
+        assert half.wait(PATIENCE)
+        victim.kill()
+        victim.wait()
+        queue = server.client()
+        until(lambda: not queue.exists("worker:requests"), 60)
+        crawl.finish()
+        assert len(site.missed) <= 16 * 20
+        assert not site.repeated
+        assert server.client().keys("worker:*") == []
+
+
+def test_flush_on_start_leaves_the_filter_of_live_workers_alone(site, server, tmp_path):
+    with scrapy_redis(site, server, tmp_path, SCHEDULER_FLUSH_ON_START=True) as crawl:
+        third, all_pages = (at(site, n) for n in (200, 600))
+        crawl.start()
+        assert third.wait(PATIENCE)
+        crawl.start()
+        assert all_pages.wait(PATIENCE)
+        until(lambda: "not emptied" in crawl.log(1))
+        crawl.finish()
+        assert not site.missed
+        assert not site.repeated
+
+
+def test_flush_on_start_empties_what_an_earlier_crawl_left(site, server, tmp_path):
+    for pages in (600, 1200):
+        with scrapy_redis(
+            site, server, tmp_path, SCHEDULER_FLUSH_ON_START=True, SCHEDULER_PERSIST=True
+        ) as crawl:
+            all_pages = at(site, pages)
+            server.client().delete("done")
+            crawl.start()
+            assert all_pages.wait(PATIENCE)
+            crawl.finish()
+    assert set(site.hits.values()) == {2}
+
+
+def test_workers_with_queues_of_their_own_share_a_filter(site, server, tmp_path):
+    shared = {
+        "BLOOM_REDIS_URL": server.url,
+        "DOWNLOAD_DELAY": 0.01,  # so that neither is done before the other has begun
+        "done": f"{server.url}#done",
+    }
+    with Crawl(site, server, tmp_path, **shared) as crawl:
+        all_pages = at(site, 600)
+        crawl.start()
+        crawl.start(url=site.url + "go/599")  # a way to a page that few pages have
+        assert all_pages.wait(PATIENCE)
+        stats = crawl.finish()
+        assert not site.missed
+        assert not site.repeated
+        assert all(each["downloader/response_count"] for each in stats)
+        assert server.client().keys("worker:*") == []
+
+
+def test_what_a_killed_crawl_left_is_emptied(site, server, tmp_path):
+    with Crawl(site, server, tmp_path, BLOOM_REDIS_URL=server.url) as crawl:
+        half = at(site, 300)
+        crawl.start()
+        assert half.wait(PATIENCE)
+        crawl.workers[0].kill()
+        crawl.workers[0].wait()
+        crawl.start()
+        crawl.wait()
+        assert not site.missed
+        assert "left by a crawl that has ended" in crawl.log(1)
+
+
+def test_a_job_that_was_killed_starts_with_an_empty_filter(site, server, tmp_path):
+    settings = {"BLOOM_REDIS_URL": server.url, "JOBDIR": str(tmp_path / "job")}
+    with Crawl(site, server, tmp_path, **settings) as crawl:
+        quarter, half = at(site, 150), at(site, 300)
+        crawl.start()
+        assert quarter.wait(PATIENCE)
+        crawl.workers[0].send_signal(signal.SIGINT)
+        crawl.workers[0].wait(PATIENCE)
+        assert server.client().exists("worker:bloom")
+        crawl.start()
+        assert half.wait(PATIENCE)
+        crawl.workers[1].send_signal(signal.SIGINT)
+        crawl.workers[1].wait(PATIENCE)
+        assert not site.repeated
+        crawl.start()
+        crawl.wait()
+        assert crawl.stats(2)["bloom/unclean_stop"] == 0
+        assert crawl.stats(2)["bloom/restored"] > 150
+        assert not site.missed
+        assert not site.repeated
+
+
+class TestFaults:
+    """Redis goes away in the middle of a crawl whose queue is elsewhere."""
+
+    @pytest.fixture(params=[True, False], ids=["persistent", "forgetful"])
+    def faulty(self, request):
+        with LocalRedis(persist=request.param) as server:
+            server.persists = request.param
+            yield server
+
+    def test_allow(self, site, faulty, tmp_path):
+        with Crawl(site, faulty, tmp_path, BLOOM_REDIS_URL=faulty.url) as crawl:
+            site.when(200, faulty.kill)
+            later = at(site, 400)
+            crawl.start()
+            assert later.wait(PATIENCE)
+            faulty.start()
+            stats = crawl.wait()[0]
+        assert stats["finish_reason"] == "finished"
+        assert not site.missed
+        assert not site.repeated
+        assert stats["bloom/redis/outages"] == 1
+        assert stats["bloom/redis/unknown"] > 50
+        assert stats["bloom/redis/losses"] == (0 if faulty.persists else 1)
+
+    def test_wait(self, site, faulty, tmp_path):
+        with Crawl(
+            site, faulty, tmp_path, BLOOM_REDIS_URL=faulty.url, BLOOM_ON_BACKEND_ERROR="wait"
+        ) as crawl:
+            site.when(200, faulty.kill)
+            crawl.start()
+            until(lambda: "stands still" in crawl.log(), PATIENCE)
+            faulty.start()
+            stats = crawl.wait()[0]
+        assert stats["finish_reason"] == "finished"
+        assert not site.missed
+        assert not site.repeated
+        assert stats["bloom/redis/waited"] > 0
+        assert stats["bloom/redis/losses"] == (0 if faulty.persists else 1)
+
+    def test_close(self, site, faulty, tmp_path):
+        with Crawl(
+            site, faulty, tmp_path, BLOOM_REDIS_URL=faulty.url, BLOOM_ON_BACKEND_ERROR="close"
+        ) as crawl:
+            site.when(200, faulty.kill)
+            crawl.start()
+            stats = crawl.wait()[0]
+        assert stats["finish_reason"] == "bloom_backend"
+        assert site.missed
+        assert crawl.log().count("] ERROR:") == stats["log_count/ERROR"] == 1
+        assert "cannot be reached" in crawl.log()
+
+    def test_close_when_the_filter_is_gone(self, site, server, tmp_path):
+        with Crawl(
+            site, server, tmp_path, BLOOM_REDIS_URL=server.url, BLOOM_ON_BACKEND_ERROR="close"
+        ) as crawl:
+            site.when(200, server.client().flushall)
+            crawl.start()
+            stats = crawl.wait()[0]
+        assert stats["finish_reason"] == "bloom_filter_lost"
+
+    @pytest.mark.parametrize("policy", ["allow", "wait"])
+    def test_the_filter_is_deleted_in_mid_crawl(self, site, server, tmp_path, policy):
+        with Crawl(
+            site, server, tmp_path, BLOOM_REDIS_URL=server.url, BLOOM_ON_BACKEND_ERROR=policy
+        ) as crawl:
+            site.when(200, server.client().flushall)
+            crawl.start()
+            stats = crawl.wait()[0]
+        assert stats["finish_reason"] == "finished"
+        assert not site.missed
+        assert not site.repeated
+        assert stats["bloom/redis/losses"] == 1
+        assert "has lost the filter" in crawl.log()
+
+
+def test_a_crawl_that_cannot_be_filtered_does_not_start(site, tmp_path, server):
+    server.client().set("worker:bloom", "something else")
+    with (
+        scrapy_redis(site, server, tmp_path) as shared,
+        Crawl(site, server, tmp_path / "own", BLOOM_REDIS_URL=server.url) as own,
+    ):
+        own.folder.mkdir()
+        for crawl in (shared, own):
+            crawl.start()
+            stats = crawl.wait()[0]
+            # Before 2.18 Scrapy's own scheduler ends such a crawl without a reason.
+            assert stats.get("finish_reason", "bloom_state") == "bloom_state"
+            assert "found a string" in crawl.log()
+            assert sum(site.hits.values()) <= 1  # the start page, on an older Scrapy
+    assert server.client().get("worker:bloom") == b"something else"
+
+
+def test_passwords_are_nowhere(site, server, tmp_path):
+    url = f"redis://somebody:s3cr3t@127.0.0.1:{server.port}/0"
+    for number, broken in enumerate(
+        (url, url.replace(f":{server.port}", ":p0rt"), "redis://a:s3cr3t@[")
+    ):
+        with Crawl(site, server, tmp_path, BLOOM_REDIS_URL=broken) as crawl:
+            crawl.start()
+            crawl.wait()
+            reason = crawl.stats(0).get("finish_reason", "bloom_setting")
+            assert reason in ("bloom_backend", "bloom_setting"), number
+            assert "s3cr3t" not in crawl.log() + str(crawl.stats(0))
+            assert not site.hits

@@ -1,0 +1,334 @@
+"""Coming to a server: each thing that can be wrong has its own words, and nothing is changed."""
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import threading
+
+import pytest
+from contract import fingerprints
+from example.localredis import LocalRedis, free_port, program
+from waiting import until
+
+from scrapy_bloom import BackendError, RedisFilter, RedisOptions, SettingError, StateError
+from scrapy_bloom.backends import BACKENDS, Crawl
+from scrapy_bloom.job.snapshot import Identity
+from scrapy_bloom.redis.connection import Target
+from scrapy_bloom.settings import Settings
+
+keys = (f"open:{number}" for number in itertools.count())
+
+
+@pytest.fixture(scope="module")
+def server():
+    with LocalRedis() as server:
+        yield server
+
+
+@pytest.fixture
+def key():
+    return next(keys)
+
+
+def open_filter(url, key, **options):
+    return RedisFilter.from_url(
+        url, key=key, **({"capacity": 1000, "error_rate": 1e-6, "timeout": 0.5} | options)
+    )
+
+
+def everything(server):
+    client = server.client()
+    return {name: client.dump(name) for name in client.scan_iter()}
+
+
+def test_nobody_listens(key):
+    with pytest.raises(BackendError, match=r"127.0.0.1:\d+/0 cannot be reached"):
+        open_filter(f"redis://127.0.0.1:{free_port()}", key)
+
+
+def test_nobody_of_that_name(key):
+    with pytest.raises(BackendError, match="cannot be reached"):
+        open_filter("redis://nowhere.invalid", key)
+
+
+def test_waiting_for_a_server_that_starts(key):
+    with LocalRedis() as server:
+        server.kill()
+        starter = subprocess.Popen(["sleep", "0.3"])
+        helper = threading.Thread(target=lambda: (starter.wait(), server.start()))
+        helper.start()
+        seen = open_filter(server.url, key, on_error="wait", wait=30)
+        helper.join()
+        assert seen.add(b"x") is False
+        seen.close()
+
+
+PASSWORD = "s3cr3t/@:#"
+QUOTED = "s3cr3t%2F%40%3A%23"
+
+
+@pytest.fixture(scope="module")
+def guarded():
+    with LocalRedis() as server:
+        admin = server.client()
+        for user, *rights in (
+            ("worker", "+@all"),
+            ("reader", "+@all", "-@write"),
+            ("halt", "+@all", "-bitfield"),
+        ):
+            admin.execute_command("ACL", "SETUSER", user, "on", f">{PASSWORD}", "~crawl*", *rights)
+        admin.execute_command("ACL", "SETUSER", "default", "off")
+        yield server
+
+
+def as_user(server, user, password=QUOTED):
+    return f"redis://{user}:{password}@127.0.0.1:{server.port}/0"
+
+
+def test_user_and_password_open(guarded):
+    seen = open_filter(as_user(guarded, "worker"), "crawl:1")
+    assert [seen.add(b"x"), seen.add(b"x")] == [False, True]
+    seen.close()
+
+
+@pytest.mark.parametrize(
+    ("user", "password", "key", "words"),
+    [
+        ("worker", "wr0ng-s3cr3t", "crawl:2", "refuses user or password"),
+        ("nobody", QUOTED, "crawl:2", "refuses user or password"),
+        ("reader", QUOTED, "crawl:2", "does not let this user do what is needed"),
+        ("halt", QUOTED, "crawl:2", "does not let this user do what is needed"),
+        ("worker", QUOTED, "else:2", "does not let this user do what is needed"),
+    ],
+)
+def test_what_is_not_allowed_is_said(guarded, user, password, key, words, caplog):
+    with pytest.raises(BackendError, match=words) as raised:
+        open_filter(as_user(guarded, user, password), key)
+    assert "s3cr3t" not in f"{raised.value!r} {raised.value.__cause__} {caplog.text}"
+
+
+def test_no_password_is_said(guarded):
+    with pytest.raises(BackendError, match="refuses user or password"):
+        open_filter(guarded.url, "crawl:2")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://me:s3cr3t@host:p0rt/0",
+        "redis://me:s3/cr3t@host:6379/0",
+        "http://me:s3cr3t@host",
+        "s3cr3t",
+        "redis://me:s3cr3t@[host",
+    ],
+)
+def test_a_broken_url_is_refused_without_its_password(url, key):
+    with pytest.raises(SettingError) as raised:
+        open_filter(url, key)
+    told = f"{raised.value!r} {raised.value.__cause__} {raised.value.__suppress_context__}"
+    assert "cr3t" not in told
+    assert raised.value.__suppress_context__ or raised.value.__context__ is None
+
+
+def test_a_target_is_shown_without_its_password():
+    one = Target("redis://me:s3cr3t@host:7000/3")
+    two = Target.of("", {"host": "host", "port": 7000, "db": 3, "password": "s3cr3t"})
+    three = Target.of("", {"url": "rediss://me:s3cr3t@host:7000/3?x=s3cr3t", "socket_timeout": 5})
+    for target in (one, two, three):
+        assert target.where() == "host:7000/3"
+        assert "s3cr3t" not in repr(target)
+    assert Target.of("", {}).where() == "localhost:6379/0"
+    assert Target.of("", {"unix_socket_path": "/x"}).where() == "unix:/x"
+
+
+def test_arguments_that_redis_does_not_know():
+    with pytest.raises(SettingError, match="REDIS_PARAMS"):
+        Target.of("", {"pasword": "s3cr3t"}).connect(1)
+
+
+def test_a_unix_socket(tmp_path, key):
+    with LocalRedis("--unixsocket", str(tmp_path / "redis.sock")):
+        seen = open_filter(f"unix://{tmp_path}/redis.sock", key)
+        assert [seen.add(b"x"), seen.add(b"x")] == [False, True]
+        seen.close()
+
+
+def test_tls(tmp_path, key):
+    make = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("no openssl to make a certificate")
+    names = ["-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem"]
+    subprocess.run([openssl, *make, *names], check=True, capture_output=True)
+    port = str(free_port())
+    files = ["--tls-cert-file", str(tmp_path / "cert.pem"), "--tls-key-file"]
+    files += [str(tmp_path / "key.pem"), "--tls-auth-clients", "no", "--tls-port", port]
+    check = subprocess.run([program(), "--tls-port", "bad"], capture_output=True, check=False)
+    if b"Bad directive" in check.stdout + check.stderr:
+        pytest.skip("this server was built without TLS")
+    with LocalRedis(*files):
+        url = f"rediss://127.0.0.1:{port}/0?ssl_cert_reqs=none"
+        seen = open_filter(url, key)
+        assert [seen.add(b"x"), seen.add(b"x")] == [False, True]
+        seen.close()
+
+
+def test_a_replica(key):
+    with LocalRedis() as primary, LocalRedis() as replica:
+        replica.client().replicaof(primary.HOST, primary.port)
+        until(lambda: replica.client().info("replication")["master_link_status"] == "up")
+        with pytest.raises(BackendError, match="is a replica and takes no writes"):
+            open_filter(replica.url, key)
+        seen = open_filter(primary.url, key)
+        seen.add(b"x")
+        until(lambda: replica.client().exists(key))
+        with pytest.raises(BackendError, match="is a replica and takes no writes"):
+            open_filter(replica.url, key)
+        seen.close()
+
+
+def test_a_server_that_is_loading(key):
+    with LocalRedis(persist=True) as server:
+        client = server.client()
+        for number in range(2000):  # it answers while it loads, once for every 2 MB
+            client.set(f"key:{number}", os.urandom(4000))
+        client.bgrewriteaof()
+        until(lambda: not client.info("persistence")["aof_rewrite_in_progress"])
+        server.kill()
+        server._arguments += ("--key-load-delay", "1000")
+        server.start()
+        with pytest.raises(BackendError, match="is still loading its data"):
+            open_filter(server.url, key, timeout=8)
+
+
+@pytest.mark.parametrize("kind", ["string", "set", "list", "hash"])
+def test_something_of_another_program_is_left_alone(server, key, kind):
+    client = server.client()
+    {
+        "string": lambda: client.set(key, "foreign"),
+        "set": lambda: client.sadd(key, "foreign"),
+        "list": lambda: client.rpush(key, "foreign"),
+        "hash": lambda: client.hset(key, "foreign", 1),
+    }[kind]()
+    before = everything(server)
+    with pytest.raises(StateError, match=rf"key {key}: found a {kind}.*Nothing was changed"):
+        open_filter(server.url, key)
+    assert everything(server) == before
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"error_rate": 1e-4}, "an error rate of 1e-06, expected 0.0001"),
+        ({"shards": 2}, "a number of shards of 1, expected 2"),
+        ({"fingerprinter": "mine.F"}, "fingerprints of 'theirs.F', expected 'mine.F'"),
+        ({"digests": False}, "SHA-1 fingerprints True, expected False"),
+    ],
+)
+def test_a_filter_of_other_parameters_is_refused(server, key, other, words):
+    def opened(shards=1, **parameters):
+        values = {"capacity": 1000, "error_rate": 1e-6, "fingerprinter": "theirs.F"} | parameters
+        return RedisFilter(
+            Target(server.url), options=RedisOptions(key=key, shards=shards), **values
+        )
+
+    seen = opened()
+    seen.add(b"x")
+    before = everything(server)
+    with pytest.raises(StateError, match=words):
+        opened(**other)
+    after = everything(server)
+    lease = key.encode()  # its header has a lease that is renewed meanwhile
+    assert {**before, lease: 0} == {**after, lease: 0}
+    seen.close()
+
+
+def test_another_capacity_is_taken_as_it_is(server, key):
+    one = open_filter(server.url, key, capacity=1000)
+    two = open_filter(server.url, key, capacity=5000)
+    assert two.info().capacity == 1000
+    known = fingerprints(3000)
+    assert not any(one.add_many(known))
+    assert all(two.add_many(known))
+    for seen in (one, two):
+        seen.close()
+
+
+def test_other_rules_of_spelling_are_told_to_who_asks(server, key):
+    options = RedisOptions(key=key)
+    one = RedisFilter(Target(server.url), canonical='{"level": "safe"}', options=options)
+    two = RedisFilter(Target(server.url), canonical='{"level": "usual"}', options=options)
+    assert one.canonical == two.canonical == '{"level": "safe"}'
+    assert [one.add(b"x"), two.add(b"x")] == [False, True]
+    for seen in (one, two):
+        seen.close()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("format", "2"),
+        ("secret", "x" * 16),
+        ("secret", "short"),
+        ("hashes", "3"),
+        ("hashes", "200"),
+        ("capacity", "many"),
+        ("error_rate", "0.5"),
+        ("epoch", "0" * 16),
+        ("signature", "0" * 40),
+        ("slices", "1000:1e-6:0"),
+        ("slices", "1000:1e-6:99999999999999"),
+        ("slices", ""),
+        ("filled", "-1"),
+        ("filled", "1e9"),
+        ("losses", "?"),
+        ("program", "another"),
+    ],
+)
+def test_a_forged_header_is_refused(server, key, field, value):
+    open_filter(server.url, key).close()
+    server.client().hset(key, field, value)
+    before = everything(server)
+    with pytest.raises(StateError, match=f"key {key}: "):
+        open_filter(server.url, key)
+    assert everything(server) == before
+
+
+@pytest.mark.parametrize("field", ["secret", "signature", "slices", "filled", "losses", "hashes"])
+def test_a_header_without_a_field_is_refused(server, key, field):
+    open_filter(server.url, key).close()
+    server.client().hdel(key, field)
+    with pytest.raises(StateError, match=f"key {key}: the filter's header is damaged"):
+        open_filter(server.url, key)
+
+
+@pytest.mark.parametrize(("field", "value"), [("filled", "x"), ("slices", "x"), ("losses", "x")])
+def test_a_header_forged_in_mid_crawl_makes_nothing_seen(server, key, field, value):
+    seen = open_filter(server.url, key, cache=0)
+    seen.add_many(fingerprints(10))
+    server.client().hset(key, field, value)
+    assert seen.add_many(fingerprints(10, "new")) == [False] * 10
+    seen.close()
+
+
+def test_without_the_client_library_it_is_said_how_to_get_it():
+    code = """
+import sys
+sys.modules["redis"] = None
+from scrapy_bloom.backends import BACKENDS, Crawl
+from scrapy_bloom.job.snapshot import Identity
+from scrapy_bloom.settings import Settings
+crawl = Crawl(Identity("s", "f"), digests=True, job_dir=None, shared_queue=True)
+BACKENDS["redis"](Settings.read({}), crawl)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "needs the package redis: pip install 'scrapy-bloom[redis]'" in run.stderr
+
+
+@pytest.mark.parametrize("pattern", ["%(spdier)s", "%(spider)", "%", ""])
+def test_a_key_that_cannot_be_is_refused(pattern):
+    crawl = Crawl(Identity("s", "f"), digests=True, job_dir=None, shared_queue=True)
+    with pytest.raises(SettingError, match="BLOOM_REDIS_KEY"):
+        BACKENDS["redis"](Settings.read({"BLOOM_REDIS_KEY": pattern}), crawl)
