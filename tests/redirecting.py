@@ -7,22 +7,17 @@ The site stands behind a proxy that plays any host, with TLS, so that its URLs n
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import os
 import ssl
 import sys
-import tempfile
 import threading
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import scrapy
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from scrapy.crawler import CrawlerProcess
+from tls import tls_context
 
 COOKIE = "cookie"  # in the place of a redirect: to the same URL, with a cookie set
 # From what a page links to, over the redirects, to the page that is to be parsed.
@@ -116,29 +111,6 @@ class Site(BaseHTTPRequestHandler):
 
     def log_message(self, *args):
         pass
-
-
-def tls_context():
-    """Return a context with a certificate of its own making; Scrapy does not check whose it is."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "site.example")])
-    now = dt.datetime.now(dt.timezone.utc)
-    names = [x509.DNSName("site.example"), x509.DNSName("*.site.example")]
-    certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
-    plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "pem")
-        file.write_bytes(key.private_bytes(pem, *plain) + certificate.public_bytes(pem))
-        context.load_cert_chain(file)
-    return context
 
 
 class RedirectSpider(scrapy.Spider):

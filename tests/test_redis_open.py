@@ -2,14 +2,14 @@
 
 import itertools
 import os
-import shutil
 import subprocess
 import sys
 import threading
 
 import pytest
 from contract import fingerprints
-from example.localredis import LocalRedis, free_port, program
+from example.localredis import LocalRedis, free_port
+from tls import TlsFront
 from waiting import until
 
 from scrapy_bloom import BackendError, RedisFilter, RedisOptions, SettingError, StateError
@@ -155,22 +155,12 @@ def test_a_unix_socket(tmp_path, key):
         seen.close()
 
 
-def test_tls(tmp_path, key):
-    make = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("no openssl to make a certificate")
-    names = ["-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem"]
-    subprocess.run([openssl, *make, *names], check=True, capture_output=True)
-    port = str(free_port())
-    files = ["--tls-cert-file", str(tmp_path / "cert.pem"), "--tls-key-file"]
-    files += [str(tmp_path / "key.pem"), "--tls-auth-clients", "no", "--tls-port", port]
-    check = subprocess.run([program(), "--tls-port", "bad"], capture_output=True, check=False)
-    if b"Bad directive" in check.stdout + check.stderr:
-        pytest.skip("this server was built without TLS")
-    with LocalRedis(*files):
-        url = f"rediss://127.0.0.1:{port}/0?ssl_cert_reqs=none"
-        seen = open_filter(url, key)
+def test_tls(server, key):
+    with TlsFront(server.port) as front:
+        url = f"rediss://127.0.0.1:{front.port}/0"
+        with pytest.raises(BackendError, match="certificate"):
+            open_filter(url, key)
+        seen = open_filter(f"{url}?ssl_cert_reqs=none", key)
         assert [seen.add(b"x"), seen.add(b"x")] == [False, True]
         seen.close()
 
