@@ -16,12 +16,23 @@ from scrapy_bloom.canonical.merges import Merges
 from scrapy_bloom.canonical.record import difference, record
 from scrapy_bloom.canonical.rules import Rules
 from scrapy_bloom.errors import StateError
+from scrapy_bloom.filters.local import LocalFilter
 from scrapy_bloom.job.merges_file import read_merges, write_merges
 
 if TYPE_CHECKING:
     from scrapy.statscollectors import StatsCollector
 
 logger = logging.getLogger(__name__)
+
+
+class _Marks(LocalFilter):
+    """Spellings that were met: a filter beside that of the crawl, of which it says nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(capacity=100_000, error_rate=1e-3)
+
+    def _say_outgrown(self, items: int) -> None:
+        pass
 
 
 class Spelling:
@@ -43,7 +54,7 @@ class Spelling:
         self._folder = folder
         self.fingerprinter = CanonicalFingerprinter.around(crawler.request_fingerprinter, rules)
         self.record = record(self.fingerprinter.rules)
-        self._merges = Merges(self.fingerprinter.untouched)
+        self._merges = Merges(self.fingerprinter.untouched, _Marks)
         if folder:
             read_merges(folder, self._merges)
 

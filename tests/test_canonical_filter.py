@@ -11,7 +11,7 @@ from scrapy import Request, Spider
 from scrapy.utils.request import fingerprint
 from scrapy.utils.test import get_crawler
 
-from scrapy_bloom import BloomDupeFilter, CanonicalFingerprinter
+from scrapy_bloom import BloomDupeFilter, CanonicalFingerprinter, LocalFilter
 from scrapy_bloom.canonical import merges as merging
 from scrapy_bloom.canonical.merges import Merges
 from scrapy_bloom.errors import StateError
@@ -135,7 +135,7 @@ def test_without_a_merge_there_is_no_sample(tmp_path):
 def test_a_sample_that_is_not_ours_is_refused_and_left(tmp_path, content):
     (tmp_path / NAME).write_text(content)
     with pytest.raises(StateError, match="found no sample of merged URLs"):
-        read_merges(tmp_path, Merges(fingerprint))
+        read_merges(tmp_path, Merges(fingerprint, LocalFilter))
     assert (tmp_path / NAME).read_text() == content
 
 
@@ -154,7 +154,7 @@ def test_a_sample_is_bounded_and_each_merge_has_its_chance(tmp_path, monkeypatch
     monkeypatch.setattr(merging, "SAMPLE", 100)
     late = 0
     for _ in range(20):
-        merges = Merges(fingerprint)
+        merges = Merges(fingerprint, LocalFilter)
         fingerprinter = CanonicalFingerprinter("usual")
         for number in range(500):
             request = Request(f"{PLAIN}?utm_id={number}")
@@ -164,7 +164,7 @@ def test_a_sample_is_bounded_and_each_merge_has_its_chance(tmp_path, monkeypatch
         late += sum(int(merge.url.rpartition("=")[2]) >= 250 for merge in merges.sample)
     assert 850 < late < 1150  # 1,000 expected, standard deviation below 22
     write_merges(tmp_path, merges)
-    again = Merges(fingerprint)
+    again = Merges(fingerprint, LocalFilter)
     read_merges(tmp_path, again)
     assert (again.count, again.sample) == (merges.count, merges.sample)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from scrapy import Request
 
@@ -13,11 +13,15 @@ from scrapy_bloom.canonical.fingerprint import Change
 SAMPLE: Final = 1000
 """Most merges that a sample holds; each stays with the same chance."""
 
-_BITS: Final = 24
-"""Fingerprints are told apart by so many bits of a hash: a set of them takes 2 MiB.
 
-With a million spellings in it, 6 % of the merges that follow are not counted.
-"""
+class Marks(Protocol):
+    """A set of fingerprints; now and then it may take a new one for one that it has."""
+
+    def add(self, fingerprint: bytes) -> bool:
+        """Add one; return whether it was there before."""
+
+    def __contains__(self, fingerprint: bytes) -> bool:
+        """Return whether it was added."""
 
 
 class Merge(NamedTuple):
@@ -42,18 +46,20 @@ class Merges:
     What other runs and workers have met is not known here: a spelling of theirs counts once more.
 
     :param untouched: gives a request's fingerprint without any step.
+    :param marks: makes an empty set, when the first step changes a URL.
 
     Attributes:
         count: how many there were.
         sample: at most :data:`SAMPLE` of them, chosen at random.
     """
 
-    def __init__(self, untouched: Callable[[Request], bytes]) -> None:
+    def __init__(self, untouched: Callable[[Request], bytes], marks: Callable[[], Marks]) -> None:
         self.count = 0
         self.sample: list[Merge] = []
         self._untouched = untouched
-        self._spellings: _Marks | None = None
-        self._stand_ins: _Marks | None = None
+        self._marks = marks
+        self._spellings: Marks | None = None
+        self._stand_ins: Marks | None = None
         self._random = random.Random()  # noqa: S311 - a sample, not a secret
 
     def note(
@@ -66,12 +72,12 @@ class Merges:
         if self._spellings is None or self._stand_ins is None:
             if change is None:
                 return False
-            self._spellings, self._stand_ins = _Marks(), _Marks()
+            self._spellings, self._stand_ins = self._marks(), self._marks()
         if change is None:
-            if fingerprint not in self._stand_ins or not self._spellings.add(fingerprint):
+            if fingerprint not in self._stand_ins or self._spellings.add(fingerprint):
                 return False
             return self._keep(Merge(request.url, request.url, ()))
-        is_new = self._spellings.add(self._untouched(request))
+        is_new = not self._spellings.add(self._untouched(request))
         if seen:
             return is_new and self._keep(Merge(request.url, *change))
         self._stand_ins.add(fingerprint)
@@ -90,26 +96,3 @@ class Merges:
             if place < SAMPLE:
                 self.sample[place] = merge
         return True
-
-
-class _Marks:
-    """A set of fingerprints that takes a few bits of a hash for the whole."""
-
-    def __init__(self) -> None:
-        self._bits = bytearray(1 << _BITS - 3)
-
-    def add(self, fingerprint: bytes) -> bool:
-        """Add one; return whether it is new."""
-        byte, bit = _place(fingerprint)
-        is_new = not self._bits[byte] & bit
-        self._bits[byte] |= bit
-        return is_new
-
-    def __contains__(self, fingerprint: bytes) -> bool:
-        byte, bit = _place(fingerprint)
-        return bool(self._bits[byte] & bit)
-
-
-def _place(fingerprint: bytes) -> tuple[int, int]:
-    number = hash(fingerprint) & (1 << _BITS) - 1
-    return number >> 3, 1 << (number & 7)

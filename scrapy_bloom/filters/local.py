@@ -217,13 +217,16 @@ class LocalFilter:
         state = self.state()
         part = self._next(state)
         if len(state.slices) == 1:
-            logger.warning(
-                "Bloom filter: %(items)s fingerprints, as many as it was sized for. It grows from"
-                " here and keeps its error rate of %(rate)g; checks get slower little by little."
-                " For the next crawl of this size set BLOOM_CAPACITY to what you expect.",
-                {"items": f"{state.slices[0].items:,}", "rate": self._error_rate},
-            )
+            self._say_outgrown(state.slices[0].items)
         self._load(FilterState(state.secret, state.hashes, state.digests, [*state.slices, part]))
+
+    def _say_outgrown(self, items: int) -> None:
+        logger.warning(
+            "Bloom filter: %(items)s fingerprints, as many as it was sized for. It grows from here"
+            " and keeps its error rate of %(rate)g; checks get slower little by little. For the"
+            " next crawl of this size set BLOOM_CAPACITY to what you expect.",
+            {"items": f"{items:,}", "rate": self._error_rate},
+        )
 
 
 def expected_lost(state: FilterState) -> float:
