@@ -123,13 +123,12 @@ def test_flush_on_start_empties_what_an_earlier_crawl_left(site, server, tmp_pat
 
 
 def test_workers_with_queues_of_their_own_share_a_filter(site, server, tmp_path):
-    shared = {
-        "BLOOM_REDIS_URL": server.url,
-        "DOWNLOAD_DELAY": 0.01,  # so that neither is done before the other has begun
-        "done": f"{server.url}#done",
-    }
+    shared = {"BLOOM_REDIS_URL": server.url, "done": f"{server.url}#done"}
     with Crawl(site, server, tmp_path, **shared) as crawl:
         all_pages = at(site, 600)
+        # Neither goes on from its start page before the other has come.
+        both = at(site, 2)
+        site.when(1, lambda: both.wait(PATIENCE))
         crawl.start()
         crawl.start(url=site.url + "go/599")  # a way to a page that few pages have
         assert all_pages.wait(PATIENCE)
