@@ -45,6 +45,15 @@ def hashes_for(error_rate: float) -> int:
     return sizing.hashes_for(_TYPICAL_SHARE * error_rate)
 
 
+def outgrown(items: int, error_rate: float) -> str:
+    """Return what a user is told when the first slice is full and the filter begins to grow."""
+    return (
+        f"{items:,} fingerprints, as many as it was sized for. It grows from here and keeps its"
+        f" error rate of {error_rate:g}; checks get slower little by little. For the next crawl of"
+        f" this size set BLOOM_CAPACITY to what you expect."
+    )
+
+
 def next_slice(
     slices: Sequence[SliceSpec], capacity: int, error_rate: float, hashes: int
 ) -> SliceSpec:

@@ -14,7 +14,7 @@ from bitarray.util import zeros
 
 from scrapy_bloom import sizing
 from scrapy_bloom.filters.base import FilterInfo
-from scrapy_bloom.filters.chain import SliceSpec, hashes_for, next_slice
+from scrapy_bloom.filters.chain import SliceSpec, hashes_for, next_slice, outgrown
 from scrapy_bloom.probe import make_probe, new_secret
 from scrapy_bloom.values import (
     DEFAULT_CAPACITY,
@@ -221,12 +221,7 @@ class LocalFilter:
         self._load(FilterState(state.secret, state.hashes, state.digests, [*state.slices, part]))
 
     def _say_outgrown(self, items: int) -> None:
-        logger.warning(
-            "Bloom filter: %(items)s fingerprints, as many as it was sized for. It grows from here"
-            " and keeps its error rate of %(rate)g; checks get slower little by little. For the"
-            " next crawl of this size set BLOOM_CAPACITY to what you expect.",
-            {"items": f"{items:,}", "rate": self._error_rate},
-        )
+        logger.warning("Bloom filter: %s", outgrown(items, self._error_rate))
 
 
 def expected_lost(state: FilterState) -> float:

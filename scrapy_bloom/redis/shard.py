@@ -28,7 +28,7 @@ import redis
 from redis.exceptions import RedisClusterException
 
 from scrapy_bloom.errors import BackendError, FilterLostError, StateError
-from scrapy_bloom.filters.chain import SliceSpec, hashes_for, next_slice
+from scrapy_bloom.filters.chain import SliceSpec, hashes_for, next_slice, outgrown
 from scrapy_bloom.probe import make_probe
 from scrapy_bloom.redis import scripts
 from scrapy_bloom.redis.connection import FAULTS, Client, explain, explained
@@ -473,16 +473,8 @@ class Shard:
         plan = header.plan
         spec = next_slice(slices, plan.capacity, plan.error_rate, header.hashes)
         if len(slices) == 1:
-            logger.warning(
-                "%(where)s: %(items)s fingerprints, as many as the filter was sized for. It grows"
-                " from here and keeps its error rate of %(rate)g; checks get slower little by"
-                " little. For the next crawl of this size set BLOOM_CAPACITY to what you expect.",
-                {
-                    "where": self.place.words,
-                    "items": f"{slices[0].capacity:,}",
-                    "rate": plan.error_rate,
-                },
-            )
+            told = outgrown(slices[0].capacity, plan.error_rate)
+            logger.warning("%s: %s", self.place.words, told)
         return len(slices), write_slice(spec)
 
     # Single round trips
