@@ -1,0 +1,102 @@
+"""Run the benchmarks: all of them, or the parts that are named.
+
+Each part runs in a process of its own. Those that measure time have the machine to themselves; the
+others, which count, share it two by two. Full results are kept in benchmarks/results.json and shown
+in docs/benchmarks.md and README.md; quick ones in build/bench-quick.json and on the screen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic
+
+from rich.console import Console
+from rich.table import Table
+
+from bench import results
+from bench.part import Part, Scale
+from bench.parts import PARTS
+from bench.results import Result
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(part: Part, scale: Scale) -> Result:
+    """Measure one part in this process."""
+    start = monotonic()
+    rows = part.run(scale)
+    return results.record(part, rows, quick=scale.quick, seconds=monotonic() - start)
+
+
+def run_apart(part: Part, scale: Scale) -> Result:
+    """Measure one part in a process of its own."""
+    print(f"{part.name} ...", flush=True)
+    with TemporaryDirectory() as folder:
+        file = Path(folder, "result.json")
+        command = [sys.executable, "-m", "bench", part.name, "--into", str(file)]
+        subprocess.run(command + ["--quick"] * scale.quick, check=True)
+        result = results.read(file)[part.name]
+    print(f"{part.name}: {result['seconds']} s", flush=True)
+    return result
+
+
+def run_all(parts: list[Part], scale: Scale) -> dict[str, Result]:
+    """Measure many parts."""
+    found = {part.name: run_apart(part, scale) for part in parts if part.alone}
+    sharing = [part for part in parts if not part.alone]
+    with ThreadPoolExecutor(2) as pool:
+        found |= {
+            part.name: result
+            for part, result in zip(
+                sharing, pool.map(lambda part: run_apart(part, scale), sharing), strict=True
+            )
+        }
+    return found
+
+
+def show(part: Part, result: Result) -> None:
+    """Print the tables of a part."""
+    for spec in part.tables:
+        table = Table(title=f"{part.name}: {spec.title}", title_justify="left")
+        for number, column in enumerate(spec.columns):
+            table.add_column(column.title, justify="right" if number else "left")
+        for row in result["tables"][spec.name]:
+            table.add_row(*(column.show(row) for column in spec.columns))
+        Console(width=140).print(table)
+    for finding in part.findings(result["tables"]):
+        print(f"- {finding}")
+
+
+def main() -> None:
+    """Read the command line and run."""
+    parser = argparse.ArgumentParser(prog="bench", description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"any of {', '.join(PARTS)}")
+    parser.add_argument("--quick", action="store_true", help="a few seconds for each part")
+    parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if unknown := [name for name in arguments.parts if name not in PARTS]:
+        parser.error(f"no part is called {', '.join(unknown)}; there are {', '.join(PARTS)}")
+    parts = [PARTS[name] for name in arguments.parts or PARTS]
+    scale = Scale(quick=arguments.quick)
+    if arguments.into:
+        results.write({part.name: run(part, scale) for part in parts}, arguments.into)
+        return
+    start = monotonic()
+    found = run_all(parts, scale)
+    for part in parts:
+        show(part, found[part.name])
+    file = results.QUICK if scale.quick else results.KEPT
+    results.write(results.read(file) | found, file)
+    if not scale.quick:
+        subprocess.run([sys.executable, str(ROOT / "docs" / "tables.py"), "--write"], check=True)
+        subprocess.run([sys.executable, "-m", "bench.plots"], check=True)
+    print(f"{monotonic() - start:.0f} s in all; results in {file.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

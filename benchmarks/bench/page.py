@@ -1,0 +1,100 @@
+"""docs/benchmarks.md and the short table of README.md, made from the results."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+
+from bench.claims import CLAIMS, SHORT
+from bench.part import Part, Table
+from bench.parts import PARTS
+from bench.results import Result
+
+INTRODUCTION = """\
+# Benchmarks
+
+What scrapy-bloom costs and keeps, beside what else there is. `make bench` measures all of it anew,
+in less than 30 minutes on two cores, and writes this page, its plots and the short table of the
+README from `benchmarks/results.json`; `make bench-quick` takes less than 3 minutes and writes
+neither; `make bench-NAME` measures one part. `make bench-check` holds a few ratios against bounds.
+
+## Setting and method
+
+{setting}
+
+Candidates of one table run in turns within one run, in an order that is turned round each time;
+what is shown is the median of the repeats, with the fastest and the slowest in brackets. "CPU" is
+processor time of the process that is measured, "wall" is time that went by; no other program of
+ours runs meanwhile. Each part runs in a process of its own. Times belong to this machine and this
+hour: only ratios within one table are worth quoting. What is compared with runs as its own
+documentation recommends for the purpose, and where that recommends several ways, in each of them.
+Versions stand with each part.
+"""
+
+
+def page(results: Mapping[str, Result]) -> str:
+    """Return the page."""
+    sections = [
+        INTRODUCTION.format(setting=_setting(results)),
+        "## What must hold\n\n" + held(results),
+        *(_section(PARTS[name], results[name]) for name in PARTS if name in results),
+    ]
+    return "\n".join(sections)
+
+
+def held(results: Mapping[str, Result]) -> str:
+    """Return the table of what we promise of our figures."""
+    rows = []
+    for claim in CLAIMS:
+        value = claim.value(results)
+        rows.append(
+            (
+                claim.text,
+                f"{value:{claim.form}}",
+                f"{claim.side} {claim.bound:g}",
+                "yes" if claim.holds(value) else "**no**",
+            )
+        )
+    return markdown(("what", "measured", "bound", "holds"), rows) + "\n"
+
+
+def short(results: Mapping[str, Result]) -> str:
+    """Return the short table of the README."""
+    return markdown(("what", "scrapy-bloom", "compared with", "ratio"), SHORT(results))
+
+
+def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _setting(results: Mapping[str, Result]) -> str:
+    settings = {
+        "{processor}, {cores} cores, {memory_gb} GB, {system}".format(**result["machine"])
+        + f", Python {result['versions']['Python']}, {result['date']}"
+        for result in results.values()
+    }
+    return "\n".join(f"- {setting}" for setting in sorted(settings))
+
+
+def _section(part: Part, result: Result) -> str:
+    versions = ", ".join(f"{k} {v}" for k, v in result["versions"].items() if k != "Python")
+    blocks = [f"## {part.title}", result["method"].strip(), f"Versions: {versions}."]
+    blocks += [_table(table, result) for table in part.tables]
+    blocks += [f"![{plot.title}](plots/{plot.name}.svg)" for plot in part.plots]
+    findings = part.findings(result["tables"])
+    blocks += ["\n".join(f"- {finding}" for finding in findings)] if findings else []
+    blocks += [f"`make bench-{part.name}` measures this part; it took {result['seconds']} s."]
+    return "\n\n".join(_wrapped(block) for block in blocks) + "\n"
+
+
+def _table(table: Table, result: Result) -> str:
+    rows = [[column.show(row) for column in table.columns] for row in result["tables"][table.name]]
+    return f"**{table.title}**\n\n" + markdown([c.title for c in table.columns], rows)
+
+
+def _wrapped(block: str) -> str:
+    if block.startswith(("#", "|", "**", "!", "-")) or "\n\n" in block or "\n-" in block:
+        return block
+    return textwrap.fill(block, 100, break_long_words=False, break_on_hyphens=False)
