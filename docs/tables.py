@@ -1,7 +1,8 @@
-"""The tables of README.md and of docs, made from the code that they describe.
+"""The tables of README.md and of docs, made from the code and the results that they describe.
 
 ``python docs/tables.py`` says whether the files have them as they are now, ``--write`` puts them
-there. Each stands between ``<!-- table: NAME -->`` and ``<!-- end -->``.
+there. Each stands between ``<!-- table: NAME -->`` and ``<!-- end -->``; docs/benchmarks.md is made
+as a whole.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from scrapy_bloom import settings, stats
@@ -20,10 +21,13 @@ from scrapy_bloom.filters.local import FilterState, Slice, expected_lost
 from scrapy_bloom.sizing import BLOCK_BYTES
 from scrapy_bloom.values import DEFAULT_CAPACITY, write_size
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
 from pairs import PAIRS
 
-ROOT = Path(__file__).parent.parent
+from bench import page, results
+from bench.page import markdown
+
 SCRAPY_SET_BYTES = 86.6  # of one 20-byte fingerprint in a set, as benchmarks/memory.py measures
 
 
@@ -85,12 +89,6 @@ def plan(pages: int, capacity: int, error_rate: float) -> tuple[int, float]:
     return sum(spec.blocks for spec in specs) * BLOCK_BYTES, expected_lost(state)
 
 
-def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in Markdown."""
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def steps_table() -> str:
     """Return every step with an example."""
     rows = [
@@ -119,14 +117,26 @@ def code(url: str) -> str:
     return f"`{url}`"
 
 
-TABLES = {
-    "README.md": {"settings": settings_table, "stats": stats_table, "sizing": sizing_table},
+def measured_table() -> str:
+    """Return the figures that stand for all."""
+    return page.short(results.read())
+
+
+TABLES: dict[str, dict[str, Callable[[], str]]] = {
+    "README.md": {
+        "settings": settings_table,
+        "stats": stats_table,
+        "sizing": sizing_table,
+        "measured": measured_table,
+    },
     "docs/canonical.md": {"steps": steps_table, "tracking": tracking_list, "pairs": pairs_table},
 }
 
 
 def filled(file: str, text: str) -> str:
     """Return the text of a file with its tables as they should be."""
+    if file not in TABLES:
+        return page.page(results.read())
     for name, table in TABLES[file].items():
         place = re.compile(rf"(<!-- table: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
         text, found = place.subn(lambda m, table=table: f"{m[1]}\n{table()}\n\n{m[2]}", text)
@@ -140,9 +150,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="put the tables into the files")
     arguments = parser.parse_args()
-    for file in TABLES:
+    for file in (*TABLES, "docs/benchmarks.md"):
         path = ROOT / file
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
         if arguments.write:
             path.write_text(filled(file, text), encoding="utf-8")
         elif filled(file, text) != text:

@@ -1,0 +1,225 @@
+"""The guard: ratios that must not get worse, measured in a minute: ``python -m bench.check``.
+
+Never a time, always a ratio to something measured in the same minute that our changes cannot touch.
+A bound is what is usual times :data:`SLACK`: noise stays within it, a loss of half as much again
+does not. What fails is measured once more, for a machine that was busy; then the exit code is 1.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import mmh3
+from bitarray import bitarray
+from rich.console import Console
+from rich.table import Table
+from scrapy import Request, Spider
+from scrapy.dupefilters import RFPDupeFilter
+from scrapy.utils.request import RequestFingerprinter
+from scrapy.utils.test import get_crawler
+
+from bench.harness import Run, mean_of, take_turns
+from scrapy_bloom import BloomDupeFilter, CanonicalFingerprinter, LocalFilter
+from scrapy_bloom.job.directory import JobFilter, OnUnclean
+from scrapy_bloom.job.snapshot import Identity
+
+SLACK = 1.3
+"""How much worse than usual a ratio may be."""
+
+REPEATS = 9
+ITEMS = 20_000
+
+Parts = Iterator[tuple[Run, int]]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One ratio.
+
+    Attributes:
+        name: what is compared with what.
+        usual: the ratio as it was when it was last looked at, on an idle machine.
+        ours: prepares one repeat of ours.
+        theirs: prepares one repeat of what it is compared with.
+    """
+
+    name: str
+    usual: float
+    ours: Callable[[], Parts]
+    theirs: Callable[[], Parts]
+
+    @property
+    def bound(self) -> float:
+        """The highest ratio that passes."""
+        return self.usual * SLACK
+
+    def measure(self) -> float:
+        """Return the ratio of the fastest repeats, which other programs disturb the least."""
+        samples = take_turns({"ours": self.ours, "theirs": self.theirs}, REPEATS)
+        ours, theirs = (
+            min(sample.cpu for sample in mean_of(samples[name])) for name in ("ours", "theirs")
+        )
+        return ours / theirs
+
+
+class Links(Spider):
+    """A spider to belong to."""
+
+    name = "links"
+
+
+def twice(add: Callable[[bytes], object], count: int = ITEMS) -> Parts:
+    """Check and add new fingerprints, and then the same again."""
+    items = [os.urandom(20) for _ in range(count)]
+
+    def run() -> None:
+        for item in items:
+            add(item)
+
+    yield run, count
+    yield run, count
+
+
+def textbook() -> Parts:
+    """Check and add in the loop of the textbooks: k hashes modulo m in one bit array."""
+    bits = bitarray(28_755_176)  # optimal m for 1e6 items at 1e-6, with k = 20
+    size, hash_of = len(bits), mmh3.hash
+
+    def add(item: bytes) -> bool:
+        seen = True
+        for seed in range(20):
+            position = hash_of(item, seed) % size
+            if not bits[position]:
+                seen = False
+                bits[position] = 1
+        return seen
+
+    return twice(add)
+
+
+def core(*, digests: bool = True, growths: int = 0) -> Parts:
+    """Our filter, sized for a million, or grown so often."""
+    seen = LocalFilter(1_000_000 if not growths else 1000, digests=digests)
+    for _ in range(1000 * 2**growths if growths else 0):
+        seen.add(os.urandom(20))
+    return twice(seen.add)
+
+
+def requests() -> list[Request]:
+    """Return fresh requests for links as a shop has them; Scrapy keeps a fingerprint with each."""
+    return [
+        Request(f"https://www.example.com/books/{i % 97}/title-{i}.html?sort=price&page={i % 7}")
+        for i in range(ITEMS)
+    ]
+
+
+def fingerprints(call: Callable[[Request], object]) -> Parts:
+    """Call something with fresh requests."""
+    fresh = requests()
+
+    def run() -> None:
+        for request in fresh:
+            call(request)
+
+    yield run, ITEMS
+
+
+def request_seen(cls: Any, **settings: object) -> Parts:
+    """Check fresh requests in a dupefilter."""
+    dupefilter = cls.from_crawler(get_crawler(Links, settings))
+    dupefilter.open()
+    yield from fingerprints(dupefilter.request_seen)
+    dupefilter.close("finished")
+
+
+def open_and_store() -> Parts:
+    """Open a job of 100,000 pages and store it again."""
+    with TemporaryDirectory() as folder:
+
+        def run() -> None:
+            job = JobFilter(
+                Path(folder, "job"),
+                Identity("bench", "bench"),
+                capacity=1_000_000,
+                error_rate=1e-6,
+                digests=True,
+                on_unclean=OnUnclean.FAIL,
+            )
+            for item in items:
+                job.add(item)
+            job.close()
+
+        items = [os.urandom(20) for _ in range(100_000)]
+        run()
+        items.clear()
+        yield run, 1
+
+
+def hash_the_same() -> Parts:
+    """Hash as many bytes as such a job takes, once for reading and once for writing."""
+    data = os.urandom(4_350_000)
+
+    def run() -> None:
+        for _ in range(2):
+            hashlib.blake2b(data).digest()
+
+    yield run, 1
+
+
+CHECKS = (
+    Check("check-and-add / the textbook loop", 0.32, core, textbook),
+    Check(
+        "check-and-add of any bytes / the textbook loop",
+        0.40,
+        lambda: core(digests=False),
+        textbook,
+    ),
+    Check("check-and-add when grown 6 times / not grown", 1.9, lambda: core(growths=6), core),
+    *(
+        Check(
+            f"fingerprint, level {level} / Scrapy's",
+            usual,
+            lambda level=level: fingerprints(CanonicalFingerprinter(level).fingerprint),
+            lambda: fingerprints(RequestFingerprinter().fingerprint),
+        )
+        for level, usual in (("scrapy", 0.27), ("safe", 0.28), ("usual", 0.32))
+    ),
+    *(
+        Check(
+            f"request_seen, level {level} / Scrapy's filter",
+            usual,
+            lambda level=level: request_seen(BloomDupeFilter, BLOOM_CANONICAL=level),
+            lambda: request_seen(RFPDupeFilter),
+        )
+        for level, usual in (("scrapy", 0.37), ("safe", 0.38), ("usual", 0.43))
+    ),
+    Check("open and store a job / hash its bytes twice", 1.0, open_and_store, hash_the_same),
+)
+
+
+def main() -> int:
+    """Measure, print, return the exit code."""
+    table = Table("ratio", "usual", "bound", "measured", "")
+    worse = 0
+    for check in CHECKS:
+        ratio = check.measure()
+        if ratio > check.bound:
+            ratio = min(ratio, check.measure())
+        failed = ratio > check.bound
+        worse += failed
+        verdict = "[red]worse[/]" if failed else "holds"
+        numbers = (f"{number:.3f}" for number in (check.usual, check.bound, ratio))
+        table.add_row(check.name, *numbers, verdict)
+    Console(width=100).print(table)
+    return 1 if worse else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
