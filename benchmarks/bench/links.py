@@ -14,7 +14,7 @@ from pathlib import Path
 
 from scrapy import Request
 
-FOLDER = Path(__file__).parents[1] / "build" / "links"
+FOLDER = Path(__file__).parents[2] / "build" / "links"
 
 
 def crawled() -> list[str]:
