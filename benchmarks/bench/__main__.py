@@ -8,6 +8,7 @@ in docs/benchmarks.md and README.md; quick ones in build/bench-quick.json and on
 from __future__ import annotations
 
 import argparse
+import logging
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,7 @@ ROOT = Path(__file__).parents[2]
 
 def run(part: Part, scale: Scale) -> Result:
     """Measure one part in this process."""
+    logging.getLogger("scrapy_bloom").setLevel(logging.ERROR)  # filters that grow say so
     start = monotonic()
     rows = part.run(scale)
     return results.record(part, rows, quick=scale.quick, seconds=monotonic() - start)

@@ -8,10 +8,12 @@ does not. What fails is measured once more, for a machine that was busy; then th
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -131,6 +133,11 @@ def fingerprints(call: Callable[[Request], object]) -> Parts:
     yield run, ITEMS
 
 
+def canonical(level: str) -> Parts:
+    """Make our fingerprints at a level."""
+    return fingerprints(CanonicalFingerprinter(level).fingerprint)
+
+
 def request_seen(cls: Any, **settings: object) -> Parts:
     """Check fresh requests in a dupefilter."""
     dupefilter = cls.from_crawler(get_crawler(Links, settings))
@@ -178,15 +185,15 @@ CHECKS = (
     Check(
         "check-and-add of any bytes / the textbook loop",
         0.40,
-        lambda: core(digests=False),
+        partial(core, digests=False),
         textbook,
     ),
-    Check("check-and-add when grown 6 times / not grown", 1.9, lambda: core(growths=6), core),
+    Check("check-and-add when grown 6 times / not grown", 1.9, partial(core, growths=6), core),
     *(
         Check(
             f"fingerprint, level {level} / Scrapy's",
             usual,
-            lambda level=level: fingerprints(CanonicalFingerprinter(level).fingerprint),
+            partial(canonical, level),
             lambda: fingerprints(RequestFingerprinter().fingerprint),
         )
         for level, usual in (("scrapy", 0.27), ("safe", 0.28), ("usual", 0.32))
@@ -195,8 +202,8 @@ CHECKS = (
         Check(
             f"request_seen, level {level} / Scrapy's filter",
             usual,
-            lambda level=level: request_seen(BloomDupeFilter, BLOOM_CANONICAL=level),
-            lambda: request_seen(RFPDupeFilter),
+            partial(request_seen, BloomDupeFilter, BLOOM_CANONICAL=level),
+            partial(request_seen, RFPDupeFilter),
         )
         for level, usual in (("scrapy", 0.37), ("safe", 0.38), ("usual", 0.43))
     ),
@@ -206,6 +213,7 @@ CHECKS = (
 
 def main() -> int:
     """Measure, print, return the exit code."""
+    logging.getLogger("scrapy_bloom").setLevel(logging.ERROR)  # filters that grow say so
     table = Table("ratio", "usual", "bound", "measured", "")
     worse = 0
     for check in CHECKS:

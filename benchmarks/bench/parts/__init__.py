@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from bench.part import Part
-from bench.parts import hashing
+from bench.parts import bytes as bytes_
+from bench.parts import core, growth, hashing
 
-PARTS: Final[dict[str, Part]] = {part.name: part for part in (hashing.PART,)}
+PARTS: Final[dict[str, Part]] = {
+    part.name: part for part in (core.PART, growth.PART, hashing.PART, bytes_.PART)
+}
 """In the order of the page."""

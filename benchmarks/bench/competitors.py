@@ -1,0 +1,271 @@
+"""Check-and-add of one fingerprint, in everything that one could take instead of our filter.
+
+Each candidate is made for a number of items at an error rate and gives a function that adds a
+fingerprint and returns whether it was there. What is imported is imported when it is made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from scrapy_bloom import LocalFilter
+
+Add = Callable[[bytes], object]
+
+
+@dataclass(frozen=True)
+class Made:
+    """A candidate, ready.
+
+    Attributes:
+        add: checks and adds.
+        has: only checks; None where it never errs.
+        size: its bytes now, where it can tell; else None, and the process's growth has to.
+    """
+
+    add: Add
+    has: Callable[[bytes], bool] | None = None
+    size: Callable[[], int] | None = None
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to remember fingerprints.
+
+    Attributes:
+        name: in the tables.
+        make: takes the number of items and the error rate.
+        most: items above which it is not run, as it takes too long or too much memory.
+    """
+
+    name: str
+    make: Callable[[int, float], Made]
+    most: int = 10_000_000
+
+
+def ours(items: int, rate: float) -> Made:
+    """Make our filter for Scrapy's fingerprints."""
+    seen = LocalFilter(items, rate)
+    return Made(seen.add, seen.__contains__, lambda: seen.info().bytes)
+
+
+def ours_any_bytes(items: int, rate: float) -> Made:
+    """Make our filter for bytes of any origin."""
+    seen = LocalFilter(items, rate, digests=False)
+    return Made(seen.add, seen.__contains__, lambda: seen.info().bytes)
+
+
+def in_a_set(key: Callable[[bytes], object]) -> Callable[[int, float], Made]:
+    """Return a maker of a set of what `key` makes of a fingerprint."""
+
+    def make(_items: int, _rate: float) -> Made:
+        seen: set[object] = set()
+
+        def add(item: bytes) -> bool:
+            made = key(item)
+            if made in seen:
+                return True
+            seen.add(made)
+            return False
+
+        return Made(add)
+
+    return make
+
+
+def raw_set(_items: int, _rate: float) -> Made:
+    """Make a set of the fingerprints as they are, as Scrapy's filter keeps them."""
+    seen: set[bytes] = set()
+
+    def add(item: bytes) -> bool:
+        if item in seen:
+            return True
+        seen.add(item)
+        return False
+
+    return Made(add)
+
+
+def sqlite(_items: int, _rate: float) -> Made:
+    """Make a unique index in a file, with all that makes SQLite quick and nothing that is safe."""
+    folder = TemporaryDirectory()
+    file = Path(folder.name, "seen.db")
+    connection = sqlite3.connect(file, isolation_level=None)
+    for pragma in (
+        "locking_mode = EXCLUSIVE",
+        "journal_mode = WAL",
+        "synchronous = OFF",
+        "cache_size = -2000000",
+    ):
+        connection.execute(f"PRAGMA {pragma}")
+    connection.execute("CREATE TABLE seen (fingerprint BLOB PRIMARY KEY) WITHOUT ROWID")
+    connection.execute("BEGIN")
+    execute = connection.cursor().execute
+
+    def add(item: bytes) -> bool:
+        return not execute("INSERT OR IGNORE INTO seen VALUES (?)", (item,)).rowcount
+
+    def size() -> int:
+        connection.execute("COMMIT")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        connection.execute("BEGIN")
+        assert folder  # which is removed when nobody has it any more
+        return file.stat().st_size
+
+    return Made(add, None, size)
+
+
+def textbook(items: int, rate: float) -> Made:
+    """Make the loop of the textbooks: k hashes modulo m in one bit array, m and k optimal."""
+    import mmh3
+    from bitarray import bitarray
+
+    size = math.ceil(-items * math.log(rate) / math.log(2) ** 2)
+    hashes = round(size / items * math.log(2))
+    bits, hash_of = bitarray(size), mmh3.hash
+
+    def add(item: bytes) -> bool:
+        seen = True
+        for seed in range(hashes):
+            position = hash_of(item, seed) % size
+            if not bits[position]:
+                seen = False
+                bits[position] = 1
+        return seen
+
+    def has(item: bytes) -> bool:
+        return all(bits[hash_of(item, seed) % size] for seed in range(hashes))
+
+    return Made(add, has, lambda: size // 8)
+
+
+def pybloom(items: int, rate: float) -> Made:
+    """Make pybloom-live's filter of a fixed size."""
+    from pybloom_live import BloomFilter
+
+    seen = BloomFilter(items, rate)
+    return Made(seen.add, seen.__contains__, lambda: len(seen.bitarray) // 8)
+
+
+def pybloom_scalable(items: int, rate: float) -> Made:
+    """Make pybloom-live's growing filter, which begins with a hundredth of the items."""
+    from pybloom_live import ScalableBloomFilter
+
+    growth = ScalableBloomFilter.LARGE_SET_GROWTH
+    seen = ScalableBloomFilter(max(100, items // 100), rate, mode=growth)
+    return Made(
+        seen.add,
+        seen.__contains__,
+        lambda: sum(len(part.bitarray) // 8 for part in seen.filters),
+    )
+
+
+def pyprobables(items: int, rate: float) -> Made:
+    """Make pyprobables' filter with the hash that its documentation makes of mmh3, hashed once."""
+    import mmh3
+    from probables import BloomFilter
+    from probables.hashes import hash_with_depth_bytes
+
+    @hash_with_depth_bytes  # type: ignore[untyped-decorator]
+    def murmur3(key: bytes, depth: int) -> bytes:
+        return bytes(mmh3.hash_bytes(key, seed=depth))
+
+    seen = BloomFilter(est_elements=items, false_positive_rate=rate, hash_function=murmur3)
+
+    def add(item: bytes) -> bool:
+        hashes = seen.hashes(item)
+        if seen.check_alt(hashes):
+            return True
+        seen.add_alt(hashes)
+        return False
+
+    return Made(add, seen.check, lambda: seen.number_bits // 8)
+
+
+def rbloom(hash_of: Callable[[], Callable[[bytes], int]] | None) -> Callable[[int, float], Made]:
+    """Return a maker of rbloom's filter with a hash, or with Python's own."""
+
+    def make(items: int, rate: float) -> Made:
+        from rbloom import Bloom
+
+        seen = Bloom(items, rate, *([hash_of()] if hash_of else []))
+
+        def add(item: bytes) -> bool:
+            if item in seen:
+                return True
+            seen.add(item)
+            return False
+
+        return Made(add, seen.__contains__, lambda: int(seen.size_in_bits) // 8)
+
+    return make
+
+
+def sha256_hash() -> Callable[[bytes], int]:
+    """Return the hash of rbloom's documentation, less the pickling that bytes do not need."""
+    sha256, number = hashlib.sha256, int.from_bytes
+    return lambda item: number(sha256(item).digest()[:16], "big", signed=True)
+
+
+def murmur3_digest() -> Callable[[bytes], int]:
+    """Return the same with a digest that is quicker to make."""
+    import mmh3
+
+    digest, number = mmh3.mmh3_x64_128_digest, int.from_bytes
+    return lambda item: number(digest(item), "big", signed=True)
+
+
+def murmur3_number() -> Callable[[bytes], int]:
+    """Return the quickest hash that can be stored: a number of 128 bits straight from mmh3."""
+    import mmh3
+
+    hash128 = mmh3.hash128
+    return lambda item: hash128(item, signed=True)
+
+
+def fastbloom(items: int, rate: float) -> Made:
+    """Make fastbloom-rs's filter."""
+    from fastbloom_rs import BloomFilter
+
+    seen = BloomFilter(items, rate)
+    return Made(seen.add_if_not_contains, seen.__contains__, lambda: len(seen.get_bytes()))
+
+
+def md5(item: bytes) -> bytes:
+    """Return the MD5 digest."""
+    return hashlib.md5(item, usedforsecurity=False).digest()
+
+
+OURS = "scrapy-bloom"
+TEXTBOOK = "textbook loop"
+RBLOOM = "rbloom, SHA-256"
+RBLOOM_MURMUR = "rbloom, digest of MurmurHash3"
+RBLOOM_QUICKEST = "rbloom, mmh3.hash128"
+FASTBLOOM = "fastbloom-rs"
+
+CANDIDATES = {
+    candidate.name: candidate
+    for candidate in (
+        Candidate(OURS, ours, 100_000_000),
+        Candidate("scrapy-bloom, any bytes", ours_any_bytes),
+        Candidate("set of fingerprints, 20 bytes", raw_set),
+        Candidate("set of fingerprints, hex", in_a_set(bytes.hex)),
+        Candidate("set of MD5 digests", in_a_set(md5)),
+        Candidate("SQLite, unique index", sqlite),
+        Candidate(TEXTBOOK, textbook),
+        Candidate("pybloom-live, fixed", pybloom),
+        Candidate("pybloom-live, scalable", pybloom_scalable),
+        Candidate("pyprobables", pyprobables, 1_000_000),
+        Candidate(RBLOOM, rbloom(sha256_hash), 100_000_000),
+        Candidate(RBLOOM_MURMUR, rbloom(murmur3_digest)),
+        Candidate(RBLOOM_QUICKEST, rbloom(murmur3_number), 100_000_000),
+        Candidate("rbloom, hash(), not to be stored", rbloom(None)),
+        Candidate(FASTBLOOM, fastbloom),
+    )
+}

@@ -1,0 +1,104 @@
+"""How the cost of a check grows with the number of items."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from bench.competitors import CANDIDATES, OURS, RBLOOM, RBLOOM_QUICKEST
+from bench.fingerprints import feed, stream, take
+from bench.harness import Run, mean_of, summed, take_turns
+from bench.part import Column, Part, Plot, Row, Rows, Scale, Table
+
+ERROR_RATE = 1e-6
+GROWN = "scrapy-bloom, grown from 1,000,000"
+
+
+def run(scale: Scale) -> Rows:
+    """Fill filters of every size, then time them in turn."""
+    from scrapy_bloom import LocalFilter
+
+    sizes = scale.of((100_000, 1_000_000, 10_000_000, 100_000_000), (10_000, 100_000))
+    chunk, repeats = scale.of(20_000, 500), scale.of(7, 3)
+    adds: dict[tuple[str, int], tuple[Any, Iterator[bytes]]] = {}
+    for items in sizes:
+        for name in (OURS, RBLOOM, RBLOOM_QUICKEST):
+            adds[name, items] = CANDIDATES[name].make(items, ERROR_RATE).add, stream(1)
+    start = scale.of(1_000_000, 10_000)
+    for items in sizes[1:3]:
+        adds[GROWN, items] = LocalFilter(start, ERROR_RATE).add, stream(1)
+    for (_, items), (add, source) in adds.items():
+        feed(add, source, items - chunk * repeats if items > 2 * chunk * repeats else items // 2)
+    known = take(stream(1), min(chunk, sizes[0] // 4))
+
+    def prepare(add: Any, source: Iterator[bytes]) -> Iterator[tuple[Run, int]]:
+        fresh = take(source, min(chunk, sizes[0] // 20))
+
+        def add_all(batch: list[bytes]) -> None:
+            for item in batch:
+                add(item)
+
+        yield lambda: add_all(fresh), len(fresh)
+        yield lambda: add_all(known), len(known)
+
+    samples = take_turns(
+        {f"{name}|{items}": lambda f=f: prepare(*f) for (name, items), f in adds.items()},  # type: ignore[misc]
+        repeats,
+    )
+    rows: list[Row] = []
+    for key, parts in samples.items():
+        name, number = key.split("|")
+        rows.append({"name": name, "items": int(number), **summed(mean_of(parts))})
+    least = {row["name"]: row["cpu"] for row in rows if row["items"] == sizes[0]}
+    least[GROWN] = least[OURS]
+    return {"growth": [row | {"ratio": row["cpu"] / least[row["name"]]} for row in rows]}
+
+
+def draw(axes: Any, rows: Rows) -> None:
+    """Draw time against items."""
+    for name in dict.fromkeys(row["name"] for row in rows["growth"]):
+        line = sorted((row["items"], row) for row in rows["growth"] if row["name"] == name)
+        axes.errorbar(
+            [items for items, _ in line],
+            [row["cpu"] * 1e6 for _, row in line],
+            yerr=[
+                [(row["cpu"] - row["cpu_low"]) * 1e6 for _, row in line],
+                [(row["cpu_high"] - row["cpu"]) * 1e6 for _, row in line],
+            ],
+            marker="o",
+            markersize=4,
+            capsize=3,
+            label=name,
+        )
+    axes.set(xscale="log", xlabel="items in the filter", ylabel="µs CPU for one check-and-add")
+    axes.set_ylim(bottom=0)
+    axes.legend()
+
+
+PART = Part(
+    name="growth",
+    title="How the cost grows",
+    method="""\
+Filters made for 100,000 to 100,000,000 items at 1e-6, and filled to that; one of the default
+capacity that has grown instead. All of them live in one process and are timed in turn: 5,000 new
+items and 20,000 repeated ones in each round; the figure is the mean of new and repeated.
+""",
+    packages=("rbloom",),
+    run=run,
+    tables=(
+        Table(
+            "growth",
+            "One check-and-add of filters of many sizes",
+            (
+                Column("name", "filter"),
+                Column("items", "items", ","),
+                Column("cpu", "µs CPU", ".2f", 1e-6, spread=True),
+                Column("wall", "µs wall", ".2f", 1e-6),
+                Column("ratio", "to the smallest", ".2f"),
+            ),
+        ),
+    ),
+    plots=(
+        Plot("growth", "Time of one check-and-add against the number of items in the filter", draw),
+    ),
+)
