@@ -6,9 +6,29 @@ from typing import Final
 
 from bench.part import Part
 from bench.parts import bytes as bytes_
-from bench.parts import core, growth, hashing
+from bench.parts import (
+    core,
+    crawl,
+    growth,
+    hashing,
+    identical,
+    memory,
+    request_seen,
+    resume,
+)
 
 PARTS: Final[dict[str, Part]] = {
-    part.name: part for part in (core.PART, growth.PART, hashing.PART, bytes_.PART)
+    part.name: part
+    for part in (
+        core.PART,
+        growth.PART,
+        hashing.PART,
+        bytes_.PART,
+        request_seen.PART,
+        crawl.PART,
+        memory.PART,
+        resume.PART,
+        identical.PART,
+    )
 }
 """In the order of the page."""

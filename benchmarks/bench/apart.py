@@ -1,0 +1,17 @@
+"""Calling a function in a process of its own: its memory and its reactor are nobody else's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def apart(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return what the function returns. It and its arguments must be such that pickle takes them."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(function, *args, **kwargs).result()
