@@ -29,7 +29,8 @@ ROOT = Path(__file__).parents[2]
 
 def run(part: Part, scale: Scale) -> Result:
     """Measure one part in this process."""
-    logging.getLogger("scrapy_bloom").setLevel(logging.ERROR)  # filters that grow say so
+    for noisy in ("scrapy_bloom", "duplicate_url_discarder"):  # growth; no rules to load
+        logging.getLogger(noisy).setLevel(logging.ERROR)
     start = monotonic()
     rows = part.run(scale)
     return results.record(part, rows, quick=scale.quick, seconds=monotonic() - start)

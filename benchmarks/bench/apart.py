@@ -12,6 +12,6 @@ T = TypeVar("T")
 
 
 def apart(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return what the function returns. It and its arguments must be such that pickle takes them."""
+    """Return what the function returns; pickle must take it, its arguments and that."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(function, *args, **kwargs).result()

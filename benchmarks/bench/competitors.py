@@ -154,11 +154,11 @@ def pybloom(items: int, rate: float) -> Made:
 
 
 def pybloom_scalable(items: int, rate: float) -> Made:
-    """Make pybloom-live's growing filter, which begins with a hundredth of the items."""
+    """Make pybloom-live's growing filter, which begins with a tenth of the items."""
     from pybloom_live import ScalableBloomFilter
 
     growth = ScalableBloomFilter.LARGE_SET_GROWTH
-    seen = ScalableBloomFilter(max(100, items // 100), rate, mode=growth)
+    seen = ScalableBloomFilter(items // 10, rate, mode=growth)
     return Made(
         seen.add,
         seen.__contains__,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from pathlib import Path
@@ -25,9 +24,9 @@ def take(source: Iterator[bytes], count: int) -> list[bytes]:
     return list(islice(source, count))
 
 
-def feed(add: Callable[[bytes], object], source: Iterator[bytes], count: int) -> None:
-    """Add the next so many."""
-    deque(map(add, islice(source, count)), 0)
+def feed(add: Callable[[bytes], object], source: Iterator[bytes], count: int) -> int:
+    """Add the next so many; return how many of them were called seen."""
+    return sum(map(bool, map(add, islice(source, count))))
 
 
 def resident() -> int:

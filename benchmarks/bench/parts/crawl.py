@@ -8,7 +8,7 @@ from typing import Any
 from bench.apart import apart
 from bench.harness import in_turn, spread
 from bench.part import Column, Part, Row, Rows, Scale, Table
-from bench.scrapy_filters import ABOUT, FILTERS, SCRAPY
+from bench.scrapy_filters import ABOUT, FILTERS, SCRAPY, stay_offline
 
 
 def run(scale: Scale) -> Rows:
@@ -40,6 +40,7 @@ def crawl(url: str, settings: dict[str, Any]) -> dict[str, Any]:
     from example.spiders.site import SiteSpider
     from scrapy.crawler import CrawlerProcess
 
+    stay_offline()
     process = CrawlerProcess(
         {
             "LOG_LEVEL": "ERROR",

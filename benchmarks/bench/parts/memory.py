@@ -22,19 +22,19 @@ def run(scale: Scale) -> Rows:
     memory: list[Row] = []
     for name, way in grown.items():
         each = way[-1]["grown"] / counts[name]
-        last = {"name": name, "urls": counts[name], "grown": way[-1]["grown"]}
+        last: Row = {"name": name, "urls": counts[name], "grown": way[-1]["grown"]}
         memory.append({**last, "bytes_per_url": each, "ratio": each / whole})
     way = [{"name": name, **row} for name in (SCRAPY, DEFAULT) for row in grown[name]]
     return {"memory": memory, "way": way}
 
 
-def grow(name: str, urls: int) -> list[dict[str, float]]:
+def grow(name: str, urls: int) -> list[Row]:
     """Check so many requests; return what the process had grown by on the way."""
     from scrapy import Request
 
     from bench.scrapy_filters import opened
 
-    way = []
+    way: list[Row] = []
     with opened(FILTERS[name]) as request_seen:
         request_seen(Request("https://www.example.com/"))
         gc.collect()

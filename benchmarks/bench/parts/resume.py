@@ -71,7 +71,7 @@ def reopen(name: str, folder: Path, urls: int) -> dict[str, float]:
     assert directory  # imported before the clock starts
     before = resident()
     start, cpu = perf_counter(), process_time()
-    dupefilter = open_ours(folder, urls) if name == OURS else RFPDupeFilter(str(folder))
+    dupefilter: Any = open_ours(folder, urls) if name == OURS else RFPDupeFilter(str(folder))
     opened, opened_cpu = perf_counter(), process_time()
     memory = resident() - before
     dupefilter.close() if name == OURS else dupefilter.close("finished")
