@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 
 import redis
 from example.localredis import LocalRedis
-from harness import setting, show
 from scrapy_redis.dupefilter import RFPDupeFilter
 from scrapy_redis_bloomfilter.bloomfilter import BloomFilter
-from slow_network import SlowNetwork
 
+from harness import setting, show
 from scrapy_bloom import RedisFilter
 from scrapy_bloom.probe import make_probe, new_secret
+from slow_network import SlowNetwork
 
 Check = Callable[[list[bytes]], object]
 BATCH = 100

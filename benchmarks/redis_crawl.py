@@ -20,6 +20,7 @@ from typing import Any
 
 from example.localredis import LocalRedis
 from example.localsite import LocalSite
+
 from harness import setting, show
 from slow_network import SlowNetwork
 

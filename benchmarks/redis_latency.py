@@ -9,12 +9,12 @@ import time
 from statistics import median, quantiles
 
 from example.localredis import LocalRedis
-from harness import setting, show
 from scrapy import Request, Spider
 from scrapy.utils.test import get_crawler
-from slow_network import SlowNetwork
 
+from harness import setting, show
 from scrapy_bloom import BloomDupeFilter
+from slow_network import SlowNetwork
 
 
 class Pages(Spider):

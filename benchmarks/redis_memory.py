@@ -6,8 +6,8 @@ import argparse
 from hashlib import sha1
 
 from example.localredis import LocalRedis
-from harness import setting, show
 
+from harness import setting, show
 from scrapy_bloom import RedisFilter
 
 

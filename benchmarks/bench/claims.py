@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from bench.competitors import FASTBLOOM, OURS, RBLOOM, RBLOOM_QUICKEST, TEXTBOOK
 from bench.part import Row
 from bench.results import Result
 
@@ -20,17 +21,16 @@ class Claim:
         value: takes it from the results.
         side: "at most" or "at least".
         bound: inclusive.
-        form: how the value is written.
     """
 
     text: str
     value: Callable[[Results], float]
     side: str
     bound: float
-    form: str = ".2f"
 
-    def holds(self, value: float) -> bool:
-        """Return whether a value is on the right side."""
+    def holds(self, results: Results) -> bool:
+        """Return whether the results are on the right side."""
+        value = self.value(results)
         return value <= self.bound if self.side == "at most" else value >= self.bound
 
 
@@ -49,10 +49,153 @@ def row(results: Results, part: str, table: str, **fields: object) -> Row:
     return dict(found[0])
 
 
-CLAIMS: tuple[Claim, ...] = ()
+LARGE = 10_000_000
+SCRAPY, SAFE = "Scrapy's own", "scrapy-bloom, safe"
+SADD, BATCHES = "scrapy-redis (SADD)", "ours, batches of 100"
+NEAR, FAR = "loopback", "loopback + 0.5 ms"
 
 
-def SHORT(results: Results) -> list[tuple[str, str, str, str]]:  # noqa: N802
-    """Return the rows of the README's table."""
-    del results
-    return []
+def core(results: Results, name: str) -> float:
+    """Return our time by that of another, for one check-and-add at 10,000,000 items."""
+    return float(row(results, "core", "core", items=LARGE, name=name)["ratio"])
+
+
+def slowest_request_seen(results: Results) -> float:
+    """Return the highest ratio of `request_seen` to Scrapy's, over levels, links and places."""
+    rows = results["request-seen"]["tables"]["seen"]
+    return max(row["ratio"] for row in rows if row["name"].startswith(OURS))
+
+
+def bytes_per_url(results: Results) -> float:
+    """Return the bytes per URL of a filter of the default capacity that is full."""
+    return float(row(results, "bytes", "full", name=OURS, items=1_000_000)["bytes_per_url"])
+
+
+def cost_at_1e8(results: Results) -> float:
+    """Return the time of a check at 1e8 items by that at 1e5."""
+    return float(row(results, "growth", "growth", name=OURS, items=100_000_000)["ratio"])
+
+
+def redis(results: Results, place: str) -> Row:
+    """Return what our batches do where nothing repeats."""
+    return row(results, "redis-rates", "rates", place=place, repeats=0.0, name=BATCHES)
+
+
+CLAIMS = (
+    Claim(
+        "one check-and-add at 10,000,000 items, to the textbook loop",
+        lambda results: core(results, TEXTBOOK),
+        "at most",
+        0.35,
+    ),
+    Claim(
+        "the same, to rbloom with the hash that it recommends for a filter that is stored",
+        lambda results: core(results, RBLOOM),
+        "at most",
+        1.1,
+    ),
+    Claim("one check at 100,000,000 items, to one at 100,000", cost_at_1e8, "at most", 2),
+    Claim("bytes per URL at 1e-6, full to 1,000,000", bytes_per_url, "at most", 4.5),
+    Claim(
+        "bytes per URL at the worst moment from there to 100 times that",
+        lambda results: row(results, "long-run", "moments", moment="worst")["bytes_per_url"],
+        "at most",
+        10,
+    ),
+    Claim(
+        "`request_seen`, to Scrapy's own filter, the slowest level and links",
+        slowest_request_seen,
+        "at most",
+        0.5,
+    ),
+    Claim(
+        "growth of a crawler's memory at 5,000,000 URLs, to Scrapy's own filter",
+        lambda results: row(results, "memory", "memory", name=SAFE)["ratio"],
+        "at most",
+        0.15,
+    ),
+    Claim(
+        "checks in Redis in batches of 100, loopback, to scrapy-redis",
+        lambda results: redis(results, NEAR)["times"],
+        "at least",
+        5,
+    ),
+    Claim(
+        "the same with 0.5 ms more on the way",
+        lambda results: redis(results, FAR)["times"],
+        "at least",
+        20,
+    ),
+)
+
+
+def short(results: Results) -> list[tuple[str, str, str, str]]:
+    """Return the rows of the README's table: what, ours, theirs, ratio."""
+    return [
+        *_times(results),
+        *_sizes(results),
+        *_in_redis(results),
+    ]
+
+
+def _times(results: Results) -> list[tuple[str, str, str, str]]:
+    rows = []
+    seen = {"links": "of a real crawl", "job": "no"}
+    ours = row(results, "request-seen", "seen", name=SAFE, **seen)
+    theirs = row(results, "request-seen", "seen", name=SCRAPY, **seen)
+    what = "`request_seen` of a fresh request"
+    named = f"Scrapy's filter: {_micros(theirs)}"
+    rows.append((what, _micros(ours), named, f"{ours['ratio']:.2f}"))
+    what, shown = f"check-and-add at {LARGE:,} items", OURS
+    for name in (TEXTBOOK, RBLOOM, RBLOOM_QUICKEST, FASTBLOOM):
+        ours = row(results, "core", "core", items=LARGE, name=OURS)
+        theirs = row(results, "core", "core", items=LARGE, name=name)
+        first = (what, _micros(ours)) if shown else ("", "")
+        rows.append((*first, f"{name}: {_micros(theirs)}", f"{theirs['ratio']:.2f}"))
+        shown = ""
+    return rows
+
+
+def _sizes(results: Results) -> list[tuple[str, str, str, str]]:
+    exact = next(r for r in results["bytes"]["tables"]["full"] if r["name"] != OURS)
+    ours, theirs = bytes_per_url(results), exact["bytes_per_url"]
+    rows = [
+        (
+            "bytes per URL at 1e-6, full to the capacity",
+            f"{ours:.2f}",
+            f"set of fingerprints: {theirs:.1f}",
+            f"{ours / theirs:.2f}",
+        )
+    ]
+    grown = [row(results, "memory", "memory", name=name) for name in (SAFE, SCRAPY)]
+    mine, other = (f"{each['grown'] / 1e6:,.0f} MB" for each in grown)
+    what = f"memory of a crawler at {grown[0]['urls']:,} URLs"
+    rows.append((what, mine, f"Scrapy's filter: {other}", f"{grown[0]['ratio']:.2f}"))
+    resumed = [
+        row(results, "resume", "resume", name=name) for name in (OURS, f"{SCRAPY}, requests.seen")
+    ]
+    mine, other = (f"{each['open']:.2f} s" for each in resumed)
+    ratio = resumed[0]["open"] / resumed[1]["open"]
+    what = f"resuming a job of {resumed[0]['urls']:,} pages"
+    rows.append((what, mine, f"Scrapy's filter: {other}", f"{ratio:.3f}"))
+    return rows
+
+
+def _in_redis(results: Results) -> list[tuple[str, str, str, str]]:
+    rows = []
+    for place in (NEAR, FAR):
+        ours = redis(results, place)
+        theirs = row(results, "redis-rates", "rates", place=place, repeats=0.0, name=SADD)
+        rows.append(
+            (
+                f"checks in Redis per second, batches of 100, {place}",
+                f"{ours['rate']:,.0f}",
+                f"scrapy-redis: {theirs['rate']:,.0f}",
+                f"{ours['times']:.1f}",
+            )
+        )
+    return rows
+
+
+def _micros(found: Row) -> str:
+    return f"{found['cpu'] * 1e6:.2f} µs"

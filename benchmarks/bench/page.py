@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
-from bench.claims import CLAIMS, SHORT
+from bench import claims
 from bench.part import Part, Table
 from bench.parts import PARTS
 from bench.results import Result
@@ -19,6 +19,8 @@ README from `benchmarks/results.json`; `make bench-quick` takes less than 3 minu
 neither; `make bench-NAME` measures one part. `make bench-check` holds a few ratios against bounds.
 
 ## Setting and method
+
+Measured on:
 
 {setting}
 
@@ -44,23 +46,21 @@ def page(results: Mapping[str, Result]) -> str:
 
 def held(results: Mapping[str, Result]) -> str:
     """Return the table of what we promise of our figures."""
-    rows = []
-    for claim in CLAIMS:
-        value = claim.value(results)
-        rows.append(
-            (
-                claim.text,
-                f"{value:{claim.form}}",
-                f"{claim.side} {claim.bound:g}",
-                "yes" if claim.holds(value) else "**no**",
-            )
+    rows = [
+        (
+            claim.text,
+            f"{claim.value(results):.2f}",
+            f"{claim.side} {claim.bound:g}",
+            "yes" if claim.holds(results) else "**no**",
         )
+        for claim in claims.CLAIMS
+    ]
     return markdown(("what", "measured", "bound", "holds"), rows) + "\n"
 
 
 def short(results: Mapping[str, Result]) -> str:
     """Return the short table of the README."""
-    return markdown(("what", "scrapy-bloom", "compared with", "ratio"), SHORT(results))
+    return markdown(("what", "scrapy-bloom", "compared with", "ratio"), claims.short(results))
 
 
 def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -1,0 +1,129 @@
+"""The benchmarks: what they keep is whole, what we claim of it holds, and the parts run."""
+
+import json
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from bench import claims, results
+from bench.check import CHECKS, SLACK, Check
+from bench.claims import CLAIMS, Claim
+from bench.harness import Sample, in_turn, mean_of, summed, take_turns
+from bench.part import Column
+from bench.parts import PARTS
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def kept():
+    return results.read()
+
+
+def test_every_part_is_kept_in_full_with_its_setting(kept):
+    assert set(kept) == set(PARTS)
+    for name, result in kept.items():
+        assert not result["quick"]
+        assert result["method"] == PARTS[name].method
+        assert {"processor", "cores", "memory_gb", "system"} == set(result["machine"])
+        assert {"Python", "scrapy-bloom", "bitarray", "mmh3"} <= set(result["versions"])
+
+
+def test_every_column_has_something_to_show(kept):
+    for name, part in PARTS.items():
+        for table in part.tables:
+            rows = kept[name]["tables"][table.name]
+            for column in table.columns:
+                assert any(column.show(row) for row in rows), (name, table.name, column.key)
+
+
+def test_every_plot_is_there(kept):
+    drawn = {path.stem for path in (ROOT / "docs" / "plots").glob("*.svg")}
+    assert drawn == {plot.name for part in PARTS.values() for plot in part.plots}
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.text)
+def test_what_we_claim_holds(kept, claim):
+    assert claim.holds(kept)
+
+
+def test_a_claim_knows_its_side():
+    least, most = (Claim("", lambda _: 2, side, 1) for side in ("at least", "at most"))
+    assert least.holds({})
+    assert not most.holds({})
+
+
+def test_a_claim_is_about_one_row():
+    found = {"part": {"tables": {"table": [{"a": 1, "b": 1}, {"a": 1, "b": 2}]}}}
+    assert claims.row(found, "part", "table", b=2) == {"a": 1, "b": 2}
+    for fields in ({"a": 1}, {"a": 3}):
+        with pytest.raises(LookupError):
+            claims.row(found, "part", "table", **fields)
+
+
+def test_a_column_shows_units_spread_and_nothing():
+    column = Column("cpu", "µs", ".1f", 1e-6, spread=True)
+    assert column.show({"cpu": 2e-6, "cpu_low": 1e-6, "cpu_high": 3e-6}) == "2.0 (1.0 to 3.0)"
+    assert column.show({"cpu": 2e-6}) == "2.0"
+    assert column.show({}) == ""
+    assert Column("name", "").show({"name": "as it is"}) == "as it is"
+
+
+def test_candidates_take_turns_in_both_orders():
+    order = []
+
+    def prepare(name):
+        yield partial(order.append, name), 1
+
+    samples = take_turns({name: partial(prepare, name) for name in "abc"}, 3)
+    assert "".join(order) == "abccbaabc"
+    assert [len(parts[0]) for parts in samples.values()] == [3, 3, 3]
+    assert in_turn("abc", 1) == ["c", "b", "a"]
+
+
+def test_the_median_is_told_with_its_spread():
+    new = [Sample(1, 2), Sample(5, 6), Sample(3, 4)]
+    row = summed(new)
+    assert (row["cpu"], row["cpu_low"], row["cpu_high"], row["wall"]) == (3, 1, 5, 4)
+    assert mean_of([new, [Sample(3, 4)] * 3])[0] == Sample(2, 3)
+
+
+def test_the_guard_lets_noise_pass_and_stops_a_loss_of_half_as_much_again():
+    assert len({check.name for check in CHECKS}) == len(CHECKS)
+    for check in CHECKS:
+        assert 1.15 * check.usual < check.bound < 1.45 * check.usual
+
+
+def spin(turns):
+    yield partial(sum, range(turns)), 1
+
+
+def test_the_guard_measures_what_it_holds():
+    same = Check("", 1, partial(spin, 400_000), partial(spin, 400_000)).measure()
+    slower = Check("", 1, partial(spin, 800_000), partial(spin, 400_000)).measure()
+    assert same < SLACK < slower
+
+
+@pytest.mark.parametrize("part", ["bytes", "curves", "long-run", "resume"])
+def test_a_part_runs_and_can_be_shown(part, tmp_path):
+    file = tmp_path / "result.json"
+    command = [sys.executable, "-m", "bench", part, "--quick", "--into", str(file)]
+    folders = os.pathsep.join(str(ROOT / name) for name in ("benchmarks", "example_project"))
+    subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": folders})
+    [(name, result)] = json.loads(file.read_text()).items()
+    assert name == part
+    for table in PARTS[part].tables:
+        assert result["tables"][table.name]
+    assert all(isinstance(said, str) for said in PARTS[part].findings(result["tables"]))
+
+
+def test_a_part_that_does_not_exist_is_refused():
+    command = [sys.executable, "-m", "bench", "cores"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "benchmarks")}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 2
+    assert "no part is called cores; there are core, growth" in done.stderr
