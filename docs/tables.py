@@ -28,7 +28,7 @@ from pairs import PAIRS
 from bench import page, results
 from bench.page import markdown
 
-SCRAPY_SET_BYTES = 86.6  # of one 20-byte fingerprint in a set, as benchmarks/memory.py measures
+SCRAPY_SET_BYTES = 86.6  # of one 20-byte fingerprint in a set, as `make bench-bytes` measures
 
 
 def settings_table() -> str:

@@ -41,7 +41,7 @@ def test_every_column_has_something_to_show(kept):
                 assert any(column.show(row) for row in rows), (name, table.name, column.key)
 
 
-def test_every_plot_is_there(kept):
+def test_every_plot_is_there():
     drawn = {path.stem for path in (ROOT / "docs" / "plots").glob("*.svg")}
     assert drawn == {plot.name for part in PARTS.values() for plot in part.plots}
 

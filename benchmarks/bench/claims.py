@@ -63,7 +63,7 @@ def core(results: Results, name: str) -> float:
 def slowest_request_seen(results: Results) -> float:
     """Return the highest ratio of `request_seen` to Scrapy's, over levels, links and places."""
     rows = results["request-seen"]["tables"]["seen"]
-    return max(row["ratio"] for row in rows if row["name"].startswith(OURS))
+    return max(float(row["ratio"]) for row in rows if row["name"].startswith(OURS))
 
 
 def bytes_per_url(results: Results) -> float:

@@ -260,7 +260,7 @@ CANDIDATES = {
         Candidate("SQLite, unique index", sqlite),
         Candidate(TEXTBOOK, textbook),
         Candidate("pybloom-live, fixed", pybloom),
-        Candidate("pybloom-live, scalable", pybloom_scalable),
+        Candidate("pybloom-live, scalable", pybloom_scalable, 1_000_000),
         Candidate("pyprobables", pyprobables, 1_000_000),
         Candidate(RBLOOM, rbloom(sha256_hash), 100_000_000),
         Candidate(RBLOOM_MURMUR, rbloom(murmur3_digest)),

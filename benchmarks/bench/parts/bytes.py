@@ -14,7 +14,7 @@ def run(scale: Scale) -> Rows:
     """Fill filters and ask them what they take."""
     from scrapy_bloom import LocalFilter
 
-    sizes = scale.of((100_000, 1_000_000, 10_000_000), (100_000, 300_000))
+    sizes = scale.of((100_000, 1_000_000), (20_000, 100_000))
     full: list[Row] = []
     for items in sizes:
         seen = LocalFilter(items, ERROR_RATE)
