@@ -16,6 +16,11 @@ from bench.parts import (
     identical,
     long_run,
     memory,
+    redis_crawl,
+    redis_faults,
+    redis_latency,
+    redis_memory,
+    redis_rates,
     request_seen,
     resume,
 )
@@ -35,6 +40,11 @@ PARTS: Final[dict[str, Part]] = {
         memory.PART,
         resume.PART,
         identical.PART,
+        redis_rates.PART,
+        redis_memory.PART,
+        redis_crawl.PART,
+        redis_faults.PART,
+        redis_latency.PART,
     )
 }
 """In the order of the page."""

@@ -1,0 +1,110 @@
+"""One worker of distributed crawls, as a program that crawls as often as it is told to.
+
+It reads a line of JSON for each crawl, ``{"url": …, "settings": {…}}``, and any line to end it. It
+writes a line of JSON whenever something happens: ``{"state": …, "cpu": …}`` with its processor time
+in seconds; the state is "ready" (to fetch the first page), "idle" (ten times a second, while there
+is nothing to do) or "done".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from time import process_time
+from typing import IO, Any
+
+from example.spiders.site import SiteSpider
+from scrapy import signals
+from scrapy.core.engine import ExecutionEngine
+from scrapy.crawler import AsyncCrawlerRunner, Crawler
+from scrapy.exceptions import DontCloseSpider
+from scrapy.utils.defer import deferred_from_coro
+from scrapy.utils.log import configure_logging
+from scrapy.utils.reactor import install_reactor
+from typing_extensions import Self
+
+SETTINGS = {
+    "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
+    "SCHEDULER_PERSIST": True,
+    "DOWNLOAD_SLOTS": {"127.0.0.1": {"concurrency": 16, "delay": 0}},
+    "TELNETCONSOLE_ENABLED": False,
+    "LOG_LEVEL": "ERROR",
+}
+
+
+class Worker(SiteSpider):
+    """Crawls a site and stays until it is told to stop."""
+
+    name = "worker"
+    stopping = False
+
+    def __init__(self, url: str, out: IO[str], **kwargs: Any) -> None:
+        super().__init__(url, **kwargs)
+        self._out = out
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> Self:
+        """Make the spider and have it called when there is something to tell."""
+        self = super().from_crawler(crawler, *args, **kwargs)
+        crawler.signals.connect(self.ready, signal=signals.spider_opened)
+        crawler.signals.connect(self.idle, signal=signals.spider_idle)
+        return self
+
+    def ready(self) -> None:
+        """Tell that the crawl can begin."""
+        self.tell("ready")
+
+    def idle(self) -> None:
+        """Tell that there is nothing to do.
+
+        :raises DontCloseSpider: unless it is time to stop.
+        """
+        if not self.stopping:
+            self.tell("idle")
+            raise DontCloseSpider
+
+    def closed(self, reason: str) -> None:
+        """Tell that the crawl is over."""
+        super().closed(reason)
+        self.tell("done")
+
+    def tell(self, state: str) -> None:
+        """Write a line."""
+        print(json.dumps({"state": state, "cpu": process_time()}), file=self._out, flush=True)
+
+
+async def crawl(out: IO[str]) -> None:
+    """Crawl, again and again, until nothing more can be read."""
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        job = json.loads(line)
+        runner = AsyncCrawlerRunner(SETTINGS | job["settings"])
+        crawler = runner.create_crawler(Worker)
+        crawling = runner.crawl(crawler, url=job["url"], out=out)
+        await asyncio.to_thread(sys.stdin.readline)
+        assert isinstance(crawler.spider, Worker)
+        crawler.spider.stopping = True
+        await crawling
+
+
+def main() -> None:
+    """Work."""
+    # An idle worker looks for work, and whether it is to stop, ten times a second. It is every five
+    # seconds by default, and would make up most of a short crawl.
+    ExecutionEngine._SLOT_HEARTBEAT_INTERVAL = 0.1  # noqa: SLF001 - there is no setting
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # some filters print
+    configure_logging({"LOG_LEVEL": "ERROR"})
+    install_reactor("twisted.internet.asyncioreactor.AsyncioSelectorReactor")
+    from twisted.internet import reactor as installed
+
+    reactor: Any = installed
+    working: Any = deferred_from_coro(crawl(out))
+    working.addErrback(lambda failure: failure.printTraceback())
+    working.addBoth(lambda _: reactor.stop())
+    reactor.run()
+
+
+if __name__ == "__main__":
+    main()
