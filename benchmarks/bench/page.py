@@ -39,6 +39,7 @@ def page(results: Mapping[str, Result]) -> str:
     sections = [
         INTRODUCTION.format(setting=_setting(results)),
         "## What must hold\n\n" + held(results),
+        "## Where we are behind\n\n" + "\n".join(f"- {x}" for x in claims.behind(results)) + "\n",
         *(_section(PARTS[name], results[name]) for name in PARTS if name in results),
     ]
     return "\n".join(sections)

@@ -180,14 +180,14 @@ Bytes per item are those of the bits, as each library tells them, the size of th
 and for the sets what the process grew by. Errors are new items called seen, after filling; the
 bound is the upper end of the Wilson 95 % interval.
 
-The sets are what Scrapy keeps (20 bytes), kept until 2.13 (hex) and many projects keep (MD5).
-SQLite has a table without row ids in one open transaction, a write-ahead log, no syncs, an
+The sets are what Scrapy keeps (20 bytes), what it kept before (hex), and what many projects keep
+(MD5). SQLite has a table without row ids in one open transaction, a write-ahead log, no syncs, an
 exclusive lock and a cache of 2 GB: nothing would survive a crash. The textbook loop has the optimal
 number of bits and of hashes. pybloom-live grows from a tenth of the items in the mode for large
 sets; pyprobables has the hash of its documentation's example on mmh3 and hashes once for check and
-add. Both are left out at 10,000,000 items, as each would take minutes to fill. rbloom has the hash of its
-documentation for filters that are stored, SHA-256, and three cheaper ones. fastbloom-rs checks and
-adds in one call.
+add. Both are left out at 10,000,000 items, as each would take minutes to fill. rbloom has the hash
+of its documentation for filters that are stored, SHA-256, and three cheaper ones. fastbloom-rs
+checks and adds in one call.
 """,
     packages=("rbloom", "fastbloom-rs", "pybloom-live", "pyprobables"),
     run=run,
