@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from math import exp
 from typing import Any
@@ -49,14 +49,14 @@ def point(of: str, x: int, items: int, blocks: int, hashes: int, *, most: int) -
     classic = (1 - exp(-hashes * items / (blocks * sizing.BLOCK_BITS))) ** hashes
     row: Row = {"of": of, "x": x, "items": items, "bits": blocks * sizing.BLOCK_BITS}
     row |= {"hashes": hashes, "theory": expected, "classic": classic}
-    return row | asked(seen, min(most, round(300 / expected)))
+    return row | asked(seen, stream(STRANGERS), min(most, round(300 / expected)))
 
 
-def asked(seen: LocalFilter, queries: int) -> Row:
-    """Ask a filter about keys that it does not hold."""
+def asked(seen: LocalFilter, strangers: Iterator[bytes], queries: int) -> Row:
+    """Ask a filter about the next so many keys that it does not hold."""
     from scipy.stats import binomtest
 
-    wrong = sum(map(seen.__contains__, islice(stream(STRANGERS), queries)))
+    wrong = sum(map(seen.__contains__, islice(strangers, queries)))
     interval = binomtest(wrong, queries).proportion_ci(0.95, method="wilson")
     return {
         "queries": queries,
@@ -71,6 +71,7 @@ def grow(scale: Scale) -> list[Row]:
     """Let a filter grow to 32 times its capacity, and ask it on the way."""
     capacity, rate = scale.of(100_000, 2000), 1e-2
     seen, source, items = LocalFilter(capacity, rate), stream(MEMBERS), 0
+    strangers = stream(STRANGERS)
     rows: list[Row] = []
     for part in range(1, 18):
         moment = round(capacity * 2 ** ((part - 2) / 3))
@@ -79,7 +80,7 @@ def grow(scale: Scale) -> list[Row]:
         items = moment
         row: Row = {"items": items, "load": items / capacity, "rate": rate}
         row |= {"theory": theory(seen), "slices": seen.info().slices}
-        rows.append(row | asked(seen, scale.of(60_000, 5000)))
+        rows.append(row | asked(seen, strangers, scale.of(60_000, 5000)))
     return rows
 
 

@@ -9,6 +9,8 @@ from bench.competitors import CANDIDATES, OURS, RBLOOM_QUICKEST
 from bench.fingerprints import feed, stream, take
 from bench.harness import Run, mean_of, summed, take_turns
 from bench.part import Column, Part, Plot, Row, Rows, Scale, Table
+from bench.parts.long_run import interval
+from scrapy_bloom import LocalFilter
 
 ERROR_RATE = 1e-6
 GROWN = "scrapy-bloom, grown from 1,000,000"
@@ -16,19 +18,23 @@ GROWN = "scrapy-bloom, grown from 1,000,000"
 
 def run(scale: Scale) -> Rows:
     """Fill filters of every size, then time them in turn."""
-    from scrapy_bloom import LocalFilter
-
     sizes = scale.of((100_000, 1_000_000, 10_000_000, 100_000_000), (10_000, 100_000))
     chunk, repeats = scale.of(20_000, 500), scale.of(7, 3)
     adds: dict[tuple[str, int], tuple[Any, Iterator[bytes]]] = {}
+    sized = {items: LocalFilter(items, ERROR_RATE) for items in sizes}
     for items in sizes:
-        for name in (OURS, RBLOOM_QUICKEST):
-            adds[name, items] = CANDIDATES[name].make(items, ERROR_RATE).add, stream(1)
+        adds[OURS, items] = sized[items].add, stream(1)
+        quickest = CANDIDATES[RBLOOM_QUICKEST].make(items, ERROR_RATE)
+        adds[RBLOOM_QUICKEST, items] = quickest.add, stream(1)
     start = scale.of(1_000_000, 10_000)
     for items in sizes[1:3]:
         adds[GROWN, items] = LocalFilter(start, ERROR_RATE).add, stream(1)
-    for (_, items), (add, source) in adds.items():
-        feed(add, source, items - chunk * repeats if items > 2 * chunk * repeats else items // 2)
+    lost = {}
+    for (name, items), (add, source) in adds.items():
+        lost[name, items] = feed(
+            add, source, items - chunk * repeats if items > 2 * chunk * repeats else items // 2
+        )
+    losses = [loss(sized[items], lost[OURS, items]) for items in sizes]
     known = take(stream(1), min(chunk, sizes[0] // 4))
 
     def prepare(add: Any, source: Iterator[bytes]) -> Iterator[tuple[Run, int]]:
@@ -51,7 +57,15 @@ def run(scale: Scale) -> Rows:
         rows.append({"name": name, "items": int(number), **summed(mean_of(parts))})
     least = {row["name"]: row["cpu"] for row in rows if row["items"] == sizes[0]}
     least[GROWN] = least[OURS]
-    return {"growth": [row | {"ratio": row["cpu"] / least[row["name"]]} for row in rows]}
+    grown = [row | {"ratio": row["cpu"] / least[row["name"]]} for row in rows]
+    return {"growth": grown, "losses": losses}
+
+
+def loss(seen: LocalFilter, lost: int) -> Row:
+    """Return how many of the items that a filter was given were lost, counted and expected."""
+    info = seen.info()
+    told = {"items": info.items + lost, "expected_lost": info.expected_lost, "lost": lost}
+    return told | interval(lost)
 
 
 def draw(axes: Any, rows: Rows) -> None:
@@ -82,7 +96,9 @@ PART = Part(
 Filters made for 100,000 to 100,000,000 items at 1e-6, and filled to that: ours, and rbloom with the
 quickest hash that can be stored; and one of ours of the default capacity that has grown instead.
 All of them live in one process and are timed in turn, 5,000 new items and 20,000 repeated ones in
-each round; the figure is the mean of new and repeated.
+each round; the figure is the mean of new and repeated. Fingerprints that were called seen while
+our filters were filled are pages that a crawl would lose: counted, expected, and the exact 95 %
+interval of a Poisson mean for that count.
 """,
     packages=("rbloom",),
     run=run,
@@ -96,6 +112,17 @@ each round; the figure is the mean of new and repeated.
                 Column("cpu", "µs CPU", ".2f", 1e-6, spread=True),
                 Column("wall", "µs wall", ".2f", 1e-6),
                 Column("ratio", "to the smallest", ".2f"),
+            ),
+        ),
+        Table(
+            "losses",
+            "Pages lost where BLOOM_CAPACITY is what the crawl comes to",
+            (
+                Column("items", "URLs", ","),
+                Column("expected_lost", "lost, expected", ".2f"),
+                Column("lost", "lost, counted", ","),
+                Column("low", "95 %, from", ".2f"),
+                Column("high", "to", ".2f"),
             ),
         ),
     ),
