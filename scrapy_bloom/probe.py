@@ -21,6 +21,7 @@ from mmh3 import mmh3_x64_128_digest
 from scrapy_bloom.sizing import MAX_HASHES
 
 SECRET_BYTES: Final = 16
+PROBE_BYTES: Final = 2 * MAX_HASHES + 4
 
 Probe = Callable[[bytes], list[int]]
 """Turns a fingerprint into its k positions followed by h, as one new list."""
@@ -44,6 +45,26 @@ def make_probe(secret: bytes, hashes: int, *, digests: bool) -> Probe:
     return _murmur3_probe(secret, hashes, any_bytes) if digests else any_bytes
 
 
+def make_hash(secret: bytes, *, digests: bool) -> Callable[[bytes], bytes]:
+    """Return what hashes a fingerprint to the :data:`PROBE_BYTES` bytes that hold a probe."""
+    # Copying a keyed hasher is cheaper than keying a new one for every fingerprint.
+    fresh = blake2b(key=secret, digest_size=PROBE_BYTES).copy
+    digest = mmh3_x64_128_digest
+
+    def of_any_bytes(fingerprint: bytes) -> bytes:
+        hasher = fresh()
+        hasher.update(fingerprint)
+        return hasher.digest()
+
+    def of_digest(fingerprint: bytes) -> bytes:
+        if len(fingerprint) != _SHA1_BYTES:
+            return of_any_bytes(fingerprint)
+        keyed = secret + fingerprint
+        return digest(keyed) + digest(keyed, 1)
+
+    return of_digest if digests else of_any_bytes
+
+
 def _murmur3_probe(secret: bytes, hashes: int, any_bytes: Probe) -> Probe:
     unpack = _layout(hashes).unpack
     digest = mmh3_x64_128_digest
@@ -51,7 +72,7 @@ def _murmur3_probe(secret: bytes, hashes: int, any_bytes: Probe) -> Probe:
     def probe(fingerprint: bytes) -> list[int]:
         if len(fingerprint) != 20:  # noqa: PLR2004 - the size of SHA-1, faster than by its name
             return any_bytes(fingerprint)
-        keyed = secret + fingerprint
+        keyed = secret + fingerprint  # as in make_hash, without another call
         return [*unpack(digest(keyed) + digest(keyed, 1))]
 
     return probe
@@ -59,15 +80,8 @@ def _murmur3_probe(secret: bytes, hashes: int, any_bytes: Probe) -> Probe:
 
 def _blake2b_probe(secret: bytes, hashes: int) -> Probe:
     unpack = _layout(hashes).unpack
-    # Copying a keyed hasher is cheaper than keying a new one for every fingerprint.
-    fresh = blake2b(key=secret, digest_size=_PROBE_BYTES).copy
-
-    def probe(fingerprint: bytes) -> list[int]:
-        hasher = fresh()
-        hasher.update(fingerprint)
-        return [*unpack(hasher.digest())]
-
-    return probe
+    hash_ = make_hash(secret, digests=False)
+    return lambda fingerprint: [*unpack(hash_(fingerprint))]
 
 
 def _layout(hashes: int) -> Struct:
@@ -75,4 +89,4 @@ def _layout(hashes: int) -> Struct:
     return Struct(f">{hashes}H{2 * (MAX_HASHES - hashes)}xI")
 
 
-_PROBE_BYTES: Final = 2 * MAX_HASHES + 4
+_SHA1_BYTES: Final = 20

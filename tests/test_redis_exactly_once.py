@@ -10,9 +10,10 @@ from lockstep import grants
 from proxy import FAULTS, Proxy
 
 from scrapy_bloom import BackendError, RedisFilter
-from scrapy_bloom.redis.scripts import ADD
+from scrapy_bloom.filters.chain import hashes_for
+from scrapy_bloom.redis import scripts
 
-CALLS = ADD.sha.encode()
+CALLS = scripts.add(hashes_for(1e-9)).sha.encode()
 keys = (f"once:{number}" for number in itertools.count())
 
 

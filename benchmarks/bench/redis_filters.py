@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from scrapy_bloom import RedisFilter
-from scrapy_bloom.redis.scripts import ADD
+from scrapy_bloom.filters.chain import hashes_for
+from scrapy_bloom.redis import scripts
+from scrapy_bloom.values import DEFAULT_ERROR_RATE
 
 Check = Callable[[Sequence[bytes]], list[bool]]
 """Adds fingerprints and returns for each, in order, whether it is called seen."""
@@ -166,7 +168,10 @@ def _ours(batch: int, cache: int = 100_000) -> Callable[[str, str], AbstractCont
     return opened
 
 
-_SCRIPT: Final = (ADD.sha.encode(), b"\r\nEVAL\r\n")
+_SCRIPT: Final = (
+    scripts.add(hashes_for(DEFAULT_ERROR_RATE)).sha.encode(),
+    b"\r\nEVAL\r\n",
+)
 _ALL: Final = (
     Candidate(SCRAPY_REDIS, _scrapy_redis, (b"SADD",)),
     Candidate(PIPELINED, _pipelined, (b"SADD",), batch=BATCH),

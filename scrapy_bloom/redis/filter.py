@@ -160,18 +160,14 @@ class RedisFilter:
             fingerprints is granted then, and none is called seen for it when it is added again.
         :raises FilterLostError: under the policy ``close``, if the filter has vanished; likewise.
         """
-        asked: dict[bytes, int] = {}
-        answers: list[bool] = []
-        for position, fingerprint in enumerate(fingerprints):
-            answers.append(True)
-            if fingerprint not in asked and not self._shard(fingerprint).knows(fingerprint):
-                asked[fingerprint] = position
-        self.traffic.local += len(answers) - len(asked)
-        if asked:
-            verdicts = self._add_unknown(list(asked))
-            for position, seen in zip(asked.values(), verdicts, strict=True):
-                answers[position] = seen
-        return answers
+        known = list(fingerprints)
+        unknown = self._unknown(dict.fromkeys(known))
+        self.traffic.local += len(known) - len(unknown)
+        if not unknown:
+            return [True] * len(known)
+        verdicts = dict(zip(unknown, self._add_unknown(unknown), strict=True))
+        # Of repeats the first one takes the verdict, the others are seen.
+        return [verdicts.pop(fingerprint, True) for fingerprint in known]
 
     def __contains__(self, fingerprint: bytes) -> bool:
         """Return whether the fingerprint was added. Changes nothing."""
@@ -232,6 +228,11 @@ class RedisFilter:
     def _shard(self, fingerprint: bytes) -> Shard:
         shards = self._shards
         return shards[crc32(fingerprint) * len(shards) >> 32]
+
+    def _unknown(self, fingerprints: Iterable[bytes]) -> list[bytes]:
+        if len(self._shards) == 1:
+            return self._shards[0].unknown(fingerprints)
+        return [one for one in fingerprints if not self._shard(one).knows(one)]
 
     def _add_unknown(self, fingerprints: list[bytes]) -> list[bool]:
         if os.getpid() != self._pid:

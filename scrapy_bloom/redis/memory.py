@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 
 class Memory:
@@ -41,6 +41,22 @@ class Memory:
             self._young = set()
         if self._half:
             self._young.add(fingerprint)
+
+    def update(self, fingerprints: Sequence[bytes]) -> None:
+        """Remember many."""
+        if len(self._young) + len(fingerprints) <= self._half:
+            self._young.update(fingerprints)
+            return
+        for fingerprint in fingerprints:
+            self.add(fingerprint)
+
+    def without(self, fingerprints: Iterable[bytes]) -> list[bytes]:
+        """Return those that it does not hold, in order."""
+        young = self._young
+        unknown = [fingerprint for fingerprint in fingerprints if fingerprint not in young]
+        if not self._old:
+            return unknown
+        return [fingerprint for fingerprint in unknown if fingerprint not in self]
 
     def clear(self) -> None:
         """Forget all."""

@@ -9,14 +9,21 @@ Every script has the same two keys, in one slot of a cluster:
   lives. A check reads that bit with the others, so a segment that was evicted or deleted is noticed
   by the first check that needs it.
 
+Probes come as they are hashed, :data:`PROBE_BYTES` each. Scripts that read them are made for the
+filter's number of positions in one.
+
 ``ARGV[1]`` is always the signature of the filter that the caller knows; a script does nothing to
 another one. Answers are lists that begin with a word.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from hashlib import sha1
+from string import Template
 from typing import Final
+
+from scrapy_bloom.probe import PROBE_BYTES
 
 SEGMENT_BLOCKS: Final = 511
 """Blocks in a segment: just below 4 MiB, because exactly 4 MiB would take 5 of the allocator."""
@@ -152,58 +159,105 @@ return {'ok'}
 
 _PARTS: Final = """
 local BLOCKS = BLOCKS_IN_SEGMENT
+local call, read, floor = redis.call, struct.unpack, math.floor
 local slices = {}
-for capacity, blocks in text:gmatch('(%d+):[^: ]+:(%d+)') do
-  slices[#slices + 1] = {capacity = tonumber(capacity), blocks = tonumber(blocks)}
+local function know(capacity, blocks)
+  slices[#slices + 1] = {capacity = tonumber(capacity), blocks = tonumber(blocks), segments = {}}
 end
+for capacity, blocks in text:gmatch('(%d+):[^: ]+:(%d+)') do know(capacity, blocks) end
 
--- Where a probe's bits are in a slice: segment's field and key, offset of its block, of its mark.
+-- Where a probe's bits are in a slice: the segment, and the offset of the block in it.
 local function place(index, h)
-  local all = slices[index].blocks
+  local slice = slices[index]
+  local all = slice.blocks
   -- floor(h * all / 2^32), in parts, because doubles are exact only up to 2^53.
-  local high = math.floor(h / 65536)
+  local high = floor(h / 65536)
   local low = h - high * 65536
-  local block = math.floor((high * all + math.floor(low * all / 65536)) / 65536)
-  local segment = math.floor(block / BLOCKS)
-  local first = segment * BLOCKS
-  local name = (index - 1) .. '.' .. segment
-  return name, KEYS[2] .. name, (block - first) * 65536, math.min(BLOCKS, all - first) * 65536
+  local block = floor((high * all + floor(low * all / 65536)) / 65536)
+  local number = floor(block / BLOCKS)
+  local segment = slice.segments[number]
+  if not segment then
+    local first = number * BLOCKS
+    local name = (index - 1) .. '.' .. number
+    local mark = string.format('%d', math.min(BLOCKS, all - first) * 65536)
+    segment = {name = name, key = KEYS[2] .. name, first = first, mark = mark}
+    slice.segments[number] = segment
+  end
+  return segment, (block - segment.first) * 65536
 end
 
--- Whether bits a..b of a probe are set; nil if the segment is not there.
-local function has(key, base, mark, probe, a, b)
-  local ask = {'GET', 'u1', mark}
-  for i = a, b do
-    local at = #ask
-    ask[at + 1] = 'GET'
-    ask[at + 2] = 'u1'
-    ask[at + 3] = base + probe[i]
-  end
-  local bits = redis.call('BITFIELD_RO', key, unpack(ask))
-  if bits[1] == 0 then return nil end
+local function all_set(bits)
   for i = 2, #bits do
     if bits[i] == 0 then return false end
   end
   return true
 end
+
+-- Whether all bits of a probe are set, nil if the segment is not there; and the segment.
+-- Few bits first: they end most searches in a slice that does not have the item. Offsets are made
+-- texts all at once: of numbers Redis makes texts by itself, one by one and slowly.
+local function has(index, @probe)
+  local segment, base = place(index, h)
+  local @few = read(@few_texts, string.format(@few_numbers, @few_offsets))
+  local bits = call('BITFIELD_RO', segment.key, 'GET', 'u1', segment.mark, @get_few)
+  if bits[1] == 0 then return nil, segment end
+  if not all_set(bits) then return false, segment end
+@look_at_rest
+  return true, segment
+end
 """.replace("BLOCKS_IN_SEGMENT", str(SEGMENT_BLOCKS))
 
-ADD: Final = Script(
+_REST: Final = """
+  local @rest = read(@rest_texts, string.format(@rest_numbers, @rest_offsets))
+  bits = call('BITFIELD_RO', segment.key, 'GET', 'u1', segment.mark, @get_rest)
+  if not all_set(bits) then return false, segment end
+"""
+
+_FEW: Final = 4
+
+
+class _Template(Template):
+    delimiter = "@"
+
+
+def _unrolled(source: str, hashes: int) -> Script:
+    """Return a script for probes of so many positions, each in a variable of its own.
+
+    With tables of them the server would work a fifth longer.
+    """
+    names = [f"p{number}" for number in range(1, hashes + 1)]
+    words = {
+        "probe": ", ".join([*names, "h"]),
+        "layout": f"'>{'H' * hashes}{'x' * (PROBE_BYTES - 2 * hashes - 4)}I4'",
+    }
+    for group, some in {"few": names[:_FEW], "rest": names[_FEW:], "all": names}.items():
+        words |= {
+            group: ", ".join(some),
+            f"{group}_offsets": ", ".join(f"base + {name}" for name in some),
+            f"{group}_numbers": "'" + r"%d\0" * len(some) + "'",
+            f"{group}_texts": "'" + "s" * len(some) + "'",
+            f"get_{group}": ", ".join(f"'GET', 'u1', {name}" for name in some),
+            f"set_{group}": ", ".join(f"'SET', 'u1', {name}, '1'" for name in some),
+        }
+    words["look_at_rest"] = _Template(_REST).substitute(words) if hashes > _FEW else ""
+    return Script(_Template(source).substitute(words))
+
+
+_ADD: Final = (
     """
 -- Add a batch and say for each item whether it was there.
--- ARGV: 2 worker, 3 six words: number of this call, number of the last call whose answer the worker
---   has, how struct.unpack reads a probe, k, "1" to look for lost segments, and how many slices the
---   worker knows of, "-" if it names none to add; 4 all probes in one string; 5, if it does, the
---   slice to add when all are full.
+-- ARGV: 2 worker, 3 four words: number of this call, number of the last call whose answer the
+--   worker has, "1" to look for lost segments, and how many slices the worker knows of, "-" if it
+--   names none to add; 4 all probes in one string; 5, if it does, the slice to add when all are
+--   full.
 -- Answers, in one string because clients are slow to read many: "other": no such filter;
 --   "stranger": the worker was forgotten; "stale": a later call has been answered; or "ok" or
 --   "full", how often segments were lost, 1 if the server has gone back to an older state else 0, a
 --   digit for each item, and with "full" all slices.
 --   "full": the items that have no digit need a slice that the caller must name.
 -- A call that was answered before gets the same answer and changes nothing.
-local number, answered, format, k, look, known = ARGV[3]:match(
-  '(%d+) (%d+) (%S+) (%d+) (%d) (%S+)')
-number, answered, k, known = tonumber(number), tonumber(answered), tonumber(k), tonumber(known)
+local number, answered, look, known = ARGV[3]:match('(%d+) (%d+) (%d) (%S+)')
+number, answered, known = tonumber(number), tonumber(answered), tonumber(known)
 local header, worker = KEYS[1], 'w:' .. ARGV[2]
 local state = redis.call('HMGET', header, 'signature', worker, 'slices', 'filled', 'losses')
 if state[1] ~= ARGV[1] then return 'other' end
@@ -223,59 +277,38 @@ if number == last then return answer(0) end
 local probes = ARGV[4]
 
 local function lost(name)
-  if redis.call('HDEL', header, 'm:' .. name) == 1 then losses = losses + 1 end
+  if call('HDEL', header, 'm:' .. name) == 1 then losses = losses + 1 end
 end
 
 if look == '1' then
-  local fields = redis.call('HKEYS', header)
+  local fields = call('HKEYS', header)
   for i = 1, #fields do
     local name = fields[i]:match('^m:(.*)$')
-    if name and redis.call('EXISTS', KEYS[2] .. name) == 0 then lost(name) end
+    if name and call('EXISTS', KEYS[2] .. name) == 0 then lost(name) end
   end
-end
-
--- Few bits first: they end most searches in a slice that does not have the item.
-local few = math.min(4, k)
-local function seen_in(index, probe)
-  local name, key, base, mark = place(index, probe[k + 1])
-  local found = has(key, base, mark, probe, 1, few)
-  if found == nil then lost(name) end
-  return found and (few == k or has(key, base, mark, probe, few + 1, k))
 end
 
 local newest = #slices
-local set = {'GET', 'u1'}
-for i = 1, k do
-  set[4 * i], set[4 * i + 1], set[4 * i + 3] = 'SET', 'u1', '1'
-end
-local function add(probe)
-  local name, key, base, mark = place(newest, probe[k + 1])
-  set[3] = mark
-  for i = 1, k do set[4 * i + 2] = base + probe[i] end
-  local before = redis.call('BITFIELD', key, unpack(set))
-  if before[1] == 0 then
-    -- Made by this very call, and too short: made again at its full size, which never grows.
-    lost(name)
-    redis.call('UNLINK', key)
-    redis.call('SETBIT', key, mark, '1')
-    redis.call('HSET', header, 'm:' .. name, '1')
-    redis.call('BITFIELD', key, unpack(set))
-    return false
-  end
-  for i = 2, k + 1 do
-    if before[i] == 0 then return false end
-  end
-  return true
+-- A segment that the last command made is too short: make it again at its full size, which never
+-- grows.
+local function remake(segment, @all)
+  lost(segment.name)
+  call('UNLINK', segment.key)
+  call('SETBIT', segment.key, segment.mark, '1')
+  call('HSET', header, 'm:' .. segment.name, '1')
+  call('BITFIELD', segment.key, @set_all)
 end
 
 local answers, position = {}, 1
 status = 'ok'
 while position <= #probes do
-  local probe = {struct.unpack(format, probes, position)}
+  local @probe, following = read(@layout, probes, position)
   local full = filled >= slices[newest].capacity
   local seen = false
   for index = full and newest or newest - 1, 1, -1 do
-    if seen_in(index, probe) then
+    local found, segment = has(index, @probe)
+    if found == nil then lost(segment.name) end
+    if found then
       seen = true
       break
     end
@@ -286,17 +319,19 @@ while position <= #probes do
       break
     end
     text = text .. ' ' .. ARGV[5]
-    local capacity, blocks = ARGV[5]:match('^(%d+):[^: ]+:(%d+)$')
+    know(ARGV[5]:match('^(%d+):[^: ]+:(%d+)$'))
     newest = newest + 1
-    slices[newest] = {capacity = tonumber(capacity), blocks = tonumber(blocks)}
     filled = 0
   end
   if not seen then
-    seen = add(probe)
+    local segment, base = place(newest, h)
+    local @all = read(@all_texts, string.format(@all_numbers, @all_offsets))
+    local before = call('BITFIELD', segment.key, 'GET', 'u1', segment.mark, @set_all)
+    if before[1] == 0 then remake(segment, @all) else seen = all_set(before) end
     if not seen then filled = filled + 1 end
   end
   answers[#answers + 1] = seen and '1' or '0'
-  position = probe[k + 2]
+  position = following
 end
 digits = table.concat(answers)
 redis.call('HSET', header, worker, number .. ' ' .. status .. ' ' .. digits, 'filled', filled,
@@ -305,10 +340,10 @@ return answer(last < answered and 1 or 0)
 """
 )
 
-ASK: Final = Script(
+_ASK: Final = (
     """
 -- Say for each item of a batch whether it is there. Writes nothing.
--- ARGV: 2 how struct.unpack reads a probe, 3 k, 4 probes in one string.
+-- ARGV: 2 probes in one string.
 -- Answers {"other"} or {"ok", a digit for each item}.
 local state = redis.call('HMGET', KEYS[1], 'signature', 'slices')
 if state[1] ~= ARGV[1] then return {'other'} end
@@ -316,20 +351,31 @@ local text = state[2]
 """
     + _PARTS
     + """
-local k, answers, position = tonumber(ARGV[3]), {}, 1
-while position <= #ARGV[4] do
-  local probe = {struct.unpack(ARGV[2], ARGV[4], position)}
+local probes, answers, position = ARGV[2], {}, 1
+while position <= #probes do
+  local @probe, following = read(@layout, probes, position)
   local seen = '0'
   for index = #slices, 1, -1 do
-    local _, key, base, mark = place(index, probe[k + 1])
-    if has(key, base, mark, probe, 1, k) then
+    if has(index, @probe) then
       seen = '1'
       break
     end
   end
   answers[#answers + 1] = seen
-  position = probe[k + 2]
+  position = following
 end
 return {'ok', table.concat(answers)}
 """
 )
+
+
+@cache
+def add(hashes: int) -> Script:
+    """Return the script that adds probes of that many positions."""
+    return _unrolled(_ADD, hashes)
+
+
+@cache
+def ask(hashes: int) -> Script:
+    """Return the script that looks for probes of that many positions."""
+    return _unrolled(_ASK, hashes)

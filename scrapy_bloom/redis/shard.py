@@ -20,7 +20,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from struct import Struct
 from threading import Event
 from typing import Any, Final
 
@@ -29,7 +28,7 @@ from redis.exceptions import RedisClusterException
 
 from scrapy_bloom.errors import BackendError, FilterLostError, StateError
 from scrapy_bloom.filters.chain import SliceSpec, hashes_for, next_slice, outgrown
-from scrapy_bloom.probe import make_probe
+from scrapy_bloom.probe import make_hash
 from scrapy_bloom.redis import scripts
 from scrapy_bloom.redis.connection import FAULTS, Client, explain, explained
 from scrapy_bloom.redis.header import (
@@ -50,7 +49,7 @@ LEASE: Final = 10
 """Seconds after its last sign of life that a worker counts as dead."""
 
 BATCH: Final = 500
-"""Most fingerprints in one call: about 5 ms of the server's time."""
+"""Most fingerprints in one call: about 3 ms of the server's time."""
 
 _AUDIT: Final = 1000
 """A look for lost segments in every so many calls finds those that no check needs."""
@@ -142,6 +141,12 @@ class Shard:
         """Return whether the worker can say by itself that the fingerprint was seen."""
         known = fingerprint in self.memory or fingerprint in self._pending
         return known and fingerprint not in self._doubtful
+
+    def unknown(self, fingerprints: Iterable[bytes]) -> list[bytes]:
+        """Return those that the worker does not know by itself, in order."""
+        if self._pending or self._doubtful:
+            return [fingerprint for fingerprint in fingerprints if not self.knows(fingerprint)]
+        return self.memory.without(fingerprints)
 
     def add(self, fingerprints: Sequence[bytes]) -> list[bool]:
         """Add different fingerprints that the worker does not know; return which were there.
@@ -255,8 +260,7 @@ class Shard:
             if self.outage.policy is not OnBackendError.CLOSE:
                 return self._grant(fingerprints)
             raise
-        for fingerprint in fingerprints:
-            self.memory.add(fingerprint)
+        self.memory.update(fingerprints)
         if self._doubtful:
             return [self._undoubted(*pair) for pair in zip(fingerprints, verdicts, strict=True)]
         return verdicts
@@ -311,16 +315,17 @@ class Shard:
             header = self._entered()
             self._number += 1
             look = int(self._number % _AUDIT == 0)
+            script = scripts.add(header.hashes)
             call = (
                 self._worker,
-                f"{self._number} {self._answered} {self._format} {header.hashes} {look} {known}",
-                b"".join(map(self._wire, fingerprints)),
+                f"{self._number} {self._answered} {look} {known}",
+                b"".join(map(self._hash, fingerprints)),
                 *growth,
             )
             while True:
                 try:
                     self._traffic.round_trips += 1
-                    answer: list[bytes] = self._evaluate(scripts.ADD, header, *call).split(b" ")
+                    answer: list[bytes] = self._evaluate(script, header, *call).split(b" ")
                     break
                 except FAULTS as error:
                     self._traffic.ambiguous += 1
@@ -341,10 +346,10 @@ class Shard:
     def _ask(self, fingerprints: Sequence[bytes]) -> list[bool]:
         while True:
             header = self._entered()
-            probes = b"".join(map(self._wire, fingerprints))
+            probes = b"".join(map(self._hash, fingerprints))
             self._traffic.round_trips += 1
             with self._failing():
-                answer = self._twice(scripts.ASK, header, self._format, header.hashes, probes)
+                answer = self._twice(scripts.ask(header.hashes), header, probes)
             if answer[0] == b"ok":
                 return [digit == _SEEN for digit in answer[1]]
             self._return(answer[0])
@@ -382,10 +387,7 @@ class Shard:
             prefix = place.prefix(header.epoch)
             if self._join(header, prefix):
                 break
-        probe = make_probe(header.secret, header.hashes, digests=header.plan.digests)
-        pack = Struct(f">{header.hashes}HI").pack
-        self._wire = lambda fingerprint: pack(*probe(fingerprint))
-        self._format = ">" + "H" * header.hashes + "I4"
+        self._hash = make_hash(header.secret, digests=header.plan.digests)
         self._losses = header.losses
         self._prefix = prefix
         self.header = header
