@@ -27,7 +27,7 @@ from scrapy.dupefilters import RFPDupeFilter
 from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
 
-from bench.harness import Run, mean_of, take_turns
+from bench.harness import Run, Sample, mean_of, take_turns
 from scrapy_bloom import BloomDupeFilter, CanonicalFingerprinter, LocalFilter
 from scrapy_bloom.job.directory import JobFilter, OnUnclean
 from scrapy_bloom.job.snapshot import Identity
@@ -67,9 +67,9 @@ class Check:
     def measure(self) -> float:
         """Return the ratio of the fastest repeats, which other programs disturb the least."""
         samples = take_turns({"ours": self.ours, "theirs": self.theirs}, REPEATS)
+        clock = Sample._fields.index(self.clock)
         ours, theirs = (
-            min(getattr(sample, self.clock) for sample in mean_of(samples[name]))
-            for name in ("ours", "theirs")
+            min(sample[clock] for sample in mean_of(samples[name])) for name in ("ours", "theirs")
         )
         return ours / theirs
 

@@ -56,6 +56,8 @@ def measure(items: int, chunk: int, repeats: int) -> list[Row]:
     names = [name for name, candidate in CANDIDATES.items() if items <= candidate.most]
     filled = {name: fill(name, items, chunk * repeats) for name in names}
     known = take(stream(MEMBERS), chunk)
+    gc.collect()
+    gc.freeze()  # or each repeat would begin with a walk through all that the sets hold
 
     def prepare(name: str) -> Iterator[tuple[Run, int]]:
         add = filled[name].made.add
@@ -84,6 +86,7 @@ def measure(items: int, chunk: int, repeats: int) -> list[Row]:
                 **errors(filled[name].made, items),
             }
         )
+    gc.unfreeze()
     base = next(row["cpu"] for row in rows if row["name"] == OURS)
     return [row | {"ratio": base / row["cpu"]} for row in rows]
 
