@@ -26,11 +26,18 @@ FILTERS: Final[dict[str, Settings]] = {
     "scrapy-bloom, usual": {**_OURS, "BLOOM_CANONICAL": "usual"},
 }
 
+PACKAGES: Final = (
+    "Scrapy",
+    "w3lib",
+    "duplicate-url-discarder",
+    "duplicate-url-discarder-rules",
+)
+
 ABOUT: Final = """\
-duplicate-url-discarder stands in as Scrapy's fingerprinter, in the way of its documentation and
-without rules of its own; Scrapy's filter keeps what it makes. Ours runs at each of its levels. No
-version of Scrapy released to date has a filter on disk: there are proposals (issue 5307, pull
-request 7952), which are not measured here; part `core` has SQLite.
+duplicate-url-discarder stands in as Scrapy's fingerprinter, with the rules that it recommends
+(duplicate-url-discarder-rules); Scrapy's filter keeps what it makes. Ours runs at each of its
+levels. Scrapy 2.19 has no filter on disk: there are proposals (issue 5307, pull request 7952), not
+released and not measured here; part `core` has SQLite.
 """
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from bench.apart import apart
 from bench.harness import in_turn, spread
 from bench.part import Column, Part, Row, Rows, Scale, Table
-from bench.scrapy_filters import ABOUT, FILTERS, SCRAPY, stay_offline
+from bench.scrapy_filters import ABOUT, FILTERS, PACKAGES, SCRAPY, stay_offline
 
 
 def run(scale: Scale) -> Rows:
@@ -71,7 +71,7 @@ for each page parsed; the rest of it, downloading, parsing and queueing, is the 
 pages of the site redirect to themselves: Scrapy's own filter drops these, and they are missed.
 
 {ABOUT}""",
-    packages=("Scrapy", "w3lib", "duplicate-url-discarder"),
+    packages=PACKAGES,
     run=run,
     tables=(
         Table(

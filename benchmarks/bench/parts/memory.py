@@ -8,7 +8,7 @@ from typing import Any
 from bench.apart import apart
 from bench.fingerprints import resident
 from bench.part import Column, Part, Plot, Row, Rows, Scale, Table
-from bench.scrapy_filters import ABOUT, DEFAULT, DISCARDER, FILTERS, SCRAPY
+from bench.scrapy_filters import ABOUT, DEFAULT, DISCARDER, FILTERS, PACKAGES, SCRAPY
 
 SAMPLES = 20
 
@@ -68,7 +68,7 @@ capacity of 1,000,000 and grows. With duplicate-url-discarder a fifth of the URL
 takes long and the set is the same.
 
 {ABOUT}""",
-    packages=("Scrapy", "duplicate-url-discarder"),
+    packages=PACKAGES,
     run=run,
     tables=(
         Table(

@@ -11,7 +11,16 @@ from scrapy import Request
 from bench import links
 from bench.harness import Prepare, Run, summed, take_turns
 from bench.part import Column, Part, Row, Rows, Scale, Table
-from bench.scrapy_filters import ABOUT, FILTERS, SCRAPY, Settings, opened, shop_links, stay_offline
+from bench.scrapy_filters import (
+    ABOUT,
+    FILTERS,
+    PACKAGES,
+    SCRAPY,
+    Settings,
+    opened,
+    shop_links,
+    stay_offline,
+)
 
 Call = Callable[[Request], object]
 
@@ -19,8 +28,8 @@ Call = Callable[[Request], object]
 def run(scale: Scale) -> Rows:
     """Time both kinds of links, in memory and in a job directory."""
     crawled = links.acceptable(links.crawled())
-    crawled = crawled[: scale.of(len(crawled), 10_000)]
-    kinds = {"a shop's": shop_links(scale.of(60_000, 10_000)), "of a real crawl": crawled}
+    crawled = crawled[: scale.of(50_000, 10_000)]
+    kinds = {"a shop's": shop_links(scale.of(50_000, 10_000)), "of a real crawl": crawled}
     rows: list[Row] = []
     for kind, urls in kinds.items():
         for jobs in (False, True) if kind == "a shop's" else (False,):
@@ -29,11 +38,11 @@ def run(scale: Scale) -> Rows:
                 for name, settings in FILTERS.items()
             }
             place = {"links": kind, "job": "yes" if jobs else "no"}
-            rows += [place | row for row in _timed(candidates, scale.of(7, 3))]
+            rows += [place | row for row in _timed(candidates, scale.of(5, 3))]
     fingerprinters: dict[str, Prepare] = {
         name: partial(_fingerprint, settings, crawled) for name, settings in FILTERS.items()
     }
-    return {"seen": rows, "fingerprint": _timed(fingerprinters, scale.of(7, 3))}
+    return {"seen": rows, "fingerprint": _timed(fingerprinters, scale.of(5, 3))}
 
 
 def _timed(candidates: dict[str, Prepare], repeats: int) -> list[Row]:
@@ -96,12 +105,12 @@ PART = Part(
     name="request-seen",
     title="request_seen and the fingerprint in it",
     method=f"""\
-Fresh requests, as a spider yields them: 60,000 links of a shop, a third with a query and one in
-four a repeat, and the 100,000 links of a real crawl. With a job directory Scrapy's filter writes
+Fresh requests, as a spider yields them: 50,000 links of a shop, a third with a query and one in
+four a repeat, and 50,000 links of a real crawl. With a job directory Scrapy's filter writes
 each fingerprint to a file; ours writes its bits when the spider closes, which part `resume` has.
 
 {ABOUT}""",
-    packages=("Scrapy", "w3lib", "duplicate-url-discarder"),
+    packages=PACKAGES,
     run=run,
     tables=(
         Table(
