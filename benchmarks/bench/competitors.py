@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,11 +27,13 @@ class Made:
         add: checks and adds.
         has: only checks; None where it never errs.
         size: its bytes now, where it can tell; else None, and the process's growth has to.
+        fill: adds many that are new in a way that is quicker; None if there is none.
     """
 
     add: Add
     has: Callable[[bytes], bool] | None = None
     size: Callable[[], int] | None = None
+    fill: Callable[[Iterator[bytes]], object] | None = None
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,10 @@ def sqlite(_items: int, _rate: float) -> Made:
         assert folder  # which is removed when nobody has it any more
         return file.stat().st_size
 
-    return Made(add, None, size)
+    def fill(items: Iterator[bytes]) -> None:
+        connection.executemany("INSERT OR IGNORE INTO seen VALUES (?)", zip(items, strict=False))
+
+    return Made(add, None, size, fill)
 
 
 def textbook(items: int, rate: float) -> Made:
@@ -150,7 +155,12 @@ def pybloom(items: int, rate: float) -> Made:
     from pybloom_live import BloomFilter
 
     seen = BloomFilter(items, rate)
-    return Made(seen.add, seen.__contains__, lambda: len(seen.bitarray) // 8)
+
+    def fill(items: Iterator[bytes]) -> None:
+        for item in items:
+            seen.add(item, skip_check=True)
+
+    return Made(seen.add, seen.__contains__, lambda: len(seen.bitarray) // 8, fill)
 
 
 def pybloom_scalable(items: int, rate: float) -> Made:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from bench import steps
@@ -47,7 +48,10 @@ def fill(name: str, items: int, left: int) -> Filled:
     before = resident()
     made = CANDIDATES[name].make(items, ERROR_RATE)
     source = stream(MEMBERS)
-    feed(made.add, source, items - left)
+    if made.fill:
+        made.fill(islice(source, items - left))
+    else:
+        feed(made.add, source, items - left)
     return Filled(made, source, resident() - before)
 
 
