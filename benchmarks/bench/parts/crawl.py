@@ -19,7 +19,7 @@ def run(scale: Scale) -> Rows:
     rows: list[Row] = []
     for pages, links in sites:
         found: dict[str, list[dict[str, Any]]] = {name: [] for name in FILTERS}
-        for number in range(scale.of(3, 1)):
+        for number in range(scale.of(2, 1)):
             for name in in_turn(list(FILTERS), number):
                 with LocalSite(pages=pages, links=links) as site:
                     crawled = apart(crawl, site.url, dict(FILTERS[name]))

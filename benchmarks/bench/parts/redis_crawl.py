@@ -67,7 +67,7 @@ def ways(scale: Scale) -> Sequence[Way]:
     """Return what is crawled: the farther, the less."""
     if scale.quick:
         return [Way(0.0005, 30, 1)]
-    return [Way(0.0, 300, 3), Way(0.0005, 150, 3), Way(0.005, 40, 2)]
+    return [Way(0.0, 300, 2), Way(0.0005, 150, 2), Way(0.005, 40, 2)]
 
 
 def compare(

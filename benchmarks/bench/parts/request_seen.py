@@ -38,11 +38,11 @@ def run(scale: Scale) -> Rows:
                 for name, settings in FILTERS.items()
             }
             place = {"links": kind, "job": "yes" if jobs else "no"}
-            rows += [place | row for row in _timed(candidates, scale.of(5, 3))]
+            rows += [place | row for row in _timed(candidates, 3)]
     fingerprinters: dict[str, Prepare] = {
         name: partial(_fingerprint, settings, crawled) for name, settings in FILTERS.items()
     }
-    return {"seen": rows, "fingerprint": _timed(fingerprinters, scale.of(5, 3))}
+    return {"seen": rows, "fingerprint": _timed(fingerprinters, 3)}
 
 
 def _timed(candidates: dict[str, Prepare], repeats: int) -> list[Row]:
