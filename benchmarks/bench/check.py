@@ -16,21 +16,18 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Literal
 
-import mmh3
-from bitarray import bitarray
 from rich.console import Console
 from rich.table import Table
-from scrapy import Request, Spider
-from scrapy.dupefilters import RFPDupeFilter
+from scrapy import Request
 from scrapy.utils.request import RequestFingerprinter
-from scrapy.utils.test import get_crawler
 
+from bench import competitors, redis_filters, redis_server
 from bench.harness import Run, Sample, mean_of, take_turns
-from scrapy_bloom import BloomDupeFilter, CanonicalFingerprinter, LocalFilter
-from scrapy_bloom.job.directory import JobFilter, OnUnclean
-from scrapy_bloom.job.snapshot import Identity
+from bench.parts.resume import open_ours
+from bench.scrapy_filters import FILTERS, SCRAPY, opened
+from scrapy_bloom import CanonicalFingerprinter, LocalFilter
 
 SLACK = 1.3
 """How much worse than usual a ratio may be."""
@@ -74,12 +71,6 @@ class Check:
         return ours / theirs
 
 
-class Links(Spider):
-    """A spider to belong to."""
-
-    name = "links"
-
-
 def twice(add: Callable[[bytes], object], count: int = ITEMS) -> Parts:
     """Check and add new fingerprints, and then the same again."""
     items = [os.urandom(20) for _ in range(count)]
@@ -93,20 +84,8 @@ def twice(add: Callable[[bytes], object], count: int = ITEMS) -> Parts:
 
 
 def textbook() -> Parts:
-    """Check and add in the loop of the textbooks: k hashes modulo m in one bit array."""
-    bits = bitarray(28_755_176)  # optimal m for 1e6 items at 1e-6, with k = 20
-    size, hash_of = len(bits), mmh3.hash
-
-    def add(item: bytes) -> bool:
-        seen = True
-        for seed in range(20):
-            position = hash_of(item, seed) % size
-            if not bits[position]:
-                seen = False
-                bits[position] = 1
-        return seen
-
-    return twice(add)
+    """Check and add in the loop of the textbooks, sized for a million."""
+    return twice(competitors.textbook(1_000_000, 1e-6).add)
 
 
 def core(*, digests: bool = True, growths: int = 0) -> Parts:
@@ -141,12 +120,10 @@ def canonical(level: str) -> Parts:
     return fingerprints(CanonicalFingerprinter(level).fingerprint)
 
 
-def request_seen(cls: Any, **settings: object) -> Parts:
+def request_seen(name: str) -> Parts:
     """Check fresh requests in a dupefilter."""
-    dupefilter = cls.from_crawler(get_crawler(Links, settings))
-    dupefilter.open()
-    yield from fingerprints(dupefilter.request_seen)
-    dupefilter.close("finished")
+    with opened(FILTERS[name]) as request_seen:
+        yield from fingerprints(request_seen)
 
 
 def open_and_store() -> Parts:
@@ -154,14 +131,7 @@ def open_and_store() -> Parts:
     with TemporaryDirectory() as folder:
 
         def run() -> None:
-            job = JobFilter(
-                Path(folder, "job"),
-                Identity("bench", "bench"),
-                capacity=1_000_000,
-                error_rate=1e-6,
-                digests=True,
-                on_unclean=OnUnclean.FAIL,
-            )
+            job = open_ours(Path(folder, "job"), 1_000_000)
             for item in items:
                 job.add(item)
             job.close()
@@ -185,8 +155,6 @@ def hash_the_same() -> Parts:
 
 def in_redis(name: str) -> Parts:
     """Check and add new fingerprints at a server of our own."""
-    from bench import redis_filters, redis_server
-
     items = [os.urandom(20) for _ in range(ITEMS)]
     [candidate] = [one for one in redis_filters.candidates(module=False) if one.name == name]
     with redis_server.local_server() as server, candidate.open(server.url, "check") as check:
@@ -216,8 +184,8 @@ CHECKS = (
         Check(
             f"request_seen, level {level} / Scrapy's filter",
             usual,
-            partial(request_seen, BloomDupeFilter, BLOOM_CANONICAL=level),
-            partial(request_seen, RFPDupeFilter),
+            partial(request_seen, f"scrapy-bloom, {level}"),
+            partial(request_seen, SCRAPY),
         )
         for level, usual in (("scrapy", 0.29), ("safe", 0.29), ("usual", 0.32))
     ),
@@ -225,8 +193,8 @@ CHECKS = (
     Check(
         "batches in Redis / SADD in pipelines",
         1.4,
-        partial(in_redis, "ours, batches of 100"),
-        partial(in_redis, "SADD, pipelines of 100"),
+        partial(in_redis, redis_filters.OURS_BATCHED),
+        partial(in_redis, redis_filters.PIPELINED),
         clock="wall",
     ),
 )

@@ -7,7 +7,12 @@ from dataclasses import dataclass
 
 from bench.competitors import FASTBLOOM, OURS, RBLOOM, RBLOOM_QUICKEST, TEXTBOOK
 from bench.part import Row
+from bench.redis_filters import BF_MADD, PIPELINED
+from bench.redis_filters import OURS_BATCHED as BATCHES
+from bench.redis_filters import SCRAPY_REDIS as SADD
 from bench.results import Result
+from bench.scrapy_filters import DEFAULT as SAFE
+from bench.scrapy_filters import SCRAPY
 
 Results = Mapping[str, Result]
 
@@ -50,8 +55,6 @@ def row(results: Results, part: str, table: str, **fields: object) -> Row:
 
 
 LARGE = 10_000_000
-SCRAPY, SAFE = "Scrapy's own", "scrapy-bloom, safe"
-SADD, BATCHES = "scrapy-redis (SADD)", "ours, batches of 100"
 NEAR, FAR = "loopback", "loopback + 0.5 ms"
 
 
@@ -139,10 +142,10 @@ def behind(results: Results) -> list[str]:
     madd = [
         r
         for r in results["redis-rates"]["tables"]["rates"]
-        if r["name"].startswith("RedisBloom, BF.MADD") and (r["place"], r["repeats"]) == (NEAR, 0.0)
+        if r["name"] == BF_MADD and (r["place"], r["repeats"]) == (NEAR, 0.0)
     ]
     trip = redis(results, NEAR, 0.0, SADD)["wall"] * 1e6
-    piped = redis(results, NEAR, 0.0, "SADD, pipelines of 100")["times"]
+    piped = redis(results, NEAR, 0.0, PIPELINED)["times"]
     core_faster = (
         f"In the core, our time by that of those that are faster, at {LARGE:,} items: {faster}."
         " Part `core` says why."

@@ -14,7 +14,7 @@ INTRODUCTION = """\
 # Benchmarks
 
 What scrapy-bloom costs and keeps, beside what else there is. `make bench` measures all of it anew,
-in less than 30 minutes on two cores, and writes this page, its plots and the short table of the
+in about half an hour on two cores, and writes this page, its plots and the short table of the
 README from `benchmarks/results.json`; `make bench-quick` takes less than 3 minutes and writes
 neither; `make bench-NAME` measures one part. `make bench-check` holds a few ratios against bounds.
 

@@ -12,7 +12,7 @@ from scrapy.utils.test import get_crawler
 
 Settings = Mapping[str, Any]
 
-_OURS: Final = {"DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"}
+BLOOM: Final = {"DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"}
 
 SCRAPY: Final = "Scrapy's own"
 DISCARDER: Final = "Scrapy's own, duplicate-url-discarder"
@@ -21,9 +21,9 @@ DEFAULT: Final = "scrapy-bloom, safe"
 FILTERS: Final[dict[str, Settings]] = {
     SCRAPY: {},
     DISCARDER: {"REQUEST_FINGERPRINTER_CLASS": "duplicate_url_discarder.Fingerprinter"},
-    "scrapy-bloom, scrapy": {**_OURS, "BLOOM_CANONICAL": "scrapy"},
-    DEFAULT: {**_OURS, "BLOOM_CANONICAL": "safe"},
-    "scrapy-bloom, usual": {**_OURS, "BLOOM_CANONICAL": "usual"},
+    "scrapy-bloom, scrapy": {**BLOOM, "BLOOM_CANONICAL": "scrapy"},
+    DEFAULT: {**BLOOM, "BLOOM_CANONICAL": "safe"},
+    "scrapy-bloom, usual": {**BLOOM, "BLOOM_CANONICAL": "usual"},
 }
 
 PACKAGES: Final = (

@@ -21,6 +21,7 @@ from bench.competitors import (
 )
 from bench.fingerprints import feed, resident, stream, take
 from bench.harness import Run, mean_of, summed, take_turns
+from bench.intervals import wilson
 from bench.part import Column, Part, Plot, Row, Rows, Scale, Table
 
 ERROR_RATE = 1e-6
@@ -97,14 +98,12 @@ def measure(items: int, chunk: int, repeats: int) -> list[Row]:
 
 def errors(made: Made, items: int) -> Row:
     """Ask for a tenth as many items that were not added."""
-    from scipy.stats import binomtest
-
     if made.has is None:
         return {"wrong": 0, "wrong_of": "exact"}
     asked = max(10_000, min(100_000, items // 10))
     wrong = sum(map(made.has, take(stream(STRANGERS), asked)))
-    interval = binomtest(wrong, asked).proportion_ci(0.95, method="wilson")
-    return {"wrong": wrong, "wrong_of": f"{wrong} of {asked:,}", "rate_high": interval.high}
+    high = wilson(wrong, asked)["high"]
+    return {"wrong": wrong, "wrong_of": f"{wrong} of {asked:,}", "rate_high": high}
 
 
 def run(scale: Scale) -> Rows:

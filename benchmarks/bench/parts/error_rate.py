@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from itertools import islice
-from math import ceil, floor, prod, sqrt
+from math import ceil, floor, sqrt
 
 from bench.fingerprints import feed
+from bench.intervals import SHARE, poisson, theory, wilson
 from bench.keys import ANY_BYTES, CRAWL, KINDS
 from bench.part import Column, Part, Row, Rows, Scale, Table
-from bench.parts.long_run import interval
-from scrapy_bloom import LocalFilter, sizing
+from scrapy_bloom import LocalFilter
 
 CAPACITIES = {1e-2: 10_000, 1e-3: 20_000, 1e-4: 50_000, 1e-5: 50_000, 1e-6: 50_000}
 LOADS = (0.5, 1, 10)
@@ -30,8 +30,6 @@ def run(scale: Scale) -> Rows:
 
 def measure(kind: str, rate: float, capacity: int, queries: int) -> list[Row]:
     """Return a row for each load."""
-    from scipy.stats import binomtest
-
     seen = LocalFilter(capacity, rate, digests=kind != ANY_BYTES)
     members, items = KINDS[kind](0), 0
     strangers = list(islice(KINDS[kind](1), queries * len(LOADS)))
@@ -43,7 +41,8 @@ def measure(kind: str, rate: float, capacity: int, queries: int) -> list[Row]:
         feed(seen.add, members, round(load * capacity) - items)
         items = round(load * capacity)
         wrong = sum(map(seen.__contains__, asked))
-        wilson = binomtest(wrong, queries).proportion_ci(0.95, method="wilson")
+        interval = wilson(wrong, queries)
+        low, high = interval["low"], interval["high"]
         told = seen.info().estimated_fp_rate
         rows.append(
             {
@@ -56,10 +55,9 @@ def measure(kind: str, rate: float, capacity: int, queries: int) -> list[Row]:
                 "queries": queries,
                 "wrong": wrong,
                 "measured": wrong / queries,
-                "low": wilson.low,
-                "high": wilson.high,
-                "holds": "yes" if wilson.low <= told <= wilson.high else "no",
-                "below": "yes" if wilson.high < rate else "no" if wilson.low > rate else "open",
+                **interval,
+                "holds": "yes" if low <= told <= high else "no",
+                "below": "yes" if high < rate else "no" if low > rate else "open",
                 "chance": coverage(told, queries),
             }
         )
@@ -82,22 +80,14 @@ def coverage(rate: float, queries: int) -> float:
     )
 
 
-def theory(seen: LocalFilter) -> float:
-    """Return the rate by the formula of Putze, Sanders, Singler (2007) for each slice."""
-    state = seen.state()
-    slices = [(part.items, part.spec.blocks) for part in state.slices]
-    rates = [sizing.false_positive_rate(n, blocks, state.hashes) for n, blocks in slices]
-    return 1 - prod(1 - rate for rate in rates)
-
-
 def total(rows: list[Row], rate: float) -> Row:
     """Return all errors of one rate together, and how likely a number so far off would be."""
-    from scipy.stats import poisson
+    from scipy.stats import poisson as distribution
 
     of_rate = [row for row in rows if row["asked"] == rate]
     wrong = sum(row["wrong"] for row in of_rate)
     expected = sum(row["told"] * row["queries"] for row in of_rate)
-    tails = poisson.cdf(wrong, expected), poisson.sf(wrong - 1, expected)
+    tails = distribution.cdf(wrong, expected), distribution.sf(wrong - 1, expected)
     queries = sum(row["queries"] for row in of_rate)
     return {
         "asked": rate,
@@ -108,7 +98,7 @@ def total(rows: list[Row], rate: float) -> Row:
         "expected": expected,
         "wrong": wrong,
         "p": min(1.0, 2 * float(min(tails))),
-        "high": interval(wrong)["high"] / queries,
+        "high": poisson(wrong)["high"] / queries,
     }
 
 
@@ -175,9 +165,7 @@ distribution, as of rare errors more or less than 95 % do.
                 Column("load", "load", "g"),
                 Column("items", "items", ","),
                 *_RATES,
-                Column("measured", "measured", ".2e"),
-                Column("low", "95 %, from", ".1e"),
-                Column("high", "to", ".1e"),
+                *SHARE,
                 Column("holds", "holds told"),
                 Column("below", "below asked"),
             ),

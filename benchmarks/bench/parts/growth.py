@@ -8,8 +8,8 @@ from typing import Any
 from bench.competitors import CANDIDATES, OURS, RBLOOM_QUICKEST
 from bench.fingerprints import feed, stream, take
 from bench.harness import Run, mean_of, summed, take_turns
+from bench.intervals import LOSSES, poisson
 from bench.part import Column, Part, Plot, Row, Rows, Scale, Table
-from bench.parts.long_run import interval
 from scrapy_bloom import LocalFilter
 
 ERROR_RATE = 1e-6
@@ -65,7 +65,7 @@ def loss(seen: LocalFilter, lost: int) -> Row:
     """Return how many of the items that a filter was given were lost, counted and expected."""
     info = seen.info()
     told = {"items": info.items + lost, "expected_lost": info.expected_lost, "lost": lost}
-    return told | interval(lost)
+    return told | poisson(lost)
 
 
 def draw(axes: Any, rows: Rows) -> None:
@@ -119,10 +119,7 @@ interval of a Poisson mean for that count.
             "Pages lost where BLOOM_CAPACITY is what the crawl comes to",
             (
                 Column("items", "URLs", ","),
-                Column("expected_lost", "lost, expected", ".2f"),
-                Column("lost", "lost, counted", ","),
-                Column("low", "95 %, from", ".2f"),
-                Column("high", "to", ".2f"),
+                *LOSSES,
             ),
         ),
     ),

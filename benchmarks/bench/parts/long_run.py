@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from bench.fingerprints import feed, resident, stream
+from bench.intervals import LOSSES, poisson
 from bench.part import Column, Part, Plot, Row, Rows, Scale, Table
 from scrapy_bloom import LocalFilter
 from scrapy_bloom.values import DEFAULT_CAPACITY, DEFAULT_ERROR_RATE
@@ -43,18 +44,8 @@ def run(scale: Scale) -> Rows:
         {"moment": "worst", **worst},
         {"moment": "at the end", **way[-1], "grown": resident() - before},
     ]
-    losses = [row | interval(row["lost"]) for row in way if row["items"] in told]
+    losses = [row | poisson(row["lost"]) for row in way if row["items"] in told]
     return {"moments": moments_told, "losses": losses, "way": way}
-
-
-def interval(count: int) -> Row:
-    """Return the exact 95 % interval of a Poisson mean when so many were counted (Garwood 1936)."""
-    from scipy.stats import chi2
-
-    return {
-        "low": float(chi2.ppf(0.025, 2 * count)) / 2 if count else 0.0,
-        "high": float(chi2.ppf(0.975, 2 * count + 2)) / 2,
-    }
 
 
 def draw(axes: Any, rows: Rows) -> None:
@@ -118,10 +109,7 @@ is lost; the expectation is what the stat `bloom/expected_lost` tells, and the i
             "Pages lost",
             (
                 *_STATE,
-                Column("expected_lost", "lost, expected", ".2f"),
-                Column("lost", "lost, counted", ","),
-                Column("low", "95 %, from", ".2f"),
-                Column("high", "to", ".2f"),
+                *LOSSES,
             ),
         ),
     ),

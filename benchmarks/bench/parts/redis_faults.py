@@ -6,11 +6,11 @@ import multiprocessing
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from hashlib import sha1
 from typing import TYPE_CHECKING, Any, Final
 
 from bench import redis_filters as filters
 from bench import redis_server
+from bench.fingerprints import stream, take
 from bench.part import Column, Part, Row, Rows, Scale, Table
 from bench.redis_filters import Candidate, Check
 from bench.slow_network import LossyNetwork
@@ -28,11 +28,6 @@ EVERY: Final = 20
 KEY: Final = "bench"
 LEFT_OUT: Final = (filters.OURS_ASKING, filters.OURS_BATCHED_ASKING)
 """The worker's memory makes no difference here: no worker asks twice."""
-
-
-def fingerprints(count: int) -> list[bytes]:
-    """Return different fingerprints."""
-    return [sha1(b"%d" % i, usedforsecurity=False).digest() for i in range(count)]
 
 
 def steps(items: Sequence[bytes], size: int) -> Iterator[Sequence[bytes]]:
@@ -66,7 +61,7 @@ def race(url: str, candidate: Candidate, items: int) -> Row:
 
 def _run_race(url: str, candidate: Candidate, items: int, barrier: Barrier, results: Any) -> None:
     """Put the numbers of those items that this worker was granted."""
-    known = fingerprints(items)
+    known = take(stream(1), items)
     seen: list[bool] = []
     with candidate.open(url, KEY) as check:
         for some in steps(known, max(STEP, candidate.batch)):
@@ -78,7 +73,7 @@ def _run_race(url: str, candidate: Candidate, items: int, barrier: Barrier, resu
 
 def lose_replies(server: LocalRedis, candidate: Candidate, items: int) -> Row:
     """Check items by one worker whose replies get lost now and then, and by a second one later."""
-    known = fingerprints(items)
+    known = take(stream(1), items)
     with ExitStack() as stack:
         network = stack.enter_context(LossyNetwork(server.port, candidate.commands, EVERY))
         check = stack.enter_context(candidate.open(network.url, KEY))

@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any, Final
 
-from scrapy import Request, Spider
-from scrapy.utils.test import get_crawler
+from scrapy import Request
 
 from bench import redis_server
 from bench.harness import in_turn
 from bench.part import Column, Part, Row, Rows, Scale, Table
+from bench.scrapy_filters import BLOOM, opened
 from bench.slow_network import SlowNetwork
-from scrapy_bloom import BloomDupeFilter
 
 if TYPE_CHECKING:
     from example.localredis import LocalRedis
@@ -32,18 +31,11 @@ DOWN: Final = "server is down"
 RequestSeen = Callable[[Request], object]
 
 
-class _Pages(Spider):
-    name = "pages"
-
-
 @contextmanager
 def ours(url: str) -> Iterator[RequestSeen]:
     """Open our filter with its defaults."""
-    crawler = get_crawler(_Pages, {"BLOOM_REDIS_URL": url})
-    dupefilter = BloomDupeFilter.from_crawler(crawler)
-    dupefilter.open()
-    yield dupefilter.request_seen
-    dupefilter.close("finished")
+    with opened({**BLOOM, "BLOOM_REDIS_URL": url}) as request_seen:
+        yield request_seen
 
 
 @contextmanager

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from hashlib import sha1
 from math import expm1
 from typing import TYPE_CHECKING, Any, Final
 
 from bench import redis_server
+from bench.fingerprints import stream, take
 from bench.part import Column, Part, Row, Rows, Scale, Table
 from scrapy_bloom import RedisFilter
 
@@ -22,11 +22,6 @@ STEP: Final = 500
 
 Add = Callable[[Sequence[bytes]], int]
 """Adds new fingerprints; returns how many were called seen."""
-
-
-def fingerprints(count: int) -> list[bytes]:
-    """Return different fingerprints."""
-    return [sha1(b"%d" % i, usedforsecurity=False).digest() for i in range(count)]
 
 
 def candidates(server: LocalRedis, client: Any, count: int) -> Iterator[tuple[Row, Add]]:
@@ -72,7 +67,7 @@ def usage(client: Any) -> int:
 
 def fill(server: LocalRedis, client: Any, count: int) -> Iterator[Row]:
     """Fill each and weigh it."""
-    known = fingerprints(count)
+    known = take(stream(1), count)
     for row, add in candidates(server, client, count):
         seen = sum(add(known[start : start + STEP]) for start in range(0, count, STEP))
         yield {**row, "urls": count, "bytes": usage(client) / count, "seen": seen}
@@ -92,7 +87,7 @@ def bitmap(client: Any) -> Iterator[Row]:
     client.setbit(KEY, bloom.m - 1, 1)
     taken = usage(client)
     client.flushall()
-    some = [each.hex() for each in fingerprints(20_000)]
+    some = [each.hex() for each in take(stream(1), 20_000)]
     different = [len({each.hash(text) for text in some}) for each in bloom.maps]
     good = sum(found > 0.9 * len(some) for found in different)
     for urls in (10**6, 10**7, 10**8):
