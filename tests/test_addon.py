@@ -3,9 +3,9 @@
 from typing import ClassVar
 
 import pytest
-from crawling import ADDONS, Follower
 from scrapy.settings import SETTINGS_PRIORITIES, Settings
 from scrapy.utils.test import get_crawler
+from support.crawling import ADDONS, Follower
 
 from scrapy_bloom import Addon, BloomDupeFilter
 

@@ -112,7 +112,9 @@ def test_the_guard_measures_what_it_holds():
 def test_a_part_runs_and_can_be_shown(part, tmp_path):
     file = tmp_path / "result.json"
     command = [sys.executable, "-m", "bench", part, "--quick", "--into", str(file)]
-    folders = os.pathsep.join(str(ROOT / name) for name in ("benchmarks", "example_project"))
+    folders = os.pathsep.join(
+        str(ROOT / name) for name in ("benchmarks", "tests", "example_project")
+    )
     subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": folders})
     [(name, result)] = json.loads(file.read_text()).items()
     assert name == part

@@ -10,16 +10,16 @@ import can_ada
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
-from pairs import PAIRS
 from scrapy import FormRequest, Request
 from scrapy.http import JsonRequest
 from scrapy.utils.request import RequestFingerprinter, fingerprint
-from spellings import HOSTS, NAMES, PORTS, SCHEMES, USERS, WORDS, random_request
+from support.pairs import PAIRS
+from support.spellings import HOSTS, NAMES, PORTS, SCHEMES, USERS, WORDS, random_request
 from w3lib.url import canonicalize_url, parse_qsl_to_bytes, parse_url
 
 from scrapy_bloom import CanonicalFingerprinter, SettingError
+from scrapy_bloom.canonical import fast_path, scrapy_form
 from scrapy_bloom.canonical import fingerprint as room
-from scrapy_bloom.canonical import identical, plain
 from scrapy_bloom.canonical.parts import take_apart
 from scrapy_bloom.canonical.rules import LEVELS, OPT_IN
 from scrapy_bloom.canonical.tracking import TRACKING_PARAMS
@@ -171,11 +171,11 @@ def test_the_query_is_the_original_without_what_is_dropped(url):
     assert params(AT["usual"].canonical_url(url)) == original - dropped
 
 
-@given(st.from_regex(plain._match.__self__, fullmatch=True))
+@given(st.from_regex(fast_path._match.__self__, fullmatch=True))
 def test_what_the_guard_calls_plain_is_canonical_for_w3lib_and_safe(url):
-    split = plain.split(url)
+    split = fast_path.split(url)
     assume(split is not None)
-    joined = plain.join(*split)
+    joined = fast_path.join(*split)
     assert joined in {None, canonicalize_url(url)}
     if joined:
         assert AT["safe"].canonical_url(url) == joined
@@ -188,7 +188,7 @@ def test_what_the_guard_leaves_no_step_changes(url, how, names):
     rules = {"*": {} if how == "usual" else {how: names}}
     fingerprinter = CanonicalFingerprinter("usual", rules=rules)
     url = request_for(url).url
-    split = plain.split(url)
+    split = fast_path.split(url)
     if split and fingerprinter._profiles.general.leaves(split[1]):
         assert fingerprinter._change(url, fingerprinter._profiles.general) is None
 
@@ -212,9 +212,9 @@ def test_the_self_check_finds_another_way_of_making_fingerprints(monkeypatch, ca
         def fingerprint(self, request):
             return super().fingerprint(request)[::-1]
 
-    assert identical.agrees(RequestFingerprinter())
-    assert not identical.agrees(Other())
-    monkeypatch.setattr(identical, "canonicalize_url", lambda url: url)
+    assert scrapy_form.agrees(RequestFingerprinter())
+    assert not scrapy_form.agrees(Other())
+    monkeypatch.setattr(scrapy_form, "canonicalize_url", lambda url: url)
     room._trusted.cache_clear()
     with caplog.at_level(logging.WARNING):
         fingerprinter = CanonicalFingerprinter("usual")

@@ -1,10 +1,10 @@
 """Level `safe` merges only what Scrapy fetches; what it refuses must not hide a page."""
 
 import pytest
-from crawling import crawl
 from pytest_twisted import ensureDeferred
 from scrapy import Request, Spider
-from sites import Pages
+from support.crawling import crawl
+from support.sites import Pages
 
 from scrapy_bloom import CanonicalFingerprinter
 

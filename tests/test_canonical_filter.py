@@ -6,16 +6,16 @@ import shlex
 from pathlib import Path
 
 import pytest
-from jobs import run_python
 from scrapy import Request, Spider
 from scrapy.utils.request import fingerprint
 from scrapy.utils.test import get_crawler
+from support.jobs import run_python
 
 from scrapy_bloom import BloomDupeFilter, CanonicalFingerprinter, LocalFilter
 from scrapy_bloom.canonical import merges as merging
 from scrapy_bloom.canonical.merges import Merges
 from scrapy_bloom.errors import StateError
-from scrapy_bloom.job.merges_file import NAME, read_merges, write_merges
+from scrapy_bloom.storage.merges_file import NAME, read_merges, write_merges
 
 pytestmark = pytest.mark.scrapy
 
@@ -188,11 +188,11 @@ def test_other_rules_are_told_when_a_job_goes_on(tmp_path, caplog):
 
 
 def test_another_w3lib_is_told_when_a_job_goes_on(tmp_path, caplog, monkeypatch):
-    from scrapy_bloom.canonical import record
+    from scrapy_bloom.canonical import provenance
 
     with Crawl.of({"JOBDIR": str(tmp_path)}) as crawl:
         crawl.seen(PLAIN)
-    monkeypatch.setattr(record, "version", lambda name: "99.0" if name == "w3lib" else "1.0")
+    monkeypatch.setattr(provenance, "version", lambda name: "99.0" if name == "w3lib" else "1.0")
     with Crawl.of({"JOBDIR": str(tmp_path)}):
         pass
     assert "w3lib 2." in caplog.text

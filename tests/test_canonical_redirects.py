@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from redirecting import CHAINS, COOKIE, SHARED, START
+from support.redirecting import CHAINS, COOKIE, SHARED, START
 
 pytestmark = pytest.mark.scrapy
 
@@ -16,13 +16,13 @@ DISCARDER = "duplicate_url_discarder.Fingerprinter"
 
 
 def crawl(settings, more=()):
-    program = Path(__file__).with_name("redirecting.py")
     done = subprocess.run(
-        [sys.executable, str(program), json.dumps(settings), json.dumps(more)],
+        [sys.executable, "-m", "support.redirecting", json.dumps(settings), json.dumps(more)],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
+        cwd=Path(__file__).parent,
     )
     assert done.returncode == 0, done.stderr
     assert "ERROR" not in done.stderr

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_bloom.filters.chain import hashes_for, next_slice
-from scrapy_bloom.sizing import BLOCK_BYTES, false_positive_rate
+from scrapy_bloom.core.growth import hashes_for, next_slice
+from scrapy_bloom.core.sizing import BLOCK_BYTES, false_positive_rate
 
 
 def grow(count, capacity, error_rate, specs=()):

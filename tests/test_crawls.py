@@ -6,10 +6,10 @@ from collections import Counter
 from threading import Event, Timer
 
 import pytest
-from crawling import OURS, RFP, TIMEOUT, Follower, Project, Run, crawl, make_crawler
-from example.localsite import Kind, LocalSite
 from pytest_twisted import ensureDeferred
 from scrapy.settings import default_settings
+from support.crawling import OURS, RFP, TIMEOUT, Follower, Project, Run, crawl, make_crawler
+from support.localsite import Kind, LocalSite
 from twisted.internet.defer import gatherResults
 from w3lib.url import canonicalize_url
 
@@ -284,7 +284,7 @@ def test_a_second_crawl_of_a_job_is_refused_and_the_first_is_not_disturbed(proje
 FORKING = '''
 import gc
 import os
-from crawling import Follower
+from support.crawling import Follower
 
 class Forking(Follower):
     """Forks on every fiftieth page a child that ends as the worst of children do."""
@@ -327,7 +327,7 @@ def test_forks_disturb_neither_the_filter_nor_its_lock(tmp_path):
 # Scrapy's other commands
 
 CONTRACTS = '''
-from crawling import Follower
+from support.crawling import Follower
 
 class Checked(Follower):
     name = "checked"

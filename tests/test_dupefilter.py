@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 import scrapy
-from crawling import Follower, crawl, make_crawler
 from pytest_twisted import ensureDeferred
 from scrapy import Request
 from scrapy.core.scheduler import Scheduler
 from scrapy.exceptions import CloseSpider
 from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.test import get_crawler
-from sites import Pages
+from support.crawling import Follower, crawl, make_crawler
+from support.sites import Pages
 
 from scrapy_bloom import BloomDupeFilter, LocalFilter
-from scrapy_bloom.backends import BACKENDS, Opened
+from scrapy_bloom.backends.base import BACKENDS, Opened
 from scrapy_bloom.stats import MEANINGS, STEP
 
 pytestmark = pytest.mark.scrapy

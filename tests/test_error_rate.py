@@ -7,9 +7,9 @@ import pytest
 from scipy import stats
 
 from scrapy_bloom import LocalFilter
-from scrapy_bloom.filters.chain import SliceSpec
-from scrapy_bloom.filters.local import FilterState, Slice
-from scrapy_bloom.sizing import false_positive_rate
+from scrapy_bloom.core.growth import SliceSpec
+from scrapy_bloom.core.local import FilterState, Slice
+from scrapy_bloom.core.sizing import false_positive_rate
 
 KINDS = {
     "random": lambda i: hashlib.blake2b(b"%d" % i, digest_size=20).digest(),

@@ -5,11 +5,11 @@ import os
 import threading
 
 import pytest
-from contract import fingerprints
-from jobs import abandon, everything_in, open_job, run_python, stored_job
+from support.contract import fingerprints
+from support.jobs import abandon, everything_in, open_job, run_python, stored_job
 
 from scrapy_bloom.errors import JobInUseError, StateError, UncleanStopError
-from scrapy_bloom.job.directory import OnUnclean
+from scrapy_bloom.storage.job import OnUnclean
 
 KNOWN = fingerprints(500)
 
@@ -140,7 +140,9 @@ def test_a_second_crawl_is_refused_and_told_the_holders_pid(tmp_path):
 
 
 def test_a_crawl_in_another_process_is_refused(tmp_path):
-    code = "from pathlib import Path; from jobs import open_job; open_job(Path(sys.argv[1]))"
+    code = (
+        "from pathlib import Path; from support.jobs import open_job; open_job(Path(sys.argv[1]))"
+    )
     job = open_job(tmp_path)
     result = run_python(code, tmp_path)
     assert "JobInUseError" in result.stderr
@@ -162,8 +164,8 @@ def test_a_fork_stores_nothing_and_takes_nothing_away(tmp_path):
     code = """
 import os, sys
 from pathlib import Path
-from contract import fingerprints
-from jobs import everything_in, open_job
+from support.contract import fingerprints
+from support.jobs import everything_in, open_job
 from scrapy_bloom.errors import JobInUseError
 folder = Path(sys.argv[1])
 job = open_job(folder)

@@ -2,7 +2,7 @@
 
 import json
 
-from jobs import run_python
+from support.jobs import run_python
 
 KILLS = 200
 
@@ -10,10 +10,10 @@ RUNS = """
 import json, os, random, signal, sys, time
 from pathlib import Path
 
-from contract import fingerprints
-from jobs import IDENTITY, open_job
-from scrapy_bloom.filters.local import LocalFilter
-from scrapy_bloom.job.snapshot import read_snapshot
+from support.contract import fingerprints
+from support.jobs import IDENTITY, open_job
+from scrapy_bloom.core.local import LocalFilter
+from scrapy_bloom.storage.snapshot import read_snapshot
 
 folder, kills = Path(sys.argv[1]), int(sys.argv[2])
 marker, beside = folder / "requests.bloom.running", folder / "requests.bloom.tmp"

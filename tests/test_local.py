@@ -4,10 +4,10 @@ import logging
 import tracemalloc
 
 import pytest
-from contract import FilterContract, fingerprints
+from support.contract import FilterContract, fingerprints
 
 from scrapy_bloom import FilterInfo, LocalFilter
-from scrapy_bloom.filters.local import EMPTY
+from scrapy_bloom.core.local import EMPTY
 
 
 class TestLocalFilter(FilterContract):

@@ -3,12 +3,12 @@ import threading
 from urllib.parse import urlsplit
 
 import pytest
-from example.localsite import Answer, Kind, LocalSite, SiteMap
 from hypothesis import given
 from hypothesis import strategies as st
 from parsel import Selector
 from scrapy import Request
 from scrapy.utils.request import fingerprint
+from support.localsite import Answer, Kind, LocalSite, SiteMap
 
 site_maps = st.builds(SiteMap, st.integers(1, 60), st.integers(1, 12), st.integers(-(2**70), 2**70))
 

@@ -1,9 +1,9 @@
 """Each pair of spellings at each level and with each step, and each step's own examples."""
 
 import pytest
-from pairs import PAIRS
 from scrapy import Request
 from scrapy.utils.request import fingerprint
+from support.pairs import PAIRS
 from w3lib.url import canonicalize_url
 
 from scrapy_bloom import CanonicalFingerprinter
@@ -89,7 +89,7 @@ def test_a_steps_examples_come_out_as_they_say(step):
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
 def test_a_step_does_by_itself_what_its_examples_say(step):
     """Whether or not the installed w3lib does the same."""
-    from scrapy_bloom.canonical.params import Names, Params
+    from scrapy_bloom.canonical.names import Names, Params
     from scrapy_bloom.canonical.parts import take_apart
 
     params = Params(drop=Names.of(["dropped*"]), keep_only=Names.of(["id"]))

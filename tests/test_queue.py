@@ -1,9 +1,9 @@
 """Scrapy's queue beside the filter: what is removed after a kill, and what never is."""
 
 import pytest
-from jobs import abandon, everything_in, open_job, stored_job
+from support.jobs import abandon, everything_in, open_job, stored_job
 
-from scrapy_bloom.job.directory import OnUnclean
+from scrapy_bloom.storage.job import OnUnclean
 
 KNOWN = [bytes([n]) * 20 for n in range(50)]
 

@@ -3,16 +3,16 @@
 from collections import Counter
 
 import pytest
-from crawling import Follower, crawl
 from hypothesis import given
 from hypothesis import strategies as st
 from pytest_twisted import ensureDeferred
 from scrapy import Request
 from scrapy.utils.request import RequestFingerprinter, fingerprint
-from sites import Pages
+from support.crawling import Follower, crawl
+from support.sites import Pages
 from w3lib.url import url_query_cleaner
 
-from scrapy_bloom.redirects import follows_itself, step_fingerprint
+from scrapy_bloom.session.redirects import follows_itself, step_fingerprint
 
 pytestmark = pytest.mark.scrapy
 

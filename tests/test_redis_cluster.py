@@ -3,10 +3,10 @@
 import itertools
 
 import pytest
-from contract import FilterContract, fingerprints
-from localcluster import LocalCluster
-from lockstep import grants
-from waiting import until
+from support.contract import FilterContract, fingerprints
+from support.localcluster import LocalCluster
+from support.lockstep import grants
+from support.waiting import until
 
 from scrapy_bloom import RedisFilter, SettingError, StateError
 

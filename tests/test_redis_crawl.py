@@ -4,10 +4,10 @@ import signal
 
 import pytest
 import scrapy
-from example.localredis import LocalRedis
-from example.localsite import LocalSite
-from redis_crawls import PATIENCE, SCRAPY_REDIS, Crawl, at
-from waiting import until
+from support.localredis import LocalRedis
+from support.localsite import LocalSite
+from support.redis_crawls import PATIENCE, SCRAPY_REDIS, Crawl, at
+from support.waiting import until
 
 pytest.importorskip("scrapy_redis")
 pytestmark = pytest.mark.scrapy

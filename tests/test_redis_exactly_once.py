@@ -4,13 +4,13 @@ import itertools
 import os
 
 import pytest
-from contract import fingerprints
-from example.localredis import LocalRedis
-from lockstep import grants
-from proxy import FAULTS, Proxy
+from support.contract import fingerprints
+from support.localredis import LocalRedis
+from support.lockstep import grants
+from support.proxy import FAULTS, Proxy
 
 from scrapy_bloom import BackendError, RedisFilter
-from scrapy_bloom.filters.chain import hashes_for
+from scrapy_bloom.core.growth import hashes_for
 from scrapy_bloom.redis import scripts
 
 CALLS = scripts.add(hashes_for(1e-9)).sha.encode()

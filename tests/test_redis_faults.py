@@ -10,13 +10,13 @@ import threading
 import time
 
 import pytest
-from contract import fingerprints
-from example.localredis import LocalRedis, program
-from proxy import Proxy
-from waiting import until
+from support.contract import fingerprints
+from support.localredis import LocalRedis, program
+from support.proxy import Proxy
+from support.waiting import until
 
 from scrapy_bloom import BackendError, FilterLostError, RedisFilter
-from scrapy_bloom.redis.outage import Outage
+from scrapy_bloom.redis.breaker import CircuitBreaker
 
 keys = (f"faults:{number}" for number in itertools.count())
 
@@ -78,7 +78,7 @@ def segments(server, key):
     return server.client().keys(f"{key}:*")
 
 
-class TestOutage:
+class TestCircuitBreaker:
     def test_allow_goes_on_by_memory_and_reports_later(self, lasting_server, opened, caplog):
         server, key = lasting_server, next(keys)
         seen = opened(server, key)
@@ -384,7 +384,7 @@ class TestFailover:
 def test_a_breaker_does_not_hammer(server, opened):
     """A server that greets, but fails each call, is tried less and less often."""
     seen = opened(server)
-    outage: Outage = seen._shards[0].outage
+    outage: CircuitBreaker = seen._shards[0].outage
     for _ in range(3):
         outage.begin("fails")
     outage.usable()

@@ -4,11 +4,11 @@ import itertools
 
 import pytest
 from bitarray import bitarray
-from contract import FilterContract, fingerprints
-from example.localredis import LocalRedis
+from support.contract import FilterContract, fingerprints
+from support.localredis import LocalRedis
 
 from scrapy_bloom import LocalFilter, RedisFilter
-from scrapy_bloom.filters.local import FilterState, Slice
+from scrapy_bloom.core.local import FilterState, Slice
 from scrapy_bloom.redis.scripts import SEGMENT_BLOCKS
 
 keys = (f"test:{number}" for number in itertools.count())

@@ -7,16 +7,16 @@ import sys
 import threading
 
 import pytest
-from contract import fingerprints
-from example.localredis import LocalRedis, free_port
-from tls import TlsFront
-from waiting import until
+from support.contract import fingerprints
+from support.localredis import LocalRedis, free_port
+from support.tls import TlsFront
+from support.waiting import until
 
 from scrapy_bloom import BackendError, RedisFilter, RedisOptions, SettingError, StateError
-from scrapy_bloom.backends import BACKENDS, Crawl
-from scrapy_bloom.job.snapshot import Identity
+from scrapy_bloom.backends.base import BACKENDS, Crawl
 from scrapy_bloom.redis.connection import Target
 from scrapy_bloom.settings import Settings
+from scrapy_bloom.storage.snapshot import Identity
 
 keys = (f"open:{number}" for number in itertools.count())
 
@@ -307,8 +307,8 @@ def test_without_the_client_library_it_is_said_how_to_get_it():
     code = """
 import sys
 sys.modules["redis"] = None
-from scrapy_bloom.backends import BACKENDS, Crawl
-from scrapy_bloom.job.snapshot import Identity
+from scrapy_bloom.backends.base import BACKENDS, Crawl
+from scrapy_bloom.storage.snapshot import Identity
 from scrapy_bloom.settings import Settings
 crawl = Crawl(Identity("s", "f"), digests=True, job_dir=None, shared_queue=True)
 BACKENDS["redis"](Settings.read({}), crawl)

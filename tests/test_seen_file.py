@@ -5,12 +5,12 @@ import os
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jobs import abandon, open_job
+from support.jobs import abandon, open_job
 
 from scrapy_bloom.errors import StateError, UncleanStopError
-from scrapy_bloom.job import seen_file
-from scrapy_bloom.job.directory import OnUnclean
-from scrapy_bloom.job.seen_file import read_seen_file
+from scrapy_bloom.storage import seen_file
+from scrapy_bloom.storage.job import OnUnclean
+from scrapy_bloom.storage.seen_file import read_seen_file
 
 
 def binary(fingerprint):

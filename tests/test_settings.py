@@ -10,10 +10,10 @@ import pytest
 from scrapy_bloom import settings, stats
 from scrapy_bloom.canonical.rules import Rule, Rules
 from scrapy_bloom.errors import SettingError
-from scrapy_bloom.job.directory import OnUnclean
+from scrapy_bloom.redis.breaker import OnBackendError
 from scrapy_bloom.redis.options import RedisOptions
-from scrapy_bloom.redis.outage import OnBackendError
 from scrapy_bloom.settings import Settings
+from scrapy_bloom.storage.job import OnUnclean
 
 ROOT = Path(__file__).parent.parent
 SOURCE = [path.read_text() for path in (ROOT / "scrapy_bloom").rglob("*.py")]

@@ -6,14 +6,14 @@ import stat
 from zlib import crc32
 
 import pytest
-from contract import fingerprints
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jobs import IDENTITY, everything_in, open_job, run_python, stored_job
+from support.contract import fingerprints
+from support.jobs import IDENTITY, everything_in, open_job, run_python, stored_job
 
 from scrapy_bloom.errors import StateError
-from scrapy_bloom.job.files import write_whole
-from scrapy_bloom.job.snapshot import MAGIC, Identity, read_snapshot
+from scrapy_bloom.storage.files import write_whole
+from scrapy_bloom.storage.snapshot import MAGIC, Identity, read_snapshot
 
 KNOWN = fingerprints(2500)
 
@@ -194,7 +194,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path, name, kind, words):
 OPEN = """
 import sys
 from pathlib import Path
-from jobs import become_an_ordinary_user, open_job
+from support.jobs import become_an_ordinary_user, open_job
 become_an_ordinary_user()
 try:
     open_job(Path(sys.argv[1]))
@@ -227,8 +227,8 @@ def reachable(tmp_path):
 FILL = """
 import resource, signal, sys
 from pathlib import Path
-from contract import fingerprints
-from jobs import open_job
+from support.contract import fingerprints
+from support.jobs import open_job
 job = open_job(Path(sys.argv[1]))
 job.add_many(fingerprints(5000, "more"))
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_bloom.errors import BloomError, SettingError
-from scrapy_bloom.values import MAX_CAPACITY, read_capacity, read_error_rate, write_size
+from scrapy_bloom.options import MAX_CAPACITY, read_capacity, read_error_rate, write_size
 
 
 @pytest.mark.parametrize(

@@ -65,9 +65,8 @@ class Worker(SiteSpider):
             self.tell("idle")
             raise DontCloseSpider
 
-    def closed(self, reason: str) -> None:
+    def closed(self, reason: str) -> None:  # noqa: ARG002 - Scrapy's signature
         """Tell that the crawl is over."""
-        super().closed(reason)
         self.tell("done")
 
     def tell(self, state: str) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from math import prod
 
 from bench.part import Column, Row
-from scrapy_bloom import LocalFilter, sizing
+from scrapy_bloom import LocalFilter
+from scrapy_bloom.core import sizing
 
 
 def wilson(wrong: int, queries: int) -> Row:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import redis
 from scrapy_redis.dupefilter import RFPDupeFilter
 
-from scrapy_bloom.probe import make_probe
+from scrapy_bloom.core.hashing import make_probe
 
 ERROR_RATE: Final = 1e-6
 CAPACITY: Final = 1_000_000

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from scrapy_bloom import RedisFilter
-from scrapy_bloom.filters.chain import hashes_for
+from scrapy_bloom.core.growth import hashes_for
+from scrapy_bloom.options import DEFAULT_ERROR_RATE
 from scrapy_bloom.redis import scripts
-from scrapy_bloom.values import DEFAULT_ERROR_RATE
 
 Check = Callable[[Sequence[bytes]], list[bool]]
 """Adds fingerprints and returns for each, in order, whether it is called seen."""

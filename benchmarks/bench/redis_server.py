@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bench.part import Column, Row, Table
 
 if TYPE_CHECKING:
-    from example.localredis import LocalRedis
+    from support.localredis import LocalRedis
 
 TABLE: Final = Table(
     "server",
@@ -37,7 +37,7 @@ PACKAGES: Final = ("redis", "scrapy-redis", "Scrapy-Redis-BloomFilter", "redis-s
 def local_server() -> Iterator[LocalRedis]:
     """Start a server, with the module if it loads."""
     import redis
-    from example.localredis import LocalRedis
+    from support.localredis import LocalRedis
 
     # Faults that we make ourselves are counted, not read.
     logging.getLogger("scrapy_bloom").addHandler(logging.NullHandler())

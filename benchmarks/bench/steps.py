@@ -14,7 +14,7 @@ from bench.fingerprints import feed, stream, take
 from bench.harness import Run, summed, take_turns
 from bench.part import Row
 from scrapy_bloom import LocalFilter
-from scrapy_bloom.probe import make_probe
+from scrapy_bloom.core.hashing import make_probe
 
 
 @dataclass(frozen=True)

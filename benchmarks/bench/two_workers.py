@@ -14,8 +14,8 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any, Final
 
-from example.localredis import LocalRedis
-from example.localsite import Answer, Kind, LocalSite
+from support.localredis import LocalRedis
+from support.localsite import Answer, Kind, LocalSite
 from typing_extensions import Self
 
 from bench.redis_server import busy

@@ -13,10 +13,9 @@ from scrapy.crawler import Crawler
 from scrapy.utils.request import RequestFingerprinter
 from w3lib.url import canonicalize_url, safe_url_string
 
-from scrapy_bloom.canonical import identical, plain
-from scrapy_bloom.canonical.identical import Fingerprinter
+from scrapy_bloom.canonical import fast_path, scrapy_form
 from scrapy_bloom.canonical.parts import Parts, is_route
-from scrapy_bloom.canonical.profile import Profile, Profiles
+from scrapy_bloom.canonical.pipeline import Profile, Profiles
 from scrapy_bloom.canonical.rules import (
     DEFAULT_LEVEL,
     LEVELS,
@@ -25,6 +24,7 @@ from scrapy_bloom.canonical.rules import (
     read_names,
     read_rules,
 )
+from scrapy_bloom.canonical.scrapy_form import Fingerprinter
 from scrapy_bloom.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class Change(NamedTuple):
 @cache
 def _trusted() -> bool:
     """Tell whether our form of Scrapy's fingerprint is the installed Scrapy's, warn if not."""
-    if identical.agrees(RequestFingerprinter()):
+    if scrapy_form.agrees(RequestFingerprinter()):
         return True
     logger.warning(
         "The installed Scrapy or w3lib makes fingerprints in a way this version of scrapy-bloom"
@@ -195,16 +195,16 @@ class CanonicalFingerprinter:
         url = request.url
         profile = self._profiles.of(url, level)
         if self._identical:
-            split = plain.split(url)
+            split = fast_path.split(url)
             if split and profile.leaves(split[1]):
-                canonical = plain.join(*split) or canonicalize_url(url)
-                return identical.digest(request, canonical), None
+                canonical = fast_path.join(*split) or canonicalize_url(url)
+                return scrapy_form.digest(request, canonical), None
         return self._resolve_at_length(request, profile)
 
     def untouched(self, request: Request) -> bytes:
         """Return what the wrapped fingerprinter gives for `request` as it is."""
         if self._identical and not request.meta.get("verbatim_url"):
-            return identical.digest(request, identical.canonical(request.url))
+            return scrapy_form.digest(request, scrapy_form.canonical(request.url))
         return self._wrapped.fingerprint(request)
 
     def _resolve_at_length(self, request: Request, profile: Profile) -> tuple[bytes, Change | None]:
@@ -218,9 +218,9 @@ class CanonicalFingerprinter:
         change = self._change(begun, profile)
         if self._identical:
             if change:
-                return identical.digest(request, change.url), change
+                return scrapy_form.digest(request, change.url), change
             plainly = self._plainly(request.url) if profile.routes else begun
-            return identical.digest(request, plainly), None
+            return scrapy_form.digest(request, plainly), None
         if change is None or change.url == request.url:  # or only its fragment is to be kept
             return self._wrapped.fingerprint(request), None
         return self._wrapped.fingerprint(request.replace(url=change.url)), change
@@ -245,7 +245,7 @@ class CanonicalFingerprinter:
         Only Scrapy's own fingerprinter is known to go by its canonical form; others are given the
         URL itself.
         """
-        return identical.canonical(url) if self._identical else url
+        return scrapy_form.canonical(url) if self._identical else url
 
     def _read_wish(self, wish: object) -> str | Literal[False] | None:
         """Read the wish of one request: a level, False for no step, None for what holds."""
@@ -269,4 +269,4 @@ def _canonical(parts: Parts) -> str:
     """Return the canonical form of `parts`, with its fragment if that names a page."""
     if parts.route:
         return canonicalize_url(parts.url(), keep_fragments=True)
-    return identical.canonical(parts.url())
+    return scrapy_form.canonical(parts.url())

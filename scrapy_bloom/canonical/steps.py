@@ -16,7 +16,7 @@ from socket import inet_aton, inet_ntoa
 from typing import Literal
 from urllib.parse import urljoin
 
-from scrapy_bloom.canonical.params import Names, Params
+from scrapy_bloom.canonical.names import Names, Params
 from scrapy_bloom.canonical.parts import Parts, is_route, name_and_value
 from scrapy_bloom.canonical.tracking import TRACKING_PARAMS
 

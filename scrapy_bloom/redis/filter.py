@@ -11,21 +11,22 @@ from dataclasses import asdict
 from math import ceil, sqrt
 from zlib import crc32
 
+from scrapy_bloom.core.base import FilterInfo
 from scrapy_bloom.errors import BackendError, BloomError
-from scrapy_bloom.filters.base import FilterInfo
-from scrapy_bloom.redis.connection import Client, Target, warn_of_eviction
-from scrapy_bloom.redis.header import Plan
-from scrapy_bloom.redis.inspection import describe
-from scrapy_bloom.redis.options import RedisOptions
-from scrapy_bloom.redis.outage import Keeper, OnBackendError, Outage
-from scrapy_bloom.redis.shard import Place, Shard
-from scrapy_bloom.redis.traffic import Traffic
-from scrapy_bloom.values import (
+from scrapy_bloom.options import (
     DEFAULT_CAPACITY,
     DEFAULT_ERROR_RATE,
     read_capacity,
     read_error_rate,
 )
+from scrapy_bloom.redis.breaker import CircuitBreaker, OnBackendError
+from scrapy_bloom.redis.connection import Client, Target, warn_of_eviction
+from scrapy_bloom.redis.counters import Counters
+from scrapy_bloom.redis.header import Plan
+from scrapy_bloom.redis.heartbeat import Heartbeat
+from scrapy_bloom.redis.inspection import describe
+from scrapy_bloom.redis.options import RedisOptions
+from scrapy_bloom.redis.shard import Place, Shard
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ class RedisFilter:
         self._server = target.where()
         self._keep = options.keep
         self._pid = os.getpid()
-        self.traffic = Traffic()
+        self.traffic = Counters()
         plans = [
             Plan(
                 _share(capacity, options.shards),
@@ -196,7 +197,7 @@ class RedisFilter:
         return describe(self._shards, self._error_rate)
 
     def numbers(self) -> dict[str, float]:
-        """Return what went over the wire, by the names in :class:`Traffic`."""
+        """Return what went over the wire, by the names in :class:`Counters`."""
         return asdict(self.traffic)
 
     def clear(self) -> bool:
@@ -265,8 +266,8 @@ class RedisFilter:
             shard.after_fork(self._alarm)
         self._keeper = self._keep_registered()
 
-    def _keep_registered(self) -> Keeper:
-        keeper = Keeper((shard.beat for shard in self._shards), self._alarm)
+    def _keep_registered(self) -> Heartbeat:
+        keeper = Heartbeat((shard.beat for shard in self._shards), self._alarm)
         keeper.start()
         return keeper
 
@@ -275,7 +276,7 @@ def _enter(
     target: Target,
     plans: list[Plan],
     options: RedisOptions,
-    traffic: Traffic,
+    traffic: Counters,
     alarm: threading.Event,
 ) -> tuple[Client, list[Shard]]:
     # A check makes two tries before it gives up.
@@ -287,7 +288,7 @@ def _enter(
                 Place(client, server, f"{options.key}:{plan.shard}" if plan.shard else options.key),
                 plan,
                 memory=options.cache // options.shards,
-                outage=Outage(server, options.on_error, options.wait, traffic, alarm),
+                outage=CircuitBreaker(server, options.on_error, options.wait, traffic, alarm),
                 traffic=traffic,
             )
             for plan in plans

@@ -32,10 +32,10 @@ from dataclasses import dataclass, field
 from hashlib import sha1
 from typing import Final
 
+from scrapy_bloom.core.growth import SliceSpec, hashes_for, next_slice
+from scrapy_bloom.core.hashing import SECRET_BYTES, new_secret
+from scrapy_bloom.core.sizing import MAX_HASHES
 from scrapy_bloom.errors import StateError
-from scrapy_bloom.filters.chain import SliceSpec, hashes_for, next_slice
-from scrapy_bloom.probe import SECRET_BYTES, new_secret
-from scrapy_bloom.sizing import MAX_HASHES
 
 PROGRAM: Final = b"scrapy-bloom"
 FORMAT: Final = b"1"

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final
 
-from scrapy_bloom import sizing
-from scrapy_bloom.filters.base import FilterInfo
-from scrapy_bloom.filters.chain import SliceSpec
-from scrapy_bloom.filters.local import FilterState, Slice, expected_lost
+from scrapy_bloom.core import sizing
+from scrapy_bloom.core.base import FilterInfo
+from scrapy_bloom.core.growth import SliceSpec
+from scrapy_bloom.core.local import FilterState, Slice, expected_lost
 from scrapy_bloom.redis.connection import explained
 from scrapy_bloom.redis.header import Header, read_slices
 from scrapy_bloom.redis.scripts import SEGMENT_BLOCKS

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from scrapy_bloom.errors import SettingError
-from scrapy_bloom.redis.outage import OnBackendError, read_policy
+from scrapy_bloom.redis.breaker import OnBackendError, read_policy
 
 MAX_SHARDS: Final = 1024
 

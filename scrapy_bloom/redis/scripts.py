@@ -23,7 +23,7 @@ from hashlib import sha1
 from string import Template
 from typing import Final
 
-from scrapy_bloom.probe import PROBE_BYTES
+from scrapy_bloom.core.hashing import PROBE_BYTES
 
 SEGMENT_BLOCKS: Final = 511
 """Blocks in a segment: just below 4 MiB, because exactly 4 MiB would take 5 of the allocator."""

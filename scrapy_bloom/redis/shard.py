@@ -26,11 +26,13 @@ from typing import Any, Final
 import redis
 from redis.exceptions import RedisClusterException
 
+from scrapy_bloom.core.growth import SliceSpec, hashes_for, next_slice, outgrown
+from scrapy_bloom.core.hashing import make_hash
 from scrapy_bloom.errors import BackendError, FilterLostError, StateError
-from scrapy_bloom.filters.chain import SliceSpec, hashes_for, next_slice, outgrown
-from scrapy_bloom.probe import make_hash
 from scrapy_bloom.redis import scripts
+from scrapy_bloom.redis.breaker import CircuitBreaker, OnBackendError
 from scrapy_bloom.redis.connection import FAULTS, Client, explain, explained
+from scrapy_bloom.redis.counters import Counters
 from scrapy_bloom.redis.header import (
     Header,
     Plan,
@@ -39,9 +41,7 @@ from scrapy_bloom.redis.header import (
     read_slices,
     write_slice,
 )
-from scrapy_bloom.redis.memory import Memory
-from scrapy_bloom.redis.outage import OnBackendError, Outage
-from scrapy_bloom.redis.traffic import Traffic
+from scrapy_bloom.redis.seen_cache import SeenCache
 
 logger = logging.getLogger(__name__)
 
@@ -113,10 +113,10 @@ class Shard:
     alive: int
 
     def __init__(
-        self, place: Place, plan: Plan, *, memory: int, outage: Outage, traffic: Traffic
+        self, place: Place, plan: Plan, *, memory: int, outage: CircuitBreaker, traffic: Counters
     ) -> None:
         self.outage = outage
-        self.memory = Memory(memory)
+        self.memory = SeenCache(memory)
         self.place = place
         self._plan = plan
         self._traffic = traffic
@@ -207,7 +207,7 @@ class Shard:
     def others(self) -> bool:
         """Return whether other workers use the filter.
 
-        Takes about :data:`HEARTBEAT` seconds if there are any, and up to :data:`LEASE` if one was
+        Takes about a second if there are any, and up to :data:`LEASE` if one was
         killed that recently: a live one is known by the renewal of its lease.
         """
         return self.header is not None and self._watch(scripts.LIVE)

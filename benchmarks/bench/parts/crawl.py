@@ -13,7 +13,7 @@ from bench.scrapy_filters import ABOUT, FILTERS, PACKAGES, SCRAPY, stay_offline
 
 def run(scale: Scale) -> Rows:
     """Crawl each site with each filter, in turn."""
-    from example.localsite import LocalSite
+    from support.localsite import LocalSite
 
     sites = scale.of(((1000, 3), (400, 120)), ((40, 3), (20, 120)))
     rows: list[Row] = []

@@ -10,10 +10,11 @@ from typing import Any
 from bench.fingerprints import feed, stream, take
 from bench.intervals import SHARE, theory, wilson
 from bench.part import Column, Part, Plot, Row, Rows, Scale, Table
-from scrapy_bloom import LocalFilter, sizing
-from scrapy_bloom.filters.chain import SliceSpec
-from scrapy_bloom.filters.local import FilterState, Slice
-from scrapy_bloom.probe import new_secret
+from scrapy_bloom import LocalFilter
+from scrapy_bloom.core import sizing
+from scrapy_bloom.core.growth import SliceSpec
+from scrapy_bloom.core.hashing import new_secret
+from scrapy_bloom.core.local import FilterState, Slice
 
 ITEMS, BLOCKS, HASHES = 50_000, 8, 7
 MEMBERS, STRANGERS = 1, 2  # seeds

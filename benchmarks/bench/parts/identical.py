@@ -41,7 +41,7 @@ def _row(name: str, count: int, different: int) -> Row:
 def fuzz(count: int) -> Row:
     """Compare on random requests, and let them pass through every level."""
     sys.path.insert(0, str(ROOT / "tests"))
-    from spellings import random_request
+    from support.spellings import random_request
 
     chance = random.Random(2026)
     make: list[Callable[[Request], bytes]] = [CanonicalFingerprinter(x).fingerprint for x in LEVELS]

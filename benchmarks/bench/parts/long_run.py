@@ -9,7 +9,7 @@ from bench.fingerprints import feed, resident, stream
 from bench.intervals import LOSSES, poisson
 from bench.part import Column, Part, Plot, Row, Rows, Scale, Table
 from scrapy_bloom import LocalFilter
-from scrapy_bloom.values import DEFAULT_CAPACITY, DEFAULT_ERROR_RATE
+from scrapy_bloom.options import DEFAULT_CAPACITY, DEFAULT_ERROR_RATE
 
 
 def run(scale: Scale) -> Rows:

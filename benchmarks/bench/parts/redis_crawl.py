@@ -14,7 +14,7 @@ from bench.part import Column, Part, Plot, Row, Rows, Scale, Table
 from bench.slow_network import SlowNetwork
 
 if TYPE_CHECKING:
-    from example.localredis import LocalRedis
+    from support.localredis import LocalRedis
 
     from bench.two_workers import Crawled, TimedSite, Workers
 
@@ -144,7 +144,7 @@ def _target(site: TimedSite, href: str) -> int | None:
 
 def _returns(site: TimedSite, page: int) -> bool:
     """Return whether a page redirects to itself, or to itself with its parameters reordered."""
-    from example.localsite import Kind
+    from support.localsite import Kind
 
     return site.kind(page) in (Kind.BOUNCE, Kind.ORDERED)
 

@@ -18,7 +18,7 @@ from bench.slow_network import LossyNetwork
 if TYPE_CHECKING:
     from multiprocessing.synchronize import Barrier
 
-    from example.localredis import LocalRedis
+    from support.localredis import LocalRedis
 
 WORKERS: Final = 4
 STEP: Final = 20

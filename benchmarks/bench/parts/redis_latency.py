@@ -20,7 +20,7 @@ from bench.scrapy_filters import BLOOM, opened
 from bench.slow_network import SlowNetwork
 
 if TYPE_CHECKING:
-    from example.localredis import LocalRedis
+    from support.localredis import LocalRedis
 
 DELAY: Final = 0.0005
 OURS: Final = "ours"

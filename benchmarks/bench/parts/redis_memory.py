@@ -13,7 +13,7 @@ from bench.part import Column, Part, Row, Rows, Scale, Table
 from scrapy_bloom import RedisFilter
 
 if TYPE_CHECKING:
-    from example.localredis import LocalRedis
+    from support.localredis import LocalRedis
 
 KEY: Final = "bench"
 RATES: Final = (1e-4, 1e-6)

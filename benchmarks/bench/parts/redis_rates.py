@@ -18,7 +18,7 @@ from bench.redis_filters import Candidate
 from bench.slow_network import SlowNetwork
 
 if TYPE_CHECKING:
-    from example.localredis import LocalRedis
+    from support.localredis import LocalRedis
 
 DELAY: Final = 0.0005
 SHARES: Final = (0.0, 0.5, 0.9)  # of repeats

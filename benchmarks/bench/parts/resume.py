@@ -49,8 +49,8 @@ def make(folders: dict[str, Path], urls: int) -> None:
 
 def open_ours(folder: Path, urls: int) -> Any:
     """Open the job with our filter."""
-    from scrapy_bloom.job.directory import JobFilter, OnUnclean
-    from scrapy_bloom.job.snapshot import Identity
+    from scrapy_bloom.storage.job import JobFilter, OnUnclean
+    from scrapy_bloom.storage.snapshot import Identity
 
     return JobFilter(
         folder,
@@ -66,9 +66,9 @@ def reopen(name: str, folder: Path, urls: int) -> dict[str, float]:
     """Open and close a job in this process."""
     from scrapy.dupefilters import RFPDupeFilter
 
-    from scrapy_bloom.job import directory
+    from scrapy_bloom.storage import job
 
-    assert directory  # imported before the clock starts
+    assert job  # imported before the clock starts
     before = resident()
     start, cpu = perf_counter(), process_time()
     dupefilter: Any = open_ours(folder, urls) if name == OURS else RFPDupeFilter(str(folder))

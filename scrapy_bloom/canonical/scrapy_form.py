@@ -19,7 +19,7 @@ from scrapy import Request
 from scrapy.utils.python import to_unicode
 from w3lib.url import canonicalize_url
 
-from scrapy_bloom.canonical import plain
+from scrapy_bloom.canonical import fast_path
 
 _TAILS_KEPT = 64
 _tails: dict[str, str] = {}
@@ -34,8 +34,8 @@ class Fingerprinter(Protocol):
 
 def canonical(url: str) -> str:
     """Return ``w3lib.url.canonicalize_url(url)``, for the URL of a request."""
-    parts = plain.split(url)
-    return (plain.join(*parts) if parts else None) or canonicalize_url(url)
+    parts = fast_path.split(url)
+    return (fast_path.join(*parts) if parts else None) or canonicalize_url(url)
 
 
 def digest(request: Request, url: str) -> bytes:

@@ -12,11 +12,11 @@ from typing import Final
 from bitarray import bitarray
 from bitarray.util import zeros
 
-from scrapy_bloom import sizing
-from scrapy_bloom.filters.base import FilterInfo
-from scrapy_bloom.filters.chain import SliceSpec, hashes_for, next_slice, outgrown
-from scrapy_bloom.probe import make_probe, new_secret
-from scrapy_bloom.values import (
+from scrapy_bloom.core import sizing
+from scrapy_bloom.core.base import FilterInfo
+from scrapy_bloom.core.growth import SliceSpec, hashes_for, next_slice, outgrown
+from scrapy_bloom.core.hashing import make_probe, new_secret
+from scrapy_bloom.options import (
     DEFAULT_CAPACITY,
     DEFAULT_ERROR_RATE,
     read_capacity,

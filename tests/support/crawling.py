@@ -18,7 +18,7 @@ TIMEOUT = 60
 
 SETTINGS = """
 ADDONS = {"scrapy_bloom.Addon": 500}
-SPIDER_MODULES = ["crawling", "more_spiders"]
+SPIDER_MODULES = ["support.crawling", "more_spiders"]
 TELNETCONSOLE_ENABLED = False
 DOWNLOAD_DELAY = 0
 CONCURRENT_REQUESTS_PER_DOMAIN = 8
@@ -72,7 +72,7 @@ class Project:
         (folder / "scrapy.cfg").write_text("[settings]\ndefault = project_settings\n")
         (folder / "project_settings.py").write_text(SETTINGS)
         (folder / "more_spiders.py").write_text(spiders)
-        path = os.pathsep.join([str(folder), str(Path(__file__).parent)])
+        path = os.pathsep.join([str(folder), str(Path(__file__).parents[1])])
         self._environment = {**os.environ, "PYTHONPATH": path}
 
     @property

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from scrapy_bloom import sizing
+from scrapy_bloom.core import sizing
 
 
 @dataclass(frozen=True)

@@ -9,19 +9,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Final
 
 from scrapy_bloom.errors import BackendError, SettingError
-from scrapy_bloom.redis.traffic import Traffic
+from scrapy_bloom.redis.counters import Counters
 
 logger = logging.getLogger(__name__)
 
-HEARTBEAT: Final = 1.0
-"""Seconds between two renewals of a worker's lease."""
-
-_HEARTBEAT_IN_OUTAGE: Final = 0.25
+FIRST_HOLD: Final = 0.25  # seconds
 _MAX_HOLD: Final = 10.0  # seconds; against a server that greets and then does not answer
 
 
@@ -46,7 +42,7 @@ def read_policy(name: str, value: object) -> OnBackendError:
         raise SettingError(f"{name} = {value!r}: give one of {known}.") from None
 
 
-class Outage:
+class CircuitBreaker:
     """The circuit breaker of one server.
 
     :param where: the server, for the log.
@@ -61,7 +57,7 @@ class Outage:
         where: str,
         policy: OnBackendError,
         patience: float,
-        traffic: Traffic,
+        traffic: Counters,
         alarm: threading.Event,
     ) -> None:
         self.policy = policy
@@ -102,7 +98,7 @@ class Outage:
         self._usable.clear()
         self.alarm.set()
         if self.on:
-            self._hold = min(_MAX_HOLD, 2 * self._hold + _HEARTBEAT_IN_OUTAGE)
+            self._hold = min(_MAX_HOLD, 2 * self._hold + FIRST_HOLD)
             self._not_before = now + self._hold
             return
         self._reason = reason
@@ -143,37 +139,6 @@ class Outage:
         if not back:
             logger.error("Redis at %s is still out: %s", self._where, _OUT_OF_PATIENCE)
         return back
-
-
-class Keeper(threading.Thread):
-    """Renews the worker's leases, and looks for the end of outages, beside the crawl.
-
-    :param beats: called about once a second; each renews one lease and returns whether all is well.
-    :param alarm: makes the next beat come at once.
-    """
-
-    def __init__(self, beats: Iterable[Callable[[], bool]], alarm: threading.Event) -> None:
-        super().__init__(name="scrapy-bloom keeper", daemon=True)
-        self._beats = tuple(beats)
-        self._alarm = alarm
-        self._stopped = False
-
-    def run(self) -> None:
-        """Beat until told to stop."""
-        pause = HEARTBEAT
-        while True:
-            self._alarm.wait(pause)
-            self._alarm.clear()
-            if self._stopped:
-                return
-            well = [beat() for beat in self._beats]
-            pause = HEARTBEAT if all(well) else _HEARTBEAT_IN_OUTAGE
-
-    def stop(self) -> None:
-        """End the thread; returns when a beat that is under way is over."""
-        self._stopped = True
-        self._alarm.set()
-        self.join()
 
 
 _CONSEQUENCE: Final = {

@@ -8,7 +8,7 @@ from typing import Final
 
 from scrapy_bloom.canonical.merges import Merge, Merges
 from scrapy_bloom.errors import StateError
-from scrapy_bloom.job.files import open_regular, write_whole
+from scrapy_bloom.storage.files import open_regular, write_whole
 
 NAME: Final = "requests.bloom.merges.json"
 _FORMAT: Final = "scrapy-bloom merges 1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 
-class Memory:
+class SeenCache:
     """A bounded set that keeps what was asked for of late.
 
     It has two halves. What is added or found goes to the young one; when that is full it becomes

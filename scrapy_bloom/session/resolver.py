@@ -13,11 +13,11 @@ from scrapy.crawler import Crawler
 from scrapy_bloom import stats as keys
 from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter, Change
 from scrapy_bloom.canonical.merges import Merges
-from scrapy_bloom.canonical.record import difference, record
+from scrapy_bloom.canonical.provenance import difference, record
 from scrapy_bloom.canonical.rules import Rules
+from scrapy_bloom.core.local import LocalFilter
 from scrapy_bloom.errors import StateError
-from scrapy_bloom.filters.local import LocalFilter
-from scrapy_bloom.job.merges_file import read_merges, write_merges
+from scrapy_bloom.storage.merges_file import read_merges, write_merges
 
 if TYPE_CHECKING:
     from scrapy.statscollectors import StatsCollector

@@ -17,7 +17,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import scrapy
 from scrapy.crawler import CrawlerProcess
-from tls import tls_context
+
+from support.tls import tls_context
 
 COOKIE = "cookie"  # in the place of a redirect: to the same URL, with a cookie set
 # From what a page links to, over the redirects, to the page that is to be parsed.

@@ -9,7 +9,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from waiting import until
+from support.waiting import until
 
 PATIENCE = 90  # seconds for a crawl, which takes a few
 

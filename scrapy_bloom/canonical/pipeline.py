@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 from urllib.parse import quote_plus
 
-from scrapy_bloom.canonical.params import Names, Params
+from scrapy_bloom.canonical.names import Names, Params
 from scrapy_bloom.canonical.parts import Parts, take_apart
 from scrapy_bloom.canonical.rules import DEFAULT_LEVEL, LEVELS, Rule, Rules
 from scrapy_bloom.canonical.steps import STEPS, Step

@@ -28,11 +28,11 @@ from zlib import crc32
 from bitarray import bitarray
 
 from scrapy_bloom._version import __version__
+from scrapy_bloom.core.growth import SliceSpec
+from scrapy_bloom.core.local import EMPTY, FilterState, Slice
+from scrapy_bloom.core.sizing import BLOCK_BITS, BLOCK_BYTES, MAX_HASHES
 from scrapy_bloom.errors import StateError
-from scrapy_bloom.filters.chain import SliceSpec
-from scrapy_bloom.filters.local import EMPTY, FilterState, Slice
-from scrapy_bloom.job.files import open_regular, write_whole
-from scrapy_bloom.sizing import BLOCK_BITS, BLOCK_BYTES, MAX_HASHES
+from scrapy_bloom.storage.files import open_regular, write_whole
 
 MAGIC: Final = b"scrapy-bloom\r\n\x1a\n"
 VERSION: Final = 1

@@ -19,11 +19,11 @@ from typing import Any, Final
 
 from filelock import FileLock, Timeout
 
+from scrapy_bloom.core.local import LocalFilter
 from scrapy_bloom.errors import JobInUseError, StateError, UncleanStopError
-from scrapy_bloom.filters.local import LocalFilter
-from scrapy_bloom.job import queue, seen_file
-from scrapy_bloom.job.files import open_regular, remove, write_whole
-from scrapy_bloom.job.snapshot import Identity, Snapshot, read_snapshot, write_snapshot
+from scrapy_bloom.storage import scrapy_queue, seen_file
+from scrapy_bloom.storage.files import open_regular, remove, write_whole
+from scrapy_bloom.storage.snapshot import Identity, Snapshot, read_snapshot, write_snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -163,9 +163,9 @@ class JobFilter(LocalFilter):
 
     def _start(self, on_unclean: OnUnclean) -> None:
         past = _read_past(self._folder, self._identity)
-        if on_unclean is OnUnclean.RESET and past.snapshot and queue.is_gone(self._folder):
+        if on_unclean is OnUnclean.RESET and past.snapshot and scrapy_queue.is_gone(self._folder):
             # Somebody follows the advice that _consequence gives, after a clean stop perhaps.
-            gone = f"The filter in {self._folder} has lost its {queue.NAME}."
+            gone = f"The filter in {self._folder} has lost its {scrapy_queue.NAME}."
             past = replace(past, killed=past.killed or gone)
         self.unclean = bool(past.killed)
         if past.killed and on_unclean is OnUnclean.FAIL:
@@ -177,7 +177,7 @@ class JobFilter(LocalFilter):
             past = Past(snapshot=None, take_seen=False)
         self._restore(past)
         if past.killed and not self.restored:
-            queue.remove_leftovers(self._folder)
+            scrapy_queue.remove_leftovers(self._folder)
         self._generation = past.snapshot.generation if past.snapshot else 0
         marker = Marker(self._pid, socket.gethostname(), self._generation, self.restored > 0)
         write_whole(self._folder / MARKER, [json.dumps(asdict(marker)).encode()])
@@ -237,7 +237,7 @@ def _read_past(folder: Path, identity: Identity) -> Past:
         killed = (
             f"The last run in {folder}, with Scrapy's own filter, did not close cleanly: {why}."
         )
-        return Past(snapshot, take_seen, killed, resumed=queue.is_saved(folder))
+        return Past(snapshot, take_seen, killed, resumed=scrapy_queue.is_saved(folder))
     return Past(snapshot, take_seen)
 
 
@@ -259,7 +259,7 @@ _FAIL: Final = (
 
 
 def _consequence(folder: Path, past: Past, on_unclean: OnUnclean) -> str:
-    requests = folder / queue.NAME
+    requests = folder / scrapy_queue.NAME
     if on_unclean is OnUnclean.RESET:
         text = "The filter starts empty (BLOOM_ON_UNCLEAN is 'reset')."
         advice = f" With an empty {requests}, too, the crawl starts again and loses no page."

@@ -18,7 +18,7 @@ from typing import Final
 
 from mmh3 import mmh3_x64_128_digest
 
-from scrapy_bloom.sizing import MAX_HASHES
+from scrapy_bloom.core.sizing import MAX_HASHES
 
 SECRET_BYTES: Final = 16
 PROBE_BYTES: Final = 2 * MAX_HASHES + 4

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from scrapy_bloom.job.directory import JobFilter, OnUnclean
-from scrapy_bloom.job.snapshot import Identity
+from scrapy_bloom.storage.job import JobFilter, OnUnclean
+from scrapy_bloom.storage.snapshot import Identity
 
 IDENTITY = Identity(spider="books", fingerprinter="scrapy.utils.request.RequestFingerprinter")
 
@@ -47,7 +47,7 @@ def everything_in(folder):
 
 def run_python(code, *arguments):
     """Run code that can import the tests' helpers in a process of its own."""
-    here = str(Path(__file__).parent)
+    here = str(Path(__file__).parents[1])
     return subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {here!r})\n{code}"]
         + [str(argument) for argument in arguments],

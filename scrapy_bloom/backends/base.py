@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from scrapy_bloom.core.base import Filter
+from scrapy_bloom.core.local import LocalFilter
 from scrapy_bloom.errors import SettingError, UncleanStopError
-from scrapy_bloom.filters.base import Filter
-from scrapy_bloom.filters.local import LocalFilter
-from scrapy_bloom.job.directory import JobFilter, OnUnclean
-from scrapy_bloom.job.snapshot import Identity
 from scrapy_bloom.settings import Settings
+from scrapy_bloom.storage.job import JobFilter, OnUnclean
+from scrapy_bloom.storage.snapshot import Identity
 
 if TYPE_CHECKING:
     from scrapy_bloom.redis.filter import RedisFilter

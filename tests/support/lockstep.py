@@ -6,9 +6,8 @@ import multiprocessing
 from collections import Counter
 from functools import partial
 
-from contract import fingerprints
-
 from scrapy_bloom import RedisFilter
+from support.contract import fingerprints
 
 
 def grants(url, key, *, workers, items, batch, capacity, shards=1):

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from scrapy_bloom.job import queue
-from scrapy_bloom.job.files import open_regular
+from scrapy_bloom.storage import scrapy_queue
+from scrapy_bloom.storage.files import open_regular
 
 NAME: Final = "requests.seen"
 
@@ -55,10 +55,10 @@ def why_unclean(folder: Path) -> str:
     seen = folder / NAME
     if not seen.exists():
         return ""
-    if not queue.is_saved(folder):
-        waiting = queue.has_leftovers(folder)
-        return f"{folder / queue.NAME} holds requests but was never saved" if waiting else ""
-    saved = folder / queue.NAME / queue.SAVED
+    if not scrapy_queue.is_saved(folder):
+        waiting = scrapy_queue.has_leftovers(folder)
+        return f"{folder / scrapy_queue.NAME} holds requests but was never saved" if waiting else ""
+    saved = folder / scrapy_queue.NAME / scrapy_queue.SAVED
     later = seen.stat().st_mtime - saved.stat().st_mtime
     if later > _CLEAN_STOP_SECONDS:
         return f"{seen} was written {later:,.0f} seconds after {saved}"

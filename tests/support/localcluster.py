@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from example.localredis import LocalRedis
-from waiting import until
+from support.localredis import LocalRedis
+from support.waiting import until
 
 _SLOTS = 16384
 

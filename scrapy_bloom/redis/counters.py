@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass
-class Traffic:
+class Counters:
     """Counts of one worker since it began.
 
     Attributes:

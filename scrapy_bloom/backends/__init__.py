@@ -1,0 +1,1 @@
+"""The backends: how a filter is opened for a crawl."""

@@ -1,0 +1,1 @@
+"""Bits in memory: hashing, sizing, growth. No I/O and no Scrapy."""

@@ -1,1 +1,0 @@
-"""Where the bits live: one protocol, one file for each backend."""

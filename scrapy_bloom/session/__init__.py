@@ -1,0 +1,1 @@
+"""The filter of one crawl, as Scrapy and the commands use it."""

@@ -1,0 +1,1 @@
+"""The files of a job directory: what a local filter keeps between runs, and Scrapy's own files."""

@@ -1,0 +1,1 @@
+"""What tests, demos and benchmarks share: sites, servers, crawls, faults."""
