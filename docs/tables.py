@@ -16,8 +16,8 @@ from pathlib import Path
 from scrapy_bloom import settings, stats
 from scrapy_bloom.canonical.steps import STEPS
 from scrapy_bloom.canonical.tracking import TRACKING_PARAMS
-from scrapy_bloom.core.growth import SliceSpec, hashes_for, next_slice
-from scrapy_bloom.core.local import FilterState, Slice, expected_lost
+from scrapy_bloom.core.growth import SliceSpec, filter_hashes, next_slice
+from scrapy_bloom.core.info import expected_lost
 from scrapy_bloom.core.sizing import BLOCK_BYTES
 from scrapy_bloom.options import DEFAULT_CAPACITY, write_size
 
@@ -76,17 +76,16 @@ def sizing_table() -> str:
 
 def plan(pages: int, capacity: int, error_rate: float) -> tuple[int, float]:
     """Return bytes of the bits, and pages lost as an expectation, when `pages` are in."""
-    hashes = hashes_for(error_rate)
+    hashes = filter_hashes(error_rate)
     specs: list[SliceSpec] = []
-    slices: list[Slice] = []
+    slices: list[tuple[SliceSpec, int]] = []
     while pages:
         spec = next_slice(specs, capacity, error_rate, hashes)
         items = min(pages, spec.capacity)
         specs.append(spec)
-        slices.append(Slice(spec, items, []))
+        slices.append((spec, items))
         pages -= items
-    state = FilterState(b"", hashes, digests=True, slices=slices)
-    return sum(spec.blocks for spec in specs) * BLOCK_BYTES, expected_lost(state)
+    return sum(spec.blocks for spec in specs) * BLOCK_BYTES, expected_lost(slices, hashes)
 
 
 def steps_table() -> str:

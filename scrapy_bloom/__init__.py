@@ -10,7 +10,7 @@ from scrapy_bloom._version import __version__
 if TYPE_CHECKING:
     from scrapy_bloom.addon import Addon
     from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
-    from scrapy_bloom.core.base import FilterInfo
+    from scrapy_bloom.core.info import FilterInfo
     from scrapy_bloom.core.local import LocalFilter
     from scrapy_bloom.dupefilter import BloomDupeFilter
     from scrapy_bloom.errors import (
@@ -49,7 +49,7 @@ _ROOMS = {
     "BloomDupeFilter": "dupefilter",
     "BloomError": "errors",
     "CanonicalFingerprinter": "canonical.fingerprint",
-    "FilterInfo": "core.base",
+    "FilterInfo": "core.info",
     "FilterLostError": "errors",
     "JobInUseError": "errors",
     "LocalFilter": "core.local",

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from scrapy.statscollectors import StatsCollector
 
-    from scrapy_bloom.core.base import FilterInfo
+    from scrapy_bloom.core.info import FilterInfo
 
 CHECKED: Final = "bloom/checked"
 NEW: Final = "bloom/new"

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_bloom.core.growth import hashes_for, next_slice
+from scrapy_bloom.core.growth import filter_hashes, next_slice
 from scrapy_bloom.core.sizing import BLOCK_BYTES, false_positive_rate
 
 
 def grow(count, capacity, error_rate, specs=()):
     specs = list(specs)
     for _ in range(count):
-        specs.append(next_slice(specs, capacity, error_rate, hashes_for(error_rate)))
+        specs.append(next_slice(specs, capacity, error_rate, filter_hashes(error_rate)))
     return specs
 
 
@@ -24,7 +24,7 @@ def grow(count, capacity, error_rate, specs=()):
 )
 def test_the_errors_of_all_slices_stay_within_the_error_rate(capacity, error_rate, count):
     specs = grow(count, capacity, error_rate)
-    hashes = hashes_for(error_rate)
+    hashes = filter_hashes(error_rate)
     assert sum(spec.error_rate for spec in specs) < error_rate
     for spec in specs:
         assert false_positive_rate(spec.capacity, spec.blocks, hashes) <= spec.error_rate

@@ -10,10 +10,10 @@ from support.lockstep import grants
 from support.proxy import FAULTS, Proxy
 
 from scrapy_bloom import BackendError, RedisFilter
-from scrapy_bloom.core.growth import hashes_for
+from scrapy_bloom.core.growth import filter_hashes
 from scrapy_bloom.redis import scripts
 
-CALLS = scripts.add(hashes_for(1e-9)).sha.encode()
+CALLS = scripts.add(filter_hashes(1e-9)).sha.encode()
 keys = (f"once:{number}" for number in itertools.count())
 
 

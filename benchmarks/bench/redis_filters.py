@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from scrapy_bloom import RedisFilter
-from scrapy_bloom.core.growth import hashes_for
+from scrapy_bloom.core.growth import filter_hashes
 from scrapy_bloom.options import DEFAULT_ERROR_RATE
 from scrapy_bloom.redis import scripts
 
@@ -169,7 +169,7 @@ def _ours(batch: int, cache: int = 100_000) -> Callable[[str, str], AbstractCont
 
 
 _SCRIPT: Final = (
-    scripts.add(hashes_for(DEFAULT_ERROR_RATE)).sha.encode(),
+    scripts.add(filter_hashes(DEFAULT_ERROR_RATE)).sha.encode(),
     b"\r\nEVAL\r\n",
 )
 _ALL: Final = (

@@ -1,39 +1,11 @@
-"""What every filter can do, and what it tells about itself."""
+"""What every filter can do."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Protocol
 
-
-@dataclass(frozen=True)
-class FilterInfo:
-    """The state of a filter at one moment.
-
-    Attributes:
-        capacity: items that all slices made so far are sized for.
-        error_rate: highest share of new items that may be called seen, in total, as set.
-        items: items added, without those that were called seen.
-        estimated_items: the same number, estimated from the bits alone.
-        fill_ratio: share of all bits that are set, 0 to 1.
-        estimated_fp_rate: chance that the next new item is called seen, from the bits as they are.
-        expected_lost: how many items were wrongly called seen so far, as an expectation.
-        bytes: memory that the bits take now, bookkeeping included.
-        bytes_at_capacity: memory that they take when all slices made so far are full.
-        slices: how many slices the filter has grown to.
-    """
-
-    capacity: int
-    error_rate: float
-    items: int
-    estimated_items: float
-    fill_ratio: float
-    estimated_fp_rate: float
-    expected_lost: float
-    bytes: int
-    bytes_at_capacity: int
-    slices: int
+from scrapy_bloom.core.info import FilterInfo
 
 
 class Filter(Protocol):

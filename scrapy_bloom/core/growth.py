@@ -40,7 +40,7 @@ _TYPICAL_SHARE: Final = 0.05
 """What a slice in the middle of that way spends: the number of hashes is best for this one."""
 
 
-def hashes_for(error_rate: float) -> int:
+def filter_hashes(error_rate: float) -> int:
     """Return k for a filter of this total error rate: all its slices use the same k."""
     return sizing.hashes_for(_TYPICAL_SHARE * error_rate)
 

@@ -6,16 +6,15 @@ import logging
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from typing import Final
 
 from bitarray import bitarray
 from bitarray.util import zeros
 
 from scrapy_bloom.core import sizing
-from scrapy_bloom.core.base import FilterInfo
-from scrapy_bloom.core.growth import SliceSpec, hashes_for, next_slice, outgrown
+from scrapy_bloom.core.growth import SliceSpec, filter_hashes, next_slice, outgrown
 from scrapy_bloom.core.hashing import make_probe, new_secret
+from scrapy_bloom.core.info import FilterInfo, SliceCount, filter_info
 from scrapy_bloom.options import (
     DEFAULT_CAPACITY,
     DEFAULT_ERROR_RATE,
@@ -105,7 +104,7 @@ class LocalFilter:
     ) -> None:
         self._capacity = read_capacity("capacity", capacity)
         self._error_rate = read_error_rate("error_rate", error_rate)
-        self._load(FilterState(new_secret(), hashes_for(self._error_rate), digests, []))
+        self._load(FilterState(new_secret(), filter_hashes(self._error_rate), digests, []))
 
     def add(self, fingerprint: bytes) -> bool:
         """Add one fingerprint; return whether it was there before."""
@@ -152,31 +151,17 @@ class LocalFilter:
     def info(self) -> FilterInfo:
         """Return the state of the filter now. Counts every bit: about 1 ms for each 4 MB."""
         state = self.state()
-        slices = state.slices
-        bits = sum(part.spec.blocks for part in slices) * sizing.BLOCK_BITS
-        fills = [[block.count() / sizing.BLOCK_BITS for block in part.blocks] for part in slices]
-        ones = [round(sum(fill) * sizing.BLOCK_BITS) for fill in fills]
-        # A new item meets one block of each slice, at random, and k of its bits.
-        passed = [sum(f**state.hashes for f in fill) / len(fill) for fill in fills]
-        return FilterInfo(
-            capacity=sum(part.spec.capacity for part in slices),
+        counts = [SliceCount(part.spec, part.items, _fills(part.blocks)) for part in state.slices]
+        return filter_info(
+            [counts],
+            state.hashes,
             error_rate=self._error_rate,
-            items=sum(part.items for part in slices),
-            estimated_items=sum(
-                sizing.estimated_items(count, part.spec.blocks, state.hashes)
-                for count, part in zip(ones, slices, strict=True)
-            ),
-            fill_ratio=sum(ones) / bits,
-            estimated_fp_rate=1 - prod(1 - rate for rate in passed),
-            expected_lost=expected_lost(state),
-            bytes=sum(_memory(part.blocks) for part in slices),
-            bytes_at_capacity=bits // 8,
-            slices=len(slices),
+            memory=sum(_memory(part.blocks) for part in state.slices),
         )
 
     def clear(self) -> bool:
         """Forget everything; the filter is as it was when it was new. Returns True."""
-        hashes = hashes_for(self._error_rate)
+        hashes = filter_hashes(self._error_rate)
         self._load(FilterState(new_secret(), hashes, self._state.digests, []))
         return True
 
@@ -224,19 +209,8 @@ class LocalFilter:
         logger.warning("Bloom filter: %s", outgrown(items, self._error_rate))
 
 
-def expected_lost(state: FilterState) -> float:
-    """Return how many items were wrongly called seen while the filter filled, as an expectation.
-
-    The items of each slice were checked against that slice as it filled, and against the older ones
-    as they were when full.
-    """
-    lost = full_rate = 0.0
-    for part in state.slices:
-        blocks = part.spec.blocks
-        lost += part.items * full_rate
-        lost += sizing.expected_false_positives(part.items, blocks, state.hashes)
-        full_rate += sizing.false_positive_rate(part.items, blocks, state.hashes)
-    return lost
+def _fills(blocks: list[bitarray]) -> list[float]:
+    return [0.0 if block is EMPTY else block.count() / sizing.BLOCK_BITS for block in blocks]
 
 
 def _memory(blocks: list[bitarray]) -> int:

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from math import ceil, sqrt
 from zlib import crc32
 
-from scrapy_bloom.core.base import FilterInfo
+from scrapy_bloom.core.info import FilterInfo
 from scrapy_bloom.errors import BackendError, BloomError
 from scrapy_bloom.options import (
     DEFAULT_CAPACITY,

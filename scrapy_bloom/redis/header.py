@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from hashlib import sha1
 from typing import Final
 
-from scrapy_bloom.core.growth import SliceSpec, hashes_for, next_slice
+from scrapy_bloom.core.growth import SliceSpec, filter_hashes, next_slice
 from scrapy_bloom.core.hashing import SECRET_BYTES, new_secret
 from scrapy_bloom.core.sizing import MAX_HASHES
 from scrapy_bloom.errors import StateError
@@ -100,7 +100,7 @@ class Header:
 
 def new_fields(plan: Plan, rebuilt_of: str) -> dict[str, bytes]:
     """Return the fields of a new header, with an epoch and a secret of its own."""
-    hashes = hashes_for(plan.error_rate)
+    hashes = filter_hashes(plan.error_rate)
     first = next_slice([], plan.capacity, plan.error_rate, hashes)
     constant = {
         "program": PROGRAM,

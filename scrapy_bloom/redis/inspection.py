@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Final
 
 from scrapy_bloom.core import sizing
-from scrapy_bloom.core.base import FilterInfo
 from scrapy_bloom.core.growth import SliceSpec
-from scrapy_bloom.core.local import FilterState, Slice, expected_lost
+from scrapy_bloom.core.info import FilterInfo, SliceCount, filter_info
 from scrapy_bloom.redis.connection import explained
-from scrapy_bloom.redis.header import Header, read_slices
+from scrapy_bloom.redis.header import read_slices
 from scrapy_bloom.redis.scripts import SEGMENT_BLOCKS
 from scrapy_bloom.redis.shard import Place, Shard
 
@@ -21,11 +19,17 @@ _SAMPLE: Final = 1024
 
 
 @dataclass(frozen=True)
-class _ShardInfo:
-    """What one shard adds to the whole."""
+class _ShardCount:
+    """What was read of one shard.
 
-    state: FilterState
-    fills: list[list[float]]  # of the sampled blocks of each slice
+    Attributes:
+        slices: its slices, oldest first.
+        hashes: k.
+        bytes: memory that its bits take.
+    """
+
+    slices: Sequence[SliceCount]
+    hashes: int
     bytes: int
 
 
@@ -34,36 +38,19 @@ def describe(shards: Sequence[Shard], error_rate: float) -> FilterInfo:
 
     :raises BackendError: if its server cannot be used.
     """
-    parts = []
+    counts = []
     for shard in shards:
         with explained(shard.place.server):
-            parts.append(_inspect(shard))
-    slices = [part for shard in parts for part in shard.state.slices]
-    bits = sum(part.spec.blocks for part in slices) * sizing.BLOCK_BITS
-    ones = [
-        sum(fill) / len(fill) * part.spec.blocks * sizing.BLOCK_BITS
-        for shard in parts
-        for fill, part in zip(shard.fills, shard.state.slices, strict=True)
-    ]
-    hashes = parts[0].state.hashes
-    return FilterInfo(
-        capacity=sum(part.spec.capacity for part in slices),
+            counts.append(_inspect(shard))
+    return filter_info(
+        [count.slices for count in counts],
+        counts[0].hashes,
         error_rate=error_rate,
-        items=sum(part.items for part in slices),
-        estimated_items=sum(
-            sizing.estimated_items(round(count), part.spec.blocks, hashes)
-            for count, part in zip(ones, slices, strict=True)
-        ),
-        fill_ratio=sum(ones) / bits,
-        estimated_fp_rate=sum(_rate(part) for part in parts) / len(parts),
-        expected_lost=sum(expected_lost(part.state) for part in parts),
-        bytes=sum(part.bytes for part in parts),
-        bytes_at_capacity=bits // 8,
-        slices=max(len(part.state.slices) for part in parts),
+        memory=sum(count.bytes for count in counts),
     )
 
 
-def _inspect(shard: Shard) -> _ShardInfo:
+def _inspect(shard: Shard) -> _ShardCount:
     place, header = shard.place, shard.header
     client = place.client
     if header is None:
@@ -83,9 +70,10 @@ def _inspect(shard: Shard) -> _ShardInfo:
             key = f"{place.prefix(header.epoch)}{i}.{segment}"
             pipeline.bitcount(key, start, start + sizing.BLOCK_BYTES - 1)
     counts = iter(pipeline.execute())
-    return _ShardInfo(
-        _state(header, [Slice(*pair, []) for pair in zip(specs, items, strict=True)]),
-        [[next(counts) / sizing.BLOCK_BITS for _ in blocks] for blocks in samples],
+    fills = [[next(counts) / sizing.BLOCK_BITS for _ in blocks] for blocks in samples]
+    return _ShardCount(
+        [SliceCount(*slice_) for slice_ in zip(specs, items, fills, strict=True)],
+        header.hashes,
         sum(segment_bytes(spec, i, made) for i, spec in enumerate(specs)),
     )
 
@@ -104,22 +92,11 @@ def segment_bytes(spec: SliceSpec, number: int, made: set[str]) -> int:
     return total
 
 
-def _empty(shard: Shard) -> _ShardInfo:
+def _empty(shard: Shard) -> _ShardCount:
     spec, hashes = shard.first_slice()
-    state = FilterState(b"", hashes, digests=True, slices=[Slice(spec, 0, [])])
-    return _ShardInfo(state, [[0.0]], 0)
-
-
-def _state(header: Header, slices: Sequence[Slice]) -> FilterState:
-    return FilterState(header.secret, header.hashes, header.plan.digests, slices)
+    return _ShardCount([SliceCount(spec, 0, [0.0])], hashes, 0)
 
 
 def _sampled(spec: SliceSpec) -> Iterable[int]:
     count = min(spec.blocks, _SAMPLE)
     return (i * spec.blocks // count for i in range(count))
-
-
-def _rate(shard: _ShardInfo) -> float:
-    k = shard.state.hashes
-    passed = [sum(fill**k for fill in fills) / len(fills) for fills in shard.fills]
-    return 1 - prod(1 - rate for rate in passed)

@@ -26,7 +26,7 @@ from typing import Any, Final
 import redis
 from redis.exceptions import RedisClusterException
 
-from scrapy_bloom.core.growth import SliceSpec, hashes_for, next_slice, outgrown
+from scrapy_bloom.core.growth import SliceSpec, filter_hashes, next_slice, outgrown
 from scrapy_bloom.core.hashing import make_hash
 from scrapy_bloom.errors import BackendError, FilterLostError, StateError
 from scrapy_bloom.redis import scripts
@@ -134,7 +134,7 @@ class Shard:
     def first_slice(self) -> tuple[SliceSpec, int]:
         """Return the slice that a new filter of this plan begins with, and its k."""
         plan = self._plan
-        hashes = hashes_for(plan.error_rate)
+        hashes = filter_hashes(plan.error_rate)
         return next_slice([], plan.capacity, plan.error_rate, hashes), hashes
 
     def knows(self, fingerprint: bytes) -> bool:
