@@ -11,15 +11,16 @@ import argparse
 import re
 import sys
 from collections.abc import Callable
+from enum import Enum
 from pathlib import Path
 
-from scrapy_bloom import settings, stats
+from scrapy_bloom import stats
 from scrapy_bloom.canonical.steps import STEPS
 from scrapy_bloom.canonical.tracking import TRACKING_PARAMS
 from scrapy_bloom.core.growth import SliceSpec, filter_hashes, next_slice
 from scrapy_bloom.core.info import expected_lost
 from scrapy_bloom.core.sizing import BLOCK_BYTES
-from scrapy_bloom.options import DEFAULT_CAPACITY, write_size
+from scrapy_bloom.options import DEFAULT_CAPACITY, OPTIONS, write_size
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
@@ -33,8 +34,13 @@ SCRAPY_SET_BYTES = 86.6  # of one 20-byte fingerprint in a set, as `make bench-b
 
 def settings_table() -> str:
     """Return every setting with its default and meaning."""
-    rows = [(f"`{s.name}`", f"`{s.default!r}`", s.meaning) for s in settings.ALL]
+    rows = [(f"`{o.setting}`", f"`{as_written(o.default)!r}`", o.meaning) for o in OPTIONS]
     return markdown(("setting", "default", "meaning"), rows)
+
+
+def as_written(default: object) -> object:
+    """Return a default as users would write it."""
+    return default.value if isinstance(default, Enum) else default
 
 
 def stats_table() -> str:

@@ -20,7 +20,7 @@ from scrapy_bloom.errors import BackendError, BloomError, FilterLostError
 from scrapy_bloom.options import write_size
 from scrapy_bloom.scrapy_redis import spare_queue
 from scrapy_bloom.session.redirects import follows_itself, step_fingerprint
-from scrapy_bloom.session.resolver import Spelling
+from scrapy_bloom.session.resolver import Spelling, rules_of
 from scrapy_bloom.settings import Settings
 from scrapy_bloom.storage.snapshot import Identity
 
@@ -236,10 +236,10 @@ class BloomDupeFilter:
             raise BloomError(self._unusable)
         self._unusable = "The filter could not be opened."
         crawler = self._crawler
-        settings = Settings.read(crawler.settings)
+        settings = Settings(crawler.settings)
         folder = job_dir(crawler.settings)
         place = Path(folder) if folder else None
-        spelling = Spelling(crawler, settings.canonical, place)
+        spelling = Spelling(crawler, rules_of(settings), place)
         maker = spelling.fingerprinter
         spider = crawler.spider or crawler.spidercls  # the class may have no name of its own
         crawl = Crawl(

@@ -1,19 +1,94 @@
-"""The two numbers a user chooses: their defaults, ranges, and how they may be written."""
+"""The options of the package, in one table, and how each of them is read.
+
+An option has two names: that of an argument, for those who call the library, and that of a setting,
+for those who use Scrapy. Its reader gets the name to use in an error; :func:`in_arguments` and
+:func:`in_settings` are handed down to where messages are written.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from importlib import import_module
 from math import isfinite
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
 from scrapy_bloom.errors import SettingError
 
-DEFAULT_CAPACITY: Final = 1_000_000
-DEFAULT_ERROR_RATE: Final = 1e-6
-MAX_CAPACITY: Final = 10_000_000_000
-MIN_ERROR_RATE: Final = 1e-15
+T = TypeVar("T")
 
-_SUFFIXES: Final = {"K": 1e3, "M": 1e6, "G": 1e9}
-_BYTES_PER_ITEM: Final = 4.4  # of a slice at the default error rate, full to its capacity
+Reader = Callable[[str, object], T]
+"""Turns a name and a written value into the value; raises :class:`SettingError` by that name."""
+
+
+@dataclass(frozen=True, eq=False)
+class Option(Generic[T]):
+    """One thing that users can choose.
+
+    Attributes:
+        argument: its name as an argument.
+        setting: its name in Scrapy's settings.
+        default: the value where users give none.
+        read: reads what users wrote.
+        meaning: one or two sentences for the README.
+    """
+
+    argument: str
+    setting: str
+    default: T
+    read: Reader[T]
+    meaning: str
+
+
+Words = Callable[[Option[Any]], str]
+"""Names an option to whoever reads a message."""
+
+
+def in_arguments(option: Option[Any]) -> str:
+    """Name an option as those know it who call the library."""
+    return option.argument
+
+
+def in_settings(option: Option[Any]) -> str:
+    """Name an option as those know it who use Scrapy."""
+    return option.setting
+
+
+class OnUnclean(str, Enum):
+    """What to do when the last run was killed."""
+
+    ROLLBACK = "rollback"
+    RESET = "reset"
+    FAIL = "fail"
+
+
+class OnBackendError(str, Enum):
+    """What to do when Redis cannot be used."""
+
+    ALLOW = "allow"
+    WAIT = "wait"
+    CLOSE = "close"
+
+
+def one_of(choices: Iterable[T]) -> Reader[T]:
+    """Return a reader that takes one of some names, or a member of an enum or its value."""
+    known = {str(getattr(choice, "value", choice)): choice for choice in choices}
+
+    def read(name: str, value: object) -> T:
+        plain = getattr(value, "value", value)
+        if isinstance(plain, str) and plain.lower() in known:
+            return known[plain.lower()]
+        raise refusal(name, value, f"give one of {', '.join(map(repr, known))}.")
+
+    return read
+
+
+def refusal(name: str, value: object, expected: str) -> SettingError:
+    """Return the error that refuses a value and says what is expected."""
+    return SettingError(f"{name} = {value!r}: {expected}")
 
 
 def read_capacity(name: str, value: object) -> int:
@@ -27,9 +102,11 @@ def read_capacity(name: str, value: object) -> int:
     number = _number(value, _SUFFIXES)
     if number is not None and number == int(number) and 1 <= number <= MAX_CAPACITY:
         return int(number)
-    raise SettingError(
-        f"{name} = {value!r}: give a whole number of items from 1 to {MAX_CAPACITY:,}, such as"
-        f" 10_000_000, 1e7 or '10M'. {_memory(number)}"
+    raise refusal(
+        name,
+        value,
+        f"give a whole number of items from 1 to {MAX_CAPACITY:,}, such as 10_000_000, 1e7 or"
+        f" '10M'. {_memory(number)}",
     )
 
 
@@ -43,9 +120,11 @@ def read_error_rate(name: str, value: object) -> float:
     number = _number(value, {})
     if number is not None and MIN_ERROR_RATE <= number < 1:
         return number
-    raise SettingError(
-        f"{name} = {value!r}: give a number from {MIN_ERROR_RATE:g} to below 1, the share of new"
-        f" items that may be called seen: 1e-6 loses one page in a million."
+    raise refusal(
+        name,
+        value,
+        f"give a number from {MIN_ERROR_RATE:g} to below 1, the share of new items that may be"
+        f" called seen: 1e-6 loses one page in a million.",
     )
 
 
@@ -79,3 +158,208 @@ def _memory(items: float | None) -> str:
     count = items if items is not None and items >= 1 else float(MAX_CAPACITY)
     size = write_size(count * _BYTES_PER_ITEM)
     return f"{count:,.0f} items take about {size} at an error rate of {DEFAULT_ERROR_RATE:g}."
+
+
+def _read_text(name: str, value: object) -> str:
+    if isinstance(value, str):
+        return value
+    raise refusal(name, value, "give text.")
+
+
+def _read_count(low: int, high: int) -> Reader[int]:
+    def read(name: str, value: object) -> int:
+        try:
+            count = int(str(value))
+        except ValueError:
+            count = low - 1
+        if low <= count <= high:
+            return count
+        raise refusal(name, value, f"give a whole number from {low} to {high:,}.")
+
+    return read
+
+
+def _read_seconds(name: str, value: object) -> float:
+    try:
+        seconds = float(str(value))
+    except ValueError:
+        seconds = -1
+    if 0 < seconds <= _HOUR:
+        return seconds
+    raise refusal(name, value, f"give a number of seconds above 0, at most {_HOUR:,}.")
+
+
+def _read_by(path: str) -> Reader[Any]:
+    """Return the reader ``module:function``, imported when it is used: it is above this module."""
+    module, _, function = path.partition(":")
+
+    def read(name: str, value: object) -> Any:
+        return getattr(import_module(module), function)(name, value)
+
+    return read
+
+
+def _read_json_by(path: str) -> Reader[Any]:
+    """Return a reader like :func:`_read_by` that takes JSON as well: for the command line."""
+    read_value = _read_by(path)
+
+    def read(name: str, value: object) -> Any:
+        if isinstance(value, str):
+            with suppress(ValueError):
+                value = json.loads(value)
+        return read_value(name, value)
+
+    return read
+
+
+DEFAULT_CAPACITY: Final = 1_000_000
+DEFAULT_ERROR_RATE: Final = 1e-6
+MAX_CAPACITY: Final = 10_000_000_000
+MIN_ERROR_RATE: Final = 1e-15
+
+_SUFFIXES: Final = {"K": 1e3, "M": 1e6, "G": 1e9}
+_BYTES_PER_ITEM: Final = 4.4  # of a slice at the default error rate, full to its capacity
+_HOUR: Final = 3600
+_RULES: Final = "scrapy_bloom.canonical.rules"
+
+CAPACITY: Final = Option(
+    "capacity",
+    "BLOOM_CAPACITY",
+    DEFAULT_CAPACITY,
+    read_capacity,
+    'How many requests the filter is sized for: `10_000_000`, `1e7` or `"10M"`, from 1 to 10G.'
+    " Beyond that it grows; a good guess saves memory and time.",
+)
+ERROR_RATE: Final = Option(
+    "error_rate",
+    "BLOOM_ERROR_RATE",
+    DEFAULT_ERROR_RATE,
+    read_error_rate,
+    "The share of new requests that may be called seen, and so lost, in total however far the"
+    " filter grows: from 1e-15 to below 1.",
+)
+ON_UNCLEAN: Final = Option(
+    "on_unclean",
+    "BLOOM_ON_UNCLEAN",
+    OnUnclean.ROLLBACK,
+    one_of(OnUnclean),
+    "What to do when the last run in the job directory was killed: `rollback` to its last clean"
+    " stop, `reset` to an empty filter (also if `requests.queue` was deleted since), or `fail`: do"
+    " not start.",
+)
+BACKEND: Final = Option(
+    "backend",
+    "BLOOM_BACKEND",
+    "auto",
+    one_of(("auto", "local", "redis")),
+    "Where the filter is: `local`, in this process and its job directory, or `redis`, shared by all"
+    " workers. `auto` is `redis` with `BLOOM_REDIS_URL` or scrapy-redis's scheduler, else `local`.",
+)
+REDIS_URL: Final = Option(
+    "url",
+    "BLOOM_REDIS_URL",
+    "",
+    _read_text,
+    "The Redis server, or a node of a cluster: `redis://user:password@host:port/db`, `rediss://`"
+    " for TLS, `unix:///path`. Empty: as scrapy-redis's `REDIS_URL`, `REDIS_HOST`, `REDIS_PORT`,"
+    " `REDIS_DB` and `REDIS_PARAMS` say, else `redis://localhost:6379/0`.",
+)
+REDIS_KEY: Final = Option(
+    "key",
+    "BLOOM_REDIS_KEY",
+    "%(spider)s:bloom",
+    _read_text,
+    "The key of the filter in Redis; workers with the same key share a filter.",
+)
+REDIS_SHARDS: Final = Option(
+    "shards",
+    "BLOOM_REDIS_SHARDS",
+    1,
+    _read_count(1, 1024),
+    "How many shards the filter is spread over in a Redis Cluster, 1 to 1,024.",
+)
+REDIS_CACHE: Final = Option(
+    "cache",
+    "BLOOM_REDIS_CACHE",
+    100_000,
+    _read_count(0, 10**9),
+    "How many fingerprints a worker remembers by itself, to answer repeats without a round trip:"
+    " about 120 bytes each, 0 for none.",
+)
+REDIS_TIMEOUT: Final = Option(
+    "timeout",
+    "BLOOM_REDIS_TIMEOUT",
+    2.0,
+    _read_seconds,
+    "How many seconds Redis may hold up one check before it counts as out.",
+)
+REDIS_WAIT: Final = Option(
+    "wait",
+    "BLOOM_REDIS_WAIT",
+    30.0,
+    _read_seconds,
+    "How many seconds one outage may hold up the crawl with `BLOOM_ON_BACKEND_ERROR = 'wait'`.",
+)
+ON_BACKEND_ERROR: Final = Option(
+    "on_error",
+    "BLOOM_ON_BACKEND_ERROR",
+    OnBackendError.ALLOW,
+    one_of(OnBackendError),
+    "While Redis cannot be used: `allow`, go on by the worker's own memory and report to Redis"
+    " later; `wait` for it, then `allow`; or `close` the spider.",
+)
+CANONICAL: Final[Option[str]] = Option(
+    "level",
+    "BLOOM_CANONICAL",
+    "safe",
+    _read_by(f"{_RULES}:read_level"),
+    "Which URL variants are one page: `scrapy` those that are for Scrapy, `safe` also those that"
+    " the URL standards call the same, `usual` also a dot after the host and tracking parameters.",
+)
+DROP_PARAMS: Final[Option[tuple[str, ...]]] = Option(
+    "drop_params",
+    "BLOOM_CANONICAL_DROP_PARAMS",
+    (),
+    _read_by(f"{_RULES}:read_names"),
+    "Parameters that make no difference, at any level: names, or beginnings of names followed by"
+    ' `*`: `["sid", "track_*"]`.',
+)
+KEEP_PARAMS: Final[Option[tuple[str, ...]]] = Option(
+    "keep_params",
+    "BLOOM_CANONICAL_KEEP_PARAMS",
+    (),
+    _read_by(f"{_RULES}:read_names"),
+    "Parameters that always make a difference, even if they are on the tracking list or another.",
+)
+RULES: Final[Option[Mapping[str, Any]]] = Option(
+    "rules",
+    "BLOOM_CANONICAL_RULES",
+    {},
+    _read_json_by(f"{_RULES}:read_rules"),
+    "More rules, for a domain and its subdomains or, under `*`, for all: a dict from domain to a"
+    " dict with any of `level`, `steps`, `drop`, `keep`, `keep_only`.",
+)
+
+OF_REDIS: Final[tuple[Option[Any], ...]] = (
+    REDIS_KEY,
+    REDIS_SHARDS,
+    REDIS_CACHE,
+    REDIS_TIMEOUT,
+    REDIS_WAIT,
+    ON_BACKEND_ERROR,
+)
+"""Those that are fields of :class:`RedisOptions`, too."""
+
+OPTIONS: Final[tuple[Option[Any], ...]] = (
+    CAPACITY,
+    ERROR_RATE,
+    ON_UNCLEAN,
+    BACKEND,
+    REDIS_URL,
+    *OF_REDIS,
+    CANONICAL,
+    DROP_PARAMS,
+    KEEP_PARAMS,
+    RULES,
+)
+"""All of them, in the order of the README."""

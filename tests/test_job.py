@@ -9,7 +9,7 @@ from support.contract import fingerprints
 from support.jobs import abandon, everything_in, open_job, run_python, stored_job
 
 from scrapy_bloom.errors import JobInUseError, StateError, UncleanStopError
-from scrapy_bloom.storage.job import OnUnclean
+from scrapy_bloom.options import OnUnclean
 
 KNOWN = fingerprints(500)
 

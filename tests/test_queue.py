@@ -3,7 +3,7 @@
 import pytest
 from support.jobs import abandon, everything_in, open_job, stored_job
 
-from scrapy_bloom.storage.job import OnUnclean
+from scrapy_bloom.options import OnUnclean
 
 KNOWN = [bytes([n]) * 20 for n in range(50)]
 

@@ -311,7 +311,7 @@ from scrapy_bloom.backends.base import BACKENDS, Crawl
 from scrapy_bloom.storage.snapshot import Identity
 from scrapy_bloom.settings import Settings
 crawl = Crawl(Identity("s", "f"), digests=True, job_dir=None, shared_queue=True)
-BACKENDS["redis"](Settings.read({}), crawl)
+BACKENDS["redis"](Settings({}), crawl)
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "needs the package redis: pip install 'scrapy-bloom[redis]'" in run.stderr
@@ -321,4 +321,4 @@ BACKENDS["redis"](Settings.read({}), crawl)
 def test_a_key_that_cannot_be_is_refused(pattern):
     crawl = Crawl(Identity("s", "f"), digests=True, job_dir=None, shared_queue=True)
     with pytest.raises(SettingError, match="BLOOM_REDIS_KEY"):
-        BACKENDS["redis"](Settings.read({"BLOOM_REDIS_KEY": pattern}), crawl)
+        BACKENDS["redis"](Settings({"BLOOM_REDIS_KEY": pattern}), crawl)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from support.jobs import abandon, open_job
 
 from scrapy_bloom.errors import StateError, UncleanStopError
+from scrapy_bloom.options import OnUnclean
 from scrapy_bloom.storage import seen_file
-from scrapy_bloom.storage.job import OnUnclean
 from scrapy_bloom.storage.seen_file import read_seen_file
 
 

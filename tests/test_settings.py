@@ -6,69 +6,85 @@ import sys
 from pathlib import Path
 
 import pytest
+from scrapy.settings import Settings as ScrapySettings
 
-from scrapy_bloom import settings, stats
-from scrapy_bloom.canonical.rules import Rule, Rules
+from scrapy_bloom import stats
+from scrapy_bloom.canonical.rules import Rule
 from scrapy_bloom.errors import SettingError
-from scrapy_bloom.redis.breaker import OnBackendError
-from scrapy_bloom.redis.options import RedisOptions
+from scrapy_bloom.options import CAPACITY, OPTIONS, OnBackendError, OnUnclean
 from scrapy_bloom.settings import Settings
-from scrapy_bloom.storage.job import OnUnclean
 
 ROOT = Path(__file__).parent.parent
 SOURCE = [path.read_text() for path in (ROOT / "scrapy_bloom").rglob("*.py")]
 
 
-def test_the_defaults_need_nothing():
-    assert Settings.read({}) == Settings(
-        capacity=1_000_000,
-        error_rate=1e-6,
-        on_unclean=OnUnclean.ROLLBACK,
-        backend="auto",
-        redis_url="",
-        redis_params={},
-        redis=RedisOptions(key="%(spider)s:bloom"),
-        canonical=Rules.of("safe"),
-    )
-
-
-def test_redis_is_used_as_written():
-    written = {
-        "BLOOM_BACKEND": "redis",
-        "BLOOM_REDIS_URL": "redis://somewhere",
-        "BLOOM_REDIS_KEY": "crawl",
-        "BLOOM_REDIS_SHARDS": "3",
-        "BLOOM_REDIS_CACHE": 0,
-        "BLOOM_REDIS_TIMEOUT": "0.5",
-        "BLOOM_REDIS_WAIT": 60,
-        "BLOOM_ON_BACKEND_ERROR": "Wait",
+def test_every_option_has_its_default_where_nothing_is_written():
+    read = Settings({})
+    assert {option.setting: read[option] for option in OPTIONS} == {
+        "BLOOM_CAPACITY": 1_000_000,
+        "BLOOM_ERROR_RATE": 1e-6,
+        "BLOOM_ON_UNCLEAN": OnUnclean.ROLLBACK,
+        "BLOOM_BACKEND": "auto",
+        "BLOOM_REDIS_URL": "",
+        "BLOOM_REDIS_KEY": "%(spider)s:bloom",
+        "BLOOM_REDIS_SHARDS": 1,
+        "BLOOM_REDIS_CACHE": 100_000,
+        "BLOOM_REDIS_TIMEOUT": 2.0,
+        "BLOOM_REDIS_WAIT": 30.0,
+        "BLOOM_ON_BACKEND_ERROR": OnBackendError.ALLOW,
+        "BLOOM_CANONICAL": "safe",
+        "BLOOM_CANONICAL_DROP_PARAMS": (),
+        "BLOOM_CANONICAL_KEEP_PARAMS": (),
+        "BLOOM_CANONICAL_RULES": {},
     }
-    read = Settings.read(written)
-    assert (read.backend, read.redis_url) == ("redis", "redis://somewhere")
-    assert read.redis == RedisOptions("crawl", 3, 0, OnBackendError.WAIT, 0.5, 60.0)
+    assert read.redis_params == {}
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.setting)
+def test_the_reader_of_an_option_takes_its_default(option):
+    assert option.read(option.setting, option.default) == option.default
+
+
+def test_scrapy_takes_none_for_the_default():
+    assert Settings(ScrapySettings({"BLOOM_CAPACITY": None}))[CAPACITY] == 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("name", "written", "value"),
+    [
+        ("BLOOM_CAPACITY", "10M", 10_000_000),
+        ("BLOOM_ERROR_RATE", "1e-4", 1e-4),
+        ("BLOOM_ON_UNCLEAN", "Reset", OnUnclean.RESET),
+        ("BLOOM_BACKEND", "redis", "redis"),
+        ("BLOOM_REDIS_URL", "redis://somewhere", "redis://somewhere"),
+        ("BLOOM_REDIS_KEY", "crawl", "crawl"),
+        ("BLOOM_REDIS_SHARDS", "3", 3),
+        ("BLOOM_REDIS_CACHE", 0, 0),
+        ("BLOOM_REDIS_TIMEOUT", "0.5", 0.5),
+        ("BLOOM_REDIS_WAIT", 60, 60.0),
+        ("BLOOM_ON_BACKEND_ERROR", "Wait", OnBackendError.WAIT),
+        ("BLOOM_ON_BACKEND_ERROR", OnBackendError.CLOSE, OnBackendError.CLOSE),
+        ("BLOOM_CANONICAL", "usual", "usual"),
+        ("BLOOM_CANONICAL_DROP_PARAMS", "sid, x_*", ("sid", "x_*")),
+        ("BLOOM_CANONICAL_KEEP_PARAMS", ["utm_id"], ("utm_id",)),
+        (
+            "BLOOM_CANONICAL_RULES",
+            '{"a.example": {"steps": ["www"]}}',
+            {"a.example": Rule(steps=("www",))},
+        ),
+    ],
+)
+def test_what_is_written_is_read(name, written, value):
+    read = Settings({name: written})
+    [option] = [option for option in OPTIONS if option.setting == name]
+    assert read[option] == value
 
 
 def test_the_server_of_scrapy_redis_is_taken_over():
     written = {"REDIS_PARAMS": {"password": "s3cr3t", "db": 1}, "REDIS_HOST": "far", "REDIS_DB": 2}
-    read = Settings.read(written)
+    read = Settings(written)
     assert read.redis_params == {"password": "s3cr3t", "host": "far", "db": 2}
     assert "s3cr3t" not in repr(read)
-
-
-def test_what_is_written_is_read():
-    written = {
-        "BLOOM_CAPACITY": "10M",
-        "BLOOM_ERROR_RATE": "1e-4",
-        "BLOOM_ON_UNCLEAN": "Reset",
-        "BLOOM_CANONICAL": "usual",
-        "BLOOM_CANONICAL_DROP_PARAMS": "sid, x_*",
-        "BLOOM_CANONICAL_KEEP_PARAMS": ["utm_id"],
-        "BLOOM_CANONICAL_RULES": '{"a.example": {"steps": ["www"]}}',
-    }
-    rules = Rules.of("usual", ("sid", "x_*"), ("utm_id",), {"a.example": Rule(steps=("www",))})
-    read = Settings.read(written)
-    assert (read.capacity, read.error_rate) == (10_000_000, 1e-4)
-    assert (read.on_unclean, read.canonical) == (OnUnclean.RESET, rules)
 
 
 @pytest.mark.parametrize(
@@ -93,11 +109,11 @@ def test_what_is_written_is_read():
 )
 def test_a_wrong_value_is_refused_by_name(name, value):
     with pytest.raises(SettingError, match=rf"^{name} = {re.escape(repr(value))}: give "):
-        Settings.read({name: value})
+        Settings({name: value})
 
 
 def test_a_misspelt_name_is_told_with_the_one_that_was_meant(caplog):
-    Settings.read({"BLOOM_CAPACTIY": 5, "BLOOM_ZZZ": 1, "BLOOMFILTER_BIT": 30, "JOBDIR": ""})
+    Settings({"BLOOM_CAPACTIY": 5, "BLOOM_ZZZ": 1, "BLOOMFILTER_BIT": 30, "JOBDIR": ""})
     assert [record.getMessage() for record in caplog.records] == [
         "There is no setting BLOOM_CAPACTIY; did you mean BLOOM_CAPACITY?",
         "There is no setting BLOOM_ZZZ.",
@@ -106,7 +122,7 @@ def test_a_misspelt_name_is_told_with_the_one_that_was_meant(caplog):
 
 def test_every_setting_is_in_the_list():
     named = {name for text in SOURCE for name in re.findall(r'"(BLOOM_[A-Z_]+)"', text)}
-    assert named == {setting.name for setting in settings.ALL}
+    assert named == {option.setting for option in OPTIONS}
 
 
 def test_every_stat_has_a_meaning_and_is_named_in_one_place():

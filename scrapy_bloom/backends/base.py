@@ -5,15 +5,31 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_bloom.core.base import Filter
 from scrapy_bloom.core.local import LocalFilter
 from scrapy_bloom.errors import SettingError, UncleanStopError
+from scrapy_bloom.options import (
+    BACKEND,
+    CAPACITY,
+    ERROR_RATE,
+    ON_BACKEND_ERROR,
+    ON_UNCLEAN,
+    REDIS_CACHE,
+    REDIS_KEY,
+    REDIS_SHARDS,
+    REDIS_TIMEOUT,
+    REDIS_URL,
+    REDIS_WAIT,
+    OnUnclean,
+    in_settings,
+)
+from scrapy_bloom.redis.options import RedisOptions
 from scrapy_bloom.settings import Settings
-from scrapy_bloom.storage.job import JobFilter, OnUnclean
+from scrapy_bloom.storage.job import JobFilter
 from scrapy_bloom.storage.snapshot import Identity
 
 if TYPE_CHECKING:
@@ -68,15 +84,15 @@ def open_local(settings: Settings, crawl: Crawl) -> Opened:
     :raises BloomError: as :class:`JobFilter` does.
     """
     if crawl.job_dir is None:
-        memory = LocalFilter(settings.capacity, settings.error_rate, digests=crawl.digests)
+        memory = LocalFilter(settings[CAPACITY], settings[ERROR_RATE], digests=crawl.digests)
         return Opened(memory, "in memory")
     job = JobFilter(
         crawl.job_dir,
         crawl.identity,
-        capacity=settings.capacity,
-        error_rate=settings.error_rate,
+        capacity=settings[CAPACITY],
+        error_rate=settings[ERROR_RATE],
         digests=crawl.digests,
-        on_unclean=settings.on_unclean,
+        on_unclean=settings[ON_UNCLEAN],
     )
     place = f"in memory, kept in {crawl.job_dir}"
     return Opened(
@@ -103,23 +119,30 @@ def open_redis(settings: Settings, crawl: Crawl) -> Opened:
             f"BLOOM_BACKEND 'redis' needs the package {error.name}: pip install"
             f" 'scrapy-bloom[redis]'."
         ) from error
-    target = Target.of(settings.redis_url, settings.redis_params)
-    key = _redis_key(settings.redis.key, crawl.identity.spider)
+    target = Target.of(settings[REDIS_URL], settings.redis_params)
+    key = _redis_key(settings[REDIS_KEY], crawl.identity.spider)
     shared = RedisFilter(
         target,
-        capacity=settings.capacity,
-        error_rate=settings.error_rate,
+        capacity=settings[CAPACITY],
+        error_rate=settings[ERROR_RATE],
         digests=crawl.digests,
         fingerprinter=crawl.identity.fingerprinter,
         canonical=json.dumps(crawl.identity.canonical, sort_keys=True),
-        options=replace(
-            settings.redis, key=key, keep=crawl.shared_queue or crawl.job_dir is not None
+        options=RedisOptions(
+            key=key,
+            shards=settings[REDIS_SHARDS],
+            cache=settings[REDIS_CACHE],
+            on_error=settings[ON_BACKEND_ERROR],
+            timeout=settings[REDIS_TIMEOUT],
+            wait=settings[REDIS_WAIT],
+            keep=crawl.shared_queue or crawl.job_dir is not None,
+            words=in_settings,
         ),
     )
     place = f"in Redis at {target.where()}, key {key}"
     unclean = False
     if shared.restored and not crawl.shared_queue:
-        unclean = _outlived(shared, place, crawl, settings.on_unclean)
+        unclean = _outlived(shared, place, crawl, settings[ON_UNCLEAN])
     return Opened(
         shared,
         place,
@@ -171,9 +194,9 @@ def _redis_key(pattern: str, spider: str) -> str:
 
 def choose(settings: Settings, crawl: Crawl) -> Callable[[Settings, Crawl], Opened]:
     """Return how the filter of a crawl is opened."""
-    if settings.backend != "auto":
-        return BACKENDS[settings.backend]
-    return BACKENDS["redis" if settings.redis_url or crawl.shared_queue else "local"]
+    if settings[BACKEND] != "auto":
+        return BACKENDS[settings[BACKEND]]
+    return BACKENDS["redis" if settings[REDIS_URL] or crawl.shared_queue else "local"]
 
 
 BACKENDS: Final[dict[str, Callable[[Settings, Crawl], Opened]]] = {

@@ -25,6 +25,7 @@ from scrapy_bloom.canonical.rules import (
     read_rules,
 )
 from scrapy_bloom.canonical.scrapy_form import Fingerprinter
+from scrapy_bloom.options import CANONICAL, DROP_PARAMS, KEEP_PARAMS, RULES
 from scrapy_bloom.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -122,7 +123,11 @@ class CanonicalFingerprinter:
 
         The HTTP cache and media pipelines then follow the rules as well.
         """
-        return cls.around(RequestFingerprinter(), Settings.read(crawler.settings).canonical)
+        settings = Settings(crawler.settings)
+        rules = Rules.of(
+            settings[CANONICAL], settings[DROP_PARAMS], settings[KEEP_PARAMS], settings[RULES]
+        )
+        return cls.around(RequestFingerprinter(), rules)
 
     def _follow(
         self, rules: Rules, wrapped: Fingerprinter, left_out: frozenset[str] = frozenset()

@@ -17,6 +17,7 @@ from scrapy.settings import Settings
 from scrapy_bloom.canonical.explain import Explanation, explain, reasons
 from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
 from scrapy_bloom.errors import BloomError
+from scrapy_bloom.session.resolver import rules_of
 from scrapy_bloom.settings import Settings as BloomSettings
 
 
@@ -47,9 +48,8 @@ def _fingerprinter(settings: Settings) -> CanonicalFingerprinter:
     """Return the fingerprinter that a crawl with these settings would have."""
     crawler = Crawler(Spider, settings, init_reactor=True)
     crawler._apply_settings()  # noqa: SLF001 - add-ons may choose the fingerprinter, too
-    return CanonicalFingerprinter.around(
-        crawler.request_fingerprinter, BloomSettings.read(crawler.settings).canonical
-    )
+    rules = rules_of(BloomSettings(crawler.settings))
+    return CanonicalFingerprinter.around(crawler.request_fingerprinter, rules)
 
 
 def _as_json(

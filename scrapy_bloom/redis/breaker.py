@@ -9,37 +9,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from enum import Enum
 from typing import Final
 
-from scrapy_bloom.errors import BackendError, SettingError
+from scrapy_bloom.errors import BackendError
+from scrapy_bloom.options import OnBackendError
 from scrapy_bloom.redis.counters import Counters
 
 logger = logging.getLogger(__name__)
 
 FIRST_HOLD: Final = 0.25  # seconds
 _MAX_HOLD: Final = 10.0  # seconds; against a server that greets and then does not answer
-
-
-class OnBackendError(str, Enum):
-    """What to do when Redis cannot be used."""
-
-    ALLOW = "allow"
-    WAIT = "wait"
-    CLOSE = "close"
-
-
-def read_policy(name: str, value: object) -> OnBackendError:
-    """Return the policy that `value` names.
-
-    :param name: what to call it in an error: the setting or argument it comes from.
-    :raises SettingError: if it names none.
-    """
-    try:
-        return OnBackendError(str(getattr(value, "value", value)).lower())
-    except ValueError:
-        known = ", ".join(repr(policy.value) for policy in OnBackendError)
-        raise SettingError(f"{name} = {value!r}: give one of {known}.") from None
 
 
 class CircuitBreaker:

@@ -16,10 +16,11 @@ from scrapy_bloom.errors import BackendError, BloomError
 from scrapy_bloom.options import (
     DEFAULT_CAPACITY,
     DEFAULT_ERROR_RATE,
+    OnBackendError,
     read_capacity,
     read_error_rate,
 )
-from scrapy_bloom.redis.breaker import CircuitBreaker, OnBackendError
+from scrapy_bloom.redis.breaker import CircuitBreaker
 from scrapy_bloom.redis.connection import Client, Target, warn_of_eviction
 from scrapy_bloom.redis.counters import Counters
 from scrapy_bloom.redis.header import Plan

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
 
 from scrapy_bloom.errors import SettingError
-from scrapy_bloom.redis.breaker import OnBackendError, read_policy
-
-MAX_SHARDS: Final = 1024
+from scrapy_bloom.options import (
+    OF_REDIS,
+    ON_BACKEND_ERROR,
+    REDIS_CACHE,
+    REDIS_KEY,
+    REDIS_SHARDS,
+    REDIS_TIMEOUT,
+    REDIS_WAIT,
+    OnBackendError,
+    Words,
+    in_arguments,
+    refusal,
+)
 
 
 @dataclass(frozen=True)
@@ -23,26 +32,28 @@ class RedisOptions:
         timeout: most seconds that Redis may hold up one check.
         wait: most seconds that one outage may hold up the crawl, under ``wait``.
         keep: whether the filter outlives the last worker that closes.
+        words: names an option in messages, by default as the arguments above.
     """
 
-    key: str = "bloom"
-    shards: int = 1
-    cache: int = 100_000
-    on_error: OnBackendError = OnBackendError.ALLOW
-    timeout: float = 2.0
-    wait: float = 30.0
+    key: str = "bloom"  # a library has no spider to name it after
+    shards: int = REDIS_SHARDS.default
+    cache: int = REDIS_CACHE.default
+    on_error: OnBackendError = ON_BACKEND_ERROR.default
+    timeout: float = REDIS_TIMEOUT.default
+    wait: float = REDIS_WAIT.default
     keep: bool = True
+    words: Words = field(default=in_arguments, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "on_error", read_policy("on_error", self.on_error))
+        for option in OF_REDIS:
+            value = option.read(self.words(option), getattr(self, option.argument))
+            object.__setattr__(self, option.argument, value)
         if not self.key:
-            raise SettingError("BLOOM_REDIS_KEY is empty: give the name of a key.")
-        if not 1 <= self.shards <= MAX_SHARDS:
-            raise SettingError(
-                f"BLOOM_REDIS_SHARDS = {self.shards!r}: give a number from 1 to {MAX_SHARDS}."
-            )
+            raise SettingError(f"{self.words(REDIS_KEY)} is empty: give the name of a key.")
         if self.shards > 1 and "{" in self.key:
-            raise SettingError(
-                f"BLOOM_REDIS_KEY = {self.key!r}: the part in braces would put all {self.shards}"
-                f" shards on one node. Leave the braces out."
+            raise refusal(
+                self.words(REDIS_KEY),
+                self.key,
+                f"the part in braces would put all {self.shards} shards on one node. Leave the"
+                f" braces out.",
             )

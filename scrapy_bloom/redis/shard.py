@@ -29,8 +29,9 @@ from redis.exceptions import RedisClusterException
 from scrapy_bloom.core.growth import SliceSpec, filter_hashes, next_slice, outgrown
 from scrapy_bloom.core.hashing import make_hash
 from scrapy_bloom.errors import BackendError, FilterLostError, StateError
+from scrapy_bloom.options import OnBackendError
 from scrapy_bloom.redis import scripts
-from scrapy_bloom.redis.breaker import CircuitBreaker, OnBackendError
+from scrapy_bloom.redis.breaker import CircuitBreaker
 from scrapy_bloom.redis.connection import FAULTS, Client, explain, explained
 from scrapy_bloom.redis.counters import Counters
 from scrapy_bloom.redis.header import (

@@ -13,7 +13,6 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ from filelock import FileLock, Timeout
 
 from scrapy_bloom.core.local import LocalFilter
 from scrapy_bloom.errors import JobInUseError, StateError, UncleanStopError
+from scrapy_bloom.options import OnUnclean
 from scrapy_bloom.storage import scrapy_queue, seen_file
 from scrapy_bloom.storage.files import open_regular, remove, write_whole
 from scrapy_bloom.storage.snapshot import Identity, Snapshot, read_snapshot, write_snapshot
@@ -30,14 +30,6 @@ logger = logging.getLogger(__name__)
 SNAPSHOT: Final = "requests.bloom"
 MARKER: Final = "requests.bloom.running"
 LOCK: Final = "requests.bloom.lock"
-
-
-class OnUnclean(str, Enum):
-    """What to do when the last run was killed."""
-
-    ROLLBACK = "rollback"
-    RESET = "reset"
-    FAIL = "fail"
 
 
 @dataclass(frozen=True)

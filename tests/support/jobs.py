@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from scrapy_bloom.storage.job import JobFilter, OnUnclean
+from scrapy_bloom.options import OnUnclean
+from scrapy_bloom.storage.job import JobFilter
 from scrapy_bloom.storage.snapshot import Identity
 
 IDENTITY = Identity(spider="books", fingerprinter="scrapy.utils.request.RequestFingerprinter")

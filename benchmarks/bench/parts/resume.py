@@ -49,7 +49,8 @@ def make(folders: dict[str, Path], urls: int) -> None:
 
 def open_ours(folder: Path, urls: int) -> Any:
     """Open the job with our filter."""
-    from scrapy_bloom.storage.job import JobFilter, OnUnclean
+    from scrapy_bloom.options import OnUnclean
+    from scrapy_bloom.storage.job import JobFilter
     from scrapy_bloom.storage.snapshot import Identity
 
     return JobFilter(

@@ -1,11 +1,19 @@
-"""Numbers as people write them."""
+"""Options: numbers as people write them, and names in the words of whoever reads them."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_bloom.errors import BloomError, SettingError
-from scrapy_bloom.options import MAX_CAPACITY, read_capacity, read_error_rate, write_size
+from scrapy_bloom.options import (
+    MAX_CAPACITY,
+    OPTIONS,
+    in_settings,
+    read_capacity,
+    read_error_rate,
+    write_size,
+)
+from scrapy_bloom.redis.options import RedisOptions
 
 
 @pytest.mark.parametrize(
@@ -84,3 +92,35 @@ def test_whatever_is_written_is_a_size_or_a_setting_error(written):
     except SettingError:
         return
     assert 1 <= items <= MAX_CAPACITY
+
+
+def test_no_two_options_have_the_same_name():
+    assert len({option.argument for option in OPTIONS}) == len(OPTIONS)
+    assert len({option.setting for option in OPTIONS}) == len(OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "setting"),
+    [
+        ("key", "", "BLOOM_REDIS_KEY"),
+        ("key", None, "BLOOM_REDIS_KEY"),
+        ("shards", 0, "BLOOM_REDIS_SHARDS"),
+        ("shards", 1025, "BLOOM_REDIS_SHARDS"),
+        ("cache", -1, "BLOOM_REDIS_CACHE"),
+        ("timeout", 0, "BLOOM_REDIS_TIMEOUT"),
+        ("wait", "long", "BLOOM_REDIS_WAIT"),
+        ("on_error", "ignore", "BLOOM_ON_BACKEND_ERROR"),
+    ],
+)
+def test_an_error_names_an_option_as_its_reader_knows_it(argument, value, setting):
+    with pytest.raises(SettingError, match=rf"^{argument} (=|is) "):
+        RedisOptions(**{argument: value})
+    with pytest.raises(SettingError, match=rf"^{setting} (=|is) "):
+        RedisOptions(**{argument: value}, words=in_settings)
+
+
+def test_shards_of_a_key_with_braces_are_refused_in_the_words_of_the_reader():
+    with pytest.raises(SettingError, match=r"^key = '\{a\}b': the part in braces"):
+        RedisOptions(key="{a}b", shards=2)
+    with pytest.raises(SettingError, match=r"^BLOOM_REDIS_KEY = '\{a\}b': the part in braces"):
+        RedisOptions(key="{a}b", shards=2, words=in_settings)
