@@ -87,16 +87,16 @@ def test_only_the_shards_of_a_dead_node_are_out():
         seen.add_many(known[:300])
         cluster.nodes[2].kill()
         assert seen.add_many(known) == [True] * 300 + [False] * 300
-        out = [shard.outage.on for shard in seen._shards]
+        out = [shard.breaker.tripped for shard in seen._shards]
         assert any(out)
         assert not all(out)
-        assert seen.traffic.unknown < 300
+        assert seen.counters.unknown < 300
         cluster.nodes[2].start()
-        until(lambda: all(shard.outage._usable.is_set() for shard in seen._shards))
+        until(lambda: seen.usable)
         # The node came back empty: its shards are made anew and told what this worker knows.
         assert seen.add_many(fingerprints(300, "more")) == [False] * 300
         seen.add_many(fingerprints(300, "and more"))
-        assert seen.traffic.losses >= 1
+        assert seen.counters.losses >= 1
         other = RedisFilter.from_url(
             cluster.url, key="crawl", capacity=1000, error_rate=1e-9, shards=6
         )

@@ -8,6 +8,7 @@ from support.contract import fingerprints
 from support.localredis import LocalRedis
 from support.lockstep import grants
 from support.proxy import FAULTS, Proxy
+from support.waiting import until
 
 from scrapy_bloom import BackendError, RedisFilter
 from scrapy_bloom.core.growth import filter_hashes
@@ -76,7 +77,7 @@ def test_one_fault_in_any_call_changes_no_verdict(server, fault, cache):
                 crowd.add("sound", known[start : start + 2])
                 crowd.add("faulty", known[start : start + 5])
                 crowd.add("sound", known[: start + 5])
-            assert crowd.workers["faulty"].traffic.ambiguous == 1
+            assert crowd.workers["faulty"].counters.ambiguous == 1
             proxy.deliver()
             crowd.add("faulty", known)
             crowd.add("sound", known)
@@ -105,12 +106,12 @@ def test_a_call_that_is_given_up_costs_a_second_fetch_at_most(server, fault, cac
                     proxy.deliver()
                 crowd.add("sound", known[: start + 5])
             faulty = crowd.workers["faulty"]
-            assert faulty.traffic.outages == 1
-            assert faulty.traffic.unknown
+            assert faulty.counters.outages == 1
+            assert faulty.counters.unknown
             until_usable(faulty)
             proxy.deliver()
             crowd.add("faulty", known)
-            assert faulty.traffic.replayed == faulty.traffic.unknown
+            assert faulty.counters.replayed == faulty.counters.unknown
             granted_before = len(crowd.granted)
             crowd.add("sound", known)
             assert len(crowd.granted) == granted_before == 40
@@ -159,7 +160,7 @@ def test_scripts_that_the_server_forgot_are_sent_again(server):
     assert seen.add(one) is False
     server.client().script_flush()
     assert seen.add_many([two]) == [False]
-    assert seen.traffic.outages == 0
+    assert seen.counters.outages == 0
     server.client().script_flush()
     assert fingerprints(3)[2] not in seen
     seen.close()
@@ -184,6 +185,5 @@ def test_a_forked_worker_becomes_one_of_its_own(server):
 
 
 def until_usable(seen):
-    """Wait until the keeper has found the server usable."""
-    for shard in seen._shards:
-        assert shard.outage._usable.wait(10)
+    """Wait until the heartbeat has found the server usable."""
+    until(lambda: seen.usable)

@@ -70,10 +70,6 @@ def asleep(server, seconds):
     return connection
 
 
-def usable(seen):
-    return all(shard.outage._usable.is_set() for shard in seen._shards)
-
-
 def segments(server, key):
     return server.client().keys(f"{key}:*")
 
@@ -88,14 +84,14 @@ class TestCircuitBreaker:
         assert seen.add_many([*before, *during]) == [True] * 50 + [False] * 50
         assert seen.add_many([*before, *during]) == [True] * 100
         assert seen.contains_many([*during, *after]) == [True] * 50 + [False] * 50
-        assert seen.traffic.outages == 1
+        assert seen.counters.outages == 1
         assert caplog.text.count("ERROR") == 1
         assert "cannot be reached" in caplog.text
         server.start()
-        until(lambda: usable(seen))
+        until(lambda: seen.usable)
         assert seen.add_many(after) == [False] * 50
-        assert seen.traffic.replayed == 50
-        assert seen.traffic.losses == 0
+        assert seen.counters.replayed == 50
+        assert seen.counters.losses == 0
         other = opened(server, key)
         assert other.add_many([*before, *during, *after]) == [True] * 150
 
@@ -109,7 +105,7 @@ class TestCircuitBreaker:
             assert time.perf_counter() - start < 1.6
         finally:
             os.kill(own_server.pid, signal.SIGCONT)
-        assert seen.traffic.outages == 1
+        assert seen.counters.outages == 1
 
     def test_a_server_that_sleeps_briefly_is_waited_for(self, server, opened):
         key = next(keys)
@@ -120,7 +116,7 @@ class TestCircuitBreaker:
         assert other.add_many(known) == [True] * 20
         assert sleeper.recv(9) == b"+OK\r\n"
         sleeper.close()
-        assert seen.traffic.outages == 0
+        assert seen.counters.outages == 0
 
     def test_a_server_that_sleeps_long_is_an_outage(self, server, opened):
         key = next(keys)
@@ -128,10 +124,10 @@ class TestCircuitBreaker:
         known = fingerprints(20)
         sleeper = asleep(server, 1.5)
         assert seen.add_many(known) == [False] * 20
-        assert seen.traffic.outages == 1
+        assert seen.counters.outages == 1
         assert sleeper.recv(9) == b"+OK\r\n"
         sleeper.close()
-        until(lambda: usable(seen))
+        until(lambda: seen.usable)
         assert seen.add_many(known) == [True] * 20
         other = opened(server, key)
         assert seen.add(b"next") is False
@@ -148,8 +144,8 @@ class TestCircuitBreaker:
         helper.start()
         assert seen.add_many(known) == [True] * 10 + [False] * 10
         helper.join()
-        assert 0.2 < seen.traffic.waited < 10
-        assert seen.traffic.unknown == 0
+        assert 0.2 < seen.counters.waited < 10
+        assert seen.counters.unknown == 0
         assert opened(server, key).add_many(known) == [True] * 20
 
     def test_wait_has_an_end(self, own_server, opened, caplog):
@@ -158,7 +154,7 @@ class TestCircuitBreaker:
         start = time.perf_counter()
         assert [seen.add(item) for item in fingerprints(100)] == [False] * 100
         assert 0.5 <= time.perf_counter() - start < 2
-        assert 0.4 < seen.traffic.waited < 1
+        assert 0.4 < seen.counters.waited < 1
         assert "BLOOM_REDIS_WAIT is over" in caplog.text
 
     def test_close_raises(self, own_server, opened):
@@ -180,9 +176,9 @@ class TestCircuitBreaker:
         admin.config_set("maxmemory", 1000)
         assert seen.add_many(known) == [True] * 10 + [False] * 10
         assert "out of memory" in caplog.text
-        assert not usable(seen)
+        assert not seen.usable
         admin.config_set("maxmemory", 0)
-        until(lambda: usable(seen))
+        until(lambda: seen.usable)
         assert seen.add(b"next") is False
         assert opened(own_server, key).add_many(known) == [True] * 20
 
@@ -216,15 +212,15 @@ class TestLoss:
         two.add_many(twos)
         lose(own_server, key)
         assert one.add(b"next") is False
-        assert one.traffic.losses == 1
+        assert one.counters.losses == 1
         assert "has lost" in caplog.text
         assert two.add(b"another") is False
-        assert two.traffic.losses == 1
+        assert two.counters.losses == 1
         assert one.add(b"more") is False  # what each remembers is reported with the next checks
         assert two.add(b"even more") is False
         third = opened(own_server, key)
         assert third.add_many([*ones, *twos]) == [True] * 200
-        assert one.traffic.losses == two.traffic.losses == 1
+        assert one.counters.losses == two.counters.losses == 1
 
     def test_what_nobody_remembers_is_new(self, own_server, opened, lose):
         key = next(keys)
@@ -234,7 +230,7 @@ class TestLoss:
         lose(own_server, key)
         assert seen.add_many([*known, b"next"]) == [False] * 101
         assert seen.add_many(known) == [True] * 100
-        assert seen.traffic.losses == 1
+        assert seen.counters.losses == 1
 
     def test_close_raises_and_grants_what_it_raised_at(self, own_server, opened, lose):
         key = next(keys)
@@ -258,7 +254,7 @@ class TestLoss:
         own_server.client().delete(names[0])
         for _ in range(1000):
             seen.add(b"the same")
-        assert seen.traffic.losses == 1
+        assert seen.counters.losses == 1
 
     def test_a_restart_without_persistence(self, own_server, opened):
         key = next(keys)
@@ -268,7 +264,7 @@ class TestLoss:
         own_server.kill()
         own_server.start()
         assert seen.add(b"next") is False
-        assert seen.traffic.losses == 1
+        assert seen.counters.losses == 1
         assert seen.add(b"and next") is False
         assert opened(own_server, key).add_many(known) == [True] * 100
 
@@ -287,7 +283,7 @@ class TestLoss:
                 break
         assert len(segments(own_server, key)) < 2
         assert False in seen.add_many(known)
-        assert seen.traffic.losses >= 1
+        assert seen.counters.losses >= 1
 
     def test_another_filter_in_its_place_empties_the_memory(self, server, opened, caplog):
         key = next(keys)
@@ -309,7 +305,7 @@ class TestLoss:
         server.client().set(key, "a foreign string")
         assert [seen.add(b"x"), seen.add(b"y"), seen.add(b"y")] == [True, False, True]
         server.client().delete(key)
-        until(lambda: seen.add(os.urandom(20)) or not seen._shards[0].outage.on)
+        until(lambda: seen.add(os.urandom(20)) or not seen._shards[0].breaker.tripped)
         assert opened(server, key).add(b"y") is True
 
     def test_a_segment_that_became_something_else(self, server, opened, caplog):
@@ -343,9 +339,9 @@ class TestFailover:
             replica.client().replicaof("NO", "ONE")
             proxy.upstream = replica.port
             proxy.cut()
-            until(lambda: seen.add(os.urandom(20)) or not seen._shards[0].outage.on)
+            until(lambda: seen.add(os.urandom(20)) or not seen._shards[0].breaker.tripped)
             assert seen.add_many(known) == [True] * 100
-            assert seen.traffic.losses == 0
+            assert seen.counters.losses == 0
 
     def test_to_a_replica_that_was_behind(self, pair, opened, caplog):
         primary, replica = pair
@@ -359,8 +355,8 @@ class TestFailover:
             primary.kill()
             proxy.upstream = replica.port
             proxy.cut()
-            until(lambda: seen.add(os.urandom(20)) or not seen._shards[0].outage.on)
-            assert seen.traffic.losses == 1
+            until(lambda: seen.add(os.urandom(20)) or not seen._shards[0].breaker.tripped)
+            assert seen.counters.losses == 1
             assert "gone back to an older state" in caplog.text
             assert seen.add(b"next") is False
             assert opened(replica, "crawl").add_many([*early, *late]) == [True] * 200
@@ -376,7 +372,7 @@ class TestFailover:
             assert [seen.add(b"x"), seen.add(b"y"), seen.add(b"y")] == [True, False, True]
             assert "is a replica" in caplog.text
             replica.client().replicaof("NO", "ONE")
-            until(lambda: usable(seen))
+            until(lambda: seen.usable)
             assert seen.add(b"z") is False
             assert opened(replica, "crawl").add_many([b"x", b"y", b"z"]) == [True] * 3
 
@@ -384,13 +380,13 @@ class TestFailover:
 def test_a_breaker_does_not_hammer(server, opened):
     """A server that greets, but fails each call, is tried less and less often."""
     seen = opened(server)
-    outage: CircuitBreaker = seen._shards[0].outage
+    breaker: CircuitBreaker = seen._shards[0].breaker
     for _ in range(3):
-        outage.begin("fails")
-    outage.usable()
-    assert not usable(seen)
-    until(lambda: (outage.usable(), usable(seen))[1])
-    assert outage._hold == pytest.approx(0.75)
+        breaker.trip("fails")
+    breaker.allow_try()
+    assert not seen.usable
+    until(lambda: (breaker.allow_try(), seen.usable)[1])
+    assert breaker._hold == pytest.approx(0.75)
     assert seen.add(b"x") is False
-    assert outage._hold == 0
+    assert breaker._hold == 0
     logging.getLogger("scrapy_bloom").debug("done")

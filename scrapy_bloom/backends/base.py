@@ -164,7 +164,7 @@ def _outlived(shared: RedisFilter, place: str, crawl: Crawl, on_unclean: OnUncle
         if shared.clear():
             logger.info("Bloom filter %s: emptied, it was left by a crawl that has ended.", place)
         return False
-    if not shared.deserted:
+    if not shared.wait_deserted():
         return False
     killed = f"Bloom filter {place}: the last run with {crawl.job_dir} was killed."
     if on_unclean is OnUnclean.FAIL:

@@ -1,5 +1,7 @@
 """The filter that many workers share: its bits live in Redis.
 
-A check goes from `filter` (which part, what is known already) to `shard` (one part: sequence
-numbers, replay, faults) to `link` (one round trip) to a script of `scripts` (all of it at once).
+A check goes down these files: `filter` spreads it over shards; `shard` gives the verdict and
+recovers; its `ledger` knows what need not be asked; `calls` numbers what is asked; `membership`
+says which filter and which worker it is about; `link` makes one round trip; and one of the
+`scripts` does all of it at once inside Redis.
 """

@@ -1,6 +1,6 @@
 """What a worker does while Redis cannot be used, and how it learns that it can be again.
 
-A check that fails opens the circuit: until the keeper, a thread, has found the server usable, no
+A check that fails opens the circuit: until the heartbeat, a thread, has found the server usable, no
 check tries again, and an outage costs the crawl the time of one check.
 """
 
@@ -27,7 +27,7 @@ class CircuitBreaker:
     :param where: the server, for the log.
     :param policy: what to do.
     :param patience: seconds that one outage may hold up checks under ``wait``.
-    :param traffic: where outages and waiting are counted.
+    :param counters: where outages and waiting are counted.
     :param alarm: set when an outage begins.
     """
 
@@ -36,34 +36,39 @@ class CircuitBreaker:
         where: str,
         policy: OnBackendError,
         patience: float,
-        traffic: Counters,
+        counters: Counters,
         alarm: threading.Event,
     ) -> None:
         self.policy = policy
         self._where = where
         self._patience = patience
         self._left = patience
-        self._traffic = traffic
+        self._counters = counters
         self._reason = ""
         self._said: set[str] = set()
         self.alarm = alarm
         self._began = 0.0
         self._hold = 0.0
         self._not_before = 0.0
-        self._usable = threading.Event()
-        self._usable.set()
+        self._may_try = threading.Event()
+        self._may_try.set()
 
     @property
-    def on(self) -> bool:
+    def tripped(self) -> bool:
         """Whether Redis could not be used when it was last tried."""
         return bool(self._reason)
+
+    @property
+    def usable(self) -> bool:
+        """Whether the next check may try."""
+        return self._may_try.is_set()
 
     def check(self) -> None:
         """Return if a call may be tried now, after waiting for that if the policy says so.
 
         :raises BackendError: if not.
         """
-        if self._usable.is_set() or self.wait():
+        if self._may_try.is_set() or self.wait():
             return
         raise self.error()
 
@@ -71,32 +76,32 @@ class CircuitBreaker:
         """Return what the outage is about."""
         return BackendError(f"Redis at {self._where} {self._reason}")
 
-    def begin(self, reason: str) -> None:
+    def trip(self, reason: str) -> None:
         """Learn that a call has failed, and why: goes after the server's name."""
         now = time.monotonic()
-        self._usable.clear()
+        self._may_try.clear()
         self.alarm.set()
-        if self.on:
+        if self.tripped:
             self._hold = min(_MAX_HOLD, 2 * self._hold + FIRST_HOLD)
             self._not_before = now + self._hold
             return
         self._reason = reason
         self._began = now
-        self._traffic.outages += 1
+        self._counters.outages += 1
         # Said once; what is raised is said by who catches it.
         silent = reason in self._said or self.policy is OnBackendError.CLOSE
         level = logging.DEBUG if silent else logging.ERROR
         self._said.add(reason)
         logger.log(level, "Redis at %s %s %s", self._where, reason, _CONSEQUENCE[self.policy])
 
-    def usable(self) -> None:
-        """Learn that the keeper has got through: the next check may try."""
+    def allow_try(self) -> None:
+        """Learn that the heartbeat has got through: the next check may try."""
         if time.monotonic() >= self._not_before:
-            self._usable.set()
+            self._may_try.set()
 
-    def end(self) -> None:
+    def reset(self) -> None:
         """Learn that a call has succeeded."""
-        if not self.on:
+        if not self.tripped:
             return
         logger.info(
             "Redis at %(where)s can be used again, after %(seconds).1f s.",
@@ -111,10 +116,10 @@ class CircuitBreaker:
         if self.policy is not OnBackendError.WAIT or self._left <= 0:
             return False
         start = time.monotonic()
-        back = self._usable.wait(self._left)
+        back = self._may_try.wait(self._left)
         waited = time.monotonic() - start
         self._left -= waited
-        self._traffic.waited += waited
+        self._counters.waited += waited
         if not back:
             logger.error("Redis at %s is still out: %s", self._where, _OUT_OF_PATIENCE)
         return back

@@ -26,8 +26,9 @@ from scrapy_bloom.redis.counters import Counters
 from scrapy_bloom.redis.header import Plan
 from scrapy_bloom.redis.heartbeat import Heartbeat
 from scrapy_bloom.redis.inspection import describe
+from scrapy_bloom.redis.link import Place
 from scrapy_bloom.redis.options import RedisOptions
-from scrapy_bloom.redis.shard import Place, Shard
+from scrapy_bloom.redis.shard import Shard
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ class RedisFilter:
         It is left untouched.
 
     Attributes:
-        traffic: what went over the wire so far.
+        counters: what went over the wire so far.
         restored: how many fingerprints it held when this worker came.
         canonical: by which rules the URLs were spelled of those who made the filter.
     """
@@ -81,7 +82,7 @@ class RedisFilter:
         self._server = target.where()
         self._keep = options.keep
         self._pid = os.getpid()
-        self.traffic = Counters()
+        self.counters = Counters()
         plans = [
             Plan(
                 _share(capacity, options.shards),
@@ -96,13 +97,13 @@ class RedisFilter:
         ]
         self._alarm = threading.Event()
         self._client, self._shards = _patiently(
-            options, lambda: _enter(target, plans, options, self.traffic, self._alarm)
+            options, lambda: _open_shards(target, plans, options, self.counters, self._alarm)
         )
         first = self._shards[0].header
         self.canonical = first.plan.canonical if first else canonical
         self.restored = sum(shard.header.items for shard in self._shards if shard.header)
         warn_of_eviction(self._client, self._server)
-        self._keeper = self._keep_registered()
+        self._heartbeat = self._start_heartbeat()
 
     @classmethod
     def from_url(
@@ -134,13 +135,22 @@ class RedisFilter:
         return header.secret if header else b""
 
     @property
-    def deserted(self) -> bool:
-        """Whether the filter was found in the hands of workers none of which lives any more.
+    def usable(self) -> bool:
+        """Whether the next check may ask Redis: False from a fault until its server answers."""
+        return all(shard.breaker.usable for shard in self._shards)
 
-        Takes up to 10 s if one was killed just before.
+    def wait_deserted(self) -> bool:
+        """Return whether this worker found other workers' entries, and none of them lives now.
+
+        Waits up to 10 s if one was killed just before.
+
+        :raises BackendError: if Redis cannot be used.
         """
         first = self._shards[0]
-        return bool(first.dead or first.alive) and not first.others()
+        found = first.registration
+        return (
+            found is not None and bool(found.dead or found.alive) and not first.in_use_by_others()
+        )
 
     def add(self, fingerprint: bytes) -> bool:
         """Add one fingerprint; return whether it was there before.
@@ -149,7 +159,7 @@ class RedisFilter:
         :raises FilterLostError: as :meth:`add_many`.
         """
         if self._shard(fingerprint).knows(fingerprint):
-            self.traffic.local += 1
+            self.counters.local += 1
             return True
         return self._add_unknown([fingerprint])[0]
 
@@ -164,7 +174,7 @@ class RedisFilter:
         """
         known = list(fingerprints)
         unknown = self._unknown(dict.fromkeys(known))
-        self.traffic.local += len(known) - len(unknown)
+        self.counters.local += len(known) - len(unknown)
         if not unknown:
             return [True] * len(known)
         verdicts = dict(zip(unknown, self._add_unknown(unknown), strict=True))
@@ -187,7 +197,7 @@ class RedisFilter:
         unknown = [fp for fp, answer in zip(known, answers, strict=True) if not answer]
         if not unknown:
             return answers
-        found = iter(self._spread(unknown, Shard.ask))
+        found = iter(self._spread(unknown, Shard.contains))
         return [answer or next(found) for answer in answers]
 
     def info(self) -> FilterInfo:
@@ -199,7 +209,7 @@ class RedisFilter:
 
     def numbers(self) -> dict[str, float]:
         """Return what went over the wire, by the names in :class:`Counters`."""
-        return asdict(self.traffic)
+        return asdict(self.counters)
 
     def clear(self) -> bool:
         """Forget everything; return False, with nothing done, if other workers use the filter.
@@ -217,7 +227,7 @@ class RedisFilter:
         """
         if os.getpid() != self._pid:
             return
-        self._keeper.stop()
+        self._heartbeat.stop()
         try:
             if not self._keep:
                 self.clear()
@@ -265,19 +275,19 @@ class RedisFilter:
         self._alarm = threading.Event()
         for shard in self._shards:
             shard.after_fork(self._alarm)
-        self._keeper = self._keep_registered()
+        self._heartbeat = self._start_heartbeat()
 
-    def _keep_registered(self) -> Heartbeat:
-        keeper = Heartbeat((shard.beat for shard in self._shards), self._alarm)
-        keeper.start()
-        return keeper
+    def _start_heartbeat(self) -> Heartbeat:
+        heartbeat = Heartbeat((shard.beat for shard in self._shards), self._alarm)
+        heartbeat.start()
+        return heartbeat
 
 
-def _enter(
+def _open_shards(
     target: Target,
     plans: list[Plan],
     options: RedisOptions,
-    traffic: Counters,
+    counters: Counters,
     alarm: threading.Event,
 ) -> tuple[Client, list[Shard]]:
     # A check makes two tries before it gives up.
@@ -288,9 +298,9 @@ def _enter(
             Shard(
                 Place(client, server, f"{options.key}:{plan.shard}" if plan.shard else options.key),
                 plan,
-                memory=options.cache // options.shards,
-                outage=CircuitBreaker(server, options.on_error, options.wait, traffic, alarm),
-                traffic=traffic,
+                cache=options.cache // options.shards,
+                breaker=CircuitBreaker(server, options.on_error, options.wait, counters, alarm),
+                counters=counters,
             )
             for plan in plans
         ]
@@ -300,13 +310,13 @@ def _enter(
 
 
 def _patiently(
-    options: RedisOptions, enter: Callable[[], tuple[Client, list[Shard]]]
+    options: RedisOptions, open_shards: Callable[[], tuple[Client, list[Shard]]]
 ) -> tuple[Client, list[Shard]]:
-    """Enter, and under the policy ``wait`` try for as long as it says."""
+    """Open the shards, and under the policy ``wait`` try for as long as it says."""
     deadline = time.monotonic() + options.wait
     while True:
         try:
-            return enter()
+            return open_shards()
         except BackendError as error:  # noqa: PERF203 - once a second
             left = deadline - time.monotonic()
             if options.on_error is not OnBackendError.WAIT or left <= 0:

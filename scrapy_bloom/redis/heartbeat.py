@@ -20,7 +20,7 @@ class Heartbeat(threading.Thread):
     """
 
     def __init__(self, beats: Iterable[Callable[[], bool]], alarm: threading.Event) -> None:
-        super().__init__(name="scrapy-bloom keeper", daemon=True)
+        super().__init__(name="scrapy-bloom heartbeat", daemon=True)
         self._beats = tuple(beats)
         self._alarm = alarm
         self._stopped = False

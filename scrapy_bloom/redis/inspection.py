@@ -11,8 +11,9 @@ from scrapy_bloom.core.growth import SliceSpec
 from scrapy_bloom.core.info import FilterInfo, SliceCount, filter_info
 from scrapy_bloom.redis.connection import explained
 from scrapy_bloom.redis.header import read_slices
+from scrapy_bloom.redis.link import Place
 from scrapy_bloom.redis.scripts import SEGMENT_BLOCKS
-from scrapy_bloom.redis.shard import Place, Shard
+from scrapy_bloom.redis.shard import Shard
 
 _SAMPLE: Final = 1024
 """Most blocks of a slice that are counted: 8 MB, and an error of the fill ratio below 0.1 %."""

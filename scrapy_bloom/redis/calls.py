@@ -1,0 +1,150 @@
+"""The calls of one registered worker: each is numbered, and answered by a value.
+
+The protocol. The script keeps the number and the answer of each worker's last call: the same number
+again gets the same answer and marks nothing, a lower one gets none. So a call may be sent again
+whenever its answer did not come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from scrapy_bloom.core.growth import SliceSpec
+from scrapy_bloom.core.hashing import make_hash
+from scrapy_bloom.redis import scripts
+from scrapy_bloom.redis.connection import FAULTS, explain
+from scrapy_bloom.redis.counters import Counters
+from scrapy_bloom.redis.header import read_slices, write_slice
+from scrapy_bloom.redis.link import BROKEN, Link
+from scrapy_bloom.redis.membership import Registration
+
+_AUDIT: Final = 1000
+"""A look for lost segments in every so many calls finds those that no check needs."""
+
+_SEEN: Final = ord("1")
+
+
+@dataclass(frozen=True)
+class Growth:
+    """The slice to add if all others are full.
+
+    Attributes:
+        after: how many slices there must be; with another number none is added.
+        spec: the slice.
+    """
+
+    after: int
+    spec: SliceSpec
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What Redis said to a call.
+
+    Attributes:
+        verdicts: for each fingerprint, in order, whether it was there; fewer if the filter is full.
+        losses: how often segments of the filter were lost so far.
+        rolled_back: whether the server has gone back to a state before the worker's last call.
+        slices: if the filter is full, the slices that it has; else empty.
+    """
+
+    verdicts: list[bool]
+    losses: int
+    rolled_back: bool
+    slices: tuple[SliceSpec, ...] = ()
+
+
+@dataclass(frozen=True)
+class Gone:
+    """Redis did not answer the call because it does not know the filter, or not the worker.
+
+    Attributes:
+        filter: whether the filter itself is gone, or another one is in its place.
+        ambiguous: whether the call may have been carried out before.
+    """
+
+    filter: bool
+    ambiguous: bool = False
+
+
+class Calls:
+    """Makes the calls of one registration.
+
+    :param link: to the server.
+    :param registration: whose calls they are.
+    :param counters: where round trips are counted.
+    """
+
+    __slots__ = ("_answered", "_counters", "_hash", "_link", "_number", "_registration")
+
+    def __init__(self, link: Link, registration: Registration, counters: Counters) -> None:
+        header = registration.header
+        self._link = link
+        self._registration = registration
+        self._counters = counters
+        self._hash = make_hash(header.secret, digests=header.plan.digests)
+        self._number = self._answered = 0
+
+    def add(self, fingerprints: Sequence[bytes], growth: Growth | None) -> Reply | Gone:
+        """Add fingerprints in one numbered call, sent again if need be.
+
+        If the connection fails, the call is sent again at once. If that fails too, it is sent when
+        the server is back, for as long as the policy says.
+
+        :raises BackendError: if no answer came. The call may have been carried out.
+        """
+        now, breaker = self._registration, self._link.breaker
+        self._number += 1
+        look = int(self._number % _AUDIT == 0)
+        known = growth.after if growth else "-"
+        call = (
+            now.worker,
+            f"{self._number} {self._answered} {look} {known}",
+            b"".join(map(self._hash, fingerprints)),
+            *([write_slice(growth.spec)] if growth else []),
+        )
+        script = scripts.add(now.header.hashes)
+        ambiguous = False
+        while True:
+            try:
+                self._counters.round_trips += 1
+                answer = self._link.run(script, now.prefix, now.header.signature, *call)
+                break
+            except FAULTS as error:
+                self._counters.ambiguous += 1
+                at_once = not ambiguous and isinstance(error, BROKEN)
+                ambiguous = True
+                if at_once:
+                    continue
+                breaker.trip(explain(error))
+                if not breaker.wait():
+                    raise breaker.error() from None
+        word, *rest = answer.split(b" ")
+        if word not in (b"ok", b"full"):
+            return Gone(word == b"other", ambiguous)
+        self._answered = self._number
+        losses, rolled_back, digits, *slices = rest
+        return Reply(
+            [digit == _SEEN for digit in digits],
+            int(losses),
+            rolled_back != b"0",
+            read_slices(b" ".join(slices).decode()) if word == b"full" else (),
+        )
+
+    def contains(self, fingerprints: Sequence[bytes]) -> list[bool] | Gone:
+        """Return for each fingerprint whether it is there. Changes nothing.
+
+        :raises BackendError: if no answer came.
+        """
+        now = self._registration
+        self._counters.round_trips += 1
+        with self._link.tripping():
+            word, *rest = self._link.retry_once(
+                scripts.ask(now.header.hashes),
+                now.prefix,
+                now.header.signature,
+                b"".join(map(self._hash, fingerprints)),
+            )
+        return [digit == _SEEN for digit in rest[0]] if word == b"ok" else Gone(filter=True)

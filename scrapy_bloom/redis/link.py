@@ -1,0 +1,101 @@
+"""One round trip to one server: a script is run, and what fails is turned into an outage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import redis
+from redis.exceptions import RedisClusterException
+
+from scrapy_bloom.errors import StateError
+from scrapy_bloom.redis.breaker import CircuitBreaker
+from scrapy_bloom.redis.connection import FAULTS, Client, explain
+from scrapy_bloom.redis.scripts import Script
+
+BROKEN: Final = (redis.ConnectionError, redis.TimeoutError, OSError, RedisClusterException)
+"""What a client raises when the connection failed: the call may have been carried out, or not."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a shard is.
+
+    Attributes:
+        client: of the server or cluster.
+        server: its name for the user.
+        key: key of the shard's header.
+    """
+
+    client: Client
+    server: str
+    key: str
+
+    @property
+    def words(self) -> str:
+        """Server and key, for errors."""
+        return f"Redis at {self.server}, key {self.key}"
+
+    def prefix(self, epoch: str) -> str:
+        """Return what the names of the segments of a filter begin with: in the header's slot.
+
+        Epochs keep the bits of a lost filter apart from those of its successor.
+        """
+        tagged = self.key if _has_tag(self.key) else f"{self.key}:{{{self.key}}}"
+        return f"{tagged}:{epoch}:"
+
+
+class Link:
+    """Runs scripts on the server of one shard.
+
+    :param place: where the shard is.
+    :param breaker: what to do while its server cannot be used.
+    """
+
+    __slots__ = ("breaker", "place")
+
+    def __init__(self, place: Place, breaker: CircuitBreaker) -> None:
+        self.place = place
+        self.breaker = breaker
+
+    def run(self, script: Script, prefix: str, signature: str, *arguments: object) -> Any:
+        """Run a script; return its answer.
+
+        :param prefix: what the names of the filter's segments begin with.
+        :param signature: of the filter that the script may touch.
+        """
+        execute = self.place.client.execute_command
+        key = self.place.key
+        try:
+            return execute("EVALSHA", script.sha, 2, key, prefix, signature, *arguments)
+        except redis.exceptions.NoScriptError:  # the server was restarted, or is new
+            return execute("EVAL", script.source, 2, key, prefix, signature, *arguments)
+
+    def retry_once(self, script: Script, prefix: str, signature: str, *arguments: object) -> Any:
+        """Run a script that may run twice, and run it again if its answer got lost."""
+        try:
+            return self.run(script, prefix, signature, *arguments)
+        except BROKEN:
+            return self.run(script, prefix, signature, *arguments)
+
+    @contextmanager
+    def tripping(self) -> Iterator[None]:
+        """Trip the breaker where the server, or what is in the filter's place, cannot be used.
+
+        :raises BackendError: instead of what the client raised.
+        """
+        try:
+            yield
+        except FAULTS as error:
+            self.breaker.trip(explain(error))
+            raise self.breaker.error() from None
+        except StateError as error:
+            self.breaker.trip(f"no longer has the filter. {error}")
+            raise self.breaker.error() from None
+
+
+def _has_tag(key: str) -> bool:
+    """Return whether Redis Cluster takes a part of the key, in braces, for its slot."""
+    return bool(key.partition("{")[2].partition("}")[0]) and "}" in key.partition("{")[2]
