@@ -30,10 +30,16 @@ test: lint types tests floor
 lint: $(VENV)/ready
 	cd $(ROOT) && $(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .
 
-types: $(VENV)/ready
+# The file of a typed user is checked from its own folder, so against what is installed: that takes
+# py.typed along. pyright brings its own node and asks nobody for news.
+PYRIGHT := PYRIGHT_PYTHON_GLOBAL_NODE=0 PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(VENV)/bin/pyright
+
+types: installed
 	cd $(ROOT) && $(VENV)/bin/mypy
 	cd $(ROOT)/benchmarks && $(VENV)/bin/mypy --strict -p bench --config-file ../pyproject.toml
 	cd $(ROOT)/example_project && $(VENV)/bin/mypy --strict -p example && $(VENV)/bin/mypy --strict demo.py demo_distributed.py
+	cd $(ROOT)/tests/typed && $(VENV)/bin/mypy --config-file= --strict api.py
+	cd $(ROOT)/tests/typed && $(PYRIGHT) --pythonpath $(VENV)/bin/python api.py
 
 # The installed wheel is tested, not the checkout: pytest does not put its working directory on
 # sys.path, and one test makes sure of it.

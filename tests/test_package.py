@@ -1,5 +1,6 @@
 """What is installed is what is tested, and costs nothing until it is used."""
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,17 @@ def test_every_public_name_can_be_imported():
     for name in scrapy_bloom.__all__:
         assert getattr(scrapy_bloom, name) is not None
     assert set(scrapy_bloom.__all__) <= set(dir(scrapy_bloom))
+
+
+def test_the_typed_user_has_tried_every_public_name():
+    user = ast.parse((Path(__file__).parent / "typed" / "api.py").read_text())
+    tried = {
+        alias.name
+        for node in ast.walk(user)
+        if isinstance(node, ast.ImportFrom) and node.module == "scrapy_bloom"
+        for alias in node.names
+    }
+    assert tried == set(scrapy_bloom.__all__)
 
 
 def test_importing_the_package_imports_nothing_heavy():

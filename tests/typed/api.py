@@ -1,0 +1,184 @@
+"""The public API as a user with types writes it. Never run: mypy and pyright check it."""
+
+# pyright: strict
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from scrapy import Request, Spider
+from scrapy.crawler import Crawler
+from scrapy.settings import BaseSettings
+from typing_extensions import assert_type
+
+import scrapy_bloom
+from scrapy_bloom import (
+    Addon,
+    BackendError,
+    BloomDupeFilter,
+    BloomError,
+    CanonicalFingerprinter,
+    FilterInfo,
+    FilterLostError,
+    JobInUseError,
+    LocalFilter,
+    RedisFilter,
+    RedisOptions,
+    SettingError,
+    StateError,
+    UncleanStopError,
+    __version__,
+)
+
+version: str = __version__
+the_same: str = scrapy_bloom.__version__
+
+
+class MyAddon(Addon):
+    """An add-on of one's own."""
+
+    def update_settings(self, settings: BaseSettings) -> None:
+        """Look first."""
+        if settings.getbool("FILTER"):
+            super().update_settings(settings)
+
+
+class MyDupeFilter(BloomDupeFilter):
+    """A filter that lets robots.txt through."""
+
+    def request_seen(self, request: Request) -> bool:
+        """Return whether it was seen."""
+        return not request.url.endswith("/robots.txt") and super().request_seen(request)
+
+
+def as_scrapy_does(crawler: Crawler, spider: Spider, request: Request) -> None:
+    """Use the filter as a scheduler does."""
+    dupefilter = MyDupeFilter.from_crawler(crawler)
+    assert_type(dupefilter, MyDupeFilter)
+    assert_type(MyDupeFilter.from_spider(spider), MyDupeFilter)
+    dupefilter.open()
+    if assert_type(dupefilter.request_seen(request), bool):
+        dupefilter.log(request, spider)
+    dupefilter.close("finished")
+    dupefilter.clear()
+
+
+def in_memory(urls: Iterable[str]) -> FilterInfo:
+    """Use a filter without Scrapy."""
+    seen = LocalFilter()
+    seen = LocalFilter(10_000_000, 1e-6, digests=False)
+    seen = LocalFilter(capacity=1_000, error_rate=0.001)
+    assert_type(seen.add(b"a"), bool)
+    assert_type(seen.add_many(url.encode() for url in urls), list[bool])
+    assert_type(b"a" in seen, bool)
+    assert_type(seen.contains_many([b"a", b"b"]), list[bool])
+    assert_type(seen.secret, bytes)
+    assert_type(seen.clear(), bool)
+    seen.close()
+    return seen.info()
+
+
+def in_redis() -> list[bool]:
+    """Use a filter that others use as well."""
+    seen = RedisFilter.from_url(
+        "redis://localhost",
+        key="crawl:bloom",
+        capacity=10_000_000,
+        error_rate=1e-6,
+        shards=4,
+        cache=0,
+        timeout=1.5,
+        wait=10.0,
+        keep=False,
+    )
+    assert_type(seen, RedisFilter)
+    assert_type(seen.restored, int)
+    assert_type(seen.secret, bytes)
+    assert_type(seen.numbers(), dict[str, float])
+    assert_type(seen.add(b"a"), bool)
+    assert_type(b"a" in seen, bool)
+    assert_type(seen.info(), FilterInfo)
+    try:
+        return seen.add_many([b"a"]) + seen.contains_many([b"a"])
+    finally:
+        seen.close()
+
+
+def either(*, shared: bool) -> LocalFilter | RedisFilter:
+    """Choose: both can do the same."""
+    seen = RedisFilter.from_url("redis://localhost", key="k") if shared else LocalFilter()
+    assert_type(seen.add(b"a"), bool)
+    assert_type(seen.info(), FilterInfo)
+    return seen
+
+
+def options() -> RedisOptions:
+    """Say how a worker uses its filter."""
+    chosen = RedisOptions(key="crawl:bloom", shards=2, cache=1_000, timeout=0.5, wait=3, keep=True)
+    assert_type(chosen.key, str)
+    assert_type(chosen.shards, int)
+    assert_type(chosen.cache, int)
+    assert_type(chosen.timeout, float)
+    assert_type(chosen.wait, float)
+    assert_type(chosen.keep, bool)
+    return chosen
+
+
+def numbers(info: FilterInfo) -> float:
+    """Read what a filter tells about itself."""
+    assert_type(info.items, int)
+    assert_type(info.capacity, int)
+    assert_type(info.slices, int)
+    assert_type(info.bytes, int)
+    assert_type(info.bytes_at_capacity, int)
+    return (
+        info.error_rate
+        + info.estimated_items
+        + info.fill_ratio
+        + info.estimated_fp_rate
+        + info.expected_lost
+    )
+
+
+class MyFingerprinter(CanonicalFingerprinter):
+    """A fingerprinter that knows more than its rules."""
+
+    def fingerprint(self, request: Request) -> bytes:
+        """Return the request's bytes."""
+        return super().fingerprint(request.replace(url=request.url.lower()))
+
+
+def one_page(crawler: Crawler, first: Request, second: Request) -> bool:
+    """Compare two requests."""
+    assert_type(MyFingerprinter("safe"), MyFingerprinter)
+    assert_type(CanonicalFingerprinter.from_crawler(crawler), CanonicalFingerprinter)
+    maker = CanonicalFingerprinter(
+        "usual",
+        drop_params=["sid", "track_*"],
+        keep_params=("page",),
+        rules={"example.com": {"steps": ["www"], "drop": ["sid"]}},
+    )
+    maker = CanonicalFingerprinter()
+    assert_type(maker.canonical_url("http://example.com"), str)
+    assert_type(maker.fingerprint(first), bytes)
+    return maker.fingerprint(first) == maker.fingerprint(second)
+
+
+def refused(work: Callable[[], None]) -> str:
+    """Tell errors apart."""
+    try:
+        work()
+    except (JobInUseError, UncleanStopError) as error:
+        return error.reason
+    except (BackendError, FilterLostError) as error:
+        return f"Redis: {error}"
+    except (SettingError, StateError) as error:
+        assert_type(error, "SettingError | StateError")
+        return error.reason
+    except BloomError as error:
+        return assert_type(error.reason, str)
+    try:
+        work()
+    except ValueError:  # a SettingError is one
+        return SettingError.reason
+    return ""
