@@ -1,0 +1,104 @@
+-- Add a batch of items, in one call of a worker, and say for each item whether it was there.
+-- A template: names after an at-sign are filled in for the filter's k, the number of positions in a probe.
+--
+-- KEYS[1]  the header
+-- KEYS[2]  what the names of the filter's segments begin with
+-- ARGV[1]  signature of the filter
+-- ARGV[2]  worker
+-- ARGV[3]  four words: number of this call; number of the last call whose answer the worker has;
+--          "1" to look for lost segments, else "0"; how many slices the worker knows of, "-" if it
+--          names none to add
+-- ARGV[4]  the probes of all items in one string
+-- ARGV[5]  the slice to add when all are full, if the worker names one
+--
+-- Answers one string, because clients are slow to read many:
+--     "ok LOSSES BACK DIGITS"           LOSSES: how often segments were lost. BACK: 1 if the server
+--                                       has gone back to an older state, else 0. DIGITS: for each
+--                                       item 1 if it was there, else 0.
+--     "full LOSSES BACK DIGITS SLICES"  the items that have no digit need a slice that the worker
+--                                       must name. SLICES: all slices that there are.
+--     "stale"                           a later call of this worker was answered before
+--     "stranger"                        the worker is not registered
+--     "other"                           the filter is not there
+-- A call that was answered before gets the same answer and changes nothing.
+local number, answered, look, known = ARGV[3]:match('(%d+) (%d+) (%d) (%S+)')
+number, answered, known = tonumber(number), tonumber(answered), tonumber(known)
+local header, worker = KEYS[1], 'w:' .. ARGV[2]
+local state = redis.call('HMGET', header, 'signature', worker, 'slices', 'filled', 'losses')
+if state[1] ~= ARGV[1] then return 'other' end
+if not state[2] then return 'stranger' end
+local text, filled, losses = state[3], tonumber(state[4]), tonumber(state[5])
+local last, status, digits = state[2]:match('^(%d+) (%a+) (%d*)$')
+last = tonumber(last)
+local function answer(rolled_back)
+  local line = status .. ' ' .. losses .. ' ' .. rolled_back .. ' ' .. digits
+  return status == 'full' and line .. ' ' .. text or line
+end
+if number < last then return 'stale' end
+if number == last then return answer(0) end
+
+@slices
+
+local probes = ARGV[4]
+
+local function lost(name)
+  if call('HDEL', header, 'm:' .. name) == 1 then losses = losses + 1 end
+end
+
+if look == '1' then
+  local fields = call('HKEYS', header)
+  for i = 1, #fields do
+    local name = fields[i]:match('^m:(.*)$')
+    if name and call('EXISTS', KEYS[2] .. name) == 0 then lost(name) end
+  end
+end
+
+local newest = #slices
+-- A segment that the last command made is too short: make it again at its full size, which never
+-- grows.
+local function remake(segment, @all)
+  lost(segment.name)
+  call('UNLINK', segment.key)
+  call('SETBIT', segment.key, segment.mark, '1')
+  call('HSET', header, 'm:' .. segment.name, '1')
+  call('BITFIELD', segment.key, @set_all)
+end
+
+local answers, position = {}, 1
+status = 'ok'
+while position <= #probes do
+  local @probe, following = read(@layout, probes, position)
+  local full = filled >= slices[newest].capacity
+  local seen = false
+  for index = full and newest or newest - 1, 1, -1 do
+    local found, segment = has(index, @probe)
+    if found == nil then lost(segment.name) end
+    if found then
+      seen = true
+      break
+    end
+  end
+  if not seen and full then
+    if known ~= newest then
+      status = 'full'
+      break
+    end
+    text = text .. ' ' .. ARGV[5]
+    know(ARGV[5]:match('^(%d+):[^: ]+:(%d+)$'))
+    newest = newest + 1
+    filled = 0
+  end
+  if not seen then
+    local segment, base = place(newest, h)
+    local @all = read(@all_texts, string.format(@all_numbers, @all_offsets))
+    local before = call('BITFIELD', segment.key, 'GET', 'u1', segment.mark, @set_all)
+    if before[1] == 0 then remake(segment, @all) else seen = all_set(before) end
+    if not seen then filled = filled + 1 end
+  end
+  answers[#answers + 1] = seen and '1' or '0'
+  position = following
+end
+digits = table.concat(answers)
+redis.call('HSET', header, worker, number .. ' ' .. status .. ' ' .. digits, 'filled', filled,
+  'slices', text, 'losses', losses)
+return answer(last < answered and 1 or 0)

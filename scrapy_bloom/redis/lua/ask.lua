@@ -1,0 +1,30 @@
+-- Say for each item of a batch whether it is there. Writes nothing.
+-- A template: names after an at-sign are filled in for the filter's k, the number of positions in a probe.
+--
+-- KEYS[1]  the header
+-- KEYS[2]  what the names of the filter's segments begin with
+-- ARGV[1]  signature of the filter
+-- ARGV[2]  the probes of all items in one string
+--
+-- Answers {"ok", a digit for each item: 1 if it is there, else 0}
+--     or  {"other"} if the filter is not there.
+local state = redis.call('HMGET', KEYS[1], 'signature', 'slices')
+if state[1] ~= ARGV[1] then return {'other'} end
+local text = state[2]
+
+@slices
+
+local probes, answers, position = ARGV[2], {}, 1
+while position <= #probes do
+  local @probe, following = read(@layout, probes, position)
+  local seen = '0'
+  for index = #slices, 1, -1 do
+    if has(index, @probe) then
+      seen = '1'
+      break
+    end
+  end
+  answers[#answers + 1] = seen
+  position = following
+end
+return {'ok', table.concat(answers)}
