@@ -50,10 +50,7 @@ def stop(child, reading):
 
 def stored():
     snapshot = read_snapshot(folder / "requests.bloom", IDENTITY)
-    seen = LocalFilter()
-    if snapshot:
-        seen._load(snapshot.state)
-    return seen
+    return LocalFilter.from_state(snapshot.state) if snapshot else LocalFilter()
 
 
 def stamp(path):

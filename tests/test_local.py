@@ -1,13 +1,16 @@
 """The local filter: the contract, and what only it promises."""
 
+import copy
 import logging
+import pickle
 import tracemalloc
+from dataclasses import replace
 
 import pytest
 from support.contract import FilterContract, fingerprints
 
 from scrapy_bloom import FilterInfo, LocalFilter
-from scrapy_bloom.core.local import EMPTY
+from scrapy_bloom.core.state import EMPTY
 
 
 class TestLocalFilter(FilterContract):
@@ -76,7 +79,48 @@ def test_growth_is_told_once(caplog):
     [record] = caplog.records
     assert record.levelname == "WARNING"
     assert "1,000 fingerprints, as many as it was sized for" in record.getMessage()
-    assert "BLOOM_CAPACITY" in record.getMessage()
+    assert "set capacity to the number" in record.getMessage()
+    assert "BLOOM_" not in record.getMessage()
+
+
+def test_growth_is_told_to_whoever_asks(caplog):
+    told = []
+    seen = LocalFilter(1000, on_growth=told.append)
+    seen.add_many(fingerprints(20_000))
+    assert told == [1000]
+    assert not caplog.records
+
+
+def pickled(seen):
+    return pickle.loads(pickle.dumps(seen))
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, pickled])
+@pytest.mark.parametrize(("capacity", "count"), [(100_000, 0), (100_000, 20), (1000, 3000)])
+def test_a_copy_is_a_filter_of_its_own(again, capacity, count):
+    seen = LocalFilter(capacity)
+    known, later = fingerprints(count), fingerprints(20_000, "later")
+    seen.add_many(known)
+    other = again(seen)
+    assert all(other.contains_many(known))
+    assert replace(other.info(), bytes=0) == replace(seen.info(), bytes=0)
+    assert other.add_many(later) == [False] * 20_000
+    assert seen.info().items == count
+    assert not any(seen.contains_many(later))
+    assert seen.add_many(later) == [False] * 20_000
+
+
+def test_a_copy_takes_memory_as_it_is_needed():
+    seen = LocalFilter(capacity="1G")
+    seen.add_many(fingerprints(100))
+    # A list that was copied item by item has some room at its end.
+    assert copy.deepcopy(seen).info().bytes == pytest.approx(seen.info().bytes, rel=0.15)
+
+
+def test_a_filter_is_closed_by_with():
+    with LocalFilter() as seen:
+        assert seen.add(b"one") is False
+        assert b"one" in seen
 
 
 def test_a_repeat_is_found_in_any_slice():

@@ -8,7 +8,7 @@ from support.contract import FilterContract, fingerprints
 from support.localredis import LocalRedis
 
 from scrapy_bloom import LocalFilter, RedisFilter
-from scrapy_bloom.core.local import FilterState, Slice
+from scrapy_bloom.core.state import FilterState, Slice
 from scrapy_bloom.redis.scripts import SEGMENT_BLOCKS
 
 keys = (f"test:{number}" for number in itertools.count())
@@ -67,8 +67,7 @@ def test_its_bytes_are_those_of_the_local_filter(server, opened):
         body += segment[:-1]
 
     blocks = [bitarray(buffer=body[i : i + 8192], endian="big") for i in range(0, len(body), 8192)]
-    local = LocalFilter(2_000_000, 1e-6)
-    local._load(
+    local = LocalFilter.from_state(
         FilterState(
             header.secret, header.hashes, digests=True, slices=[Slice(spec, 20_000, blocks)]
         )
@@ -76,8 +75,9 @@ def test_its_bytes_are_those_of_the_local_filter(server, opened):
     assert all(local.contains_many(known))
     assert not any(local.contains_many(fingerprints(20_000, "b")))
 
-    again = LocalFilter(2_000_000, 1e-6)
-    again._load(FilterState(header.secret, header.hashes, digests=True, slices=[Slice.new(spec)]))
+    again = LocalFilter.from_state(
+        FilterState(header.secret, header.hashes, digests=True, slices=[Slice.new(spec)])
+    )
     again.add_many(known)
     assert b"".join(block.tobytes() for block in again.state().slices[0].blocks) == body
 
@@ -90,12 +90,13 @@ def test_a_filter_of_more_than_two_to_the_32_bits(server, opened):
     known = fingerprints(20)
     assert shared.add_many(known) == [False] * 20
     assert all(shared.contains_many(known))
-    local = LocalFilter("1G", 1e-6)
     header = shared._shards[0].header
-    local._load(FilterState(header.secret, header.hashes, digests=True, slices=[Slice.new(spec)]))
+    local = LocalFilter.from_state(
+        FilterState(header.secret, header.hashes, digests=True, slices=[Slice.new(spec)])
+    )
     local.add_many(known)
     prefix = shared._shards[0].place.prefix(header.epoch)
-    touched = {n: block for n, block in enumerate(local._blocks) if block.any()}
+    touched = {n: block for n, block in enumerate(local.state().slices[0].blocks) if block.any()}
     assert max(touched) * 65536 > 2**32
     for number, block in touched.items():
         segment, rest = divmod(number, SEGMENT_BLOCKS)

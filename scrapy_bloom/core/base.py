@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from scrapy_bloom.core.info import FilterInfo
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class Filter(Protocol):
     """A set of fingerprints that never forgets one and rarely invents one.
 
     One that was added is always seen. One that was not is called seen with a chance of at most the
-    error rate.
+    error rate. A ``with`` statement closes it at its end.
     """
 
     def add(self, fingerprint: bytes) -> bool:
@@ -38,3 +41,9 @@ class Filter(Protocol):
 
     def close(self) -> None:
         """Keep what is to be kept and give back what is held. A second call does nothing."""
+
+    def __enter__(self) -> Self:
+        """Return the filter itself."""
+
+    def __exit__(self, *_: object) -> None:
+        """Close the filter."""

@@ -45,12 +45,15 @@ def filter_hashes(error_rate: float) -> int:
     return sizing.hashes_for(_TYPICAL_SHARE * error_rate)
 
 
-def outgrown(items: int, error_rate: float) -> str:
-    """Return what a user is told when the first slice is full and the filter begins to grow."""
+def outgrown(items: int, error_rate: float, option: str) -> str:
+    """Return what a user is told when the first slice is full and the filter begins to grow.
+
+    :param option: what the reader calls the capacity.
+    """
     return (
         f"{items:,} fingerprints, as many as it was sized for. It grows from here and keeps its"
-        f" error rate of {error_rate:g}; checks get slower little by little. For the next crawl of"
-        f" this size set BLOOM_CAPACITY to what you expect."
+        f" error rate of {error_rate:g}; checks get slower little by little. Next time,"
+        f" set {option} to the number that you expect."
     )
 
 

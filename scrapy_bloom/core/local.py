@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
-from bitarray import bitarray
 from bitarray.util import zeros
 
 from scrapy_bloom.core import sizing
-from scrapy_bloom.core.growth import SliceSpec, filter_hashes, next_slice, outgrown
+from scrapy_bloom.core.growth import filter_hashes, next_slice, outgrown
 from scrapy_bloom.core.hashing import make_probe, new_secret
 from scrapy_bloom.core.info import FilterInfo, SliceCount, filter_info
+from scrapy_bloom.core.state import EMPTY, FilterState, Slice
 from scrapy_bloom.options import (
     DEFAULT_CAPACITY,
     DEFAULT_ERROR_RATE,
@@ -22,48 +22,10 @@ from scrapy_bloom.options import (
     read_error_rate,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 logger = logging.getLogger(__name__)
-
-EMPTY: Final = zeros(sizing.BLOCK_BITS, "big")
-"""Stands for every block that no item has touched yet: a block takes memory when it is used."""
-
-
-@dataclass(frozen=True)
-class Slice:
-    """One slice with its bits.
-
-    Attributes:
-        spec: its geometry.
-        items: items added to it.
-        blocks: `spec.blocks` bit arrays of 65,536 bits each, in Redis's bit order; untouched ones
-            are :data:`EMPTY` itself.
-    """
-
-    spec: SliceSpec
-    items: int
-    blocks: list[bitarray]
-
-    @classmethod
-    def new(cls, spec: SliceSpec) -> Slice:
-        """Return a slice without items."""
-        return cls(spec, 0, [EMPTY] * spec.blocks)
-
-
-@dataclass(frozen=True)
-class FilterState:
-    """All that a local filter is, apart from the plan for its future growth.
-
-    Attributes:
-        secret: the key of its probes, 16 bytes.
-        hashes: k, positions per probe.
-        digests: whether 20-byte fingerprints are taken as SHA-1 digests (see `probe`).
-        slices: its slices, oldest first.
-    """
-
-    secret: bytes = field(repr=False)
-    hashes: int
-    digests: bool
-    slices: Sequence[Slice]
 
 
 class LocalFilter:
@@ -74,7 +36,8 @@ class LocalFilter:
     (False, True, False)
 
     An add or a check takes time proportional to the number of slices, which grows with the
-    logarithm of items / capacity. Not for several threads at once.
+    logarithm of items / capacity. Not for several threads at once. A copy or an unpickled filter is
+    a filter of its own with the same marks and the same secret.
 
     :param capacity: items in the first slice, 1 to 10,000,000,000; each further slice doubles the
         total.
@@ -82,17 +45,24 @@ class LocalFilter:
         to below 1.
     :param digests: whether fingerprints of 20 bytes are SHA-1 digests, as Scrapy's are. Say False
         where somebody else could choose their bytes: then all go through a slower hash.
+    :param on_growth: called with the number of items when the first slice is full and the filter
+        begins to grow; None for a warning in the log.
     :raises SettingError: if `capacity` or `error_rate` is outside its range.
     """
 
     __slots__ = (
         "_blocks",
         "_capacity",
+        "_digests",
         "_error_rate",
+        "_full",
+        "_hashes",
         "_older",
+        "_on_growth",
         "_probe",
         "_room",
-        "_state",
+        "_secret",
+        "_spec",
     )
 
     def __init__(
@@ -101,10 +71,31 @@ class LocalFilter:
         error_rate: float = DEFAULT_ERROR_RATE,
         *,
         digests: bool = True,
+        on_growth: Callable[[int], object] | None = None,
     ) -> None:
         self._capacity = read_capacity("capacity", capacity)
         self._error_rate = read_error_rate("error_rate", error_rate)
-        self._load(FilterState(new_secret(), filter_hashes(self._error_rate), digests, []))
+        self._on_growth = on_growth
+        self._load(_new_state(self._error_rate, digests=digests))
+
+    @classmethod
+    def from_state(
+        cls,
+        state: FilterState,
+        capacity: int = DEFAULT_CAPACITY,
+        error_rate: float = DEFAULT_ERROR_RATE,
+        *,
+        on_growth: Callable[[int], object] | None = None,
+    ) -> Self:
+        """Return the filter that `state` describes. It takes the bits over and writes to them.
+
+        :param capacity: items in each slice to come, or more.
+        :param error_rate: bound for the total error rate, as far as slices to come can keep it.
+        :raises SettingError: if `capacity` or `error_rate` is outside its range.
+        """
+        self = cls(capacity, error_rate, digests=state.digests, on_growth=on_growth)
+        self._load(state)
+        return self
 
     def add(self, fingerprint: bytes) -> bool:
         """Add one fingerprint; return whether it was there before."""
@@ -150,69 +141,99 @@ class LocalFilter:
 
     def info(self) -> FilterInfo:
         """Return the state of the filter now. Counts every bit: about 1 ms for each 4 MB."""
-        state = self.state()
-        counts = [SliceCount(part.spec, part.items, _fills(part.blocks)) for part in state.slices]
+        slices = self.state().slices
+        counts = [SliceCount(slice_.spec, slice_.items, _fills(slice_)) for slice_ in slices]
         return filter_info(
             [counts],
-            state.hashes,
+            self._hashes,
             error_rate=self._error_rate,
-            memory=sum(_memory(part.blocks) for part in state.slices),
+            memory=sum(map(_memory, slices)),
         )
 
     def clear(self) -> bool:
         """Forget everything; the filter is as it was when it was new. Returns True."""
-        hashes = filter_hashes(self._error_rate)
-        self._load(FilterState(new_secret(), hashes, self._state.digests, []))
+        self._load(_new_state(self._error_rate, digests=self._digests))
         return True
 
     def close(self) -> None:
         """Do nothing: memory is all that this filter holds."""
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     @property
     def secret(self) -> bytes:
         """The key of this filter's probes, 16 bytes: who knows it can make any page seem seen."""
-        return self._state.secret
+        return self._secret
 
     def state(self) -> FilterState:
         """Return what the filter is made of, to be stored. The bits are shared, not copied."""
-        *full, newest = self._state.slices
-        items = newest.spec.capacity - self._room
-        return FilterState(
-            self._state.secret,
-            self._state.hashes,
-            self._state.digests,
-            [*full, Slice(newest.spec, items, newest.blocks)],
-        )
+        newest = Slice(self._spec, self._spec.capacity - self._room, self._blocks)
+        return FilterState(self._secret, self._hashes, self._digests, [*self._full, newest])
+
+    def __copy__(self) -> Self:
+        # Two filters on the same bits would not count each other's items: the bits are copied.
+        twin = object.__new__(type(self))
+        parts = self._capacity, self._error_rate, self._on_growth, copy.deepcopy(self.state())
+        twin.__setstate__(parts)
+        return twin
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
+        return self.__copy__()  # whatever hears of growth is not copied
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self._capacity, self._error_rate, self._on_growth, self.state()
+
+    def __setstate__(self, parts: tuple[Any, ...]) -> None:
+        self._capacity, self._error_rate, self._on_growth, state = parts
+        self._load(state)
 
     def _load(self, state: FilterState) -> None:
         """Become the filter that `state` describes; one without slices gets its first."""
-        slices = state.slices or [self._next(state)]
-        self._state = FilterState(state.secret, state.hashes, state.digests, slices)
+        *full, newest = state.slices or [self._next_slice([], state.hashes)]
+        self._secret, self._hashes, self._digests = state.secret, state.hashes, state.digests
         self._probe = make_probe(state.secret, state.hashes, digests=state.digests)
-        self._blocks = slices[-1].blocks
-        self._room = slices[-1].spec.capacity - slices[-1].items
-        # Newest first: each slice holds as many items as all older ones together.
-        self._older = tuple(part.blocks for part in reversed(slices[:-1]))
+        self._fill(newest, full)
 
-    def _next(self, state: FilterState) -> Slice:
-        specs = [part.spec for part in state.slices]
-        return Slice.new(next_slice(specs, self._capacity, self._error_rate, state.hashes))
+    def _fill(self, newest: Slice, full: list[Slice]) -> None:
+        """Add to `newest` from now on; look through the `full` ones, too."""
+        self._full = full
+        # Newest first: each slice holds as many items as all older ones together.
+        self._older = tuple(slice_.blocks for slice_ in reversed(full))
+        self._spec = newest.spec
+        self._blocks = newest.blocks
+        self._room = newest.spec.capacity - newest.items
 
     def _grow(self) -> None:
-        state = self.state()
-        part = self._next(state)
-        if len(state.slices) == 1:
-            self._say_outgrown(state.slices[0].items)
-        self._load(FilterState(state.secret, state.hashes, state.digests, [*state.slices, part]))
+        full = [*self.state().slices]
+        if len(full) == 1:
+            self._tell_growth(full[0].items)
+        self._fill(self._next_slice(full, self._hashes), full)
 
-    def _say_outgrown(self, items: int) -> None:
-        logger.warning("Bloom filter: %s", outgrown(items, self._error_rate))
+    def _next_slice(self, slices: list[Slice], hashes: int) -> Slice:
+        specs = [slice_.spec for slice_ in slices]
+        return Slice.new(next_slice(specs, self._capacity, self._error_rate, hashes))
+
+    def _tell_growth(self, items: int) -> None:
+        if self._on_growth is None:
+            logger.warning("Bloom filter: %s", outgrown(items, self._error_rate, "capacity"))
+        else:
+            self._on_growth(items)
 
 
-def _fills(blocks: list[bitarray]) -> list[float]:
-    return [0.0 if block is EMPTY else block.count() / sizing.BLOCK_BITS for block in blocks]
+def _new_state(error_rate: float, *, digests: bool) -> FilterState:
+    return FilterState(new_secret(), filter_hashes(error_rate), digests, [])
 
 
-def _memory(blocks: list[bitarray]) -> int:
-    touched = sum(sys.getsizeof(block) for block in blocks if block is not EMPTY)
-    return sys.getsizeof(blocks) + touched
+def _fills(slice_: Slice) -> list[float]:
+    """Return the share of bits set in each block."""
+    return [0.0 if block is EMPTY else block.count() / sizing.BLOCK_BITS for block in slice_.blocks]
+
+
+def _memory(slice_: Slice) -> int:
+    """Return the bytes of memory that the blocks take."""
+    touched = sum(sys.getsizeof(block) for block in slice_.blocks if block is not EMPTY)
+    return sys.getsizeof(slice_.blocks) + touched

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from math import ceil, sqrt
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from scrapy_bloom.core.info import FilterInfo
@@ -29,6 +30,9 @@ from scrapy_bloom.redis.inspection import describe
 from scrapy_bloom.redis.link import Place
 from scrapy_bloom.redis.options import RedisOptions
 from scrapy_bloom.redis.shard import Shard
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
 
@@ -236,6 +240,12 @@ class RedisFilter:
         for shard in self._shards:
             shard.leave()
         self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _shard(self, fingerprint: bytes) -> Shard:
         shards = self._shards

@@ -19,7 +19,7 @@ from typing import Final
 
 from scrapy_bloom.core.growth import SliceSpec, filter_hashes, next_slice, outgrown
 from scrapy_bloom.errors import BackendError, FilterLostError
-from scrapy_bloom.options import OnBackendError
+from scrapy_bloom.options import CAPACITY, OnBackendError, in_settings
 from scrapy_bloom.redis.breaker import CircuitBreaker
 from scrapy_bloom.redis.calls import Calls, Gone, Growth, Reply
 from scrapy_bloom.redis.connection import FAULTS, explained
@@ -252,7 +252,7 @@ class Shard:
         plan = header.plan
         spec = next_slice(slices, plan.capacity, plan.error_rate, header.hashes)
         if len(slices) == 1:
-            told = outgrown(slices[0].capacity, plan.error_rate)
+            told = outgrown(slices[0].capacity, plan.error_rate, in_settings(CAPACITY))
             logger.warning("%s: %s", self.place.words, told)
         return Growth(len(slices), spec)
 

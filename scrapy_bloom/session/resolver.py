@@ -34,16 +34,6 @@ def rules_of(settings: Settings) -> Rules:
     )
 
 
-class _Marks(LocalFilter):
-    """Spellings that were met: a filter beside that of the crawl, of which it says nothing."""
-
-    def __init__(self) -> None:
-        super().__init__(capacity=100_000, error_rate=1e-3)
-
-    def _say_outgrown(self, items: int) -> None:
-        pass
-
-
 class Spelling:
     """What makes requests one page in a crawl.
 
@@ -63,7 +53,7 @@ class Spelling:
         self._folder = folder
         self.fingerprinter = CanonicalFingerprinter.around(crawler.request_fingerprinter, rules)
         self.record = record(self.fingerprinter.rules)
-        self._merges = Merges(self.fingerprinter.untouched, _Marks)
+        self._merges = Merges(self.fingerprinter.untouched, _new_marks)
         if folder:
             read_merges(folder, self._merges)
 
@@ -91,3 +81,8 @@ class Spelling:
                 write_merges(self._folder, self._merges)
             except StateError as error:
                 logger.warning("%s", error)
+
+
+def _new_marks() -> LocalFilter:
+    """Return a filter for the URLs met so far. It is a help for statistics and grows silently."""
+    return LocalFilter(capacity=100_000, error_rate=1e-3, on_growth=lambda _: None)

@@ -185,7 +185,7 @@ class JobFilter(LocalFilter):
             for fingerprint in seen_file.read_seen_file(self._folder):
                 self.add(fingerprint)
                 self.restored_from = seen_file.NAME
-        self.restored = sum(part.items for part in self.state().slices)
+        self.restored = self.state().items
 
 
 def _take(folder: Path) -> FileLock:

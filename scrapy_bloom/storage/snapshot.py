@@ -29,8 +29,8 @@ from bitarray import bitarray
 
 from scrapy_bloom._version import __version__
 from scrapy_bloom.core.growth import SliceSpec
-from scrapy_bloom.core.local import EMPTY, FilterState, Slice
 from scrapy_bloom.core.sizing import BLOCK_BITS, BLOCK_BYTES, MAX_HASHES
+from scrapy_bloom.core.state import EMPTY, FilterState, Slice
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.storage.files import open_regular, write_whole
 

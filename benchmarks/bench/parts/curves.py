@@ -14,21 +14,16 @@ from scrapy_bloom import LocalFilter
 from scrapy_bloom.core import sizing
 from scrapy_bloom.core.growth import SliceSpec
 from scrapy_bloom.core.hashing import new_secret
-from scrapy_bloom.core.local import FilterState, Slice
+from scrapy_bloom.core.state import FilterState, Slice
 
 ITEMS, BLOCKS, HASHES = 50_000, 8, 7
 MEMBERS, STRANGERS = 1, 2  # seeds
 
 
-class FixedFilter(LocalFilter):
-    """A filter of so many blocks and hashes that never grows."""
-
-    __slots__ = ()
-
-    def __init__(self, blocks: int, hashes: int) -> None:
-        super().__init__()
-        endless = Slice.new(SliceSpec(10**12, 0.5, blocks))
-        self._load(FilterState(new_secret(), hashes, digests=True, slices=[endless]))
+def fixed_filter(blocks: int, hashes: int) -> LocalFilter:
+    """Return a filter of so many blocks and hashes that never grows."""
+    endless = Slice.new(SliceSpec(10**12, 0.5, blocks))
+    return LocalFilter.from_state(FilterState(new_secret(), hashes, digests=True, slices=[endless]))
 
 
 def run(scale: Scale) -> Rows:
@@ -44,7 +39,7 @@ def run(scale: Scale) -> Rows:
 
 def point(of: str, x: int, items: int, blocks: int, hashes: int, *, most: int) -> Row:
     """Fill a filter and ask it."""
-    seen = FixedFilter(blocks, hashes)
+    seen = fixed_filter(blocks, hashes)
     feed(seen.add, stream(MEMBERS), items)
     expected = sizing.false_positive_rate(items, blocks, hashes)
     classic = (1 - exp(-hashes * items / (blocks * sizing.BLOCK_BITS))) ** hashes

@@ -1,0 +1,75 @@
+"""What a local filter is made of: the bits, and the numbers that give them a meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from bitarray import bitarray
+from bitarray.util import zeros
+
+from scrapy_bloom.core.growth import SliceSpec
+from scrapy_bloom.core.sizing import BLOCK_BITS
+
+EMPTY: Final = zeros(BLOCK_BITS, "big")
+"""Stands for every block that no item has touched yet: a block takes memory when it is used.
+
+It is told by identity, and nobody writes to it.
+"""
+
+
+@dataclass(frozen=True)
+class Slice:
+    """One slice with its bits.
+
+    Attributes:
+        spec: its geometry.
+        items: items added to it.
+        blocks: `spec.blocks` bit arrays of 65,536 bits each, in Redis's bit order; untouched ones
+            are :data:`EMPTY` itself.
+    """
+
+    spec: SliceSpec
+    items: int
+    blocks: list[bitarray]
+
+    @classmethod
+    def new(cls, spec: SliceSpec) -> Slice:
+        """Return a slice without items."""
+        return cls.of(spec, 0, {})
+
+    @classmethod
+    def of(cls, spec: SliceSpec, items: int, touched: Mapping[int, bitarray]) -> Slice:
+        """Return a slice of the touched blocks by their numbers, and empty ones."""
+        blocks = [EMPTY] * spec.blocks
+        for number, block in touched.items():
+            blocks[number] = block
+        return cls(spec, items, blocks)
+
+    def __reduce__(self) -> tuple[Callable[..., Slice], tuple[Any, ...]]:
+        # A copy of EMPTY would be a block that all untouched places share and write to.
+        touched = {i: block for i, block in enumerate(self.blocks) if block is not EMPTY}
+        return Slice.of, (self.spec, self.items, touched)
+
+
+@dataclass(frozen=True)
+class FilterState:
+    """All that a local filter is, apart from the plan for its future growth.
+
+    Attributes:
+        secret: the key of its probes, 16 bytes.
+        hashes: k, positions per probe.
+        digests: whether 20-byte fingerprints are taken as SHA-1 digests (see `hashing`).
+        slices: its slices, oldest first.
+    """
+
+    secret: bytes = field(repr=False)
+    hashes: int
+    digests: bool
+    slices: Sequence[Slice]
+
+    @property
+    def items(self) -> int:
+        """How many items were added."""
+        return sum(slice_.items for slice_ in self.slices)
