@@ -21,6 +21,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from scrapy import Request
 from scrapy.utils.request import fingerprint
+from support.extensions import EXTENSIONS
 from support.localsite import LocalSite
 
 PROJECT: Final = Path(__file__).resolve().parent
@@ -47,7 +48,8 @@ def crawl(site: LocalSite, folder: Path, *, stop_at: int | None = None) -> dict[
     for leftover in (log, stats_file):
         leftover.unlink(missing_ok=True)
     command = [sys.executable, "-m", "scrapy", "crawl", "site", "-a", f"url={site.url}"]
-    command += ["-s", f"JOBDIR={folder / 'job'}", "-s", f"STATS_FILE={stats_file}"]
+    command += ["-s", f"JOBDIR={folder / 'job'}"]
+    command += ["-s", f"EXTENSIONS={EXTENSIONS}", "-s", f"STATS_FILE={stats_file}"]
     command += ["--logfile", str(log), "--loglevel", "INFO"]
     # Scrapy reads the settings module from the environment before it looks at scrapy.cfg.
     environment = os.environ | {"SCRAPY_SETTINGS_MODULE": "example.settings"}

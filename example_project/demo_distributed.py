@@ -21,6 +21,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from scrapy import Request
 from scrapy.utils.request import fingerprint
+from support.extensions import EXTENSIONS
 from support.localredis import LocalRedis
 from support.localsite import LocalSite
 
@@ -41,6 +42,7 @@ class Worker:
             "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
             "SCHEDULER_PERSIST": "True",
             "REDIS_URL": server.url,
+            "EXTENSIONS": EXTENSIONS,
             "STAY_IDLE": "3",
             "STATS_FILE": str(self._stats),
             "CONCURRENT_REQUESTS": str(HELD),

@@ -20,7 +20,4 @@ CONCURRENT_REQUESTS_PER_DOMAIN = 2
 # The local site is our own: no need to wait for it.
 DOWNLOAD_SLOTS = {"127.0.0.1": {"concurrency": 16, "delay": 0}}
 
-# Off unless STATS_FILE or STAY_IDLE is set, as the demos do.
-EXTENSIONS = {"example.extensions.StatsFile": 500, "example.extensions.StayIdle": 500}
-
 LOG_LEVEL = "INFO"

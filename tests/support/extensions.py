@@ -1,4 +1,4 @@
-"""What a crawl needs beside its spider: its numbers kept, and patience."""
+"""Scrapy extensions for crawls that somebody watches from outside: numbers kept, and patience."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from scrapy import signals
 from scrapy.crawler import Crawler
 from scrapy.exceptions import DontCloseSpider, NotConfigured
 from scrapy.statscollectors import StatsCollector
+
+EXTENSIONS = json.dumps({f"{__name__}.{name}": 500 for name in ("StatsFile", "StayIdle")})
+"""Switches them on, as text for ``scrapy crawl -s EXTENSIONS=…``; each has a setting of its own."""
 
 
 class StatsFile:
