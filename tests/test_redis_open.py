@@ -303,6 +303,28 @@ def test_a_header_forged_in_mid_crawl_makes_nothing_seen(server, key, field, val
     seen.close()
 
 
+def test_a_with_statement_closes_it(server, key):
+    with open_filter(server.url, key) as seen:
+        assert seen.add(b"x") is False
+    assert not [name for name in server.client().hkeys(key) if name.startswith(b"l:")]
+
+
+def test_errors_speak_of_arguments_or_of_settings(server, key):
+    client = server.client()
+    client.set(key, "foreign")
+    with pytest.raises(StateError, match="Give this filter another key"):
+        open_filter(server.url, key)
+    crawl = Crawl(Identity("s", "f"), digests=True, job_dir=None, shared_queue=True)
+    settings = Settings({"BLOOM_REDIS_KEY": key, "BLOOM_REDIS_URL": server.url})
+    with pytest.raises(StateError, match="Give this filter another BLOOM_REDIS_KEY"):
+        BACKENDS["redis"](settings, crawl)
+
+
+def test_an_impossible_policy_is_refused(server, key):
+    with pytest.raises(SettingError, match="on_error = 'retry': give one of 'allow', 'wait'"):
+        open_filter(server.url, key, on_error="retry")
+
+
 def test_without_the_client_library_it_is_said_how_to_get_it():
     code = """
 import sys

@@ -12,7 +12,7 @@ import time
 from typing import Final
 
 from scrapy_bloom.errors import BackendError
-from scrapy_bloom.options import OnBackendError
+from scrapy_bloom.options import REDIS_WAIT, OnBackendError, Words
 from scrapy_bloom.redis.counters import Counters
 
 logger = logging.getLogger(__name__)
@@ -29,6 +29,7 @@ class CircuitBreaker:
     :param patience: seconds that one outage may hold up checks under ``wait``.
     :param counters: where outages and waiting are counted.
     :param alarm: set when an outage begins.
+    :param words: names an option in messages.
     """
 
     def __init__(
@@ -38,11 +39,13 @@ class CircuitBreaker:
         patience: float,
         counters: Counters,
         alarm: threading.Event,
+        words: Words,
     ) -> None:
         self.policy = policy
         self._where = where
         self._patience = patience
         self._left = patience
+        self._wait = words(REDIS_WAIT)
         self._counters = counters
         self._reason = ""
         self._said: set[str] = set()
@@ -92,7 +95,8 @@ class CircuitBreaker:
         silent = reason in self._said or self.policy is OnBackendError.CLOSE
         level = logging.DEBUG if silent else logging.ERROR
         self._said.add(reason)
-        logger.log(level, "Redis at %s %s %s", self._where, reason, _CONSEQUENCE[self.policy])
+        consequence = _CONSEQUENCE[self.policy].format(wait=self._wait)
+        logger.log(level, "Redis at %s %s %s", self._where, reason, consequence)
 
     def allow_try(self) -> None:
         """Learn that the heartbeat has got through: the next check may try."""
@@ -121,7 +125,8 @@ class CircuitBreaker:
         self._left -= waited
         self._counters.waited += waited
         if not back:
-            logger.error("Redis at %s is still out: %s", self._where, _OUT_OF_PATIENCE)
+            told = _OUT_OF_PATIENCE.format(wait=self._wait)
+            logger.error("Redis at %s is still out: %s", self._where, told)
         return back
 
 
@@ -129,10 +134,10 @@ _CONSEQUENCE: Final = {
     OnBackendError.CLOSE: "",
     OnBackendError.ALLOW: "Until it is back this worker goes on by its own memory: pages that it"
     " does not know are fetched, perhaps twice, and reported to Redis later.",
-    OnBackendError.WAIT: "The crawl stands still until it is back, or BLOOM_REDIS_WAIT is over.",
+    OnBackendError.WAIT: "The crawl stands still until it is back, or {wait} is over.",
 }
 
 _OUT_OF_PATIENCE: Final = (
-    "BLOOM_REDIS_WAIT is over, the crawl goes on by this worker's own memory. Pages that it does"
+    "{wait} is over, the crawl goes on by this worker's own memory. Pages that it does"
     " not know are fetched, perhaps twice, and reported to Redis later."
 )

@@ -14,7 +14,7 @@ from typing import Final
 from scrapy_bloom.core.growth import SliceSpec
 from scrapy_bloom.core.hashing import make_hash
 from scrapy_bloom.redis import scripts
-from scrapy_bloom.redis.connection import FAULTS, explain
+from scrapy_bloom.redis.connection import FAULTS
 from scrapy_bloom.redis.counters import Counters
 from scrapy_bloom.redis.header import read_slices, write_slice
 from scrapy_bloom.redis.link import BROKEN, Link
@@ -118,7 +118,7 @@ class Calls:
                 ambiguous = True
                 if at_once:
                     continue
-                breaker.trip(explain(error))
+                breaker.trip(self._link.place.explain(error))
                 if not breaker.wait():
                     raise breaker.error() from None
         word, *rest = answer.split(b" ")

@@ -20,6 +20,15 @@ from redis.exceptions import NoPermissionError, RedisClusterException
 from redis.retry import Retry
 
 from scrapy_bloom.errors import BackendError, SettingError
+from scrapy_bloom.options import (
+    ON_BACKEND_ERROR,
+    REDIS_KEY,
+    REDIS_TIMEOUT,
+    REDIS_URL,
+    Words,
+    in_arguments,
+    in_settings,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -52,10 +61,12 @@ class Target:
     Attributes:
         url: as redis-py reads it; empty if `options` tell all.
         options: arguments for redis-py's client.
+        words: names an option in messages.
     """
 
     url: str = field(default=DEFAULT_URL, repr=False)
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    words: Words = field(default=in_arguments, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.url:
@@ -75,13 +86,13 @@ class Target:
 
     @classmethod
     def of(cls, url: str, params: Mapping[str, Any]) -> Target:
-        """Return the target of a URL, or where there is none, of the arguments of a client."""
+        """Return the target that settings name: a URL or, without one, scrapy-redis's arguments."""
         options = {name: value for name, value in params.items() if name not in _OURS}
         if url:
-            return cls(url)
+            return cls(url, words=in_settings)
         if "url" in options:
-            return cls(str(options.pop("url")), options)
-        return cls("", options) if options else cls()
+            return cls(str(options.pop("url")), options, in_settings)
+        return cls("", options, in_settings) if options else cls(words=in_settings)
 
     def where(self) -> str:
         """Name the server without user and password."""
@@ -110,7 +121,7 @@ class Target:
             "retry": Retry(NoBackoff(), 0),
             "protocol": 2,
         }
-        with explained(self.where()):
+        with explained(self.where(), self.words):
             client = _make(redis.Redis, self.url, options)
             if not _is_cluster(client):
                 return client
@@ -123,28 +134,33 @@ class Target:
 
 
 @contextmanager
-def explained(where: str) -> Iterator[None]:
+def explained(where: str, words: Words) -> Iterator[None]:
     """Turn what a client raises into a :class:`BackendError` with its meaning."""
     try:
         yield
     except FAULTS as error:
-        raise BackendError(f"Redis at {where} {explain(error)}") from None
+        raise BackendError(f"Redis at {where} {explain(error, words)}") from None
     except (TypeError, ValueError) as error:
         # Of arguments that redis-py cannot use; its text may repeat them.
         raise SettingError(
             f"The connection to Redis at {where} cannot be set up ({type(error).__name__}). Check"
-            f" BLOOM_REDIS_URL, or REDIS_URL and REDIS_PARAMS."
+            f" {words(REDIS_URL)}{', or REDIS_URL and REDIS_PARAMS' * (words is in_settings)}."
         ) from None
 
 
-def explain(error: Exception) -> str:
+def explain(error: Exception, words: Words) -> str:
     """Say what an error of a client means and what to do: goes after the server's name."""
     if isinstance(error, redis.AuthenticationError):
         return f"refuses user or password ({error}). Check both in its URL or settings."
     text = f"{type(error).__name__} {error}"
     for sign, meaning in _MEANINGS.items():
         if sign in text:
-            return meaning.format(error=error)
+            return meaning.format(
+                error=error,
+                key=words(REDIS_KEY),
+                on_error=words(ON_BACKEND_ERROR),
+                timeout=words(REDIS_TIMEOUT),
+            )
     if isinstance(error, (redis.ConnectionError, RedisClusterException, OSError)):
         return f"cannot be reached ({error}). Is it running, and is this its address?"
     return f"answered with an error: {error}"
@@ -166,12 +182,10 @@ def warn_of_eviction(client: Client, where: str) -> None:
         )
 
 
-_LOADING: Final = (
-    "is still loading its data. Start again when it has, or set BLOOM_ON_BACKEND_ERROR to 'wait'."
-)
+_LOADING: Final = "is still loading its data. Start again when it has, or set {on_error} to 'wait'."
 _NOT_ALLOWED: Final = (
     "does not let this user do what is needed ({error}). Its ACL must allow +@read +@write"
-    " +@scripting and +info, on all keys that begin with BLOOM_REDIS_KEY."
+    " +@scripting and +info, on all keys that begin with {key}."
 )
 _REPLICA: Final = "is a replica and takes no writes. Give the address of its primary."
 _FULL: Final = (
@@ -199,8 +213,8 @@ _MEANINGS: Final = {
     "MASTERDOWN": "is a replica that has lost its primary.",
     "NOREPLICAS": "takes no writes because it has too few replicas (min-replicas-to-write).",
     "WRONGTYPE": "has something else than our bits under one of the filter's keys. Another program"
-    " writes there: give this filter another BLOOM_REDIS_KEY.",
-    "Timeout": "did not answer in time. If it is far or busy, raise BLOOM_REDIS_TIMEOUT.",
+    " writes there: give this filter another {key}.",
+    "Timeout": "did not answer in time. If it is far or busy, raise {timeout}.",
 }
 
 

@@ -8,15 +8,18 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
-from math import ceil, sqrt
-from typing import TYPE_CHECKING
-from zlib import crc32
+from typing import TYPE_CHECKING, Literal
 
 from scrapy_bloom.core.info import FilterInfo
 from scrapy_bloom.errors import BackendError, BloomError
 from scrapy_bloom.options import (
     DEFAULT_CAPACITY,
     DEFAULT_ERROR_RATE,
+    ON_BACKEND_ERROR,
+    REDIS_CACHE,
+    REDIS_SHARDS,
+    REDIS_TIMEOUT,
+    REDIS_WAIT,
     OnBackendError,
     read_capacity,
     read_error_rate,
@@ -27,9 +30,10 @@ from scrapy_bloom.redis.counters import Counters
 from scrapy_bloom.redis.header import Plan
 from scrapy_bloom.redis.heartbeat import Heartbeat
 from scrapy_bloom.redis.inspection import describe
-from scrapy_bloom.redis.link import Place
 from scrapy_bloom.redis.options import RedisOptions
+from scrapy_bloom.redis.place import Place
 from scrapy_bloom.redis.shard import Shard
+from scrapy_bloom.redis.sharding import ask_each, picker, shard_capacity, shard_key
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -89,7 +93,7 @@ class RedisFilter:
         self.counters = Counters()
         plans = [
             Plan(
-                _share(capacity, options.shards),
+                shard_capacity(capacity, options.shards),
                 self._error_rate,
                 digests,
                 fingerprinter,
@@ -103,6 +107,7 @@ class RedisFilter:
         self._client, self._shards = _patiently(
             options, lambda: _open_shards(target, plans, options, self.counters, self._alarm)
         )
+        self._shard = picker(self._shards)
         first = self._shards[0].header
         self.canonical = first.plan.canonical if first else canonical
         self.restored = sum(shard.header.items for shard in self._shards if shard.header)
@@ -110,27 +115,54 @@ class RedisFilter:
         self._heartbeat = self._start_heartbeat()
 
     @classmethod
-    def from_url(
+    def from_url(  # noqa: PLR0913 - all that the class and its options take, by keyword
         cls,
         url: str,
         *,
         key: str,
         capacity: int = DEFAULT_CAPACITY,
         error_rate: float = DEFAULT_ERROR_RATE,
-        **options: object,
-    ) -> RedisFilter:
+        digests: bool = True,
+        fingerprinter: str = "",
+        canonical: str = "{}",
+        shards: int = REDIS_SHARDS.default,
+        cache: int = REDIS_CACHE.default,
+        on_error: OnBackendError | Literal["allow", "wait", "close"] = ON_BACKEND_ERROR.default,
+        timeout: float = REDIS_TIMEOUT.default,
+        wait: float = REDIS_WAIT.default,
+        keep: bool = True,
+    ) -> Self:
         """Open the filter under a key of the server that the URL names, or make it.
 
         :param url: ``redis://[user:password@]host[:port][/database]``, ``rediss://`` for TLS,
             ``unix:///path``. A node of a cluster stands for the cluster.
-        :param options: more fields of :class:`RedisOptions`.
+        :param key: as in :class:`RedisOptions`, like `shards` and what follows it.
+        :param capacity: as for the class, like `error_rate` and what follows it.
+        :raises BloomError: as the class does.
         """
         return cls(
             Target(url),
             capacity=capacity,
             error_rate=error_rate,
-            options=RedisOptions(key=key, **options),  # type: ignore[arg-type]
+            digests=digests,
+            fingerprinter=fingerprinter,
+            canonical=canonical,
+            options=RedisOptions(
+                key=key,
+                shards=shards,
+                cache=cache,
+                on_error=ON_BACKEND_ERROR.read("on_error", on_error),
+                timeout=timeout,
+                wait=wait,
+                keep=keep,
+            ),
         )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def secret(self) -> bytes:
@@ -241,16 +273,6 @@ class RedisFilter:
             shard.leave()
         self._client.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _shard(self, fingerprint: bytes) -> Shard:
-        shards = self._shards
-        return shards[crc32(fingerprint) * len(shards) >> 32]
-
     def _unknown(self, fingerprints: Iterable[bytes]) -> list[bytes]:
         if len(self._shards) == 1:
             return self._shards[0].unknown(fingerprints)
@@ -272,13 +294,7 @@ class RedisFilter:
         """Ask each shard for its part; `fingerprints` may repeat."""
         if len(self._shards) == 1:
             return ask(self._shards[0], fingerprints)
-        parts: dict[Shard, list[bytes]] = {}
-        for fingerprint in fingerprints:
-            parts.setdefault(self._shard(fingerprint), []).append(fingerprint)
-        verdicts: dict[bytes, bool] = {}
-        for shard, part in parts.items():
-            verdicts.update(zip(part, ask(shard, part), strict=True))
-        return [verdicts[fingerprint] for fingerprint in fingerprints]
+        return ask_each(self._shard, fingerprints, ask)
 
     def _after_fork(self) -> None:
         self._pid = os.getpid()
@@ -306,10 +322,12 @@ def _open_shards(
     try:
         return client, [
             Shard(
-                Place(client, server, f"{options.key}:{plan.shard}" if plan.shard else options.key),
+                Place(client, server, shard_key(options.key, plan.shard), options.words),
                 plan,
                 cache=options.cache // options.shards,
-                breaker=CircuitBreaker(server, options.on_error, options.wait, counters, alarm),
+                breaker=CircuitBreaker(
+                    server, options.on_error, options.wait, counters, alarm, options.words
+                ),
                 counters=counters,
             )
             for plan in plans
@@ -333,9 +351,3 @@ def _patiently(
                 raise
             logger.warning("%s Trying for another %.0f s.", error, left)
             time.sleep(min(1.0, left))
-
-
-def _share(capacity: int, shards: int) -> int:
-    """Return the capacity of one shard: items fall on them by chance, and none should be short."""
-    mean = capacity / shards
-    return capacity if shards == 1 else ceil(mean + 4 * sqrt(mean))

@@ -36,6 +36,7 @@ from scrapy_bloom.core.growth import SliceSpec, filter_hashes, next_slice
 from scrapy_bloom.core.hashing import SECRET_BYTES, new_secret
 from scrapy_bloom.core.sizing import MAX_HASHES
 from scrapy_bloom.errors import StateError
+from scrapy_bloom.redis.place import Place
 
 PROGRAM: Final = b"scrapy-bloom"
 FORMAT: Final = b"1"
@@ -126,31 +127,51 @@ def new_fields(plan: Plan, rebuilt_of: str) -> dict[str, bytes]:
     }
 
 
-def read_header(where: str, fields: Mapping[bytes, bytes], plan: Plan) -> Header:
-    """Return the header that `fields` are, if it is one and for this plan.
+def read_header(place: Place, fields: Mapping[bytes, bytes]) -> Header:
+    """Return the header that `fields` are, if it is one.
 
-    :param where: server and key, for errors.
-    :raises StateError: if it is another program's, newer, damaged, or for another plan.
+    :param place: where it was found.
+    :raises StateError: if it is another program's, newer, or damaged.
     """
     if fields.get(b"program") != PROGRAM:
         raise StateError(
-            f"{where}: found a hash that scrapy-bloom did not write (fields"
-            f" {_sample(fields)}), expected a filter or nothing. {_OTHER_KEY}"
+            f"{place.name}: found a hash that scrapy-bloom did not write (fields"
+            f" {_sample(fields)}), expected a filter or nothing. {place.other_key}"
         )
     if fields.get(b"format") != FORMAT:
         raise StateError(
-            f"{where}: found a filter of format {_text(fields.get(b'format'))}, expected 1. It was"
-            f" written by another version of scrapy-bloom. Use that version, or {_other_key()}"
+            f"{place.name}: found a filter of format {_text(fields.get(b'format'))}, expected 1. It"
+            f" was written by another version of scrapy-bloom. Use that version,"
+            f" or {place.or_other_key}"
         )
     try:
-        header = _parse(fields)
+        return _parse(fields)
     except (ArithmeticError, KeyError, ValueError) as error:
         raise StateError(
-            f"{where}: the filter's header is damaged ({type(error).__name__}: {error}). Delete its"
-            f" keys ({where.rpartition(' ')[2]}*) to start with an empty filter, or {_other_key()}"
+            f"{place.name}: the filter's header is damaged ({type(error).__name__}: {error})."
+            f" Delete its keys ({place.key}*) to start with an empty filter, or"
+            f" {place.or_other_key}"
         ) from error
-    _check_plan(where, header.plan, plan)
-    return header
+
+
+def check_plan(place: Place, found: Plan, asked: Plan) -> None:
+    """Refuse a filter that cannot keep what this worker was asked for.
+
+    Another capacity can: it decides only when the filter grows.
+
+    :raises StateError: naming what differs.
+    """
+    differing = [
+        (name, getattr(found, attribute), getattr(asked, attribute))
+        for name, attribute in _MUST_AGREE.items()
+        if getattr(found, attribute) != getattr(asked, attribute)
+    ]
+    if differing:
+        what = "; ".join(f"{name} {have!r}, expected {want!r}" for name, have, want in differing)
+        raise StateError(
+            f"{place.name}: found a filter with {what}. All workers of a filter need the same."
+            f" Change what this one asks for, or {place.or_other_key}"
+        )
 
 
 def read_slices(text: str) -> tuple[SliceSpec, ...]:
@@ -205,24 +226,6 @@ def _parse(fields: Mapping[bytes, bytes]) -> Header:
     return header
 
 
-def _check_plan(where: str, found: Plan, asked: Plan) -> None:
-    """Refuse a filter that cannot keep what this worker's settings promise.
-
-    Another capacity can: it decides only when the filter grows.
-    """
-    differing = [
-        (name, getattr(found, attribute), getattr(asked, attribute))
-        for name, attribute in _MUST_AGREE.items()
-        if getattr(found, attribute) != getattr(asked, attribute)
-    ]
-    if differing:
-        what = "; ".join(f"{name} {have!r}, expected {want!r}" for name, have, want in differing)
-        raise StateError(
-            f"{where}: found a filter with {what}. All workers of a filter need the same. Change"
-            f" the settings of this one, or {_other_key()}"
-        )
-
-
 def _signature(constant: Mapping[str, bytes]) -> str:
     digest = sha1(usedforsecurity=False)
     for name in _CONSTANT:
@@ -239,12 +242,6 @@ def _sample(fields: Mapping[bytes, bytes]) -> str:
 def _text(value: bytes | None) -> str:
     return "missing" if value is None else repr(value.decode(errors="replace")[:40])
 
-
-def _other_key() -> str:
-    return _OTHER_KEY[0].lower() + _OTHER_KEY[1:]
-
-
-_OTHER_KEY: Final = "Give this filter another BLOOM_REDIS_KEY. Nothing was changed."
 
 _MUST_AGREE: Final = {
     "an error rate of": "error_rate",

@@ -9,9 +9,8 @@ from typing import Final
 from scrapy_bloom.core import sizing
 from scrapy_bloom.core.growth import SliceSpec
 from scrapy_bloom.core.info import FilterInfo, SliceCount, filter_info
-from scrapy_bloom.redis.connection import explained
 from scrapy_bloom.redis.header import read_slices
-from scrapy_bloom.redis.link import Place
+from scrapy_bloom.redis.place import Place
 from scrapy_bloom.redis.scripts import SEGMENT_BLOCKS
 from scrapy_bloom.redis.shard import Shard
 
@@ -41,7 +40,7 @@ def describe(shards: Sequence[Shard], error_rate: float) -> FilterInfo:
     """
     counts = []
     for shard in shards:
-        with explained(shard.place.server):
+        with shard.place.explained():
             counts.append(_inspect(shard))
     return filter_info(
         [count.slices for count in counts],

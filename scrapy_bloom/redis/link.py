@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
 import redis
@@ -12,39 +11,12 @@ from redis.exceptions import RedisClusterException
 
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.redis.breaker import CircuitBreaker
-from scrapy_bloom.redis.connection import FAULTS, Client, explain
+from scrapy_bloom.redis.connection import FAULTS
+from scrapy_bloom.redis.place import Place
 from scrapy_bloom.redis.scripts import Script
 
 BROKEN: Final = (redis.ConnectionError, redis.TimeoutError, OSError, RedisClusterException)
 """What a client raises when the connection failed: the call may have been carried out, or not."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a shard is.
-
-    Attributes:
-        client: of the server or cluster.
-        server: its name for the user.
-        key: key of the shard's header.
-    """
-
-    client: Client
-    server: str
-    key: str
-
-    @property
-    def words(self) -> str:
-        """Server and key, for errors."""
-        return f"Redis at {self.server}, key {self.key}"
-
-    def prefix(self, epoch: str) -> str:
-        """Return what the names of the segments of a filter begin with: in the header's slot.
-
-        Epochs keep the bits of a lost filter apart from those of its successor.
-        """
-        tagged = self.key if _has_tag(self.key) else f"{self.key}:{{{self.key}}}"
-        return f"{tagged}:{epoch}:"
 
 
 class Link:
@@ -89,13 +61,8 @@ class Link:
         try:
             yield
         except FAULTS as error:
-            self.breaker.trip(explain(error))
+            self.breaker.trip(self.place.explain(error))
             raise self.breaker.error() from None
         except StateError as error:
             self.breaker.trip(f"no longer has the filter. {error}")
             raise self.breaker.error() from None
-
-
-def _has_tag(key: str) -> bool:
-    """Return whether Redis Cluster takes a part of the key, in braces, for its slot."""
-    return bool(key.partition("{")[2].partition("}")[0]) and "}" in key.partition("{")[2]

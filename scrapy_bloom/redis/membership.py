@@ -13,8 +13,8 @@ from typing import Final
 from scrapy_bloom.core.growth import SliceSpec
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.redis import scripts
-from scrapy_bloom.redis.connection import FAULTS, explained
-from scrapy_bloom.redis.header import Header, Plan, new_fields, read_header
+from scrapy_bloom.redis.connection import FAULTS
+from scrapy_bloom.redis.header import Header, Plan, check_plan, new_fields, read_header
 from scrapy_bloom.redis.link import Link
 
 LEASE: Final = 10
@@ -77,12 +77,13 @@ class Membership:
             word, *answer = self._link.run(scripts.OPEN, place.key, "", *flat)
             if word == b"type":
                 raise StateError(
-                    f"{place.words}: found a {answer[0].decode()}, expected a filter or nothing."
-                    f" Give this filter another BLOOM_REDIS_KEY. Nothing was changed."
+                    f"{place.name}: found a {answer[0].decode()}, expected a filter or nothing."
+                    f" {place.other_key}"
                 )
             made, *pairs = answer
             found = dict(zip(pairs[::2], pairs[1::2], strict=True))
-            header = read_header(place.words, found, self.plan)
+            header = read_header(place, found)
+            check_plan(place, header.plan, self.plan)
             if self._register(header, place.prefix(header.epoch)):
                 self.losses = header.losses
                 return bool(made)
@@ -175,7 +176,7 @@ class Membership:
     ) -> bool:
         """Run a script that tells leases of others until one was renewed or there are none."""
         first: dict[bytes, bytes] | None = None
-        with explained(self._link.place.server):
+        with self._link.place.explained():
             while True:
                 word, *pairs = self._link.retry_once(
                     script, now.prefix, now.header.signature, now.worker, *arguments

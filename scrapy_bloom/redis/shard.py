@@ -19,15 +19,16 @@ from typing import Final
 
 from scrapy_bloom.core.growth import SliceSpec, filter_hashes, next_slice, outgrown
 from scrapy_bloom.errors import BackendError, FilterLostError
-from scrapy_bloom.options import CAPACITY, OnBackendError, in_settings
+from scrapy_bloom.options import CAPACITY, ON_BACKEND_ERROR, OnBackendError
 from scrapy_bloom.redis.breaker import CircuitBreaker
 from scrapy_bloom.redis.calls import Calls, Gone, Growth, Reply
-from scrapy_bloom.redis.connection import FAULTS, explained
+from scrapy_bloom.redis.connection import FAULTS
 from scrapy_bloom.redis.counters import Counters
 from scrapy_bloom.redis.header import Header, Plan
 from scrapy_bloom.redis.ledger import Ledger
-from scrapy_bloom.redis.link import Link, Place
+from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.membership import Membership, Registration
+from scrapy_bloom.redis.place import Place
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +79,7 @@ class Shard:
         self.unknown = self._ledger.unknown
         self.disown = self._ledger.disown
         self.beat = self._membership.beat
-        with explained(place.server):
+        with place.explained():
             self._open()
 
     @property
@@ -252,8 +253,8 @@ class Shard:
         plan = header.plan
         spec = next_slice(slices, plan.capacity, plan.error_rate, header.hashes)
         if len(slices) == 1:
-            told = outgrown(slices[0].capacity, plan.error_rate, in_settings(CAPACITY))
-            logger.warning("%s: %s", self.place.words, told)
+            told = outgrown(slices[0].capacity, plan.error_rate, self.place.words(CAPACITY))
+            logger.warning("%s: %s", self.place.name, told)
         return Growth(len(slices), spec)
 
     # Recovery
@@ -307,7 +308,7 @@ class Shard:
         logger.warning(
             "%s: the filter that this worker used is gone, another one is in its place. It goes on"
             " with that one: pages may be fetched twice.",
-            self.place.words,
+            self.place.name,
         )
 
     def _notice(self, reply: Reply) -> None:
@@ -327,8 +328,8 @@ class Shard:
         self._report_again(what)
         if self.breaker.policy is OnBackendError.CLOSE:
             raise FilterLostError(
-                f"{self.place.words}: the server {what}. {_WHY_LOST} The spider is closed"
-                f" (BLOOM_ON_BACKEND_ERROR is 'close')."
+                f"{self.place.name}: the server {what}. {_WHY_LOST} It is an error because"
+                f" {self.place.words(ON_BACKEND_ERROR)} is 'close'."
             )
 
     def _report_again(self, what: str) -> None:
@@ -336,7 +337,7 @@ class Shard:
             "%(where)s: the server %(what)s. %(why)s This worker reports again the %(count)s"
             " fingerprints that it remembers; other pages may be fetched twice.",
             {
-                "where": self.place.words,
+                "where": self.place.name,
                 "what": what,
                 "why": _WHY_LOST,
                 "count": f"{self._ledger.report_again():,}",

@@ -1,0 +1,62 @@
+"""Where a shard is, and how that is told to the user."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from scrapy_bloom.options import REDIS_KEY, Words
+from scrapy_bloom.redis.connection import Client, explain, explained
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a shard is, and how that is told to the user.
+
+    Attributes:
+        client: of the server or cluster.
+        server: its name for the user.
+        key: key of the shard's header.
+        words: names an option in messages.
+    """
+
+    client: Client
+    server: str
+    key: str
+    words: Words
+
+    @property
+    def name(self) -> str:
+        """Server and key, for messages."""
+        return f"Redis at {self.server}, key {self.key}"
+
+    @property
+    def other_key(self) -> str:
+        """What to do where the key holds something else, as a sentence."""
+        return f"G{self.or_other_key[1:]}"
+
+    @property
+    def or_other_key(self) -> str:
+        """The same as the end of a sentence."""
+        return f"give this filter another {self.words(REDIS_KEY)}. Nothing was changed."
+
+    def prefix(self, epoch: str) -> str:
+        """Return what the names of the segments of a filter begin with: in the header's slot.
+
+        Epochs keep the bits of a lost filter apart from those of its successor.
+        """
+        tagged = self.key if _has_tag(self.key) else f"{self.key}:{{{self.key}}}"
+        return f"{tagged}:{epoch}:"
+
+    def explain(self, error: Exception) -> str:
+        """Say what an error of the client means and what to do: goes after the server's name."""
+        return explain(error, self.words)
+
+    def explained(self) -> AbstractContextManager[None]:
+        """Turn what the client raises into a :class:`BackendError` with its meaning."""
+        return explained(self.server, self.words)
+
+
+def _has_tag(key: str) -> bool:
+    """Return whether Redis Cluster takes a part of the key, in braces, for its slot."""
+    return bool(key.partition("{")[2].partition("}")[0]) and "}" in key.partition("{")[2]
