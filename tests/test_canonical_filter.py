@@ -9,7 +9,7 @@ import pytest
 from scrapy import Request, Spider
 from scrapy.utils.request import fingerprint
 from scrapy.utils.test import get_crawler
-from support.jobs import run_python
+from support.processes import run, run_line
 
 from scrapy_bloom import BloomDupeFilter, CanonicalFingerprinter, LocalFilter
 from scrapy_bloom.canonical import merges as merging
@@ -243,13 +243,11 @@ def test_duplicate_url_discarder_is_asked(tmp_path):
         assert asked == 6 + 1  # once each, and once for the one that was changed as it was
 
 
-CANON = "from scrapy.cmdline import execute; execute(['scrapy', 'bloom', *sys.argv[1:]])"
+CANON = ("-m", "scrapy", "bloom")
 
 
 def test_the_command_shows_the_way_of_each_url():
-    done = run_python(
-        CANON, "canon", "http://example.com:80/?b=1&a=2", "http://example.com/?a=2&b=1"
-    )
+    done = run(*CANON, "canon", "http://example.com:80/?b=1&a=2", "http://example.com/?a=2&b=1")
     expected = fingerprint(Request("http://example.com/?a=2&b=1")).hex()
     assert done.returncode == 0, done.stderr
     assert done.stdout == (
@@ -273,7 +271,7 @@ def test_the_command_shows_the_way_of_each_url():
 def test_the_documentation_shows_what_the_command_prints():
     text = (Path(__file__).parents[1] / "docs" / "canonical.md").read_text()
     command, _, shown = text.partition("$ scrapy bloom ")[2].partition("```")[0].partition("\n")
-    assert run_python(CANON, *shlex.split(command)).stdout == shown
+    assert run(*CANON, *shlex.split(command)).stdout == shown
 
 
 def test_the_command_prints_json_by_the_settings_given():
@@ -283,8 +281,8 @@ def test_the_command_prints_json_by_the_settings_given():
         "http://example.com/A",
         f"{PLAIN}#b",
     ]
-    done = run_python(
-        CANON,
+    done = run(
+        *CANON,
         "canon",
         *("-s", "BLOOM_CANONICAL=usual", "-s", "BLOOM_CANONICAL_DROP_PARAMS=sid", "--json"),
         *urls[1:],
@@ -318,7 +316,7 @@ def test_the_command_prints_json_by_the_settings_given():
     ],
 )
 def test_the_command_says_what_is_wrong(arguments, error):
-    done = run_python(CANON, *arguments)
+    done = run(*CANON, *arguments)
     assert done.returncode == 2
     assert error in done.stderr
     assert "Traceback" not in done.stderr
@@ -326,8 +324,8 @@ def test_the_command_says_what_is_wrong(arguments, error):
 
 def test_the_commands_module_is_cheap_to_import():
     """Every call of scrapy imports it."""
-    done = run_python(
-        "import scrapy.commands; before = set(sys.modules); import scrapy_bloom.commands;"
+    done = run_line(
+        "import sys, scrapy.commands; before = set(sys.modules); import scrapy_bloom.commands;"
         "print(*sorted(set(sys.modules) - before))"
     )
     assert done.stdout.split() == ["scrapy_bloom", "scrapy_bloom._version", "scrapy_bloom.commands"]

@@ -281,32 +281,7 @@ def test_a_second_crawl_of_a_job_is_refused_and_the_first_is_not_disturbed(proje
     assert third.logged("WARNING") == []
 
 
-FORKING = '''
-import gc
-import os
-from support.crawling import Follower
-
-class Forking(Follower):
-    """Forks on every fiftieth page a child that ends as the worst of children do."""
-    name = "forking"
-
-    def parse(self, response):
-        yield from super().parse(response)
-        if len(self.parsed) % 50 == 0:
-            child = os.fork()
-            if not child:
-                scheduler = self.crawler.engine._slot.scheduler
-                scheduler.df.request_seen(response.request.replace(url="http://a.child/"))
-                scheduler.df.close("finished")
-                scheduler.df = None
-                gc.collect()
-                os._exit(0)
-            os.waitpid(child, 0)
-'''
-
-
-def test_forks_disturb_neither_the_filter_nor_its_lock(tmp_path):
-    project = Project(tmp_path, FORKING)
+def test_forks_disturb_neither_the_filter_nor_its_lock(project):
     with site() as pages:
         reached, go_on = hold(pages, 150)
         first = project.crawl(pages, spider="forking")
@@ -326,27 +301,13 @@ def test_forks_disturb_neither_the_filter_nor_its_lock(tmp_path):
 
 # Scrapy's other commands
 
-CONTRACTS = '''
-from support.crawling import Follower
-
-class Checked(Follower):
-    name = "checked"
-
-    def parse(self, response):
-        """
-        @url {url}
-        @returns requests 8 8
-        """
-        yield from super().parse(response)
-'''
-
 
 def test_scrapy_shell_works_without_a_filter(project):
     with site(20) as pages:
-        code = "type(crawler.engine._slot.scheduler.df).__name__, response.status"
+        code = "crawler.settings['DUPEFILTER_CLASS'], response.status"
         run = project.start("shell", pages.url, "-c", code)
         assert run.end() == 0, run.log
-    assert run.output.splitlines()[-1] == "('BaseDupeFilter', 200)"
+    assert run.output.splitlines()[-1] == "('scrapy.dupefilters.BaseDupeFilter', 200)"
 
 
 def test_scrapy_shell_works_with_the_filter_named_in_the_settings(project):
@@ -368,10 +329,9 @@ def test_scrapy_parse_works(project):
     assert run.logged("ERROR") == []
 
 
-def test_scrapy_check_works(tmp_path):
+def test_scrapy_check_works(project):
     with site(20) as pages:
-        project = Project(tmp_path, CONTRACTS.format(url=pages.url))
-        run = project.start("check", "checked")
+        run = project.start("check", "checked", CHECKED_URL=pages.url)
         assert run.end() == 0, run.log
     assert "Ran 1 contract" in run.log
     assert "OK" in run.log

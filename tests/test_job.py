@@ -6,7 +6,8 @@ import threading
 
 import pytest
 from support.contract import fingerprints
-from support.jobs import abandon, everything_in, open_job, run_python, stored_job
+from support.jobs import abandon, everything_in, open_job, stored_job
+from support.processes import run_line, run_program
 
 from scrapy_bloom.errors import JobInUseError, StateError, UncleanStopError
 from scrapy_bloom.options import OnUnclean
@@ -141,10 +142,11 @@ def test_a_second_crawl_is_refused_and_told_the_holders_pid(tmp_path):
 
 def test_a_crawl_in_another_process_is_refused(tmp_path):
     code = (
-        "from pathlib import Path; from support.jobs import open_job; open_job(Path(sys.argv[1]))"
+        "import sys; from pathlib import Path; from support.jobs import open_job;"
+        "open_job(Path(sys.argv[1]))"
     )
     job = open_job(tmp_path)
-    result = run_python(code, tmp_path)
+    result = run_line(code, tmp_path)
     assert "JobInUseError" in result.stderr
     assert f"process {os.getpid()}" in result.stderr
     job.add_many(KNOWN)
@@ -161,32 +163,7 @@ def test_closing_in_another_thread_gives_the_lock_back(tmp_path):
 
 
 def test_a_fork_stores_nothing_and_takes_nothing_away(tmp_path):
-    code = """
-import os, sys
-from pathlib import Path
-from support.contract import fingerprints
-from support.jobs import everything_in, open_job
-from scrapy_bloom.errors import JobInUseError
-folder = Path(sys.argv[1])
-job = open_job(folder)
-job.add_many(fingerprints(10))
-before = everything_in(folder)
-child = os.fork()
-if child == 0:
-    job.add_many(fingerprints(1000, "child"))
-    job.close()
-    os._exit(0 if everything_in(folder) == before else 1)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-try:
-    open_job(folder)
-except JobInUseError:
-    print("still ours")
-job.add(b"after")
-job.close()
-assert open_job(folder).restored == 11
-print("stored")
-"""
-    result = run_python(code, tmp_path)
+    result = run_program("fork_with_a_job", tmp_path)
     assert result.stdout.split("\n")[:2] == ["still ours", "stored"], result.stderr
     assert "of which this one is a fork" in result.stderr
 

@@ -3,12 +3,12 @@
 import itertools
 import os
 import subprocess
-import sys
 import threading
 
 import pytest
 from support.contract import fingerprints
 from support.localredis import LocalRedis, free_port
+from support.processes import run_program
 from support.tls import TlsFront
 from support.waiting import until
 
@@ -326,16 +326,7 @@ def test_an_impossible_policy_is_refused(server, key):
 
 
 def test_without_the_client_library_it_is_said_how_to_get_it():
-    code = """
-import sys
-sys.modules["redis"] = None
-from scrapy_bloom.backends.base import BACKENDS, Crawl
-from scrapy_bloom.storage.snapshot import Identity
-from scrapy_bloom.settings import Settings
-crawl = Crawl(Identity("s", "f"), digests=True, job_dir=None, shared_queue=True)
-BACKENDS["redis"](Settings({}), crawl)
-"""
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    run = run_program("without_redis")
     assert "needs the package redis: pip install 'scrapy-bloom[redis]'" in run.stderr
 
 

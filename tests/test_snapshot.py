@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.contract import fingerprints
-from support.jobs import IDENTITY, everything_in, open_job, run_python, stored_job
+from support.jobs import IDENTITY, everything_in, open_job, stored_job
+from support.processes import run_program
 
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.storage.files import write_whole
@@ -191,25 +192,13 @@ def test_what_is_no_file_is_refused_at_once(tmp_path, name, kind, words):
     assert kind != "link" or (tmp_path / "elsewhere").read_bytes() == b"precious"
 
 
-OPEN = """
-import sys
-from pathlib import Path
-from support.jobs import become_an_ordinary_user, open_job
-become_an_ordinary_user()
-try:
-    open_job(Path(sys.argv[1]))
-except Exception as error:
-    print(type(error).__name__, error)
-"""
-
-
 @pytest.mark.parametrize("what", ["file", "folder"])
 def test_what_this_user_may_not_use_is_refused(what, reachable):
     folder = reachable / "job"
     path = stored_job(folder, KNOWN)
     (path if what == "file" else folder).chmod(0o000 if what == "file" else 0o555)
     before = path.lstat().st_mode
-    result = run_python(OPEN, folder)
+    result = run_program("open_as_ordinary_user", folder)
     assert result.stdout.startswith("StateError "), result.stderr
     assert str(folder) in result.stdout
     assert "ermission denied" in result.stdout
@@ -224,26 +213,10 @@ def reachable(tmp_path):
     return tmp_path
 
 
-FILL = """
-import resource, signal, sys
-from pathlib import Path
-from support.contract import fingerprints
-from support.jobs import open_job
-job = open_job(Path(sys.argv[1]))
-job.add_many(fingerprints(5000, "more"))
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), int(sys.argv[2])))
-try:
-    job.close()
-except Exception as error:
-    print(type(error).__name__, error)
-"""
-
-
 @pytest.mark.parametrize("room", [0, 100, 10_000])
 def test_a_full_disk_leaves_the_old_snapshot_and_no_part_of_the_new(snapshot, room):
     before = snapshot.read_bytes()
-    result = run_python(FILL, snapshot.parent, room)
+    result = run_program("store_on_a_full_disk", snapshot.parent, room)
     assert result.stdout.startswith("StateError "), result.stderr
     assert "could not be stored (File too large)" in result.stdout
     assert snapshot.read_bytes() == before

@@ -4,11 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from threading import Condition, Thread
 
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
+
+from support.processes import environment
 
 ADDONS = {"scrapy_bloom.Addon": 500}
 RFP = "scrapy.dupefilters.RFPDupeFilter"
@@ -18,7 +19,7 @@ TIMEOUT = 60
 
 SETTINGS = """
 ADDONS = {"scrapy_bloom.Addon": 500}
-SPIDER_MODULES = ["support.crawling", "more_spiders"]
+SPIDER_MODULES = ["support.crawling", "support.spiders"]
 TELNETCONSOLE_ENABLED = False
 DOWNLOAD_DELAY = 0
 CONCURRENT_REQUESTS_PER_DOMAIN = 8
@@ -61,28 +62,24 @@ async def crawl(spider=Follower, settings=None, **arguments):
 
 
 class Project:
-    """A Scrapy project in a folder, whose commands run as processes of their own.
+    """A Scrapy project in a folder, whose commands run as processes of their own."""
 
-    :param spiders: source of a module with more spiders than those of this one.
-    """
-
-    def __init__(self, folder, spiders=""):
+    def __init__(self, folder):
         self.folder = folder
         self.runs = []
         (folder / "scrapy.cfg").write_text("[settings]\ndefault = project_settings\n")
         (folder / "project_settings.py").write_text(SETTINGS)
-        (folder / "more_spiders.py").write_text(spiders)
-        path = os.pathsep.join([str(folder), str(Path(__file__).parents[1])])
-        self._environment = {**os.environ, "PYTHONPATH": path}
+        ours = environment()
+        self._environment = {**ours, "PYTHONPATH": f"{folder}{os.pathsep}{ours['PYTHONPATH']}"}
 
     @property
     def job(self):
         return self.folder / "job"
 
-    def start(self, *command):
-        """Start a `scrapy` command."""
+    def start(self, *command, **environment):
+        """Start a `scrapy` command, with more in its environment if need be."""
         line = [sys.executable, "-m", "scrapy", *command]
-        self.runs.append(Run(self.folder, line, self._environment))
+        self.runs.append(Run(self.folder, line, self._environment | environment))
         return self.runs[-1]
 
     def crawl(self, site, *, spider="follower", keep=True, **settings):

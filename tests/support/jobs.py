@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 from scrapy_bloom.options import OnUnclean
 from scrapy_bloom.storage.job import JobFilter
@@ -44,19 +41,6 @@ def everything_in(folder):
         for path in folder.iterdir()
         if path.name != "requests.bloom.lock"
     }
-
-
-def run_python(code, *arguments):
-    """Run code that can import the tests' helpers in a process of its own."""
-    here = str(Path(__file__).parents[1])
-    return subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path.insert(0, {here!r})\n{code}"]
-        + [str(argument) for argument in arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
 
 
 def become_an_ordinary_user():

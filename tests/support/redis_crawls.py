@@ -9,6 +9,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
+from support.processes import PROGRAMS
 from support.waiting import until
 
 PATIENCE = 90  # seconds for a crawl, which takes a few
@@ -28,7 +29,7 @@ class Crawl:
     def start(self, url=None, **settings):
         """Start one more worker, at another page if need be; return its process."""
         number = len(self.workers)
-        command = [sys.executable, str(Path(__file__).with_name("redis_worker.py"))]
+        command = [sys.executable, str(PROGRAMS / "redis_worker.py")]
         command += [url or self.site.url, str(self.folder / f"{number}.json")]
         command += [json.dumps(self.settings | settings)]
         with (self.folder / f"{number}.log").open("wb") as log:

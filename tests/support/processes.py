@@ -1,0 +1,40 @@
+"""Python processes that tests start and wait for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+PROGRAMS = HERE / "programs"
+PATIENCE = 300  # seconds for a process, which takes a few
+
+
+def environment():
+    """Return one in which a process can import the tests' helpers."""
+    paths = [str(HERE.parent), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def run_program(name, *arguments):
+    """Run one of the programs beside this file to its end; return what it printed."""
+    return run(PROGRAMS / f"{name}.py", *arguments)
+
+
+def run_line(line, *arguments):
+    """Run one line of Python to its end; return what it printed."""
+    return run("-c", line, *arguments)
+
+
+def run(*arguments):
+    """Run Python with these arguments to its end; return what it printed."""
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
