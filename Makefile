@@ -38,7 +38,7 @@ types: installed
 	cd $(ROOT) && $(VENV)/bin/mypy
 	cd $(ROOT)/benchmarks && $(VENV)/bin/mypy --strict -p bench --config-file ../pyproject.toml
 	cd $(ROOT)/example_project && $(VENV)/bin/mypy --strict -p example && $(VENV)/bin/mypy --strict demo.py demo_distributed.py
-	cd $(ROOT)/tests/typed && $(VENV)/bin/mypy --config-file= --strict api.py
+	cd $(ROOT)/tests/typed && $(VENV)/bin/mypy --config-file= --cache-dir $(ROOT)/.mypy_cache --strict api.py
 	cd $(ROOT)/tests/typed && $(PYRIGHT) --pythonpath $(VENV)/bin/python api.py
 
 # The installed wheel is tested, not the checkout: pytest does not put its working directory on
