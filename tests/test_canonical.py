@@ -14,13 +14,14 @@ from scrapy import FormRequest, Request
 from scrapy.http import JsonRequest
 from scrapy.utils.request import RequestFingerprinter, fingerprint
 from support.pairs import PAIRS
+from support.properties import request_for
 from support.spellings import HOSTS, NAMES, PORTS, SCHEMES, USERS, WORDS, random_request
 from w3lib.url import canonicalize_url, parse_qsl_to_bytes, parse_url
 
 from scrapy_bloom import CanonicalFingerprinter, SettingError
 from scrapy_bloom.canonical import fast_path, scrapy_form
 from scrapy_bloom.canonical import fingerprint as room
-from scrapy_bloom.canonical.parts import take_apart
+from scrapy_bloom.canonical.parts import split_url
 from scrapy_bloom.canonical.rules import LEVELS, OPT_IN
 from scrapy_bloom.canonical.tracking import TRACKING_PARAMS
 
@@ -52,15 +53,6 @@ URLS = st.builds(
     st.lists(FIELDS.map(lambda field: field[0] + field[1] + "".join(field[2])), max_size=4),
     st.sampled_from(("", "a", "!a", "/a", "a b")),
 )
-
-
-def request_for(url, **options):
-    try:
-        request = Request(url, **options)
-    except ValueError:  # Scrapy takes no such URL
-        request = None
-    assume(request is not None)
-    return request
 
 
 def test_random_requests_have_scrapys_bytes():
@@ -159,7 +151,7 @@ def test_the_query_is_the_original_without_what_is_dropped(url):
         return Counter(parse_qsl_to_bytes(parse_url(spelled).query, keep_blank_values=True))
 
     original = params(canonicalize_url(url))
-    steps_apply = take_apart(url) is not None
+    steps_apply = split_url(url) is not None
     dropped = Counter(
         {
             (name, value): count
@@ -179,7 +171,7 @@ def test_what_the_guard_calls_plain_is_canonical_for_w3lib_and_safe(url):
     assert joined in {None, canonicalize_url(url)}
     if joined:
         assert AT["safe"].canonical_url(url) == joined
-        assert AT["safe"]._change(joined, AT["safe"]._profiles.general) is None
+        assert not list(AT["safe"]._pipelines.general.walk(url))
 
 
 @given(URLS, st.sampled_from(("usual", "drop", "keep_only")), st.lists(st.sampled_from(NAMES[1:])))
@@ -189,8 +181,8 @@ def test_what_the_guard_leaves_no_step_changes(url, how, names):
     fingerprinter = CanonicalFingerprinter("usual", rules=rules)
     url = request_for(url).url
     split = fast_path.split(url)
-    if split and fingerprinter._profiles.general.leaves(split[1]):
-        assert fingerprinter._change(url, fingerprinter._profiles.general) is None
+    if split and fingerprinter._pipelines.general.is_noop_for(split[1]):
+        assert not list(fingerprinter._pipelines.general.walk(url))
 
 
 def test_pairs_that_a_level_merges_are_the_same_for_whatwg():
@@ -336,7 +328,7 @@ def test_many_hosts_do_not_fill_the_memory():
     fingerprinter = CanonicalFingerprinter(rules=RULES)
     for number in range(10_000):
         fingerprinter.fingerprint(Request(f"http://h{number}.example/"))
-    assert len(fingerprinter._profiles._by_host) < 5_000
+    assert len(fingerprinter._pipelines._by_host) < 5_000
 
 
 def test_names_of_parameters_go_by_the_settings():

@@ -252,9 +252,9 @@ def test_the_command_shows_the_way_of_each_url():
     assert done.returncode == 0, done.stderr
     assert done.stdout == (
         "http://example.com:80/?b=1&a=2\n"
-        "  scrapy          http://example.com:80/?b=1&a=2\n"
-        "                  http://example.com:80/?a=2&b=1\n"
-        "  default_port    http://example.com:80/?a=2&b=1\n"
+        "  default_port    http://example.com:80/?b=1&a=2\n"
+        "                  http://example.com/?b=1&a=2\n"
+        "  scrapy          http://example.com/?b=1&a=2\n"
         "                  http://example.com/?a=2&b=1\n"
         "  canonical       http://example.com/?a=2&b=1\n"
         f"  fingerprint     {expected}\n"

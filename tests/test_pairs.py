@@ -90,10 +90,10 @@ def test_a_steps_examples_come_out_as_they_say(step):
 def test_a_step_does_by_itself_what_its_examples_say(step):
     """Whether or not the installed w3lib does the same."""
     from scrapy_bloom.canonical.names import Names, Params
-    from scrapy_bloom.canonical.parts import take_apart
+    from scrapy_bloom.canonical.parts import split_url
 
     params = Params(drop=Names.of(["dropped*"]), keep_only=Names.of(["id"]))
     for before, after in step.examples:
-        parts = step.change(take_apart(before), params)
+        parts = step.change(split_url(before), params)
         assert parts.url() == after
         assert step.change(parts, params) is parts

@@ -1,13 +1,19 @@
-"""Sets of parameter names, as the settings write them."""
+"""Sets of parameter names, as settings and rules write them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 
-class Names(NamedTuple):
-    """Parameter names, some given by how they begin; compared unquoted and with their case.
+@dataclass(frozen=True, slots=True)
+class Names:
+    """A set of parameter names. Some entries are only the beginning of a name.
+
+    Upper and lower case differ. A name is compared after its escapes are decoded, once.
+
+    >>> "utm_source" in Names.of(["sid", "utm_*"])
+    True
 
     Attributes:
         exact: whole names.
@@ -19,23 +25,24 @@ class Names(NamedTuple):
 
     @classmethod
     def of(cls, patterns: Iterable[str]) -> Names:
-        """Read `patterns`: a name, or the beginning of names followed by ``*``."""
+        """Return the set that `patterns` describe: names, or beginnings followed by ``*``."""
         patterns = frozenset(patterns)
         prefixes = frozenset(pattern for pattern in patterns if pattern.endswith("*"))
-        return cls(patterns - prefixes, tuple(sorted(p[:-1] for p in prefixes)))
+        return cls(patterns - prefixes, tuple(sorted(prefix[:-1] for prefix in prefixes)))
 
-    def hold(self, name: str) -> bool:
-        """Tell whether `name` is one of them."""
+    def __contains__(self, name: str) -> bool:
+        """Return whether an entry matches `name`."""
         return name in self.exact or name.startswith(self.prefixes)
 
 
-class Params(NamedTuple):
-    """What the settings say of parameters.
+@dataclass(frozen=True, slots=True)
+class Params:
+    """What settings and rules say about the parameters of one host.
 
     Attributes:
-        drop: dropped wherever they stand.
-        keep: never dropped by any list, ours included.
-        keep_only: if given, all others are dropped.
+        drop: parameters that the step ``drop`` removes.
+        keep: parameters that no step removes.
+        keep_only: if given, the step ``keep_only`` removes all others.
     """
 
     drop: Names = Names()

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
-from urllib.parse import unquote_plus, urlsplit
+from urllib.parse import unquote_plus
 
 _DEFAULT_PORTS = {"http": "80", "https": "443", "ftp": "21", "ws": "80", "wss": "443"}
 
+# RFC 3986, appendix B, for URLs with a host. urlsplit would not tell "?" from no query at all.
+_split = re.compile(
+    r"(https?|ftp|wss?)://([^/?#]+)(/[^?#]*)?(?:\?([^#]*))?(?:#(.*))?", re.DOTALL
+).fullmatch
+
 
 class Parts(NamedTuple):
-    """A hierarchical URL as Scrapy keeps it in a request.
+    """The parts of a URL, with all escapes as the URL has them.
 
     Attributes:
         scheme: in lower case.
         userinfo: user and password with their ``@``, or "".
         host: in lower case, an IPv6 address with its brackets.
         port: digits, or "" for none.
-        path: with its escapes, may be "".
-        query: with its escapes, without the ``?``.
-        fragment: without the ``#``. Canonical forms are without one ...
-        route: ... unless this says that the fragment names a page of its own.
+        path: begins with a slash, or is "".
+        query: without the ``?``; None if there is no ``?``.
+        fragment: without the ``#``; None if there is no ``#``.
+        route: whether the fragment names a page of its own. Scrapy's canonical form has no
+            fragment unless this is set.
     """
 
     scheme: str
@@ -27,46 +34,48 @@ class Parts(NamedTuple):
     host: str
     port: str
     path: str
-    query: str
-    fragment: str
+    query: str | None
+    fragment: str | None
     route: bool = False
 
     @property
-    def default_port(self) -> str | None:
-        """The port that the scheme stands for, None where there is none."""
-        return _DEFAULT_PORTS.get(self.scheme)
+    def default_port(self) -> str:
+        """The port that the scheme stands for."""
+        return _DEFAULT_PORTS[self.scheme]
 
     def url(self) -> str:
-        """Put the parts together again."""
+        """Return the URL that has these parts."""
         port = f":{self.port}" if self.port else ""
-        query = f"?{self.query}" if self.query else ""
-        fragment = f"#{self.fragment}" if self.fragment else ""
+        query = "" if self.query is None else f"?{self.query}"
+        fragment = "" if self.fragment is None else f"#{self.fragment}"
         return f"{self.scheme}://{self.userinfo}{self.host}{port}{self.path}{query}{fragment}"
 
 
-def take_apart(url: str) -> Parts | None:
-    """Return the parts of `url`, None for a URL without host or one that no parser accepts."""
-    try:
-        scheme, netloc, path, query, fragment = urlsplit(url)
-    except ValueError:
+def split_url(url: str) -> Parts | None:
+    """Return the parts of a request's URL, or None for a URL that no step understands.
+
+    These are URLs without a host, such as ``data:,x``, and URLs with another scheme than http,
+    https, ftp, ws and wss.
+    """
+    match = _split(url)
+    if match is None:
         return None
-    if scheme not in _DEFAULT_PORTS or not netloc:
-        return None
-    user, at, address = netloc.rpartition("@")
+    scheme, authority, path, query, fragment = match.groups()
+    user, at, address = authority.rpartition("@")
     if address.startswith("["):
         host, bracket, port = address.partition("]")
         host, port = host + bracket, port.removeprefix(":")
     else:
         host, _, port = address.partition(":")
-    return Parts(scheme, user + at, host.lower(), port, path, query, fragment)
+    return Parts(scheme, user + at, host.lower(), port, path or "", query, fragment)
 
 
-def is_route(fragment: str) -> bool:
+def is_route(fragment: str | None) -> bool:
     """Return whether a fragment looks like the name of a page of its own."""
-    return fragment.startswith(("!", "/"))
+    return fragment is not None and fragment.startswith(("!", "/"))
 
 
 def name_and_value(field: str) -> tuple[str, str]:
-    """Return name and value of one ``name=value`` of a query, the name unquoted."""
+    """Return name and value of one ``name=value`` of a query. Only the name is decoded, once."""
     name, _, value = field.partition("=")
     return (unquote_plus(name) if "%" in name or "+" in name else name), value

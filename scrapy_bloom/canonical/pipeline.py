@@ -1,4 +1,4 @@
-"""What level and rules amount to for one host: the steps to take, and when none is needed."""
+"""The steps that level and rules choose for a host, and when none of them would change a URL."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Final
 from urllib.parse import quote_plus
 
 from scrapy_bloom.canonical.names import Names, Params
-from scrapy_bloom.canonical.parts import Parts, take_apart
+from scrapy_bloom.canonical.parts import Parts, split_url
 from scrapy_bloom.canonical.rules import DEFAULT_LEVEL, LEVELS, Rule, Rules
 from scrapy_bloom.canonical.steps import STEPS, Step
 from scrapy_bloom.canonical.tracking import TRACKING_PARAMS
 
-_HOSTS_KEPT: Final = 4096
-# One round nearly always does; every step but one takes something away, so rounds end.
-_ROUNDS: Final = 8
+_MAX_HOSTS: Final = 4096
+# One round is nearly always enough. `www.127.1` needs two if the step `www` is on.
+_MAX_ROUNDS: Final = 8
 
 
-class Profile:
-    """The steps of one level and rule.
+class Pipeline:
+    """The steps of one rule, in the order of :data:`STEPS`.
 
-    :param left_out: names of steps not to take all the same.
+    A step sees the URL as Scrapy sends it, with all its escapes, and none decodes what it keeps.
+    Decoding between two steps would decode some text twice: ``%2%65`` becomes ``%2e`` and then a
+    dot, and a URL that a site never answers could hide one of its pages.
 
-    Attributes:
-        names: their names, in order.
-        routes: whether a fragment may name a page.
+    :param left_out: names of steps to leave out.
     """
 
     def __init__(self, rule: Rule, left_out: frozenset[str] = frozenset()) -> None:
@@ -34,101 +34,90 @@ class Profile:
             keep=Names.of(rule.keep),
             keep_only=None if rule.keep_only is None else Names.of(rule.keep_only),
         )
-        steps = tuple(
-            step for step in STEPS if self._takes(step, rule) and step.name not in left_out
+        self._steps = tuple(
+            step for step in STEPS if _chooses(rule, step) and step.name not in left_out
         )
-        self.names = tuple(step.name for step in steps)
-        self._changes = tuple((step.name, step.change) for step in steps)
-        self.routes = "fragment_route" in self.names
-        self._query_only = all(step.reach != "all" for step in steps)
-        self._suspect = _suspect(self.names, rule)
+        self._query_only = all(step.reach != "all" for step in self._steps)
+        self._may_drop = _search_for_dropped({step.name for step in self._steps}, rule)
 
-    @staticmethod
-    def _takes(step: Step, rule: Rule) -> bool:
-        if step.tier == "setting":
-            return getattr(rule, step.name) not in ((), None)
-        return step.name in rule.steps or step.tier in LEVELS[rule.level or DEFAULT_LEVEL]
+    def is_noop_for(self, query: str | None) -> bool:
+        """Return whether no step changes a URL with this `query`, if the fast path takes the URL.
 
-    def leaves(self, query: str | None) -> bool:
-        """Tell whether no step changes a plain URL with this `query`."""
-        return self._query_only and (
-            query is None or self._suspect is None or self._suspect(query) is None
-        )
-
-    def walk(self, url: str, spell: Callable[[Parts], str]) -> Iterator[tuple[str, Parts]]:
-        """Take the steps on `url`, again and again until none changes it.
-
-        `spell` puts parts together into the URL that the next round begins with. Yields the name
-        of each step that changes something, with what it makes of the URL.
+        False means "perhaps".
         """
-        parts = take_apart(url)
-        for _ in range(_ROUNDS):
-            if parts is None:
-                return
-            begun = parts
-            for name, change in self._changes:
-                changed = change(parts, self._params)
+        return self._query_only and (
+            query is None or self._may_drop is None or self._may_drop(query) is None
+        )
+
+    def walk(self, url: str) -> Iterator[tuple[str, Parts]]:
+        """Take the steps, round after round, until a round changes nothing.
+
+        :param url: as a request has it.
+        :return: for each step that changes something, its name and the parts after it.
+        """
+        parts = split_url(url) if self._steps else None
+        if parts is None:
+            return
+        for _ in range(_MAX_ROUNDS):
+            before = parts
+            for step in self._steps:
+                changed = step.change(parts, self._params)
                 if changed is not parts:
                     parts = changed
-                    yield name, parts
-            if parts is begun:
+                    yield step.name, parts
+            if parts is before:
                 return
-            spelled = take_apart(spell(parts))
-            parts = spelled and spelled._replace(route=parts.route)
 
 
-def _suspect(names: tuple[str, ...], rule: Rule) -> Callable[[str], object] | None:
-    """Return a search for parameters that a step might drop from a plain query."""
+def _chooses(rule: Rule, step: Step) -> bool:
+    if step.tier == "setting":
+        return getattr(rule, step.name) not in ((), None)
+    return step.name in rule.steps or step.tier in LEVELS[rule.level or DEFAULT_LEVEL]
+
+
+def _search_for_dropped(names: set[str], rule: Rule) -> Callable[[str], object] | None:
+    """Return a search for parameters that a step might drop, in a query of the fast path."""
     of_lists = {"tracking": TRACKING_PARAMS, "drop": rule.drop}
-    touching = [step.name for step in STEPS if step.reach == "query" and step.name in names]
-    if not touching:
+    dropping = [step.name for step in STEPS if step.reach == "query" and step.name in names]
+    if not dropping:
         return None
-    if any(name not in of_lists for name in touching):
-        return re.compile("").search  # any parameter might go
-    patterns = Names.of(pattern for name in touching for pattern in of_lists[name])
+    if any(name not in of_lists for name in dropping):
+        return re.compile("").search  # any parameter might be dropped
+    patterns = Names.of(pattern for name in dropping for pattern in of_lists[name])
     exact = "|".join(re.escape(quote_plus(name)) for name in sorted(patterns.exact))
-    begun = "|".join(re.escape(quote_plus(prefix)) for prefix in patterns.prefixes)
-    return re.compile(rf"(?:^|&)(?:(?:{exact})=|{begun or '(?!)'})").search
+    prefixes = "|".join(re.escape(quote_plus(prefix)) for prefix in patterns.prefixes)
+    return re.compile(rf"(?:^|&)(?:(?:{exact})=|{prefixes or '(?!)'})").search
 
 
-class Profiles:
-    """The profiles of all hosts.
+class Pipelines:
+    """The pipeline of each host.
 
     Attributes:
-        general: that of hosts without a rule of their own.
+        general: the pipeline of hosts that no rule names.
     """
 
-    def __init__(self, rules: Rules, left_out: frozenset[str]) -> None:
+    def __init__(self, rules: Rules) -> None:
         self._rules = rules
-        self._left_out = left_out
-        self._by_host: dict[tuple[str, str | None], Profile] = {}
-        self._by_rule: dict[Rule, Profile] = {}
-        self.general = self._profile(rules.general)
+        self._by_host: dict[tuple[str, str | None], Pipeline] = {}
+        self._by_rule: dict[Rule, Pipeline] = {}
+        self.general = self._pipeline(rules.general)
 
-    def of(self, url: str, level: str | None) -> Profile:
-        """Return the profile for the host of `url`, at `level` if that is given."""
+    def of(self, url: str, level: str | None) -> Pipeline:
+        """Return the pipeline for the host of `url`, at `level` instead of the host's if given."""
         if not self._rules.domains and level is None:
             return self.general
         host = _host(url) if self._rules.domains else ""
-        profile = self._by_host.get((host, level))
-        if profile is None:
-            profile = self._profile(self._rule_for(host, level))
-            if len(self._by_host) >= _HOSTS_KEPT:
+        pipeline = self._by_host.get((host, level))
+        if pipeline is None:
+            pipeline = self._pipeline(self._rules.for_host(host, level))
+            if len(self._by_host) >= _MAX_HOSTS:
                 self._by_host.clear()
-            self._by_host[host, level] = profile
-        return profile
+            self._by_host[host, level] = pipeline
+        return pipeline
 
-    def _rule_for(self, host: str, level: str | None) -> Rule:
-        rule = self._rules.general
-        labels = host.rstrip(".").split(".")
-        for start in reversed(range(len(labels))):  # from the widest domain to the host itself
-            narrower = self._rules.domains.get(".".join(labels[start:]))
-            rule = rule.plus(narrower) if narrower else rule
-        return rule.plus(Rule(level=level)) if level else rule
-
-    def _profile(self, rule: Rule) -> Profile:
+    def _pipeline(self, rule: Rule) -> Pipeline:
         if rule not in self._by_rule:
-            self._by_rule[rule] = Profile(rule, self._left_out)
+            self._by_rule[rule] = Pipeline(rule, self._rules.left_out)
         return self._by_rule[rule]
 
 

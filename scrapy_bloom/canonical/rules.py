@@ -1,9 +1,9 @@
-"""Levels and rules: what the settings may ask for."""
+"""Levels and rules: what a user may ask for, read and checked."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final
 
 from w3lib.url import canonicalize_url
@@ -16,7 +16,7 @@ LEVELS: Final[dict[str, frozenset[Tier]]] = {
     "safe": frozenset({"safe"}),
     "usual": frozenset({"safe", "usual"}),
 }
-"""The levels and the tiers of steps that each takes."""
+"""Each level, and the tiers of steps that it takes."""
 
 DEFAULT_LEVEL: Final = "safe"
 OPT_IN: Final = tuple(step.name for step in STEPS if step.tier == "opt-in")
@@ -25,14 +25,14 @@ EVERYWHERE: Final = "*"
 
 @dataclass(frozen=True)
 class Rule:
-    """What is asked for everywhere, or for one domain and its subdomains.
+    """What holds everywhere, or for one domain and its subdomains.
 
     Attributes:
-        level: one of :data:`LEVELS`; None for that of the wider rule.
-        steps: names of opt-in steps.
+        level: one of :data:`LEVELS`; None to use the level of the wider rule.
+        steps: names of opt-in steps to take.
         drop: parameters to drop: names, or beginnings of names followed by ``*``.
-        keep: parameters that no step drops, in the same way.
-        keep_only: if given, the only parameters to keep.
+        keep: parameters that no step drops, written in the same way.
+        keep_only: if given, all parameters but these are dropped.
     """
 
     level: str | None = None
@@ -41,8 +41,8 @@ class Rule:
     keep: tuple[str, ...] = ()
     keep_only: tuple[str, ...] | None = None
 
-    def plus(self, narrower: Rule) -> Rule:
-        """Return this rule with the one of a domain within added to it."""
+    def extended_by(self, narrower: Rule) -> Rule:
+        """Return this rule with the rule of a narrower domain added to it."""
         return Rule(
             level=narrower.level or self.level,
             steps=self.steps + narrower.steps,
@@ -57,15 +57,19 @@ _KEYS: Final = tuple(part.name for part in fields(Rule))
 
 @dataclass(frozen=True)
 class Rules:
-    """All that the settings say of canonical URLs.
+    """All rules of one crawl.
 
     Attributes:
         general: what holds everywhere; its level is always given.
         domains: what is added for a domain and its subdomains.
+        left_out: names of steps that are not taken although a level or rule chooses them. No
+            setting gives them: they are for questions such as "would this be one page without
+            the step?".
     """
 
     general: Rule
     domains: Mapping[str, Rule] = field(default_factory=dict)
+    left_out: frozenset[str] = frozenset()
 
     @classmethod
     def of(
@@ -75,13 +79,29 @@ class Rules:
         keep: tuple[str, ...] = (),
         domains: Mapping[str, Rule] | None = None,
     ) -> Rules:
-        """Put together what :func:`read_level`, :func:`read_names` and :func:`read_rules` read."""
+        """Combine the results of :func:`read_level`, :func:`read_names` and :func:`read_rules`."""
         narrower = dict(domains or {})
         everywhere = narrower.pop(EVERYWHERE, Rule())
-        return cls(Rule(level=level, drop=drop, keep=keep).plus(everywhere), narrower)
+        return cls(Rule(level=level, drop=drop, keep=keep).extended_by(everywhere), narrower)
+
+    def for_host(self, host: str, level: str | None = None) -> Rule:
+        """Return the rule for one host: the general one, then those of its domains, widest first.
+
+        :param level: the level to use instead of the one that the rules give.
+        """
+        rule = self.general
+        labels = host.rstrip(".").split(".")
+        for start in reversed(range(len(labels))):
+            narrower = self.domains.get(".".join(labels[start:]))
+            rule = rule.extended_by(narrower) if narrower else rule
+        return replace(rule, level=level) if level else rule
+
+    def without(self, *steps: str) -> Rules:
+        """Return the same rules, but never taking the named steps."""
+        return replace(self, left_out=self.left_out.union(steps))
 
     def as_json(self) -> dict[str, Any]:
-        """Return the rules as they are recorded beside a filter, without what is not given."""
+        """Return the rules as JSON-ready dicts, without the keys that are not given."""
         ordered = sorted(self.domains.items())
         return {EVERYWHERE: _given(self.general)} | {name: _given(rule) for name, rule in ordered}
 

@@ -1,9 +1,13 @@
-"""The steps that make two spellings of a URL one, in the order in which they are taken.
+"""The steps that give two variants of a URL the same form, in the order in which they are taken.
 
 A step belongs to level ``safe`` only if RFC 3986 (section 6) or the WHATWG URL standard call both
-spellings the same *and* Scrapy fetches both. A spelling that Scrapy refuses, such as
-``http://ex%61mple.com/`` or ``http://@example.com/``, is left alone though a browser would follow
-it: its failed download would otherwise hide the page behind the good spelling.
+variants the same *and* Scrapy fetches both. Browsers also follow ``http://ex%61mple.com/`` and
+``http://@example.com/``, but Scrapy cannot download them. No step changes such URLs: otherwise the
+failed download would hide the page behind the good variant.
+
+Steps work on the URL as Scrapy sends it. They may remove text or replace a host, port or scheme,
+but they never decode text that stays in the URL. Names (of parameters, sessions and index pages)
+are decoded once to be compared, as a server decodes them once.
 """
 
 from __future__ import annotations
@@ -14,14 +18,14 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address
 from socket import inet_aton, inet_ntoa
 from typing import Literal
-from urllib.parse import urljoin
+from urllib.parse import unquote
 
 from scrapy_bloom.canonical.names import Names, Params
 from scrapy_bloom.canonical.parts import Parts, is_route, name_and_value
 from scrapy_bloom.canonical.tracking import TRACKING_PARAMS
 
 Tier = Literal["safe", "usual", "setting", "opt-in"]
-# What a step may change of a URL that the guard calls plain: nothing, its query, all of it.
+# What a step may change of a URL that the fast path takes: nothing, its query, or any part of it.
 Reach = Literal["none", "query", "all"]
 
 
@@ -31,12 +35,12 @@ class Step:
 
     Attributes:
         name: as in the settings, the stats and the output of ``scrapy bloom canon``.
-        tier: the level that takes this step, or "setting" for one that a list of parameters
-            switches on, or "opt-in".
+        tier: the level that takes this step; "setting" if a list of parameters switches it on;
+            "opt-in" if a rule must name it.
         doc: one line for the documentation.
-        change: returns its argument itself where there is nothing to do.
+        change: returns its argument itself if there is nothing to do.
         examples: pairs of a URL before and after.
-        reach: what it may change of a plain URL.
+        reach: what it may change of a URL that the fast path takes.
     """
 
     name: str
@@ -48,19 +52,19 @@ class Step:
 
 
 def default_port(parts: Parts, _: Params) -> Parts:
-    """Leave out the port that the scheme stands for (RFC 3986, 6.2.3)."""
+    """Remove the port that the scheme stands for (RFC 3986, 6.2.3)."""
     return parts._replace(port="") if parts.port == parts.default_port else parts
 
 
-_NUMBER_AT_END = re.compile(r"(?:[0-9a-z-]+\.)*(?:[0-9]+|0x[0-9a-f]*)").fullmatch
+_ends_in_number = re.compile(r"(?:[0-9a-z-]+\.)*(?:[0-9]+|0x[0-9a-f]*)").fullmatch
 
 
 def ipv4(parts: Parts, _: Params) -> Parts:
     """Write an IPv4 address as four decimal numbers (WHATWG, 3.5).
 
-    The system that resolves the host for Scrapy reads the number.
+    The operating system resolves hosts for Scrapy, and reads such numbers with the same function.
     """
-    if not _NUMBER_AT_END(parts.host):
+    if not _ends_in_number(parts.host):
         return parts
     try:
         host = inet_ntoa(inet_aton(parts.host))
@@ -70,7 +74,7 @@ def ipv4(parts: Parts, _: Params) -> Parts:
 
 
 def ipv6(parts: Parts, _: Params) -> Parts:
-    """Write an IPv6 address as short as it goes (WHATWG, 3.5)."""
+    """Write an IPv6 address in its shortest form (WHATWG, 3.5)."""
     if not parts.host.startswith("["):
         return parts
     try:
@@ -80,24 +84,36 @@ def ipv6(parts: Parts, _: Params) -> Parts:
     return parts._replace(host=host) if host != parts.host else parts
 
 
-_ENCODED_DOT = re.compile("%2e", re.IGNORECASE)
-_ROOT = "http://host/"
-_DOT_SEGMENT = re.compile(r"/\.\.?(?:/|$)").search
+# WHATWG, 4.1: a dot segment may be escaped.
+_ONE_DOT = frozenset((".", "%2e"))
+_TWO_DOTS = frozenset(("..", ".%2e", "%2e.", "%2e%2e"))
+_DOTS = _ONE_DOT | _TWO_DOTS
 
 
 def dot_segments(parts: Parts, _: Params) -> Parts:
-    """Resolve ``.`` and ``..`` in the path (RFC 3986, 6.2.2.3)."""
-    path = _ENCODED_DOT.sub(".", parts.path)
-    if not _DOT_SEGMENT(path) or path.startswith("//"):  # urljoin would take it for a host
+    """Resolve ``.`` and ``..`` in the path (RFC 3986, 5.2.4)."""
+    if "/." not in parts.path and "/%2" not in parts.path:
         return parts
-    return parts._replace(path=urljoin(_ROOT, path).removeprefix(_ROOT[:-1]))
+    kept: list[str] = []
+    segments = parts.path.split("/")[1:]
+    kinds = [segment.lower() for segment in segments]
+    if _DOTS.isdisjoint(kinds):
+        return parts
+    for segment, kind in zip(segments, kinds, strict=True):
+        if kind in _TWO_DOTS:
+            del kept[-1:]
+        elif kind not in _ONE_DOT:
+            kept.append(segment)
+    if kinds[-1] in _DOTS:
+        kept.append("")
+    return parts._replace(path="/" + "/".join(kept))
 
 
 def trailing_dot(parts: Parts, _: Params) -> Parts:
-    """Leave out the dot that ends a fully qualified host name."""
+    """Remove the dot that ends a fully qualified host name."""
     host = parts.host.removesuffix(".")
-    if host == parts.host or not host or host.endswith(".") or _NUMBER_AT_END(host):
-        return parts  # 127.0.0.1. and the like are refused by resolvers
+    if host == parts.host or not host or host.endswith(".") or _ends_in_number(host):
+        return parts  # resolvers refuse "127.0.0.1." and the like
     return parts._replace(host=host)
 
 
@@ -108,68 +124,88 @@ def tracking(parts: Parts, params: Params) -> Parts:
     """Drop the parameters of the tracking list that have a value."""
     return _without(
         parts,
-        lambda name, value: value != "" and _TRACKING.hold(name) and not params.keep.hold(name),
+        lambda name, value: value != "" and name in _TRACKING and name not in params.keep,
     )
 
 
 def drop(parts: Parts, params: Params) -> Parts:
-    """Drop the parameters that the settings name."""
-    return _without(parts, lambda name, _: params.drop.hold(name) and not params.keep.hold(name))
+    """Drop the parameters that settings or rules name."""
+    return _without(parts, lambda name, _: name in params.drop and name not in params.keep)
 
 
 def keep_only(parts: Parts, params: Params) -> Parts:
-    """Drop all parameters but those that the settings name."""
+    """Drop all parameters but those that a rule names."""
     wanted = params.keep_only
     if wanted is None:
         return parts
-    return _without(parts, lambda name, _: not wanted.hold(name) and not params.keep.hold(name))
+    return _without(parts, lambda name, _: name not in wanted and name not in params.keep)
 
 
-_SESSION = frozenset(
+_SESSION_PARAMS = frozenset(
     ("phpsessid", "jsessionid", "cfid", "cftoken", "sessionid", "session_id", "oscsid", "zenid")
 )
-_SESSION_IN_PATH = re.compile(r";jsessionid=[^/;]+|/\(S\([a-z0-9]{24}\)\)", re.IGNORECASE)
+_is_asp_session = re.compile(r"\(S\([a-z0-9]{24}\)\)", re.IGNORECASE).fullmatch
 
 
 def session_ids(parts: Parts, params: Params) -> Parts:
     """Drop the session ids of PHP, Java, ASP, ColdFusion and two shops, from query and path."""
 
     def unwanted(name: str, value: str) -> bool:
-        known = name.lower() in _SESSION or name.startswith("ASPSESSIONID")
-        return known and value != "" and not params.keep.hold(name)
+        known = name.lower() in _SESSION_PARAMS or name.startswith("ASPSESSIONID")
+        return known and value != "" and name not in params.keep
 
     parts = _without(parts, unwanted)
-    path = _SESSION_IN_PATH.sub("", parts.path)
-    return parts._replace(path=path) if path != parts.path else parts
+    segments = parts.path.split("/")
+    kept = [
+        _without_java_session(segment)
+        for segment in segments
+        if not _is_asp_session(unquote(segment))
+    ]
+    return parts if kept == segments else parts._replace(path="/".join(kept) or "/")
+
+
+def _without_java_session(segment: str) -> str:
+    """Return one segment of a path without its ``;jsessionid=…``."""
+    if ";" not in segment:
+        return segment
+    name, *params = segment.split(";")
+    pairs = [(param, *param.partition("=")) for param in params]
+    return ";".join(
+        (
+            name,
+            *(p for p, key, _, value in pairs if unquote(key).lower() != "jsessionid" or not value),
+        )
+    )
 
 
 def blank_params(parts: Parts, params: Params) -> Parts:
     """Drop parameters without a value, except a query that is one bare word."""
-    if "&" not in parts.query.strip("&"):
+    if parts.query is None or "&" not in parts.query.strip("&"):
         return parts
-    return _without(parts, lambda name, value: value == "" and not params.keep.hold(name))
+    return _without(parts, lambda name, value: value == "" and name not in params.keep)
 
 
-_DOUBLE_SLASH = re.compile("(?<!:)/{2,}")
+# Not in a URL within the path, as in /web/http://b.example/.
+_SLASHES = re.compile("(?<!:)(?<!%3A)/{2,}", re.IGNORECASE)
 
 
 def double_slash(parts: Parts, _: Params) -> Parts:
     """Write several slashes in the path as one, but not those of a URL within it."""
-    path = _DOUBLE_SLASH.sub("/", parts.path)
+    path = _SLASHES.sub("/", parts.path)
     return parts._replace(path=path) if path != parts.path else parts
 
 
-_INDEX = re.compile(r"(?<=/)(?:index\.(?:html?|php|aspx?|jsp)|default\.(?:html?|aspx?))$")
+_is_index = re.compile(r"index\.(?:html?|php|aspx?|jsp)|default\.(?:html?|aspx?)").fullmatch
 
 
 def index(parts: Parts, _: Params) -> Parts:
-    """Leave out the name of a folder's index page."""
-    path = _INDEX.sub("", parts.path)
-    return parts._replace(path=path) if path != parts.path else parts
+    """Remove the name of a folder's index page."""
+    folder, slash, page = parts.path.rpartition("/")
+    return parts._replace(path=folder + slash) if _is_index(unquote(page)) else parts
 
 
 def trailing_slash(parts: Parts, _: Params) -> Parts:
-    """Leave out the slash at the end of a path."""
+    """Remove the slash at the end of a path."""
     path = parts.path
     if not path.endswith("/") or path.endswith("//") or path == "/":
         return parts
@@ -177,13 +213,13 @@ def trailing_slash(parts: Parts, _: Params) -> Parts:
 
 
 def www(parts: Parts, _: Params) -> Parts:
-    """Leave out a leading ``www.`` of the host."""
+    """Remove a leading ``www.`` from the host."""
     host = parts.host.removeprefix("www.")
     return parts._replace(host=host) if host != parts.host and "." in host else parts
 
 
 def http_https(parts: Parts, _: Params) -> Parts:
-    """Write http as https where no port is given."""
+    """Write http as https if the URL has no port."""
     return parts._replace(scheme="https") if (parts.scheme, parts.port) == ("http", "") else parts
 
 
@@ -200,7 +236,9 @@ def _without(parts: Parts, unwanted: Callable[[str, str], bool]) -> Parts:
         return parts
     fields = parts.query.split("&")
     kept = [field for field in fields if not field or not unwanted(*name_and_value(field))]
-    return parts if len(kept) == len(fields) else parts._replace(query="&".join(kept))
+    if len(kept) == len(fields):
+        return parts
+    return parts._replace(query="&".join(kept) if any(kept) else None)
 
 
 _H = "http://example.com"

@@ -49,7 +49,7 @@ def _fingerprinter(settings: Settings) -> CanonicalFingerprinter:
     crawler = Crawler(Spider, settings, init_reactor=True)
     crawler._apply_settings()  # noqa: SLF001 - add-ons may choose the fingerprinter, too
     rules = rules_of(BloomSettings(crawler.settings))
-    return CanonicalFingerprinter.around(crawler.request_fingerprinter, rules)
+    return CanonicalFingerprinter.wrapping(crawler.request_fingerprinter, rules)
 
 
 def _as_json(

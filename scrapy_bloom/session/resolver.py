@@ -51,7 +51,7 @@ class Spelling:
         self._stats: StatsCollector = crawler.stats
         self._stats.inc_value(keys.MERGED, 0)
         self._folder = folder
-        self.fingerprinter = CanonicalFingerprinter.around(crawler.request_fingerprinter, rules)
+        self.fingerprinter = CanonicalFingerprinter.wrapping(crawler.request_fingerprinter, rules)
         self.record = record(self.fingerprinter.rules)
         self._merges = Merges(self.fingerprinter.untouched, _new_marks)
         if folder:

@@ -62,6 +62,7 @@ PAIRS = (
     Pair(f"{_E}/a!b", f"{_E}/a%21b", "scrapy alone", "! and %21 in a path"),
     Pair(f"{_E}/a=b&c", f"{_E}/a%3Db%26c", "scrapy alone", "=, & and their escapes in a path"),
     Pair(f"{_E}/a@b:c", f"{_E}/a%40b%3Ac", "scrapy alone", "@, : and their escapes in a path"),
+    Pair(f"{_E}/a%%33%46", f"{_E}/a%3F", "scrapy alone", "a stray % before escapes of an escape"),
     Pair(f"{_E}/a;", f"{_E}/a", "scrapy alone", "an empty ; at the end of the path"),
     # safe
     Pair(f"{_E}:80/a", f"{_E}/a", "safe", "default port of http"),
@@ -95,6 +96,9 @@ PAIRS = (
     Pair(f"{_E}/a%3Bb", f"{_E}/a;b", "never", "%3B and ; in a path"),
     Pair(f"{_E}/a%25b", f"{_E}/a%2525b", "never", "an escape of an escape"),
     Pair(f"{_E}/a%2520b", f"{_E}/a%20b", "never", "a space escaped twice"),
+    Pair(f"{_E}/x/%2%65%2%65/a", f"{_E}/a", "never", "escapes that decode to escaped dots"),
+    Pair(f"{_E}/%%34%31", f"{_E}/A", "never", "escapes that decode to an escape"),
+    Pair(f"{_E}:80/%%34%31", f"{_E}/A", "never", "the same, and another difference that goes"),
     Pair(f"{_E}/a+b", f"{_E}/a%20b", "never", "+ and a space in a path"),
     Pair(f"{_E}/a%5Cb", f"{_E}/a/b", "never", "an escaped backslash"),
     Pair(f"{_E}/A", f"{_E}/a", "never", "case of a path"),

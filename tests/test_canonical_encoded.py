@@ -1,0 +1,188 @@
+"""Steps decode nothing: what two URLs share at `safe`, the standards or Scrapy itself share."""
+
+import can_ada
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+from scrapy import Request
+from scrapy.utils.request import fingerprint
+from support.properties import request_for
+from support.spellings import HOSTS, PORTS
+
+from scrapy_bloom import CanonicalFingerprinter
+from scrapy_bloom.canonical.rules import LEVELS, OPT_IN
+
+pytestmark = pytest.mark.scrapy
+
+
+class Echo:
+    """A project's own fingerprinter that gives away which URL it was shown."""
+
+    def fingerprint(self, request):
+        return request.url.encode()
+
+
+# Rules that remove nothing but what stands for the same origin.
+SAME_ORIGIN = {"steps": sorted(set(OPT_IN) - {"www", "http_https"}), "drop": ["b"]}
+RULES = {
+    **{level: (level, {}) for level in LEVELS},
+    "same origin": ("safe", {"*": SAME_ORIGIN}),
+    "all": ("usual", {"*": {"steps": sorted(set(OPT_IN) - {"fragment_route"})}}),
+}
+OURS = {how: CanonicalFingerprinter(level, rules=rules) for how, (level, rules) in RULES.items()}
+ECHO = {
+    how: CanonicalFingerprinter(level, rules=rules, wrapped=Echo())
+    for how, (level, rules) in RULES.items()
+}
+
+
+def seen(how, url):
+    return OURS[how].fingerprint(Request(url))
+
+
+def rewritten(how, url):
+    """Return what the steps make of a request's URL: still encoded, before Scrapy's own form."""
+    return ECHO[how].fingerprint(Request(url)).decode()
+
+
+# Characters of which escapes, half escapes, escaped escapes and dot segments are made.
+PIECES = (
+    *("%", "25", "2", "5", "e", "E", "2e", "%2e", "%2E", "%65", "%45", "%32", "%252e", ".", ".."),
+    *("/", "//", "a", "A", "41", "%41", "%2F", "%5C", ";", "%3B", ";x", "+", "%2B", "&", "=", "@"),
+    *(":", "é", "(S(abcdefghijklmnopqrstuvwx))", ";jsessionid=1", "index.html", "http:", "%3A"),
+)
+TEXT = st.lists(st.sampled_from(PIECES), max_size=9).map("".join)
+PATHS = TEXT.map("/{}".format)
+QUERIES = st.just("") | TEXT.map("?{}".format) | TEXT.map("?b=1&utm_source={}".format)
+PAGES = st.builds(str.__add__, PATHS, QUERIES)
+URLS = st.builds(
+    lambda scheme, host, port, page: f"{scheme}://{host}{port}{page}",
+    st.sampled_from(("http", "https")),
+    st.sampled_from(HOSTS),
+    st.sampled_from(PORTS),
+    PAGES,
+)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("http://example.com/x/%2%65%2%65/secret", "http://example.com/secret"),
+        ("http://example.com/x/%%32%65%%32%65/secret", "http://example.com/secret"),
+        ("http://example.com:80/%%34%31", "http://example.com/A"),
+        ("http://example.com:80/a%%32%65b", "http://example.com/a.b"),
+        ("http://example.com./%%34%31", "http://example.com/A"),
+        ("http://example.com:80/a?%%37%35tm_x=1", "http://example.com/a"),
+    ],
+)
+@pytest.mark.parametrize("how", sorted(RULES))
+def test_no_text_is_decoded_twice(one, other, how):
+    assert seen(how, one) != seen(how, other)
+
+
+@given(URLS, st.sampled_from(sorted(RULES)))
+@example("http://example.com:80/%%34%31?%%34%31", "safe")
+def test_a_fingerprint_is_scrapys_of_the_rewritten_url(url, how):
+    request = request_for(url)
+    shown = rewritten(how, url)
+    assert OURS[how].fingerprint(request) == fingerprint(request.replace(url=shown))
+    if shown == request.url:
+        assert OURS[how].fingerprint(request) == fingerprint(request)
+
+
+@given(URLS, st.sampled_from(sorted(RULES)))
+def test_steps_leave_their_own_outcome_alone(url, how):
+    shown = rewritten(how, request_for(url).url)
+    assert rewritten(how, shown) == shown
+
+
+@given(URLS)
+@example("http://example.com/..//a")
+@example("http://example.com/./b;")
+@example("http://example.com:80/a//..")
+@example("http://example.com/..;a/.")
+def test_safe_leaves_a_url_the_same_for_whatwg(url):
+    url = request_for(url).url
+    shown = rewritten("safe", url)
+    try:
+        expected = can_ada.parse(url).href
+    except ValueError:  # no URL for WHATWG: the steps may not make it one
+        with pytest.raises(ValueError, match="parse"):
+            can_ada.parse(shown)
+        return
+    assert can_ada.parse(shown).href == expected
+
+
+HOST_AND_PORT = st.sampled_from(
+    ("example.com", "example.com:80", "EXAMPLE.com:080", "127.1", "127.0.0.1:80", "[::1]")
+)
+
+
+@given(HOST_AND_PORT, HOST_AND_PORT, PAGES, PAGES)
+@example("example.com", "example.com", "/x/%2%65%2%65/secret", "/secret")
+@example("example.com:80", "example.com", "/%%34%31", "/A")
+def test_safe_merges_nothing_that_differs_for_a_server(one_host, other_host, one, other):
+    """Except what Scrapy itself merges of the same two URLs in WHATWG's form."""
+    urls = [
+        request_for(f"http://{one_host}{one}").url,
+        request_for(f"http://{other_host}{other}").url,
+    ]
+    if seen("safe", urls[0]) == seen("safe", urls[1]):
+        hrefs = [can_ada.parse(url).href for url in urls]
+        assert fingerprint(Request(hrefs[0])) == fingerprint(Request(hrefs[1]))
+
+
+@given(URLS)
+@example("http://example.co/(S(abcdefghijklmnopqrstuvwx))m/page")
+def test_no_step_moves_text_from_the_path_into_the_host(url):
+    url = request_for(url).url
+    try:
+        before = can_ada.parse(url)
+    except ValueError:
+        return
+    assert can_ada.parse(rewritten("same origin", url)).origin == before.origin
+    host = can_ada.parse(rewritten("all", url)).hostname
+    assert before.hostname.removesuffix(".").endswith(host)
+
+
+@given(URLS)
+def test_what_is_one_page_for_scrapy_is_one_page_with_every_rule(url):
+    """Scrapy's form of a URL that stays as it is in that form is the same page as the URL."""
+    canonical = OURS["scrapy"].canonical_url(request_for(url).url)
+    assume(OURS["scrapy"].canonical_url(canonical) == canonical and ";" not in url)
+    for how in RULES:
+        assert seen(how, url) == seen(how, canonical)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("http://example.com/..//a", "http://example.com/a"),
+        ("http://example.com/./b;", "http://example.com/b"),
+        ("http://example.com:80/b;", "http://example.com/b"),
+        ("http://example.com:80/a%41", "http://example.com/aA"),
+    ],
+)
+def test_a_projects_own_fingerprinter_is_shown_what_the_server_would_get(one, other):
+    assert rewritten("safe", one) != rewritten("safe", other)
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://example.co/(S(abcdefghijklmnopqrstuvwx))m/page", None),
+        ("http://example.co/a(S(abcdefghijklmnopqrstuvwx))/page", None),
+        ("http://example.co/(S(abcdefghijklmnopqrstuvwx))", "http://example.co/"),
+        ("http://example.co/%28S(abcdefghijklmnopqrstuvwx%29)/a", "http://example.co/a"),
+        ("http://example.co/a;JSessionID=1;b=2/c", "http://example.co/a;b=2/c"),
+        ("http://example.co/a;%6Asessionid=1", "http://example.co/a"),
+        ("http://example.co/a%3Bjsessionid=1", None),
+        ("http://example.co/a;jsessionid=", None),
+        ("http://example.co/;jsessionid=1", "http://example.co/"),
+    ],
+)
+def test_session_ids_go_from_the_path_where_they_are_whole(url, expected):
+    fingerprinter = CanonicalFingerprinter(
+        "scrapy", rules={"*": {"steps": ["session_ids"]}}, wrapped=Echo()
+    )
+    assert fingerprinter.fingerprint(Request(url)).decode() == (expected or url)
