@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
     from scrapy_bloom.redis.filter import RedisFilter
     from scrapy_bloom.redis.options import RedisOptions
+    from scrapy_bloom.redis.reader import RedisReader
 
 __all__ = [
     "Addon",
@@ -37,6 +38,7 @@ __all__ = [
     "LocalFilter",
     "RedisFilter",
     "RedisOptions",
+    "RedisReader",
     "SettingError",
     "StateError",
     "UncleanStopError",
@@ -55,6 +57,7 @@ _ROOMS = {
     "LocalFilter": "core.local",
     "RedisFilter": "redis.filter",
     "RedisOptions": "redis.options",
+    "RedisReader": "redis.reader",
     "SettingError": "errors",
     "StateError": "errors",
     "UncleanStopError": "errors",

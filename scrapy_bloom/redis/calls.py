@@ -23,8 +23,6 @@ from scrapy_bloom.redis.membership import Registration
 _AUDIT: Final = 1000
 """A look for lost segments in every so many calls finds those that no check needs."""
 
-_SEEN: Final = ord("1")
-
 
 @dataclass(frozen=True)
 class Growth:
@@ -127,7 +125,7 @@ class Calls:
         self._answered = self._number
         losses, rolled_back, digits, *slices = rest
         return Reply(
-            [digit == _SEEN for digit in digits],
+            scripts.read_verdicts(digits),
             int(losses),
             rolled_back != b"0",
             read_slices(b" ".join(slices).decode()) if word == b"full" else (),
@@ -147,4 +145,4 @@ class Calls:
                 now.header.signature,
                 b"".join(map(self._hash, fingerprints)),
             )
-        return [digit == _SEEN for digit in rest[0]] if word == b"ok" else Gone(filter=True)
+        return scripts.read_verdicts(rest[0]) if word == b"ok" else Gone(filter=True)

@@ -241,7 +241,8 @@ class RedisFilter:
 
         :raises BackendError: if Redis cannot be used.
         """
-        return describe(self._shards, self._error_rate)
+        shards = ((shard.place, shard.header, shard.plan) for shard in self._shards)
+        return describe(shards, self._error_rate)
 
     def numbers(self) -> dict[str, float]:
         """Return what went over the wire, by the names in :class:`Counters`."""

@@ -99,10 +99,15 @@ class Header:
         return sum(spec.capacity for spec in self.slices[:-1]) + self.filled
 
 
+def first_slice(plan: Plan) -> tuple[SliceSpec, int]:
+    """Return the slice that a new filter of this plan begins with, and its k."""
+    hashes = filter_hashes(plan.error_rate)
+    return next_slice([], plan.capacity, plan.error_rate, hashes), hashes
+
+
 def new_fields(plan: Plan, rebuilt_of: str) -> dict[str, bytes]:
     """Return the fields of a new header, with an epoch and a secret of its own."""
-    hashes = filter_hashes(plan.error_rate)
-    first = next_slice([], plan.capacity, plan.error_rate, hashes)
+    first, hashes = first_slice(plan)
     constant = {
         "program": PROGRAM,
         "format": FORMAT,

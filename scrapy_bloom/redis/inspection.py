@@ -9,10 +9,9 @@ from typing import Final
 from scrapy_bloom.core import sizing
 from scrapy_bloom.core.growth import SliceSpec
 from scrapy_bloom.core.info import FilterInfo, SliceCount, filter_info
-from scrapy_bloom.redis.header import read_slices
+from scrapy_bloom.redis.header import Header, Plan, first_slice, read_slices
 from scrapy_bloom.redis.place import Place
 from scrapy_bloom.redis.scripts import SEGMENT_BLOCKS
-from scrapy_bloom.redis.shard import Shard
 
 _SAMPLE: Final = 1024
 """Most blocks of a slice that are counted: 8 MB, and an error of the fill ratio below 0.1 %."""
@@ -33,15 +32,16 @@ class _ShardCount:
     bytes: int
 
 
-def describe(shards: Sequence[Shard], error_rate: float) -> FilterInfo:
+def describe(shards: Iterable[tuple[Place, Header | None, Plan]], error_rate: float) -> FilterInfo:
     """Return the state of a filter from a sample of its blocks.
 
+    :param shards: for each shard where it is, what was found there, and what it would be made as.
     :raises BackendError: if its server cannot be used.
     """
     counts = []
-    for shard in shards:
-        with shard.place.explained():
-            counts.append(_inspect(shard))
+    for place, header, plan in shards:
+        with place.explained():
+            counts.append(_inspect(place, header, plan))
     return filter_info(
         [count.slices for count in counts],
         counts[0].hashes,
@@ -50,14 +50,13 @@ def describe(shards: Sequence[Shard], error_rate: float) -> FilterInfo:
     )
 
 
-def _inspect(shard: Shard) -> _ShardCount:
-    place, header = shard.place, shard.header
+def _inspect(place: Place, header: Header | None, plan: Plan) -> _ShardCount:
     client = place.client
     if header is None:
-        return _empty(shard)
+        return _empty(plan)
     text, filled, names = _read(place)
     if text is None:
-        return _empty(shard)
+        return _empty(plan)
     specs = read_slices(text.decode())
     items = [*(spec.capacity for spec in specs[:-1]), int(filled or 0)]
     made = {name[2:].decode() for name in names if name.startswith(b"m:")}
@@ -92,8 +91,8 @@ def segment_bytes(spec: SliceSpec, number: int, made: set[str]) -> int:
     return total
 
 
-def _empty(shard: Shard) -> _ShardCount:
-    spec, hashes = shard.first_slice()
+def _empty(plan: Plan) -> _ShardCount:
+    spec, hashes = first_slice(plan)
     return _ShardCount([SliceCount(spec, 0, [0.0])], hashes, 0)
 
 

@@ -19,18 +19,16 @@ BROKEN: Final = (redis.ConnectionError, redis.TimeoutError, OSError, RedisCluste
 """What a client raises when the connection failed: the call may have been carried out, or not."""
 
 
-class Link:
+class ScriptRunner:
     """Runs scripts on the server of one shard.
 
     :param place: where the shard is.
-    :param breaker: what to do while its server cannot be used.
     """
 
-    __slots__ = ("breaker", "place")
+    __slots__ = ("place",)
 
-    def __init__(self, place: Place, breaker: CircuitBreaker) -> None:
+    def __init__(self, place: Place) -> None:
         self.place = place
-        self.breaker = breaker
 
     def run(self, script: Script, prefix: str, signature: str, *arguments: object) -> Any:
         """Run a script; return its answer.
@@ -51,6 +49,20 @@ class Link:
             return self.run(script, prefix, signature, *arguments)
         except BROKEN:
             return self.run(script, prefix, signature, *arguments)
+
+
+class Link(ScriptRunner):
+    """Runs scripts, and knows whether the server can be used.
+
+    :param place: where the shard is.
+    :param breaker: what to do while its server cannot be used.
+    """
+
+    __slots__ = ("breaker",)
+
+    def __init__(self, place: Place, breaker: CircuitBreaker) -> None:
+        super().__init__(place)
+        self.breaker = breaker
 
     @contextmanager
     def tripping(self) -> Iterator[None]:

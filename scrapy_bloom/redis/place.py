@@ -18,12 +18,14 @@ class Place:
         server: its name for the user.
         key: key of the shard's header.
         words: names an option in messages.
+        reading: whether a filter is looked for that is there already.
     """
 
     client: Client
     server: str
     key: str
     words: Words
+    reading: bool = False
 
     @property
     def name(self) -> str:
@@ -38,6 +40,8 @@ class Place:
     @property
     def or_other_key(self) -> str:
         """The same as the end of a sentence."""
+        if self.reading:
+            return f"give the {self.words(REDIS_KEY)} of a filter."
         return f"give this filter another {self.words(REDIS_KEY)}. Nothing was changed."
 
     def prefix(self, epoch: str) -> str:

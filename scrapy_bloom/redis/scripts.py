@@ -31,6 +31,11 @@ from scrapy_bloom.core.hashing import PROBE_BYTES
 SEGMENT_BLOCKS: Final = 511
 """Blocks in a segment: just below 4 MiB, because exactly 4 MiB would take 5 of the allocator."""
 
+BATCH: Final = 500
+"""Most fingerprints in one call: about 3 ms of the server's time."""
+
+_SEEN: Final = ord("1")
+
 
 class Script:
     """One Lua script and the name by which Redis knows it.
@@ -57,6 +62,11 @@ def add(hashes: int) -> Script:
 def ask(hashes: int) -> Script:
     """Return the script that looks for probes of that many positions."""
     return _unrolled("ask", hashes)
+
+
+def read_verdicts(digits: bytes) -> list[bool]:
+    """Return for each digit of an answer whether the fingerprint was there."""
+    return [digit == _SEEN for digit in digits]
 
 
 class _Template(Template):

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from threading import Event
 from typing import Final
 
-from scrapy_bloom.core.growth import SliceSpec, filter_hashes, next_slice, outgrown
+from scrapy_bloom.core.growth import SliceSpec, next_slice, outgrown
 from scrapy_bloom.errors import BackendError, FilterLostError
 from scrapy_bloom.options import CAPACITY, ON_BACKEND_ERROR, OnBackendError
 from scrapy_bloom.redis.breaker import CircuitBreaker
@@ -29,11 +29,9 @@ from scrapy_bloom.redis.ledger import Ledger
 from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.membership import Membership, Registration
 from scrapy_bloom.redis.place import Place
+from scrapy_bloom.redis.scripts import BATCH
 
 logger = logging.getLogger(__name__)
-
-BATCH: Final = 500
-"""Most fingerprints in one call: about 3 ms of the server's time."""
 
 
 class _UnknownVerdictError(Exception):
@@ -70,7 +68,6 @@ class Shard:
         self.place = place
         self.breaker = breaker
         self._counters = counters
-        self._plan = plan
         self._ledger = Ledger(cache)
         self._link = Link(place, breaker)
         self._membership = Membership(self._link, plan)
@@ -88,15 +85,14 @@ class Shard:
         return self._membership.registration
 
     @property
+    def plan(self) -> Plan:
+        """What it must be."""
+        return self._membership.plan
+
+    @property
     def header(self) -> Header | None:
         """What the filter is, as it was found; None after :meth:`clear`."""
         return self.registration.header if self.registration else None
-
-    def first_slice(self) -> tuple[SliceSpec, int]:
-        """Return the slice that a new filter of this plan begins with, and its k."""
-        plan = self._plan
-        hashes = filter_hashes(plan.error_rate)
-        return next_slice([], plan.capacity, plan.error_rate, hashes), hashes
 
     def add(self, fingerprints: Sequence[bytes]) -> list[bool]:
         """Add different fingerprints that the worker does not know; return which were there.

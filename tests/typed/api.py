@@ -24,6 +24,7 @@ from scrapy_bloom import (
     LocalFilter,
     RedisFilter,
     RedisOptions,
+    RedisReader,
     SettingError,
     StateError,
     UncleanStopError,
@@ -102,6 +103,16 @@ def in_redis() -> list[bool]:
         return seen.add_many([b"a"]) + seen.contains_many([b"a"])
     finally:
         seen.close()
+
+
+def looked_at(url: str) -> bool:
+    """Look at a filter that is there, and change nothing."""
+    with RedisReader.from_url(url, key="crawl:bloom", timeout=1.5) as reader:
+        assert_type(reader, RedisReader)
+        assert_type(reader.contains_many([b"a"]), list[bool])
+        assert_type(reader.info(), FilterInfo)
+        assert_type(reader.fingerprinter, str)
+        return any(assert_type(worker.alive, bool) for worker in reader.workers())
 
 
 def either(*, shared: bool) -> LocalFilter | RedisFilter:

@@ -1,0 +1,210 @@
+"""A look at a filter in Redis that is there already. Nothing is written to the server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from scrapy_bloom.core.hashing import make_hash
+from scrapy_bloom.core.info import FilterInfo
+from scrapy_bloom.errors import StateError
+from scrapy_bloom.options import REDIS_KEY, REDIS_TIMEOUT, in_arguments
+from scrapy_bloom.redis import scripts
+from scrapy_bloom.redis.connection import Target
+from scrapy_bloom.redis.header import Header, check_plan, read_header
+from scrapy_bloom.redis.inspection import describe
+from scrapy_bloom.redis.link import ScriptRunner
+from scrapy_bloom.redis.place import Place
+from scrapy_bloom.redis.sharding import ask_each, picker, shard_key
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from scrapy_bloom.options import Words
+    from scrapy_bloom.redis.connection import Client
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A worker that is registered in a filter.
+
+    Attributes:
+        id: its host name, process id and a random number, with colons between them.
+        alive: whether its lease has not run out.
+    """
+
+    id: str
+    alive: bool
+
+
+class RedisReader:
+    """Opens a filter in Redis for reading only: asks it, and tells what it is and who uses it.
+
+    It registers no worker, makes no key and changes none, needs no fingerprinter, and keeps the
+    filter's secret to itself. A replica will do as a server.
+
+    >>> with RedisReader.from_url("redis://localhost", key="site:bloom") as seen:  # doctest: +SKIP
+    ...     b"one" in seen
+    True
+
+    :param target: the server.
+    :param key: the key of the filter.
+    :param timeout: most seconds that Redis may hold up one call.
+    :param words: names an option in messages.
+    :raises BackendError: if the server cannot be used, here and in every method.
+    :raises StateError: if there is no filter under the key, or one that cannot be read; in every
+        method, if it has gone since.
+
+    Attributes:
+        key: the key of the filter.
+        error_rate: bound for the share of new items that are called seen, in total.
+        digests: whether fingerprints of 20 bytes are taken as SHA-1 digests.
+        fingerprinter: what makes the fingerprints; empty if the makers of the filter did not say.
+        canonical: by which rules URLs were rewritten before, as JSON.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        key: str,
+        timeout: float = REDIS_TIMEOUT.default,
+        words: Words = in_arguments,
+    ) -> None:
+        self.key = REDIS_KEY.read(words(REDIS_KEY), key)
+        timeout = REDIS_TIMEOUT.read(words(REDIS_TIMEOUT), timeout)
+        self._client = target.connect(timeout / 2)  # every call may be made twice
+        try:
+            self._shards = _find(self._client, target.where(), self.key, words)
+        except BaseException:
+            self._client.close()
+            raise
+        self._shard = picker(self._shards)
+        plan = self._shards[0].header.plan
+        self.error_rate = plan.error_rate
+        self.digests = plan.digests
+        self.fingerprinter = plan.fingerprinter
+        self.canonical = plan.canonical
+
+    @classmethod
+    def from_url(cls, url: str, *, key: str, timeout: float = REDIS_TIMEOUT.default) -> Self:
+        """Open the filter under a key of the server that the URL names.
+
+        :param url: as for :meth:`RedisFilter.from_url`.
+        """
+        return cls(Target(url), key=key, timeout=timeout)
+
+    @property
+    def shards(self) -> int:
+        """How many shards the filter is spread over."""
+        return len(self._shards)
+
+    def __contains__(self, fingerprint: bytes) -> bool:
+        """Return whether the fingerprint was added."""
+        return self.contains_many([fingerprint])[0]
+
+    def contains_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
+        """Return for each fingerprint, in order, whether it was added.
+
+        One round trip for each shard and each 500 fingerprints.
+        """
+        return ask_each(self._shard, list(fingerprints), _ShardReader.contains)
+
+    def info(self) -> FilterInfo:
+        """Return the state of the filter now, from a sample of its blocks."""
+        found = [(shard.place, shard.read(), shard.header.plan) for shard in self._shards]
+        return describe(found, self.error_rate)
+
+    def workers(self) -> list[Worker]:
+        """Return who is registered in the filter, in the order of their ids."""
+        return self._shards[0].workers()
+
+    def close(self) -> None:
+        """Close the connection. A second call does nothing."""
+        self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _ShardReader:
+    """One shard of the filter, found.
+
+    :param place: where it is.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._runner = ScriptRunner(place)
+        self.header = read_header(place, self._fields())
+        self._prefix = place.prefix(self.header.epoch)
+        self._hash = make_hash(self.header.secret, digests=self.header.plan.digests)
+
+    def read(self) -> Header:
+        """Return the header as it is now."""
+        header = read_header(self.place, self._fields())
+        if header.signature != self.header.signature:
+            raise self._gone()
+        return header
+
+    def contains(self, fingerprints: list[bytes]) -> list[bool]:
+        """Return which fingerprints are there."""
+        verdicts: list[bool] = []
+        script = scripts.ask(self.header.hashes)
+        for start in range(0, len(fingerprints), scripts.BATCH):
+            batch = fingerprints[start : start + scripts.BATCH]
+            digits = self._run(script, b"".join(map(self._hash, batch)))[0]
+            verdicts += scripts.read_verdicts(digits)
+        return verdicts
+
+    def workers(self) -> list[Worker]:
+        """Return who is registered."""
+        alive = set(self._run(scripts.LIVE, "")[::2])
+        ids = [name[2:] for name in self._fields() if name.startswith(b"w:")]
+        return [Worker(name.decode(errors="replace"), name in alive) for name in sorted(ids)]
+
+    def _run(self, script: scripts.Script, *arguments: object) -> list[bytes]:
+        with self.place.explained():
+            answer: list[bytes] = self._runner.retry_once(
+                script, self._prefix, self.header.signature, *arguments
+            )
+        if answer[0] != b"ok":
+            raise self._gone()
+        return answer[1:]
+
+    def _gone(self) -> StateError:
+        return StateError(
+            f"{self.place.name}: the filter that was opened is gone, or another one is in its"
+            f" place. Open it again."
+        )
+
+    def _fields(self) -> dict[bytes, bytes]:
+        place = self.place
+        with place.explained():
+            kind = place.client.type(place.key)
+            fields: dict[bytes, bytes] = place.client.hgetall(place.key) if kind == b"hash" else {}
+        if fields:
+            return fields
+        found = "nothing" if kind in (b"none", b"hash") else f"a {kind.decode()}"
+        raise StateError(f"{place.name}: found {found}, expected a filter. {place.other_key}")
+
+
+def _find(client: Client, server: str, key: str, words: Words) -> list[_ShardReader]:
+    first = _ShardReader(Place(client, server, key, words, reading=True))
+    plan = first.header.plan
+    if plan.shard:
+        raise StateError(
+            f"{first.place.name}: found shard {plan.shard} of a filter, which has the key"
+            f" {key.rpartition(':')[0]}. Give that as {words(REDIS_KEY)}."
+        )
+    shards = [first]
+    for number in range(1, plan.shards):
+        place = Place(client, server, shard_key(key, number), words, reading=True)
+        shard = _ShardReader(place)
+        check_plan(place, shard.header.plan, replace(plan, shard=number))
+        shards.append(shard)
+    return shards
