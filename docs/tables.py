@@ -14,13 +14,13 @@ from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 
-from scrapy_bloom import stats
 from scrapy_bloom.canonical.steps import STEPS
 from scrapy_bloom.canonical.tracking import TRACKING_PARAMS
 from scrapy_bloom.core.growth import SliceSpec, filter_hashes, next_slice
 from scrapy_bloom.core.info import expected_lost
 from scrapy_bloom.core.sizing import BLOCK_BYTES
 from scrapy_bloom.options import DEFAULT_CAPACITY, OPTIONS, write_size
+from scrapy_bloom.stats import STATS
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
@@ -45,7 +45,7 @@ def as_written(default: object) -> object:
 
 def stats_table() -> str:
     """Return every stat with its meaning."""
-    return markdown(("stat", "meaning"), [(f"`{k}`", m) for k, m in stats.MEANINGS.items()])
+    return markdown(("stat", "meaning"), [(f"`{s.key}`", s.meaning) for s in STATS])
 
 
 def sizing_table() -> str:

@@ -17,6 +17,7 @@ from math import isfinite
 from typing import Any, Final, Generic, TypeVar
 
 from scrapy_bloom.errors import SettingError
+from scrapy_bloom.registry import BACKENDS
 
 T = TypeVar("T")
 
@@ -160,6 +161,10 @@ def _memory(items: float | None) -> str:
     return f"{count:,.0f} items take about {size} at an error rate of {DEFAULT_ERROR_RATE:g}."
 
 
+def _read_backend(name: str, value: object) -> str:
+    return one_of(("auto", *BACKENDS))(name, value)
+
+
 def _read_text(name: str, value: object) -> str:
     if isinstance(value, str):
         return value
@@ -251,7 +256,7 @@ BACKEND: Final = Option(
     "backend",
     "BLOOM_BACKEND",
     "auto",
-    one_of(("auto", "local", "redis")),
+    _read_backend,
     "Where the filter is: `local`, in this process and its job directory, or `redis`, shared by all"
     " workers. `auto` is `redis` with `BLOOM_REDIS_URL` or scrapy-redis's scheduler, else `local`.",
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from scrapy_bloom.session.engine import engine_of
+
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
@@ -14,7 +16,7 @@ def spare_queue(crawler: Crawler, dupefilter: object) -> bool:
     Its ``flush()`` empties the filter and then the queue, also under workers that still crawl. The
     requests in it would be lost, because their marks stay in the filter.
     """
-    engine: Any = crawler.engine
+    engine = engine_of(crawler)
     slot = getattr(engine, "_slot", None) or getattr(engine, "slot", None)
     scheduler = getattr(slot, "scheduler", None)
     if getattr(scheduler, "df", None) is not dupefilter:

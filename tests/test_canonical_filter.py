@@ -105,7 +105,7 @@ def test_without_a_change_nothing_is_counted_and_no_memory_taken():
     with Crawl() as crawl:
         crawl.seen(PLAIN, PLAIN)
         assert crawl.stats() == {"merged": 0}
-        assert crawl.filter._spelling._merges._spellings is None
+        assert crawl.filter._session.resolver._merges._spellings is None
 
 
 def test_the_sample_lies_in_the_job_directory_and_goes_on_in_the_next_run(tmp_path):
@@ -215,7 +215,7 @@ def test_a_project_may_use_it_for_all_of_scrapy():
     with Crawl.of(settings) as crawl:
         fingerprinter = crawl.crawler.request_fingerprinter
         assert fingerprinter.fingerprint(Request(TRACKED)) == fingerprint(Request(PLAIN))
-        assert crawl.filter._spelling.fingerprinter is fingerprinter
+        assert crawl.filter._session.resolver.fingerprinter is fingerprinter
         assert crawl.seen(TRACKED, PLAIN) == [False, True]
 
 
@@ -328,4 +328,5 @@ def test_the_commands_module_is_cheap_to_import():
         "import sys, scrapy.commands; before = set(sys.modules); import scrapy_bloom.commands;"
         "print(*sorted(set(sys.modules) - before))"
     )
-    assert done.stdout.split() == ["scrapy_bloom", "scrapy_bloom._version", "scrapy_bloom.commands"]
+    names = ["_version", "commands", "registry"]
+    assert done.stdout.split() == ["scrapy_bloom", *(f"scrapy_bloom.{name}" for name in names)]

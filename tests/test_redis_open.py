@@ -13,7 +13,8 @@ from support.tls import TlsFront
 from support.waiting import until
 
 from scrapy_bloom import BackendError, RedisFilter, RedisOptions, SettingError, StateError
-from scrapy_bloom.backends.base import BACKENDS, Crawl
+from scrapy_bloom.backends.base import Crawl
+from scrapy_bloom.backends.redis import RedisBackend
 from scrapy_bloom.redis.connection import Target
 from scrapy_bloom.settings import Settings
 from scrapy_bloom.storage.snapshot import Identity
@@ -317,7 +318,7 @@ def test_errors_speak_of_arguments_or_of_settings(server, key):
     crawl = Crawl(Identity("s", "f"), digests=True, job_dir=None, shared_queue=True)
     settings = Settings({"BLOOM_REDIS_KEY": key, "BLOOM_REDIS_URL": server.url})
     with pytest.raises(StateError, match="Give this filter another BLOOM_REDIS_KEY"):
-        BACKENDS["redis"](settings, crawl)
+        RedisBackend().open(settings, crawl)
 
 
 def test_an_impossible_policy_is_refused(server, key):
@@ -334,4 +335,4 @@ def test_without_the_client_library_it_is_said_how_to_get_it():
 def test_a_key_that_cannot_be_is_refused(pattern):
     crawl = Crawl(Identity("s", "f"), digests=True, job_dir=None, shared_queue=True)
     with pytest.raises(SettingError, match="BLOOM_REDIS_KEY"):
-        BACKENDS["redis"](Settings({"BLOOM_REDIS_KEY": pattern}), crawl)
+        RedisBackend().open(Settings({"BLOOM_REDIS_KEY": pattern}), crawl)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from scrapy.settings import Settings as ScrapySettings
 
-from scrapy_bloom import stats
 from scrapy_bloom.canonical.rules import Rule
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.options import CAPACITY, OPTIONS, OnBackendError, OnUnclean
 from scrapy_bloom.settings import Settings
+from scrapy_bloom.stats import STATS
 
 ROOT = Path(__file__).parent.parent
 SOURCE = [path.read_text() for path in (ROOT / "scrapy_bloom").rglob("*.py")]
@@ -127,9 +127,9 @@ def test_every_setting_is_in_the_list():
 
 def test_every_stat_has_a_meaning_and_is_named_in_one_place():
     named = {name for text in SOURCE for name in re.findall(r'"(bloom/[a-z_/{}]+)"', text)}
-    assert named == set(stats.MEANINGS)
+    assert named == {stat.key for stat in STATS}
     for text in SOURCE:
-        assert "MEANINGS" in text or not re.search(r'"bloom/', text)
+        assert "STATS: Final" in text or not re.search(r'"bloom/', text)
 
 
 def test_the_readme_has_the_tables_of_the_code():

@@ -1,1 +1,1 @@
-"""The backends: how a filter is opened for a crawl."""
+"""The backends, a file each: how a filter is opened for a crawl."""

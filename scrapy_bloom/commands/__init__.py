@@ -1,23 +1,33 @@
 """``scrapy bloom …``: one Scrapy command with sub-commands, a module each.
 
-Every call of ``scrapy`` imports this module, so it imports nothing but Scrapy's own base class;
+Every call of ``scrapy`` imports this module, so it imports little but Scrapy's own base class;
 a sub-command is imported when it is asked for.
 """
 
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
-from typing import Final, Protocol, cast
+from typing import Protocol, cast
 
 from scrapy.commands import ScrapyCommand
 from scrapy.exceptions import UsageError
 from scrapy.settings import Settings
 
+from scrapy_bloom.registry import COMMANDS
+
 
 class SubCommand(Protocol):
-    """What the module of a sub-command has."""
+    """What the module of a sub-command has.
+
+    Attributes:
+        ARGUMENTS: the arguments that it takes, as they stand in the usage line.
+        SUMMARY: what it does, in a few words.
+    """
+
+    ARGUMENTS: str
+    SUMMARY: str
 
     def add_options(self, parser: ArgumentParser) -> None:
         """Add the sub-command's own options; those of all sub-commands share one namespace."""
@@ -29,12 +39,6 @@ class SubCommand(Protocol):
         """
 
 
-SUB_COMMANDS: Final = {
-    "canon": ("URL [URL ...]", "show how URLs are made canonical, and which are one page"),
-}
-"""Name of each sub-command, which is that of its module, with its arguments and what it does."""
-
-
 class BloomCommand(ScrapyCommand):
     """The command that Scrapy sees."""
 
@@ -42,7 +46,7 @@ class BloomCommand(ScrapyCommand):
 
     def syntax(self) -> str:
         """Return what stands after ``scrapy bloom``."""
-        ways = [f"{name} {args}" for name, (args, _) in SUB_COMMANDS.items()]
+        ways = [f"{name} {command.ARGUMENTS}" for name, command in _commands()]
         return f"{' | '.join(ways)} [options]"
 
     def short_desc(self) -> str:
@@ -51,24 +55,29 @@ class BloomCommand(ScrapyCommand):
 
     def long_desc(self) -> str:
         """Return the text of ``scrapy bloom -h``."""
-        return " ".join(f"{name}: {what}." for name, (_, what) in SUB_COMMANDS.items())
+        return " ".join(f"{name}: {command.SUMMARY}." for name, command in _commands())
 
     def add_options(self, parser: ArgumentParser) -> None:
         """Add Scrapy's options and those of all sub-commands."""
         super().add_options(parser)
-        for name in SUB_COMMANDS:
-            _module(name).add_options(parser)
+        for _, command in _commands():
+            command.add_options(parser)
 
     def run(self, args: list[str], opts: Namespace) -> None:
         """Run the sub-command that the first argument names."""
-        if not args or args[0] not in SUB_COMMANDS:
-            raise UsageError(f"give one of: {', '.join(SUB_COMMANDS)}", print_help=False)
+        if not args or args[0] not in COMMANDS:
+            raise UsageError(f"give one of: {', '.join(COMMANDS)}", print_help=False)
         unknown = [arg for arg in args[1:] if arg.startswith("-")]
         if unknown:
             raise UsageError(f"there is no option {unknown[0]}", print_help=False)
         assert self.settings is not None  # noqa: S101 - Scrapy sets it before anything is called
-        self.exitcode = _module(args[0]).run(args[1:], opts, self.settings)
+        self.exitcode = _command(args[0]).run(args[1:], opts, self.settings)
 
 
-def _module(name: str) -> SubCommand:
-    return cast("SubCommand", import_module(f"{__name__}.{name}"))
+def _commands() -> Iterator[tuple[str, SubCommand]]:
+    for name in COMMANDS:
+        yield name, _command(name)
+
+
+def _command(name: str) -> SubCommand:
+    return cast("SubCommand", import_module(COMMANDS[name]))

@@ -20,6 +20,9 @@ from scrapy_bloom.errors import BloomError
 from scrapy_bloom.session.resolver import rules_of
 from scrapy_bloom.settings import Settings as BloomSettings
 
+ARGUMENTS = "URL [URL ...]"
+SUMMARY = "show how URLs are made canonical, and which are one page"
+
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of this sub-command."""

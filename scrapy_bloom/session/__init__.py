@@ -1,1 +1,1 @@
-"""The filter of one crawl, as Scrapy and the commands use it."""
+"""The filter of one crawl, as the doors use it: opened from settings, asked, told about, closed."""

@@ -1,16 +1,16 @@
-"""Canonical forms in one crawl: fingerprints for its filter, and an account of what they did."""
+"""From a request of a crawl to its fingerprint, and what canonicalization merged on the way."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scrapy import Request
 from scrapy.crawler import Crawler
 
-from scrapy_bloom import stats as keys
+from scrapy_bloom import stats
 from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter, Change
 from scrapy_bloom.canonical.merges import Merges
 from scrapy_bloom.canonical.provenance import difference, record
@@ -18,11 +18,9 @@ from scrapy_bloom.canonical.rules import Rules
 from scrapy_bloom.core.local import LocalFilter
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.options import CANONICAL, DROP_PARAMS, KEEP_PARAMS, RULES
+from scrapy_bloom.session.telling import Telling
 from scrapy_bloom.settings import Settings
 from scrapy_bloom.storage.merges_file import read_merges, write_merges
-
-if TYPE_CHECKING:
-    from scrapy.statscollectors import StatsCollector
 
 logger = logging.getLogger(__name__)
 
@@ -34,24 +32,28 @@ def rules_of(settings: Settings) -> Rules:
     )
 
 
-class Spelling:
-    """What makes requests one page in a crawl.
+class Resolver:
+    """Fingerprints the requests of one crawl and records what canonicalization merged.
 
     :param rules: what the settings say.
     :param folder: the job directory, which keeps a sample of merged URLs; None if there is none.
+    :param telling: tells the stats.
     :raises StateError: if the sample in the folder is not one of ours.
 
     Attributes:
         fingerprinter: makes the fingerprints.
         record: what a filter remembers of how they were made.
+        resolve: returns the fingerprint of a request, and the change if a step changed its URL.
     """
 
-    def __init__(self, crawler: Crawler, rules: Rules, folder: Path | None) -> None:
-        assert crawler.stats is not None  # noqa: S101 - Scrapy makes it before any component
-        self._stats: StatsCollector = crawler.stats
-        self._stats.inc_value(keys.MERGED, 0)
+    def __init__(
+        self, crawler: Crawler, rules: Rules, folder: Path | None, telling: Telling
+    ) -> None:
+        self._telling = telling
+        self._telling.add(stats.MERGED.key, 0)
         self._folder = folder
         self.fingerprinter = CanonicalFingerprinter.wrapping(crawler.request_fingerprinter, rules)
+        self.resolve = self.fingerprinter.resolve
         self.record = record(self.fingerprinter.rules)
         self._merges = Merges(self.fingerprinter.untouched, _new_marks)
         if folder:
@@ -65,17 +67,18 @@ class Spelling:
         To be called for every request that a step changed, and every one that was called seen.
         """
         if change:
-            keys.count_steps(self._stats, change.steps)
+            for step in change.steps:
+                self._telling.add(stats.STEP.key.format(step=step))
         if self._merges.note(request, fingerprint, change, seen=seen):
-            self._stats.inc_value(keys.MERGED)
+            self._telling.add(stats.MERGED.key)
 
-    def tell(self, filled_with: Mapping[str, Any]) -> None:
-        """Say in the log if the filter was filled with fingerprints made in another way."""
+    def compare(self, filled_with: Mapping[str, Any]) -> None:
+        """Warn if the filter was filled with fingerprints that were made in another way."""
         if filled_with and (changed := difference(filled_with, self.record)):
             logger.warning("%s", changed)
 
     def close(self) -> None:
-        """Store the sample. Where that fails it is said in the log: a crawl does not need it."""
+        """Store the sample. If that fails, only the log says so: a crawl does not need it."""
         if self._folder:
             try:
                 write_merges(self._folder, self._merges)

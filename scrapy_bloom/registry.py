@@ -1,0 +1,19 @@
+"""Names and what they stand for, as import strings: a new entry is one file and one line here.
+
+Imports nothing, so that whoever needs a name loads nothing for it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+BACKENDS: Final = {
+    "local": "scrapy_bloom.backends.local:LocalBackend",
+    "redis": "scrapy_bloom.backends.redis:RedisBackend",
+}
+"""Values of ``BLOOM_BACKEND``, beside ``auto``: classes that are a :class:`Backend`."""
+
+COMMANDS: Final = {
+    "canon": "scrapy_bloom.commands.canon",
+}
+"""Sub-commands of ``scrapy bloom``: modules that are a :class:`SubCommand`."""

@@ -1,0 +1,238 @@
+"""One crawl's filter, as the doors use it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scrapy.utils.job import job_dir
+
+from scrapy_bloom import stats
+from scrapy_bloom.backends.base import Crawl, Opened, backend_of
+from scrapy_bloom.errors import BackendError, BloomError, FilterLostError
+from scrapy_bloom.session.redirects import follows_itself, step_fingerprint
+from scrapy_bloom.session.resolver import Resolver, rules_of
+from scrapy_bloom.session.telling import Telling
+from scrapy_bloom.session.verdict import Verdict
+from scrapy_bloom.settings import Settings
+from scrapy_bloom.storage.snapshot import Identity
+
+if TYPE_CHECKING:
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+    from typing_extensions import Self
+
+    from scrapy_bloom.canonical.fingerprint import Change
+
+OnMark = Callable[[bytes], None]
+"""Called with each fingerprint that was not in the filter and now is."""
+
+NEW, SEEN, EXEMPT, ERROR = Verdict  # a name of this module is found faster than one of the enum
+
+
+class Session:
+    """The open filter of a crawl.
+
+    Where a check fails, its verdict is ``ERROR``: the page is fetched, perhaps twice, never lost.
+    Nothing but :meth:`open` raises.
+
+    :param opened: the filter.
+    :param resolver: makes the fingerprints.
+    :param telling: tells stats and log.
+    :param on_mark: called with each new mark, within the check that makes it; None costs nothing.
+
+    Attributes:
+        opened: the filter, and how it was opened.
+        resolver: makes the fingerprints.
+    """
+
+    def __init__(
+        self,
+        opened: Opened,
+        resolver: Resolver,
+        telling: Telling,
+        on_mark: OnMark | None = None,
+    ) -> None:
+        self.opened = opened
+        self.resolver = resolver
+        self._telling = telling
+        self._on_mark = on_mark
+        self._resolve = resolver.resolve
+        self._count = telling.count
+        if on_mark is None:
+            self._add, self._add_many = opened.filter.add, opened.filter.add_many
+        else:
+            self._add, self._add_many = self._add_and_tell, self._add_many_and_tell
+        self._emptied = False
+
+    @classmethod
+    def open(
+        cls,
+        crawler: Crawler,
+        telling: Telling,
+        *,
+        shared_queue: bool = False,
+        on_mark: OnMark | None = None,
+    ) -> Self:
+        """Open the filter of a crawl as its settings say, and tell so.
+
+        :param shared_queue: whether its requests wait in Redis, for any worker.
+        :param on_mark: as for the class.
+        :raises BloomError: if that cannot be done. Nothing is held then.
+        """
+        settings = Settings(crawler.settings)
+        folder = job_dir(crawler.settings)
+        place = Path(folder) if folder else None
+        resolver = Resolver(crawler, rules_of(settings), place, telling)
+        spider = crawler.spider or crawler.spidercls  # the class may have no name of its own
+        crawl = Crawl(
+            Identity(spider.name, resolver.fingerprinter.wrapped, resolver.record),
+            digests=resolver.fingerprinter.digests,
+            job_dir=place,
+            shared_queue=shared_queue,
+        )
+        opened = backend_of(settings, shared_queue=shared_queue).open(settings, crawl)
+        telling.opened(opened)
+        resolver.compare(opened.filled_with)
+        return cls(opened, resolver, telling, on_mark)
+
+    def check(self, request: Request) -> Verdict:
+        """Mark a request and return what it was before."""
+        try:
+            fingerprint, change = self._resolve(request)
+            seen = self._add(fingerprint)
+        except Exception as error:  # noqa: BLE001 - raised, it would cost the page
+            return self._failed(request, error)
+        if seen or change:
+            return self._judge(request, fingerprint, change, seen=seen)
+        self._count(NEW)  # by far the most common way, kept short
+        return NEW
+
+    def check_many(self, requests: Iterable[Request]) -> list[Verdict]:
+        """Mark requests and return, in order, what each was before.
+
+        The filter is asked once: with Redis in one round trip for each 500 of them. Of two equal
+        requests the second one is seen.
+        """
+        found = [(request, self._try_to_resolve(request)) for request in requests]
+        try:
+            seen = iter(self._add_many([resolved[0] for _, resolved in found if resolved]))
+        except Exception as error:  # noqa: BLE001 - raised, it would cost the pages
+            return [
+                self._failed(request, error) if resolved else ERROR for request, resolved in found
+            ]
+        return [
+            self._judge(request, *resolved, seen=next(seen)) if resolved else ERROR
+            for request, resolved in found
+        ]
+
+    def replay(self, marks: Iterable[bytes]) -> None:
+        """Mark fingerprints that an earlier run has made, without a verdict or a word of it."""
+        self.opened.filter.add_many(marks)
+
+    def clear(self) -> bool:
+        """Empty the filter; return False where it stays, because others use it or nobody knows."""
+        try:
+            self._describe()
+            self._emptied = self.opened.filter.clear()
+        except BloomError as error:
+            self._telling.error(error)
+            self._emptied = False
+        return self._emptied
+
+    def close(self) -> None:
+        """Store what is to be stored and write the last stats."""
+        self._describe()
+        self.resolver.close()
+        self._telling.set(stats.NOT_STORED.key, 0)
+        try:
+            self.opened.close()
+        except BloomError as error:
+            self._telling.set(stats.NOT_STORED.key, 1)
+            self._telling.error(error)
+        self._telling.flush()
+
+    def _describe(self) -> None:
+        """Write the filter's state to the stats; one that was emptied keeps what it was before."""
+        try:
+            info = self.opened.filter.info()
+        except BackendError:  # it was said when it began
+            return
+        if info.items or not self._emptied:
+            self._telling.describe(info)
+
+    def _try_to_resolve(self, request: Request) -> tuple[bytes, Change | None] | None:
+        try:
+            return self._resolve(request)
+        except Exception as error:  # noqa: BLE001 - raised, it would cost the page
+            self._failed(request, error)
+            return None
+
+    def _add_and_tell(self, fingerprint: bytes) -> bool:
+        return self._add_many_and_tell([fingerprint])[0]
+
+    def _add_many_and_tell(self, fingerprints: Iterable[bytes]) -> list[bool]:
+        fingerprints = list(fingerprints)
+        answers = self.opened.filter.add_many(fingerprints)
+        for fingerprint, seen in zip(fingerprints, answers, strict=True):
+            if not seen and self._on_mark:
+                self._on_mark(fingerprint)
+        return answers
+
+    def _judge(
+        self, request: Request, fingerprint: bytes, change: Change | None, *, seen: bool
+    ) -> Verdict:
+        """Return the verdict on a request whose fingerprint is marked; tell of it."""
+        try:
+            if not seen:
+                verdict = NEW
+            elif "redirect_urls" in request.meta and self._is_next_step(request, fingerprint):
+                verdict = EXEMPT
+            else:
+                verdict = SEEN
+            if change or verdict is SEEN:
+                self.resolver.note(request, fingerprint, change, seen=verdict is SEEN)
+        except Exception as error:  # noqa: BLE001 - raised, it would cost the page
+            return self._failed(request, error)
+        self._count(verdict)
+        return verdict
+
+    def _is_next_step(self, request: Request, fingerprint: bytes) -> bool:
+        """Return whether the request only goes on with the chain of redirects that it is in."""
+        return follows_itself(
+            request, fingerprint, self.resolver.fingerprinter.fingerprint
+        ) and not self._add(step_fingerprint(request, fingerprint))
+
+    def _failed(self, request: Request, error: Exception) -> Verdict:
+        if isinstance(error, (BackendError, FilterLostError)):
+            self._telling.give_up(error)
+        else:
+            self._telling.check_failed(request, error)
+        self._count(ERROR)
+        return ERROR
+
+
+class NoSession:
+    """Stands for a session that could not be opened, or is closed: every request is crawled.
+
+    :param error: why there is none.
+    """
+
+    def __init__(self, error: Exception, telling: Telling) -> None:
+        self.error = error
+        self._telling = telling
+
+    def check(self, request: Request) -> Verdict:
+        """Return that the request could not be checked."""
+        self._telling.check_failed(request, self.error)
+        self._telling.count(ERROR)
+        return ERROR
+
+    def clear(self) -> bool:
+        """Return that nothing was emptied."""
+        return False
+
+    def close(self) -> None:
+        """Write the last stats."""
+        self._telling.flush()
