@@ -1,13 +1,13 @@
 """What can befall a filter in Redis while it is used: noticed, said, and never "seen" for it."""
 
 import itertools
-import logging
 import os
 import signal
 import socket
 import subprocess
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from support.contract import fingerprints
@@ -16,7 +16,9 @@ from support.proxy import Proxy
 from support.waiting import until
 
 from scrapy_bloom import BackendError, FilterLostError, RedisFilter
-from scrapy_bloom.redis.breaker import CircuitBreaker
+from scrapy_bloom.options import OnBackendError, in_arguments
+from scrapy_bloom.redis import breaker
+from scrapy_bloom.redis.counters import Counters
 
 keys = (f"faults:{number}" for number in itertools.count())
 
@@ -68,6 +70,13 @@ def asleep(server, seconds):
     assert connection.recv(9) == b"+PONG\r\n"
     connection.sendall(b"DEBUG SLEEP %g\r\n" % seconds)
     return connection
+
+
+def gets_through(seen):
+    """Ask about something new; return whether Redis could be asked."""
+    before = seen.counters.unknown
+    seen.add(os.urandom(20))
+    return seen.counters.unknown == before
 
 
 def segments(server, key):
@@ -305,7 +314,7 @@ class TestLoss:
         server.client().set(key, "a foreign string")
         assert [seen.add(b"x"), seen.add(b"y"), seen.add(b"y")] == [True, False, True]
         server.client().delete(key)
-        until(lambda: seen.add(os.urandom(20)) or not seen._shards[0].breaker.tripped)
+        until(lambda: gets_through(seen))
         assert opened(server, key).add(b"y") is True
 
     def test_a_segment_that_became_something_else(self, server, opened, caplog):
@@ -339,7 +348,7 @@ class TestFailover:
             replica.client().replicaof("NO", "ONE")
             proxy.upstream = replica.port
             proxy.cut()
-            until(lambda: seen.add(os.urandom(20)) or not seen._shards[0].breaker.tripped)
+            until(lambda: gets_through(seen))
             assert seen.add_many(known) == [True] * 100
             assert seen.counters.losses == 0
 
@@ -355,7 +364,7 @@ class TestFailover:
             primary.kill()
             proxy.upstream = replica.port
             proxy.cut()
-            until(lambda: seen.add(os.urandom(20)) or not seen._shards[0].breaker.tripped)
+            until(lambda: gets_through(seen))
             assert seen.counters.losses == 1
             assert "gone back to an older state" in caplog.text
             assert seen.add(b"next") is False
@@ -377,16 +386,22 @@ class TestFailover:
             assert opened(replica, "crawl").add_many([b"x", b"y", b"z"]) == [True] * 3
 
 
-def test_a_breaker_does_not_hammer(server, opened):
+def test_a_breaker_does_not_hammer(monkeypatch):
     """A server that greets, but fails each call, is tried less and less often."""
-    seen = opened(server)
-    breaker: CircuitBreaker = seen._shards[0].breaker
-    for _ in range(3):
-        breaker.trip("fails")
-    breaker.allow_try()
-    assert not seen.usable
-    until(lambda: (breaker.allow_try(), seen.usable)[1])
-    assert breaker._hold == pytest.approx(0.75)
-    assert seen.add(b"x") is False
-    assert breaker._hold == 0
-    logging.getLogger("scrapy_bloom").debug("done")
+    now = 100.0
+    monkeypatch.setattr(breaker, "time", SimpleNamespace(monotonic=lambda: now))
+    one = breaker.CircuitBreaker(
+        "here", OnBackendError.ALLOW, 30.0, Counters(), threading.Event(), in_arguments
+    )
+    holds = []
+    for _ in range(9):
+        one.trip("fails")
+        began = now
+        while one.allow_try() or not one.usable:
+            now += 0.125
+        holds.append(now - began)
+    assert holds == [0, 0.25, 0.75, 1.75, 3.75, 7.75, 10, 10, 10]
+    one.reset()
+    one.trip("fails again")
+    one.allow_try()
+    assert one.usable

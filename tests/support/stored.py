@@ -1,0 +1,30 @@
+"""A filter as it lies in Redis, read by plain commands: docs/redis.md says how it is laid out."""
+
+from __future__ import annotations
+
+from scrapy_bloom.core.growth import SliceSpec
+
+
+class StoredFilter:
+    """The filter of one shard under a key."""
+
+    def __init__(self, client, key):
+        self._client = client
+        fields = client.hgetall(key)
+        self.secret = fields[b"secret"]
+        self.hashes = int(fields[b"hashes"])
+        self.slices = []
+        for each in fields[b"slices"].decode().split():
+            capacity, error_rate, blocks = each.split(":")
+            self.slices.append(SliceSpec(int(capacity), float(error_rate), int(blocks)))
+        self._prefix = f"{key}:{{{key}}}:{fields[b'epoch'].decode()}:"
+
+    def segment(self, slice_, number):
+        """Return the name of a segment's key."""
+        return f"{self._prefix}{slice_}.{number}"
+
+    @property
+    def memory(self):
+        """Bytes that its segments take in the server, bookkeeping included."""
+        names = self._client.keys(f"{self._prefix}*")
+        return sum(self._client.memory_usage(name, samples=0) for name in names)
