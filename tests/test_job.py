@@ -33,14 +33,14 @@ def test_nothing_is_written_of_marks_while_a_run_is_on(tmp_path):
     path = stored_job(tmp_path, KNOWN)
     before = path.read_bytes()
     job = open_job(tmp_path)
-    job.add_many(fingerprints(5000, "more"))
+    job.filter.add_many(fingerprints(5000, "more"))
     assert path.read_bytes() == before
     assert set(everything_in(tmp_path)) == {"requests.bloom", "requests.bloom.running"}
 
 
 def test_killed_in_the_first_run_it_starts_anew(tmp_path, caplog):
     job = open_job(tmp_path)
-    job.add_many(KNOWN)
+    job.filter.add_many(KNOWN)
     abandon(job)
     job = open_job(tmp_path)
     assert (job.restored, job.unclean) == (0, True)
@@ -56,11 +56,11 @@ def test_killed_in_the_first_run_it_starts_anew(tmp_path, caplog):
 def test_killed_in_a_resumed_run_it_goes_back_and_says_how_to_lose_nothing(tmp_path, caplog):
     stored_job(tmp_path, KNOWN)
     job = open_job(tmp_path)
-    job.add_many(fingerprints(500, "lost"))
+    job.filter.add_many(fingerprints(500, "lost"))
     abandon(job)
     job = open_job(tmp_path)
     assert (job.restored, job.unclean) == (500, True)
-    assert not any(job.contains_many(fingerprints(500, "lost")))
+    assert not any(job.filter.contains_many(fingerprints(500, "lost")))
     [record] = caplog.records
     assert "after it had resumed an earlier one" in record.message
     assert f"delete {tmp_path}/requests.queue" in record.message
@@ -99,7 +99,7 @@ def test_policies_are_for_kills_only(tmp_path, policy, caplog):
 def test_killed_between_snapshot_and_marker_it_had_stopped_cleanly(tmp_path, caplog):
     open_job(tmp_path).close()
     job = open_job(tmp_path)
-    job.add_many(KNOWN)
+    job.filter.add_many(KNOWN)
     marker = (tmp_path / "requests.bloom.running").read_bytes()
     job.close()
     (tmp_path / "requests.bloom.running").write_bytes(marker)
@@ -119,15 +119,15 @@ def test_a_damaged_marker_is_a_marker(tmp_path, damage):
 def test_new_sizes_between_runs_are_no_mismatch(tmp_path):
     stored_job(tmp_path, fingerprints(1500), capacity=1000, error_rate=1e-6)
     job = open_job(tmp_path, capacity=50_000, error_rate=1e-4)
-    assert (job.restored, job.info().slices) == (1500, 2)
-    old = job.state().slices
-    job.add_many(fingerprints(1000, "more"))
-    grown = job.state().slices
+    assert (job.restored, job.filter.info().slices) == (1500, 2)
+    old = job.filter.state().slices
+    job.filter.add_many(fingerprints(1000, "more"))
+    grown = job.filter.state().slices
     assert [part.spec for part in grown[:2]] == [part.spec for part in old]
     assert grown[2].spec.capacity == 50_000
-    assert all(job.contains_many(fingerprints(1500)))
+    assert all(job.filter.contains_many(fingerprints(1500)))
     job.close()
-    assert open_job(tmp_path, capacity=10).info().slices == 3
+    assert open_job(tmp_path, capacity=10).filter.info().slices == 3
 
 
 def test_a_second_crawl_is_refused_and_told_the_holders_pid(tmp_path):
@@ -149,7 +149,7 @@ def test_a_crawl_in_another_process_is_refused(tmp_path):
     result = run_line(code, tmp_path)
     assert "JobInUseError" in result.stderr
     assert f"process {os.getpid()}" in result.stderr
-    job.add_many(KNOWN)
+    job.filter.add_many(KNOWN)
     job.close()
     assert open_job(tmp_path).restored == 500
 
@@ -194,4 +194,4 @@ def test_the_marker_says_who_runs(tmp_path):
 
 def test_marks_of_any_fingerprints_stay_apart_from_digests(tmp_path):
     stored_job(tmp_path, [b"one"], digests=False)
-    assert open_job(tmp_path, digests=True).state().digests is False
+    assert open_job(tmp_path, digests=True).filter.state().digests is False

@@ -89,7 +89,7 @@ def test_a_first_run_takes_over_and_leaves_scrapys_file_alone(job_of_scrapy):
     seen = job_of_scrapy / "requests.seen"
     before = seen.read_bytes(), seen.stat().st_mtime_ns
     job = open_job(job_of_scrapy)
-    assert all(job.contains_many(KNOWN))
+    assert all(job.filter.contains_many(KNOWN))
     assert (job.restored, job.restored_from, job.unclean) == (50, "requests.seen", False)
     job.close()
     assert (seen.read_bytes(), seen.stat().st_mtime_ns) == before
@@ -99,7 +99,7 @@ def test_a_job_with_a_filter_does_not_look_at_it_again(job_of_scrapy):
     open_job(job_of_scrapy).close()
     write(job_of_scrapy, *map(binary, [b"later" * 4]))
     job = open_job(job_of_scrapy)
-    assert b"later" * 4 not in job
+    assert b"later" * 4 not in job.filter
     assert (job.restored, job.restored_from) == (50, "requests.bloom")
 
 
@@ -110,7 +110,7 @@ def test_a_lone_file_is_taken_over(tmp_path):
 
 def test_a_run_killed_after_the_switch_goes_back_to_it(job_of_scrapy, caplog):
     job = open_job(job_of_scrapy)
-    job.add(b"new" * 7)
+    job.filter.add(b"new" * 7)
     abandon(job)
     job = open_job(job_of_scrapy)
     assert (job.restored, job.unclean) == (50, True)

@@ -47,10 +47,10 @@ def rewrite(path, change):
 
 def test_what_was_stored_is_there_again(snapshot):
     job = open_job(snapshot.parent)
-    assert all(job.contains_many(KNOWN))
+    assert all(job.filter.contains_many(KNOWN))
     assert job.restored == len(KNOWN)
-    assert job.info().slices == 3
-    assert not any(job.contains_many(fingerprints(1000, "other")))
+    assert job.filter.info().slices == 3
+    assert not any(job.filter.contains_many(fingerprints(1000, "other")))
 
 
 @settings(deadline=None, max_examples=20)
@@ -63,10 +63,10 @@ def test_no_run_of_a_job_forgets_what_an_earlier_one_knew(tmp_path_factory, runs
     known = []
     for run in runs:
         job = open_job(folder, capacity=capacity)
-        assert all(job.contains_many(known))
-        job.add_many(run)
+        assert all(job.filter.contains_many(known))
+        job.filter.add_many(run)
         known += run
-        before = job.info()
+        before = job.filter.info()
         job.close()
         again = read_snapshot(folder / "requests.bloom", IDENTITY).state
         assert sum(part.items for part in again.slices) == before.items == len(set(known))

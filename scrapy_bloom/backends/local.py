@@ -9,7 +9,7 @@ from scrapy_bloom.core.growth import outgrown
 from scrapy_bloom.core.local import LocalFilter
 from scrapy_bloom.options import CAPACITY, ERROR_RATE, ON_UNCLEAN, in_settings
 from scrapy_bloom.settings import Settings
-from scrapy_bloom.storage.job import JobFilter
+from scrapy_bloom.storage.store import JobStore
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ class LocalBackend(Backend):
     def open(self, settings: Settings, crawl: Crawl) -> Opened:
         """Open a filter in memory.
 
-        :raises BloomError: as :class:`JobFilter` does.
+        :raises BloomError: as :class:`JobStore` does.
         """
         capacity, error_rate = settings[CAPACITY], settings[ERROR_RATE]
 
@@ -30,16 +30,17 @@ class LocalBackend(Backend):
         if crawl.job_dir is None:
             memory = LocalFilter(capacity, error_rate, digests=crawl.digests, on_growth=on_growth)
             return Opened(memory, memory.close, "in memory")
-        job = JobFilter(
+        job = JobStore(
             crawl.job_dir,
             crawl.identity,
             capacity=capacity,
             error_rate=error_rate,
             digests=crawl.digests,
             on_unclean=settings[ON_UNCLEAN],
+            on_growth=on_growth,
         )
         return Opened(
-            job,
+            job.filter,
             job.close,
             f"in memory, kept in {crawl.job_dir}",
             job.restored,

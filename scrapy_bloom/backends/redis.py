@@ -25,6 +25,7 @@ from scrapy_bloom.options import (
 )
 from scrapy_bloom.redis.options import RedisOptions
 from scrapy_bloom.settings import Settings
+from scrapy_bloom.storage.recovery import recover
 
 if TYPE_CHECKING:
     from scrapy_bloom.redis.filter import RedisFilter
@@ -113,12 +114,11 @@ def _outlived(shared: RedisFilter, place: str, crawl: Crawl, on_unclean: OnUncle
     if not shared.wait_deserted():
         return False
     killed = f"Bloom filter {place}: the last run with {crawl.job_dir} was killed."
-    if on_unclean is OnUnclean.FAIL:
+    try:
+        recover(killed, on_unclean, can_go_back=False)
+    except UncleanStopError:
         shared.close()
-        raise UncleanStopError(
-            f"{killed} BLOOM_ON_UNCLEAN is 'fail', so this run does not start. With 'rollback' or"
-            f" 'reset' it starts with an empty filter."
-        )
+        raise
     shared.clear()
     logger.warning(
         "%s The filter starts empty: Scrapy's queue is older than its marks, and a filter in Redis"

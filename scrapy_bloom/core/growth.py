@@ -2,7 +2,7 @@
 
 A filter starts with one slice. When that has taken the items it is sized for, the next one takes
 the new items, and a fingerprint is seen if any slice has it (Almeida, Baquero, Preguiça, Hutchison
-2007). The chances of error add up, so each slice is given a part of what the ones before it left.
+2007). The chances of error add up, so each slice is given a share of what the ones before it left.
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ VERSION: Final = 1
 _FRAME: Final = Struct(">HI")
 _CRC: Final = Struct(">I")
 _MAX_HEADER: Final = 1 << 20
+_ONE: Final = bitarray("1", "big")
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,10 @@ def write_snapshot(path: Path, snapshot: Snapshot) -> None:
     write_whole(path, _chunks(snapshot))
 
 
-def read_snapshot(path: Path, identity: Identity) -> Snapshot | None:
+def read_snapshot(path: Path, identity: Identity | None = None) -> Snapshot | None:
     """Read the snapshot at `path`; return None if there is none.
 
+    :param identity: what it must belong to; None for anything.
     :raises StateError: if it is not ours, damaged, newer, or belongs to something other than
         `identity`. The file is not touched.
     """
@@ -94,9 +96,15 @@ def read_snapshot(path: Path, identity: Identity) -> Snapshot | None:
             snapshot = _read(file)
         except _UnusableError as found:
             raise StateError(f"{path}: {found}") from None
+    if identity:
+        _check_identity(path, snapshot.identity, identity)
+    return snapshot
+
+
+def _check_identity(path: Path, stored: Identity, wanted: Identity) -> None:
     for what, theirs, ours in (
-        ("spider", snapshot.identity.spider, identity.spider),
-        ("fingerprinter", snapshot.identity.fingerprinter, identity.fingerprinter),
+        ("spider", stored.spider, wanted.spider),
+        ("fingerprinter", stored.fingerprinter, wanted.fingerprinter),
     ):
         if theirs != ours:
             raise StateError(
@@ -104,7 +112,6 @@ def read_snapshot(path: Path, identity: Identity) -> Snapshot | None:
                 f" marks mean nothing here. It was left as it is. Choose another JOBDIR, or go"
                 f" back to {theirs!r}, or delete the whole job directory to start afresh."
             )
-    return snapshot
 
 
 class _UnusableError(Exception):
@@ -131,22 +138,22 @@ def _chunks(snapshot: Snapshot) -> Iterator[bytes]:
             "hashes": state.hashes,
             "digests": state.digests,
             "block_bits": BLOCK_BITS,
-            "slices": [{**asdict(part.spec), "items": part.items} for part in state.slices],
+            "slices": [{**asdict(slice_.spec), "items": slice_.items} for slice_ in state.slices],
         }
     ).encode()
     frame = _FRAME.pack(VERSION, len(header))
     yield MAGIC + frame + _CRC.pack(crc32(frame + header)) + header
     crc = 0
-    for part in state.slices:
-        for chunk in _slice_chunks(part):
+    for slice_ in state.slices:
+        for chunk in _slice_chunks(slice_):
             crc = crc32(chunk, crc)
             yield chunk
     yield _CRC.pack(crc)
 
 
-def _slice_chunks(part: Slice) -> Iterator[bytes]:
-    yield bitarray([block is not EMPTY for block in part.blocks], "big").tobytes()
-    for block in part.blocks:
+def _slice_chunks(slice_: Slice) -> Iterator[bytes]:
+    yield bitarray([block is not EMPTY for block in slice_.blocks], "big").tobytes()
+    for block in slice_.blocks:
         if block is not EMPTY:
             yield block.tobytes()
 
@@ -221,11 +228,8 @@ class _Body:
 def _read_slice(body: _Body, *, capacity: int, error_rate: float, blocks: int, items: int) -> Slice:
     stored = bitarray(endian="big")
     stored.frombytes(body.read((blocks + 7) // 8))
-    bits = []
-    for is_stored in stored[:blocks]:
-        block = EMPTY
-        if is_stored:
-            block = bitarray(endian="big")
-            block.frombytes(body.read(BLOCK_BYTES))
-        bits.append(block)
-    return Slice(SliceSpec(capacity, error_rate, blocks), items, bits)
+    touched = {}
+    for number in stored[:blocks].search(_ONE):
+        block = touched[number] = bitarray(endian="big")
+        block.frombytes(body.read(BLOCK_BYTES))
+    return Slice.of(SliceSpec(capacity, error_rate, blocks), items, touched)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from scrapy_bloom.options import OnUnclean
-from scrapy_bloom.storage.job import JobFilter
 from scrapy_bloom.storage.snapshot import Identity
+from scrapy_bloom.storage.store import JobStore
 
 IDENTITY = Identity(spider="books", fingerprinter="scrapy.utils.request.RequestFingerprinter")
 
@@ -18,20 +18,20 @@ def open_job(folder, identity=IDENTITY, **options):
         "digests": True,
         "on_unclean": OnUnclean.ROLLBACK,
     }
-    return JobFilter(folder, identity, **(defaults | options))
+    return JobStore(folder, identity, **(defaults | options))
 
 
 def stored_job(folder, known, **options):
     """Make a job that has stopped cleanly with these fingerprints; return its snapshot's path."""
     job = open_job(folder, **options)
-    job.add_many(known)
+    job.filter.add_many(known)
     job.close()
     return folder / "requests.bloom"
 
 
 def abandon(job):
     """Leave a job as a kill leaves it: nothing stored, the lock given back by the system."""
-    job._lock.release()
+    job.release()
 
 
 def everything_in(folder):

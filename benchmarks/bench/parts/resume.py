@@ -42,7 +42,7 @@ def make(folders: dict[str, Path], urls: int) -> None:
     job = open_ours(folders[OURS], urls)
     with (folders[SCRAPY] / "requests.seen").open("wb") as file:
         for fingerprint, _ in zip(stream(1), range(urls), strict=False):
-            job.add(fingerprint)
+            job.filter.add(fingerprint)
             file.write(b"\0\x14" + fingerprint)  # as Scrapy 2.19 writes it
     job.close()
 
@@ -50,10 +50,10 @@ def make(folders: dict[str, Path], urls: int) -> None:
 def open_ours(folder: Path, urls: int) -> Any:
     """Open the job with our filter."""
     from scrapy_bloom.options import OnUnclean
-    from scrapy_bloom.storage.job import JobFilter
     from scrapy_bloom.storage.snapshot import Identity
+    from scrapy_bloom.storage.store import JobStore
 
-    return JobFilter(
+    return JobStore(
         folder,
         Identity("bench", "bench"),
         capacity=urls,
@@ -67,9 +67,9 @@ def reopen(name: str, folder: Path, urls: int) -> dict[str, float]:
     """Open and close a job in this process."""
     from scrapy.dupefilters import RFPDupeFilter
 
-    from scrapy_bloom.storage import job
+    from scrapy_bloom.storage import store
 
-    assert job  # imported before the clock starts
+    assert store  # imported before the clock starts
     before = resident()
     start, cpu = perf_counter(), process_time()
     dupefilter: Any = open_ours(folder, urls) if name == OURS else RFPDupeFilter(str(folder))

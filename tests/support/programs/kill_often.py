@@ -26,7 +26,7 @@ def run(folder, number, pipe):
     job = open_job(folder, capacity=20_000)
     os.write(pipe, job.restored.to_bytes(4, "big"))
     for fingerprint in fingerprints(ITEMS, number):
-        job.add(fingerprint)
+        job.filter.add(fingerprint)
     job.close()
 
 

@@ -9,7 +9,7 @@ from support.contract import fingerprints
 from support.jobs import open_job
 
 job = open_job(Path(sys.argv[1]))
-job.add_many(fingerprints(5000, "more"))
+job.filter.add_many(fingerprints(5000, "more"))
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), int(sys.argv[2])))
 try:

@@ -7,79 +7,60 @@ then, and after a kill it is what it was at the last clean stop.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import socket
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from filelock import FileLock, Timeout
 
 from scrapy_bloom.core.local import LocalFilter
-from scrapy_bloom.errors import JobInUseError, StateError, UncleanStopError
-from scrapy_bloom.options import OnUnclean
+from scrapy_bloom.errors import JobInUseError, StateError
+from scrapy_bloom.options import DEFAULT_CAPACITY, DEFAULT_ERROR_RATE, OnUnclean
 from scrapy_bloom.storage import scrapy_queue, seen_file
-from scrapy_bloom.storage.files import open_regular, remove, write_whole
+from scrapy_bloom.storage.files import remove
+from scrapy_bloom.storage.past import (
+    MARKER,
+    SNAPSHOT,
+    Past,
+    is_outdated,
+    read_marker,
+    read_past,
+    write_marker,
+)
+from scrapy_bloom.storage.recovery import Recovery, recover
 from scrapy_bloom.storage.snapshot import Identity, Snapshot, read_snapshot, write_snapshot
 
 logger = logging.getLogger(__name__)
 
-SNAPSHOT: Final = "requests.bloom"
-MARKER: Final = "requests.bloom.running"
 LOCK: Final = "requests.bloom.lock"
 
 
-@dataclass(frozen=True)
-class Marker:
-    """Stands in the job directory while a run is on; one that is found there is of a killed run.
+class JobStore:
+    """Holds a :class:`LocalFilter`, and the job directory that keeps it between runs.
 
-    Attributes:
-        pid: process of the run.
-        host: machine of the run.
-        generation: generation of the snapshot that it started from, 0 if from none.
-        resumed: whether it started with marks of an earlier run.
-    """
+    ``requests.bloom``
+        The filter at the last clean stop.
+    ``requests.bloom.running``
+        Stands there while a run is on. A run that finds it knows that the last one was killed.
+    ``requests.bloom.lock``
+        Is locked while a run is on.
 
-    pid: int
-    host: str
-    generation: int
-    resumed: bool
-
-
-@dataclass(frozen=True)
-class Past:
-    """What earlier runs left.
-
-    Attributes:
-        snapshot: the filter at the last clean stop.
-        take_seen: whether Scrapy's own ``requests.seen`` may be taken over in its stead.
-        killed: what shows that the last run was killed, in words; empty if it was not.
-        resumed: whether that killed run had resumed an earlier one.
-    """
-
-    snapshot: Snapshot | None
-    take_seen: bool
-    killed: str = ""
-    resumed: bool = False
-
-
-class JobFilter(LocalFilter):
-    """A :class:`LocalFilter` with a place in a job directory, which it takes for this process.
-
-    :param folder: the job directory; made if it is not there.
+    :param folder: the job directory; made if it is not there. It is taken for this process.
     :param identity: what the filter belongs to.
     :param capacity: items in the first slice, and at least in each further one.
     :param error_rate: bound for the total error rate.
     :param digests: as for :class:`LocalFilter`; a stored filter keeps its own.
     :param on_unclean: what to do if the last run was killed.
+    :param on_growth: as for :class:`LocalFilter`.
     :raises JobInUseError: if another process holds the job directory.
     :raises UncleanStopError: if the last run was killed and `on_unclean` is ``fail``.
     :raises StateError: if the folder or what is in it cannot be used; nothing is changed.
 
     Attributes:
+        filter: the filter.
         restored: how many fingerprints it started with.
         restored_from: name of the file that they came from, empty if there was none.
         unclean: whether the run before this one was killed.
@@ -87,40 +68,39 @@ class JobFilter(LocalFilter):
             there are none of ours.
     """
 
-    __slots__ = (
-        "_folder",
-        "_generation",
-        "_identity",
-        "_lock",
-        "_pid",
-        "filled_with",
-        "restored",
-        "restored_from",
-        "unclean",
-    )
+    filter: LocalFilter
 
     def __init__(
         self,
         folder: Path,
         identity: Identity,
         *,
-        capacity: int,
-        error_rate: float,
-        digests: bool,
-        on_unclean: OnUnclean,
+        capacity: int = DEFAULT_CAPACITY,
+        error_rate: float = DEFAULT_ERROR_RATE,
+        digests: bool = True,
+        on_unclean: OnUnclean = OnUnclean.ROLLBACK,
+        on_growth: Callable[[int], object] | None = None,
     ) -> None:
-        super().__init__(capacity, error_rate, digests=digests)
         self._folder = folder
         self._identity = identity
         self._pid = os.getpid()
         self._lock = _take(folder)
         try:
-            self._start(on_unclean)
+            past = self._recover(read_past(folder, identity), on_unclean)
+            if past.snapshot:
+                self.filter = LocalFilter.from_state(
+                    past.snapshot.state, capacity, error_rate, on_growth=on_growth
+                )
+            else:
+                self.filter = LocalFilter(
+                    capacity, error_rate, digests=digests, on_growth=on_growth
+                )
+            self._start(past)
         except OSError as error:
-            self._lock.release()
+            self.release()
             raise _unusable(folder, error) from error
         except BaseException:
-            self._lock.release()
+            self.release()
             raise
 
     def close(self) -> None:
@@ -141,8 +121,9 @@ class JobFilter(LocalFilter):
         if not self._lock.is_locked:
             return
         path = self._folder / SNAPSHOT
+        state = self.filter.state()
         try:
-            write_snapshot(path, Snapshot(self._identity, self._generation + 1, self.state()))
+            write_snapshot(path, Snapshot(self._identity, self._generation + 1, state))
             remove(self._folder / MARKER)
         except OSError as error:
             raise StateError(
@@ -151,41 +132,89 @@ class JobFilter(LocalFilter):
                 f" since. Make room, or give this user the right to write there, before it starts."
             ) from error
         finally:
-            self._lock.release()
+            self.release()
 
-    def _start(self, on_unclean: OnUnclean) -> None:
-        past = _read_past(self._folder, self._identity)
-        if on_unclean is OnUnclean.RESET and past.snapshot and scrapy_queue.is_gone(self._folder):
+    def release(self) -> None:
+        """Leave the job directory to others without storing anything, as a kill does."""
+        self._lock.release()
+
+    def _recover(self, past: Past, on_unclean: OnUnclean) -> Past:
+        """Return what to start from; say in the log if the last run was killed."""
+        folder = self._folder
+        if on_unclean is OnUnclean.RESET and past.snapshot and scrapy_queue.is_gone(folder):
             # Somebody follows the advice that _consequence gives, after a clean stop perhaps.
-            gone = f"The filter in {self._folder} has lost its {scrapy_queue.NAME}."
+            gone = f"The filter in {folder} has lost its {scrapy_queue.NAME}."
             past = replace(past, killed=past.killed or gone)
         self.unclean = bool(past.killed)
-        if past.killed and on_unclean is OnUnclean.FAIL:
-            raise UncleanStopError(f"{past.killed} {_FAIL}")
-        if past.killed:
-            logger.warning("%s %s", past.killed, _consequence(self._folder, past, on_unclean))
-        if past.killed and on_unclean is OnUnclean.RESET:
-            remove(self._folder / SNAPSHOT)
-            past = Past(snapshot=None, take_seen=False)
-        self._restore(past)
-        if past.killed and not self.restored:
-            scrapy_queue.remove_leftovers(self._folder)
-        self._generation = past.snapshot.generation if past.snapshot else 0
-        marker = Marker(self._pid, socket.gethostname(), self._generation, self.restored > 0)
-        write_whole(self._folder / MARKER, [json.dumps(asdict(marker)).encode()])
+        if not past.killed:
+            return past
+        recovery = recover(past.killed, on_unclean, can_go_back=True)
+        logger.warning("%s %s", past.killed, _consequence(folder, past, recovery))
+        if recovery is Recovery.START_EMPTY:
+            remove(folder / SNAPSHOT)
+            return Past(snapshot=None, take_seen=False)
+        return past
 
-    def _restore(self, past: Past) -> None:
+    def _start(self, past: Past) -> None:
         self.restored_from = ""
         self.filled_with: Mapping[str, Any] = {}
+        self._generation = 0
         if past.snapshot:
-            self._load(past.snapshot.state)
             self.restored_from = SNAPSHOT
             self.filled_with = past.snapshot.identity.canonical
+            self._generation = past.snapshot.generation
         elif past.take_seen:
             for fingerprint in seen_file.read_seen_file(self._folder):
-                self.add(fingerprint)
+                self.filter.add(fingerprint)
                 self.restored_from = seen_file.NAME
-        self.restored = self.state().items
+        self.restored = self.filter.state().items
+        if self.unclean and not self.restored:
+            scrapy_queue.remove_leftovers(self._folder)
+        write_marker(self._folder, self._generation, resumed=self.restored > 0)
+
+
+@dataclass(frozen=True)
+class StoredJob:
+    """What a job directory says to somebody who only reads it.
+
+    Attributes:
+        filter: the filter at the last clean stop. It is a copy: what is added to it is not stored.
+        identity: what the filter belongs to.
+        generation: how many clean stops the job has had.
+        clean: whether that stop was the last thing that happened. If not, a run is on now, or one
+            was killed.
+    """
+
+    filter: LocalFilter
+    identity: Identity
+    generation: int
+    clean: bool
+
+
+def read_job(
+    folder: Path,
+    *,
+    capacity: int = DEFAULT_CAPACITY,
+    error_rate: float = DEFAULT_ERROR_RATE,
+) -> StoredJob | None:
+    """Read the filter in a job directory, also while a crawl uses it; None if there is none.
+
+    Takes no lock, leaves no marker, and creates and changes nothing.
+
+    :param capacity: as for :class:`LocalFilter`, for what is added to the copy.
+    :param error_rate: likewise.
+    :raises StateError: if the filter is not ours, damaged or newer, or cannot be read.
+    """
+    marker = read_marker(folder)  # before the snapshot: a run that ends in between is clean then
+    snapshot = read_snapshot(folder / SNAPSHOT)
+    if snapshot is None:
+        return None
+    return StoredJob(
+        LocalFilter.from_state(snapshot.state, capacity, error_rate),
+        snapshot.identity,
+        snapshot.generation,
+        clean=marker is None or is_outdated(marker, snapshot),
+    )
 
 
 def _take(folder: Path) -> FileLock:
@@ -196,7 +225,7 @@ def _take(folder: Path) -> FileLock:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except Timeout:
-        holder = _read_marker(folder)
+        holder = read_marker(folder)
         who = f"process {holder.pid} on {holder.host}" if holder else "another process"
         raise JobInUseError(
             f"{folder}: {who} is using this job directory, and one crawl at a time can. Wait until"
@@ -214,45 +243,9 @@ def _unusable(folder: Path, error: OSError) -> StateError:
     )
 
 
-def _read_past(folder: Path, identity: Identity) -> Past:
-    snapshot = read_snapshot(folder / SNAPSHOT, identity)
-    marker = _read_marker(folder)
-    why = "" if snapshot else seen_file.why_unclean(folder)
-    take_seen = not snapshot and not why
-    # A run that was killed between its snapshot and the removal of its marker did stop cleanly:
-    # Scrapy stores its queue before it closes the filter.
-    if marker and not (snapshot and snapshot.generation == marker.generation + 1):
-        killed = f"The last run in {folder} (process {marker.pid}) did not close cleanly"
-        killed += ", after it had resumed an earlier one." if marker.resumed else "."
-        return Past(snapshot, take_seen, killed, marker.resumed)
-    if why:
-        killed = (
-            f"The last run in {folder}, with Scrapy's own filter, did not close cleanly: {why}."
-        )
-        return Past(snapshot, take_seen, killed, resumed=scrapy_queue.is_saved(folder))
-    return Past(snapshot, take_seen)
-
-
-def _read_marker(folder: Path) -> Marker | None:
-    file = open_regular(folder / MARKER)
-    if file is None:
-        return None
-    with file:
-        try:
-            return Marker(**json.load(file))
-        except (TypeError, ValueError):  # a mark all the same; the worse of the two cases
-            return Marker(pid=0, host="", generation=-1, resumed=True)
-
-
-_FAIL: Final = (
-    "BLOOM_ON_UNCLEAN is 'fail', so this run does not start. With 'rollback' it goes on from the"
-    " last clean stop, with 'reset' it starts with an empty filter."
-)
-
-
-def _consequence(folder: Path, past: Past, on_unclean: OnUnclean) -> str:
+def _consequence(folder: Path, past: Past, recovery: Recovery) -> str:
     requests = folder / scrapy_queue.NAME
-    if on_unclean is OnUnclean.RESET:
+    if recovery is Recovery.START_EMPTY:
         text = "The filter starts empty (BLOOM_ON_UNCLEAN is 'reset')."
         advice = f" With an empty {requests}, too, the crawl starts again and loses no page."
         return text + advice if past.resumed else text

@@ -1,0 +1,105 @@
+"""What earlier runs left in a job directory, and whether the last one was killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from scrapy_bloom.storage import scrapy_queue, seen_file
+from scrapy_bloom.storage.files import open_regular, write_whole
+from scrapy_bloom.storage.snapshot import Identity, Snapshot, read_snapshot
+
+SNAPSHOT: Final = "requests.bloom"
+MARKER: Final = "requests.bloom.running"
+
+
+@dataclass(frozen=True)
+class Marker:
+    """Stands in the job directory while a run is on; one that is found there is of a killed run.
+
+    Attributes:
+        pid: process of the run.
+        host: machine of the run.
+        generation: generation of the snapshot that it started from, 0 if from none.
+        resumed: whether it started with marks of an earlier run.
+    """
+
+    pid: int
+    host: str
+    generation: int
+    resumed: bool
+
+
+@dataclass(frozen=True)
+class Past:
+    """What earlier runs left.
+
+    Attributes:
+        snapshot: the filter at the last clean stop.
+        take_seen: whether Scrapy's own ``requests.seen`` may be taken over in its stead.
+        killed: what shows that the last run was killed, in words; empty if it was not.
+        resumed: whether that killed run had resumed an earlier one.
+    """
+
+    snapshot: Snapshot | None
+    take_seen: bool
+    killed: str = ""
+    resumed: bool = False
+
+
+def read_past(folder: Path, identity: Identity) -> Past:
+    """Read what earlier runs left in a job directory. Changes nothing.
+
+    :raises StateError: if what is there is not ours, damaged, newer, or of another crawl.
+    """
+    snapshot = read_snapshot(folder / SNAPSHOT, identity)
+    marker = read_marker(folder)
+    why = "" if snapshot else seen_file.why_unclean(folder)
+    take_seen = not snapshot and not why
+    if marker and not is_outdated(marker, snapshot):
+        killed = f"The last run in {folder} (process {marker.pid}) did not close cleanly"
+        killed += ", after it had resumed an earlier one." if marker.resumed else "."
+        return Past(snapshot, take_seen, killed, marker.resumed)
+    if why:
+        killed = (
+            f"The last run in {folder}, with Scrapy's own filter, did not close cleanly: {why}."
+        )
+        return Past(snapshot, take_seen, killed, resumed=scrapy_queue.is_saved(folder))
+    return Past(snapshot, take_seen)
+
+
+def is_outdated(marker: Marker, snapshot: Snapshot | None) -> bool:
+    """Return whether the run of this marker has stored its filter, and so has stopped cleanly.
+
+    It was killed after that, before it could remove the marker. Scrapy stores its queue before it
+    closes the filter.
+    """
+    return snapshot is not None and snapshot.generation == marker.generation + 1
+
+
+def write_marker(folder: Path, generation: int, *, resumed: bool) -> None:
+    """Say that a run of this process is on.
+
+    :raises OSError: if it cannot be written.
+    """
+    marker = Marker(os.getpid(), socket.gethostname(), generation, resumed)
+    write_whole(folder / MARKER, [json.dumps(asdict(marker)).encode()])
+
+
+def read_marker(folder: Path) -> Marker | None:
+    """Return the marker in a job directory, None if there is none.
+
+    :raises StateError: if it is not a regular file that can be read.
+    """
+    file = open_regular(folder / MARKER)
+    if file is None:
+        return None
+    with file:
+        try:
+            return Marker(**json.load(file))
+        except (TypeError, ValueError):  # a mark all the same; the worse of the two cases
+            return Marker(pid=0, host="", generation=-1, resumed=True)
