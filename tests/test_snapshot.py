@@ -2,7 +2,9 @@
 
 import json
 import os
+import shutil
 import stat
+from pathlib import Path
 from zlib import crc32
 
 import pytest
@@ -15,8 +17,10 @@ from support.processes import run_program
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.storage.files import write_whole
 from scrapy_bloom.storage.snapshot import MAGIC, Identity, read_snapshot
+from scrapy_bloom.storage.store import read_job
 
 KNOWN = fingerprints(2500)
+DATA = Path(__file__).parent / "data"
 
 
 @pytest.fixture
@@ -70,6 +74,20 @@ def test_no_run_of_a_job_forgets_what_an_earlier_one_knew(tmp_path_factory, runs
         job.close()
         again = read_snapshot(folder / "requests.bloom", IDENTITY).state
         assert sum(part.items for part in again.slices) == before.items == len(set(known))
+
+
+def test_a_file_of_the_first_release_is_read(tmp_path):
+    """Written by scrapy-bloom 0.1.0: its 60 fingerprints, in three slices, beside it."""
+    lines = (DATA / "snapshot_version_1.txt").read_text().splitlines()
+    known = [bytes.fromhex(line) for line in lines]
+    shutil.copy(DATA / "snapshot_version_1.bloom", tmp_path / "requests.bloom")
+    job = open_job(tmp_path)
+    assert (job.restored, job.filter.info().slices) == (60, 3)
+    assert job.filter.add_many(known) == [True] * 60
+    assert not any(job.filter.contains_many(fingerprints(1000)))
+    assert job.filled_with == {"level": "safe"}
+    job.close()
+    assert read_job(tmp_path).generation == 2
 
 
 def test_only_touched_blocks_are_stored(tmp_path):
