@@ -9,7 +9,6 @@ from scrapy_bloom._version import __version__
 
 if TYPE_CHECKING:
     from scrapy_bloom.addon import Addon
-    from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
     from scrapy_bloom.core.info import FilterInfo
     from scrapy_bloom.core.local import LocalFilter
     from scrapy_bloom.dupefilter import BloomDupeFilter
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
         StateError,
         UncleanStopError,
     )
+    from scrapy_bloom.fingerprinter import CanonicalFingerprinter
     from scrapy_bloom.redis.filter import RedisFilter
     from scrapy_bloom.redis.options import RedisOptions
     from scrapy_bloom.redis.reader import RedisReader
@@ -50,7 +50,7 @@ _ROOMS = {
     "BackendError": "errors",
     "BloomDupeFilter": "dupefilter",
     "BloomError": "errors",
-    "CanonicalFingerprinter": "canonical.fingerprint",
+    "CanonicalFingerprinter": "fingerprinter",
     "FilterInfo": "core.info",
     "FilterLostError": "errors",
     "JobInUseError": "errors",

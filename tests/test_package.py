@@ -37,3 +37,12 @@ def test_importing_the_package_imports_nothing_heavy():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
     assert not {"scrapy", "bitarray", "mmh3", "filelock"} & set(loaded)
+
+
+def test_the_fingerprinter_loads_no_filter():
+    code = "import sys; from scrapy_bloom import CanonicalFingerprinter; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert "scrapy_bloom.canonical.steps" in loaded
+    assert not {"bitarray", "mmh3", "filelock", "redis"} & set(loaded)

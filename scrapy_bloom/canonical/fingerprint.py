@@ -9,7 +9,6 @@ from typing import Any, Final, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
 from scrapy import Request
-from scrapy.crawler import Crawler
 from scrapy.utils.request import RequestFingerprinter
 from w3lib.url import canonicalize_url, safe_url_string
 
@@ -123,27 +122,6 @@ class CanonicalFingerprinter:
         if isinstance(wrapped, CanonicalFingerprinter):
             return wrapped
         return CanonicalFingerprinter(rules=rules, wrapped=wrapped)
-
-    @classmethod
-    def from_crawler(cls, crawler: Crawler) -> CanonicalFingerprinter:
-        """Return the fingerprinter of a crawl, with the rules of its settings.
-
-        With this, the class may be a project's ``REQUEST_FINGERPRINTER_CLASS``: the HTTP cache and
-        the media pipelines then follow the rules as well.
-        """
-        from scrapy_bloom.options import (  # noqa: PLC0415
-            CANONICAL,
-            DROP_PARAMS,
-            KEEP_PARAMS,
-            RULES,
-        )
-        from scrapy_bloom.settings import Settings  # noqa: PLC0415
-
-        settings = Settings(crawler.settings)
-        rules = Rules.of(
-            settings[CANONICAL], settings[DROP_PARAMS], settings[KEEP_PARAMS], settings[RULES]
-        )
-        return cls(rules=rules)
 
     @property
     def wrapped(self) -> str:

@@ -17,7 +17,7 @@ from scrapy.settings import Settings
 from scrapy_bloom.canonical.explain import Explanation, explain, reasons
 from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
 from scrapy_bloom.errors import BloomError
-from scrapy_bloom.session.resolver import rules_of
+from scrapy_bloom.session.rules import rules_of
 from scrapy_bloom.settings import Settings as BloomSettings
 
 ARGUMENTS = "URL [URL ...]"

@@ -17,19 +17,10 @@ from scrapy_bloom.canonical.provenance import difference, record
 from scrapy_bloom.canonical.rules import Rules
 from scrapy_bloom.core.local import LocalFilter
 from scrapy_bloom.errors import StateError
-from scrapy_bloom.options import CANONICAL, DROP_PARAMS, KEEP_PARAMS, RULES
 from scrapy_bloom.session.telling import Telling
-from scrapy_bloom.settings import Settings
 from scrapy_bloom.storage.merges_file import read_merges, write_merges
 
 logger = logging.getLogger(__name__)
-
-
-def rules_of(settings: Settings) -> Rules:
-    """Return what a project's settings say of canonical URLs."""
-    return Rules.of(
-        settings[CANONICAL], settings[DROP_PARAMS], settings[KEEP_PARAMS], settings[RULES]
-    )
 
 
 class Resolver:

@@ -12,7 +12,8 @@ from scrapy_bloom import stats
 from scrapy_bloom.backends.base import Crawl, Opened, backend_of
 from scrapy_bloom.errors import BackendError, BloomError, FilterLostError
 from scrapy_bloom.session.redirects import follows_itself, step_fingerprint
-from scrapy_bloom.session.resolver import Resolver, rules_of
+from scrapy_bloom.session.resolver import Resolver
+from scrapy_bloom.session.rules import rules_of
 from scrapy_bloom.session.telling import Telling
 from scrapy_bloom.session.verdict import Verdict
 from scrapy_bloom.settings import Settings

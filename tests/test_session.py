@@ -1,0 +1,121 @@
+"""One crawl's filter: verdicts for one request and for many, marks handed on, and stats told."""
+
+import pytest
+from scrapy import Request
+from scrapy.utils.test import get_crawler
+
+from scrapy_bloom.backends.base import Opened
+from scrapy_bloom.backends.local import LocalBackend
+from scrapy_bloom.core.local import LocalFilter
+from scrapy_bloom.errors import SettingError
+from scrapy_bloom.session.session import Session
+from scrapy_bloom.session.telling import Telling
+from scrapy_bloom.session.verdict import Verdict
+
+pytestmark = pytest.mark.scrapy
+
+NEW, SEEN, EXEMPT, ERROR = Verdict
+
+
+def open_session(settings=None, **arguments):
+    crawler = get_crawler(settings_dict=settings)
+    return Session.open(crawler, Telling(crawler), **arguments), crawler.stats
+
+
+def page(name):
+    return Request(f"https://example.com/{name}")
+
+
+def redirected(name):
+    """Return a request for a page that has redirected to itself."""
+    url = page(name).url
+    return Request(url, meta={"redirect_urls": [url]})
+
+
+class FailsForOdd:
+    """Cannot name the page `odd`."""
+
+    def fingerprint(self, request):
+        if request.url.endswith("/odd"):
+            raise ValueError("an odd page")
+        return request.url.encode()
+
+
+ODD = {"REQUEST_FINGERPRINTER_CLASS": FailsForOdd}
+
+
+def test_a_batch_gets_the_verdicts_that_its_requests_get_one_by_one():
+    requests = [page("a"), page("odd"), page("b"), page("a"), redirected("a"), redirected("a")]
+    one_by_one, stats_of_one = open_session(ODD)
+    verdicts = [one_by_one.check(request) for request in requests]
+    assert verdicts == [NEW, ERROR, NEW, SEEN, EXEMPT, SEEN]
+    batch, stats_of_batch = open_session(ODD)
+    assert batch.check_many(iter(requests)) == verdicts
+    for session in (one_by_one, batch):
+        session.close()
+    assert stats_of_batch.get_stats() == stats_of_one.get_stats()
+
+
+def test_a_batch_of_nothing_is_nothing():
+    session, _ = open_session()
+    assert session.check_many([]) == []
+    session.close()
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_each_new_mark_is_handed_on_within_its_check(many):
+    marks = []
+    session, _ = open_session(ODD, on_mark=marks.append)
+    requests = [page("a"), page("odd"), page("b"), page("a"), redirected("a"), redirected("a")]
+    if many:
+        session.check_many(requests)
+    else:
+        for request in requests:
+            session.check(request)
+    first, second, step = marks
+    assert (first, second) == (page("a").url.encode(), page("b").url.encode())
+    assert step not in (first, second)
+    session.close()
+
+
+def test_replayed_marks_are_seen_and_neither_counted_nor_handed_on():
+    before = []
+    first, _ = open_session(on_mark=before.append)
+    for request in (page("a"), redirected("a")):
+        first.check(request)
+    first.close()
+    again = []
+    second, stats = open_session(on_mark=again.append)
+    second.replay(before)
+    assert [second.check(r) for r in (page("a"), redirected("a"), page("b"))] == [SEEN, SEEN, NEW]
+    assert len(again) == 1
+    second.close()
+    assert stats.get_value("bloom/checked") == 3
+    assert stats.get_value("bloom/items") == 3
+
+
+class Away(LocalFilter):
+    """A filter that cannot be asked."""
+
+    def add(self, _):
+        raise ConnectionError("nobody is there")
+
+    def add_many(self, _):
+        raise ConnectionError("nobody is there")
+
+
+def test_a_batch_that_the_filter_cannot_take_is_crawled_and_each_request_counted_once(monkeypatch):
+    away = Away()
+    monkeypatch.setattr(LocalBackend, "open", lambda *_: Opened(away, away.close, "nowhere"))
+    session, stats = open_session(ODD)
+    assert session.check_many([page(name) for name in ("a", "odd", "b")]) == [ERROR] * 3
+    assert session.check(page("a")) is ERROR
+    session.close()
+    assert stats.get_value("bloom/errors") == stats.get_value("bloom/checked") == 4
+
+
+@pytest.mark.parametrize("name", ["BLOOM_CAPACITY", "BLOOM_CANONICAL", "BLOOM_CANONICAL_RULES"])
+def test_a_session_that_cannot_be_opened_is_none(name, tmp_path):
+    with pytest.raises(SettingError, match=rf"^{name} = "):
+        open_session({name: -1, "JOBDIR": str(tmp_path)})
+    assert list(tmp_path.iterdir()) == []
