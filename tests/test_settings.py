@@ -3,14 +3,18 @@
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from scrapy.settings import Settings as ScrapySettings
 
+from scrapy_bloom import stats
 from scrapy_bloom.canonical.rules import Rule
+from scrapy_bloom.core.info import FilterInfo
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.options import CAPACITY, OPTIONS, OnBackendError, OnUnclean
+from scrapy_bloom.redis.counters import Counters
 from scrapy_bloom.settings import Settings
 from scrapy_bloom.stats import STATS
 
@@ -130,6 +134,11 @@ def test_every_stat_has_a_meaning_and_is_named_in_one_place():
     assert named == {stat.key for stat in STATS}
     for text in SOURCE:
         assert "STATS: Final" in text or not re.search(r'"bloom/', text)
+
+
+def test_each_counter_of_the_redis_backend_and_each_number_of_info_has_a_stat():
+    assert [field.name for field in fields(Counters)] == list(stats.FROM_BACKEND)
+    assert set(stats.FROM_INFO) <= {field.name for field in fields(FilterInfo)}
 
 
 def test_the_readme_has_the_tables_of_the_code():

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scrapy_bloom.backends.base import Backend, Crawl, Opened
+from scrapy_bloom.backends.base import Backend, Crawl, Opened, OpenedToRead
 from scrapy_bloom.errors import SettingError, UncleanStopError
 from scrapy_bloom.options import (
+    BACKEND,
     CAPACITY,
     ERROR_RATE,
     ON_BACKEND_ERROR,
@@ -42,14 +46,9 @@ class RedisBackend(Backend):
         :raises BloomError: as :class:`RedisFilter` does; or if `on_unclean` is ``fail`` and the
             last run on the job directory was killed.
         """
-        try:
+        with _client_library():
             from scrapy_bloom.redis.connection import Target  # noqa: PLC0415 - redis is an extra
             from scrapy_bloom.redis.filter import RedisFilter  # noqa: PLC0415
-        except ModuleNotFoundError as error:
-            raise SettingError(
-                f"BLOOM_BACKEND 'redis' needs the package {error.name}: pip install"
-                f" 'scrapy-bloom[redis]'."
-            ) from error
         target = Target.of(settings[REDIS_URL], settings.redis_params)
         options = _options(settings, crawl)
         shared = RedisFilter(
@@ -75,6 +74,42 @@ class RedisBackend(Backend):
             shared.numbers,
             json.loads(shared.canonical) if shared.restored else {},
         )
+
+    def open_to_read(
+        self,
+        settings: Settings,
+        *,
+        spider: str,
+        job_dir: Path | None,  # noqa: ARG002 - the filter is somewhere else
+    ) -> OpenedToRead:
+        """Open the filter under the spider's key.
+
+        :raises BloomError: as :class:`RedisReader` does.
+        """
+        with _client_library():
+            from scrapy_bloom.redis.connection import Target  # noqa: PLC0415 - redis is an extra
+            from scrapy_bloom.redis.reader import RedisReader  # noqa: PLC0415
+        target = Target.of(settings[REDIS_URL], settings.redis_params)
+        reader = RedisReader(
+            target,
+            key=_key(settings[REDIS_KEY], spider),
+            timeout=settings[REDIS_TIMEOUT],
+            words=in_settings,
+        )
+        place = f"in Redis at {target.where()}, key {reader.key}"
+        return OpenedToRead(reader, place, reader.fingerprinter, json.loads(reader.canonical))
+
+
+@contextmanager
+def _client_library() -> Iterator[None]:
+    """Say how to get the client library where it cannot be imported."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise SettingError(
+            f"{in_settings(BACKEND)} 'redis' needs the package {error.name}: pip install"
+            f" 'scrapy-bloom[redis]'."
+        ) from error
 
 
 def _options(settings: Settings, crawl: Crawl) -> RedisOptions:
