@@ -1,0 +1,105 @@
+"""A third backend, to see how little one takes: bits are numbers in a set, pickled at the end.
+
+It knows nothing of kills, and asks nobody whether the file is its own.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+
+from scrapy_bloom.backends.base import Backend, Opened, OpenedToRead
+from scrapy_bloom.core.base import Filter
+from scrapy_bloom.core.growth import filter_hashes, next_slice
+from scrapy_bloom.core.hashing import make_probe, new_secret
+from scrapy_bloom.core.info import SliceCount, filter_info
+from scrapy_bloom.core.sizing import BLOCK_BITS
+from scrapy_bloom.errors import SettingError, StateError
+from scrapy_bloom.options import CAPACITY, ERROR_RATE, read_capacity, read_error_rate
+
+FILE = "toy.pickle"
+
+
+class ToyFilter(Filter):
+    """A filter that starts with what another one dumped, if it is given that."""
+
+    def __init__(self, capacity=1_000_000, error_rate=1e-6, dump=None):
+        self._capacity = read_capacity("capacity", capacity)
+        self._error_rate = read_error_rate("error_rate", error_rate)
+        self._hashes = filter_hashes(self._error_rate)
+        self.clear()
+        if dump:
+            self.secret, self._slices = pickle.loads(dump)
+
+    def add(self, fingerprint):
+        if fingerprint in self:
+            return True
+        if self._slices[-1][1] == self._slices[-1][0].capacity:
+            self._grow()
+        spec, items, bits = self._slices[-1]
+        bits |= self._bits(fingerprint, spec)
+        self._slices[-1] = (spec, items + 1, bits)
+        return False
+
+    def add_many(self, fingerprints):
+        return [self.add(fingerprint) for fingerprint in fingerprints]
+
+    def __contains__(self, fingerprint):
+        return any(self._bits(fingerprint, spec) <= bits for spec, _, bits in self._slices)
+
+    def contains_many(self, fingerprints):
+        return [fingerprint in self for fingerprint in fingerprints]
+
+    def info(self):
+        counts = []
+        for spec, items, bits in self._slices:
+            touched = Counter(bit // BLOCK_BITS for bit in bits)
+            fills = [touched[block] / BLOCK_BITS for block in range(spec.blocks)]
+            counts.append(SliceCount(spec, items, fills))
+        memory = sum(60 * len(bits) for _, _, bits in self._slices)  # about
+        return filter_info([counts], self._hashes, error_rate=self._error_rate, memory=memory)
+
+    def clear(self):
+        self.secret, self._slices = new_secret(), []
+        self._grow()
+        return True
+
+    def dump(self):
+        return pickle.dumps((self.secret, self._slices))
+
+    def close(self):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        self.close()
+
+    def _bits(self, fingerprint, spec):
+        *positions, h = make_probe(self.secret, self._hashes, digests=True)(fingerprint)
+        return {(h * spec.blocks >> 32) * BLOCK_BITS + position for position in positions}
+
+    def _grow(self):
+        specs = [spec for spec, _, _ in self._slices]
+        spec = next_slice(specs, self._capacity, self._error_rate, self._hashes)
+        self._slices.append((spec, 0, set()))
+
+
+class ToyBackend(Backend):
+    """``BLOOM_BACKEND = "toy"``, kept in the job directory."""
+
+    def open(self, settings, crawl):
+        if crawl.job_dir is None:
+            raise SettingError("BLOOM_BACKEND 'toy' needs a JOBDIR.")
+        path = crawl.job_dir / FILE
+        dump = path.read_bytes() if path.exists() else None
+        seen = ToyFilter(settings[CAPACITY], settings[ERROR_RATE], dump)
+        restored = seen.info().items
+        return Opened(seen, lambda: path.write_bytes(seen.dump()), f"in {path}", restored, FILE)
+
+    def open_to_read(self, settings, *, spider, job_dir):
+        if job_dir is None or not (job_dir / FILE).exists():
+            raise StateError(f"No filter of {spider} in {job_dir}.")
+        seen = ToyFilter(settings[CAPACITY], settings[ERROR_RATE], (job_dir / FILE).read_bytes())
+        return OpenedToRead(seen, f"in {job_dir / FILE}", "", {})
