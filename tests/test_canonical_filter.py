@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from scrapy import Request, Spider
+from scrapy.exceptions import CloseSpider
 from scrapy.utils.request import fingerprint
 from scrapy.utils.test import get_crawler
 from support.processes import run, run_line
@@ -14,6 +15,8 @@ from support.processes import run, run_line
 from scrapy_bloom import BloomDupeFilter, CanonicalFingerprinter, LocalFilter
 from scrapy_bloom.canonical import merges as merging
 from scrapy_bloom.canonical.merges import Merges
+from scrapy_bloom.canonical.provenance import MAX_RULES, difference, record
+from scrapy_bloom.canonical.rules import Rule, Rules
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.storage.merges_file import NAME, read_merges, write_merges
 
@@ -199,9 +202,46 @@ def test_another_w3lib_is_told_when_a_job_goes_on(tmp_path, caplog, monkeypatch)
     assert "now 99.0" in caplog.text
 
 
-def test_wrong_rules_refuse_the_crawl(caplog):
-    from scrapy.exceptions import CloseSpider
+SHOPS = [f"a-shop-with-a-long-name-{number}.example" for number in range(20_000)]
 
+
+@pytest.mark.parametrize(
+    "many",
+    [
+        {"BLOOM_CANONICAL_RULES": dict.fromkeys(SHOPS, {"steps": ["www"]})},
+        {"BLOOM_CANONICAL_DROP_PARAMS": SHOPS},
+    ],
+    ids=lambda many: next(iter(many)),
+)
+def test_a_job_goes_on_however_many_rules_there_are(tmp_path, caplog, many):
+    settings = {"JOBDIR": str(tmp_path), "BLOOM_CAPACITY": 1000, **many}
+    with Crawl.of(settings) as crawl:
+        crawl.seen(PLAIN)
+    with caplog.at_level(logging.WARNING), Crawl.of(settings) as crawl:
+        assert crawl.seen(PLAIN) == [True]
+    assert "was filled with" not in caplog.text
+    assert (tmp_path / "requests.bloom").stat().st_size < 20_000
+    with caplog.at_level(logging.WARNING), Crawl.of({"JOBDIR": str(tmp_path)}):
+        pass
+    assert "was filled with the rules" in caplog.text
+    assert len(caplog.text) < 2000
+
+
+def test_rules_that_an_older_version_recorded_in_full_are_compared_in_short():
+    rules = Rules.of("safe", domains={f"d{n}.example": Rule(steps=("www",)) for n in range(100)})
+    now = record(rules)
+    assert difference({**now, "rules": rules.as_json()}, now) == ""
+    assert len(json.dumps(now)) < 2 * MAX_RULES
+
+
+def test_a_job_from_before_the_form_had_a_number_is_told():
+    now = record(Rules.of("safe"))
+    then = {key: value for key, value in now.items() if key != "form"}
+    assert difference(then, now).startswith("The filter was filled with canonical form 1, now 2.")
+    assert difference(now, now) == ""
+
+
+def test_wrong_rules_refuse_the_crawl(caplog):
     with pytest.raises(CloseSpider), Crawl(CANONICAL="unusual"):
         pass
     assert "BLOOM_CANONICAL = 'unusual': give one of" in caplog.text
@@ -217,6 +257,40 @@ def test_a_project_may_use_it_for_all_of_scrapy():
         assert fingerprinter.fingerprint(Request(TRACKED)) == fingerprint(Request(PLAIN))
         assert crawl.filter._session.resolver.fingerprinter is fingerprinter
         assert crawl.seen(TRACKED, PLAIN) == [False, True]
+
+
+class FirstPathSegment(CanonicalFingerprinter):
+    """A project's subclass: a page is what stands before the second slash of the path."""
+
+    def fingerprint(self, request):
+        parts = request.url.split("/")
+        return super().fingerprint(request.replace(url="/".join(parts[:4])))
+
+
+def test_a_subclass_that_overrides_fingerprint_decides():
+    settings = {
+        "REQUEST_FINGERPRINTER_CLASS": f"{__name__}.FirstPathSegment",
+        "BLOOM_CANONICAL": "usual",
+    }
+    with Crawl.of(settings) as crawl:
+        assert crawl.seen(f"{PLAIN}/b", f"{PLAIN}/c", f"{PORT}?utm_id=1", f"{PLAIN}z") == [
+            False,
+            True,
+            True,
+            False,
+        ]
+
+
+def test_a_job_names_the_subclass_that_decides(tmp_path, caplog):
+    job = {"JOBDIR": str(tmp_path)}
+    own = job | {"REQUEST_FINGERPRINTER_CLASS": f"{__name__}.FirstPathSegment"}
+    with Crawl.of(own) as crawl:
+        crawl.seen(PLAIN)
+    with Crawl.of(own) as crawl:
+        assert crawl.seen(PLAIN) == [True]
+    with pytest.raises(CloseSpider), Crawl.of(job):
+        pass
+    assert f"found the filter of fingerprinter '{__name__}.FirstPathSegment'" in caplog.text
 
 
 @pytest.mark.filterwarnings("ignore:The scrapy.utils.url")  # theirs, on the oldest Scrapy

@@ -24,6 +24,7 @@ from scrapy_bloom.canonical.rules import (
     read_rules,
 )
 from scrapy_bloom.canonical.scrapy_form import Fingerprinter
+from scrapy_bloom.canonical.steps import STEPS
 
 logger = logging.getLogger(__name__)
 
@@ -115,12 +116,16 @@ class CanonicalFingerprinter:
 
     @classmethod
     def wrapping(cls, wrapped: Fingerprinter, rules: Rules) -> CanonicalFingerprinter:
-        """Return a fingerprinter that follows `wrapped`.
+        """Return a fingerprinter that follows `wrapped`, the fingerprinter of a project.
 
-        If a project has chosen this class as its fingerprinter, `wrapped` is returned as it is.
+        If the project chose this class, `wrapped` is returned: it has rules of its own. If the
+        project chose a subclass that overrides :meth:`fingerprint`, that method decides alone. It
+        is asked for each request and shown the URL as it is.
         """
         if isinstance(wrapped, CanonicalFingerprinter):
-            return wrapped
+            if type(wrapped).fingerprint is CanonicalFingerprinter.fingerprint:
+                return wrapped
+            rules = wrapped.rules.without(*(step.name for step in STEPS))
         return CanonicalFingerprinter(rules=rules, wrapped=wrapped)
 
     @property
