@@ -6,7 +6,7 @@ the error refuses a crawl.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 
 class BloomError(Exception):
@@ -49,3 +49,18 @@ class FilterLostError(BloomError):
     """A filter that was in use has vanished from its server, in whole or in part."""
 
     reason: ClassVar[str] = "bloom_filter_lost"
+
+
+_LONGEST_SHOWN: Final = 500
+
+
+def shown(value: object) -> str:
+    """Return a refused value as an error message shows it: its repr, cut if it is very long.
+
+    A value may have no repr at all: nested too deeply, or an integer of thousands of digits.
+    """
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - whatever it is, the message is about the value
+        text = f"<{type(value).__name__} that cannot be shown>"
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"

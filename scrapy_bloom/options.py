@@ -16,7 +16,7 @@ from importlib import import_module
 from math import isfinite
 from typing import Any, Final, Generic, TypeVar
 
-from scrapy_bloom.errors import SettingError
+from scrapy_bloom.errors import SettingError, shown
 from scrapy_bloom.registry import BACKENDS
 
 T = TypeVar("T")
@@ -89,7 +89,7 @@ def one_of(choices: Iterable[T]) -> Reader[T]:
 
 def refusal(name: str, value: object, expected: str) -> SettingError:
     """Return the error that refuses a value and says what is expected."""
-    return SettingError(f"{name} = {value!r}: {expected}")
+    return SettingError(f"{name} = {shown(value)}: {expected}")
 
 
 def read_capacity(name: str, value: object) -> int:
@@ -210,7 +210,7 @@ def _read_json_by(path: str) -> Reader[Any]:
 
     def read(name: str, value: object) -> Any:
         if isinstance(value, str):
-            with suppress(ValueError):
+            with suppress(ValueError, RecursionError):
                 value = json.loads(value)
         return read_value(name, value)
 

@@ -4,6 +4,7 @@ import gc
 import logging
 import random
 from collections import Counter
+from functools import reduce
 from urllib.parse import unquote_plus
 
 import can_ada
@@ -347,12 +348,26 @@ def test_a_parameter_with_a_space_in_its_name_is_dropped_however_it_is_written(u
     assert CanonicalFingerprinter(drop_params=["a b"]).fingerprint(request) == plain_one
 
 
+def nested(depth):
+    return reduce(lambda inner, _: [inner], range(depth), "a")
+
+
 @pytest.mark.parametrize(
     ("options", "error"),
     [
         ({"level": "unusual"}, "level = 'unusual': give one of 'scrapy', 'safe', 'usual'"),
         ({"level": None}, "level = None"),
         ({"drop_params": [1]}, r"drop_params = \[1\]: give a list of parameter names"),
+        ({"drop_params": {1, "a"}}, "drop_params = {.*}: give a list of parameter names"),
+        ({"drop_params": ["a\ud800"]}, "drop_params = .*: give a list of parameter names"),
+        ({"drop_params": nested(200_000)}, "drop_params = <list that cannot be shown>: give"),
+        ({"level": 10**5000}, "level = <int that cannot be shown>: give one of"),
+        ({"rules": nested(200_000)}, "rules = <list that cannot be shown>: give a dict"),
+        ({"rules": {"a.example": nested(200_000)}}, r"rules\['a.example'\] = <list that"),
+        ({"rules": {"a.example": {"drop": nested(200_000)}}}, r"\['drop'\] = <list that"),
+        ({"rules": {10**5000: {}}}, "has the domain <int that cannot be shown>"),
+        ({"rules": {"a.example": {10**5000: 1}}}, "has <int that cannot be shown>: give"),
+        ({"rules": "x" * 10_000}, "rules = 'xxxx[x]*…: give a dict"),
         ({"drop_params": ["*"]}, r"drop_params = \['\*'\]"),
         ({"keep_params": {"a": 1}}, "keep_params = {'a': 1}"),
         ({"rules": ["a"]}, r"rules = \['a'\]: give a dict from domain to rule"),

@@ -208,7 +208,7 @@ SHOPS = [f"a-shop-with-a-long-name-{number}.example" for number in range(20_000)
 @pytest.mark.parametrize(
     "many",
     [
-        {"BLOOM_CANONICAL_RULES": dict.fromkeys(SHOPS, {"steps": ["www"]})},
+        {"BLOOM_CANONICAL_RULES": {shop: {"steps": ["www"]} for shop in SHOPS}},
         {"BLOOM_CANONICAL_DROP_PARAMS": SHOPS},
     ],
     ids=lambda many: next(iter(many)),

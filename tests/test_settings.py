@@ -116,6 +116,26 @@ def test_a_wrong_value_is_refused_by_name(name, value):
         Settings({name: value})
 
 
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("BLOOM_CAPACITY", 10**5000, "<int that cannot be shown>"),
+        ("BLOOM_ERROR_RATE", 10**5000, "<int that cannot be shown>"),
+        ("BLOOM_REDIS_SHARDS", 10**5000, "<int that cannot be shown>"),
+        ("BLOOM_REDIS_TIMEOUT", 10**5000, "<int that cannot be shown>"),
+        ("BLOOM_CANONICAL_RULES", DEEP, f"'{DEEP[:499]}…"),
+        ("BLOOM_CANONICAL", DEEP, f"'{DEEP[:499]}…"),
+    ],
+    ids=lambda _: "",
+)
+def test_a_value_that_cannot_be_shown_is_refused_by_name(name, value, shown):
+    with pytest.raises(SettingError, match=rf"^{name} = {re.escape(shown)}: give "):
+        Settings({name: value})
+
+
 def test_a_misspelt_name_is_told_with_the_one_that_was_meant(caplog):
     Settings({"BLOOM_CAPACTIY": 5, "BLOOM_ZZZ": 1, "BLOOMFILTER_BIT": 30, "JOBDIR": ""})
     assert [record.getMessage() for record in caplog.records] == [

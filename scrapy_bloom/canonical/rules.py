@@ -9,7 +9,7 @@ from typing import Any, Final
 from w3lib.url import canonicalize_url
 
 from scrapy_bloom.canonical.steps import STEPS, Tier
-from scrapy_bloom.errors import SettingError
+from scrapy_bloom.errors import SettingError, shown
 
 LEVELS: Final[dict[str, frozenset[Tier]]] = {
     "scrapy": frozenset(),
@@ -122,7 +122,7 @@ def read_level(name: str, value: object) -> str:
     """
     if isinstance(value, str) and value in LEVELS:
         return value
-    raise SettingError(f"{name} = {value!r}: give one of {_listed(LEVELS)}.")
+    raise SettingError(f"{name} = {shown(value)}: give one of {_listed(LEVELS)}.")
 
 
 def read_names(name: str, value: object) -> tuple[str, ...]:
@@ -134,14 +134,22 @@ def read_names(name: str, value: object) -> tuple[str, ...]:
     """
     if isinstance(value, str):
         value = [part.strip() for part in value.split(",") if part.strip()]
-    if isinstance(value, (list, tuple, set, frozenset)):
-        names = tuple(sorted(value) if isinstance(value, (set, frozenset)) else value)
-        if all(isinstance(part, str) and part.strip("*") for part in names):
-            return names
+    if isinstance(value, (list, tuple, set, frozenset)) and all(map(_is_name, value)):
+        return tuple(sorted(value) if isinstance(value, (set, frozenset)) else value)
     raise SettingError(
-        f"{name} = {value!r}: give a list of parameter names, each whole or, followed by '*', as"
-        f" the beginning of names: ['sid', 'utm_*']."
+        f"{name} = {shown(value)}: give a list of parameter names, each whole or, followed by"
+        f" '*', as the beginning of names: ['sid', 'utm_*']."
     )
+
+
+def _is_name(value: object) -> bool:
+    if not isinstance(value, str) or not value.strip("*"):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # half a character: no URL has it
+        return False
+    return True
 
 
 def read_rules(name: str, value: object) -> dict[str, Rule]:
@@ -154,21 +162,21 @@ def read_rules(name: str, value: object) -> dict[str, Rule]:
     """
     if not isinstance(value, Mapping):
         raise SettingError(
-            f"{name} = {value!r}: give a dict from domain to rule, such as"
+            f"{name} = {shown(value)}: give a dict from domain to rule, such as"
             f" {{'example.com': {{'steps': ['trailing_slash']}}}}."
         )
     return {
-        _read_domain(name, domain): _read_rule(f"{name}[{domain!r}]", rule)
+        _read_domain(name, domain): _read_rule(f"{name}[{shown(domain)}]", rule)
         for domain, rule in value.items()
     }
 
 
 def _read_rule(name: str, rule: object) -> Rule:
     if not isinstance(rule, Mapping):
-        raise SettingError(f"{name} = {rule!r}: give a dict with any of {_listed(_KEYS)}.")
+        raise SettingError(f"{name} = {shown(rule)}: give a dict with any of {_listed(_KEYS)}.")
     for key in rule:
         if key not in _KEYS:
-            raise SettingError(f"{name} has {key!r}: give any of {_listed(_KEYS)}.")
+            raise SettingError(f"{name} has {shown(key)}: give any of {_listed(_KEYS)}.")
     given = {key: value for key, value in rule.items() if value is not None}
     read: dict[str, Any] = {
         key: read_level(f"{name}['level']", value)
@@ -191,8 +199,8 @@ def _read_domain(name: str, domain: object) -> str:
         except ValueError:
             pass
     raise SettingError(
-        f"{name} has the domain {domain!r}: give a host name such as 'example.com', without scheme,"
-        f" port or path, or {EVERYWHERE!r} for all."
+        f"{name} has the domain {shown(domain)}: give a host name such as 'example.com', without"
+        f" scheme, port or path, or {EVERYWHERE!r} for all."
     )
 
 
