@@ -23,6 +23,8 @@ from scrapy_bloom.redis.membership import Registration
 _AUDIT: Final = 1000
 """A look for lost segments in every so many calls finds those that no check needs."""
 
+_ANSWERED: Final = (b"ok", b"full", b"broken")
+
 
 @dataclass(frozen=True)
 class Growth:
@@ -46,12 +48,15 @@ class Reply:
         losses: how often segments of the filter were lost so far.
         rolled_back: whether the server has gone back to a state before the worker's last call.
         slices: if the filter is full, the slices that it has; else empty.
+        error: if an error ended the call, its text. Then the first fingerprint without a verdict
+            may be marked.
     """
 
     verdicts: list[bool]
     losses: int
     rolled_back: bool
     slices: tuple[SliceSpec, ...] = ()
+    error: str = ""
 
 
 @dataclass(frozen=True)
@@ -119,16 +124,18 @@ class Calls:
                 breaker.trip(self._link.place.explain(error))
                 if not breaker.wait():
                     raise breaker.error() from None
-        word, *rest = answer.split(b" ")
-        if word not in (b"ok", b"full"):
+        word, *rest = answer.split(b" ", 4)
+        if word not in _ANSWERED:
             return Gone(word == b"other", ambiguous)
         self._answered = self._number
-        losses, rolled_back, digits, *slices = rest
+        losses, rolled_back, digits, *more = rest
+        text = more[0].decode(errors="replace") if more else ""
         return Reply(
             scripts.read_verdicts(digits),
             int(losses),
             rolled_back != b"0",
-            read_slices(b" ".join(slices).decode()) if word == b"full" else (),
+            slices=read_slices(text) if word == b"full" else (),
+            error=text or "an error" if word == b"broken" else "",
         )
 
     def contains(self, fingerprints: Sequence[bytes]) -> list[bool] | Gone:

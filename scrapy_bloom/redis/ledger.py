@@ -41,13 +41,19 @@ class Ledger:
             return [fingerprint for fingerprint in fingerprints if not self.knows(fingerprint)]
         return self._cache.without(fingerprints)
 
-    def grant(self, fingerprints: Iterable[bytes]) -> None:
+    def grant(self, fingerprints: Sequence[bytes]) -> None:
         """Note that the worker called these new by itself, and owes Redis a report."""
+        self._doubtful.difference_update(fingerprints)
         self._pending.update(dict.fromkeys(fingerprints))
 
     def disown(self, fingerprints: Iterable[bytes]) -> None:
         """Note that the caller was raised at: "seen" must not come of this add of them."""
         self._doubtful.update(fingerprints)
+
+    def doubt(self, fingerprint: bytes) -> None:
+        """Note that a call of ours may have marked this one, of which nobody was told."""
+        if fingerprint not in self._pending:
+            self._doubtful.add(fingerprint)
 
     def settle(self, fingerprints: Sequence[bytes], verdicts: list[bool]) -> list[bool]:
         """Note what Redis said; return the verdicts for the caller.

@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from threading import Event
 from typing import Final
 
+import redis
+
 from scrapy_bloom.core.growth import SliceSpec, next_slice, outgrown
 from scrapy_bloom.errors import BackendError, FilterLostError
 from scrapy_bloom.options import CAPACITY, ON_BACKEND_ERROR, OnBackendError
@@ -216,8 +218,20 @@ class Shard:
             if reply.slices:
                 growth = self._growth(reply.slices)
             self._notice(reply)
+            if reply.error:
+                self._ledger.doubt(fingerprints[len(verdicts)])
+                self._wait_out(reply.error)
         self.breaker.reset()
         return verdicts
+
+    def _wait_out(self, error: str) -> None:
+        """Wait, if the policy says so, until a call may be tried again.
+
+        :raises BackendError: if that takes too long.
+        """
+        self.breaker.trip(self.place.explain(redis.ResponseError(error)))
+        if not self.breaker.wait():
+            raise self.breaker.error()
 
     def _call(self, fingerprints: Sequence[bytes], growth: Growth | None) -> Reply:
         """Make one call, and another one if Redis did not know the filter or the worker.

@@ -17,6 +17,8 @@
 --                                       item 1 if it was there, else 0.
 --     "full LOSSES BACK DIGITS SLICES"  the items that have no digit need a slice that the worker
 --                                       must name. SLICES: all slices that there are.
+--     "broken LOSSES BACK DIGITS ERROR" an error ended the call: the items that have no digit are not
+--                                       marked, but for the first of them, which may be.
 --     "stale"                           a later call of this worker was answered before
 --     "stranger"                        the worker is not registered
 --     "other"                           the filter is not there
@@ -64,41 +66,51 @@ local function remake(segment, @all)
   call('BITFIELD', segment.key, @set_all)
 end
 
-local answers, position = {}, 1
+local answers = {}
 status = 'ok'
-while position <= #probes do
-  local @probe, following = read(@layout, probes, position)
-  local full = filled >= slices[newest].capacity
-  local seen = false
-  for index = full and newest or newest - 1, 1, -1 do
-    local found, segment = has(index, @probe)
-    if found == nil then lost(segment.name) end
-    if found then
-      seen = true
-      break
+local function mark()
+  local position = 1
+  while position <= #probes do
+    local @probe, following = read(@layout, probes, position)
+    local full = filled >= slices[newest].capacity
+    local seen = false
+    for index = full and newest or newest - 1, 1, -1 do
+      local found, segment = has(index, @probe)
+      if found == nil then lost(segment.name) end
+      if found then
+        seen = true
+        break
+      end
     end
-  end
-  if not seen and full then
-    if known ~= newest then
-      status = 'full'
-      break
+    if not seen and full then
+      if known ~= newest then
+        status = 'full'
+        break
+      end
+      text = text .. ' ' .. ARGV[5]
+      know(ARGV[5]:match('^(%d+):[^: ]+:(%d+)$'))
+      newest = newest + 1
+      filled = 0
     end
-    text = text .. ' ' .. ARGV[5]
-    know(ARGV[5]:match('^(%d+):[^: ]+:(%d+)$'))
-    newest = newest + 1
-    filled = 0
+    if not seen then
+      local segment, base = place(newest, h)
+      local @all = read(@all_texts, string.format(@all_numbers, @all_offsets))
+      local before = call('BITFIELD', segment.key, 'GET', 'u1', segment.mark, @set_all)
+      if before[1] == 0 then remake(segment, @all) else seen = all_set(before) end
+      if not seen then filled = filled + 1 end
+    end
+    answers[#answers + 1] = seen and '1' or '0'
+    position = following
   end
-  if not seen then
-    local segment, base = place(newest, h)
-    local @all = read(@all_texts, string.format(@all_numbers, @all_offsets))
-    local before = call('BITFIELD', segment.key, 'GET', 'u1', segment.mark, @set_all)
-    if before[1] == 0 then remake(segment, @all) else seen = all_set(before) end
-    if not seen then filled = filled + 1 end
-  end
-  answers[#answers + 1] = seen and '1' or '0'
-  position = following
 end
+
+-- Redis takes nothing back when a script fails. So the call ends here, with an answer like every
+-- other: if it were repeated, it would find its own bits.
+local done, problem = pcall(mark)
+if not done then status = 'broken' end
 digits = table.concat(answers)
 redis.call('HSET', header, worker, number .. ' ' .. status .. ' ' .. digits, 'filled', filled,
   'slices', text, 'losses', losses)
-return answer(last < answered and 1 or 0)
+local line = answer(last < answered and 1 or 0)
+if done then return line end
+return line .. ' ' .. (type(problem) == 'table' and problem.err or tostring(problem))

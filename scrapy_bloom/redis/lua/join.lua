@@ -32,6 +32,7 @@ for i = 1, #fields, 2 do
     end
   end
 end
-redis.call('HSET', KEYS[1], 'w:' .. ARGV[2], '0 ok ',
-  'l:' .. ARGV[2], string.format('%.6f', now + ARGV[3]))
+-- This script may be delivered twice, the second time after calls of the worker: their answer stays.
+redis.call('HSETNX', KEYS[1], 'w:' .. ARGV[2], '0 ok ')
+redis.call('HSET', KEYS[1], 'l:' .. ARGV[2], string.format('%.6f', now + ARGV[3]))
 return {'ok', dead, live}
