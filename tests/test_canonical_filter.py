@@ -133,7 +133,15 @@ def test_without_a_merge_there_is_no_sample(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", "{}", '{"format": "scrapy-bloom merges 2"}', '{"sample": 1', '"a"']
+    "content",
+    [
+        *("", "[]", "{}", '{"format": "scrapy-bloom merges 2"}', '{"sample": 1', '"a"'),
+        "[" * 100_000,
+        '{"format": "scrapy-bloom merges 1", "merged": 1e999, "sample": []}',
+        '{"format": "scrapy-bloom merges 1", "merged": "5", "sample": []}',
+        '{"format": "scrapy-bloom merges 1", "merged": 5, "sample": {"a": 1}}',
+        '{"format": "scrapy-bloom merges 1", "merged": 5, "sample": [{"url": 1}]}',
+    ],
 )
 def test_a_sample_that_is_not_ours_is_refused_and_left(tmp_path, content):
     (tmp_path / NAME).write_text(content)

@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 import stat
+import tracemalloc
+from contextlib import suppress
 from pathlib import Path
 from zlib import crc32
 
@@ -145,9 +147,9 @@ def test_a_damaged_file_is_refused_in_clear_words(snapshot):
 
 
 def test_a_newer_version_is_refused_as_newer(snapshot):
-    rewrite(snapshot, lambda _: b"\x00\x02")
+    rewrite(snapshot, lambda _: b"\x00\x03")
     text = refused(snapshot)
-    assert "found format version 2, expected version 1" in text
+    assert "found format version 3, expected version 1 or 2" in text
     assert "a newer one" in text
 
 
@@ -161,6 +163,23 @@ def test_a_newer_version_is_refused_as_newer(snapshot):
         lambda header: header.update(slices=[]),
         lambda header: header.update(slices=[{"capacity": 1}]),
         lambda header: header.update(identity={"spider": "books"}),
+        lambda header: header.update(secret="ab" * 15),
+        lambda header: header.update(secret="ab" * 65),
+        lambda header: header.update(hashes=1.5),
+        lambda header: header.update(hashes=True),
+        lambda header: header.update(digests=1),
+        lambda header: header.update(generation="x"),
+        lambda header: header.update(generation=None),
+        lambda header: header.update(slices=header["slices"] * 30),
+        lambda header: header.update(identity={"spider": "books", "fingerprinter": 5}),
+        lambda header: header["identity"].update(canonical=[]),
+        lambda header: header["slices"][0].update(items=1001),
+        lambda header: header["slices"][0].update(items=-1),
+        lambda header: header["slices"][0].update(capacity=1e9),
+        lambda header: header["slices"][0].update(error_rate=float("nan")),
+        lambda header: header["slices"][0].update(error_rate=5e-324, blocks=2**40),
+        lambda header: header["slices"][0].update(error_rate=2),
+        lambda header: header["slices"][0].update(blocks=0),
         lambda header: header["slices"][0].update(blocks=2**60),
         lambda header: header["slices"][0].update(blocks=-1),
         lambda header: header["slices"][0].update(blocks="many"),
@@ -169,6 +188,77 @@ def test_a_newer_version_is_refused_as_newer(snapshot):
 def test_a_forged_header_is_refused_and_asks_for_no_memory(snapshot, change):
     rewrite(snapshot, lambda header: change(header) and None)
     assert "expected" in refused(snapshot)
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=40),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+paths = st.sampled_from(
+    [
+        *[[name] for name in ("identity", "generation", "secret", "hashes", "digests", "slices")],
+        *[["identity", name] for name in ("spider", "fingerprinter", "canonical")],
+        *[["slices", 0, name] for name in ("capacity", "error_rate", "blocks", "items")],
+        ["slices", 2],
+        ["withdrawn"],
+    ]
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(path=paths, value=anything, version=st.sampled_from([b"\x00\x01", b"\x00\x02"]))
+def test_whatever_a_header_says_it_is_read_or_refused(tmp_path_factory, path, value, version):
+    folder = tmp_path_factory.mktemp("job")
+    snapshot = stored_job(folder, fingerprints(200), capacity=50)
+
+    def change(header):
+        *outer, last = path
+        for name in outer:
+            header = header[name]
+        header[last] = value
+        return version
+
+    rewrite(snapshot, change)
+    with suppress(StateError):
+        read_job(folder).filter.add_many(fingerprints(500, "more"))
+
+
+def test_nested_json_is_refused(snapshot):
+    header = b"[" * 100_000
+    frame = b"\x00\x01" + len(header).to_bytes(4, "big")
+    snapshot.write_bytes(MAGIC + frame + crc32(frame + header).to_bytes(4, "big") + header)
+    assert "nested too deep" in refused(snapshot)
+
+
+def test_a_small_file_asks_for_little_memory(snapshot):
+    """4 MB of zeros: a bitmap of 32 million blocks of which none is stored."""
+
+    def change(header):
+        header["slices"] = [{**header["slices"][0], "blocks": 32_000_000}]
+
+    rewrite(snapshot, change)
+    start = snapshot.read_bytes()[: 26 + int.from_bytes(snapshot.read_bytes()[18:22], "big")]
+    body = bytes(4_000_000)
+    snapshot.write_bytes(start + body + crc32(body).to_bytes(4, "big"))
+    tracemalloc.start()
+    with pytest.raises(StateError):
+        read_snapshot(snapshot, IDENTITY)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10_000_000
+
+
+def test_a_job_of_many_rules_reads_its_own_file(tmp_path):
+    rules = {f"domain-{i}.example.com": {"drop": ["session", "ref"]} for i in range(20_000)}
+    identity = Identity("books", IDENTITY.fingerprinter, {"rules": rules})
+    job = open_job(tmp_path, identity)
+    job.filter.add_many(KNOWN)
+    job.close()
+    job = open_job(tmp_path, identity)
+    assert (job.restored, job.filled_with) == (len(KNOWN), {"rules": rules})
 
 
 def test_a_file_of_somebody_else_is_refused(snapshot):

@@ -110,7 +110,23 @@ def test_killed_between_snapshot_and_marker_it_had_stopped_cleanly(tmp_path, cap
     assert not caplog.records
 
 
-@pytest.mark.parametrize("damage", [b"", b"{}", b"\xff\xff", b'{"pid": 1', b"[1, 2]"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"",
+        b"{}",
+        b"\xff\xff",
+        b'{"pid": 1',
+        b"[1, 2]",
+        b"[" * 100_000,
+        bytes(4_000_000),
+        b'{"pid": 1, "host": "", "generation": "x", "resumed": true}',
+        b'{"pid": 1, "host": "", "generation": null, "resumed": true}',
+        b'{"pid": 1, "host": "", "generation": 1e999, "resumed": true}',
+        b'{"pid": null, "host": "", "generation": 0, "resumed": true}',
+        b'{"pid": 1, "host": "", "generation": 0, "resumed": 5}',
+    ],
+)
 def test_a_damaged_marker_is_a_marker(tmp_path, damage):
     stored_job(tmp_path, KNOWN)
     (tmp_path / "requests.bloom.running").write_bytes(damage)

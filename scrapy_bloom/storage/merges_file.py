@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from scrapy_bloom.canonical.merges import Merge, Merges
+from scrapy_bloom.canonical.merges import SAMPLE, Merge, Merges
 from scrapy_bloom.errors import StateError
+from scrapy_bloom.storage import fields
 from scrapy_bloom.storage.files import open_regular, write_whole
 
 NAME: Final = "requests.bloom.merges.json"
@@ -42,13 +44,21 @@ def read_merges(folder: Path, merges: Merges) -> None:
         return
     with file:
         try:
-            stored = json.load(file)
-            if stored["format"] != _FORMAT:
+            stored = fields.read_object(file.read())
+            if fields.text(stored, "format") != _FORMAT:
                 raise ValueError(f"format {stored['format']!r}")
-            sample = [Merge(m["url"], m["canonical"], tuple(m["steps"])) for m in stored["sample"]]
-            merges.go_on_from(int(stored["merged"]), sample)
-        except (KeyError, TypeError, ValueError) as error:
+            sample = [_merge(merge) for merge in fields.objects(stored, "sample", SAMPLE)]
+            merges.go_on_from(fields.integer(stored, "merged", 0, 1 << 63), sample)
+        except ValueError as error:
             raise StateError(
-                f"{folder / NAME}: found no sample of merged URLs ({error!r}), expected"
+                f"{folder / NAME}: found no sample of merged URLs ({error}), expected"
                 f" {_FORMAT!r}. It was left as it is: move it away; the filter does not need it."
             ) from error
+
+
+def _merge(merge: Mapping[str, Any]) -> Merge:
+    return Merge(
+        fields.text(merge, "url"),
+        fields.text(merge, "canonical"),
+        tuple(fields.texts(merge, "steps")),
+    )

@@ -9,12 +9,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from scrapy_bloom.storage import scrapy_queue, seen_file
+from scrapy_bloom.storage import fields, scrapy_queue, seen_file
 from scrapy_bloom.storage.files import open_regular, write_whole
 from scrapy_bloom.storage.snapshot import Identity, Snapshot, read_snapshot
 
 SNAPSHOT: Final = "requests.bloom"
 MARKER: Final = "requests.bloom.running"
+_MOST: Final = 1 << 16  # bytes of a marker
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,12 @@ def read_marker(folder: Path) -> Marker | None:
         return None
     with file:
         try:
-            return Marker(**json.load(file))
-        except (TypeError, ValueError):  # a mark all the same; the worse of the two cases
+            marker = fields.read_object(file.read(_MOST))
+            return Marker(
+                pid=fields.integer(marker, "pid", 0, 1 << 63),
+                host=fields.text(marker, "host"),
+                generation=fields.integer(marker, "generation", 0, 1 << 63),
+                resumed=fields.flag(marker, "resumed"),
+            )
+        except ValueError:  # a mark all the same; the worse of the two cases
             return Marker(pid=0, host="", generation=-1, resumed=True)

@@ -3,22 +3,25 @@ r"""The file format of a local filter at rest.
 ::
 
     magic      16 bytes   b"scrapy-bloom\r\n\x1a\n"
-    version    u16        1
+    version    u16        1, or 2 if any mark is withdrawn
     length     u32        of the header
     crc32      u32        of version, length and header
-    header     JSON, UTF-8: everything but the bits
-    body       for each slice: a bitmap of the blocks that are stored, then those blocks
+    header     JSON, UTF-8: everything but the bits and the withdrawn marks
+    body       for each slice: a bitmap of the blocks that are stored, then those blocks;
+               in version 2 each withdrawn fingerprint: its length in bytes, u32, and its bytes
     crc32      u32        of the body
 
-Numbers are big-endian. Magic, version, length and header checksum keep their place in every
-version to come, so that any version can say of any other that it is whole, and newer.
+Numbers are big-endian. A reader that knows only version 1 would call withdrawn marks seen and lose
+their pages. It refuses version 2, which is written only if there are such marks. Magic, version,
+length and header checksum keep their place in every version to come, so that any version can say of
+any other that it is whole, and newer.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from struct import Struct
@@ -29,17 +32,23 @@ from bitarray import bitarray
 
 from scrapy_bloom._version import __version__
 from scrapy_bloom.core.growth import SliceSpec
-from scrapy_bloom.core.sizing import BLOCK_BITS, BLOCK_BYTES, MAX_HASHES
+from scrapy_bloom.core.hashing import SECRET_BYTES
+from scrapy_bloom.core.sizing import BLOCK_BITS, BLOCK_BYTES, MAX_HASHES, blocks_for
 from scrapy_bloom.core.state import EMPTY, FilterState, Slice
 from scrapy_bloom.errors import StateError
+from scrapy_bloom.storage import fields
 from scrapy_bloom.storage.files import open_regular, write_whole
 
 MAGIC: Final = b"scrapy-bloom\r\n\x1a\n"
-VERSION: Final = 1
+_PLAIN: Final = 1
+_WITH_WITHDRAWN: Final = 2
 _FRAME: Final = Struct(">HI")
-_CRC: Final = Struct(">I")
-_MAX_HEADER: Final = 1 << 20
+_U32: Final = Struct(">I")
+_START: Final = len(MAGIC) + _FRAME.size + _U32.size
+_MOST_SLICES: Final = 64  # each is as large as all before it: the last would hold 2^62 items
 _ONE: Final = bitarray("1", "big")
+_ANY: Final = 1 << 63  # what no number of ours reaches
+_LEAST_RATE: Final = 1e-30  # what no error rate of ours comes near
 
 
 @dataclass(frozen=True)
@@ -66,11 +75,14 @@ class Snapshot:
         identity: what it belongs to.
         generation: how many clean stops the job has had.
         state: the filter.
+        withdrawn: fingerprints that the filter holds though their requests were lost. Each is to be
+            let through once.
     """
 
     identity: Identity
     generation: int
     state: FilterState
+    withdrawn: Collection[bytes] = ()
 
 
 def write_snapshot(path: Path, snapshot: Snapshot) -> None:
@@ -128,7 +140,7 @@ class _UnusableError(Exception):
 
 
 def _chunks(snapshot: Snapshot) -> Iterator[bytes]:
-    state = snapshot.state
+    state, withdrawn = snapshot.state, sorted(snapshot.withdrawn)
     header = json.dumps(
         {
             "written_by": f"scrapy-bloom {__version__}",
@@ -139,66 +151,70 @@ def _chunks(snapshot: Snapshot) -> Iterator[bytes]:
             "digests": state.digests,
             "block_bits": BLOCK_BITS,
             "slices": [{**asdict(slice_.spec), "items": slice_.items} for slice_ in state.slices],
+            **({"withdrawn": len(withdrawn)} if withdrawn else {}),
         }
     ).encode()
-    frame = _FRAME.pack(VERSION, len(header))
-    yield MAGIC + frame + _CRC.pack(crc32(frame + header)) + header
+    frame = _FRAME.pack(_WITH_WITHDRAWN if withdrawn else _PLAIN, len(header))
+    yield MAGIC + frame + _U32.pack(crc32(frame + header)) + header
     crc = 0
-    for slice_ in state.slices:
-        for chunk in _slice_chunks(slice_):
-            crc = crc32(chunk, crc)
-            yield chunk
-    yield _CRC.pack(crc)
+    for chunk in _body_chunks(state.slices, withdrawn):
+        crc = crc32(chunk, crc)
+        yield chunk
+    yield _U32.pack(crc)
 
 
-def _slice_chunks(slice_: Slice) -> Iterator[bytes]:
-    yield bitarray([block is not EMPTY for block in slice_.blocks], "big").tobytes()
-    for block in slice_.blocks:
-        if block is not EMPTY:
-            yield block.tobytes()
+def _body_chunks(slices: Iterable[Slice], withdrawn: Iterable[bytes]) -> Iterator[bytes]:
+    for slice_ in slices:
+        yield bitarray([block is not EMPTY for block in slice_.blocks], "big").tobytes()
+        for block in slice_.blocks:
+            if block is not EMPTY:
+                yield block.tobytes()
+    for fingerprint in withdrawn:
+        yield _U32.pack(len(fingerprint)) + fingerprint
 
 
 def _read(file: BinaryIO) -> Snapshot:
-    header = _read_header(file)
+    version, header = _read_header(file)
     body = _Body(file)
     try:
-        if header["block_bits"] != BLOCK_BITS or not 1 <= header["hashes"] <= MAX_HASHES:
-            raise ValueError(f"{header['hashes']} positions in {header['block_bits']} bits")
-        state = FilterState(
-            secret=bytes.fromhex(header["secret"]),
-            hashes=header["hashes"],
-            digests=header["digests"],
-            slices=[_read_slice(body, **fields) for fields in header["slices"]],
+        snapshot = Snapshot(
+            _identity(header),
+            fields.integer(header, "generation", 0, _ANY),
+            _read_state(header, body),
+            _read_withdrawn(header, body) if version == _WITH_WITHDRAWN else (),
         )
-        snapshot = Snapshot(Identity(**header["identity"]), header["generation"], state)
-    except (KeyError, TypeError, ValueError) as error:
-        raise _UnusableError(f"a header that makes no sense ({error!r})", "one of ours") from error
+    except ValueError as error:
+        raise _UnusableError(f"a header that makes no sense ({error})", "one of ours") from error
     body.check_end()
     return snapshot
 
 
-def _read_header(file: BinaryIO) -> dict[str, Any]:
-    start = file.read(len(MAGIC) + _FRAME.size + _CRC.size)
+def _read_header(file: BinaryIO) -> tuple[int, dict[str, Any]]:
+    """Return the version of the format, and the header."""
+    start = file.read(_START)
     if not start.startswith(MAGIC):
         found = "an empty file" if not start else f"a file that starts with {start[:16]!r}"
         raise _UnusableError(found, "a snapshot of scrapy-bloom")
-    if len(start) < len(MAGIC) + _FRAME.size + _CRC.size:
-        raise _UnusableError("a file that ends within its first 26 bytes", "a whole snapshot")
-    frame = start[len(MAGIC) : -_CRC.size]
+    if len(start) < _START:
+        raise _UnusableError(
+            f"a file that ends within its first {_START} bytes", "a whole snapshot"
+        )
+    frame = start[len(MAGIC) : -_U32.size]
     version, length = _FRAME.unpack(frame)
-    header = file.read(min(length, _MAX_HEADER))
-    if crc32(frame + header) != _CRC.unpack(start[-_CRC.size :])[0]:
+    # A forged length must not ask for memory.
+    header = file.read(min(length, os.fstat(file.fileno()).st_size))
+    if crc32(frame + header) != _U32.unpack(start[-_U32.size :])[0]:
         raise _UnusableError("a header that does not match its checksum", "an undamaged snapshot")
-    if version != VERSION:
+    if version not in (_PLAIN, _WITH_WITHDRAWN):
         raise _UnusableError(
             f"format version {version}",
-            f"version {VERSION}",
+            f"version {_PLAIN} or {_WITH_WITHDRAWN}",
             " Use the scrapy-bloom that wrote it, or a newer one.",
         )
-    fields = json.loads(header)
-    if not isinstance(fields, dict):
-        raise _UnusableError("a header that is no JSON object", "one of ours")
-    return fields
+    try:
+        return version, fields.read_object(header)
+    except ValueError as error:
+        raise _UnusableError(f"a header that makes no sense ({error})", "one of ours") from error
 
 
 class _Body:
@@ -207,7 +223,7 @@ class _Body:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._crc = 0
-        self._left = os.fstat(file.fileno()).st_size - file.tell() - _CRC.size
+        self._left = os.fstat(file.fileno()).st_size - file.tell() - _U32.size
 
     def read(self, size: int) -> bytes:
         # Compared before it is asked for: a forged size must not ask for memory.
@@ -221,11 +237,43 @@ class _Body:
     def check_end(self) -> None:
         if self._left:
             raise _UnusableError(f"{self._left} bytes too many", "a whole snapshot")
-        if self._file.read() != _CRC.pack(self._crc):
+        if self._file.read() != _U32.pack(self._crc):
             raise _UnusableError("bits that do not match their checksum", "an undamaged snapshot")
 
 
-def _read_slice(body: _Body, *, capacity: int, error_rate: float, blocks: int, items: int) -> Slice:
+def _identity(header: Mapping[str, Any]) -> Identity:
+    identity = fields.object_(header, "identity")
+    return Identity(
+        fields.text(identity, "spider"),
+        fields.text(identity, "fingerprinter"),
+        fields.object_(identity, "canonical") if "canonical" in identity else {},
+    )
+
+
+def _read_state(header: Mapping[str, Any], body: _Body) -> FilterState:
+    fields.integer(header, "block_bits", BLOCK_BITS, BLOCK_BITS)
+    hashes = fields.integer(header, "hashes", 1, MAX_HASHES)
+    secret = bytes.fromhex(fields.text(header, "secret"))
+    if len(secret) != SECRET_BYTES:
+        raise ValueError(f"a secret of {len(secret)} bytes")
+    slices = fields.objects(header, "slices", _MOST_SLICES)
+    if not slices:
+        raise ValueError("there are no slices")
+    return FilterState(
+        secret,
+        hashes,
+        fields.flag(header, "digests"),
+        [_read_slice(slice_, hashes, body) for slice_ in slices],
+    )
+
+
+def _read_slice(slice_: Mapping[str, Any], hashes: int, body: _Body) -> Slice:
+    capacity = fields.integer(slice_, "capacity", 1, _ANY)
+    items = fields.integer(slice_, "items", 0, capacity)
+    error_rate = fields.share(slice_, "error_rate")
+    # So many bits that the filter would take far more memory than the file are no size of ours.
+    most = 2 * blocks_for(capacity, max(error_rate, _LEAST_RATE), hashes)
+    blocks = fields.integer(slice_, "blocks", 1, most)
     stored = bitarray(endian="big")
     stored.frombytes(body.read((blocks + 7) // 8))
     touched = {}
@@ -233,3 +281,8 @@ def _read_slice(body: _Body, *, capacity: int, error_rate: float, blocks: int, i
         block = touched[number] = bitarray(endian="big")
         block.frombytes(body.read(BLOCK_BYTES))
     return Slice.of(SliceSpec(capacity, error_rate, blocks), items, touched)
+
+
+def _read_withdrawn(header: Mapping[str, Any], body: _Body) -> Collection[bytes]:
+    count = fields.integer(header, "withdrawn", 1, _ANY)
+    return {body.read(_U32.unpack(body.read(_U32.size))[0]) for _ in range(count)}
