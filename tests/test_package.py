@@ -1,17 +1,31 @@
 """What is installed is what is tested, and costs nothing until it is used."""
 
 import ast
-import subprocess
-import sys
 from pathlib import Path
+
+from support.processes import run_line
 
 import scrapy_bloom
 
+PACKAGE = Path(scrapy_bloom.__file__).parent
+SOURCES = Path(__file__).parents[1] / "scrapy_bloom"
+
 
 def test_the_tests_import_the_installed_wheel():
-    package = Path(scrapy_bloom.__file__).parent
-    assert "site-packages" in package.parts
-    assert (package / "py.typed").is_file()
+    assert "site-packages" in PACKAGE.parts, "install the package first: make tests does"
+    # Processes that tests start import the same one.
+    found = run_line("import scrapy_bloom; print(scrapy_bloom.__file__)")
+    assert found.stdout.strip() == scrapy_bloom.__file__
+
+
+def test_the_wheel_holds_every_file_of_the_package():
+    def files(folder):
+        paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+        return {path for path in paths if path.suffix != ".pyc"}
+
+    assert files(PACKAGE) == files(SOURCES)
+    assert Path("py.typed") in files(PACKAGE)
+    assert Path("redis", "lua", "add.lua") in files(PACKAGE)
 
 
 def test_every_public_name_can_be_imported():
@@ -32,17 +46,13 @@ def test_the_typed_user_has_tried_every_public_name():
 
 
 def test_importing_the_package_imports_nothing_heavy():
-    code = "import sys, scrapy_bloom; print(*sys.modules)"
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.split()
+    loaded = run_line("import sys, scrapy_bloom; print(*sys.modules)").stdout.split()
+    assert "scrapy_bloom" in loaded
     assert not {"scrapy", "bitarray", "mmh3", "filelock"} & set(loaded)
 
 
 def test_the_fingerprinter_loads_no_filter():
-    code = "import sys; from scrapy_bloom import CanonicalFingerprinter; print(*sys.modules)"
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.split()
+    line = "import sys; from scrapy_bloom import CanonicalFingerprinter; print(*sys.modules)"
+    loaded = run_line(line).stdout.split()
     assert "scrapy_bloom.canonical.steps" in loaded
     assert not {"bitarray", "mmh3", "filelock", "redis"} & set(loaded)

@@ -33,6 +33,7 @@ def run(*arguments):
     return subprocess.run(
         [sys.executable, *map(str, arguments)],
         env=environment(),
+        cwd=HERE.parent,  # which comes first on its sys.path: not the folder with the sources
         capture_output=True,
         text=True,
         timeout=PATIENCE,
