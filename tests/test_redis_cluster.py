@@ -78,6 +78,21 @@ def test_a_tag_in_the_key_fits_one_shard_only(opened):
         opened("{own}:other", shards=2)
 
 
+@pytest.mark.parametrize("key", ["a{}b", "a}b", "{}", "a{b", "}{", "{}{a}"])
+def test_a_key_whose_braces_do_not_name_a_slot_is_refused(cluster, opened, key):
+    with pytest.raises(SettingError, match=r"key = .*: in a Redis Cluster give a key without brac"):
+        opened(key, shards=1)
+    for node in cluster.nodes:
+        with node.client() as client:
+            assert not [name for name in client.keys("*") if name.startswith(key.encode())]
+
+
+@pytest.mark.parametrize("key", ["{a}b}", "a{b}{}", "{{a}}", "{a}{b}"])
+def test_a_key_with_a_tag_holds_a_filter(opened, key):
+    seen = opened(key, shards=1)
+    assert [seen.add(b"x"), seen.add(b"x")] == [False, True]
+
+
 def test_only_the_shards_of_a_dead_node_are_out():
     with LocalCluster() as cluster:
         seen = RedisFilter.from_url(

@@ -26,7 +26,7 @@ def server():
 
 def open_filter(url, key, **options):
     return RedisFilter.from_url(
-        url, key=key, **({"capacity": 1000, "error_rate": 1e-9, "timeout": 0.2} | options)
+        url, key=key, **({"capacity": 1000, "error_rate": 1e-9, "timeout": 0.5} | options)
     )
 
 

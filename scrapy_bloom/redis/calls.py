@@ -7,8 +7,9 @@ whenever its answer did not come.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from scrapy_bloom.core.growth import SliceSpec
@@ -23,7 +24,9 @@ from scrapy_bloom.redis.membership import Registration
 _AUDIT: Final = 1000
 """A look for lost segments in every so many calls finds those that no check needs."""
 
-_ANSWERED: Final = (b"ok", b"full", b"broken")
+_GONE: Final = (b"other", b"stranger", b"stale")
+_ANSWER: Final = re.compile(rb"(ok|full|broken) (\d+) ([01]) ([01]*)(?: (.*))?", re.DOTALL)
+_DIGITS: Final = re.compile(rb"[01]*")
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,9 @@ class Calls:
             try:
                 self._counters.round_trips += 1
                 answer = self._link.run(script, now.prefix, now.header.signature, *call)
+                reply = _read_reply(answer, len(fingerprints))
+                if reply is None:
+                    raise self._link.garbled(answer)
                 break
             except FAULTS as error:
                 self._counters.ambiguous += 1
@@ -124,19 +130,10 @@ class Calls:
                 breaker.trip(self._link.place.explain(error))
                 if not breaker.wait():
                     raise breaker.error() from None
-        word, *rest = answer.split(b" ", 4)
-        if word not in _ANSWERED:
-            return Gone(word == b"other", ambiguous)
+        if isinstance(reply, Gone):
+            return replace(reply, ambiguous=ambiguous)
         self._answered = self._number
-        losses, rolled_back, digits, *more = rest
-        text = more[0].decode(errors="replace") if more else ""
-        return Reply(
-            scripts.read_verdicts(digits),
-            int(losses),
-            rolled_back != b"0",
-            slices=read_slices(text) if word == b"full" else (),
-            error=text or "an error" if word == b"broken" else "",
-        )
+        return reply
 
     def contains(self, fingerprints: Sequence[bytes]) -> list[bool] | Gone:
         """Return for each fingerprint whether it is there. Changes nothing.
@@ -146,10 +143,46 @@ class Calls:
         now = self._registration
         self._counters.round_trips += 1
         with self._link.tripping():
-            word, *rest = self._link.retry_once(
+            answer = self._link.retry_once(
                 scripts.ask(now.header.hashes),
                 now.prefix,
                 now.header.signature,
                 b"".join(map(self._hash, fingerprints)),
             )
-        return scripts.read_verdicts(rest[0]) if word == b"ok" else Gone(filter=True)
+            reply = _read_answer(answer, len(fingerprints))
+            if reply is None:
+                raise self._link.garbled(answer)
+        return reply
+
+
+def _read_reply(answer: object, count: int) -> Reply | Gone | None:
+    """Return what the script ``add`` says of `count` fingerprints; None if it cannot say that."""
+    if answer in _GONE:
+        return Gone(filter=answer == b"other")
+    found = _ANSWER.fullmatch(answer) if isinstance(answer, bytes) else None
+    if found is None:
+        return None
+    word, losses, rolled_back, digits, rest = found.groups(b"")
+    complete = len(digits) == count
+    if complete != (word == b"ok") or len(digits) > count:
+        return None
+    text = rest.decode(errors="replace")
+    try:
+        slices = read_slices(text) if word == b"full" else ()
+    except ValueError:
+        return None
+    return Reply(
+        scripts.read_verdicts(digits),
+        int(losses),
+        rolled_back == b"1",
+        slices,
+        error=text or "an error" if word == b"broken" else "",
+    )
+
+
+def _read_answer(answer: list[bytes], count: int) -> list[bool] | Gone | None:
+    """Return what the script ``ask`` says of `count` fingerprints; None if it cannot say that."""
+    if answer == [b"other"]:
+        return Gone(filter=True)
+    found = _DIGITS.fullmatch(answer[-1]) if len(answer) > 1 else None
+    return scripts.read_verdicts(found[0]) if found and len(found[0]) == count else None

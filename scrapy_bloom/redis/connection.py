@@ -123,7 +123,7 @@ class Target:
         }
         with explained(self.where(), self.words):
             client = _make(redis.Redis, self.url, options)
-            if not _is_cluster(client):
+            if not _asks_for_cluster(client):
                 return client
             client.close()
             # Cluster clients of redis-py 5 repeat calls by a count of their own.
@@ -166,6 +166,19 @@ def explain(error: Exception, words: Words) -> str:
     return f"answered with an error: {error}"
 
 
+def is_cluster(client: Client) -> bool:
+    """Return whether a client is one for a cluster."""
+    return isinstance(client, RedisCluster)
+
+
+def hang_up(client: Client) -> None:
+    """Close the connections of a client that nobody uses now; it makes new ones."""
+    clients = [node.redis_connection for node in client.get_nodes()] if is_cluster(client) else []
+    for one in clients or [client]:
+        if one is not None:
+            one.connection_pool.disconnect(inuse_connections=False)
+
+
 def warn_of_eviction(client: Client, where: str) -> None:
     """Say so if the server may throw away keys that do not expire."""
     try:
@@ -195,6 +208,8 @@ _FULL: Final = (
 
 # Found in the class or the text of an error: clients and servers tell the same in different ways.
 _MEANINGS: Final = {
+    "InvalidResponse": "sent a reply that cannot be understood ({error}). Is it a Redis server, and"
+    " does nothing in between change what passes?",
     "BusyLoading": _LOADING,
     "LOADING": _LOADING,
     "NoPermission": _NOT_ALLOWED,
@@ -222,7 +237,7 @@ def _make(kind: Any, url: str, options: Mapping[str, Any]) -> Client:
     return kind.from_url(url, **options) if url else kind(**options)
 
 
-def _is_cluster(client: Client) -> bool:
+def _asks_for_cluster(client: Client) -> bool:
     try:
         # Not INFO: what a user may ask of a cluster, it may also be refused elsewhere.
         return bool(client.execute_command("INFO", "cluster").get("cluster_enabled"))

@@ -25,7 +25,7 @@ from scrapy_bloom.options import (
     read_error_rate,
 )
 from scrapy_bloom.redis.breaker import CircuitBreaker
-from scrapy_bloom.redis.connection import Client, Target, warn_of_eviction
+from scrapy_bloom.redis.connection import Client, Target, is_cluster, warn_of_eviction
 from scrapy_bloom.redis.counters import Counters
 from scrapy_bloom.redis.header import Plan
 from scrapy_bloom.redis.heartbeat import Heartbeat
@@ -323,7 +323,7 @@ def _open_shards(
     try:
         return client, [
             Shard(
-                Place(client, server, shard_key(options.key, plan.shard), options.words),
+                _place(client, server, plan.shard, options),
                 plan,
                 cache=options.cache // options.shards,
                 breaker=CircuitBreaker(
@@ -336,6 +336,13 @@ def _open_shards(
     except BaseException:
         client.close()
         raise
+
+
+def _place(client: Client, server: str, shard: int, options: RedisOptions) -> Place:
+    place = Place(client, server, shard_key(options.key, shard), options.words)
+    if is_cluster(client):
+        place.check_slot()
+    return place
 
 
 def _patiently(

@@ -11,12 +11,18 @@ from redis.exceptions import RedisClusterException
 
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.redis.breaker import CircuitBreaker
-from scrapy_bloom.redis.connection import FAULTS
+from scrapy_bloom.redis.connection import FAULTS, hang_up
 from scrapy_bloom.redis.place import Place
 from scrapy_bloom.redis.scripts import Script
 
-BROKEN: Final = (redis.ConnectionError, redis.TimeoutError, OSError, RedisClusterException)
-"""What a client raises when the connection failed: the call may have been carried out, or not."""
+BROKEN: Final = (
+    redis.ConnectionError,
+    redis.InvalidResponse,
+    redis.TimeoutError,
+    OSError,
+    RedisClusterException,
+)
+"""What a client raises when no reply came: the call may have been carried out, or not."""
 
 
 class ScriptRunner:
@@ -31,7 +37,7 @@ class ScriptRunner:
         self.place = place
 
     def run(self, script: Script, prefix: str, signature: str, *arguments: object) -> Any:
-        """Run a script; return its answer.
+        """Run a script; return its answer: bytes, or a list that begins with bytes.
 
         :param prefix: what the names of the filter's segments begin with.
         :param signature: of the filter that the script may touch.
@@ -39,9 +45,26 @@ class ScriptRunner:
         execute = self.place.client.execute_command
         key = self.place.key
         try:
-            return execute("EVALSHA", script.sha, 2, key, prefix, signature, *arguments)
-        except redis.exceptions.NoScriptError:  # the server was restarted, or is new
-            return execute("EVAL", script.source, 2, key, prefix, signature, *arguments)
+            try:
+                answer = execute("EVALSHA", script.sha, 2, key, prefix, signature, *arguments)
+            except redis.exceptions.NoScriptError:  # the server was restarted, or is new
+                answer = execute("EVAL", script.source, 2, key, prefix, signature, *arguments)
+        except FAULTS:
+            raise
+        except Exception as error:
+            # The client has many classes for what it cannot read, ValueError among them.
+            raise redis.InvalidResponse(f"{type(error).__name__}: {error}") from error
+        if isinstance(answer[0] if isinstance(answer, list) and answer else answer, bytes):
+            return answer
+        raise self.garbled(answer)
+
+    def garbled(self, answer: object) -> redis.InvalidResponse:
+        """Return the error for an answer that cannot be one to what was asked.
+
+        Its connection is closed: the next answer on it may belong to another question as well.
+        """
+        hang_up(self.place.client)
+        return redis.InvalidResponse(f"{answer!r:.80}")
 
     def retry_once(self, script: Script, prefix: str, signature: str, *arguments: object) -> Any:
         """Run a script that may run twice, and run it again if its answer got lost."""

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import socket
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Final
 
-from scrapy_bloom.core.growth import SliceSpec
+from scrapy_bloom.core.growth import SliceSpec, next_slice
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.redis import scripts
 from scrapy_bloom.redis.connection import FAULTS
 from scrapy_bloom.redis.header import Header, Plan, check_plan, new_fields, read_header
 from scrapy_bloom.redis.link import Link
 
+logger = logging.getLogger(__name__)
+
 LEASE: Final = 10
 """Seconds after its last sign of life that a worker counts as dead."""
 
+_NAMES: Final = 1000  # in one command that deletes keys
 _LOOK: Final = 0.2  # seconds between two looks at the leases of others
 
 
@@ -156,11 +160,33 @@ class Membership:
             self.registration = None
 
     def delete_segments(self, lost: Header) -> None:
-        """Delete what is left of a filter whose header is gone."""
+        """Delete what is left of a filter whose header is gone. Never raises.
+
+        Other workers may have added slices to it: these are the ones that it would have got next.
+        """
         place = self._link.place
         prefix = place.prefix(lost.epoch)
-        for name in segment_names(lost.slices):
-            place.client.unlink(prefix + name)
+        plan = lost.plan
+        slices = list(lost.slices)
+        try:
+            for number in count():
+                if number == len(slices):
+                    slices.append(next_slice(slices, plan.capacity, plan.error_rate, lost.hashes))
+                deleted = self._delete_slice(prefix, number, slices[number])
+                if not deleted and number >= len(lost.slices):
+                    return
+        except FAULTS as error:
+            logger.warning(
+                "%(where)s: what is left of a lost filter could not be deleted (%(error)s). The"
+                " names of its keys begin with %(prefix)s.",
+                {"where": place.name, "error": error, "prefix": prefix},
+            )
+
+    def _delete_slice(self, prefix: str, number: int, spec: SliceSpec) -> int:
+        """Return how many segments there were."""
+        names = [f"{prefix}{number}.{segment}" for segment in range(segment_count(spec))]
+        batches = (names[i : i + _NAMES] for i in range(0, len(names), _NAMES))
+        return sum(int(self._link.place.client.unlink(*batch)) for batch in batches)
 
     def _register(self, header: Header, prefix: str) -> bool:
         worker = _new_worker()
@@ -190,11 +216,9 @@ class Membership:
                 time.sleep(_LOOK)
 
 
-def segment_names(slices: Iterable[SliceSpec]) -> Iterable[str]:
-    """Name all segments that slices can have, without the prefix."""
-    for i, spec in enumerate(slices):
-        for j in range(-(-spec.blocks // scripts.SEGMENT_BLOCKS)):
-            yield f"{i}.{j}"
+def segment_count(spec: SliceSpec) -> int:
+    """Return how many segments a slice has."""
+    return -(-spec.blocks // scripts.SEGMENT_BLOCKS)
 
 
 def _new_worker() -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from scrapy_bloom.options import REDIS_KEY, Words
+from redis.crc import key_slot
+
+from scrapy_bloom.options import REDIS_KEY, Words, refusal
 from scrapy_bloom.redis.connection import Client, explain, explained
 
 
@@ -51,6 +53,19 @@ class Place:
         """
         tagged = self.key if _has_tag(self.key) else f"{self.key}:{{{self.key}}}"
         return f"{tagged}:{epoch}:"
+
+    def check_slot(self) -> None:
+        """Refuse a key by which a cluster would not hold header and segments on one node.
+
+        :raises SettingError: naming the key.
+        """
+        if key_slot(self.key.encode()) != key_slot(self.prefix("").encode()):
+            raise refusal(
+                self.words(REDIS_KEY),
+                self.key,
+                "in a Redis Cluster give a key without braces, or with text in its first pair of"
+                " braces.",
+            )
 
     def explain(self, error: Exception) -> str:
         """Say what an error of the client means and what to do: goes after the server's name."""

@@ -8,7 +8,7 @@ import threading
 import time
 from contextlib import suppress
 
-FAULTS = ("reset", "drop reply", "stall", "stall reply", "late")
+FAULTS = ("reset", "drop reply", "stall", "stall reply", "late", "garble reply")
 
 
 class Proxy:
@@ -21,8 +21,11 @@ class Proxy:
     - drop reply: it is delivered, the connection is reset instead of the reply;
     - stall: it is not delivered, the connection stays;
     - stall reply: it is delivered, no reply comes, the connection stays;
+    - garble reply: it is delivered, the reply is one that no client can read;
     - late: the connection is reset, and the request delivered when `deliver` is called.
     """
+
+    GARBLED = b":no number\r\n"
 
     def __init__(self, port, *, delay=0.0, counted=b""):
         self.upstream = port
@@ -127,6 +130,9 @@ class _Connection:
                     return
                 if self.fault == "drop reply":
                     break
+                if self.fault == "garble reply":
+                    self.client.sendall(self.proxy.GARBLED)
+                    continue
                 if self.fault is None:
                     self.client.sendall(reply)
         self.reset()

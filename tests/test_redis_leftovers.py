@@ -1,0 +1,35 @@
+"""What is left in Redis of a filter that is gone: nothing."""
+
+import itertools
+
+import pytest
+from support.contract import fingerprints
+from support.localredis import LocalRedis
+
+from scrapy_bloom import RedisFilter
+
+keys = (f"left:{number}" for number in itertools.count())
+
+
+@pytest.fixture(scope="module")
+def server():
+    with LocalRedis() as server:
+        yield server
+
+
+@pytest.mark.parametrize("grown_by", ["the worker", "another one"])
+def test_a_header_that_is_lost_after_growth_leaves_no_segments(server, grown_by):
+    key = next(keys)
+    seen = RedisFilter.from_url(server.url, key=key, capacity=100)
+    other = RedisFilter.from_url(server.url, key=key, capacity=100)
+    grower = seen if grown_by == "the worker" else other
+    grower.add_many(fingerprints(3000))
+    assert grower.info().slices == 6
+    client = server.client()
+    old = client.keys(f"{key}:*")
+    assert len(old) == 6
+    client.delete(key)
+    assert seen.add(b"next") is False
+    assert not set(old) & set(client.keys(f"{key}:*"))
+    for worker in (seen, other):
+        worker.close()
