@@ -8,6 +8,8 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from hypothesis import HealthCheck, settings
+
 # `python -m pytest` puts the working directory first: the sources there would be tested, and not
 # what is installed. Where nothing is installed, the sources are all that there is. What a .pth file
 # names stands behind the standard library, and stays.
@@ -21,3 +23,7 @@ if PathFinder.find_spec("scrapy_bloom", _others):
 _state = TemporaryDirectory(prefix="scrapy-bloom-tests-")
 atexit.register(_state.cleanup)
 os.environ["XDG_STATE_HOME"] = _state.name
+
+# A machine that does other things, too, is slow at times, and no test is about that.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")

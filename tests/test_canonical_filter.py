@@ -108,7 +108,12 @@ def test_without_a_change_nothing_is_counted_and_no_memory_taken():
     with Crawl() as crawl:
         crawl.seen(PLAIN, PLAIN)
         assert crawl.stats() == {"merged": 0}
-        assert crawl.filter._session.resolver._merges._spellings is None
+
+    def no_marks():
+        raise AssertionError("asked for memory")
+
+    merges = Merges(fingerprint, no_marks)
+    assert merges.note(Request(PLAIN), fingerprint(Request(PLAIN)), None, seen=True) is False
 
 
 def test_the_sample_lies_in_the_job_directory_and_goes_on_in_the_next_run(tmp_path):
@@ -256,15 +261,19 @@ def test_wrong_rules_refuse_the_crawl(caplog):
 
 
 def test_a_project_may_use_it_for_all_of_scrapy():
-    settings = {
-        "REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.CanonicalFingerprinter",
-        "BLOOM_CANONICAL": "usual",
-    }
+    asked = []
+
+    class Asked(CanonicalFingerprinter):
+        def resolve(self, request):
+            asked.append(self)
+            return super().resolve(request)
+
+    settings = {"REQUEST_FINGERPRINTER_CLASS": Asked, "BLOOM_CANONICAL": "usual"}
     with Crawl.of(settings) as crawl:
         fingerprinter = crawl.crawler.request_fingerprinter
         assert fingerprinter.fingerprint(Request(TRACKED)) == fingerprint(Request(PLAIN))
-        assert crawl.filter._session.resolver.fingerprinter is fingerprinter
         assert crawl.seen(TRACKED, PLAIN) == [False, True]
+    assert asked == [fingerprinter] * 3  # the filter has none of its own
 
 
 class FirstPathSegment(CanonicalFingerprinter):

@@ -1,5 +1,7 @@
 """Imports go one way through the rooms of the package, as tests/support/house.py draws them."""
 
+import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ from support import house
 
 import scrapy_bloom
 
+TESTS = Path(__file__).parent
 MODULES = house.sources(Path(scrapy_bloom.__file__).parent)
 
 
@@ -160,3 +163,22 @@ def rotations(problem):
     """A circle has no beginning: return all ways to tell it."""
     head, *steps = problem.split("\n")
     return {"\n".join([head, *steps[at:], *steps[:at]]) for at in range(len(steps) or 1)}
+
+
+def private_reads(path):
+    """Find where a file reads a private name of something that is not its own."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Attribute) or not re.match("_[a-z]", node.attr):
+            continue
+        owner = ast.unparse(node.value)
+        if owner not in {"self", "cls", "os"}:  # os._exit has no other name
+            yield f"{path.name}, line {node.lineno}: {owner}.{node.attr}"
+
+
+def test_tests_look_at_the_outside():
+    files = [*TESTS.glob("*.py"), *(TESTS / "support").rglob("*.py")]
+    assert len(files) > 50
+    found = [read for path in files for read in private_reads(path)]
+    where = "support/internals.py is the place for what cannot be seen from outside"
+    assert all(read.startswith("internals.py") for read in found), f"{found}: {where}"
+    assert found

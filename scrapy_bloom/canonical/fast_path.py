@@ -8,6 +8,7 @@ again. What it cannot prove goes through w3lib; being too strict costs time, nev
 from __future__ import annotations
 
 import re
+from typing import Final
 
 # The port is neither the default one nor padded with zeros, and below 60000.
 _PORT = r"(?::(?!80/|443/)(?:[1-9][0-9]{0,3}|[1-5][0-9]{4}))?"
@@ -27,11 +28,14 @@ _WORD = rf"{_QUERY}(?:{_QUERY_ESCAPE}{_QUERY})*"
 
 _SLASHES_OF_AN_ORIGIN = 2
 
-_match = re.compile(
+PLAIN: Final = re.compile(
     rf"(https?://(?:{_NAME}|{_QUAD}){_PORT}/{_PATH}(?:{_PATH_ESCAPE}{_PATH})*)"
     rf"(?:\?({_WORD}={_WORD}(?:&{_WORD}={_WORD})*))?"
     r"(?:#.*)?"
-).fullmatch
+)
+"""The URLs that are plain, apart from dot segments; see :func:`split`."""
+
+_match = PLAIN.fullmatch
 
 
 def split(url: str) -> tuple[str, str | None] | None:

@@ -4,6 +4,7 @@ import gc
 import os
 
 from support.crawling import Follower
+from support.internals import scheduler_of
 
 
 class Forking(Follower):
@@ -16,8 +17,7 @@ class Forking(Follower):
         if len(self.parsed) % 50 == 0:
             child = os.fork()
             if not child:
-                # Scrapy shows its scheduler to nobody, but a fork gets a copy of it.
-                scheduler = self.crawler.engine._slot.scheduler
+                scheduler = scheduler_of(self.crawler)
                 scheduler.df.request_seen(response.request.replace(url="http://a.child/"))
                 scheduler.df.close("finished")
                 scheduler.df = None
