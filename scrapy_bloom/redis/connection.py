@@ -38,6 +38,16 @@ Client = Any
 FAULTS: Final = (redis.RedisError, RedisClusterException, OSError)
 """What a client raises when a call has come to nothing."""
 
+COMMANDS: Final = (
+    *("info", "select", "eval", "evalsha", "time", "type", "exists", "unlink"),
+    *("hget", "hgetall", "hkeys", "hmget", "hexists", "hset", "hsetnx", "hdel"),
+    *("setbit", "bitfield", "bitfield_ro", "bitcount"),
+)
+"""The commands that a user's ACL must allow."""
+
+CLUSTER_COMMANDS: Final = ("cluster|slots", "command")
+"""Those that it must allow, too, in a cluster: what redis-py asks to find its nodes."""
+
 DEFAULT_URL: Final = "redis://localhost:6379/0"
 # What we decide ourselves, or what is no argument of redis-py.
 _OURS: Final = {
@@ -125,6 +135,8 @@ class Target:
             client = _make(redis.Redis, self.url, options)
             if not _asks_for_cluster(client):
                 return client
+            # The cluster client hides it if this is refused.
+            client.execute_command("CLUSTER", "SLOTS")
             client.close()
             # Cluster clients of redis-py 5 repeat calls by a count of their own.
             if _takes(RedisCluster, "cluster_error_retry_attempts") and _is_old():
@@ -197,8 +209,12 @@ def warn_of_eviction(client: Client, where: str) -> None:
 
 _LOADING: Final = "is still loading its data. Start again when it has, or set {on_error} to 'wait'."
 _NOT_ALLOWED: Final = (
-    "does not let this user do what is needed ({error}). Its ACL must allow +@read +@write"
-    " +@scripting and +info, on all keys that begin with {key}."
+    "does not let this user do what is needed ({error}). On all keys that begin with the {key} its"
+    f" ACL must allow: +{' +'.join(COMMANDS)}; in a cluster also +{' +'.join(CLUSTER_COMMANDS)}."
+)
+_HIDDEN_CLUSTER: Final = (
+    "does not let this user learn that it is a node of a cluster ({error}). Its ACL must allow"
+    " +info."
 )
 _REPLICA: Final = "is a replica and takes no writes. Give the address of its primary."
 _FULL: Final = (
@@ -216,6 +232,7 @@ _MEANINGS: Final = {
     "NOPERM": _NOT_ALLOWED,
     "can't run this command": _NOT_ALLOWED,
     "ACL failure": _NOT_ALLOWED,
+    "MovedError": _HIDDEN_CLUSTER,
     "ReadOnly": _REPLICA,
     "READONLY": _REPLICA,
     "read only replica": _REPLICA,
@@ -239,10 +256,9 @@ def _make(kind: Any, url: str, options: Mapping[str, Any]) -> Client:
 
 def _asks_for_cluster(client: Client) -> bool:
     try:
-        # Not INFO: what a user may ask of a cluster, it may also be refused elsewhere.
         return bool(client.execute_command("INFO", "cluster").get("cluster_enabled"))
     except NoPermissionError:
-        return False
+        return False  # where that is wrong, the first call tells
 
 
 def _takes(kind: Any, name: str) -> bool:

@@ -78,7 +78,8 @@ class Membership:
         while True:
             fields = new_fields(self.plan, rebuilt_of)
             flat = [part for field in fields.items() for part in field]
-            word, *answer = self._link.run(scripts.OPEN, place.key, "", *flat)
+            prefix = place.prefix(fields["epoch"].decode())
+            word, *answer = self._link.run(scripts.OPEN, prefix, "", *flat)
             if word == b"type":
                 raise StateError(
                     f"{place.name}: found a {answer[0].decode()}, expected a filter or nothing."

@@ -34,6 +34,13 @@ SEGMENT_BLOCKS: Final = 511
 BATCH: Final = 500
 """Most fingerprints in one call: about 3 ms of the server's time."""
 
+_FEW: Final = 4
+"""Positions in the first look at an item; most looks end there."""
+
+_PART: Final = re.compile(r"^@(\w+)\n", re.MULTILINE)
+
+_REST: Final = re.compile(r"-- rest begins\n(.*?)-- rest ends\n", re.DOTALL)
+
 _SEEN: Final = ord("1")
 
 
@@ -74,7 +81,9 @@ class _Template(Template):
 
 
 def _read(name: str) -> str:
-    return (files(__package__) / "lua" / f"{name}.lua").read_text("utf-8")
+    """Return the text of a file of ``lua/``; a line ``@name`` stands for the file ``_name``."""
+    text = (files(__package__) / "lua" / f"{name}.lua").read_text("utf-8")
+    return _PART.sub(lambda line: _read(f"_{line[1]}"), text)
 
 
 def _unrolled(name: str, hashes: int) -> Script:
@@ -97,15 +106,9 @@ def _unrolled(name: str, hashes: int) -> Script:
             f"get_{group}": ", ".join(f"'GET', 'u1', {name}" for name in some),
             f"set_{group}": ", ".join(f"'SET', 'u1', {name}, '1'" for name in some),
         }
-    slices = _REST.sub(r"\1" if hashes > _FEW else "", _read("_slices"))
-    source = _read(name).replace("@slices\n", slices)
+    source = _REST.sub(r"\1" if hashes > _FEW else "", _read(name))
     return Script(_Template(source).substitute(words))
 
-
-_FEW: Final = 4
-"""Positions in the first look at an item; most looks end there."""
-
-_REST: Final = re.compile(r"-- rest begins\n(.*?)-- rest ends\n", re.DOTALL)
 
 OPEN: Final = Script(_read("open"))
 JOIN: Final = Script(_read("join"))

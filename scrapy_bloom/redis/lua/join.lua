@@ -6,17 +6,14 @@
 -- ARGV[2]  worker
 -- ARGV[3]  seconds that its lease lasts
 --
+-- Fails, with nothing changed, if this user may not use a command that is needed later.
 -- Answers {"ok", how many workers were forgotten, how many others live}
 --     or  {"other"} if the filter is not there. Then nothing was changed.
 
+@trial
 if redis.call('HGET', KEYS[1], 'signature') ~= ARGV[1] then return {'other'} end
--- Commands that are needed later fail now if this user may not use them.
-local trial = KEYS[2] .. 'trial'
-redis.call('SETBIT', trial, '0', '1')
-redis.call('BITFIELD', trial, 'SET', 'u1', '0', '1')
-redis.call('BITFIELD_RO', trial, 'GET', 'u1', '0')
-redis.call('EXISTS', trial)
-redis.call('UNLINK', trial)
+local problem = refusal()
+if problem then return problem end
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
 local dead, live = 0, 0

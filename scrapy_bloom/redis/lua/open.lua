@@ -1,16 +1,22 @@
 -- Find a filter or make one.
 --
 -- KEYS[1]   the header
--- KEYS[2]   not used
+-- KEYS[2]   what the names of its segments would begin with if it is made
 -- ARGV[1]   not used
 -- ARGV[2...]  fields and values of a new header
 --
+-- Fails, with nothing changed, if this user may not use a command that is needed later.
 -- Answers {"ok", made (0 or 1), field, value, ...}
 --     or  {"type", type} if the key is no hash. Then nothing was changed.
 
+@trial
 local kind = redis.call('TYPE', KEYS[1]).ok
 if kind ~= 'none' and kind ~= 'hash' then return {'type', kind} end
-if kind == 'none' then redis.call('HSET', KEYS[1], unpack(ARGV, 2)) end
+if kind == 'none' then
+  local problem = refusal()
+  if problem then return problem end
+  redis.call('HSET', KEYS[1], unpack(ARGV, 2))
+end
 local answer = redis.call('HGETALL', KEYS[1])
 table.insert(answer, 1, 'ok')
 table.insert(answer, 2, kind == 'none' and 1 or 0)

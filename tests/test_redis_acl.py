@@ -1,0 +1,151 @@
+"""What a user of the server must be allowed, and that a refusal changes nothing."""
+
+import re
+from pathlib import Path
+
+import pytest
+from support.contract import fingerprints
+from support.localcluster import LocalCluster
+from support.localredis import LocalRedis
+
+from scrapy_bloom import BackendError, RedisFilter, RedisReader
+from scrapy_bloom.redis.connection import CLUSTER_COMMANDS, COMMANDS
+
+DOCS = Path(__file__).parents[1] / "docs" / "redis.md"
+
+
+def allow(admin, commands, keys="crawl*"):
+    admin.execute_command(
+        *("ACL", "SETUSER", "worker", "reset", "on", ">pass", f"~{keys}"),
+        *(f"+{command}" for command in commands),
+    )
+
+
+def as_worker(url):
+    return url.replace("redis://", "redis://worker:pass@")
+
+
+@pytest.fixture(scope="module")
+def server():
+    with LocalRedis() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with LocalCluster() as cluster:
+        yield cluster
+
+
+def use(url, key, **options):
+    """Do all that one can do with a filter."""
+    known = fingerprints(300)
+    options = {"key": key, "capacity": 100, "cache": 0, **options}
+    with (
+        RedisFilter.from_url(url, **options) as seen,
+        RedisFilter.from_url(url, **options) as other,
+    ):
+        assert seen.add_many(known) == [False] * 300
+        assert other.add_many(known) == [True] * 300
+        assert seen.contains_many(known) == [True] * 300
+        for _ in range(1000):  # among them a look for lost segments
+            seen.add(known[0])
+        assert seen.info().items == 300
+        assert seen.clear() is False
+        assert seen.add(b"x") is False
+        with RedisReader.from_url(url, key=key) as reader:
+            assert reader.info().items == 301
+            assert reader.workers()
+        assert (seen.counters.outages, other.counters.outages) == (0, 0)
+        return lambda: RedisFilter.from_url(url, **options)
+
+
+@pytest.mark.parametrize("database", [0, 3])
+def test_the_documented_commands_are_enough(server, database):
+    allow(server.client(), COMMANDS)
+    url = as_worker(server.url).replace("/0", f"/{database}")
+    again = use(url, f"crawl:{database}")
+    client = server.client(db=database)
+    with again() as seen:
+        client.delete(f"crawl:{database}")
+        assert seen.add(b"y") is False
+        assert seen.counters.losses == 1
+    with again() as seen:
+        assert seen.clear()
+    again().close()
+
+
+def test_they_are_enough_in_a_cluster(cluster):
+    for node in cluster.nodes:
+        allow(node.client(), [*COMMANDS, *CLUSTER_COMMANDS])
+    use(as_worker(cluster.url), "crawl", shards=3)
+
+
+def everything(server):
+    client = server.client()
+    return {name: client.dump(name) for name in client.scan_iter()}
+
+
+@pytest.mark.parametrize("command", sorted({*COMMANDS} - {"info", "select"}))
+def test_without_one_of_them_a_filter_is_refused_and_nothing_is_left(server, command):
+    admin = server.client()
+    admin.flushall()
+    admin.script_flush()
+    allow(admin, [one for one in COMMANDS if one != command])
+    url = as_worker(server.url)
+    with pytest.raises(BackendError, match=rf"does not let this user .*\+{command}[ ;]"):
+        RedisFilter.from_url(url, key="crawl")
+    assert not everything(server)
+    with RedisFilter.from_url(server.url, key="crawl") as seen:
+        seen.add(b"x")
+    before = everything(server)
+    admin.script_flush()
+    with pytest.raises(BackendError, match="does not let this user"):
+        RedisFilter.from_url(url, key="crawl")
+    assert everything(server) == before
+
+
+def test_another_database_needs_select(server):
+    allow(server.client(), [one for one in COMMANDS if one != "select"])
+    with pytest.raises(BackendError, match=r"does not let this user .*\+select"):
+        RedisFilter.from_url(as_worker(server.url).replace("/0", "/3"), key="crawl")
+
+
+def test_keys_that_are_not_allowed_are_refused_and_nothing_is_left(server):
+    server.client().flushall()
+    allow(server.client(), COMMANDS)
+    with pytest.raises(BackendError, match="does not let this user"):
+        RedisFilter.from_url(as_worker(server.url), key="else")
+    allow(server.client(), COMMANDS, keys="crawl")  # the header's alone
+    with pytest.raises(BackendError, match="does not let this user"):
+        RedisFilter.from_url(as_worker(server.url), key="crawl")
+    assert not everything(server)
+
+
+@pytest.mark.parametrize("command", [*CLUSTER_COMMANDS, "info"])
+def test_without_one_of_them_a_cluster_is_refused_by_its_name(cluster, command):
+    for node in cluster.nodes:
+        allow(node.client(), [one for one in (*COMMANDS, *CLUSTER_COMMANDS) if one != command])
+    words = rf"does not let this user .*\+{re.escape(command)}"
+    with pytest.raises(BackendError, match=words):
+        RedisFilter.from_url(as_worker(cluster.url), key="crawl:9", shards=3)
+    for node in cluster.nodes:
+        assert not node.client().keys("crawl:9*")
+
+
+def test_the_commands_are_documented():
+    text = DOCS.read_text("utf-8")
+    line = re.search(r"ACL SETUSER .*?\n```", text, re.DOTALL)[0]
+    assert set(re.findall(r"\+(\S+)", line)) == {*COMMANDS, *CLUSTER_COMMANDS}
+
+
+def test_none_of_them_is_superfluous():
+    package = Path(__file__).parents[1] / "scrapy_bloom" / "redis"
+    scripts = [path for path in (package / "lua").glob("*.lua") if path.name != "_trial.lua"]
+    used = {
+        command.lower()
+        for path in scripts
+        for command in re.findall(r"call\('([A-Z_]+)'", path.read_text("utf-8"))
+    }
+    asked = {"info", "select", "eval", "evalsha", "bitcount"}  # by the client, outside of scripts
+    assert used | asked == {*COMMANDS}
