@@ -1,9 +1,10 @@
 """The public API as a user with types writes it. Never run: mypy and pyright check it."""
 
-# pyright: strict
+# pyright: strict, reportUnnecessaryTypeIgnoreComment=true
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable
 
 from scrapy import Request, Spider
@@ -76,7 +77,11 @@ def in_memory(urls: Iterable[str]) -> FilterInfo:
     assert_type(seen.secret, bytes)
     assert_type(seen.clear(), bool)
     seen.close()
-    return seen.info()
+    grown: list[int] = []
+    with LocalFilter(capacity=10_000, on_growth=grown.append) as seen:
+        assert_type(seen, LocalFilter)
+        assert_type(copy.deepcopy(seen), LocalFilter)
+        return seen.info()
 
 
 def in_redis() -> list[bool]:
@@ -91,6 +96,8 @@ def in_redis() -> list[bool]:
         timeout=1.5,
         wait=10.0,
         keep=False,
+        on_error="wait",
+        digests=True,
     )
     assert_type(seen, RedisFilter)
     assert_type(seen.restored, int)
@@ -99,10 +106,20 @@ def in_redis() -> list[bool]:
     assert_type(seen.add(b"a"), bool)
     assert_type(b"a" in seen, bool)
     assert_type(seen.info(), FilterInfo)
+    with RedisFilter.from_url("redis://localhost", key="k") as another:
+        assert_type(another, RedisFilter)
     try:
         return seen.add_many([b"a"]) + seen.contains_many([b"a"])
     finally:
         seen.close()
+
+
+def mistyped() -> None:
+    """Write what a type checker has to find: each comment is an error if it finds nothing."""
+    RedisFilter.from_url("redis://localhost", key="k", shard=2)  # type: ignore[call-arg]
+    RedisFilter.from_url("redis://localhost")  # type: ignore[call-arg]
+    RedisFilter.from_url("redis://localhost", key="k", on_error="retry")  # type: ignore[arg-type]
+    LocalFilter().add("text")  # type: ignore[arg-type]
 
 
 def looked_at(url: str) -> bool:
@@ -162,7 +179,7 @@ class MyFingerprinter(CanonicalFingerprinter):
 def one_page(crawler: Crawler, first: Request, second: Request) -> bool:
     """Compare two requests."""
     assert_type(MyFingerprinter("safe"), MyFingerprinter)
-    assert_type(CanonicalFingerprinter.from_crawler(crawler), CanonicalFingerprinter)
+    assert_type(MyFingerprinter.from_crawler(crawler), MyFingerprinter)
     maker = CanonicalFingerprinter(
         "usual",
         drop_params=["sid", "track_*"],
