@@ -173,23 +173,17 @@ def _read_text(name: str, value: object) -> str:
 
 def _read_count(low: int, high: int) -> Reader[int]:
     def read(name: str, value: object) -> int:
-        try:
-            count = int(str(value))
-        except ValueError:
-            count = low - 1
-        if low <= count <= high:
-            return count
+        number = _number(value, {})
+        if number is not None and number == int(number) and low <= number <= high:
+            return int(number)
         raise refusal(name, value, f"give a whole number from {low} to {high:,}.")
 
     return read
 
 
 def _read_seconds(name: str, value: object) -> float:
-    try:
-        seconds = float(str(value))
-    except ValueError:
-        seconds = -1
-    if 0 < seconds <= _HOUR:
+    seconds = _number(value, {})
+    if seconds is not None and 0 < seconds <= _HOUR:
         return seconds
     raise refusal(name, value, f"give a number of seconds above 0, at most {_HOUR:,}.")
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any, Final, TypeVar
 
+from scrapy_bloom.errors import SettingError
 from scrapy_bloom.options import OPTIONS, Option
 
 logger = logging.getLogger(__name__)
@@ -50,7 +51,12 @@ def _read(option: Option[T], written: Mapping[str, Any]) -> T:
 
 def _scrapy_redis_params(written: Mapping[str, Any]) -> dict[str, Any]:
     """Return scrapy-redis's settings as arguments; REDIS_URL and such win over REDIS_PARAMS."""
-    params = dict(written.get("REDIS_PARAMS") or {})
+    params = written.get("REDIS_PARAMS") or {}
+    if not isinstance(params, Mapping):  # not shown: there may be a password in it
+        raise SettingError(
+            f"REDIS_PARAMS is a {type(params).__name__}: give a dict of arguments for the client."
+        )
+    params = dict(params)
     for name, parameter in _SCRAPY_REDIS.items():
         if written.get(name):
             params[parameter] = written[name]

@@ -3,10 +3,13 @@
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scrapy.settings import Settings as ScrapySettings
 
 from scrapy_bloom import stats
@@ -134,6 +137,26 @@ DEEP = "[" * 100_000
 def test_a_value_that_cannot_be_shown_is_refused_by_name(name, value, shown):
     with pytest.raises(SettingError, match=rf"^{name} = {re.escape(shown)}: give "):
         Settings({name: value})
+
+
+NAMES = [option.setting for option in OPTIONS]
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
+    lambda some: st.lists(some) | st.dictionaries(st.text(), some) | st.tuples(some),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from(NAMES), ANYTHING, max_size=2))
+def test_any_value_is_read_or_refused(written):
+    with suppress(SettingError):
+        Settings(written)
+
+
+def test_redis_params_that_are_no_dict_are_refused_and_not_shown():
+    with pytest.raises(SettingError, match="REDIS_PARAMS is a str: give a dict") as error:
+        Settings({"REDIS_PARAMS": "password=s3cr3t"})
+    assert "s3cr3t" not in str(error.value)
 
 
 def test_a_misspelt_name_is_told_with_the_one_that_was_meant(caplog):

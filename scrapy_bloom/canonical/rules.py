@@ -10,6 +10,7 @@ from w3lib.url import canonicalize_url
 
 from scrapy_bloom.canonical.steps import STEPS, Tier
 from scrapy_bloom.errors import SettingError, shown
+from scrapy_bloom.options import one_of
 
 LEVELS: Final[dict[str, frozenset[Tier]]] = {
     "scrapy": frozenset(),
@@ -120,9 +121,7 @@ def read_level(name: str, value: object) -> str:
     :param name: what to call it in an error.
     :raises SettingError: if there is no such level.
     """
-    if isinstance(value, str) and value in LEVELS:
-        return value
-    raise SettingError(f"{name} = {shown(value)}: give one of {_listed(LEVELS)}.")
+    return one_of(LEVELS)(name, value)
 
 
 def read_names(name: str, value: object) -> tuple[str, ...]:
