@@ -13,6 +13,7 @@ from pytest_twisted import ensureDeferred
 from scrapy import Request
 from scrapy.core.scheduler import Scheduler
 from scrapy.exceptions import CloseSpider
+from scrapy.statscollectors import MemoryStatsCollector
 from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.test import get_crawler
 from support.crawling import Follower, crawl, make_crawler
@@ -235,6 +236,34 @@ def test_a_request_after_the_close_is_crawled():
     assert dupefilter.request_seen(page(1)) is False
     dupefilter.close("finished")
     assert crawler.stats.get_value("bloom/errors") == 1
+
+
+class BrokenStats(MemoryStatsCollector):
+    """Takes no number of ours, as one may whose server is away."""
+
+    def inc_value(self, key, *args, **kwargs):
+        if key.startswith(("bloom/", "dupefilter/")):
+            raise ConnectionError(f"nobody takes {key}")
+        super().inc_value(key, *args, **kwargs)
+
+    def set_value(self, key, *args, **kwargs):
+        if key.startswith("bloom/"):
+            raise ConnectionError(f"nobody takes {key}")
+        super().set_value(key, *args, **kwargs)
+
+
+@ensureDeferred
+async def test_a_stats_collector_that_raises_costs_no_page(caplog):
+    pages = {"/": lambda *_: ["/1", "/2", "/1?utm_source=x"], "/1": lambda *_: ["/2"] * 2}
+    pages |= {"/2": lambda *_: ["/1", "/3"], "/3": lambda *_: []}
+    with Pages(pages) as site:
+        crawler = await crawl(
+            url=site.url + "/", settings={"STATS_CLASS": BrokenStats, "BLOOM_CANONICAL": "usual"}
+        )
+    assert site.hits == Counter({"/": 1, "/1": 1, "/2": 1, "/3": 1})
+    assert crawler.stats.get_value("finish_reason") == "finished"
+    (error,) = messages(caplog, logging.ERROR)
+    assert error.startswith("The stats collector failed")
 
 
 class FailsForSome:

@@ -1,7 +1,7 @@
 """One crawl's filter: verdicts for one request and for many, marks handed on, and stats told."""
 
 import pytest
-from scrapy import Request
+from scrapy import Request, Spider
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom.backends.base import Opened
@@ -11,6 +11,7 @@ from scrapy_bloom.errors import SettingError
 from scrapy_bloom.session.session import Session
 from scrapy_bloom.session.telling import Telling
 from scrapy_bloom.session.verdict import Verdict
+from scrapy_bloom.storage.store import read_job
 
 pytestmark = pytest.mark.scrapy
 
@@ -112,6 +113,13 @@ def test_a_batch_that_the_filter_cannot_take_is_crawled_and_each_request_counted
     assert session.check(page("a")) is ERROR
     session.close()
     assert stats.get_value("bloom/errors") == stats.get_value("bloom/checked") == 4
+
+
+def test_a_spider_class_without_a_name_goes_by_the_name_of_the_class(tmp_path):
+    crawler = get_crawler(type("Nameless", (Spider,), {}), {"JOBDIR": str(tmp_path)})
+    Session.open(crawler, Telling(crawler)).close()
+    job = read_job(tmp_path)
+    assert job.identity.spider == "Nameless"
 
 
 @pytest.mark.parametrize("name", ["BLOOM_CAPACITY", "BLOOM_CANONICAL", "BLOOM_CANONICAL_RULES"])

@@ -86,9 +86,8 @@ class Session:
         folder = job_dir(crawler.settings)
         place = Path(folder) if folder else None
         resolver = Resolver(crawler, rules_of(settings), place, telling)
-        spider = crawler.spider or crawler.spidercls  # the class may have no name of its own
         crawl = Crawl(
-            Identity(spider.name, resolver.fingerprinter.wrapped, resolver.record),
+            Identity(_spider_name(crawler), resolver.fingerprinter.wrapped, resolver.record),
             digests=resolver.fingerprinter.digests,
             job_dir=place,
             shared_queue=shared_queue,
@@ -212,6 +211,12 @@ class Session:
             self._telling.check_failed(request, error)
         self._count(ERROR)
         return ERROR
+
+
+def _spider_name(crawler: Crawler) -> str:
+    """Return the spider's name. A class may leave that to its instances, or have none at all."""
+    name = getattr(crawler.spider or crawler.spidercls, "name", None)
+    return name or crawler.spidercls.__name__
 
 
 class NoSession:
