@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from scrapy_bloom._version import __version__
@@ -26,24 +27,24 @@ if TYPE_CHECKING:
     from scrapy_bloom.redis.options import RedisOptions
     from scrapy_bloom.redis.reader import RedisReader
 
-__all__ = [
-    "Addon",
-    "BackendError",
-    "BloomDupeFilter",
-    "BloomError",
-    "CanonicalFingerprinter",
-    "FilterInfo",
-    "FilterLostError",
-    "JobInUseError",
-    "LocalFilter",
-    "RedisFilter",
-    "RedisOptions",
-    "RedisReader",
-    "SettingError",
-    "StateError",
-    "UncleanStopError",
-    "__version__",
-]
+    __all__ = [
+        "Addon",
+        "BackendError",
+        "BloomDupeFilter",
+        "BloomError",
+        "CanonicalFingerprinter",
+        "FilterInfo",
+        "FilterLostError",
+        "JobInUseError",
+        "LocalFilter",
+        "RedisFilter",
+        "RedisOptions",
+        "RedisReader",
+        "SettingError",
+        "StateError",
+        "UncleanStopError",
+        "__version__",
+    ]
 
 _ROOMS = {
     "Addon": "addon",
@@ -63,13 +64,27 @@ _ROOMS = {
     "UncleanStopError": "errors",
 }
 
+_NEED_REDIS = {"RedisFilter", "RedisReader"}
+
 
 def __getattr__(name: str) -> object:
     # Every `scrapy` command imports this package; names are fetched when they are used.
+    if name == "__all__":
+        return __dir__()
     if name not in _ROOMS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_ROOMS[name]}"), name)
+    try:
+        return getattr(import_module(f"{__name__}.{_ROOMS[name]}"), name)
+    except ModuleNotFoundError as error:
+        if error.name != "redis":
+            raise
+        raise ModuleNotFoundError(
+            f"scrapy_bloom.{name} needs the package redis: pip install 'scrapy-bloom[redis]'",
+            name=error.name,
+        ) from None
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    # Also what `import *` fetches, name by name.
+    missing = set() if find_spec("redis") else _NEED_REDIS
+    return sorted({"__version__", *_ROOMS} - missing)

@@ -87,7 +87,8 @@ class BloomDupeFilter:
 
         Where other workers use the filter, or nobody can know that, filter and queue stay.
         """
-        if not (self._session or self._open_late()).clear():
+        session = self._session
+        if not (session.clear() if session else self._open_late(empty=True).emptied):
             spared = spare_queue(self._crawler, self)
             logger.info(
                 "%s not emptied: other workers may be using them.",
@@ -114,18 +115,18 @@ class BloomDupeFilter:
             )
         self._telling.add("dupefilter/filtered")
 
-    def _open(self) -> Session | NoSession:
+    def _open(self, *, empty: bool = False) -> Session | NoSession:
         try:
             self._session = Session.open(
-                self._crawler, self._telling, shared_queue=self._shared_queue
+                self._crawler, self._telling, shared_queue=self._shared_queue, empty=empty
             )
         except Exception as error:  # noqa: BLE001 - the caller decides what becomes of it
             self._session = NoSession(error, self._telling)
         return self._session
 
-    def _open_late(self) -> Session | NoSession:
+    def _open_late(self, *, empty: bool = False) -> Session | NoSession:
         """Open the filter where nothing can be raised: the spider is closed if that fails."""
-        session = self._open()
+        session = self._open(empty=empty)
         if isinstance(session, NoSession) and isinstance(session.error, BloomError):
             self._telling.give_up(session.error)
         return session

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, Final, TypeVar
 
@@ -20,6 +20,13 @@ _SCRAPY_REDIS: Final = {
     "REDIS_PORT": "port",
     "REDIS_DB": "db",
 }
+
+
+_PREFIX: Final = "BLOOM_"
+_SWITCHED_OFF: Final = (
+    "The filter is switched off by another DUPEFILTER_CLASS, such as"
+    " 'scrapy.dupefilters.RFPDupeFilter', Scrapy's own."
+)
 
 
 class Settings:
@@ -66,7 +73,17 @@ def _scrapy_redis_params(written: Mapping[str, Any]) -> dict[str, Any]:
 def _warn_of_unknown(written: Mapping[str, Any]) -> None:
     known = [option.setting for option in OPTIONS]
     for name in written:
-        if name.startswith("BLOOM_") and name not in known:
-            close = get_close_matches(name, known, n=1)
-            hint = f"; did you mean {close[0]}?" if close else "."
-            logger.warning("There is no setting %s%s", name, hint)
+        if name.startswith(_PREFIX) and name not in known:
+            logger.warning("There is no setting %s%s", name, _hint(name, known))
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    """Return what a user may have meant by a name."""
+    own = name.removeprefix(_PREFIX)
+    if own in ("ENABLED", "DISABLED", "ENABLE", "DISABLE", "ACTIVE"):
+        return f". {_SWITCHED_OFF}"
+    names = {setting.removeprefix(_PREFIX): setting for setting in known}
+    ends_alike = [setting for setting in names.values() if own and setting.endswith(f"_{own}")]
+    close = get_close_matches(own, names, n=1, cutoff=0.7)
+    likely = [names[match] for match in close] or ends_alike
+    return f"; did you mean {likely[0]}?" if likely else "."

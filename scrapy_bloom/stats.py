@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
+
+from scrapy_bloom.options import MIN_ERROR_RATE
+
+
+def _as_it_is(value: float) -> float:
+    return value
 
 
 @dataclass(frozen=True)
@@ -13,10 +20,21 @@ class Stat:
     Attributes:
         key: its name in Scrapy's stats.
         meaning: one phrase for the README.
+        rounded: returns a value of it with the digits that mean something.
     """
 
     key: str
     meaning: str
+    rounded: Callable[[float], float] = _as_it_is
+
+
+def _decimals(count: int) -> Callable[[float], float]:
+    return lambda value: round(value, count)
+
+
+def _rounded_rate(value: float) -> float:
+    """Return a rate with three digits; below that of any filter that can be asked for, 0."""
+    return float(f"{value:.3g}") if value >= MIN_ERROR_RATE else 0.0
 
 
 CHECKED: Final = Stat("bloom/checked", "requests that the filter was asked about")
@@ -42,13 +60,14 @@ FROM_INFO: Final = {
     "items": Stat("bloom/items", "fingerprints in the filter, of this run and earlier ones"),
     "slices": Stat("bloom/slices", "slices that the filter has grown to"),
     "bytes": Stat("bloom/bytes", "memory that the filter takes"),
-    "fill_ratio": Stat("bloom/fill_ratio", "share of its bits that are set, 0 to 1"),
+    "fill_ratio": Stat("bloom/fill_ratio", "share of its bits that are set, 0 to 1", _decimals(4)),
     "estimated_fp_rate": Stat(
-        "bloom/estimated_fp_rate", "chance that the next new request is called seen"
+        "bloom/estimated_fp_rate", "chance that the next new request is called seen", _rounded_rate
     ),
     "expected_lost": Stat(
         "bloom/expected_lost",
         "how many new requests were called seen so far, as an expectation",
+        _decimals(3),
     ),
 }
 """Those that are attributes of :class:`FilterInfo`, by their names there."""
@@ -60,7 +79,9 @@ FROM_BACKEND: Final = {
     "unknown": Stat("bloom/redis/unknown", "checks that Redis could not be asked about: crawled"),
     "replayed": Stat("bloom/redis/replayed", "fingerprints reported to Redis later"),
     "outages": Stat("bloom/redis/outages", "times that Redis could not be used"),
-    "waited": Stat("bloom/redis/waited", "seconds that the crawl stood still for Redis"),
+    "waited": Stat(
+        "bloom/redis/waited", "seconds that the crawl stood still for Redis", _decimals(3)
+    ),
     "losses": Stat(
         "bloom/redis/losses", "times that the filter, or a part of it, had vanished from Redis"
     ),

@@ -3,12 +3,15 @@
 import ast
 from pathlib import Path
 
+import pytest
 from support.processes import run_line
 
 import scrapy_bloom
 
 PACKAGE = Path(scrapy_bloom.__file__).parent
 SOURCES = Path(__file__).parents[1] / "scrapy_bloom"
+PUBLIC = set(scrapy_bloom.__all__)
+WITHOUT_REDIS = "import sys; sys.modules['redis'] = None; "
 
 
 def test_the_tests_import_the_installed_wheel():
@@ -49,6 +52,24 @@ def test_importing_the_package_imports_nothing_heavy():
     loaded = run_line("import sys, scrapy_bloom; print(*sys.modules)").stdout.split()
     assert "scrapy_bloom" in loaded
     assert not {"scrapy", "bitarray", "mmh3", "filelock"} & set(loaded)
+
+
+@pytest.mark.parametrize("name", ["RedisFilter", "RedisReader"])
+def test_what_needs_the_client_library_says_how_to_get_it(name):
+    said = run_line(f"{WITHOUT_REDIS} import scrapy_bloom; scrapy_bloom.{name}").stderr
+    assert said.splitlines()[-1] == (
+        f"ModuleNotFoundError: scrapy_bloom.{name} needs the package redis: pip install"
+        f" 'scrapy-bloom[redis]'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "missing"), [("", set()), (WITHOUT_REDIS, {"RedisFilter", "RedisReader"})]
+)
+def test_a_star_import_brings_what_can_be_had(before, missing):
+    run = run_line(f"{before}from scrapy_bloom import *; print(*dir())")
+    assert run.stderr == ""
+    assert PUBLIC & set(run.stdout.split()) == PUBLIC - missing
 
 
 def test_the_fingerprinter_loads_no_filter():

@@ -1,5 +1,6 @@
 """Real crawls by real worker processes that share a filter."""
 
+import re
 import signal
 
 import pytest
@@ -118,8 +119,11 @@ def test_flush_on_start_empties_what_an_earlier_crawl_left(site, server, tmp_pat
             server.client().delete("done")
             crawl.start()
             assert all_pages.wait(PATIENCE)
+            log = crawl.log(0)
             crawl.finish()
     assert set(site.hits.values()) == {2}
+    assert re.search(r"emptied of \d{3} fingerprints", log)
+    assert "restored" not in log
 
 
 def test_workers_with_queues_of_their_own_share_a_filter(site, server, tmp_path):

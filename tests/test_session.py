@@ -1,5 +1,7 @@
 """One crawl's filter: verdicts for one request and for many, marks handed on, and stats told."""
 
+import logging
+
 import pytest
 from scrapy import Request, Spider
 from scrapy.utils.test import get_crawler
@@ -11,6 +13,7 @@ from scrapy_bloom.errors import SettingError
 from scrapy_bloom.session.session import Session
 from scrapy_bloom.session.telling import Telling
 from scrapy_bloom.session.verdict import Verdict
+from scrapy_bloom.stats import FROM_INFO
 from scrapy_bloom.storage.store import read_job
 
 pytestmark = pytest.mark.scrapy
@@ -113,6 +116,39 @@ def test_a_batch_that_the_filter_cannot_take_is_crawled_and_each_request_counted
     assert session.check(page("a")) is ERROR
     session.close()
     assert stats.get_value("bloom/errors") == stats.get_value("bloom/checked") == 4
+
+
+def test_stats_have_the_digits_that_mean_something():
+    crawler = get_crawler()
+    few, many = LocalFilter(1000), LocalFilter(1000)
+    few.add(b"one")
+    many.add_many(str(number).encode() for number in range(1000))
+    told = []
+    for filled in (few, many):
+        Telling(crawler).describe(filled.info())
+        told.append({key: crawler.stats.get_value(f"bloom/{key}") for key in FROM_INFO})
+    assert told[0]["items"] == 1
+    assert (told[0]["expected_lost"], told[0]["estimated_fp_rate"]) == (0.0, 0.0)
+    assert 1e-15 <= told[1]["estimated_fp_rate"] <= 1e-6
+    for numbers in told:
+        assert all(len(f"{number:g}") <= 8 for number in numbers.values())
+        assert all(number == float(f"{number:g}") for number in numbers.values())
+
+
+def test_a_filter_that_is_emptied_at_the_start_is_not_called_restored(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    settings = {"JOBDIR": str(tmp_path)}
+    first, _ = open_session(settings)
+    first.check_many([page(name) for name in "abc"])
+    first.close()
+    caplog.clear()
+    second, stats = open_session(settings, empty=True)
+    assert second.check(page("a")) is NEW
+    second.close()
+    ours = (record for record in caplog.records if record.name.startswith("scrapy_bloom"))
+    (said,) = (record.getMessage() for record in ours)
+    assert said.endswith("4.3 MB when full, emptied of 3 fingerprints")
+    assert stats.get_value("bloom/restored") == 0
 
 
 def test_a_spider_class_without_a_name_goes_by_the_name_of_the_class(tmp_path):

@@ -167,6 +167,37 @@ def test_a_misspelt_name_is_told_with_the_one_that_was_meant(caplog):
     ]
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("BLOOM_ERRORRATE", "BLOOM_ERROR_RATE"),
+        ("BLOOM_ERROR_RATES", "BLOOM_ERROR_RATE"),
+        ("BLOOM_REDIS_TIME_OUT", "BLOOM_REDIS_TIMEOUT"),
+        ("BLOOM_URL", "BLOOM_REDIS_URL"),
+        ("BLOOM_DROP_PARAMS", "BLOOM_CANONICAL_DROP_PARAMS"),
+        ("BLOOM_ON_REDIS_ERROR", "BLOOM_ON_BACKEND_ERROR"),
+        ("BLOOM_NONSENSE", None),
+        ("BLOOM_", None),
+        ("BLOOM_LOG", None),
+    ],
+)
+def test_a_name_is_only_guessed_where_it_is_like_one(name, meant, caplog):
+    Settings({name: 1})
+    (record,) = caplog.records
+    hint = f"; did you mean {meant}?" if meant else "."
+    assert record.getMessage() == f"There is no setting {name}{hint}"
+
+
+@pytest.mark.parametrize("name", ["BLOOM_ENABLED", "BLOOM_DISABLED"])
+def test_who_wants_to_switch_the_filter_off_is_told_how(name, caplog):
+    Settings({name: False})
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        f"There is no setting {name}. The filter is switched off by another DUPEFILTER_CLASS, such"
+        f" as 'scrapy.dupefilters.RFPDupeFilter', Scrapy's own."
+    )
+
+
 def test_every_setting_is_in_the_list():
     named = {name for text in SOURCE for name in re.findall(r'"(BLOOM_[A-Z_]+)"', text)}
     assert named == {option.setting for option in OPTIONS}

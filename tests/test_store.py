@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+from dataclasses import replace
 
 import pytest
 from support.contract import fingerprints
@@ -150,10 +151,23 @@ def test_new_sizes_between_runs_are_no_mismatch(tmp_path):
 
 def test_a_second_crawl_is_refused_and_told_the_holders_pid(tmp_path):
     job = open_job(tmp_path)
-    with pytest.raises(JobInUseError, match=f"process {os.getpid()} on .* is using") as error:
-        open_job(tmp_path)
-    assert "another JOBDIR" in str(error.value)
-    assert str(tmp_path) in str(error.value)
+    line = "import sys, pathlib; from support.jobs import *; open_job(pathlib.Path(sys.argv[1]))"
+    said = run_line(line, tmp_path).stderr
+    assert f"JobInUseError: {tmp_path}: process {os.getpid()} on " in said
+    assert "another JOBDIR" in said
+    job.close()
+    open_job(tmp_path).close()
+
+
+def test_a_second_spider_of_a_process_is_told_of_the_first_one(tmp_path):
+    job = open_job(tmp_path)
+    other_way = tmp_path / "." / ".." / tmp_path.name
+    with pytest.raises(JobInUseError) as error:
+        open_job(other_way, replace(IDENTITY, spider="authors"))
+    assert str(error.value) == (
+        f"{other_way}: spider 'books' of this process is using this job directory, and one crawl at"
+        f" a time can. Give each spider its own JOBDIR."
+    )
     job.close()
     open_job(tmp_path).close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from scrapy.utils.job import job_dir
 
@@ -46,6 +46,7 @@ class Session:
     Attributes:
         opened: the filter, and how it was opened.
         resolver: makes the fingerprints.
+        emptied: whether the filter was emptied when it was last asked for that.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Session:
             self._add, self._add_many = opened.filter.add, opened.filter.add_many
         else:
             self._add, self._add_many = self._add_and_tell, self._add_many_and_tell
-        self._emptied = False
+        self.emptied = False
 
     @classmethod
     def open(
@@ -74,11 +75,13 @@ class Session:
         telling: Telling,
         *,
         shared_queue: bool = False,
+        empty: bool = False,
         on_mark: OnMark | None = None,
     ) -> Self:
         """Open the filter of a crawl as its settings say, and tell so.
 
         :param shared_queue: whether its requests wait in Redis, for any worker.
+        :param empty: whether to empty it at once, as :meth:`clear` does.
         :param on_mark: as for the class.
         :raises BloomError: if that cannot be done. Nothing is held then.
         """
@@ -93,9 +96,12 @@ class Session:
             shared_queue=shared_queue,
         )
         opened = backend_of(settings, shared_queue=shared_queue).open(settings, crawl)
-        telling.opened(opened)
-        resolver.compare(opened.filled_with)
-        return cls(opened, resolver, telling, on_mark)
+        self = cls(opened, resolver, telling, on_mark)
+        emptied = empty and self.clear()
+        telling.opened(opened, emptied=emptied)
+        if not emptied:
+            resolver.compare(opened.filled_with)
+        return self
 
     def check(self, request: Request) -> Verdict:
         """Mark a request and return what it was before."""
@@ -135,11 +141,11 @@ class Session:
         """Empty the filter; return False where it stays, because others use it or nobody knows."""
         try:
             self._describe()
-            self._emptied = self.opened.filter.clear()
+            self.emptied = self.opened.filter.clear()
         except BloomError as error:
             self._telling.error(error)
-            self._emptied = False
-        return self._emptied
+            self.emptied = False
+        return self.emptied
 
     def close(self) -> None:
         """Store what is to be stored and write the last stats."""
@@ -159,7 +165,7 @@ class Session:
             info = self.opened.filter.info()
         except BackendError:  # it was said when it began
             return
-        if info.items or not self._emptied:
+        if info.items or not self.emptied:
             self._telling.describe(info)
 
     def _try_to_resolve(self, request: Request) -> tuple[bytes, Change | None] | None:
@@ -224,6 +230,8 @@ class NoSession:
 
     :param error: why there is none.
     """
+
+    emptied: Final = False
 
     def __init__(self, error: Exception, telling: Telling) -> None:
         self.error = error

@@ -68,7 +68,7 @@ class Telling:
         numbers = self._numbers()
         for name, stat in stats.FROM_BACKEND.items():
             if name in numbers:
-                self.set(stat.key, numbers[name])
+                self.set(stat.key, stat.rounded(numbers[name]))
 
     def add(self, key: str, count: int = 1) -> None:
         """Add to one of Scrapy's stats."""
@@ -87,15 +87,18 @@ class Telling:
     def describe(self, info: FilterInfo) -> None:
         """Write the state of the filter to the stats."""
         for name, stat in stats.FROM_INFO.items():
-            self.set(stat.key, getattr(info, name))
+            self.set(stat.key, stat.rounded(getattr(info, name)))
 
-    def opened(self, opened: Opened) -> None:
-        """Tell how the filter was opened."""
+    def opened(self, opened: Opened, *, emptied: bool) -> None:
+        """Tell how the filter was opened, and whether it was emptied then."""
         self._numbers = opened.numbers
-        self.set(stats.RESTORED.key, opened.restored)
+        self.set(stats.RESTORED.key, 0 if emptied else opened.restored)
         self.set(stats.UNCLEAN_STOP.key, int(opened.unclean))
-        restored = f"{opened.restored:,} fingerprints restored"
-        restored += f" from {opened.restored_from}" * bool(opened.restored)
+        restored = f"{opened.restored:,} fingerprints"
+        if emptied:
+            restored = f"emptied of {restored}"
+        else:
+            restored += " restored" + f" from {opened.restored_from}" * bool(opened.restored)
         try:
             info = opened.filter.info()
         except BackendError as error:  # it went away a moment ago; the checks will deal with that

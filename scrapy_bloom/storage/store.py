@@ -84,7 +84,7 @@ class JobStore:
         self._folder = folder
         self._identity = identity
         self._pid = os.getpid()
-        self._lock = _take(folder)
+        self._lock = _take(folder, identity.spider)
         try:
             past = self._recover(read_past(folder, identity), on_unclean)
             if past.snapshot:
@@ -136,6 +136,7 @@ class JobStore:
 
     def release(self) -> None:
         """Leave the job directory to others without storing anything, as a kill does."""
+        _HELD_HERE.pop(self._folder.resolve(), None)
         self._lock.release()
 
     def _recover(self, past: Past, on_unclean: OnUnclean) -> Past:
@@ -217,8 +218,12 @@ def read_job(
     )
 
 
-def _take(folder: Path) -> FileLock:
-    """Lock the job directory for this process."""
+_HELD_HERE: Final[dict[Path, str]] = {}
+"""The job directories that this process holds, and the spider of each."""
+
+
+def _take(folder: Path, spider: str) -> FileLock:
+    """Lock the job directory for a spider of this process."""
     # Not bound to a thread: Scrapy may close in another one than it opened in.
     lock = FileLock(folder / LOCK, timeout=0, thread_local=False)
     try:
@@ -226,6 +231,12 @@ def _take(folder: Path) -> FileLock:
         lock.acquire()
     except Timeout:
         holder = read_marker(folder)
+        other = _HELD_HERE.get(folder.resolve())
+        if other and holder and holder.pid == os.getpid():
+            raise JobInUseError(
+                f"{folder}: spider {other!r} of this process is using this job directory, and one"
+                f" crawl at a time can. Give each spider its own JOBDIR."
+            ) from None
         who = f"process {holder.pid} on {holder.host}" if holder else "another process"
         raise JobInUseError(
             f"{folder}: {who} is using this job directory, and one crawl at a time can. Wait until"
@@ -233,6 +244,7 @@ def _take(folder: Path) -> FileLock:
         ) from None
     except OSError as error:
         raise _unusable(folder, error) from error
+    _HELD_HERE[folder.resolve()] = spider
     return lock
 
 
