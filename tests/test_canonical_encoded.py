@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scrapy import Request
 from scrapy.utils.request import fingerprint
 from support.properties import request_for
-from support.spellings import HOSTS, PORTS
+from support.spellings import HOSTS, PORTS, USERS
 
 from scrapy_bloom import CanonicalFingerprinter
 from scrapy_bloom.canonical.rules import LEVELS, OPT_IN
@@ -56,8 +56,9 @@ PATHS = TEXT.map("/{}".format)
 QUERIES = st.just("") | TEXT.map("?{}".format) | TEXT.map("?b=1&utm_source={}".format)
 PAGES = st.builds(str.__add__, PATHS, QUERIES)
 URLS = st.builds(
-    lambda scheme, host, port, page: f"{scheme}://{host}{port}{page}",
-    st.sampled_from(("http", "https")),
+    lambda scheme, user, host, port, page: f"{scheme}://{user}{host}{port}{page}",
+    st.sampled_from(("http", "https", "ftp", "ws")),
+    st.sampled_from(USERS),
     st.sampled_from(HOSTS),
     st.sampled_from(PORTS),
     PAGES,
@@ -146,10 +147,16 @@ def test_no_step_moves_text_from_the_path_into_the_host(url):
 
 
 @given(URLS)
+@example("http://example.com/a/;")
+@example("http://example.com/index.html;")
+@example("http://example.com/(S(abcdefghijklmnopqrstuvwx));")
+@example("http://example.com/a%3A//b")
+@example("http://example.com/a/..;x/")
 def test_what_is_one_page_for_scrapy_is_one_page_with_every_rule(url):
     """Scrapy's form of a URL that stays as it is in that form is the same page as the URL."""
+    assume(";" not in url or "%" not in url)  # w3lib decodes before the last ; but not behind it
     canonical = OURS["scrapy"].canonical_url(request_for(url).url)
-    assume(OURS["scrapy"].canonical_url(canonical) == canonical and ";" not in url)
+    assume(OURS["scrapy"].canonical_url(canonical) == canonical)
     for how in RULES:
         assert seen(how, url) == seen(how, canonical)
 

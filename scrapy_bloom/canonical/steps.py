@@ -155,13 +155,14 @@ def session_ids(parts: Parts, params: Params) -> Parts:
         return known and value != "" and name not in params.keep
 
     parts = _without(parts, unwanted)
-    segments = parts.path.split("/")
+    path, end = _split_end(parts.path)
+    segments = path.split("/")
     kept = [
         _without_java_session(segment)
         for segment in segments
         if not _is_asp_session(unquote(segment))
     ]
-    return parts if kept == segments else parts._replace(path="/".join(kept) or "/")
+    return parts if kept == segments else parts._replace(path=("/".join(kept) or "/") + end)
 
 
 def _without_java_session(segment: str) -> str:
@@ -200,16 +201,17 @@ _is_index = re.compile(r"index\.(?:html?|php|aspx?|jsp)|default\.(?:html?|aspx?)
 
 def index(parts: Parts, _: Params) -> Parts:
     """Remove the name of a folder's index page."""
-    folder, slash, page = parts.path.rpartition("/")
-    return parts._replace(path=folder + slash) if _is_index(unquote(page)) else parts
+    path, end = _split_end(parts.path)
+    folder, slash, page = path.rpartition("/")
+    return parts._replace(path=folder + slash + end) if _is_index(unquote(page)) else parts
 
 
 def trailing_slash(parts: Parts, _: Params) -> Parts:
     """Remove the slash at the end of a path."""
-    path = parts.path
+    path, end = _split_end(parts.path)
     if not path.endswith("/") or path.endswith("//") or path == "/":
         return parts
-    return parts._replace(path=path[:-1])
+    return parts._replace(path=path[:-1] + end)
 
 
 def www(parts: Parts, _: Params) -> Parts:
@@ -228,6 +230,12 @@ def fragment_route(parts: Parts, _: Params) -> Parts:
     if parts.route or not is_route(parts.fragment):
         return parts
     return parts._replace(route=True)
+
+
+def _split_end(path: str) -> tuple[str, str]:
+    """Split off a lone ``;`` at the end of the path: Scrapy's canonical form has none."""
+    last = path.rpartition("/")[2]
+    return (path[:-1], ";") if last.find(";") == len(last) - 1 and last else (path, "")
 
 
 def _without(parts: Parts, unwanted: Callable[[str, str], bool]) -> Parts:
