@@ -110,7 +110,7 @@ def tracking_list() -> str:
 
 
 def pairs_table() -> str:
-    """Return every pair of spellings with what makes them one page."""
+    """Return every pair of URLs with what makes them one page."""
     rows = [(code(pair.one), code(pair.other), pair.by, pair.why) for pair in PAIRS]
     return markdown(("one", "other", "one page by", "what differs"), rows)
 

@@ -400,8 +400,8 @@ def test_the_command_prints_json_by_the_settings_given():
     [
         ((), "give one of: canon"),
         (("cannon",), "give one of: canon"),
-        (("canon",), "canon: give a URL or several"),
-        (("canon", "--xml", PLAIN), "there is no option --xml"),
+        (("canon",), "canon: give one or more URLs"),
+        (("canon", "--xml", PLAIN), "unknown option --xml"),
         (("canon", "example.com"), "Missing scheme in request url: example.com"),
         (("canon", PLAIN, "-s", "BLOOM_CANONICAL=no"), "canon: BLOOM_CANONICAL = 'no'"),
     ],

@@ -10,16 +10,17 @@ from scrapy import Request
 from scrapy_bloom.canonical.fingerprint import SCRAPY, CanonicalFingerprinter
 
 REQUEST: Final = "request"
+"""Stands among the names of steps for what Scrapy changes when it makes a request."""
 
 
-class Taken(NamedTuple):
+class AppliedStep(NamedTuple):
     """One step that changed a URL.
 
     Attributes:
-        step: name of the step; :data:`REQUEST` for what Scrapy does when it makes a request,
-            :data:`SCRAPY` for what its fingerprints do.
-        before: the URL before it.
-        after: the URL after it.
+        step: name of the step, :data:`REQUEST`, or :data:`SCRAPY` for what Scrapy's own canonical
+            form changes.
+        before: the URL before the step.
+        after: the URL after the step.
     """
 
     step: str
@@ -29,51 +30,54 @@ class Taken(NamedTuple):
 
 @dataclass(frozen=True)
 class Explanation:
-    """The way from a URL to its fingerprint.
+    """How a fingerprint is made from a URL.
 
     Attributes:
-        url: as it was given.
+        url: the URL as it was given.
         steps: what changed it, in order.
-        canonical: what the fingerprint is made from.
-        fingerprint: in hexadecimal.
+        canonical: the URL that the fingerprint is made from.
+        fingerprint: the fingerprint in hexadecimal.
     """
 
     url: str
-    steps: tuple[Taken, ...]
+    steps: tuple[AppliedStep, ...]
     canonical: str
     fingerprint: str
 
 
 def explain(url: str, fingerprinter: CanonicalFingerprinter) -> Explanation:
-    """Follow `url` step by step.
+    """Follow `url` step by step to its fingerprint.
 
-    :raises ValueError: if Scrapy makes no request of it.
+    :raises ValueError: if Scrapy cannot make a request for `url`.
     """
     request = Request(url)
     steps = []
     now = request.url
     if now != url:
-        steps.append(Taken(REQUEST, url, now))
+        steps.append(AppliedStep(REQUEST, url, now))
     for step, after in fingerprinter.walk(request.url):
-        steps.append(Taken(step, now, after))
+        steps.append(AppliedStep(step, now, after))
         now = after
     return Explanation(url, tuple(steps), now, fingerprinter.fingerprint(request).hex())
 
 
 def reasons(one: str, other: str, fingerprinter: CanonicalFingerprinter) -> tuple[str, ...] | None:
-    """Return the steps without which the two URLs would not be one page; None if they are not one.
+    """Return the steps that make two URLs one page, or None if they are two pages.
 
-    No step at all means that they are one for Scrapy itself. Where either of two steps would do,
-    all that were taken are named.
+    A step is a reason if the URLs would be two pages without it. If they would be one page without
+    any step, there is no reason: the tuple is empty. If each of two steps would be enough by
+    itself, all steps that changed a URL are returned.
+
+    :raises ValueError: if Scrapy cannot make a request for one of the URLs.
     """
     requests = Request(one), Request(other)
     if not _same(requests, fingerprinter):
         return None
     walked = [step for request in requests for step, _ in fingerprinter.walk(request.url)]
-    taken = dict.fromkeys(step for step in walked if step != SCRAPY)
-    needed = tuple(step for step in taken if not _same(requests, fingerprinter.without(step)))
+    applied = dict.fromkeys(step for step in walked if step != SCRAPY)
+    needed = tuple(step for step in applied if not _same(requests, fingerprinter.without(step)))
     untouched = {fingerprinter.untouched(request) for request in requests}
-    return needed if needed or len(untouched) == 1 else tuple(taken)
+    return needed if needed or len(untouched) == 1 else tuple(applied)
 
 
 def _same(requests: tuple[Request, Request], fingerprinter: CanonicalFingerprinter) -> bool:

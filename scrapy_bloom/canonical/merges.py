@@ -1,4 +1,4 @@
-"""What was called seen only because of a step: how often, and a sample to look at."""
+"""Requests that were called seen only because of a step: their number, and a sample of them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from scrapy import Request
 from scrapy_bloom.canonical.fingerprint import Change
 
 SAMPLE: Final = 1000
-"""Most merges that a sample holds; each stays with the same chance."""
+"""Size limit of a sample. Each merge has the same chance to be in it."""
 
 
 class Marks(Protocol):
-    """A set of fingerprints; now and then it may take a new one for one that it has."""
+    """A set of fingerprints, which may be wrong now and then: it may "find" one never added."""
 
     def add(self, fingerprint: bytes) -> bool:
-        """Add one; return whether it was there before."""
+        """Add a fingerprint; return whether it was in the set before."""
 
     def __contains__(self, fingerprint: bytes) -> bool:
-        """Return whether it was added."""
+        """Return whether a fingerprint was added."""
 
 
 class Merge(NamedTuple):
@@ -29,8 +29,8 @@ class Merge(NamedTuple):
 
     Attributes:
         url: the URL that was not fetched.
-        canonical: the form that it shares with one that was.
-        steps: the steps that changed it; none if it was the other URL that they changed.
+        canonical: the canonical form of that URL, which a fetched URL shares.
+        steps: the steps that changed the URL; none if they changed only the other URL.
     """
 
     url: str
@@ -39,18 +39,19 @@ class Merge(NamedTuple):
 
 
 class Merges:
-    """Counts and samples merges.
+    """Counts merges, and keeps a random sample of them.
 
-    A request that a step has changed is one if it is called seen and its own spelling was not met
-    before; so is an unchanged one if the request that was let through in its stead was changed.
-    What other runs and workers have met is not known here: a spelling of theirs counts once more.
+    A request that is called seen is a merge in two cases. Either steps changed its URL, and no
+    request for the unchanged URL came before. Or steps did not change its URL, but the URL of the
+    request that was fetched instead. Only the requests of this process are known here: a URL that
+    an earlier run or another worker has met counts once more.
 
-    :param untouched: gives a request's fingerprint without any step.
-    :param marks: makes an empty set, when the first step changes a URL.
+    :param untouched: returns the fingerprint of a request without any step.
+    :param marks: returns an empty set; called when steps change a URL for the first time.
 
     Attributes:
-        count: how many there were.
-        sample: at most :data:`SAMPLE` of them, chosen at random.
+        count: number of merges.
+        sample: at most :data:`SAMPLE` merges, chosen at random.
     """
 
     def __init__(self, untouched: Callable[[Request], bytes], marks: Callable[[], Marks]) -> None:
@@ -58,33 +59,33 @@ class Merges:
         self.sample: list[Merge] = []
         self._untouched = untouched
         self._marks = marks
-        self._spellings: Marks | None = None
-        self._stand_ins: Marks | None = None
+        self._met: Marks | None = None
+        self._fetched_changed: Marks | None = None
         self._random = random.Random()  # noqa: S311 - a sample, not a secret
 
     def note(
         self, request: Request, fingerprint: bytes, change: Change | None, *, seen: bool
     ) -> bool:
-        """Take note of a verdict; return whether it was a merge.
+        """Note the verdict on a request; return whether it is a merge.
 
-        To be called for every request that a step changed, and every one that was called seen.
+        Must be called for all requests that were changed by a step or called seen.
         """
-        if self._spellings is None or self._stand_ins is None:
+        if self._met is None or self._fetched_changed is None:
             if change is None:
                 return False
-            self._spellings, self._stand_ins = self._marks(), self._marks()
+            self._met, self._fetched_changed = self._marks(), self._marks()
         if change is None:
-            if fingerprint not in self._stand_ins or self._spellings.add(fingerprint):
+            if fingerprint not in self._fetched_changed or self._met.add(fingerprint):
                 return False
             return self._keep(Merge(request.url, request.url, ()))
-        is_new = not self._spellings.add(self._untouched(request))
+        is_new = not self._met.add(self._untouched(request))
         if seen:
             return is_new and self._keep(Merge(request.url, *change))
-        self._stand_ins.add(fingerprint)
+        self._fetched_changed.add(fingerprint)
         return False
 
-    def go_on_from(self, count: int, sample: list[Merge]) -> None:
-        """Add to what an earlier run has found."""
+    def resume_from(self, count: int, sample: list[Merge]) -> None:
+        """Continue from the count and sample of an earlier run."""
         self.count, self.sample = count, sample[:SAMPLE]
 
     def _keep(self, merge: Merge) -> bool:

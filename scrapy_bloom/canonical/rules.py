@@ -118,7 +118,7 @@ def _given(rule: Rule) -> dict[str, Any]:
 def read_level(name: str, value: object) -> str:
     """Return `value` as a level.
 
-    :param name: what to call it in an error.
+    :param name: what to call the value in an error.
     :raises SettingError: if there is no such level.
     """
     return one_of(LEVELS)(name, value)
@@ -127,9 +127,9 @@ def read_level(name: str, value: object) -> str:
 def read_names(name: str, value: object) -> tuple[str, ...]:
     """Return `value` as names of parameters.
 
-    :param name: what to call it in an error.
-    :param value: a list of names, or text with commas between them.
-    :raises SettingError: if it is neither.
+    :param name: what to call the value in an error.
+    :param value: a list, tuple or set of names, or text with commas between names.
+    :raises SettingError: if it is something else.
     """
     if isinstance(value, str):
         value = [part.strip() for part in value.split(",") if part.strip()]
@@ -152,12 +152,13 @@ def _is_name(value: object) -> bool:
 
 
 def read_rules(name: str, value: object) -> dict[str, Rule]:
-    """Return `value` as rules by domain, spelled as in canonical URLs.
+    """Return `value` as rules by domain. Domains are written as in canonical URLs.
 
-    :param name: what to call it in an error.
+    :param name: what to call the value in an error.
     :param value: a dict from domain, or ``*`` for all, to a dict with any of ``level``, ``steps``,
         ``drop``, ``keep`` and ``keep_only``.
-    :raises SettingError: naming the domain and key that is wrong, and what it may be.
+    :raises SettingError: if a rule is wrong. The message names its domain and key, and says what is
+        allowed.
     """
     if not isinstance(value, Mapping):
         raise SettingError(

@@ -1,11 +1,11 @@
-"""Scrapy's own request fingerprint, byte for byte, without most of its work.
+"""Makes Scrapy's own request fingerprint, byte for byte, with less work.
 
 Scrapy hashes a JSON object of method, canonical URL, body and headers with SHA-1
 (``scrapy.utils.request.fingerprint``). Nearly all of that text is the same for every GET request
-and kept ready made; the URL passes the guard of :mod:`.plain` before w3lib is asked.
+and is kept here. :mod:`.fast_path` is asked for the canonical URL before w3lib.
 
-This follows the Scrapy and w3lib that are installed, so :func:`agrees` compares a few dozen
-shapes with the real thing before a crawl relies on it.
+Another Scrapy or w3lib may make other fingerprints. So :func:`agrees` compares a few hundred
+requests with the installed Scrapy before a crawl relies on this module.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ _tails: dict[str, str] = {}
 
 
 class Fingerprinter(Protocol):
-    """What Scrapy asks of a ``REQUEST_FINGERPRINTER_CLASS``."""
+    """The method that Scrapy needs of a ``REQUEST_FINGERPRINTER_CLASS``."""
 
     def fingerprint(self, request: Request) -> bytes:
         """Return the bytes that stand for `request`."""
 
 
 def canonical(url: str) -> str:
-    """Return ``w3lib.url.canonicalize_url(url)``, for the URL of a request."""
+    """Return ``w3lib.url.canonicalize_url(url)`` for the URL of a request."""
     parts = fast_path.split(url)
     return (fast_path.join(*parts) if parts else None) or canonicalize_url(url)
 
 
 def digest(request: Request, url: str) -> bytes:
-    """Return the 20 bytes of `request`'s fingerprint, given its canonical `url`."""
+    """Return the fingerprint, 20 bytes, of `request` with `url` as its canonical URL."""
     tail = _tails.get(request.method) or _tail(request.method)
     text = f'{{"body": "{(request.body or b"").hex()}{tail}{json.dumps(url)}}}'
     return sha1(text.encode(), usedforsecurity=False).digest()
@@ -48,24 +48,24 @@ def digest(request: Request, url: str) -> bytes:
 def _tail(method: str) -> str:
     """Return the JSON text between the body and the URL."""
     tail = f'", "headers": {{}}, "method": {json.dumps(to_unicode(method))}, "url": '
-    if len(_tails) < _TAILS_KEPT:  # a spider may invent methods without end
+    if len(_tails) < _TAILS_KEPT:  # a spider may make up any number of methods
         _tails[method] = tail
     return tail
 
 
 def agrees(scrapys: Fingerprinter) -> bool:
-    """Tell whether this module gives what `scrapys` gives, on every shape it knows of."""
+    """Return whether this module and `scrapys` make the same fingerprints of all test requests."""
     try:
         return all(
             digest(request, canonical(request.url)) == scrapys.fingerprint(request)
-            for request in _shapes()
+            for request in _test_requests()
         )
-    except Exception:  # noqa: BLE001 - another Scrapy may fail in any way; then it is not trusted
+    except Exception:  # noqa: BLE001 - another Scrapy may fail in any way
         return False
 
 
-def _shapes() -> Iterator[Request]:
-    """Yield requests that touch each branch of the guard, of w3lib and of the JSON text."""
+def _test_requests() -> Iterator[Request]:
+    """Yield requests that reach each branch of the fast path, of w3lib and of the JSON text."""
     for url in _URLS:
         yield Request(url)
     yield Request(_URLS[0], method="POST", body=b"a=1&b=\xff\x00")
@@ -73,7 +73,7 @@ def _shapes() -> Iterator[Request]:
     yield Request(_URLS[0], method='"\\\xfc', headers={"Cookie": "a=1"}, cookies={"b": "2"})
 
 
-# Every ASCII character, raw and escaped in both cases, wherever w3lib treats it on its own.
+# All ASCII characters, raw and escaped in upper and lower case, in each part of a URL.
 _CHARS = "".join(map(chr, range(0x21, 0x7F)))
 _UPPER = "".join(f"%{byte:02X}" for byte in range(256))
 _LOWER = _UPPER.lower()

@@ -255,7 +255,7 @@ STEPS = (
     Step(
         "default_port",
         "safe",
-        "The port that the scheme stands for goes (RFC 3986, 6.2.3).",
+        "Removes the port that the scheme stands for (RFC 3986, 6.2.3).",
         default_port,
         ((f"{_H}:80/a", f"{_H}/a"), ("https://example.com:443/", "https://example.com/")),
         "none",
@@ -263,7 +263,7 @@ STEPS = (
     Step(
         "ipv4",
         "safe",
-        "Numeric hosts become four decimal numbers (WHATWG).",
+        "Writes numeric hosts as four decimal numbers (WHATWG).",
         ipv4,
         (
             ("http://2130706433/", "http://127.0.0.1/"),
@@ -275,7 +275,7 @@ STEPS = (
     Step(
         "ipv6",
         "safe",
-        "IPv6 addresses are written as short as they go (WHATWG).",
+        "Writes IPv6 addresses in their shortest form (WHATWG).",
         ipv6,
         (
             ("http://[0:0:0:0:0:0:0:1]/", "http://[::1]/"),
@@ -286,7 +286,7 @@ STEPS = (
     Step(
         "dot_segments",
         "safe",
-        "`.` and `..` in the path are resolved (RFC 3986, 6.2.2.3).",
+        "Resolves `.` and `..` in the path (RFC 3986, 6.2.2.3).",
         dot_segments,
         (
             (f"{_H}/a/./b/../c", f"{_H}/a/c"),
@@ -298,7 +298,7 @@ STEPS = (
     Step(
         "trailing_dot",
         "usual",
-        "The dot at the end of a host name goes.",
+        "Removes the dot at the end of a host name.",
         trailing_dot,
         (("http://example.com./a", f"{_H}/a"),),
         "none",
@@ -306,7 +306,7 @@ STEPS = (
     Step(
         "tracking",
         "usual",
-        "Parameters of the tracking list that have a value go.",
+        "Drops parameters of the tracking list that have a value.",
         tracking,
         (
             (f"{_H}/a?id=1&utm_source=x", f"{_H}/a?id=1"),
@@ -318,7 +318,7 @@ STEPS = (
     Step(
         "drop",
         "setting",
-        "Parameters named in `BLOOM_CANONICAL_DROP_PARAMS` or a rule's `drop` go.",
+        "Drops parameters named in `BLOOM_CANONICAL_DROP_PARAMS` or a rule's `drop`.",
         drop,
         ((f"{_H}/a?dropped=1&id=1&dropped_too", f"{_H}/a?id=1"),),
         "query",
@@ -326,7 +326,7 @@ STEPS = (
     Step(
         "keep_only",
         "setting",
-        "Parameters that a rule's `keep_only` does not name go.",
+        "Drops parameters that a rule's `keep_only` does not name.",
         keep_only,
         ((f"{_H}/a?id=1&other=2", f"{_H}/a?id=1"),),
         "query",
@@ -334,7 +334,7 @@ STEPS = (
     Step(
         "session_ids",
         "opt-in",
-        "Session ids go from query and path (`PHPSESSID`, `;jsessionid=`, `/(S(...))/` and such).",
+        "Drops session ids from query and path: `PHPSESSID`, `;jsessionid=`, `/(S(...))/`, others.",
         session_ids,
         (
             (f"{_H}/a?PHPSESSID=1f&id=1", f"{_H}/a?id=1"),
@@ -346,7 +346,7 @@ STEPS = (
     Step(
         "blank_params",
         "opt-in",
-        "Parameters without a value go, unless the query is one bare word.",
+        "Drops parameters without a value, unless the query is one bare word.",
         blank_params,
         ((f"{_H}/a?id=1&sort=&dir", f"{_H}/a?id=1"), (f"{_H}/a?q=&sort=", f"{_H}/a")),
         "query",
@@ -354,7 +354,7 @@ STEPS = (
     Step(
         "double_slash",
         "opt-in",
-        "Several slashes in the path become one.",
+        "Writes several slashes in the path as one.",
         double_slash,
         ((f"{_H}//a///b", f"{_H}/a/b"), (f"{_H}//a/http://b", f"{_H}/a/http://b")),
         "all",
@@ -362,7 +362,7 @@ STEPS = (
     Step(
         "index",
         "opt-in",
-        "`index.html`, `index.php`, `default.aspx` and such go from the end of the path.",
+        "Removes `index.html`, `index.php`, `default.aspx` and such from the end of the path.",
         index,
         ((f"{_H}/a/index.html", f"{_H}/a/"), (f"{_H}/default.aspx?id=1", f"{_H}/?id=1")),
         "all",
@@ -370,7 +370,7 @@ STEPS = (
     Step(
         "trailing_slash",
         "opt-in",
-        "The slash at the end of the path goes.",
+        "Removes the slash at the end of the path.",
         trailing_slash,
         ((f"{_H}/a/", f"{_H}/a"), (f"{_H}/a/?b=1", f"{_H}/a?b=1")),
         "all",
@@ -378,7 +378,7 @@ STEPS = (
     Step(
         "www",
         "opt-in",
-        "`www.` at the beginning of the host goes.",
+        "Removes `www.` from the beginning of the host.",
         www,
         (("http://www.example.com/", f"{_H}/"),),
         "all",
@@ -386,7 +386,7 @@ STEPS = (
     Step(
         "http_https",
         "opt-in",
-        "http and https are one where no port is given.",
+        "Writes http as https, unless a port is given.",
         http_https,
         ((f"{_H}/a", "https://example.com/a"),),
         "all",
@@ -394,7 +394,7 @@ STEPS = (
     Step(
         "fragment_route",
         "opt-in",
-        "A fragment that begins with `!` or `/` names a page of its own.",
+        "Keeps a fragment that begins with `!` or `/`: it names a page of its own.",
         fragment_route,
         ((f"{_H}/#!/a", f"{_H}/#!/a"), (f"{_H}/a#/b", f"{_H}/a#/b")),
         "all",

@@ -1,15 +1,15 @@
-"""The parameters that say where a visitor came from, not which page is asked for.
+"""Parameters that say where a visitor came from, and not which page is asked for.
 
-Level ``usual`` drops them where they have a value. The list is short on purpose: each name is
-agreed on by several public lists (of browsers, ad blockers and link cleaners), belongs to one
-known sender and is not a word that a site might use for something else; `ref`, `source`, `sid`,
-`cid`, `page`, `id` and `keyword` are never in it.
+Level ``usual`` drops them if they have a value. The list is short on purpose. Each name is on
+several public lists (of browsers, ad blockers and link cleaners), has one known sender, and is not
+a word that a site might use for something else. So `ref`, `source`, `sid`, `cid`, `page`, `id` and
+`keyword` are not on the list.
 """
 
 from __future__ import annotations
 
 TRACKING_PARAMS = (
-    # Google Analytics, Matomo, HubSpot ads: any name that begins so
+    # Google Analytics, Matomo, HubSpot ads: all names with this beginning
     "utm_*",
     "mtm_*",
     "hsa_*",

@@ -1,7 +1,7 @@
-"""``scrapy bloom …``: one Scrapy command with sub-commands, a module each.
+"""``scrapy bloom …``: one Scrapy command. Each of its sub-commands is a module.
 
-Every call of ``scrapy`` imports this module, so it imports little but Scrapy's own base class;
-a sub-command is imported when it is asked for.
+Every call of ``scrapy`` imports this module, so it imports little but Scrapy's own base class.
+A sub-command is imported when it is used.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from scrapy_bloom.registry import COMMANDS
 
 
 class SubCommand(Protocol):
-    """What the module of a sub-command has.
+    """What the module of a sub-command must have.
 
     Attributes:
-        ARGUMENTS: the arguments that it takes, as they stand in the usage line.
+        ARGUMENTS: its arguments, as the usage line shows them.
         SUMMARY: what it does, in a few words.
     """
 
@@ -30,27 +30,27 @@ class SubCommand(Protocol):
     SUMMARY: str
 
     def add_options(self, parser: ArgumentParser) -> None:
-        """Add the sub-command's own options; those of all sub-commands share one namespace."""
+        """Add the options of this sub-command. All sub-commands share one set of option names."""
 
     def run(self, args: Sequence[str], options: Namespace, settings: Settings) -> int:
-        """Do the work and return the exit code.
+        """Run the sub-command and return the exit code.
 
-        :raises UsageError: if `args` are not what it takes.
+        :raises UsageError: if `args` are wrong.
         """
 
 
 class BloomCommand(ScrapyCommand):
-    """The command that Scrapy sees."""
+    """The command ``bloom``, as Scrapy sees it."""
 
     requires_crawler_process = False
 
     def syntax(self) -> str:
-        """Return what stands after ``scrapy bloom``."""
+        """Return the text that the usage line shows after ``scrapy bloom``."""
         ways = [f"{name} {command.ARGUMENTS}" for name, command in _commands()]
         return f"{' | '.join(ways)} [options]"
 
     def short_desc(self) -> str:
-        """Return the line in Scrapy's list of commands."""
+        """Return the line for Scrapy's list of commands."""
         return "Look into duplicate filtering (scrapy-bloom)"
 
     def long_desc(self) -> str:
@@ -58,7 +58,7 @@ class BloomCommand(ScrapyCommand):
         return " ".join(f"{name}: {command.SUMMARY}." for name, command in _commands())
 
     def add_options(self, parser: ArgumentParser) -> None:
-        """Add Scrapy's options and those of all sub-commands."""
+        """Add Scrapy's options and the options of all sub-commands."""
         super().add_options(parser)
         for _, command in _commands():
             command.add_options(parser)
@@ -69,7 +69,7 @@ class BloomCommand(ScrapyCommand):
             raise UsageError(f"give one of: {', '.join(COMMANDS)}", print_help=False)
         unknown = [arg for arg in args[1:] if arg.startswith("-")]
         if unknown:
-            raise UsageError(f"there is no option {unknown[0]}", print_help=False)
+            raise UsageError(f"unknown option {unknown[0]}", print_help=False)
         assert self.settings is not None  # noqa: S101 - Scrapy sets it before anything is called
         self.exitcode = _command(args[0]).run(args[1:], opts, self.settings)
 

@@ -1,4 +1,4 @@
-"""``scrapy bloom canon URL [URL …]``: how URLs are made canonical, and which are one page."""
+"""``scrapy bloom canon URL [URL …]``: how URLs become canonical, and which are one page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from scrapy_bloom.session.rules import rules_of
 from scrapy_bloom.settings import Settings as BloomSettings
 
 ARGUMENTS = "URL [URL ...]"
-SUMMARY = "show how URLs are made canonical, and which are one page"
+SUMMARY = "show how URLs become canonical, and which of them are one page"
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -30,9 +30,9 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(args: Sequence[str], options: Namespace, settings: Settings) -> int:
-    """Print the way of each URL and whether each is the same page as the first."""
+    """Print how each URL becomes canonical, and whether it is the same page as the first one."""
     if not args:
-        raise UsageError("canon: give a URL or several", print_help=False)
+        raise UsageError("canon: give one or more URLs", print_help=False)
     try:
         fingerprinter = _fingerprinter(settings)
         explanations = [explain(url, fingerprinter) for url in args]
@@ -50,7 +50,7 @@ def run(args: Sequence[str], options: Namespace, settings: Settings) -> int:
 def _fingerprinter(settings: Settings) -> CanonicalFingerprinter:
     """Return the fingerprinter that a crawl with these settings would have."""
     crawler = Crawler(Spider, settings, init_reactor=True)
-    crawler._apply_settings()  # noqa: SLF001 - add-ons may choose the fingerprinter, too
+    crawler._apply_settings()  # noqa: SLF001 - add-ons may choose the fingerprinter
     rules = rules_of(BloomSettings(crawler.settings))
     return CanonicalFingerprinter.wrapping(crawler.request_fingerprinter, rules)
 
@@ -95,4 +95,4 @@ def _as_text(
 def _verdict(because: tuple[str, ...] | None) -> str:
     if because is None:
         return "two pages"
-    return f"one page, because of {', '.join(because)}" if because else "one page, for Scrapy too"
+    return f"one page, because of {', '.join(because)}" if because else "one page without any step"

@@ -48,7 +48,7 @@ def read_merges(folder: Path, merges: Merges) -> None:
             if fields.text(stored, "format") != _FORMAT:
                 raise ValueError(f"format {stored['format']!r}")
             sample = [_merge(merge) for merge in fields.objects(stored, "sample", SAMPLE)]
-            merges.go_on_from(fields.integer(stored, "merged", 0, 1 << 63), sample)
+            merges.resume_from(fields.integer(stored, "merged", 0, 1 << 63), sample)
         except ValueError as error:
             raise StateError(
                 f"{folder / NAME}: found no sample of merged URLs ({error}), expected"

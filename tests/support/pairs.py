@@ -1,4 +1,4 @@
-"""Pairs of spellings: which level or step takes both for one page, and which never may.
+"""Pairs of URLs: which level or step takes both for one page, and which pairs are always two.
 
 The tests try each pair at each level and with each step; docs/canonical.md shows this table.
 """
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Pair(NamedTuple):
-    """Two spellings.
+    """Two URLs.
 
     Attributes:
         one: a URL.
