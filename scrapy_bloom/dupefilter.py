@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy import signals
@@ -14,6 +15,7 @@ from scrapy_bloom.scrapy_redis import spare_queue
 from scrapy_bloom.session.session import NoSession, Session
 from scrapy_bloom.session.telling import Telling
 from scrapy_bloom.session.verdict import Verdict
+from scrapy_bloom.storage.store import make_queue_openable
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -42,7 +44,12 @@ class BloomDupeFilter:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Make the filter of a crawl."""
+        """Make the filter of a crawl.
+
+        :raises StateError: if Scrapy cannot open the queue that a killed run has left.
+        """
+        if folder := crawler.settings["JOBDIR"]:
+            make_queue_openable(Path(folder))
         return cls(crawler)
 
     @classmethod

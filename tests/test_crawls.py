@@ -1,5 +1,6 @@
 """Whole crawls of a local site: none missed, none twice, stopped, killed and resumed."""
 
+import json
 import random
 import shutil
 from collections import Counter
@@ -7,6 +8,7 @@ from threading import Event, Timer
 
 import pytest
 from pytest_twisted import ensureDeferred
+from queuelib.queue import LifoDiskQueue
 from scrapy.settings import default_settings
 from support.crawling import OURS, RFP, TIMEOUT, Follower, Project, Run, crawl, make_crawler
 from support.localsite import Kind, LocalSite
@@ -335,3 +337,25 @@ def test_scrapy_check_works(project):
         assert run.end() == 0, run.log
     assert "Ran 1 contract" in run.log
     assert "OK" in run.log
+
+
+def test_a_crawl_on_a_queue_that_cannot_be_read_ends_with_one_error(project):
+    """Scrapy itself would fail at it every few seconds, and never end."""
+    with site() as server:
+        stop_at(50, server, lambda: project.crawl(server))
+        queue = project.job / "requests.queue"
+        path = next(path for path in queue.rglob("*") if path.is_file() and path.name == "0")
+        waiting = LifoDiskQueue(path)  # as a killed run that resumed leaves it
+        while waiting.pop():
+            pass
+        waiting.f.close()
+        marker = {"pid": 1, "host": "", "generation": 1, "resumed": True}
+        (project.job / "requests.bloom.running").write_text(json.dumps(marker))
+        run = project.crawl(server)
+        run.end()
+        assert run.reason == "bloom_state", run.log
+        assert "Scrapy cannot read the queue that it left" in run.logged("ERROR")[0]
+        assert "Invalid argument" not in run.log
+        shutil.rmtree(queue)
+        complete(project.crawl(server, BLOOM_ON_UNCLEAN="reset"))
+        assert not server.missed

@@ -1,9 +1,15 @@
 """Scrapy's queue beside the filter: what is removed after a kill, and what never is."""
 
+import sqlite3
+
 import pytest
+from queuelib.queue import FifoDiskQueue, LifoDiskQueue
 from support.jobs import abandon, everything_in, open_job, stored_job
 
+from scrapy_bloom.errors import StateError
 from scrapy_bloom.options import OnUnclean
+from scrapy_bloom.storage.scrapy_queue import find_flaw
+from scrapy_bloom.storage.store import make_queue_openable
 
 KNOWN = [bytes([n]) * 20 for n in range(50)]
 
@@ -27,10 +33,11 @@ def test_a_queue_that_scrapy_will_not_read_goes_after_a_kill_in_a_first_run(tmp_
     assert [path.name for path in queue.iterdir()] == ([] if saved is None else ["active.json"])
 
 
-@pytest.mark.parametrize("saved", ['{"example.com": [0]}', "[0]", "{dam"])
+@pytest.mark.parametrize("saved", ['{"example.com": [0]}', "[0]"])
 def test_a_queue_that_scrapy_will_read_stays(tmp_path, saved):
     abandon(open_job(tmp_path))
     queue = make_queue(tmp_path, saved)
+    (queue / "example.com-1" / "-2").write_bytes(bytes(4))
     before = everything_in(queue / "example.com-1")
     open_job(tmp_path).close()
     assert everything_in(queue / "example.com-1") == before
@@ -97,3 +104,171 @@ def test_the_other_policies_keep_the_filter_without_its_queue(tmp_path, policy, 
     assert not job.unclean
     assert caplog.text == ""
     job.close()
+
+
+def make_database(path):
+    """Make what Scrapy 2.19's SQLite queues leave: a file that is whole at any moment."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE queue (id INTEGER PRIMARY KEY AUTOINCREMENT, item BLOB)")
+        database.execute("INSERT INTO queue (item) VALUES (x'00')")
+    database.close()
+    path.with_name(path.name + "-journal").write_bytes(b"what SQLite needs after a kill")
+
+
+@pytest.mark.parametrize("saved", [None, "{}", "[]"])
+def test_an_sqlite_queue_stays_after_a_kill(tmp_path, saved):
+    abandon(open_job(tmp_path))
+    queue = make_queue(tmp_path, saved)
+    make_database(queue / "0")
+    make_database(queue / "example.com-1" / "-5")
+    before = everything_in(queue / "example.com-1"), everything_in(queue)
+    open_job(tmp_path).close()
+    kept = {"-5", "-5-journal"}
+    assert everything_in(queue / "example.com-1") == {name: before[0][name] for name in kept}
+    assert {"0", "0-journal", "example.com-1"} <= set(everything_in(queue))
+
+
+@pytest.mark.parametrize("database", [True, False])
+def test_what_a_kill_costs_depends_on_the_queue(tmp_path, database, caplog):
+    stored_job(tmp_path, KNOWN)
+    abandon(open_job(tmp_path))
+    queue = tmp_path / "requests.queue"
+    if database:
+        make_database(queue / "0")
+    else:
+        lifo(queue / "0")
+    (queue / "active.json").write_text("[0]")
+    open_job(tmp_path)
+    assert ("the requests that were under way are lost" in caplog.text) is database
+    assert ("Scrapy's queue has lost requests" in caplog.text) is not database
+
+
+def lifo(path, count=10):
+    """Make a queue as it is after a clean stop."""
+    path.parent.mkdir(exist_ok=True)
+    queue = LifoDiskQueue(path)
+    for number in range(count):
+        queue.push(b"request %d" % number)
+    queue.close()
+
+
+def killed(queue):
+    """Leave a queue as a kill does: what was pushed may be on the disk, the count is not."""
+    queue.f.flush()
+    queue.f.close()
+
+
+def popped_by_a_killed_run(path):
+    queue = LifoDiskQueue(path)
+    queue.pop()
+    killed(queue)
+
+
+def emptied_by_a_killed_run(path):
+    queue = LifoDiskQueue(path)
+    while queue.pop():
+        pass
+    killed(queue)
+
+
+def cut_off_by_a_kill(path):
+    path.write_bytes(path.read_bytes()[:-3])
+
+
+def replaced_by_a_killed_run(path):
+    path.write_bytes(b"")
+
+
+def full_chunk(path):
+    path.unlink()
+    queue = FifoDiskQueue(path, chunksize=2)
+    for number in range(10):
+        queue.push(b"request %d" % number)
+    queue.close()
+
+
+def first_chunk_read_by_a_killed_run(path):
+    full_chunk(path)
+    (path / "q00000").unlink()
+
+
+def info_cut_off_by_a_kill(path):
+    full_chunk(path)
+    (path / "info.json").write_text('{"chunksize": 2, "si')
+
+
+def saved_cut_off_by_a_kill(path):
+    (path.parent / "active.json").write_text("[0, ")
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (popped_by_a_killed_run, "0 holds 9 requests, and says that it holds 10"),
+        (emptied_by_a_killed_run, "0 holds 0 requests, and says that it holds 10"),
+        (cut_off_by_a_kill, "0 ends in the middle of a request"),
+        (first_chunk_read_by_a_killed_run, "q00000 is missing"),
+        (info_cut_off_by_a_kill, "info.json is no JSON"),
+        (saved_cut_off_by_a_kill, "active.json is no JSON"),
+    ],
+)
+@pytest.mark.parametrize("policy", [OnUnclean.ROLLBACK, OnUnclean.RESET])
+def test_a_queue_that_scrapy_cannot_read_is_refused(tmp_path, harm, words, policy):
+    stored_job(tmp_path, KNOWN)
+    abandon(open_job(tmp_path))
+    queue = tmp_path / "requests.queue"
+    lifo(queue / "0")
+    (queue / "active.json").write_text("[0]")
+    harm(queue / "0")
+    before = everything_in(queue), everything_in(tmp_path)
+    with pytest.raises(StateError) as error:
+        open_job(tmp_path, on_unclean=policy)
+    assert words in str(error.value)
+    assert f"Delete {queue} and start once with BLOOM_ON_UNCLEAN = 'reset'" in str(error.value)
+    assert (everything_in(queue), everything_in(tmp_path)) == before
+
+
+@pytest.mark.parametrize("harm", [None, full_chunk])
+def test_a_queue_that_scrapy_can_read_is_no_hindrance(tmp_path, harm):
+    stored_job(tmp_path, KNOWN)
+    abandon(open_job(tmp_path))
+    queue = tmp_path / "requests.queue"
+    lifo(queue / "0")
+    (queue / "active.json").write_text("[0]")
+    if harm:
+        harm(queue / "0")
+    assert open_job(tmp_path).restored == len(KNOWN)
+
+
+@pytest.mark.parametrize("harm", [first_chunk_read_by_a_killed_run, saved_cut_off_by_a_kill])
+def test_what_scrapy_fails_to_open_is_refused_before_it_tries(tmp_path, harm):
+    lifo(tmp_path / "requests.queue" / "0")
+    harm(tmp_path / "requests.queue" / "0")
+    make_queue_openable(tmp_path)  # nobody was killed: not our business
+    abandon(open_job(tmp_path))
+    with pytest.raises(StateError, match="Scrapy cannot read the queue"):
+        make_queue_openable(tmp_path)
+
+
+def test_a_file_that_a_kill_has_cut_off_at_its_start_is_removed(tmp_path):
+    queue = tmp_path / "requests.queue"
+    lifo(queue / "-1")
+    replaced_by_a_killed_run(queue / "-1")
+    (queue / "0s").write_bytes(b"\0\0\0")
+    (queue / "active.json").write_text("[0, -1]")
+    make_queue_openable(tmp_path)
+    job = open_job(tmp_path)
+    make_queue_openable(tmp_path)  # a run is on: its files fill up later
+    assert {path.name for path in queue.iterdir()} == {"-1", "0s", "active.json"}
+    abandon(job)
+    make_queue_openable(tmp_path)
+    assert [path.name for path in queue.iterdir()] == ["active.json"]
+    open_job(tmp_path).close()
+
+
+def test_a_queue_of_many_requests_is_read_to_its_end(tmp_path):
+    path = tmp_path / "requests.queue" / "0"
+    lifo(path, 100_000)
+    (path.parent / "active.json").write_text("[0]")
+    assert find_flaw(tmp_path) == ""

@@ -82,6 +82,7 @@ def job_of_scrapy(tmp_path):
     write(tmp_path, *map(binary, KNOWN[:30]), *map(text, KNOWN[30:]))
     (tmp_path / "requests.queue").mkdir()
     (tmp_path / "requests.queue" / "active.json").write_text("[]")
+    (tmp_path / "spider.state").write_bytes(b"")
     return tmp_path
 
 
@@ -123,11 +124,29 @@ def killed_in_its_first_run(folder):
 
 
 def killed_in_a_resumed_run(folder):
-    later = (folder / "requests.queue" / "active.json").stat().st_mtime + 3600
+    later = (folder / "spider.state").stat().st_mtime + 3600
     os.utime(folder / "requests.seen", (later, later))
 
 
-@pytest.mark.parametrize("kill", [killed_in_its_first_run, killed_in_a_resumed_run])
+def killed_in_its_first_run_while_the_queue_was_saved_again_and_again(folder):
+    (folder / "spider.state").unlink()
+
+
+def killed_in_a_resumed_run_while_the_queue_was_saved_again_and_again(folder):
+    killed_in_a_resumed_run(folder)
+    later = (folder / "requests.seen").stat().st_mtime
+    os.utime(folder / "requests.queue" / "active.json", (later, later))
+
+
+@pytest.mark.parametrize(
+    "kill",
+    [
+        killed_in_its_first_run,
+        killed_in_a_resumed_run,
+        killed_in_its_first_run_while_the_queue_was_saved_again_and_again,
+        killed_in_a_resumed_run_while_the_queue_was_saved_again_and_again,
+    ],
+)
 def test_marks_that_outlived_their_queue_are_not_believed(job_of_scrapy, kill, caplog):
     kill(job_of_scrapy)
     with pytest.raises(UncleanStopError, match="with Scrapy's own filter, did not close cleanly"):

@@ -22,8 +22,9 @@ _LINE: Final = re.compile(rb"((?:[0-9a-f]{2})+)\r?\n")
 _CHUNK: Final = 1 << 20
 _LONGEST: Final = 1 << 17  # of one record, in bytes: 65,535 of them in hexadecimal
 
+_SPIDER_STATE: Final = "spider.state"
 _CLEAN_STOP_SECONDS: Final = 10.0
-"""How much later than its queue Scrapy may write its fingerprints at one clean stop."""
+"""How much later than the spider's state Scrapy may write its fingerprints at one clean stop."""
 
 
 def read_seen_file(folder: Path) -> Iterator[bytes]:
@@ -58,10 +59,13 @@ def why_unclean(folder: Path) -> str:
     if not scrapy_queue.is_saved(folder):
         waiting = scrapy_queue.has_leftovers(folder)
         return f"{folder / scrapy_queue.NAME} holds requests but was never saved" if waiting else ""
-    saved = folder / scrapy_queue.NAME / scrapy_queue.SAVED
-    later = seen.stat().st_mtime - saved.stat().st_mtime
+    # A queue may be saved while a crawl is on; the spider's state is only when it has closed.
+    state = folder / _SPIDER_STATE
+    if not state.exists():
+        return f"there is no {state}, which Scrapy writes when a spider has closed"
+    later = seen.stat().st_mtime - state.stat().st_mtime
     if later > _CLEAN_STOP_SECONDS:
-        return f"{seen} was written {later:,.0f} seconds after {saved}"
+        return f"{seen} was written {later:,.0f} seconds after {state}"
     return ""
 
 

@@ -150,6 +150,8 @@ class JobStore:
         if not past.killed:
             return past
         recovery = recover(past.killed, on_unclean, can_go_back=True)
+        if flaw := scrapy_queue.find_flaw(folder):
+            raise _unreadable_queue(folder, flaw)
         logger.warning("%s %s", past.killed, _consequence(folder, past, recovery))
         if recovery is Recovery.START_EMPTY:
             remove(folder / SNAPSHOT)
@@ -172,6 +174,31 @@ class JobStore:
         if self.unclean and not self.restored:
             scrapy_queue.remove_leftovers(self._folder)
         write_marker(self._folder, self._generation, resumed=self.restored > 0)
+
+
+def make_queue_openable(folder: Path) -> None:
+    """Make sure that Scrapy can open the queue that a killed run has left in a job directory.
+
+    To be called before Scrapy's scheduler is opened, which opens its queue before the filter. Does
+    nothing if no run of ours was killed there, or while another process uses the folder.
+
+    :raises StateError: if Scrapy would fail to open the queue.
+    """
+    try:
+        if read_marker(folder) is None:
+            return
+        lock = _take(folder)
+    except (JobInUseError, StateError):
+        return  # the filter says so when it is opened
+    try:
+        scrapy_queue.remove_stumps(folder)
+        flaw = scrapy_queue.find_flaw_at_opening(folder)
+    except OSError as error:
+        raise _unusable(folder, error) from error
+    finally:
+        lock.release()
+    if flaw:
+        raise _unreadable_queue(folder, flaw)
 
 
 @dataclass(frozen=True)
@@ -255,6 +282,15 @@ def _unusable(folder: Path, error: OSError) -> StateError:
     )
 
 
+def _unreadable_queue(folder: Path, flaw: str) -> StateError:
+    requests = folder / scrapy_queue.NAME
+    return StateError(
+        f"{requests}: the last run was killed, and Scrapy cannot read the queue that it left:"
+        f" {flaw}. The queue was left as it is. Delete {requests} and start once with"
+        f" BLOOM_ON_UNCLEAN = 'reset': the crawl starts again and loses no page."
+    )
+
+
 def _consequence(folder: Path, past: Past, recovery: Recovery) -> str:
     requests = folder / scrapy_queue.NAME
     if recovery is Recovery.START_EMPTY:
@@ -263,8 +299,13 @@ def _consequence(folder: Path, past: Past, recovery: Recovery) -> str:
         return text + advice if past.resumed else text
     if not past.resumed:
         return "Filter and crawl start anew: no page is lost, some are fetched again."
+    lost = (
+        "the requests that were under way are lost"
+        if scrapy_queue.survives_kills(folder)
+        else "Scrapy's queue has lost requests"
+    )
     return (
         "The filter goes back to the last clean stop: what was fetched since is fetched again. But"
-        " Scrapy's queue has lost requests, and with them pages. To lose none, stop now, delete"
+        f" {lost}, and with them pages. To lose none, stop now, delete"
         f" {requests} and start once with BLOOM_ON_UNCLEAN = 'reset': the crawl starts again."
     )
