@@ -12,6 +12,7 @@ from scrapy.utils.request import referer_str
 
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.scrapy_redis import spare_queue
+from scrapy_bloom.session.lost_requests import scheduler_of, take_unstored, watch_pushes
 from scrapy_bloom.session.session import NoSession, Session
 from scrapy_bloom.session.telling import Telling
 from scrapy_bloom.session.verdict import Verdict
@@ -75,6 +76,7 @@ class BloomDupeFilter:
                 raise session.error
             self._telling.error(session.error)
             raise CloseSpider(session.error.reason) from session.error
+        self._watch_pushes()
 
     def request_seen(self, request: Request) -> bool:
         """Return whether an equal request was seen before. Never raises.
@@ -86,8 +88,11 @@ class BloomDupeFilter:
     def close(self, reason: str) -> None:  # noqa: ARG002 - Scrapy's signature
         """Store what is to be stored and write the last stats. Never raises."""
         closed = NoSession(BloomError("The filter is closed."), self._telling)
-        (self._session or closed).close()
-        self._session = closed
+        try:
+            self._withdraw_unstored()
+        finally:
+            (self._session or closed).close()
+            self._session = closed
 
     def clear(self) -> None:
         """Empty the filter before scrapy-redis empties its queue. Never raises.
@@ -122,6 +127,22 @@ class BloomDupeFilter:
             )
         self._telling.add("dupefilter/filtered")
 
+    def _watch_pushes(self) -> None:
+        scheduler = scheduler_of(self._crawler, self)
+        if scheduler is not None:
+            watch_pushes(scheduler, self._withdraw)
+
+    def _withdraw(self, request: Request) -> None:
+        if self._session:
+            self._session.withdraw(request)
+
+    def _withdraw_unstored(self) -> None:
+        unstored = take_unstored(scheduler_of(self._crawler, self))
+        for request in unstored:
+            self._withdraw(request)
+        if unstored:
+            self._telling.unstored(len(unstored))
+
     def _open(self, *, empty: bool = False) -> Session | NoSession:
         try:
             self._session = Session.open(
@@ -140,3 +161,4 @@ class BloomDupeFilter:
 
     def _spider_opened(self) -> None:
         self._session = self._session or self._open_late()
+        self._watch_pushes()

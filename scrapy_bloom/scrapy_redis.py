@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from scrapy_bloom.session.engine import engine_of
+from scrapy_bloom.session.lost_requests import scheduler_of
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -16,12 +16,10 @@ def spare_queue(crawler: Crawler, dupefilter: object) -> bool:
     Its ``flush()`` empties the filter and then the queue, also under workers that still crawl. The
     requests in it would be lost, because their marks stay in the filter.
     """
-    engine = engine_of(crawler)
-    slot = getattr(engine, "_slot", None) or getattr(engine, "slot", None)
-    scheduler = getattr(slot, "scheduler", None)
-    if getattr(scheduler, "df", None) is not dupefilter:
+    scheduler = scheduler_of(crawler, dupefilter)
+    if scheduler is None:
         return False
-    queue: Any = scheduler.queue  # type: ignore[union-attr]
+    queue = scheduler.queue
 
     def clear() -> None:
         del queue.clear  # the next one is the class's own again

@@ -48,6 +48,12 @@ ERRORS: Final = Stat("bloom/errors", "of these, not checked because something fa
 RESTORED: Final = Stat("bloom/restored", "fingerprints known from earlier runs at the start")
 UNCLEAN_STOP: Final = Stat("bloom/unclean_stop", "1 if the run before this one was killed")
 NOT_STORED: Final = Stat("bloom/not_stored", "1 if the filter could not be stored at the end")
+WITHDRAWN: Final = Stat(
+    "bloom/withdrawn",
+    "requests that were new, but that Scrapy could not store: the next one for such a page is new"
+    " again, in this run or the next",
+)
+LET_THROUGH: Final = Stat("bloom/let_through", "of the new ones, those that are so for this reason")
 STEP: Final = Stat(
     "bloom/canonical/{step}",
     "requests whose URL this step of the canonical form changed; see docs/canonical.md",
@@ -97,6 +103,8 @@ STATS: Final = (
     RESTORED,
     UNCLEAN_STOP,
     NOT_STORED,
+    WITHDRAWN,
+    LET_THROUGH,
     STEP,
     MERGED,
     *FROM_INFO.values(),

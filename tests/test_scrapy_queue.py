@@ -225,7 +225,7 @@ def test_a_queue_that_scrapy_cannot_read_is_refused(tmp_path, harm, words, polic
     with pytest.raises(StateError) as error:
         open_job(tmp_path, on_unclean=policy)
     assert words in str(error.value)
-    assert f"Delete {queue} and start once with BLOOM_ON_UNCLEAN = 'reset'" in str(error.value)
+    assert f"delete {queue} and start once with BLOOM_ON_UNCLEAN = 'reset'" in str(error.value)
     assert (everything_in(queue), everything_in(tmp_path)) == before
 
 

@@ -163,3 +163,53 @@ def test_a_session_that_cannot_be_opened_is_none(name, tmp_path):
     with pytest.raises(SettingError, match=rf"^{name} = "):
         open_session({name: -1, "JOBDIR": str(tmp_path)})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_withdrawn_mark_is_new_once_more():
+    session, stats = open_session()
+    assert session.check(page("a")) is NEW
+    session.withdraw(page("a"))
+    session.withdraw(page("never marked"))
+    assert len(session.let_through) == 1
+    assert [session.check(page("a")) for _ in range(3)] == [NEW, SEEN, SEEN]
+    assert session.check(page("never marked")) is NEW
+    session.close()
+    assert stats.get_value("bloom/withdrawn") == 1
+    assert stats.get_value("bloom/let_through") == 1
+    assert stats.get_value("bloom/new") == 3
+
+
+def test_a_withdrawn_step_of_a_redirect_is_let_through_with_its_page():
+    session, _ = open_session()
+    assert [session.check(page("a")), session.check(redirected("a"))] == [NEW, EXEMPT]
+    session.withdraw(redirected("a"))
+    assert [session.check(page("a")), session.check(redirected("a"))] == [NEW, EXEMPT]
+    assert [session.check(page("a")), session.check(redirected("a"))] == [SEEN, SEEN]
+    session.close()
+
+
+def test_a_request_that_cannot_be_withdrawn_costs_nothing_else():
+    session, _ = open_session(ODD)
+    session.withdraw(page("odd"))
+    assert session.let_through == set()
+    session.close()
+
+
+def test_withdrawn_marks_are_for_the_next_run_too(tmp_path):
+    settings = {"JOBDIR": str(tmp_path)}
+    session, _ = open_session(settings)
+    session.check_many([page("a"), page("b"), page("c")])
+    for name in "abc":
+        session.withdraw(page(name))
+    assert session.check(page("c")) is NEW
+    session.close()
+    session, _ = open_session(settings)
+    assert session.check(page("a")) is NEW
+    session.close()  # nobody asked for b
+    session, _ = open_session(settings)
+    verdicts = session.check_many([page("a"), page("b"), page("c"), page("b")])
+    assert verdicts == [SEEN, NEW, SEEN, SEEN]
+    session.close()
+    session, _ = open_session(settings)
+    assert session.let_through == set()
+    session.close()

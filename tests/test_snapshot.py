@@ -226,6 +226,28 @@ def test_whatever_a_header_says_it_is_read_or_refused(tmp_path_factory, path, va
         read_job(folder).filter.add_many(fingerprints(500, "more"))
 
 
+@settings(deadline=None, max_examples=20)
+@given(marks=st.sets(st.binary(max_size=300), max_size=20))
+def test_withdrawn_marks_are_kept_and_older_versions_do_not_misread_them(tmp_path_factory, marks):
+    folder = tmp_path_factory.mktemp("job")
+    job = open_job(folder)
+    job.let_through.update(marks)
+    job.close()
+    version = (folder / "requests.bloom").read_bytes()[16:18]
+    assert version == (b"\x00\x02" if marks else b"\x00\x01")
+    assert open_job(folder).let_through == marks
+
+
+@pytest.mark.parametrize("count", [0, 2, 2**40, 1.5, None])
+def test_a_wrong_count_of_withdrawn_marks_is_refused(tmp_path, count):
+    job = open_job(tmp_path)
+    job.let_through.add(b"one")
+    job.close()
+    path = tmp_path / "requests.bloom"
+    rewrite(path, lambda header: header.update(withdrawn=count) and None)
+    assert "expected" in refused(path)
+
+
 def test_nested_json_is_refused(snapshot):
     header = b"[" * 100_000
     frame = b"\x00\x01" + len(header).to_bytes(4, "big")

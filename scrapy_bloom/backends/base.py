@@ -47,6 +47,8 @@ class Opened:
         unclean: whether the last run was killed.
         numbers: returns counts of the backend by their names in :data:`stats.FROM_BACKEND`.
         filled_with: what its fingerprints were made with, as in the identity; empty if unknown.
+        let_through: fingerprints that are to be called new once more, though the filter has them.
+            Whatever is in it when the filter is closed is kept, if the filter is.
     """
 
     filter: Filter
@@ -57,6 +59,7 @@ class Opened:
     unclean: bool = False
     numbers: Callable[[], Mapping[str, float]] = dict
     filled_with: Mapping[str, Any] = field(default_factory=dict)
+    let_through: set[bytes] = field(default_factory=set)
 
 
 class Readable(Protocol):

@@ -49,6 +49,7 @@ class LocalBackend(Backend):
             job.restored_from,
             unclean=job.unclean,
             filled_with=job.filled_with,
+            let_through=job.let_through,
         )
 
     def open_to_read(

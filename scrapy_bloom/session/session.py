@@ -47,6 +47,7 @@ class Session:
         opened: the filter, and how it was opened.
         resolver: makes the fingerprints.
         emptied: whether the filter was emptied when it was last asked for that.
+        let_through: fingerprints that are new once more, though the filter has them.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Session:
         self.resolver = resolver
         self._telling = telling
         self._on_mark = on_mark
+        self.let_through = opened.let_through
         self._resolve = resolver.resolve
         self._count = telling.count
         if on_mark is None:
@@ -133,6 +135,23 @@ class Session:
             for request, resolved in found
         ]
 
+    def withdraw(self, request: Request) -> None:
+        """Let the next request for the same page through: this one was new, and is lost.
+
+        Does nothing if the page is not marked.
+        """
+        try:
+            fingerprint, _ = self._resolve(request)
+            marks = [fingerprint]
+            if "redirect_urls" in request.meta:
+                marks.append(step_fingerprint(request, fingerprint))
+            found = self.opened.filter.contains_many(marks)
+        except Exception as error:  # noqa: BLE001 - the crawl goes on without
+            self._telling.check_failed(request, error)
+            return
+        self.let_through.update(mark for mark, seen in zip(marks, found, strict=True) if seen)
+        self._telling.add(stats.WITHDRAWN.key, int(found[0]))
+
     def replay(self, marks: Iterable[bytes]) -> None:
         """Mark fingerprints that an earlier run has made, without a verdict or a word of it."""
         self.opened.filter.add_many(marks)
@@ -191,7 +210,7 @@ class Session:
     ) -> Verdict:
         """Return the verdict on a request whose fingerprint is marked; tell of it."""
         try:
-            if not seen:
+            if not seen or self._is_let_through(fingerprint):
                 verdict = NEW
             elif "redirect_urls" in request.meta and self._is_next_step(request, fingerprint):
                 verdict = EXEMPT
@@ -206,9 +225,18 @@ class Session:
 
     def _is_next_step(self, request: Request, fingerprint: bytes) -> bool:
         """Return whether the request only goes on with the chain of redirects that it is in."""
-        return follows_itself(
-            request, fingerprint, self.resolver.fingerprinter.fingerprint
-        ) and not self._add(step_fingerprint(request, fingerprint))
+        if not follows_itself(request, fingerprint, self.resolver.fingerprinter.fingerprint):
+            return False
+        step = step_fingerprint(request, fingerprint)
+        return not self._add(step) or self._is_let_through(step)
+
+    def _is_let_through(self, fingerprint: bytes) -> bool:
+        """Return whether a mark is to be called new once more, which is done then."""
+        if fingerprint not in self.let_through:
+            return False
+        self.let_through.remove(fingerprint)
+        self._telling.add(stats.LET_THROUGH.key)
+        return True
 
     def _failed(self, request: Request, error: Exception) -> Verdict:
         if isinstance(error, (BackendError, FilterLostError)):
@@ -242,6 +270,9 @@ class NoSession:
         self._telling.check_failed(request, self.error)
         self._telling.count(ERROR)
         return ERROR
+
+    def withdraw(self, request: Request) -> None:
+        """Do nothing: nothing is marked."""
 
     def clear(self) -> bool:
         """Return that nothing was emptied."""

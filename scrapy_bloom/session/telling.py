@@ -149,6 +149,17 @@ class Telling:
         except Exception as failure:  # noqa: BLE001 - the engine's own; the crawl goes on
             self._log(logging.ERROR, "The spider could not be closed", {}, failure)
 
+    def unstored(self, count: int) -> None:
+        """Log that requests are lost at a clean stop."""
+        self._log(
+            logging.WARNING,
+            "%(count)s requests could not be serialized, so Scrapy has not stored them. The next"
+            " run fetches those of their pages that it finds a link to. With"
+            " SCHEDULER_DEBUG = True Scrapy says what it cannot serialize: lambdas as callbacks,"
+            " for example.",
+            {"count": f"{count:,}"},
+        )
+
     def error(self, error: BloomError) -> None:
         """Log what went wrong, in the words of the error."""
         self._log(logging.ERROR, "%(error)s", {"error": error})

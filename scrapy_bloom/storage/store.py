@@ -66,6 +66,8 @@ class JobStore:
         unclean: whether the run before this one was killed.
         filled_with: what the restored fingerprints were made with, as in its `identity`; empty if
             there are none of ours.
+        let_through: fingerprints that the filter has though their requests were lost. Whatever is
+            in it at :meth:`close` is stored for the next run.
     """
 
     filter: LocalFilter
@@ -123,7 +125,9 @@ class JobStore:
         path = self._folder / SNAPSHOT
         state = self.filter.state()
         try:
-            write_snapshot(path, Snapshot(self._identity, self._generation + 1, state))
+            write_snapshot(
+                path, Snapshot(self._identity, self._generation + 1, state, self.let_through)
+            )
             remove(self._folder / MARKER)
         except OSError as error:
             raise StateError(
@@ -151,7 +155,7 @@ class JobStore:
             return past
         recovery = recover(past.killed, on_unclean, can_go_back=True)
         if flaw := scrapy_queue.find_flaw(folder):
-            raise _unreadable_queue(folder, flaw)
+            raise _unreadable_queue(folder, past.killed, flaw)
         logger.warning("%s %s", past.killed, _consequence(folder, past, recovery))
         if recovery is Recovery.START_EMPTY:
             remove(folder / SNAPSHOT)
@@ -161,6 +165,7 @@ class JobStore:
     def _start(self, past: Past) -> None:
         self.restored_from = ""
         self.filled_with: Mapping[str, Any] = {}
+        self.let_through = set(past.snapshot.withdrawn if past.snapshot else ())
         self._generation = 0
         if past.snapshot:
             self.restored_from = SNAPSHOT
@@ -198,7 +203,7 @@ def make_queue_openable(folder: Path) -> None:
     finally:
         lock.release()
     if flaw:
-        raise _unreadable_queue(folder, flaw)
+        raise _unreadable_queue(folder, f"The last run in {folder} was killed.", flaw)
 
 
 @dataclass(frozen=True)
@@ -282,12 +287,12 @@ def _unusable(folder: Path, error: OSError) -> StateError:
     )
 
 
-def _unreadable_queue(folder: Path, flaw: str) -> StateError:
+def _unreadable_queue(folder: Path, killed: str, flaw: str) -> StateError:
     requests = folder / scrapy_queue.NAME
     return StateError(
-        f"{requests}: the last run was killed, and Scrapy cannot read the queue that it left:"
-        f" {flaw}. The queue was left as it is. Delete {requests} and start once with"
-        f" BLOOM_ON_UNCLEAN = 'reset': the crawl starts again and loses no page."
+        f"{killed} Scrapy cannot read the queue that it left: {flaw}. The queue was left as it is."
+        f" To lose no page, delete {requests} and start once with BLOOM_ON_UNCLEAN = 'reset': the"
+        f" crawl starts again."
     )
 
 

@@ -3,6 +3,8 @@
 import gc
 import os
 
+from scrapy import Request
+
 from support.crawling import Follower
 from support.internals import scheduler_of
 
@@ -24,6 +26,19 @@ class Forking(Follower):
                 gc.collect()
                 os._exit(0)
             os.waitpid(child, 0)
+
+
+class Lambdas(Follower):
+    """Its requests cannot be serialized; its start request is not filtered, as Scrapy's are not."""
+
+    name = "lambdas"
+
+    async def start(self):
+        yield Request(self.url, dont_filter=True)
+
+    def request(self, response, href):
+        parse = self.parse
+        return response.follow(href, callback=lambda found: list(parse(found)))
 
 
 class Checked(Follower):
