@@ -5,11 +5,12 @@ import logging
 import pytest
 from scrapy import Request, Spider
 from scrapy.utils.test import get_crawler
+from support.jobs import everything_in
 
 from scrapy_bloom.backends.base import Opened
 from scrapy_bloom.backends.local import LocalBackend
 from scrapy_bloom.core.local import LocalFilter
-from scrapy_bloom.errors import SettingError
+from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.session.session import Session
 from scrapy_bloom.session.telling import Telling
 from scrapy_bloom.session.verdict import Verdict
@@ -212,4 +213,20 @@ def test_withdrawn_marks_are_for_the_next_run_too(tmp_path):
     session.close()
     session, _ = open_session(settings)
     assert session.let_through == set()
+    session.close()
+
+
+def test_a_job_with_local_marks_is_not_moved_to_redis(tmp_path):
+    """They would be forgotten without a word."""
+    session, _ = open_session({"JOBDIR": str(tmp_path)})
+    session.check(page("a"))
+    session.close()
+    before = everything_in(tmp_path)
+    nowhere = {"JOBDIR": str(tmp_path), "BLOOM_REDIS_URL": "redis://127.0.0.1:1"}
+    with pytest.raises(StateError, match="a filter in Redis cannot take them over") as error:
+        open_session(nowhere)
+    assert "BLOOM_BACKEND = 'local'" in str(error.value)
+    assert everything_in(tmp_path) == before
+    session, _ = open_session({**nowhere, "BLOOM_BACKEND": "local"})
+    assert session.check(page("a")) is SEEN
     session.close()

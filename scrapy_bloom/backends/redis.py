@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy_bloom.backends.base import Backend, Crawl, Opened, OpenedToRead
-from scrapy_bloom.errors import SettingError, UncleanStopError
+from scrapy_bloom.errors import BloomError, SettingError, StateError
 from scrapy_bloom.options import (
     BACKEND,
     CAPACITY,
@@ -29,6 +29,8 @@ from scrapy_bloom.options import (
 )
 from scrapy_bloom.redis.options import RedisOptions
 from scrapy_bloom.settings import Settings
+from scrapy_bloom.storage import scrapy_queue
+from scrapy_bloom.storage.past import SNAPSHOT
 from scrapy_bloom.storage.recovery import recover
 
 if TYPE_CHECKING:
@@ -43,9 +45,12 @@ class RedisBackend(Backend):
     def open(self, settings: Settings, crawl: Crawl) -> Opened:
         """Open the filter under the crawl's key, or make it.
 
-        :raises BloomError: as :class:`RedisFilter` does; or if `on_unclean` is ``fail`` and the
-            last run on the job directory was killed.
+        :raises BloomError: as :class:`RedisFilter` does; if the job directory has marks of a local
+            filter; if the last run on it was killed, and `on_unclean` is ``fail`` or Scrapy cannot
+            read the queue.
         """
+        if crawl.job_dir and not crawl.shared_queue:
+            _check_no_local_marks(crawl.job_dir)
         with _client_library():
             from scrapy_bloom.redis.connection import Target  # noqa: PLC0415 - redis is an extra
             from scrapy_bloom.redis.filter import RedisFilter  # noqa: PLC0415
@@ -151,7 +156,8 @@ def _outlived(shared: RedisFilter, place: str, crawl: Crawl, on_unclean: OnUncle
     killed = f"Bloom filter {place}: the last run with {crawl.job_dir} was killed."
     try:
         recover(killed, on_unclean, can_go_back=False)
-    except UncleanStopError:
+        _check_queue(crawl.job_dir, killed)
+    except BloomError:
         shared.close()
         raise
     shared.clear()
@@ -161,3 +167,25 @@ def _outlived(shared: RedisFilter, place: str, crawl: Crawl, on_unclean: OnUncle
         killed,
     )
     return True
+
+
+def _check_queue(folder: Path, killed: str) -> None:
+    """Refuse a queue that Scrapy cannot read: it would fail at it again and again."""
+    if flaw := scrapy_queue.find_flaw(folder):
+        requests = folder / scrapy_queue.NAME
+        raise StateError(
+            f"{killed} Scrapy cannot read the queue that it left: {flaw}. The queue was left as it"
+            f" is. To lose no page, delete {requests}: filter and crawl start again."
+        )
+
+
+def _check_no_local_marks(folder: Path) -> None:
+    """Refuse a job whose marks are in a file: a Bloom filter cannot be read out, to be moved."""
+    stored = folder / SNAPSHOT
+    if stored.exists():
+        raise StateError(
+            f"{stored}: found the marks of this job's earlier runs, expected none, because a filter"
+            f" in Redis cannot take them over. They were left as they are. To go on with them set"
+            f" {BACKEND.setting} = 'local'; to fetch their pages again, delete the file; to start"
+            f" afresh, choose another JOBDIR."
+        )
