@@ -161,6 +161,8 @@ class Session:
         try:
             self._describe()
             self.emptied = self.opened.filter.clear()
+            if self.emptied:
+                self.let_through.clear()
         except BloomError as error:
             self._telling.error(error)
             self.emptied = False

@@ -192,16 +192,13 @@ def make_queue_openable(folder: Path) -> None:
     try:
         if read_marker(folder) is None:
             return
-        lock = _take(folder)
-    except (JobInUseError, StateError):
+        with _lock_of(folder):
+            scrapy_queue.remove_stumps(folder)
+            flaw = scrapy_queue.find_flaw_at_opening(folder)
+    except (Timeout, StateError):
         return  # the filter says so when it is opened
-    try:
-        scrapy_queue.remove_stumps(folder)
-        flaw = scrapy_queue.find_flaw_at_opening(folder)
     except OSError as error:
         raise _unusable(folder, error) from error
-    finally:
-        lock.release()
     if flaw:
         raise _unreadable_queue(folder, f"The last run in {folder} was killed.", flaw)
 
@@ -254,10 +251,14 @@ _HELD_HERE: Final[dict[Path, str]] = {}
 """The job directories that this process holds, and the spider of each."""
 
 
+def _lock_of(folder: Path) -> FileLock:
+    # Not bound to a thread: Scrapy may close in another one than it opened in.
+    return FileLock(folder / LOCK, timeout=0, thread_local=False)
+
+
 def _take(folder: Path, spider: str) -> FileLock:
     """Lock the job directory for a spider of this process."""
-    # Not bound to a thread: Scrapy may close in another one than it opened in.
-    lock = FileLock(folder / LOCK, timeout=0, thread_local=False)
+    lock = _lock_of(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()
