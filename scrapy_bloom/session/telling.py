@@ -94,6 +94,8 @@ class Telling:
         self._numbers = opened.numbers
         self.set(stats.RESTORED.key, 0 if emptied else opened.restored)
         self.set(stats.UNCLEAN_STOP.key, int(opened.unclean))
+        for stat in (stats.WITHDRAWN, stats.LET_THROUGH):
+            self.add(stat.key, 0)
         restored = f"{opened.restored:,} fingerprints"
         if emptied:
             restored = f"emptied of {restored}"
