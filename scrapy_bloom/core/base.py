@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class Filter(Protocol):
-    """A set of fingerprints that never forgets one and rarely invents one.
+    """A set of fingerprints that forgets none, and rarely takes a new one for one that it has.
 
-    One that was added is always seen. One that was not is called seen with a chance of at most the
-    error rate. A ``with`` statement closes it at its end.
+    A fingerprint that was added is always called seen. One that was not added is called seen with a
+    probability of at most the error rate. A ``with`` statement closes the filter at its end.
     """
 
     def add(self, fingerprint: bytes) -> bool:
@@ -40,7 +40,7 @@ class Filter(Protocol):
         """Forget everything; return False, with nothing done, if others use the filter."""
 
     def close(self) -> None:
-        """Keep what is to be kept and give back what is held. A second call does nothing."""
+        """Release what the filter holds, such as a connection. A second call does nothing."""
 
     def __enter__(self) -> Self:
         """Return the filter itself."""

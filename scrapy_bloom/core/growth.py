@@ -1,8 +1,9 @@
 """How a filter grows: a chain of slices, each sized for its share of items and of errors.
 
-A filter starts with one slice. When that has taken the items it is sized for, the next one takes
-the new items, and a fingerprint is seen if any slice has it (Almeida, Baquero, Preguiça, Hutchison
-2007). The chances of error add up, so each slice is given a share of what the ones before it left.
+A filter starts with one slice. When a slice holds as many items as it is sized for, a further slice
+takes the new items. A fingerprint is seen if any slice has it (Almeida, Baquero, Preguiça,
+Hutchison 2007). The error rates of the slices add up, so each one gets a share of what the older
+ones left.
 """
 
 from __future__ import annotations
@@ -30,14 +31,15 @@ class SliceSpec:
 
 
 SHARE: Final = 0.2
-"""Part of the error rate still unspent that the next slice may spend.
+"""The next slice may use this part of the error rate that is left over.
 
-Measured from 1 to 100 times the capacity at 1e-6: a filter full to its capacity takes 4.4 bytes per
-item and the worst moment on the way 9.9; with 0.3 it is 10.3, with 0.1 it starts at 4.7.
+Measured at 1e-6, from 1 to 100 times the capacity: a filter whose first slice is full takes 4.4
+bytes per item, and at the worst moment of its growth it takes 9.9. With a share of 0.3 the worst
+moment takes 10.3; with 0.1 the full first slice takes 4.7.
 """
 
 _TYPICAL_SHARE: Final = 0.05
-"""What a slice in the middle of that way spends: the number of hashes is best for this one."""
+"""The part that a slice in the middle of that range uses. The number of hashes suits it best."""
 
 
 def filter_hashes(error_rate: float) -> int:
@@ -51,9 +53,9 @@ def outgrown(items: int, error_rate: float, option: str) -> str:
     :param option: what the reader calls the capacity.
     """
     return (
-        f"{items:,} fingerprints, as many as it was sized for. It grows from here and keeps its"
-        f" error rate of {error_rate:g}; checks get slower little by little. Next time,"
-        f" set {option} to the number that you expect."
+        f"it holds {items:,} fingerprints, as many as it was sized for. It grows from here and"
+        f" keeps its error rate of {error_rate:g}, but checks get slower little by little. Next"
+        f" time, set {option} to the number that you expect."
     )
 
 
@@ -62,14 +64,14 @@ def next_slice(
 ) -> SliceSpec:
     """Return the geometry of the slice to add to `slices`.
 
-    It is as large as all before it together, so the filter doubles, and at no moment is more than
-    half of it unused; but never smaller than `capacity`.
+    It is as large as all older slices together, but never smaller than `capacity`. So each new
+    slice doubles the filter, and never more than half of the filter is unused.
 
-    :param slices: the slices made so far; they may come from other values of `capacity` and
-        `error_rate`, when a user changes the settings between runs.
+    :param slices: the slices so far. They may have been made with other values of `capacity` and
+        `error_rate`, if the user changed the settings between runs.
     :param capacity: items in the first slice.
-    :param error_rate: bound for the sum of the error rates of all slices, however many follow.
-        Where older slices alone exceed it, the new ones stay below it among themselves.
+    :param error_rate: bound for the sum of the error rates of all slices, however many follow. If
+        the older slices alone exceed it, the new slices together stay below it.
     :param hashes: k.
     """
     spent = sum(spec.error_rate for spec in slices)

@@ -4,8 +4,8 @@ A probe is 32 bytes of a keyed hash, read as k unsigned 16-bit positions in a bl
 and one unsigned 32-bit number h that picks block ``h * blocks >> 32``, all big-endian. The same 32
 bytes serve slices of every size, and bits are numbered as Redis numbers them.
 
-The key is a secret of the filter. Without one, whoever writes the links of a crawled site can
-compute which links make a page of somebody else "seen" (Gerbet, Kumar, Lauradoux 2015).
+The key is a secret of the filter. Without a secret, the author of a crawled site could compute
+links that make the filter call other people's pages seen (Gerbet, Kumar, Lauradoux 2015).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SECRET_BYTES: Final = 16
 PROBE_BYTES: Final = 2 * MAX_HASHES + 4
 
 Probe = Callable[[bytes], list[int]]
-"""Turns a fingerprint into its k positions followed by h, as one new list."""
+"""Returns the k positions of a fingerprint, followed by h, as a new list."""
 
 
 def new_secret() -> bytes:
@@ -46,7 +46,7 @@ def make_probe(secret: bytes, hashes: int, *, digests: bool) -> Probe:
 
 
 def make_hash(secret: bytes, *, digests: bool) -> Callable[[bytes], bytes]:
-    """Return what hashes a fingerprint to the :data:`PROBE_BYTES` bytes that hold a probe."""
+    """Return the filter's keyed hash: it makes :data:`PROBE_BYTES` bytes, those of a probe."""
     # Copying a keyed hasher is cheaper than keying a new one for every fingerprint.
     fresh = blake2b(key=secret, digest_size=PROBE_BYTES).copy
     digest = mmh3_x64_128_digest

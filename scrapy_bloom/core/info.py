@@ -16,14 +16,15 @@ class FilterInfo:
 
     Attributes:
         capacity: items that all slices made so far are sized for.
-        error_rate: highest share of new items that may be called seen, in total, as set.
+        error_rate: bound for the share of new items that are called seen, in total, as set.
         items: items added, without those that were called seen.
         estimated_items: the same number, estimated from the bits alone.
         fill_ratio: share of all bits that are set, 0 to 1.
-        estimated_fp_rate: chance that the next new item is called seen, from the bits as they are.
-        expected_lost: how many items were wrongly called seen so far, as an expectation.
-        bytes: memory that the bits take now, bookkeeping included.
-        bytes_at_capacity: memory that they take when all slices made so far are full.
+        estimated_fp_rate: probability that the next new item is called seen, estimated from the
+            bits.
+        expected_lost: expected number of items that were wrongly called seen so far.
+        bytes: bytes of memory that the bits take now, bookkeeping included.
+        bytes_at_capacity: bytes of memory that they take when all slices made so far are full.
         slices: how many slices the filter has grown to.
     """
 
@@ -46,8 +47,8 @@ class SliceCount:
     Attributes:
         spec: its geometry.
         items: items added to it.
-        fills: share of the bits that are set, 0 to 1, in each block or in an even sample of them;
-            at least one.
+        fills: share of the bits that are set, 0 to 1, in each block or in an even sample of the
+            blocks; at least one.
     """
 
     spec: SliceSpec
@@ -98,10 +99,10 @@ def filter_info(
 
 
 def expected_lost(slices: Iterable[tuple[SliceSpec, int]], hashes: int) -> float:
-    """Return how many items were wrongly called seen while a filter filled, as an expectation.
+    """Return the expected number of items that were wrongly called seen while a filter filled.
 
-    The items of each slice were checked against that slice as it filled, and against the older ones
-    as they were when full.
+    Each item was checked against its own slice, while that filled, and against the older slices,
+    which were full.
 
     :param slices: geometry of each slice and the items in it, oldest first.
     :param hashes: k.
@@ -116,6 +117,6 @@ def expected_lost(slices: Iterable[tuple[SliceSpec, int]], hashes: int) -> float
 
 def _rate(slices: Sequence[SliceCount], hashes: int) -> float:
     """Return the chance that a new item is called seen by any of these slices."""
-    # It meets one block of each slice, at random, and k of its bits.
+    # It is looked up in one random block of each slice, at k bits.
     found = (sum(fill**hashes for fill in s.fills) / len(s.fills) for s in slices)
     return 1 - prod(1 - rate for rate in found)

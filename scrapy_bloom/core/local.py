@@ -36,15 +36,15 @@ class LocalFilter:
     (False, True, False)
 
     An add or a check takes time proportional to the number of slices, which grows with the
-    logarithm of items / capacity. Not for several threads at once. A copy or an unpickled filter is
-    a filter of its own with the same marks and the same secret.
+    logarithm of items / capacity. Only one thread may use it at a time. A copy of it, or what comes
+    out of a pickle, is a separate filter with the same marks and the same secret.
 
     :param capacity: items in the first slice, 1 to 10,000,000,000; each further slice doubles the
         total.
     :param error_rate: bound for the share of new items that are called seen, in total, from 1e-15
         to below 1.
-    :param digests: whether fingerprints of 20 bytes are SHA-1 digests, as Scrapy's are. Say False
-        where somebody else could choose their bytes: then all go through a slower hash.
+    :param digests: whether fingerprints of 20 bytes are SHA-1 digests, as Scrapy's are. Pass False
+        if somebody else can choose their bytes: then all go through a slower hash.
     :param on_growth: called with the number of items when the first slice is full and the filter
         begins to grow; None for a warning in the log.
     :raises SettingError: if `capacity` or `error_rate` is outside its range.
@@ -87,10 +87,10 @@ class LocalFilter:
         *,
         on_growth: Callable[[int], object] | None = None,
     ) -> Self:
-        """Return the filter that `state` describes. It takes the bits over and writes to them.
+        """Return the filter that `state` describes. It works on the bits of `state`, not on a copy.
 
-        :param capacity: items in each slice to come, or more.
-        :param error_rate: bound for the total error rate, as far as slices to come can keep it.
+        :param capacity: the least number of items in each new slice.
+        :param error_rate: bound for the total error rate, as far as new slices can still keep it.
         :raises SettingError: if `capacity` or `error_rate` is outside its range.
         """
         self = cls(capacity, error_rate, digests=state.digests, on_growth=on_growth)
@@ -108,7 +108,8 @@ class LocalFilter:
             return True
         for older in self._older:
             block_there = older[h * len(older) >> 32]
-            # One bit tells most of the new items: cheaper than k where k need not be set.
+            # For most new items this one bit is unset, and testing it is cheaper than testing all
+            # k.
             if block_there[positions[0]] and block_there[positions].all():
                 return True
         if not self._room:
@@ -166,11 +167,11 @@ class LocalFilter:
 
     @property
     def secret(self) -> bytes:
-        """The key of this filter's probes, 16 bytes: who knows it can make any page seem seen."""
+        """The key of this filter's hash, 16 bytes. Who knows it can make any page look seen."""
         return self._secret
 
     def state(self) -> FilterState:
-        """Return what the filter is made of, to be stored. The bits are shared, not copied."""
+        """Return what the filter consists of, to be stored. The bits are shared, not copied."""
         newest = Slice(self._spec, self._spec.capacity - self._room, self._blocks)
         return FilterState(self._secret, self._hashes, self._digests, [*self._full, newest])
 
@@ -182,7 +183,7 @@ class LocalFilter:
         return twin
 
     def __deepcopy__(self, memo: dict[int, object]) -> Self:
-        return self.__copy__()  # whatever hears of growth is not copied
+        return self.__copy__()  # both tell the same `on_growth`
 
     def __getstate__(self) -> tuple[Any, ...]:
         return self._capacity, self._error_rate, self._on_growth, self.state()
@@ -199,7 +200,7 @@ class LocalFilter:
         self._fill(newest, full)
 
     def _fill(self, newest: Slice, full: list[Slice]) -> None:
-        """Add to `newest` from now on; look through the `full` ones, too."""
+        """From now on add to `newest`, and look into the `full` slices as well."""
         self._full = full
         # Newest first: each slice holds as many items as all older ones together.
         self._older = tuple(slice_.blocks for slice_ in reversed(full))

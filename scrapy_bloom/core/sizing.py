@@ -14,15 +14,15 @@ BLOCK_BITS = 1 << 16
 BLOCK_BYTES = BLOCK_BITS // 8
 
 MAX_HASHES = 14
-"""Positions that fit a 32-byte digest beside the 4 bytes that pick the block."""
+"""How many positions fit into a 32-byte digest, beside the 4 bytes that pick the block."""
 
 
 def hashes_for(error_rate: float) -> int:
     """Return k, the bits to set per item, for a false-positive rate of `error_rate`.
 
-    Space is nearly flat around the optimum ``log2(1 / p)`` (Bloom 1970), and every bit less is time
-    won in each check, so this is the smallest k that costs at most 5 % more space than the optimum,
-    and never more than :data:`MAX_HASHES`.
+    Near the optimum ``log2(1 / p)`` (Bloom 1970) the space depends little on k, and a smaller k
+    makes each check faster. So this is the smallest k that takes at most 5 % more space than the
+    optimum, and never more than :data:`MAX_HASHES`.
     """
     best = min(_bits_per_item(error_rate, k) for k in range(1, 64))
     return next(
@@ -49,9 +49,10 @@ def blocks_for(capacity: int, error_rate: float, hashes: int) -> int:
 def false_positive_rate(items: float, blocks: int, hashes: int) -> float:
     """Return the chance that an item never added is called seen.
 
-    A block holds a binomial number of the items, and blocks above the average err more than those
-    below it save; so the textbook ``(1 - e^(-kn/m))^k`` is averaged over that distribution (Putze,
-    Sanders, Singler 2007), here within 8 standard deviations of its mean.
+    The number of items in a block has a binomial distribution. Blocks with more items than the mean
+    add more errors than blocks with fewer items save. So the textbook's ``(1 - e^(-kn/m))^k`` is
+    averaged over that distribution (Putze, Sanders, Singler 2007), here within 8 standard
+    deviations of its mean.
     """
     if items <= 0:
         return 0.0
@@ -61,7 +62,7 @@ def false_positive_rate(items: float, blocks: int, hashes: int) -> float:
     spread = 8 * sqrt(mean) + 8
     loads = range(max(0, int(mean - spread)), int(mean + spread) + 1)
     log_mean = log(mean)
-    # Poisson, the limit of the binomial: exact enough for any filter of more than one block.
+    # Poisson, the limit of the binomial distribution: exact enough for more than one block.
     return sum(
         exp(load * log_mean - mean - lgamma(load + 1)) * _fill(load, hashes) ** hashes
         for load in loads
@@ -71,8 +72,8 @@ def false_positive_rate(items: float, blocks: int, hashes: int) -> float:
 def expected_false_positives(items: int, blocks: int, hashes: int) -> float:
     """Return how many of `items` distinct items were wrongly called seen while they filled a slice.
 
-    The integral of :func:`false_positive_rate` from 0 to `items`, by Simpson's rule with 32
-    intervals: the rate grows like the k-th power of the items, and this is within 0.5 % of it.
+    This is the integral of :func:`false_positive_rate` from 0 to `items`, by Simpson's rule with 32
+    intervals. The rate grows like the k-th power of the items; the error is below 0.5 %.
     """
     if items <= 0:
         return 0.0
@@ -84,7 +85,7 @@ def expected_false_positives(items: int, blocks: int, hashes: int) -> float:
 def estimated_items(ones: int, blocks: int, hashes: int) -> float:
     """Return how many items set `ones` bits: ``-(m / k) ln(1 - X / m)`` (Swamidass, Baldi 2007).
 
-    A filter with every bit set holds an unknown number: infinity.
+    If every bit is set, the number cannot be known: infinity.
     """
     bits = blocks * BLOCK_BITS
     return float("inf") if ones >= bits else -bits / hashes * log1p(-ones / bits)

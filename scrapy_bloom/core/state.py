@@ -1,4 +1,4 @@
-"""What a local filter is made of: the bits, and the numbers that give them a meaning."""
+"""What a local filter consists of: the bits, and the numbers that give them a meaning."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from scrapy_bloom.core.growth import SliceSpec
 from scrapy_bloom.core.sizing import BLOCK_BITS
 
 EMPTY: Final = zeros(BLOCK_BITS, "big")
-"""Stands for every block that no item has touched yet: a block takes memory when it is used.
+"""Stands for every block that has no item yet, so that a block takes memory only when it is used.
 
-It is told by identity, and nobody writes to it.
+It is recognised by identity (``is``), and nobody writes to it.
 """
 
 
@@ -41,21 +41,21 @@ class Slice:
 
     @classmethod
     def of(cls, spec: SliceSpec, items: int, touched: Mapping[int, bitarray]) -> Slice:
-        """Return a slice of the touched blocks by their numbers, and empty ones."""
+        """Return a slice with the given blocks, each by its number. All others are empty."""
         blocks = [EMPTY] * spec.blocks
         for number, block in touched.items():
             blocks[number] = block
         return cls(spec, items, blocks)
 
     def __reduce__(self) -> tuple[Callable[..., Slice], tuple[Any, ...]]:
-        # A copy of EMPTY would be a block that all untouched places share and write to.
+        # If EMPTY were copied, all empty places would share that copy, and items be written to it.
         touched = {i: block for i, block in enumerate(self.blocks) if block is not EMPTY}
         return Slice.of, (self.spec, self.items, touched)
 
 
 @dataclass(frozen=True)
 class FilterState:
-    """All that a local filter is, apart from the plan for its future growth.
+    """All that a local filter consists of, apart from the plan for its growth.
 
     Attributes:
         secret: the key of its probes, 16 bytes.
