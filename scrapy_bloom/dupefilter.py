@@ -40,6 +40,7 @@ class BloomDupeFilter:
         self._telling = Telling(crawler)
         self._session: Session | NoSession | None = None  # None until it is opened
         self._shared_queue = False
+        self._crawling = False  # scrapy-redis clears before, to begin anew, and after, to clean up
         self._debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
         self._logged_duplicate = False
 
@@ -100,7 +101,11 @@ class BloomDupeFilter:
         Where other workers use the filter, or nobody can know that, filter and queue stay.
         """
         session = self._session
-        if not (session.clear() if session else self._open_late(empty=True).emptied):
+        if session:
+            emptied = session.clear(at_end=self._crawling)
+        else:
+            emptied = self._open_late(empty=True).emptied
+        if not emptied:
             spared = spare_queue(self._crawler, self)
             logger.info(
                 "%s not emptied: other workers may be using them.",
@@ -162,3 +167,4 @@ class BloomDupeFilter:
     def _spider_opened(self) -> None:
         self._session = self._session or self._open_late()
         self._watch_pushes()
+        self._crawling = True

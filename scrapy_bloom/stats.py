@@ -91,6 +91,11 @@ FROM_BACKEND: Final = {
     "losses": Stat(
         "bloom/redis/losses", "times that the filter, or a part of it, had vanished from Redis"
     ),
+    "maybe_lost": Stat(
+        "bloom/redis/maybe_lost",
+        "with a shared queue, pages that this worker was granted and had not fetched then, at most:"
+        " lost if no other page links to them",
+    ),
 }
 """Those that a backend counts, by their names in what :attr:`Opened.numbers` returns."""
 

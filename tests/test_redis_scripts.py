@@ -32,7 +32,8 @@ def test_a_script_begins_with_its_keys_arguments_and_answers(name):
 
 
 def test_a_server_compiles_the_scripts_for_every_number_of_positions():
-    fixed = [getattr(scripts, name) for name in ("OPEN", "JOIN", "RENEW", "LEAVE", "LIVE", "CLEAR")]
+    names = ("OPEN", "JOIN", "RENEW", "LEAVE", "LIVE", "LOOK", "CLEAR")
+    fixed = [getattr(scripts, name) for name in names]
     made = [make(k) for make in (scripts.add, scripts.ask) for k in range(1, MAX_HASHES + 1)]
     with LocalRedis() as server, server.client() as client:
         for script in fixed + made:

@@ -41,6 +41,8 @@ class Opened:
         filter: the filter.
         close: stores what is to be stored and gives back what is held; raises
             :class:`BloomError` if it cannot.
+        delete: empties the filter at the end of the crawl; returns False where others use it. None
+            if there is no difference to :meth:`Filter.clear`.
         place: where it lives, in words.
         restored: how many fingerprints it started with.
         restored_from: where they came from; empty if there were none.
@@ -60,6 +62,7 @@ class Opened:
     numbers: Callable[[], Mapping[str, float]] = dict
     filled_with: Mapping[str, Any] = field(default_factory=dict)
     let_through: set[bytes] = field(default_factory=set)
+    delete: Callable[[], bool] | None = None
 
 
 class Readable(Protocol):

@@ -78,6 +78,7 @@ class RedisBackend(Backend):
             unclean,
             shared.numbers,
             json.loads(shared.canonical) if shared.restored else {},
+            delete=shared.delete,
         )
 
     def open_to_read(
@@ -126,6 +127,7 @@ def _options(settings: Settings, crawl: Crawl) -> RedisOptions:
         timeout=settings[REDIS_TIMEOUT],
         wait=settings[REDIS_WAIT],
         keep=crawl.shared_queue or crawl.job_dir is not None,
+        shared_queue=crawl.shared_queue,
         words=in_settings,
     )
 

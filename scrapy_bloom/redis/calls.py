@@ -93,12 +93,15 @@ class Calls:
         self._hash = make_hash(header.secret, digests=header.plan.digests)
         self._number = self._answered = 0
 
-    def add(self, fingerprints: Sequence[bytes], growth: Growth | None) -> Reply | Gone:
+    def add(
+        self, fingerprints: Sequence[bytes], growth: Growth | None, *, wait: bool = True
+    ) -> Reply | Gone:
         """Add fingerprints in one numbered call, sent again if need be.
 
         If the connection fails, the call is sent again at once. If that fails too, it is sent when
         the server is back, for as long as the policy says.
 
+        :param wait: whether to wait for the server, if the policy says so.
         :raises BackendError: if no answer came. The call may have been carried out.
         """
         now, breaker = self._registration, self._link.breaker
@@ -128,7 +131,7 @@ class Calls:
                 if at_once:
                     continue
                 breaker.trip(self._link.place.explain(error))
-                if not breaker.wait():
+                if not (wait and breaker.wait()):
                     raise breaker.error() from None
         if isinstance(reply, Gone):
             return replace(reply, ambiguous=ambiguous)

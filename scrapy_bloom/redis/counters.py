@@ -17,3 +17,4 @@ class Counters:
     outages: int = 0
     waited: float = 0.0
     losses: int = 0
+    maybe_lost: int = 0

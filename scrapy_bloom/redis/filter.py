@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Literal
 
@@ -34,6 +35,7 @@ from scrapy_bloom.redis.options import RedisOptions
 from scrapy_bloom.redis.place import Place
 from scrapy_bloom.redis.shard import Shard
 from scrapy_bloom.redis.sharding import ask_each, picker, shard_capacity, shard_key
+from scrapy_bloom.redis.watch import wait_deserted
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -90,6 +92,7 @@ class RedisFilter:
         self._server = target.where()
         self._keep = options.keep
         self._pid = os.getpid()
+        self._closed = False
         self.counters = Counters()
         plans = [
             Plan(
@@ -178,15 +181,15 @@ class RedisFilter:
     def wait_deserted(self) -> bool:
         """Return whether this worker found other workers' entries, and none of them lives now.
 
-        Waits up to 10 s if one was killed just before.
+        Waits about a second if one does, 10 s if all were killed, and 20 s at most.
 
         :raises BackendError: if Redis cannot be used.
         """
-        first = self._shards[0]
-        found = first.registration
-        return (
-            found is not None and bool(found.dead or found.alive) and not first.in_use_by_others()
-        )
+        self._notice_fork()
+        found = self._shards[0].registration
+        if found is None or not found.others:
+            return False
+        return wait_deserted(shard.look for shard in self._shards)
 
     def add(self, fingerprint: bytes) -> bool:
         """Add one fingerprint; return whether it was there before.
@@ -248,31 +251,75 @@ class RedisFilter:
         """Return what went over the wire, by the names in :class:`Counters`."""
         return asdict(self.counters)
 
+    def finish(self, fingerprint: bytes) -> None:
+        """Learn that this worker has the response of a page: needed with a shared queue only."""
+        self._shard(fingerprint).finish(fingerprint)
+
+    def disown(self, fingerprint: bytes) -> None:
+        """Learn that a page that was granted here is not fetched: the next add grants it again."""
+        self._shard(fingerprint).disown([fingerprint])
+
     def clear(self) -> bool:
-        """Forget everything; return False, with nothing done, if other workers use the filter.
+        """Forget everything; return False, with nothing done, if other workers may use the filter.
 
-        Takes about a second if others use it, up to 10 s if one was killed just before.
+        This worker goes on using it, empty or not. Takes about a second if others use it, 10 s if
+        one was killed, and 20 s at most: other workers count as dead only after the server was seen
+        to be well for 10 s and they gave no sign of life. False also if another worker has cleared
+        the filter at the same moment.
 
-        :raises BackendError: if Redis cannot be used.
+        :raises BackendError: if Redis cannot be used, or takes no writes.
         """
-        return all(shard.clear() for shard in self._shards)
+        return self._clear(stay=True)
+
+    def delete(self) -> bool:
+        """Delete the filter as :meth:`clear` empties it, for a worker that has finished.
+
+        Where others use it, this one no longer counts as using it until it adds again. So of
+        workers that finish at the same time the last one deletes it.
+
+        :raises BackendError: if Redis cannot be used, or takes no writes.
+        """
+        return self._clear(stay=False)
 
     def close(self) -> None:
         """Report what Redis does not know yet and leave the register. A second call does nothing.
 
         The last worker deletes the filter, if it was told not to keep it.
         """
-        if os.getpid() != self._pid:
+        if os.getpid() != self._pid or self._closed:
             return
-        self._heartbeat.stop()
+        self._closed = True
         try:
             if not self._keep:
-                self.clear()
+                self.delete()
         except BackendError as error:
             logger.warning("The filter was not deleted: %s", error)
         for shard in self._shards:
             shard.leave()
+        self._heartbeat.stop()  # last: the lease must last for as long as the reports take
         self._client.close()
+
+    def _clear(self, *, stay: bool) -> bool:
+        self._notice_fork()
+        shards = self._shards
+        cleared = False
+        with ExitStack() as locks:
+            for shard in shards:
+                locks.enter_context(shard.lock)
+                shard.rest()
+            try:
+                if wait_deserted(shard.look for shard in shards):
+                    cleared = all(shard.clear(stay=stay) for shard in shards)
+            except BackendError:
+                for shard in shards:
+                    shard.resume_later()
+                raise
+            for shard in shards:
+                if stay:
+                    shard.resume()
+                elif not cleared:
+                    shard.forget_cache()
+        return cleared
 
     def _unknown(self, fingerprints: Iterable[bytes]) -> list[bytes]:
         if len(self._shards) == 1:
@@ -280,8 +327,7 @@ class RedisFilter:
         return [one for one in fingerprints if not self._shard(one).knows(one)]
 
     def _add_unknown(self, fingerprints: list[bytes]) -> list[bool]:
-        if os.getpid() != self._pid:
-            self._after_fork()
+        self._notice_fork()
         try:
             return self._spread(fingerprints, Shard.add)
         except BloomError:
@@ -297,7 +343,10 @@ class RedisFilter:
             return ask(self._shards[0], fingerprints)
         return ask_each(self._shard, fingerprints, ask)
 
-    def _after_fork(self) -> None:
+    def _notice_fork(self) -> None:
+        """Make a forked child a worker of its own."""
+        if os.getpid() == self._pid:
+            return
         self._pid = os.getpid()
         self._alarm = threading.Event()
         for shard in self._shards:
@@ -305,7 +354,7 @@ class RedisFilter:
         self._heartbeat = self._start_heartbeat()
 
     def _start_heartbeat(self) -> Heartbeat:
-        heartbeat = Heartbeat((shard.beat for shard in self._shards), self._alarm)
+        heartbeat = Heartbeat(self._shards, self._alarm)
         heartbeat.start()
         return heartbeat
 
@@ -320,22 +369,28 @@ def _open_shards(
     # A check makes two tries before it gives up.
     client = target.connect(options.timeout / 2)
     server = target.where()
+    shards: list[Shard] = []
     try:
-        return client, [
-            Shard(
+        for plan in plans:
+            shard = Shard(
                 _place(client, server, plan.shard, options),
                 plan,
                 cache=options.cache // options.shards,
+                shared_queue=options.shared_queue,
                 breaker=CircuitBreaker(
                     server, options.on_error, options.wait, counters, alarm, options.words
                 ),
                 counters=counters,
             )
-            for plan in plans
-        ]
+            shards.append(shard)
     except BaseException:
+        deadline = time.monotonic() + options.timeout
+        for shard in shards:
+            if time.monotonic() < deadline:  # a lease that cannot be given up ends by itself
+                shard.leave()
         client.close()
         raise
+    return client, shards
 
 
 def _place(client: Client, server: str, shard: int, options: RedisOptions) -> Place:

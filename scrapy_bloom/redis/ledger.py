@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 from scrapy_bloom.redis.seen_cache import SeenCache
+
+
+@dataclass(frozen=True)
+class Reports:
+    """What a worker does about marks that Redis has lost.
+
+    Attributes:
+        count: how many it reports again.
+        maybe_lost: how many pages it was granted and has not finished, and does not report, because
+            their requests may have vanished with the marks.
+    """
+
+    count: int
+    maybe_lost: int = 0
 
 
 class Ledger:
@@ -15,15 +30,37 @@ class Ledger:
     - *pending*: granted here while Redis could not be asked, and still to be reported.
     - *doubtful*: Redis may have it from a call of ours that failed, and nobody was granted it.
 
-    :param size: most fingerprints in the cache.
+    Where the requests wait in Redis, too, a mark that is reported again after a loss would hide a
+    page whose request has vanished with the first mark. Then these are kept as well:
+
+    - *finished*: this worker has its response. Only these are reported again.
+    - *dropped*: it was not finished when marks were lost.
+
+    The heartbeat's thread reports what is pending while the crawl adds: each step here is one that
+    another thread cannot split.
+
+    :param size: most fingerprints in the cache, and most that are kept as finished.
+    :param shared_queue: whether the requests wait in Redis.
     """
 
-    __slots__ = ("_cache", "_doubtful", "_pending")
+    __slots__ = (
+        "_cache",
+        "_doubtful",
+        "_dropped",
+        "_finished",
+        "_pending",
+        "_shared_queue",
+        "_waiting",
+    )
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, *, shared_queue: bool = False) -> None:
         self._cache = SeenCache(size)
         self._pending: dict[bytes, None] = {}
         self._doubtful: set[bytes] = set()
+        self._shared_queue = shared_queue
+        self._finished = SeenCache(size)
+        self._dropped: frozenset[bytes] = frozenset()
+        self._waiting = 0  # granted here less finished here: below 0 if others are granted more
 
     @property
     def pending(self) -> int:
@@ -45,10 +82,22 @@ class Ledger:
         """Note that the worker called these new by itself, and owes Redis a report."""
         self._doubtful.difference_update(fingerprints)
         self._pending.update(dict.fromkeys(fingerprints))
+        self._waiting += len(fingerprints)
 
     def disown(self, fingerprints: Iterable[bytes]) -> None:
-        """Note that the caller was raised at: "seen" must not come of this add of them."""
-        self._doubtful.update(fingerprints)
+        """Note that nobody was granted these: "seen" must not come of this add of them."""
+        for fingerprint in fingerprints:
+            self._doubtful.add(fingerprint)
+            self._pending.pop(fingerprint, None)
+
+    def finish(self, fingerprint: bytes) -> None:
+        """Note that the worker has the response of this page."""
+        if not self._shared_queue or fingerprint in self._finished:
+            return
+        self._finished.add(fingerprint)
+        self._waiting -= 1
+        if fingerprint in self._dropped:
+            self._pending[fingerprint] = None
 
     def doubt(self, fingerprint: bytes) -> None:
         """Note that a call of ours may have marked this one, of which nobody was told."""
@@ -61,14 +110,14 @@ class Ledger:
         A doubtful fingerprint is new: its bits may come from our own failed call.
         """
         self._cache.update(fingerprints)
-        if not self._doubtful:
-            return verdicts
-        settled = [
-            seen and fingerprint not in self._doubtful
-            for fingerprint, seen in zip(fingerprints, verdicts, strict=True)
-        ]
-        self._doubtful.difference_update(fingerprints)
-        return settled
+        if self._doubtful:
+            verdicts = [
+                seen and fingerprint not in self._doubtful
+                for fingerprint, seen in zip(fingerprints, verdicts, strict=True)
+            ]
+            self._doubtful.difference_update(fingerprints)
+        self._waiting += verdicts.count(False)
+        return verdicts
 
     def next_report(self, size: int) -> list[bytes]:
         """Return the oldest pending fingerprints, at most `size`."""
@@ -77,17 +126,31 @@ class Ledger:
     def reported(self, fingerprints: Iterable[bytes]) -> None:
         """Note that Redis has these now."""
         for fingerprint in fingerprints:
+            self._cache.add(fingerprint)  # before the next line: it is known all the time
             self._pending.pop(fingerprint, None)
-            self._cache.add(fingerprint)
 
-    def report_again(self) -> int:
-        """Owe Redis all that is remembered, after it lost marks; return how many these are."""
-        self._pending.update(dict.fromkeys(self._cache))
+    def report_again(self) -> Reports:
+        """Owe Redis what may be marked again, after it lost marks."""
+        if not self._shared_queue:
+            self._pending.update(dict.fromkeys(self._cache))
+            self._cache.clear()
+            return Reports(len(self._pending))
+        finished = dict.fromkeys(self._finished)
+        self._dropped = frozenset({*self._cache, *self._pending}.difference(finished))
+        self._pending = finished
         self._cache.clear()
-        return len(self._pending)
+        maybe_lost, self._waiting = max(0, self._waiting), 0
+        return Reports(len(finished), maybe_lost)
+
+    def forget_cache(self) -> None:
+        """Forget what Redis has: ask it again."""
+        self._cache.clear()
 
     def forget(self) -> None:
         """Forget all."""
         self._cache.clear()
         self._pending.clear()
         self._doubtful.clear()
+        self._finished.clear()
+        self._dropped = frozenset()
+        self._waiting = 0

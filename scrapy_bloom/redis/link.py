@@ -87,6 +87,11 @@ class Link(ScriptRunner):
         super().__init__(place)
         self.breaker = breaker
 
+    def probe(self) -> bytes:
+        """Return ``b"ok"`` if the server answers, where there is no filter to ask about."""
+        self.place.client.execute_command("EXISTS", self.place.key)
+        return b"ok"
+
     @contextmanager
     def tripping(self) -> Iterator[None]:
         """Trip the breaker where the server, or what is in the filter's place, cannot be used.

@@ -7,9 +7,10 @@ import os
 import secrets
 import socket
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Final
+from typing import Any, Final
 
 from scrapy_bloom.core.growth import SliceSpec, next_slice
 from scrapy_bloom.errors import StateError
@@ -17,14 +18,11 @@ from scrapy_bloom.redis import scripts
 from scrapy_bloom.redis.connection import FAULTS
 from scrapy_bloom.redis.header import Header, Plan, check_plan, new_fields, read_header
 from scrapy_bloom.redis.link import Link
+from scrapy_bloom.redis.watch import LEASE, Watch
 
 logger = logging.getLogger(__name__)
 
-LEASE: Final = 10
-"""Seconds after its last sign of life that a worker counts as dead."""
-
 _NAMES: Final = 1000  # in one command that deletes keys
-_LOOK: Final = 0.2  # seconds between two looks at the leases of others
 
 
 @dataclass(frozen=True)
@@ -38,16 +36,15 @@ class Registration:
         header: what the filter is, as it was found.
         prefix: what the names of its segments begin with.
         worker: the worker's id.
-        dead: how many workers had stopped without a word when this one came.
-        alive: how many others seemed to live then.
-        resting: whether the lease was given up: the worker seems to be finishing.
+        others: whether there were others in the register when this one came.
+        resting: whether the lease was given up, for good or for a moment: the worker is finishing,
+            or wants to clear the filter.
     """
 
     header: Header
     prefix: str
     worker: str
-    dead: int
-    alive: int
+    others: bool
     resting: bool = False
 
 
@@ -58,15 +55,18 @@ class Membership:
     :param plan: what the shard must be.
 
     Attributes:
-        registration: the worker's entry; None before :meth:`open` and after :meth:`clear`.
+        registration: the worker's entry; None before :meth:`open` and when the filter was deleted.
         losses: how often segments were lost, as far as the worker knows.
+        renewed: when the lease was last renewed, on the monotonic clock.
     """
 
     def __init__(self, link: Link, plan: Plan) -> None:
         self.plan = plan
         self.registration: Registration | None = None
         self.losses = 0
+        self.renewed = time.monotonic()
         self._link = link
+        self._newcomers: Watch | None = None  # of those that were there when this worker came
 
     def open(self, rebuilt_of: str = "") -> bool:
         """Find the filter or make it, and register; return whether it was made.
@@ -79,19 +79,20 @@ class Membership:
             fields = new_fields(self.plan, rebuilt_of)
             flat = [part for field in fields.items() for part in field]
             prefix = place.prefix(fields["epoch"].decode())
-            word, *answer = self._link.run(scripts.OPEN, prefix, "", *flat)
+            word, *answer = self._link.retry_once(scripts.OPEN, prefix, "", *flat)
             if word == b"type":
                 raise StateError(
                     f"{place.name}: found a {answer[0].decode()}, expected a filter or nothing."
                     f" {place.other_key}"
                 )
-            made, *pairs = answer
+            _, *pairs = answer
             found = dict(zip(pairs[::2], pairs[1::2], strict=True))
             header = read_header(place, found)
             check_plan(place, header.plan, self.plan)
             if self._register(header, place.prefix(header.epoch)):
                 self.losses = header.losses
-                return bool(made)
+                # Whether it was made by a call whose answer got lost, the epoch tells.
+                return header.epoch == fields["epoch"].decode()
 
     def register_again(self) -> bool:
         """Register under a new id; return whether the filter is still there."""
@@ -100,58 +101,83 @@ class Membership:
 
     def rename(self) -> None:
         """Take a new id that the server does not know; it will say so."""
+        self.renewed -= LEASE
         if self.registration is not None:
             self.registration = replace(self.registration, worker=_new_worker())
 
-    def resume(self) -> bool:
-        """Take the lease again after :meth:`clear` was refused; return whether that worked.
+    def rest(self) -> None:
+        """Give up the lease with the next look: the worker is no longer in others' way."""
+        if self.registration is not None:
+            self.registration = replace(self.registration, resting=True)
 
-        False if the filter was cleared meanwhile, by the last worker to finish.
+    def resume(self) -> bool:
+        """Take up the lease that was given up; return whether that worked.
+
+        False if the filter was cleared meanwhile, by another worker.
         """
         old = self.registration
         if old is None or not old.resting:
             return old is not None
-        answer = self._link.retry_once(
-            scripts.RENEW, old.prefix, old.header.signature, old.worker, LEASE
-        )
+        answer = self._link.retry_once(*self._renewal(old, take=True))
         well: bool = answer[0] == b"ok"
         self.registration = replace(old, resting=False) if well else None
         return well
 
-    def beat(self) -> bool:
-        """Renew the lease; return whether all is well. Called by another thread."""
-        now, breaker = self.registration, self._link.breaker
-        if now is None or (now.resting and not breaker.tripped):
-            return True
-        try:
-            self._link.run(scripts.RENEW, now.prefix, now.header.signature, now.worker, LEASE)
-        except FAULTS:
-            return False
-        breaker.allow_try()
-        return not breaker.tripped
-
-    def in_use_by_others(self) -> bool:
-        """Ask whether other workers use the filter.
-
-        Takes about a second if there are any, and up to :data:`LEASE` if one was killed that
-        recently: a live one is known by the renewal of its lease.
-        """
-        now = self.registration
-        return now is not None and self._any_lease_renewed(scripts.LIVE, now)
-
-    def clear(self) -> bool:
-        """Give up the lease and delete the filter, unless other workers use it.
-
-        Takes as long as :meth:`in_use_by_others`; returns whether the filter is gone.
-
-        :raises BackendError: if the server cannot be used.
-        """
+    def resume_later(self) -> None:
+        """Let the next renewal take up the lease that was given up."""
         if self.registration is not None:
-            self.registration = now = replace(self.registration, resting=True)
-            if self._any_lease_renewed(scripts.CLEAR, now, scripts.SEGMENT_BLOCKS):
-                return False
-        self.registration = None
+            self.registration = replace(self.registration, resting=False)
+
+    def renew(self, now: Registration) -> bytes:
+        """Renew the lease; return the word that the script answers. Called by another thread."""
+        began = time.monotonic()
+        word, *told = self._link.run(*self._renewal(now, take=not now.resting))
+        if word == b"ok":
+            self.renewed = time.monotonic()
+            self._bury(now, began, float(told[0]))
+        return bytes(word)
+
+    def look(self, watch: Watch) -> bool:
+        """Look at the other workers; return whether the filter is still there."""
+        now = self.registration
+        if now is None:
+            return False
+        records = self._look(now, watch)
+        if records is None:
+            return False
+        watch.look(*records)
         return True
+
+    def clear(self, *, stay: bool) -> bool:
+        """Delete the filter unless another worker is in the register and does not rest.
+
+        :param stay: whether to make an empty one, and to be registered there.
+        :return: whether this worker has deleted it. If it was gone, :attr:`registration` is None.
+        """
+        now, place = self.registration, self._link.place
+        if now is None:
+            return False
+        fields = new_fields(self.plan, "") if stay else {}
+        answer = self._link.retry_once(
+            scripts.CLEAR,
+            now.prefix,
+            now.header.signature,
+            now.worker,
+            LEASE,
+            scripts.SEGMENT_BLOCKS,
+            *(part for field in fields.items() for part in field),
+        )
+        if answer[0] == b"used":
+            return False
+        cleared: bool = answer[0] == b"ok"
+        self.registration = None
+        if cleared and stay:
+            found = {name.encode(): value for name, value in fields.items()}
+            header = read_header(place, found)
+            prefix = place.prefix(header.epoch)
+            self.registration = Registration(header, prefix, now.worker, others=False)
+            self.losses = 0
+        return cleared
 
     def leave(self) -> None:
         """Take the worker off the register."""
@@ -191,30 +217,59 @@ class Membership:
 
     def _register(self, header: Header, prefix: str) -> bool:
         worker = _new_worker()
-        answer = self._link.run(scripts.JOIN, prefix, header.signature, worker, LEASE)
+        began = time.monotonic()
+        try:
+            answer = self._link.retry_once(scripts.JOIN, prefix, header.signature, worker, LEASE)
+        except FAULTS:
+            with suppress(*FAULTS):  # it may be registered
+                self._link.run(scripts.LEAVE, prefix, header.signature, worker)
+            raise
         if answer[0] != b"ok":
             return False
-        _, dead, alive = answer
-        self.registration = Registration(header, prefix, worker, dead, alive)
+        told = _read_look(began, answer)
+        others = bool(told[-1])
+        self.registration = Registration(header, prefix, worker, others)
+        watch = Watch()
+        watch.look(*told)
+        self._newcomers = watch if others else None
         return True
 
-    def _any_lease_renewed(
-        self, script: scripts.Script, now: Registration, *arguments: object
-    ) -> bool:
-        """Run a script that tells leases of others until one was renewed or there are none."""
-        first: dict[bytes, bytes] | None = None
-        with self._link.place.explained():
-            while True:
-                word, *pairs = self._link.retry_once(
-                    script, now.prefix, now.header.signature, now.worker, *arguments
-                )
-                ends = dict(zip(pairs[::2], pairs[1::2], strict=True))
-                first = ends if first is None else first
-                if word == b"other" or not ends:
-                    return False
-                if any(first.get(name) != end for name, end in ends.items()):
-                    return True
-                time.sleep(_LOOK)
+    def _renewal(self, now: Registration, *, take: bool) -> tuple[Any, ...]:
+        signature = now.header.signature
+        return scripts.RENEW, now.prefix, signature, now.worker, LEASE, int(take)
+
+    def _look(self, now: Registration, watch: Watch) -> Look | None:
+        """Look at the others, and take off the register those that the watch has found dead."""
+        began = time.monotonic()
+        dead = [part for pair in watch.silent().items() for part in pair]
+        answer = self._link.retry_once(
+            scripts.LOOK, now.prefix, now.header.signature, now.worker, int(now.resting), *dead
+        )
+        return _read_look(began, answer) if answer[0] == b"ok" else None
+
+    def _bury(self, now: Registration, began: float, server: float) -> None:
+        """Take off the register those that were dead when this worker came.
+
+        Without this their records would stay for ever.
+        """
+        watch = self._newcomers
+        if watch is None or now.resting:
+            return
+        watch.note(began, time.monotonic(), server)
+        if watch.well_for >= LEASE:
+            self._look(now, watch)
+            if self._newcomers is watch:
+                self._newcomers = None
+
+
+Look = tuple[float, float, float, dict[bytes, bytes]]
+"""When the server was asked, when it had answered, its time, and the records of the others."""
+
+
+def _read_look(began: float, answer: list[bytes]) -> Look:
+    _, server, *pairs = answer
+    records = dict(zip(pairs[::2], pairs[1::2], strict=True))
+    return began, time.monotonic(), float(server), records
 
 
 def segment_count(spec: SliceSpec) -> int:

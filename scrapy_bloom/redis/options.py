@@ -32,6 +32,8 @@ class RedisOptions:
         timeout: most seconds that Redis may hold up one check.
         wait: most seconds that one outage may hold up the crawl, under ``wait``.
         keep: whether the filter outlives the last worker that closes.
+        shared_queue: whether the requests wait in Redis, too, for any worker. Then after a loss a
+            worker reports only those pages again that it is told to be finished.
         words: names an option in messages, by default as the arguments above.
     """
 
@@ -42,6 +44,7 @@ class RedisOptions:
     timeout: float = REDIS_TIMEOUT.default
     wait: float = REDIS_WAIT.default
     keep: bool = True
+    shared_queue: bool = False
     words: Words = field(default=in_arguments, repr=False, compare=False)
 
     def __post_init__(self) -> None:

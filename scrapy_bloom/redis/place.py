@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from redis.crc import key_slot
 
 from scrapy_bloom.options import REDIS_KEY, Words, refusal
-from scrapy_bloom.redis.connection import Client, explain, explained
+from scrapy_bloom.redis.connection import FAULTS, Client, explain, explained
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,15 @@ class Place:
         if self.reading:
             return f"give the {self.words(REDIS_KEY)} of a filter."
         return f"give this filter another {self.words(REDIS_KEY)}. Nothing was changed."
+
+    @property
+    def node(self) -> str:
+        """The node of a cluster that has the key now, empty where nobody knows or there is none."""
+        find = getattr(self.client, "get_node_from_key", None)
+        try:
+            return str(find(self.key).name) if find else ""
+        except (AttributeError, *FAULTS):
+            return ""
 
     def prefix(self, epoch: str) -> str:
         """Return what the names of the segments of a filter begin with: in the header's slot.

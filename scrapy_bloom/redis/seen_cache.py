@@ -31,8 +31,8 @@ class SeenCache:
         return False
 
     def __iter__(self) -> Iterator[bytes]:
-        yield from self._old - self._young
-        yield from self._young
+        # Copies: another thread may add meanwhile.
+        return iter([*(self._old - self._young), *self._young])
 
     def add(self, fingerprint: bytes) -> None:
         """Remember one fingerprint."""

@@ -13,8 +13,10 @@ its number.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from threading import Event
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from threading import Event, Lock
 from typing import Final
 
 import redis
@@ -32,8 +34,12 @@ from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.membership import Membership, Registration
 from scrapy_bloom.redis.place import Place
 from scrapy_bloom.redis.scripts import BATCH
+from scrapy_bloom.redis.watch import LEASE, Watch
 
 logger = logging.getLogger(__name__)
+
+_TENDING: Final = 0.25
+"""Seconds that the heartbeat spends on reports before it sees to the leases again."""
 
 
 class _UnknownVerdictError(Exception):
@@ -46,6 +52,7 @@ class Shard:
     :param place: where it is.
     :param plan: what it must be.
     :param cache: how many fingerprints to remember.
+    :param shared_queue: whether the requests wait in Redis, too: see :class:`Ledger`.
     :param breaker: what to do while its server cannot be used.
     :param counters: where round trips and the like are counted.
     :raises BackendError: if the server cannot be used.
@@ -54,8 +61,10 @@ class Shard:
     Attributes:
         knows: returns whether the worker can say by itself that a fingerprint was seen.
         unknown: returns the fingerprints that the worker does not know by itself, in order.
-        disown: notes that the caller was raised at: "seen" must not come of this add.
-        beat: renews the lease, in another thread; returns whether all is well.
+        disown: notes that nobody was granted these: "seen" must not come of this add.
+        finish: notes that the worker has the response of a page.
+        lock: held by whoever makes calls or changes the registration: the crawl or, beside it, the
+            heartbeat. It is not needed to renew the lease.
     """
 
     def __init__(
@@ -64,20 +73,24 @@ class Shard:
         plan: Plan,
         *,
         cache: int,
+        shared_queue: bool,
         breaker: CircuitBreaker,
         counters: Counters,
     ) -> None:
         self.place = place
         self.breaker = breaker
         self._counters = counters
-        self._ledger = Ledger(cache)
+        self._shared_queue = shared_queue
+        self._ledger = Ledger(cache, shared_queue=shared_queue)
         self._link = Link(place, breaker)
         self._membership = Membership(self._link, plan)
         self._calls: Calls
+        self._failure: FilterLostError | None = None  # to be raised by the next add
+        self.lock = Lock()
         self.knows = self._ledger.knows
         self.unknown = self._ledger.unknown
         self.disown = self._ledger.disown
-        self.beat = self._membership.beat
+        self.finish = self._ledger.finish
         with place.explained():
             self._open()
 
@@ -104,7 +117,8 @@ class Shard:
         """
         verdicts: list[bool] = []
         for start in range(0, len(fingerprints), BATCH):
-            verdicts += self._add(fingerprints[start : start + BATCH])
+            with self.lock:
+                verdicts += self._add(fingerprints[start : start + BATCH])
         return verdicts
 
     def contains(self, fingerprints: Sequence[bytes]) -> list[bool]:
@@ -117,7 +131,8 @@ class Shard:
         try:
             self.breaker.check()
             for start in range(0, len(fingerprints), BATCH):
-                verdicts += self._contains(fingerprints[start : start + BATCH])
+                with self.lock:
+                    verdicts += self._contains(fingerprints[start : start + BATCH])
         except (BackendError, FilterLostError):
             if self.breaker.policy is OnBackendError.CLOSE:
                 raise
@@ -125,23 +140,66 @@ class Shard:
         self.breaker.reset()
         return verdicts
 
-    def in_use_by_others(self) -> bool:
-        """Ask whether other workers use the filter; may take up to :data:`LEASE` seconds."""
-        return self._membership.in_use_by_others()
+    def beat(self) -> bool:
+        """Renew the lease, and make good beside the crawl what was lost or is owed.
 
-    def clear(self) -> bool:
-        """Delete the filter unless other workers use it; return whether it is gone.
+        Called by the heartbeat's thread; returns whether all is well.
+        """
+        now, breaker = self.registration, self.breaker
+        if now is None and not breaker.tripped:
+            return True
+        try:
+            word = self._membership.renew(now) if now else self._link.probe()
+        except FAULTS:
+            return False
+        breaker.allow_try()
+        if now is not None and not now.resting:
+            self._tend(now, word)
+        return not breaker.tripped and not self._ledger.pending
 
-        Takes as long as :meth:`in_use_by_others`. The next add makes a new one. A worker that could
-        not clear the filter is taken for one that finishes: it counts as using it when it adds
-        again.
+    def node(self) -> str:
+        """Name the node of a cluster that has the shard now."""
+        return self.place.node
+
+    def rest(self) -> None:
+        """Give up the lease with the next look at the others."""
+        self._membership.rest()
+
+    def look(self, watch: Watch) -> bool:
+        """Look at the other workers; return whether the filter is still there.
 
         :raises BackendError: if the server cannot be used.
         """
-        cleared = self._membership.clear()
-        if cleared:
+        with self.place.explained():
+            return self._membership.look(watch)
+
+    def clear(self, *, stay: bool) -> bool:
+        """Delete the filter unless another worker is registered; return whether it was deleted.
+
+        :param stay: whether to put an empty one in its place.
+        :raises BackendError: if the server cannot be used.
+        """
+        with self.place.explained():
+            cleared = self._membership.clear(stay=stay)
+        if cleared or self.registration is None:
             self._ledger.forget()
+            self._begin_calls()
         return cleared
+
+    def resume(self) -> None:
+        """Take up the lease again after :meth:`rest`, or open the filter that replaced ours."""
+        try:
+            self._ensure_open()
+        except BackendError:
+            self.resume_later()
+
+    def resume_later(self) -> None:
+        """Let the heartbeat take up the lease again after :meth:`rest`."""
+        self._membership.resume_later()
+
+    def forget_cache(self) -> None:
+        """Ask Redis again from now on: another worker may clear the filter."""
+        self._ledger.forget_cache()
 
     def leave(self) -> None:
         """Tell Redis what it does not know yet, and take the worker off the register."""
@@ -151,8 +209,12 @@ class Shard:
         try:
             while ledger.pending:
                 self.breaker.check()
-                self._report()
-            membership.leave()
+                with self.lock:
+                    self._report()
+            with self.lock:
+                if self.breaker.usable:
+                    membership.leave()
+                membership.registration = None
         except (BackendError, FilterLostError, _UnknownVerdictError, *FAULTS):
             if ledger.pending:
                 logger.warning(
@@ -168,6 +230,7 @@ class Shard:
         If parent and child shared call numbers, they would get each other's replies.
         """
         self.breaker.alarm = alarm
+        self.lock = Lock()  # the heartbeat of the parent may have held the old one
         if self.registration is None:
             return
         try:
@@ -184,6 +247,7 @@ class Shard:
     def _add(self, fingerprints: Sequence[bytes]) -> list[bool]:
         try:
             self.breaker.check()
+            self._raise_failure()
             if self._ledger.pending:
                 self._report()
             verdicts = self._add_until_done(fingerprints)
@@ -201,39 +265,42 @@ class Shard:
         self._ledger.grant(fingerprints)
         return [False] * len(fingerprints)
 
-    def _report(self) -> None:
+    def _report(self, *, wait: bool = True) -> None:
         """Tell Redis some of the fingerprints that were granted without it."""
         some = self._ledger.next_report(BATCH)
-        self._add_until_done(some)
+        self._add_until_done(some, wait=wait)
         self._ledger.reported(some)
         self._counters.replayed += len(some)
 
-    def _add_until_done(self, fingerprints: Sequence[bytes]) -> list[bool]:
-        """Return the verdicts of Redis, in as many calls as it takes for the filter to grow."""
+    def _add_until_done(self, fingerprints: Sequence[bytes], *, wait: bool = True) -> list[bool]:
+        """Return the verdicts of Redis, in as many calls as it takes for the filter to grow.
+
+        :param wait: whether to wait in an outage, if the policy says so.
+        """
         verdicts: list[bool] = []
         growth: Growth | None = None
         while len(verdicts) < len(fingerprints):
-            reply = self._call(fingerprints[len(verdicts) :], growth)
+            reply = self._call(fingerprints[len(verdicts) :], growth, wait=wait)
             verdicts += reply.verdicts
             if reply.slices:
                 growth = self._growth(reply.slices)
             self._notice(reply)
             if reply.error:
                 self._ledger.doubt(fingerprints[len(verdicts)])
-                self._wait_out(reply.error)
+                self._wait_out(reply.error, wait=wait)
         self.breaker.reset()
         return verdicts
 
-    def _wait_out(self, error: str) -> None:
+    def _wait_out(self, error: str, *, wait: bool) -> None:
         """Wait, if the policy says so, until a call may be tried again.
 
         :raises BackendError: if that takes too long.
         """
         self.breaker.trip(self.place.explain(redis.ResponseError(error)))
-        if not self.breaker.wait():
+        if not (wait and self.breaker.wait()):
             raise self.breaker.error()
 
-    def _call(self, fingerprints: Sequence[bytes], growth: Growth | None) -> Reply:
+    def _call(self, fingerprints: Sequence[bytes], growth: Growth | None, *, wait: bool) -> Reply:
         """Make one call, and another one if Redis did not know the filter or the worker.
 
         :raises BackendError: if no answer came.
@@ -242,7 +309,7 @@ class Shard:
         """
         while True:
             self._ensure_open()
-            reply = self._calls.add(fingerprints, growth)
+            reply = self._calls.add(fingerprints, growth, wait=wait)
             if isinstance(reply, Reply):
                 return reply
             self._recover(reply)
@@ -294,6 +361,43 @@ class Shard:
         assert now is not None  # noqa: S101 - _open has set it
         return now
 
+    def _tend(self, renewed: Registration, word: bytes) -> None:
+        """Do what the crawl need not wait for, and would not do while it is idle.
+
+        :param renewed: the registration that a beat has tried to renew.
+        :param word: what came of that.
+        """
+        end = time.monotonic() + _TENDING
+        if word != b"ok":
+            with self._unless_busy() as free:
+                if free and self.registration is renewed:
+                    self._recover(Gone(filter=word == b"other"))
+        while self._ledger.pending and self.breaker.usable and time.monotonic() < end:
+            with self._unless_busy() as free:
+                if not free:
+                    return
+                if self.registration is not None and self._ledger.pending:
+                    self._report(wait=False)
+
+    @contextmanager
+    def _unless_busy(self) -> Iterator[bool]:
+        """Take the lock if nobody has it; what fails is said already, or raised by the next add."""
+        free = self.lock.acquire(blocking=False)
+        try:
+            yield free
+        except FilterLostError as error:
+            self._failure = error
+        except (BackendError, _UnknownVerdictError):
+            pass
+        finally:
+            if free:
+                self.lock.release()
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
     def _recover(self, gone: Gone) -> None:
         """Go on after Redis has not known the filter or the worker.
 
@@ -302,10 +406,13 @@ class Shard:
         """
         old = self._ensure_open().header
         with self._link.tripping():
+            silent = time.monotonic() - self._membership.renewed
             if not gone.filter and self._membership.register_again():
                 self._begin_calls()
-                # Forgotten for its silence, or by a server that went back to an older state.
-                self._report_again("has forgotten this worker")
+                if silent < LEASE:  # others forget only who was silent for longer
+                    self._lost("has gone back to a state before this worker came")
+                else:
+                    self._report_again("has forgotten this worker")
                 return
             made = self._open(old.epoch)
             if made:
@@ -343,18 +450,27 @@ class Shard:
             )
 
     def _report_again(self, what: str) -> None:
-        logger.warning(
-            "%(where)s: the server %(what)s. %(why)s This worker reports again the %(count)s"
-            " fingerprints that it remembers; other pages may be fetched twice.",
-            {
-                "where": self.place.name,
-                "what": what,
-                "why": _WHY_LOST,
-                "count": f"{self._ledger.report_again():,}",
-            },
-        )
+        reports = self._ledger.report_again()
+        self._counters.maybe_lost += reports.maybe_lost
+        values = {
+            "where": self.place.name,
+            "what": what,
+            "why": _WHY_LOST,
+            "count": f"{reports.count:,}",
+            "lost": f"{reports.maybe_lost:,}",
+        }
+        logger.warning(_REPORTS_FINISHED if self._shared_queue else _REPORTS_ALL, values)
 
 
+_REPORTS_ALL: Final = (
+    "%(where)s: the server %(what)s. %(why)s This worker reports again the %(count)s fingerprints"
+    " that it remembers; other pages may be fetched twice."
+)
+_REPORTS_FINISHED: Final = (
+    "%(where)s: the server %(what)s. %(why)s The request queue may be lost, too: this worker"
+    " reports again only the %(count)s pages that it has fetched. Of the requests that it has put"
+    " into the queue up to %(lost)s may be lost, unless another page links to their pages."
+)
 _WHY_LOST: Final = (
     "Was it restarted without persistence, flushed, or short of memory (maxmemory-policy must be"
     " noeviction)?"

@@ -69,6 +69,7 @@ class Session:
         else:
             self._add, self._add_many = self._add_and_tell, self._add_many_and_tell
         self.emptied = False
+        self._at_end = False
 
     @classmethod
     def open(
@@ -156,11 +157,16 @@ class Session:
         """Mark fingerprints that an earlier run has made, without a verdict or a word of it."""
         self.opened.filter.add_many(marks)
 
-    def clear(self) -> bool:
-        """Empty the filter; return False where it stays, because others use it or nobody knows."""
+    def clear(self, *, at_end: bool = False) -> bool:
+        """Empty the filter; return False where it stays, because others use it or nobody knows.
+
+        :param at_end: whether the crawl is over.
+        """
+        clear = (self.opened.delete if at_end else None) or self.opened.filter.clear
         try:
             self._describe()
-            self.emptied = self.opened.filter.clear()
+            self._at_end = at_end
+            self.emptied = clear()
             if self.emptied:
                 self.let_through.clear()
         except BloomError as error:
@@ -181,12 +187,12 @@ class Session:
         self._telling.flush()
 
     def _describe(self) -> None:
-        """Write the filter's state to the stats; one that was emptied keeps what it was before."""
+        """Write the filter's state to the stats; one that was emptied at the end keeps the last."""
         try:
             info = self.opened.filter.info()
         except BackendError:  # it was said when it began
             return
-        if info.items or not self.emptied:
+        if info.items or not (self.emptied or self._at_end):
             self._telling.describe(info)
 
     def _try_to_resolve(self, request: Request) -> tuple[bytes, Change | None] | None:
@@ -276,7 +282,7 @@ class NoSession:
     def withdraw(self, request: Request) -> None:
         """Do nothing: nothing is marked."""
 
-    def clear(self) -> bool:
+    def clear(self, *, at_end: bool = False) -> bool:  # noqa: ARG002 - as for a session
         """Return that nothing was emptied."""
         return False
 

@@ -1,0 +1,23 @@
+"""One worker of a filter in Redis, as a program: python filter_worker.py URL KEY.
+
+It does what it is told on its standard input, one word a line, and prints what came of it:
+``clear`` or ``close``.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from scrapy_bloom import RedisFilter
+
+
+def main():
+    url, key = sys.argv[1:]
+    seen = RedisFilter.from_url(url, key=key, capacity=10_000, error_rate=1e-9)
+    print("open", flush=True)
+    for line in sys.stdin:
+        print(getattr(seen, line.strip())(), flush=True)
+
+
+if __name__ == "__main__":
+    main()
