@@ -188,7 +188,7 @@ def test_a_server_that_is_loading(key):
         client.bgrewriteaof()
         until(lambda: not client.info("persistence")["aof_rewrite_in_progress"])
         server.kill()
-        server.start("--key-load-delay", "4000")
+        server.start("--key-load-delay", "1000")
         with pytest.raises(BackendError, match="is still loading its data"):
             open_filter(server.url, key, timeout=8)
 

@@ -70,6 +70,8 @@ class ScriptRunner:
         """Run a script that may run twice, and run it again if its answer got lost."""
         try:
             return self.run(script, prefix, signature, *arguments)
+        except redis.BusyLoadingError:  # an answer, though the class is of those in BROKEN
+            raise
         except BROKEN:
             return self.run(script, prefix, signature, *arguments)
 
