@@ -11,19 +11,20 @@ from scrapy.utils.misc import load_object
 logger = logging.getLogger(__name__)
 
 _OURS: Final = "scrapy_bloom.BloomDupeFilter"
-# A Scrapy command, or whoever typed the command line, knows what it has chosen.
+# Choices of the command line and of Scrapy's commands are left out: they are made on purpose.
 _WARNED_OF: Final = {SETTINGS_PRIORITIES[name] for name in ("addon", "project", "spider")}
 
 
 class Addon:
     """Makes :class:`BloomDupeFilter` the duplicate filter of a project.
 
-    A choice that the project, the spider, the command line or a Scrapy command has made stays:
-    ``scrapy shell``, for one, works without any filter. If it is another filter, the log says so.
+    If the project, the spider, the command line or a Scrapy command has chosen a filter, that
+    choice stays: ``scrapy shell``, for example, works without any filter. If a project or a spider
+    has chosen another filter than ours, the log says so.
     """
 
     def update_settings(self, settings: BaseSettings) -> None:
-        """Set ``DUPEFILTER_CLASS`` where nobody else has."""
+        """Set ``DUPEFILTER_CLASS``, unless somebody else has set it."""
         priority = settings.getpriority("DUPEFILTER_CLASS")
         if priority == SETTINGS_PRIORITIES["default"]:
             settings.set("DUPEFILTER_CLASS", _OURS, priority="addon")
@@ -45,6 +46,6 @@ def _is_ours(choice: Any) -> bool:
 
     try:
         chosen = load_object(choice)
-    except Exception:  # noqa: BLE001 - whatever is wrong with it, Scrapy says it when it loads it
+    except Exception:  # noqa: BLE001 - Scrapy says what is wrong with it when it loads it
         return False
     return isinstance(chosen, type) and issubclass(chosen, BloomDupeFilter)

@@ -29,10 +29,10 @@ SEEN = Verdict.SEEN
 
 
 class BloomDupeFilter:
-    """``DUPEFILTER_CLASS`` on a Bloom filter, for Scrapy's scheduler and for scrapy-redis's.
+    """A ``DUPEFILTER_CLASS`` on a Bloom filter, for Scrapy's scheduler and for scrapy-redis's.
 
-    Takes nothing when it is made; the filter is opened by :meth:`open`, or by the first request
-    where nobody calls that.
+    Nothing is opened when the object is made. :meth:`open` opens the filter; if nobody calls that,
+    the first request does.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -67,7 +67,7 @@ class BloomDupeFilter:
         return self
 
     def open(self) -> None:
-        """Get ready for the first request.
+        """Open the filter.
 
         :raises CloseSpider: if the crawl cannot be filtered as the settings say. The log tells why.
         """
@@ -82,12 +82,12 @@ class BloomDupeFilter:
     def request_seen(self, request: Request) -> bool:
         """Return whether an equal request was seen before. Never raises.
 
-        Where anything fails the answer is False: the page is fetched, perhaps twice, never lost.
+        If anything fails, the answer is False: the page is fetched, perhaps twice, but never lost.
         """
         return (self._session or self._open_late()).check(request) is SEEN
 
     def close(self, reason: str) -> None:  # noqa: ARG002 - Scrapy's signature
-        """Store what is to be stored and write the last stats. Never raises."""
+        """Store the filter if the backend keeps it, and write the last stats. Never raises."""
         closed = NoSession(BloomError("The filter is closed."), self._telling)
         try:
             self._withdraw_unstored()
@@ -98,7 +98,7 @@ class BloomDupeFilter:
     def clear(self) -> None:
         """Empty the filter before scrapy-redis empties its queue. Never raises.
 
-        Where other workers use the filter, or nobody can know that, filter and queue stay.
+        If other workers use the filter, or if that cannot be known, filter and queue stay.
         """
         session = self._session
         if session:

@@ -1,7 +1,7 @@
-"""What can be wrong, in the user's words.
+"""The errors that scrapy-bloom raises on purpose, in the user's words.
 
-Every error carries ``reason``, the short name that Scrapy shows as the spider's closing reason when
-the error refuses a crawl.
+Every error has a ``reason``. If the error refuses a crawl, Scrapy shows this short name as the
+reason for which the spider was closed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class UncleanStopError(BloomError):
 
 
 class BackendError(BloomError):
-    """The server that holds the filter cannot be used, and what to do about it is said."""
+    """The filter's server is unusable; the message says what to do."""
 
     reason: ClassVar[str] = "bloom_backend"
 

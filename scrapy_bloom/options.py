@@ -155,7 +155,7 @@ def _number(value: object, suffixes: dict[str, float]) -> float | None:
 
 
 def _memory(items: float | None) -> str:
-    """Say what a capacity takes: the asked one where that is a size, else the largest one."""
+    """Say how much memory a capacity takes: the given one, or the largest if that is no number."""
     count = items if items is not None and items >= 1 else float(MAX_CAPACITY)
     size = write_size(count * _BYTES_PER_ITEM)
     return f"{count:,.0f} items take about {size} at an error rate of {DEFAULT_ERROR_RATE:g}."
@@ -189,7 +189,10 @@ def _read_seconds(name: str, value: object) -> float:
 
 
 def _read_by(path: str) -> Reader[Any]:
-    """Return the reader ``module:function``, imported when it is used: it is above this module."""
+    """Return the reader ``module:function``. It is imported when it is used.
+
+    This module stands below those that read some options, and must not import them.
+    """
     module, _, function = path.partition(":")
 
     def read(name: str, value: object) -> Any:
@@ -199,7 +202,7 @@ def _read_by(path: str) -> Reader[Any]:
 
 
 def _read_json_by(path: str) -> Reader[Any]:
-    """Return a reader like :func:`_read_by` that takes JSON as well: for the command line."""
+    """Return a reader like :func:`_read_by` that takes JSON as well, as on the command line."""
     read_value = _read_by(path)
 
     def read(name: str, value: object) -> Any:
@@ -227,15 +230,15 @@ CAPACITY: Final = Option(
     DEFAULT_CAPACITY,
     read_capacity,
     'How many requests the filter is sized for: `10_000_000`, `1e7` or `"10M"`, from 1 to 10G.'
-    " Beyond that it grows; a good guess saves memory and time.",
+    " If there are more, it grows; a good guess saves memory and time.",
 )
 ERROR_RATE: Final = Option(
     "error_rate",
     "BLOOM_ERROR_RATE",
     DEFAULT_ERROR_RATE,
     read_error_rate,
-    "The share of new requests that may be called seen, and so lost, in total however far the"
-    " filter grows: from 1e-15 to below 1.",
+    "The share of new requests that may be called seen and so be lost: from 1e-15 to below 1. It"
+    " holds for the whole crawl, however far the filter grows.",
 )
 ON_UNCLEAN: Final = Option(
     "on_unclean",

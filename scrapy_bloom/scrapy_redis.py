@@ -1,4 +1,4 @@
-"""What scrapy-redis's scheduler needs beyond the contract of a duplicate filter."""
+"""What scrapy-redis's scheduler needs in addition to Scrapy's contract for duplicate filters."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ if TYPE_CHECKING:
 
 
 def spare_queue(crawler: Crawler, dupefilter: object) -> bool:
-    """Keep scrapy-redis's scheduler from emptying its queue, once; return whether that was done.
+    """Keep scrapy-redis's scheduler from emptying its queue, once; return whether that worked.
 
-    Its ``flush()`` empties the filter and then the queue, also under workers that still crawl. The
-    requests in it would be lost, because their marks stay in the filter.
+    The scheduler's ``flush()`` empties the filter and then the queue, also while other workers
+    crawl. If the filter was not emptied, the requests in the queue would be lost: their marks are
+    still in the filter.
     """
     scheduler = scheduler_of(crawler, dupefilter)
     if scheduler is None:
@@ -22,7 +23,7 @@ def spare_queue(crawler: Crawler, dupefilter: object) -> bool:
     queue = scheduler.queue
 
     def clear() -> None:
-        del queue.clear  # the next one is the class's own again
+        del queue.clear  # from the next call on, the method of the class is called again
 
     queue.clear = clear
     return True

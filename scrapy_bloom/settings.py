@@ -38,7 +38,7 @@ class Settings:
     :raises SettingError: naming the setting, its value and what it may be.
 
     Attributes:
-        redis_params: what scrapy-redis would give its client as arguments.
+        redis_params: the arguments that scrapy-redis would give to its client.
     """
 
     def __init__(self, written: Mapping[str, Any]) -> None:
@@ -57,7 +57,7 @@ def _read(option: Option[T], written: Mapping[str, Any]) -> T:
 
 
 def _scrapy_redis_params(written: Mapping[str, Any]) -> dict[str, Any]:
-    """Return scrapy-redis's settings as arguments; REDIS_URL and such win over REDIS_PARAMS."""
+    """Return scrapy-redis's settings as arguments. REDIS_URL and the like win over REDIS_PARAMS."""
     params = written.get("REDIS_PARAMS") or {}
     if not isinstance(params, Mapping):  # not shown: there may be a password in it
         raise SettingError(

@@ -20,7 +20,7 @@ class Stat:
     Attributes:
         key: its name in Scrapy's stats.
         meaning: one phrase for the README.
-        rounded: returns a value of it with the digits that mean something.
+        rounded: returns a value with only those digits that mean something.
     """
 
     key: str
@@ -33,7 +33,7 @@ def _decimals(count: int) -> Callable[[float], float]:
 
 
 def _rounded_rate(value: float) -> float:
-    """Return a rate with three digits; below that of any filter that can be asked for, 0."""
+    """Return a rate with three digits, or 0 if it is below the lowest rate that one can set."""
     return float(f"{value:.3g}") if value >= MIN_ERROR_RATE else 0.0
 
 
@@ -59,7 +59,7 @@ STEP: Final = Stat(
     "requests whose URL this step of the canonical form changed; see docs/canonical.md",
 )
 MERGED: Final = Stat(
-    "bloom/canonical/merged", "of those seen, the ones that are so only because of a step"
+    "bloom/canonical/merged", "of those seen, the ones that were seen only because of a step"
 )
 
 FROM_INFO: Final = {
@@ -68,11 +68,13 @@ FROM_INFO: Final = {
     "bytes": Stat("bloom/bytes", "memory that the filter takes"),
     "fill_ratio": Stat("bloom/fill_ratio", "share of its bits that are set, 0 to 1", _decimals(4)),
     "estimated_fp_rate": Stat(
-        "bloom/estimated_fp_rate", "chance that the next new request is called seen", _rounded_rate
+        "bloom/estimated_fp_rate",
+        "probability that the next new request is called seen",
+        _rounded_rate,
     ),
     "expected_lost": Stat(
         "bloom/expected_lost",
-        "how many new requests were called seen so far, as an expectation",
+        "expected number of new requests that were called seen so far",
         _decimals(3),
     ),
 }
@@ -81,7 +83,7 @@ FROM_INFO: Final = {
 FROM_BACKEND: Final = {
     "round_trips": Stat("bloom/redis/round_trips", "calls to Redis, repeated ones included"),
     "local": Stat("bloom/redis/local", "checks answered from the worker's own memory"),
-    "ambiguous": Stat("bloom/redis/ambiguous", "calls that were sent and brought no answer"),
+    "ambiguous": Stat("bloom/redis/ambiguous", "calls that were sent and got no answer"),
     "unknown": Stat("bloom/redis/unknown", "checks that Redis could not be asked about: crawled"),
     "replayed": Stat("bloom/redis/replayed", "fingerprints reported to Redis later"),
     "outages": Stat("bloom/redis/outages", "times that Redis could not be used"),

@@ -39,10 +39,10 @@ class Opened:
 
     Attributes:
         filter: the filter.
-        close: stores what is to be stored and gives back what is held; raises
-            :class:`BloomError` if it cannot.
-        delete: empties the filter at the end of the crawl; returns False where others use it. None
-            if there is no difference to :meth:`Filter.clear`.
+        close: stores the filter if the backend keeps it, and releases lock and connection; raises
+            :class:`BloomError` if that fails.
+        delete: empties the filter at the end of the crawl; returns False if others use it. None if
+            that is the same as :meth:`Filter.clear`.
         place: where it lives, in words.
         restored: how many fingerprints it started with.
         restored_from: where they came from; empty if there were none.
@@ -66,7 +66,7 @@ class Opened:
 
 
 class Readable(Protocol):
-    """What can be asked of a filter that is open for reading only."""
+    """A filter that is open for reading only."""
 
     def __contains__(self, fingerprint: bytes) -> bool:
         """Return whether the fingerprint was added."""
@@ -78,12 +78,12 @@ class Readable(Protocol):
         """Return the state of the filter."""
 
     def close(self) -> None:
-        """Give back what is held. A second call does nothing."""
+        """Release what the filter holds. A second call does nothing."""
 
 
 @dataclass(frozen=True)
 class OpenedToRead:
-    """A filter that is open for reading only, and what is known of it.
+    """A filter that is open for reading only, and what is known about it.
 
     Attributes:
         filter: the filter.

@@ -139,15 +139,15 @@ def _key(pattern: str, spider: str) -> str:
         raise refusal(
             in_settings(REDIS_KEY),
             pattern,
-            "write %(spider)s where the spider's name shall be, and %% for a percent sign.",
+            "write %(spider)s in the place of the spider's name, and %% for a percent sign.",
         ) from None
 
 
 def _outlived(shared: RedisFilter, place: str, crawl: Crawl, on_unclean: OnUnclean) -> bool:
     """Empty a filter whose queue is gone; return whether the last run was killed.
 
-    A process with a queue of its own takes that queue with it when it is killed, but the marks of
-    the requests in it stay in Redis. Unless somebody else still crawls, nobody would fetch them.
+    If a process with its own queue is killed, the queue is lost, but the marks of its requests stay
+    in Redis. Unless another worker still crawls, nobody would fetch those pages.
     """
     if crawl.job_dir is None:
         if shared.clear():
@@ -164,8 +164,8 @@ def _outlived(shared: RedisFilter, place: str, crawl: Crawl, on_unclean: OnUncle
         raise
     shared.clear()
     logger.warning(
-        "%s The filter starts empty: Scrapy's queue is older than its marks, and a filter in Redis"
-        " cannot go back. No page is lost for it, some are fetched again.",
+        "%s The filter starts empty: it is newer than Scrapy's queue, and a filter in Redis cannot"
+        " go back to an earlier state. No page is lost by that, but some are fetched again.",
         killed,
     )
     return True

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 def engine_of(crawler: Crawler) -> Any:
-    """Return the engine of a crawl, None where there is none yet, or none at all."""
+    """Return the engine of a crawl, or None if there is none (yet)."""
     try:
         return crawler.engine
-    except RuntimeError:  # from Scrapy 2.19 it may not be asked for before it is there
+    except RuntimeError:  # from Scrapy 2.19, if it is not there yet
         return None
 
 
@@ -28,8 +28,8 @@ def close_spider(crawler: Crawler, reason: str) -> None:
 
 
 def _close_when_running(crawler: Crawler, reason: str) -> None:
-    """Close the spider of an older Scrapy, which hangs if that is done before it runs."""
-    from twisted.internet import reactor  # noqa: PLC0415 - installs one, which Scrapy has
+    """Close the spider on an older Scrapy. That hangs if the engine does not run yet, so wait."""
+    from twisted.internet import reactor  # noqa: PLC0415 - at the top it would install a reactor
 
     engine = engine_of(crawler)
     later: Any = reactor  # its module is not typed

@@ -1,7 +1,7 @@
 """A request that a redirect made is not a duplicate of the request that was redirected.
 
-A page that redirects to itself to set a cookie, or to another spelling of its own URL, would
-otherwise never be parsed: the first request has marked it, and the second one is dropped.
+A page may redirect to itself to set a cookie, or to another spelling of its own URL. Without this
+rule it would never be parsed: the first request marks the page, and the second one is dropped.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from scrapy import Request
 def follows_itself(
     request: Request, fingerprint: bytes, fingerprint_of: Callable[[Request], bytes]
 ) -> bool:
-    """Return whether the request's own chain of redirects has been at its page before.
+    """Return whether an earlier request of the same chain of redirects has the same fingerprint.
 
-    :param fingerprint: the request's own.
-    :param fingerprint_of: what made it.
+    :param fingerprint: the fingerprint of `request`.
+    :param fingerprint_of: the function that made it.
     """
     return any(
         fingerprint_of(request.replace(url=url)) == fingerprint
@@ -27,10 +27,11 @@ def follows_itself(
 
 
 def step_fingerprint(request: Request, fingerprint: bytes) -> bytes:
-    """Return 20 bytes that stand for one step of one chain, so that it is let through once.
+    """Return 20 bytes that stand for one step of one chain of redirects.
 
-    Spiders that pass ``response.meta`` on make links which look like redirects of their page. Each
-    would be let through for ever, and a page that links to itself crawled without end.
+    With a mark of them each step is let through once. Some spiders pass ``response.meta`` on: to
+    us their links look like redirects. Without the mark every one would be let through again and
+    again, and a page that links to itself would be crawled without end.
     """
     step = len(request.meta["redirect_urls"])
     return blake2b(fingerprint, digest_size=20, salt=step.to_bytes(8, "big")).digest()

@@ -26,14 +26,14 @@ logger = logging.getLogger(__name__)
 class Resolver:
     """Fingerprints the requests of one crawl and records what canonicalization merged.
 
-    :param rules: what the settings say.
+    :param rules: the canonical rules that the settings choose.
     :param folder: the job directory, which keeps a sample of merged URLs; None if there is none.
     :param telling: tells the stats.
     :raises StateError: if the sample in the folder is not one of ours.
 
     Attributes:
         fingerprinter: makes the fingerprints.
-        record: what a filter remembers of how they were made.
+        record: how the fingerprints are made, in the form that is stored with a filter.
         resolve: returns the fingerprint of a request, and the change if a step changed its URL.
     """
 
@@ -53,9 +53,9 @@ class Resolver:
     def note(
         self, request: Request, fingerprint: bytes, change: Change | None, *, seen: bool
     ) -> None:
-        """Count what the steps did to a request, and whether that made the verdict.
+        """Count the steps that changed a request, and whether it was seen only because of them.
 
-        To be called for every request that a step changed, and every one that was called seen.
+        To be called for every request that a step changed, and for every one that was called seen.
         """
         if change:
             for step in change.steps:
@@ -69,7 +69,7 @@ class Resolver:
             logger.warning("%s", changed)
 
     def close(self) -> None:
-        """Store the sample. If that fails, only the log says so: a crawl does not need it."""
+        """Store the sample of merged URLs. If that fails, it is logged, and the crawl goes on."""
         if self._folder:
             try:
                 write_merges(self._folder, self._merges)
@@ -78,5 +78,5 @@ class Resolver:
 
 
 def _new_marks() -> LocalFilter:
-    """Return a filter for the URLs met so far. It is a help for statistics and grows silently."""
+    """Return an auxiliary filter of URLs met so far. It is for statistics, and grows silently."""
     return LocalFilter(capacity=100_000, error_rate=1e-3, on_growth=lambda _: None)

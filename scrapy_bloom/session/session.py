@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 OnMark = Callable[[bytes], None]
 """Called with each fingerprint that was not in the filter and now is."""
 
-NEW, SEEN, EXEMPT, ERROR = Verdict  # a name of this module is found faster than one of the enum
+NEW, SEEN, EXEMPT, ERROR = Verdict  # looking up a global is faster than a member of the enum
 
 
 class Session:
     """The open filter of a crawl.
 
-    Where a check fails, its verdict is ``ERROR``: the page is fetched, perhaps twice, never lost.
-    Nothing but :meth:`open` raises.
+    If a check fails, its verdict is ``ERROR``: the page is fetched, perhaps twice, but never lost.
+    Only :meth:`open` raises errors.
 
     :param opened: the filter.
     :param resolver: makes the fingerprints.
     :param telling: tells stats and log.
-    :param on_mark: called with each new mark, within the check that makes it; None costs nothing.
+    :param on_mark: called with each new mark, during the check that makes it; None costs no time.
 
     Attributes:
         opened: the filter, and how it was opened.
@@ -81,12 +81,12 @@ class Session:
         empty: bool = False,
         on_mark: OnMark | None = None,
     ) -> Self:
-        """Open the filter of a crawl as its settings say, and tell so.
+        """Open the filter of a crawl as its settings say, and log it.
 
         :param shared_queue: whether its requests wait in Redis, for any worker.
         :param empty: whether to empty it at once, as :meth:`clear` does.
         :param on_mark: as for the class.
-        :raises BloomError: if that cannot be done. Nothing is held then.
+        :raises BloomError: if that cannot be done. No lock and no connection stays open then.
         """
         settings = Settings(crawler.settings)
         folder = job_dir(crawler.settings)
@@ -107,7 +107,7 @@ class Session:
         return self
 
     def check(self, request: Request) -> Verdict:
-        """Mark a request and return what it was before."""
+        """Mark a request, and return the verdict on it."""
         try:
             fingerprint, change = self._resolve(request)
             seen = self._add(fingerprint)
@@ -115,14 +115,14 @@ class Session:
             return self._failed(request, error)
         if seen or change:
             return self._judge(request, fingerprint, change, seen=seen)
-        self._count(NEW)  # by far the most common way, kept short
+        self._count(NEW)  # by far the most common case, kept short
         return NEW
 
     def check_many(self, requests: Iterable[Request]) -> list[Verdict]:
-        """Mark requests and return, in order, what each was before.
+        """Mark requests, and return the verdict on each, in order.
 
-        The filter is asked once: with Redis in one round trip for each 500 of them. Of two equal
-        requests the second one is seen.
+        The filter is asked once for all of them; with Redis that is one round trip for each 500. Of
+        two equal requests the second one is seen.
         """
         found = [(request, self._try_to_resolve(request)) for request in requests]
         try:

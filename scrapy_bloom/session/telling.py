@@ -1,4 +1,4 @@
-"""What Scrapy's stats and the log are told about the filter of one crawl."""
+"""What a crawl's filter writes to Scrapy's stats and to the log."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _STATS: Final = {
 
 
 class Telling:
-    """Tells stats and log. Nothing here raises: an error on the way to the stats costs no page.
+    """Writes to stats and log. Nothing here raises: an error of a stats collector costs no page.
 
-    Scrapy's own counting costs as much as a check of the filter. So verdicts are counted here and
-    handed on in small batches: the stats are behind by at most 1 % of all checks, and never by more
-    than 100.
+    A call of Scrapy's stats collector takes as long as a check of the filter. So verdicts are
+    counted here and passed on in small batches: the stats are behind by at most 1 % of all checks,
+    and never by more than 100.
 
     """
 
@@ -50,7 +50,7 @@ class Telling:
         self._gave_up = False
 
     def count(self, verdict: Verdict) -> None:
-        """Count one check and what came of it."""
+        """Count one check by its verdict."""
         self._pending[verdict] += 1
         self._due -= 1
         if not self._due:
@@ -103,7 +103,7 @@ class Telling:
             restored += " restored" + f" from {opened.restored_from}" * bool(opened.restored)
         try:
             info = opened.filter.info()
-        except BackendError as error:  # it went away a moment ago; the checks will deal with that
+        except BackendError as error:  # it was there a moment ago; the checks deal with that
             self._log(
                 logging.WARNING,
                 "Bloom filter %(place)s: %(restored)s, state unknown: %(error)s",
@@ -131,8 +131,8 @@ class Telling:
         self._check_failed = True
         self._log(
             logging.ERROR,
-            "Could not check %(request)s for being a duplicate: it is crawled. More such errors are"
-            " counted in bloom/errors and not shown.",
+            "Could not check whether %(request)s is a duplicate: it is crawled. More such errors"
+            " are counted in bloom/errors and not shown.",
             {"request": request},
             error,
         )
@@ -140,7 +140,7 @@ class Telling:
     def give_up(self, error: BloomError) -> None:
         """Log why the crawl cannot go on and close the spider, once.
 
-        For where nothing can be raised: a request that is raised at would be lost.
+        To be used during a check: an exception there would lose the request.
         """
         if self._gave_up:
             return
@@ -148,7 +148,7 @@ class Telling:
         self.error(error)
         try:
             close_spider(self._crawler, error.reason)
-        except Exception as failure:  # noqa: BLE001 - the engine's own; the crawl goes on
+        except Exception as failure:  # noqa: BLE001 - an error of the engine; the crawl goes on
             self._log(logging.ERROR, "The spider could not be closed", {}, failure)
 
     def unstored(self, count: int) -> None:
@@ -185,7 +185,7 @@ class Telling:
         values: Mapping[str, object],
         error: Exception | None = None,
     ) -> None:
-        # Logging takes an empty mapping for an argument that the text does not use.
+        # Logging would take an empty mapping for an argument that the text does not use.
         values_if_any = [values] if values else []
         spider = {"spider": self._crawler.spider}
         logger.log(level, text, *values_if_any, exc_info=error, extra=spider)
