@@ -71,6 +71,12 @@ def test_the_default_level_is_safe():
         ]
 
 
+def test_a_posted_link_hides_no_page():
+    with Crawl() as crawl:
+        posted, page = "http://example.com/x/%2%65%2%65/secret", "http://example.com/secret"
+        assert crawl.seen(posted, page, posted, page) == [False, False, True, True]
+
+
 def test_a_setting_of_each_kind_reaches_the_filter():
     settings = {
         "BLOOM_CANONICAL": "usual",
@@ -284,6 +290,25 @@ class FirstPathSegment(CanonicalFingerprinter):
         return super().fingerprint(request.replace(url="/".join(parts[:4])))
 
 
+class Method(CanonicalFingerprinter):
+    """A subclass with nothing in common with its base."""
+
+    def __init__(self):
+        pass
+
+    @classmethod
+    def from_crawler(cls, _crawler):
+        return cls()
+
+    def fingerprint(self, request):
+        return request.method.encode()
+
+
+def test_a_subclass_need_not_set_up_its_base():
+    with Crawl.of({"REQUEST_FINGERPRINTER_CLASS": f"{__name__}.Method"}) as crawl:
+        assert crawl.seen(PLAIN, TRACKED) == [False, True]
+
+
 def test_a_subclass_that_overrides_fingerprint_decides():
     settings = {
         "REQUEST_FINGERPRINTER_CLASS": f"{__name__}.FirstPathSegment",
@@ -357,6 +382,14 @@ def test_the_command_shows_the_way_of_each_url():
         "http://example.com:80/?b=1&a=2 and http://example.com/?a=2&b=1: one page, because of"
         " default_port\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("other", "verdict"), [(f"{PLAIN}#b", "one page without any step"), (f"{PLAIN}b", "two pages")]
+)
+def test_the_command_says_which_are_one_page_by_themselves(other, verdict):
+    done = run(*CANON, "canon", PLAIN, other)
+    assert done.stdout.endswith(f"{PLAIN} and {other}: {verdict}\n")
 
 
 def test_the_documentation_shows_what_the_command_prints():

@@ -125,7 +125,8 @@ class CanonicalFingerprinter:
         if isinstance(wrapped, CanonicalFingerprinter):
             if type(wrapped).fingerprint is CanonicalFingerprinter.fingerprint:
                 return wrapped
-            rules = wrapped.rules.without(*(step.name for step in STEPS))
+            own = getattr(wrapped, "rules", rules)  # its __init__ may not call ours
+            rules = own.without(*(step.name for step in STEPS))
         return CanonicalFingerprinter(rules=rules, wrapped=wrapped)
 
     @property
