@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy import signals
-from scrapy.exceptions import CloseSpider
 from scrapy.utils.request import referer_str
 
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.scrapy_redis import spare_queue
+from scrapy_bloom.session.engine import fail, refuse
 from scrapy_bloom.session.lost_requests import scheduler_of, take_unstored, watch_pushes
 from scrapy_bloom.session.session import NoSession, Session
 from scrapy_bloom.session.telling import Telling
@@ -69,14 +69,18 @@ class BloomDupeFilter:
     def open(self) -> None:
         """Open the filter.
 
-        :raises CloseSpider: if the crawl cannot be filtered as the settings say. The log tells why.
+        If the crawl cannot be filtered as the settings say, the log tells why, and it ends before
+        its first request.
+
+        :raises CloseSpider: then, where the spider cannot be closed in another way.
         """
         session = self._session or self._open()
         if isinstance(session, NoSession):
             if not isinstance(session.error, BloomError):
                 raise session.error
             self._telling.error(session.error)
-            raise CloseSpider(session.error.reason) from session.error
+            refuse(self._crawler, session.error.reason)
+            return
         self._watch_pushes()
 
     def request_seen(self, request: Request) -> bool:
@@ -161,6 +165,7 @@ class BloomDupeFilter:
         """Open the filter where nothing can be raised: the spider is closed if that fails."""
         session = self._open(empty=empty)
         if isinstance(session, NoSession) and isinstance(session.error, BloomError):
+            fail(self._crawler)
             self._telling.give_up(session.error)
         return session
 

@@ -16,7 +16,7 @@ from scrapy.exceptions import CloseSpider
 from scrapy.statscollectors import MemoryStatsCollector
 from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.test import get_crawler
-from support.crawling import Follower, crawl, make_crawler
+from support.crawling import Follower, Project, crawl, make_crawler
 from support.sites import Pages
 
 from scrapy_bloom import BloomDupeFilter, LocalFilter
@@ -415,9 +415,23 @@ async def test_a_wrong_setting_stops_the_crawl_before_its_first_request(
     assert accepted in error
 
 
+@pytest.mark.parametrize(
+    "written", [{"BLOOM_CAPACITY": 0}, {"BLOOM_REDIS_URL": "redis://127.0.0.1:1"}]
+)
+def test_a_refused_crawl_ends_with_one_line_and_an_exit_code(written, tmp_path):
+    with Pages({"/": lambda *_: []}) as site:
+        run = Project(tmp_path).crawl(site, keep=False, **written)
+        assert run.end() == 1
+    assert site.hits == {}
+    if scrapy.version_info >= (2, 14):
+        assert len(run.logged("ERROR")) == 1
+        assert "Traceback" not in run.log
+        assert run.reason in ("bloom_setting", "bloom_backend")
+
+
 async def refusal(crawler, **arguments):
     """Return the reason with which a crawl refuses to start."""
-    if scrapy.version_info >= (2, 18):
+    if scrapy.version_info >= (2, 14):
         await crawler.crawl(**arguments)
         return crawler.stats.get_value("finish_reason")
     with pytest.raises(CloseSpider) as refused:  # Scrapy hands it on as it is

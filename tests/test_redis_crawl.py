@@ -263,8 +263,8 @@ def test_a_crawl_that_cannot_be_filtered_does_not_start(site, tmp_path, server):
         for crawl in (shared, own):
             crawl.start()
             stats = crawl.wait()[0]
-            # Before 2.18 Scrapy's own scheduler ends such a crawl without a reason.
-            old = scrapy.version_info < (2, 18) and crawl is own
+            # Before 2.14 Scrapy's own scheduler ends such a crawl without a reason.
+            old = scrapy.version_info < (2, 14) and crawl is own
             assert stats.get("finish_reason") == (None if old else "bloom_state")
             assert "found a string" in crawl.log()
             # Before 2.18 the start page of scrapy-redis is already on its way.

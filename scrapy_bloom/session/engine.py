@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import scrapy
+from scrapy import signals
+from scrapy.exceptions import CloseSpider
 from scrapy.utils.defer import deferred_from_coro
 
 if TYPE_CHECKING:
@@ -16,6 +19,43 @@ def engine_of(crawler: Crawler) -> Any:
         return crawler.engine
     except RuntimeError:  # from Scrapy 2.19, if it is not there yet
         return None
+
+
+def refuse(crawler: Crawler, reason: str) -> None:
+    """Refuse a crawl from within the opening of its spider, before its first request.
+
+    The spider is closed for `reason` when it is open: Scrapy cannot close one that is half open
+    without tracebacks. That needs Scrapy 2.14.
+
+    :raises CloseSpider: on Scrapy 2.13, or if nothing is being opened.
+    """
+    fail(crawler)
+    engine = engine_of(crawler)
+    if engine is None or scrapy.version_info < (2, 14):
+        raise CloseSpider(reason)
+
+    def raise_when_open() -> None:
+        raise CloseSpider(reason)
+
+    async def close_when_open() -> None:
+        await engine.close_spider_async(reason=reason)
+
+    from_scrapy_2_18 = scrapy.version_info >= (2, 18)  # looks at what its handlers raise
+    handler = raise_when_open if from_scrapy_2_18 else close_when_open
+    crawler.signals.connect(handler, signal=signals.spider_opened, weak=False)
+
+
+def fail(crawler: Crawler) -> None:
+    """Let the ``scrapy`` command end with exit code 1 once the spider is closed.
+
+    Scrapy 2.13 to 2.19 does that for a crawler that has no spider in the end, as after an error in
+    the spider's constructor. It offers no other way that does without a traceback.
+    """
+
+    def forget_spider() -> None:
+        crawler.spider = None
+
+    crawler.signals.connect(forget_spider, signal=signals.spider_closed, weak=False)
 
 
 def close_spider(crawler: Crawler, reason: str) -> None:
