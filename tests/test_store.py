@@ -165,8 +165,8 @@ def test_a_second_spider_of_a_process_is_told_of_the_first_one(tmp_path):
     with pytest.raises(JobInUseError) as error:
         open_job(other_way, replace(IDENTITY, spider="authors"))
     assert str(error.value) == (
-        f"{other_way}: spider 'books' of this process is using this job directory, and one crawl at"
-        f" a time can. Give each spider its own JOBDIR."
+        f"{other_way}: spider 'books' of this process is using this job directory. Only one crawl"
+        f" at a time can use it. Give each spider its own JOBDIR."
     )
     job.close()
     open_job(tmp_path).close()
@@ -197,7 +197,7 @@ def test_closing_in_another_thread_gives_the_lock_back(tmp_path):
 def test_a_fork_stores_nothing_and_takes_nothing_away(tmp_path):
     result = run_program("fork_with_a_job", tmp_path)
     assert result.stdout.split("\n")[:2] == ["still ours", "stored"], result.stderr
-    assert "of which this one is a fork" in result.stderr
+    assert "this process is a fork of that one" in result.stderr
 
 
 def test_a_job_that_was_refused_is_free_again(tmp_path):

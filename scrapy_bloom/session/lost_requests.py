@@ -1,6 +1,6 @@
-"""Requests that the filter let through and Scrapy's scheduler then lost.
+"""Requests that the filter let through and that Scrapy's scheduler then lost.
 
-Their marks stay, because a filter cannot take a bit back, and would hide their pages for ever. So
+Their marks stay in the filter, which cannot unset a bit, and would hide their pages for ever. So
 their fingerprints are kept as an exact list of pages to let through once more.
 """
 
@@ -26,9 +26,9 @@ def scheduler_of(crawler: Crawler, dupefilter: object) -> Any:
 
 
 def watch_pushes(scheduler: Any, on_failure: Callable[[Request], None]) -> None:
-    """Have a scheduler report each request that it could not enqueue: its disk is full, say.
+    """Make a scheduler report each request that it could not enqueue, as when the disk is full.
 
-    It asks the filter first and pushes then, and no signal tells that the push has failed.
+    A scheduler asks the filter first and then pushes, and no signal tells that the push has failed.
     """
     enqueue = scheduler.enqueue_request
 
@@ -43,9 +43,9 @@ def watch_pushes(scheduler: Any, on_failure: Callable[[Request], None]) -> None:
 
 
 def take_unstored(scheduler: Any) -> list[Request]:
-    """Return the requests that a scheduler with a disk queue still has in memory when it is closed.
+    """Take the requests out that a scheduler with a disk queue still has in memory at its end.
 
-    They could not be serialized, and are lost with the process.
+    They could not be serialized, and would be lost with the process.
     """
     if getattr(scheduler, "dqs", None) is None:
         return []

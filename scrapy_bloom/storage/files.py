@@ -1,4 +1,4 @@
-"""Files that are either whole or not there, and that are what their name says."""
+"""Reads files only if they are regular ones, and writes files whole or not at all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from scrapy_bloom.errors import StateError
 
-# Absent on Windows, where links and FIFOs are no matter either.
+# Each is missing on the systems that do not need it.
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0)
 _BINARY = getattr(os, "O_BINARY", 0)
@@ -37,15 +37,16 @@ def open_regular(path: Path) -> BinaryIO | None:
 
 
 def write_whole(path: Path, chunks: Iterable[bytes]) -> None:
-    """Put a file in place at once: after a crash it is the old one or the new one.
+    """Replace a file at once: after a crash it is the old file or the new one, never a mixture.
 
-    The bytes go to a file beside it, to the disk, and then take its name. The file is readable by
-    its owner only. The caller is the only writer.
+    The bytes are written to a file beside it and brought to the disk; then that file takes the
+    name. Only its owner can read the file. The caller must be the only writer.
 
-    :raises OSError: if the disk is full, say; the old file is still there, and no part of the new.
+    :raises OSError: if that fails, for example because the disk is full. The old file is still
+        there then, and nothing of the new one.
     """
     beside = path.with_name(path.name + ".tmp")
-    beside.unlink(missing_ok=True)  # of a process that was killed while it wrote
+    beside.unlink(missing_ok=True)  # left by a process that was killed while it wrote
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_FOLLOW | _BINARY
     try:
         with open(os.open(beside, flags, 0o600), "wb") as file:  # noqa: PTH123 - as above
@@ -60,13 +61,13 @@ def write_whole(path: Path, chunks: Iterable[bytes]) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, if it is there, for good: not to come back after a crash."""
+    """Remove a file if it is there, so that it does not come back after a crash."""
     path.unlink(missing_ok=True)
     sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk."""
+    """Bring the list of names in a folder to the disk."""
     if os.name == "nt":  # folders cannot be opened there
         return
     descriptor = os.open(folder, os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""The sample of merged URLs in the job directory: for people to read, and to go on with."""
+"""The sample of merged URLs in the job directory: people can read it, and the next run goes on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FORMAT: Final = "scrapy-bloom merges 1"
 
 
 def write_merges(folder: Path, merges: Merges) -> None:
-    """Write the sample, whole or not at all; nothing if there is no merge.
+    """Write the sample, whole or not at all. If there is no merge, nothing is written.
 
     :raises StateError: if it cannot be written.
     """

@@ -20,7 +20,7 @@ _MOST: Final = 1 << 16  # bytes of a marker
 
 @dataclass(frozen=True)
 class Marker:
-    """Stands in the job directory while a run is on; one that is found there is of a killed run.
+    """A file in the job directory while a run is on. If a new run finds one, the last was killed.
 
     Attributes:
         pid: process of the run.
@@ -41,7 +41,7 @@ class Past:
 
     Attributes:
         snapshot: the filter at the last clean stop.
-        take_seen: whether Scrapy's own ``requests.seen`` may be taken over in its stead.
+        take_seen: whether the marks in Scrapy's own ``requests.seen`` may be taken over instead.
         killed: what shows that the last run was killed, in words; empty if it was not.
         resumed: whether that killed run had resumed an earlier one.
     """
@@ -76,14 +76,14 @@ def read_past(folder: Path, identity: Identity) -> Past:
 def is_outdated(marker: Marker, snapshot: Snapshot | None) -> bool:
     """Return whether the run of this marker has stored its filter, and so has stopped cleanly.
 
-    It was killed after that, before it could remove the marker. Scrapy stores its queue before it
-    closes the filter.
+    Such a run was killed later, before it could remove the marker. Its queue is stored as well:
+    Scrapy stores the queue before it closes the filter.
     """
     return snapshot is not None and snapshot.generation == marker.generation + 1
 
 
 def write_marker(folder: Path, generation: int, *, resumed: bool) -> None:
-    """Say that a run of this process is on.
+    """Write the marker for a run of this process.
 
     :raises OSError: if it cannot be written.
     """
@@ -108,5 +108,5 @@ def read_marker(folder: Path) -> Marker | None:
                 generation=fields.integer(marker, "generation", 0, 1 << 63),
                 resumed=fields.flag(marker, "resumed"),
             )
-        except ValueError:  # a mark all the same; the worse of the two cases
+        except ValueError:  # it is a marker all the same: assume the worse of the two cases
             return Marker(pid=0, host="", generation=-1, resumed=True)

@@ -1,4 +1,4 @@
-"""Scrapy's request queue in the job directory, as far as the filter beside it must know it.
+"""Scrapy's request queue in the job directory, as far as the filter has to know it.
 
 Scrapy keeps the requests in one file for each slot and priority, and writes which of them to read
 again, ``active.json``, when a spider closes. Three kinds of queue are known here, all of queuelib:
@@ -57,8 +57,8 @@ def survives_kills(folder: Path) -> bool:
 def remove_leftovers(folder: Path) -> None:
     """Remove what a killed run left of a queue that Scrapy is not going to read.
 
-    It would add to these files all the same, and where the kill has cut one short it fails to: each
-    request of that priority would be lost. SQLite files are whole, and stay.
+    Scrapy would append to these files all the same. If the kill has truncated one, appending fails,
+    and every request of that priority would be lost. SQLite files are whole, and stay.
 
     :raises OSError: if something cannot be removed.
     """
@@ -85,8 +85,8 @@ def remove_stumps(folder: Path) -> None:
 def find_flaw(folder: Path) -> str:
     """Return what makes a stored queue unreadable, in words; empty if nothing does.
 
-    Scrapy would fail at such a queue at each try, and the crawl never end. Reads one number for
-    each waiting request: about 1 s for 1,000,000 of them.
+    Scrapy would fail at such a queue again and again, and the crawl would never end. This reads one
+    number for each waiting request: about 1 s for 1,000,000 of them.
 
     :raises OSError: if a file cannot be read.
     """
@@ -141,7 +141,7 @@ def _flaw_in_fifo(info: Path) -> str:
         fields = json.loads(info.read_bytes())
         oldest = info.with_name(f"q{fields['tail'][0]:05d}") if fields["size"] else info
     except (KeyError, IndexError, TypeError, ValueError):
-        return ""  # Scrapy will say what it thinks of it
+        return ""  # Scrapy says itself what is wrong with it
     return "" if oldest.exists() else f"{oldest} is missing"
 
 
@@ -158,12 +158,12 @@ def _to_be_read(folder: Path) -> bool:
         return bool(json.loads((folder / NAME / SAVED).read_bytes()))
     except FileNotFoundError:
         return False
-    except (ValueError, RecursionError):  # Scrapy will say what it thinks of it
+    except (ValueError, RecursionError):  # Scrapy says itself what is wrong with it
         return True
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """List what is in the queue but for its folders and ``active.json``; follow no link."""
+    """Yield the files and links in the queue, except ``active.json``. Follows no link."""
     for place, folders, files in os.walk(folder / NAME):
         for name in [*files, *(each for each in folders if Path(place, each).is_symlink())]:
             if (path := Path(place, name)) != folder / NAME / SAVED:
@@ -181,7 +181,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _is_sqlite(path: Path) -> bool:
-    """Return whether this is a database, or stands beside one and belongs to it."""
+    """Return whether this is an SQLite database, or a file that SQLite keeps beside one."""
     for companion in _SQLITE_COMPANIONS:
         if path.name.endswith(companion):
             path = path.with_name(path.name.removesuffix(companion))

@@ -1,4 +1,4 @@
-"""Scrapy's own memory of a job, ``requests.seen``: read once, when a running job switches over.
+"""The marks of Scrapy's own filter, ``requests.seen``: read once, when a job switches to ours.
 
 Scrapy 2.19 writes each fingerprint as its length (2 bytes, big-endian) and its bytes; older
 versions write a line of hexadecimal digits. A job that lived through the upgrade has both in one
@@ -30,8 +30,8 @@ _CLEAN_STOP_SECONDS: Final = 10.0
 def read_seen_file(folder: Path) -> Iterator[bytes]:
     """Yield the fingerprints in a job directory's ``requests.seen``, in order.
 
-    A record cut off at the end of the file, as a kill leaves it, is passed over. Nothing is yielded
-    if there is no such file.
+    If a kill has cut off the last record, that one is skipped. If there is no such file, nothing is
+    yielded.
 
     :raises StateError: if it is not a regular file that can be read.
     """
@@ -48,10 +48,10 @@ def read_seen_file(folder: Path) -> Iterator[bytes]:
 
 
 def why_unclean(folder: Path) -> str:
-    """Return what shows that Scrapy's own filter was killed in this job, empty if nothing does.
+    """Return what shows that a crawl with Scrapy's own filter was killed; empty if nothing does.
 
-    Its file keeps marks of requests whose place in the queue a kill has destroyed. To believe those
-    would lose the pages.
+    After a kill the file has marks of requests that are no longer in the queue. Whoever took those
+    marks over would lose the pages.
     """
     seen = folder / NAME
     if not seen.exists():
@@ -59,7 +59,7 @@ def why_unclean(folder: Path) -> str:
     if not scrapy_queue.is_saved(folder):
         waiting = scrapy_queue.has_leftovers(folder)
         return f"{folder / scrapy_queue.NAME} holds requests but was never saved" if waiting else ""
-    # A queue may be saved while a crawl is on; the spider's state is only when it has closed.
+    # A queue may be saved during a crawl, but the spider's state only when the spider has closed.
     state = folder / _SPIDER_STATE
     if not state.exists():
         return f"there is no {state}, which Scrapy writes when a spider has closed"

@@ -47,8 +47,8 @@ _U32: Final = Struct(">I")
 _START: Final = len(MAGIC) + _FRAME.size + _U32.size
 _MOST_SLICES: Final = 64  # each is as large as all before it: the last would hold 2^62 items
 _ONE: Final = bitarray("1", "big")
-_ANY: Final = 1 << 63  # what no number of ours reaches
-_LEAST_RATE: Final = 1e-30  # what no error rate of ours comes near
+_ANY: Final = 1 << 63  # larger than any number of ours
+_LEAST_RATE: Final = 1e-30  # smaller than any error rate of ours
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class Identity:
     Attributes:
         spider: name of the spider.
         fingerprinter: import path of the class that makes the fingerprints.
-        canonical: the rules that URLs were spelled by, and whose libraries'. They may change: some
-            pages are then fetched again.
+        canonical: the rules that URLs were rewritten by, and the versions of the libraries that did
+            it. They may change between runs: some pages are then fetched again.
     """
 
     spider: str
@@ -271,7 +271,7 @@ def _read_slice(slice_: Mapping[str, Any], hashes: int, body: _Body) -> Slice:
     capacity = fields.integer(slice_, "capacity", 1, _ANY)
     items = fields.integer(slice_, "items", 0, capacity)
     error_rate = fields.share(slice_, "error_rate")
-    # So many bits that the filter would take far more memory than the file are no size of ours.
+    # A forged number must not make the filter take far more memory than the file.
     most = 2 * blocks_for(capacity, max(error_rate, _LEAST_RATE), hashes)
     blocks = fields.integer(slice_, "blocks", 1, most)
     stored = bitarray(endian="big")

@@ -1,8 +1,8 @@
 """A local filter that a job keeps between its runs, never more durable than the job's queue.
 
-Scrapy writes the state of its request queue only when a spider closes. A mark that survives a kill
-which its queued request does not survive is a lost page; so the filter, too, goes to the disk only
-then, and after a kill it is what it was at the last clean stop.
+Scrapy writes the state of its request queue only when a spider closes. If a kill destroyed a queued
+request but not its mark, the page would be lost. So the filter, too, goes to the disk only when the
+spider closes: after a kill it is what it was at the last clean stop.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class JobStore:
     ``requests.bloom.lock``
         Is locked while a run is on.
 
-    :param folder: the job directory; made if it is not there. It is taken for this process.
+    :param folder: the job directory; made if it is not there. It is locked for this process.
     :param identity: what the filter belongs to.
     :param capacity: items in the first slice, and at least in each further one.
     :param error_rate: bound for the total error rate.
@@ -115,8 +115,8 @@ class JobStore:
         """
         if os.getpid() != self._pid:
             logger.warning(
-                "The filter in %(folder)s belongs to process %(pid)d, of which this one is a fork:"
-                " nothing is stored from here.",
+                "The filter in %(folder)s belongs to process %(pid)d, and this process is a fork of"
+                " that one, so it stores nothing.",
                 {"folder": self._folder, "pid": self._pid},
             )
             return
@@ -144,10 +144,10 @@ class JobStore:
         self._lock.release()
 
     def _recover(self, past: Past, on_unclean: OnUnclean) -> Past:
-        """Return what to start from; say in the log if the last run was killed."""
+        """Return what to start from; log it if the last run was killed."""
         folder = self._folder
         if on_unclean is OnUnclean.RESET and past.snapshot and scrapy_queue.is_gone(folder):
-            # Somebody follows the advice that _consequence gives, after a clean stop perhaps.
+            # The user follows the advice of _consequence, perhaps after a clean stop.
             gone = f"The filter in {folder} has lost its {scrapy_queue.NAME}."
             past = replace(past, killed=past.killed or gone)
         self.unclean = bool(past.killed)
@@ -205,7 +205,7 @@ def make_queue_openable(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class StoredJob:
-    """What a job directory says to somebody who only reads it.
+    """What a job directory shows to somebody who only reads it.
 
     Attributes:
         filter: the filter at the last clean stop. It is a copy: what is added to it is not stored.
@@ -252,7 +252,7 @@ _HELD_HERE: Final[dict[Path, str]] = {}
 
 
 def _lock_of(folder: Path) -> FileLock:
-    # Not bound to a thread: Scrapy may close in another one than it opened in.
+    # Not bound to a thread: Scrapy may close the filter in another thread than it opened it in.
     return FileLock(folder / LOCK, timeout=0, thread_local=False)
 
 
@@ -267,13 +267,13 @@ def _take(folder: Path, spider: str) -> FileLock:
         other = _HELD_HERE.get(folder.resolve())
         if other and holder and holder.pid == os.getpid():
             raise JobInUseError(
-                f"{folder}: spider {other!r} of this process is using this job directory, and one"
-                f" crawl at a time can. Give each spider its own JOBDIR."
+                f"{folder}: spider {other!r} of this process is using this job directory. Only one"
+                f" crawl at a time can use it. Give each spider its own JOBDIR."
             ) from None
         who = f"process {holder.pid} on {holder.host}" if holder else "another process"
         raise JobInUseError(
-            f"{folder}: {who} is using this job directory, and one crawl at a time can. Wait until"
-            f" it has stopped, or give this crawl another JOBDIR."
+            f"{folder}: {who} is using this job directory. Only one crawl at a time can use it."
+            f" Wait until it has stopped, or give this crawl another JOBDIR."
         ) from None
     except OSError as error:
         raise _unusable(folder, error) from error
