@@ -69,6 +69,7 @@ class OnUnclean(str, Enum):
 class OnBackendError(str, Enum):
     """What to do when Redis cannot be used."""
 
+    AUTO = "auto"
     ALLOW = "allow"
     WAIT = "wait"
     CLOSE = "close"
@@ -305,10 +306,11 @@ REDIS_WAIT: Final = Option(
 ON_BACKEND_ERROR: Final = Option(
     "on_error",
     "BLOOM_ON_BACKEND_ERROR",
-    OnBackendError.ALLOW,
+    OnBackendError.AUTO,
     one_of(OnBackendError),
     "While Redis cannot be used: `allow`, go on by the worker's own memory and report to Redis"
-    " later; `wait` for it, then `allow`; or `close` the spider.",
+    " later; `wait` for it, then `allow`; or `close` the spider. `auto` is `wait` with"
+    " scrapy-redis's scheduler, whose queue is out as well, else `allow`.",
 )
 CANONICAL: Final[Option[str]] = Option(
     "level",

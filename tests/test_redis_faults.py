@@ -16,9 +16,9 @@ from support.proxy import Proxy
 from support.waiting import until
 
 from scrapy_bloom import BackendError, FilterLostError, RedisFilter
-from scrapy_bloom.options import OnBackendError, in_arguments
 from scrapy_bloom.redis import breaker
 from scrapy_bloom.redis.counters import Counters
+from scrapy_bloom.redis.options import RedisOptions
 
 keys = (f"faults:{number}" for number in itertools.count())
 
@@ -390,9 +390,7 @@ def test_a_breaker_does_not_hammer(monkeypatch):
     """A server that greets, but fails each call, is tried less and less often."""
     now = 100.0
     monkeypatch.setattr(breaker, "time", SimpleNamespace(monotonic=lambda: now))
-    one = breaker.CircuitBreaker(
-        "here", OnBackendError.ALLOW, 30.0, Counters(), threading.Event(), in_arguments
-    )
+    one = breaker.CircuitBreaker("here", RedisOptions(), Counters(), threading.Event())
     holds = []
     for _ in range(9):
         one.trip("fails")

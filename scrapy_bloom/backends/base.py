@@ -33,6 +33,13 @@ class Crawl:
     shared_queue: bool
 
 
+class Finish(Protocol):
+    """Tells a filter that the response of a page is here."""
+
+    def __call__(self, fingerprint: bytes, *, added: bool) -> None:
+        """Tell so; `added` is False where it is not known whether the page was added."""
+
+
 @dataclass(frozen=True)
 class Opened:
     """A filter ready for use, and how it came to be.
@@ -43,6 +50,8 @@ class Opened:
             :class:`BloomError` if that fails.
         delete: empties the filter at the end of the crawl; returns False if others use it. None if
             that is the same as :meth:`Filter.clear`.
+        finish: called with the fingerprint of each page whose response has come, and with whether
+            its request was added; None if the backend need not know.
         place: where it lives, in words.
         restored: how many fingerprints it started with.
         restored_from: where they came from; empty if there were none.
@@ -63,6 +72,7 @@ class Opened:
     filled_with: Mapping[str, Any] = field(default_factory=dict)
     let_through: set[bytes] = field(default_factory=set)
     delete: Callable[[], bool] | None = None
+    finish: Finish | None = None
 
 
 class Readable(Protocol):

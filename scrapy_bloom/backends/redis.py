@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,6 +80,7 @@ class RedisBackend(Backend):
             shared.numbers,
             json.loads(shared.canonical) if shared.restored else {},
             delete=shared.delete,
+            finish=shared.finish if crawl.shared_queue else None,
         )
 
     def open_to_read(
@@ -128,8 +130,25 @@ def _options(settings: Settings, crawl: Crawl) -> RedisOptions:
         wait=settings[REDIS_WAIT],
         keep=crawl.shared_queue or crawl.job_dir is not None,
         shared_queue=crawl.shared_queue,
+        stopped=_forced_stop(),
         words=in_settings,
     )
+
+
+def _forced_stop() -> Callable[[], bool]:
+    """Return what tells whether the process was told twice to stop, as by two Ctrl-C.
+
+    Scrapy ignores further signals then, and stops when the reactor gets its turn: that must not
+    have to wait for Redis.
+    """
+
+    def ignores() -> bool:
+        signals = signal.SIGINT, signal.SIGTERM
+        return all(signal.getsignal(number) == signal.SIG_IGN for number in signals)
+
+    if ignores():  # that is how the process was started
+        return lambda: False
+    return ignores
 
 
 def _key(pattern: str, spider: str) -> str:

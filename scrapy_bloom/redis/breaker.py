@@ -12,12 +12,14 @@ import time
 from typing import Final
 
 from scrapy_bloom.errors import BackendError
-from scrapy_bloom.options import REDIS_WAIT, OnBackendError, Words
+from scrapy_bloom.options import REDIS_WAIT, OnBackendError
 from scrapy_bloom.redis.counters import Counters
+from scrapy_bloom.redis.options import RedisOptions
 
 logger = logging.getLogger(__name__)
 
 FIRST_HOLD: Final = 0.25  # seconds
+_STEP: Final = 0.1  # seconds between two looks whether the process was told to stop
 _MAX_HOLD: Final = 10.0  # seconds; against a server that greets and then does not answer
 
 
@@ -25,27 +27,24 @@ class CircuitBreaker:
     """The circuit breaker of one server.
 
     :param where: the server, for the log.
-    :param policy: what to do.
-    :param patience: seconds that one outage may hold up checks under ``wait``.
+    :param options: the policy, and how long to wait.
     :param counters: where outages and waiting are counted.
     :param alarm: set when an outage begins.
-    :param words: names an option in messages.
     """
 
     def __init__(
         self,
         where: str,
-        policy: OnBackendError,
-        patience: float,
+        options: RedisOptions,
         counters: Counters,
         alarm: threading.Event,
-        words: Words,
     ) -> None:
-        self.policy = policy
+        self.policy = options.on_error
         self._where = where
-        self._patience = patience
-        self._left = patience
-        self._wait = words(REDIS_WAIT)
+        self._patience = options.wait
+        self._left = options.wait
+        self._stopped = options.stopped
+        self._wait = options.words(REDIS_WAIT)
         self._counters = counters
         self._reason = ""
         self._said: set[str] = set()
@@ -120,7 +119,11 @@ class CircuitBreaker:
         if self.policy is not OnBackendError.WAIT or self._left <= 0:
             return False
         start = time.monotonic()
-        back = self._may_try.wait(self._left)
+        back = False
+        while not back and (left := start + self._left - time.monotonic()) > 0:
+            back = self._may_try.wait(min(left, _STEP))
+            if self._stopped():
+                self._left = 0.0
         waited = time.monotonic() - start
         self._left -= waited
         self._counters.waited += waited

@@ -91,6 +91,7 @@ class RedisFilter:
         self._error_rate = read_error_rate("error_rate", error_rate)
         self._server = target.where()
         self._keep = options.keep
+        self._stopped = options.stopped
         self._pid = os.getpid()
         self._closed = False
         self.counters = Counters()
@@ -130,7 +131,8 @@ class RedisFilter:
         canonical: str = "{}",
         shards: int = REDIS_SHARDS.default,
         cache: int = REDIS_CACHE.default,
-        on_error: OnBackendError | Literal["allow", "wait", "close"] = ON_BACKEND_ERROR.default,
+        on_error: OnBackendError
+        | Literal["auto", "allow", "wait", "close"] = ON_BACKEND_ERROR.default,
         timeout: float = REDIS_TIMEOUT.default,
         wait: float = REDIS_WAIT.default,
         keep: bool = True,
@@ -189,7 +191,7 @@ class RedisFilter:
         found = self._shards[0].registration
         if found is None or not found.others:
             return False
-        return wait_deserted(shard.look for shard in self._shards)
+        return wait_deserted((shard.look for shard in self._shards), self._stopped)
 
     def add(self, fingerprint: bytes) -> bool:
         """Add one fingerprint; return whether it was there before.
@@ -251,13 +253,12 @@ class RedisFilter:
         """Return what went over the wire, by the names in :class:`Counters`."""
         return asdict(self.counters)
 
-    def finish(self, fingerprint: bytes) -> None:
-        """Learn that this worker has the response of a page: needed with a shared queue only."""
-        self._shard(fingerprint).finish(fingerprint)
+    def finish(self, fingerprint: bytes, *, added: bool = True) -> None:
+        """Learn that this worker has the response of a page. Needed with a shared queue only.
 
-    def disown(self, fingerprint: bytes) -> None:
-        """Learn that a page that was granted here is not fetched: the next add grants it again."""
-        self._shard(fingerprint).disown([fingerprint])
+        :param added: whether some worker has added the fingerprint; False if that is not known.
+        """
+        self._shard(fingerprint).finish(fingerprint, added=added)
 
     def clear(self) -> bool:
         """Forget everything; return False, with nothing done, if other workers may use the filter.
@@ -308,7 +309,7 @@ class RedisFilter:
                 locks.enter_context(shard.lock)
                 shard.rest()
             try:
-                if wait_deserted(shard.look for shard in shards):
+                if wait_deserted((shard.look for shard in shards), self._stopped):
                     cleared = all(shard.clear(stay=stay) for shard in shards)
             except BackendError:
                 for shard in shards:
@@ -377,9 +378,7 @@ def _open_shards(
                 plan,
                 cache=options.cache // options.shards,
                 shared_queue=options.shared_queue,
-                breaker=CircuitBreaker(
-                    server, options.on_error, options.wait, counters, alarm, options.words
-                ),
+                breaker=CircuitBreaker(server, options, counters, alarm),
                 counters=counters,
             )
             shards.append(shard)
@@ -413,4 +412,8 @@ def _patiently(
             if options.on_error is not OnBackendError.WAIT or left <= 0:
                 raise
             logger.warning("%s Trying for another %.0f s.", error, left)
-            time.sleep(min(1.0, left))
+            pause = min(deadline, time.monotonic() + 1)
+            while time.monotonic() < pause:
+                if options.stopped():
+                    raise
+                time.sleep(0.1)

@@ -90,9 +90,14 @@ class Ledger:
             self._doubtful.add(fingerprint)
             self._pending.pop(fingerprint, None)
 
-    def finish(self, fingerprint: bytes) -> None:
-        """Note that the worker has the response of this page."""
+    def finish(self, fingerprint: bytes, *, added: bool) -> None:
+        """Note that the worker has the response of this page.
+
+        :param added: whether some worker has added it; else it matters only if this one has.
+        """
         if not self._shared_queue or fingerprint in self._finished:
+            return
+        if not (added or self.knows(fingerprint) or fingerprint in self._dropped):
             return
         self._finished.add(fingerprint)
         self._waiting -= 1

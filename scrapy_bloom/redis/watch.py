@@ -100,13 +100,14 @@ class Watch:
                 self._lives = True
 
 
-def wait_deserted(looks: Iterable[Callable[[Watch], bool]]) -> bool:
+def wait_deserted(looks: Iterable[Callable[[Watch], bool]], stopped: Callable[[], bool]) -> bool:
     """Watch the other workers in all shards; return whether none of them lives.
 
     Takes about a second if one does, as long as a lease lasts if one was killed, and twice that at
     most: then nobody can tell, and the answer is False.
 
     :param looks: look at the others in a shard; each returns whether its filter is still there.
+    :param stopped: whether to wait no longer.
     """
     watches = [(look, Watch()) for look in looks]
     deadline = time.monotonic() + _PATIENCE
@@ -114,6 +115,8 @@ def wait_deserted(looks: Iterable[Callable[[Watch], bool]]) -> bool:
         watches = [(look, watch) for look, watch in watches if look(watch) and not watch.deserted]
         if not watches:
             return True
-        if any(watch.lives for _, watch in watches) or time.monotonic() > deadline:
+        if any(watch.lives for _, watch in watches):
+            return False
+        if time.monotonic() > deadline or stopped():
             return False
         time.sleep(_LOOK)

@@ -153,6 +153,22 @@ class Session:
         self.let_through.update(mark for mark, seen in zip(marks, found, strict=True) if seen)
         self._telling.add(stats.WITHDRAWN.key, int(found[0]))
 
+    def finish(self, request: Request) -> None:
+        """Tell the filter that the response of a request is here, and so the end of its redirects.
+
+        Then a mark that Redis has lost may be made again: it no longer hides a lost request.
+        """
+        if self.opened.finish is None:
+            return
+        try:
+            fingerprint, _ = self._resolve(request)
+            self.opened.finish(fingerprint, added=not request.dont_filter)
+            for url in request.meta.get("redirect_urls", ()):
+                before = self.resolver.fingerprinter.fingerprint(request.replace(url=url))
+                self.opened.finish(before, added=False)
+        except Exception as error:  # noqa: BLE001 - the page is crawled, and perhaps once more
+            self._telling.check_failed(request, error)
+
     def replay(self, marks: Iterable[bytes]) -> None:
         """Mark fingerprints that an earlier run has made, without a verdict or a word of it."""
         self.opened.filter.add_many(marks)
@@ -280,6 +296,9 @@ class NoSession:
         return ERROR
 
     def withdraw(self, request: Request) -> None:
+        """Do nothing: nothing is marked."""
+
+    def finish(self, request: Request) -> None:
         """Do nothing: nothing is marked."""
 
     def clear(self, *, at_end: bool = False) -> bool:  # noqa: ARG002 - as for a session

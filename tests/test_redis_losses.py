@@ -1,0 +1,183 @@
+"""What a worker tells Redis again after a loss or an outage, and how it comes and goes then."""
+
+import itertools
+import signal
+import time
+
+import pytest
+from support.contract import fingerprints
+from support.localredis import LocalRedis
+from support.localsite import LocalSite
+from support.proxy import Proxy
+from support.redis_crawls import PATIENCE, SCRAPY_REDIS, Crawl, at
+from support.waiting import until
+
+from scrapy_bloom import RedisFilter, RedisOptions
+from scrapy_bloom.redis.connection import Target
+
+keys = (f"losses:{number}" for number in itertools.count())
+
+
+@pytest.fixture(scope="module")
+def server():
+    with LocalRedis() as server:
+        yield server
+
+
+@pytest.fixture
+def lasting_server():
+    with LocalRedis(persist=True) as server:
+        yield server
+
+
+@pytest.fixture
+def key():
+    return next(keys)
+
+
+@pytest.fixture
+def opened():
+    """Open filters that are closed after the test."""
+    filters = []
+
+    def opened(server, key, **options):
+        defaults = {"capacity": 10_000, "error_rate": 1e-9, "timeout": 0.4}
+        url = server if isinstance(server, str) else server.url
+        filters.append(RedisFilter.from_url(url, key=key, **(defaults | options)))
+        return filters[-1]
+
+    yield opened
+    for seen in filters:
+        seen.close()
+
+
+@pytest.fixture
+def site():
+    with LocalSite(pages=600, links=10) as site:
+        yield site
+
+
+def scrapy_redis(site, server, folder, **settings):
+    shared = {"REDIS_URL": server.url, "done": f"{server.url}#done"}
+    return Crawl(site, server, folder, **(SCRAPY_REDIS | shared | settings))
+
+
+class TestAnIdleWorker:
+    def test_reports_what_it_owes(self, server, opened, key):
+        """Nobody asks it anything after the outage."""
+        known = fingerprints(2000)
+        with Proxy(server.port) as proxy:
+            seen = opened(proxy.url, key)
+            port, proxy.upstream = proxy.upstream, 1
+            proxy.cut()
+            assert seen.add_many(known) == [False] * 2000
+            proxy.upstream = port
+            other = opened(server, key, cache=0)
+            until(lambda: all(other.contains_many(known)))
+            assert seen.add_many(known) == [True] * 2000
+
+    def test_makes_good_a_loss(self, server, opened, key):
+        seen = opened(server, key)
+        known = fingerprints(100)
+        seen.add_many(known)
+        server.client().delete(key)
+        other = opened(server, next(keys))
+        until(lambda: server.client().exists(key))
+        other = opened(server, key, cache=0)
+        until(lambda: all(other.contains_many(known)))
+
+
+class TestFinished:
+    """With a shared queue only what is finished may be marked again."""
+
+    @pytest.fixture
+    def lost(self, server, key):
+        """Open a filter for a shared queue, and let it lose what it knows."""
+        seen = RedisFilter(
+            Target(server.url),
+            capacity=10_000,
+            error_rate=1e-9,
+            options=RedisOptions(key=key, shared_queue=True),
+        )
+        known = fingerprints(100)
+        seen.add_many(known)
+        for fingerprint in known[:30]:
+            seen.finish(fingerprint)
+        server.client().delete(key)
+        until(lambda: seen.counters.losses)
+        yield seen, known
+        seen.close()
+
+    def test_what_was_only_granted_is_granted_again(self, lost, caplog):
+        seen, known = lost
+        assert seen.counters.maybe_lost == 70
+        said = [record.getMessage() for record in caplog.get_records("setup")]
+        assert any("up to 70 may be lost" in line for line in said)
+        assert seen.add_many(known) == [True] * 30 + [False] * 70
+
+    def test_what_is_finished_is_reported_to_all(self, server, opened, key, lost):
+        seen, known = lost
+        other = opened(server, key, cache=0)
+        until(lambda: all(other.contains_many(known[:30])))
+        assert not any(other.contains_many(known[30:]))
+        seen.finish(known[30])  # it was on its way when the marks were lost
+        until(lambda: known[30] in other)
+
+    def test_what_was_never_added_is_not_reported(self, server, opened, key, lost):
+        """Start requests are not filtered: a link to a start page is followed once."""
+        seen, known = lost
+        seen.finish(b"start page", added=False)
+        seen.finish(known[31], added=False)
+        until(lambda: known[31] in opened(server, key, cache=0))
+        assert b"start page" not in seen
+
+
+@pytest.mark.scrapy
+class TestSharedQueue:
+    """The queue of scrapy-redis vanishes with the filter: a mark must not outlive its request."""
+
+    def test_everything_is_flushed(self, server, tmp_path):
+        server.client().flushall()
+        with (
+            LocalSite(pages=1500, links=10) as site,
+            scrapy_redis(site, server, tmp_path) as crawl,
+        ):
+            third = at(site, 500)
+            crawl.start()
+            crawl.start()
+            assert third.wait(PATIENCE)
+            server.client().flushall()
+            until(lambda: all("may be lost" in crawl.log(number) for number in range(2)))
+            stats = crawl.finish()
+            lost = sum(each["bloom/redis/maybe_lost"] for each in stats)
+            assert lost >= len(site.missed)
+            # What is said to be lost is what waited, and not all that is known.
+            assert len(site.hits) > 900
+
+    def test_redis_is_out_for_a_while(self, site, lasting_server, tmp_path):
+        """The default waits: what is marked and cannot be pushed would be lost."""
+        with scrapy_redis(site, lasting_server, tmp_path) as crawl:
+            later = at(site, 200)
+            crawl.start()
+            assert later.wait(PATIENCE)
+            lasting_server.kill()
+            until(lambda: "stands still" in crawl.log(), PATIENCE)
+            lasting_server.start()
+            assert at(site, 600).wait(PATIENCE)
+            stats = crawl.finish()
+        assert not site.missed
+        assert stats[0]["bloom/redis/unknown"] == 0
+
+
+@pytest.mark.scrapy
+def test_two_interrupts_end_the_waiting(site, tmp_path):
+    with LocalRedis() as server:
+        settings = {"BLOOM_ON_BACKEND_ERROR": "wait", "BLOOM_REDIS_WAIT": 60}
+        with Crawl(site, server, tmp_path, BLOOM_REDIS_URL=server.url, **settings) as crawl:
+            site.when(200, server.kill)
+            worker = crawl.start()
+            until(lambda: "stands still" in crawl.log(), PATIENCE)
+            worker.send_signal(signal.SIGINT)
+            time.sleep(0.5)  # two signals at once may come as one
+            worker.send_signal(signal.SIGINT)
+            worker.wait(10)
