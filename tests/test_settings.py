@@ -38,7 +38,7 @@ def test_every_option_has_its_default_where_nothing_is_written():
         "BLOOM_REDIS_CACHE": 100_000,
         "BLOOM_REDIS_TIMEOUT": 2.0,
         "BLOOM_REDIS_WAIT": 30.0,
-        "BLOOM_ON_BACKEND_ERROR": OnBackendError.ALLOW,
+        "BLOOM_ON_BACKEND_ERROR": OnBackendError.AUTO,
         "BLOOM_CANONICAL": "safe",
         "BLOOM_CANONICAL_DROP_PARAMS": (),
         "BLOOM_CANONICAL_KEEP_PARAMS": (),
