@@ -20,8 +20,6 @@ _SCRAPY_REDIS: Final = {
     "REDIS_PORT": "port",
     "REDIS_DB": "db",
 }
-
-
 _PREFIX: Final = "BLOOM_"
 _SWITCHED_OFF: Final = (
     "The filter is switched off by another DUPEFILTER_CLASS, such as"

@@ -163,6 +163,28 @@ def test_a_spider_class_without_a_name_goes_by_the_name_of_the_class(tmp_path):
     assert job.identity.spider == "Nameless"
 
 
+class Unreadable(LocalFilter):
+    """A filter that opens, and then cannot be looked at."""
+
+    closed = False
+
+    def info(self):
+        raise OSError("a fault that nobody expects")
+
+    def close(self):
+        Unreadable.closed = True
+
+
+def test_what_was_opened_is_closed_if_the_rest_fails(monkeypatch):
+    unreadable = Unreadable()
+    monkeypatch.setattr(
+        LocalBackend, "open", lambda *_: Opened(unreadable, unreadable.close, "nowhere")
+    )
+    with pytest.raises(OSError, match="nobody expects"):
+        open_session()
+    assert Unreadable.closed
+
+
 @pytest.mark.parametrize("name", ["BLOOM_CAPACITY", "BLOOM_CANONICAL", "BLOOM_CANONICAL_RULES"])
 def test_a_session_that_cannot_be_opened_is_none(name, tmp_path):
     with pytest.raises(SettingError, match=rf"^{name} = "):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy_bloom.backends.base import Backend, Crawl, Opened, OpenedToRead
-from scrapy_bloom.errors import BloomError, SettingError, StateError
+from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.options import (
     BACKEND,
     CAPACITY,
@@ -68,8 +68,12 @@ class RedisBackend(Backend):
         )
         place = f"in Redis at {target.where()}, key {options.key}"
         unclean = False
-        if shared.restored and not crawl.shared_queue:
-            unclean = _outlived(shared, place, crawl, settings[ON_UNCLEAN])
+        try:
+            if shared.restored and not crawl.shared_queue:
+                unclean = _outlived(shared, place, crawl, settings[ON_UNCLEAN])
+        except BaseException:
+            shared.close()
+            raise
         return Opened(
             shared,
             shared.close,
@@ -175,12 +179,8 @@ def _outlived(shared: RedisFilter, place: str, crawl: Crawl, on_unclean: OnUncle
     if not shared.wait_deserted():
         return False
     killed = f"Bloom filter {place}: the last run with {crawl.job_dir} was killed."
-    try:
-        recover(killed, on_unclean, can_go_back=False)
-        _check_queue(crawl.job_dir, killed)
-    except BloomError:
-        shared.close()
-        raise
+    recover(killed, on_unclean, can_go_back=False)
+    _check_queue(crawl.job_dir, killed)
     shared.clear()
     logger.warning(
         "%s The filter starts empty: it is newer than Scrapy's queue, and a filter in Redis cannot"

@@ -100,10 +100,14 @@ class Session:
         )
         opened = backend_of(settings, shared_queue=shared_queue).open(settings, crawl)
         self = cls(opened, resolver, telling, on_mark)
-        emptied = empty and self.clear()
-        telling.opened(opened, emptied=emptied)
-        if not emptied:
-            resolver.compare(opened.filled_with)
+        try:
+            emptied = empty and self.clear()
+            telling.opened(opened, emptied=emptied)
+            if not emptied:
+                resolver.compare(opened.filled_with)
+        except BaseException:
+            opened.close()
+            raise
         return self
 
     def check(self, request: Request) -> Verdict:
@@ -206,7 +210,7 @@ class Session:
         """Write the filter's state to the stats; one that was emptied at the end keeps the last."""
         try:
             info = self.opened.filter.info()
-        except BackendError:  # it was said when it began
+        except BloomError:  # it was said when it began
             return
         if info.items or not (self.emptied or self._at_end):
             self._telling.describe(info)

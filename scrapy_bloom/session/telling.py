@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from scrapy_bloom import stats
 from scrapy_bloom.backends.base import Opened
 from scrapy_bloom.core.info import FilterInfo
-from scrapy_bloom.errors import BackendError, BloomError
+from scrapy_bloom.errors import BloomError
 from scrapy_bloom.options import write_size
 from scrapy_bloom.session.engine import close_spider
 from scrapy_bloom.session.verdict import Verdict
@@ -34,7 +34,6 @@ class Telling:
     A call of Scrapy's stats collector takes as long as a check of the filter. So verdicts are
     counted here and passed on in small batches: the stats are behind by at most 1 % of all checks,
     and never by more than 100.
-
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -103,7 +102,7 @@ class Telling:
             restored += " restored" + f" from {opened.restored_from}" * bool(opened.restored)
         try:
             info = opened.filter.info()
-        except BackendError as error:  # it was there a moment ago; the checks deal with that
+        except BloomError as error:  # it was there a moment ago; the checks deal with that
             self._log(
                 logging.WARNING,
                 "Bloom filter %(place)s: %(restored)s, state unknown: %(error)s",
