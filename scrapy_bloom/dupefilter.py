@@ -11,7 +11,7 @@ from scrapy.utils.request import referer_str
 
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.scrapy_redis import spare_queue
-from scrapy_bloom.session.engine import fail, refuse
+from scrapy_bloom.session.engine import fail, refuse, run_beside
 from scrapy_bloom.session.lost_requests import scheduler_of, take_unstored, watch_pushes
 from scrapy_bloom.session.session import NoSession, Session
 from scrapy_bloom.session.telling import Telling
@@ -21,6 +21,7 @@ from scrapy_bloom.storage.store import make_queue_openable
 if TYPE_CHECKING:
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
+    from twisted.internet.defer import Deferred
     from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
@@ -91,14 +92,18 @@ class BloomDupeFilter:
         """
         return (self._session or self._open_late()).check(request) is SEEN
 
-    def close(self, reason: str) -> None:  # noqa: ARG002 - Scrapy's signature
-        """Store the filter if the backend keeps it, and write the last stats. Never raises."""
+    def close(self, reason: str) -> Deferred[None] | None:  # noqa: ARG002 - Scrapy's signature
+        """Store the filter if the backend keeps it, and write the last stats. Never raises.
+
+        :returns: what fires when that is done; None if it is.
+        """
         closed = NoSession(BloomError("The filter is closed."), self._telling)
         try:
             self._withdraw_unstored()
         finally:
-            (self._session or closed).close()
-            self._session = closed
+            session, self._session = self._session or closed, closed
+            done = run_beside(session.close) if session.closes_slowly else session.close()
+        return done
 
     def clear(self) -> None:
         """Empty the filter before scrapy-redis empties its queue. Never raises.

@@ -14,8 +14,11 @@ from scrapy.settings import default_settings
 from scrapy.squeues import PickleLifoDiskQueue
 from support.crawling import OURS, RFP, TIMEOUT, Follower, Project, Run, crawl, make_crawler
 from support.localsite import Kind, LocalSite
+from twisted.internet import reactor
 from twisted.internet.defer import gatherResults
 from w3lib.url import canonicalize_url
+
+from scrapy_bloom.storage import store
 
 pytestmark = pytest.mark.scrapy
 
@@ -121,7 +124,8 @@ if hasattr(default_settings, "TWISTED_REACTOR_ENABLED"):  # older ones need a re
 
     def test_a_crawl_without_a_reactor_misses_nothing(project):
         with site() as pages:
-            run = stop_at(100, pages, lambda: project.crawl(pages, TWISTED_REACTOR_ENABLED=False))
+            settings = {"TWISTED_REACTOR_ENABLED": False, "BLOOM_CAPACITY": "100M"}
+            run = stop_at(100, pages, lambda: project.crawl(pages, **settings))
             assert run.reason == "shutdown"
             complete(project.crawl(pages, TWISTED_REACTOR_ENABLED=False))
         assert pages.missed == set()
@@ -415,3 +419,22 @@ async def test_a_push_that_fails_leaves_no_mark(tmp_path):
         assert FullDisk.pushed > 21
         assert crawler.stats.get_value("bloom/withdrawn") >= 20
         assert server.missed == set()
+
+
+@ensureDeferred
+async def test_a_large_filter_is_stored_beside_the_reactor(tmp_path, monkeypatch):
+    turned = Event()
+    write = store.write_snapshot
+
+    def write_when_the_reactor_has_turned(path, snapshot):
+        reactor.callFromThread(turned.set)
+        assert turned.wait(TIMEOUT)
+        write(path, snapshot)
+
+    monkeypatch.setattr(store, "write_snapshot", write_when_the_reactor_has_turned)
+    with PlainSite(pages=5, links=5) as server:
+        settings = {"JOBDIR": str(tmp_path), "BLOOM_CAPACITY": "100M"}
+        crawler = await crawl(settings=settings, url=server.url)
+        assert turned.is_set()
+        assert crawler.stats.get_value("bloom/not_stored") == 0
+        assert store.read_job(tmp_path).generation == 1

@@ -60,6 +60,8 @@ class Opened:
         filled_with: what its fingerprints were made with, as in the identity; empty if unknown.
         let_through: fingerprints that are to be called new once more, though the filter has them.
             Whatever is in it when the filter is closed is kept, if the filter is.
+        closes_slowly: returns whether `close` takes so long that it should run beside the reactor.
+            It may be called in another thread then.
     """
 
     filter: Filter
@@ -71,6 +73,7 @@ class Opened:
     numbers: Callable[[], Mapping[str, float]] = dict
     filled_with: Mapping[str, Any] = field(default_factory=dict)
     let_through: set[bytes] = field(default_factory=set)
+    closes_slowly: Callable[[], bool] = bool
     delete: Callable[[], bool] | None = None
     finish: Finish | None = None
 

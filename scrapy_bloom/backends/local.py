@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Final
 
 from scrapy_bloom.backends.base import Backend, Crawl, Opened, OpenedToRead
 from scrapy_bloom.core.growth import outgrown
@@ -14,6 +15,9 @@ from scrapy_bloom.settings import Settings
 from scrapy_bloom.storage.store import JobStore, read_job
 
 logger = logging.getLogger(__name__)
+
+_SLOW: Final = 32_000_000
+"""Bytes that take about 0.1 s to be counted and stored."""
 
 
 class LocalBackend(Backend):
@@ -50,6 +54,7 @@ class LocalBackend(Backend):
             unclean=job.unclean,
             filled_with=job.filled_with,
             let_through=job.let_through,
+            closes_slowly=lambda: job.size > _SLOW,
         )
 
     def open_to_read(

@@ -1,13 +1,18 @@
-"""The engine of a crawl, and closing its spider from where nothing can be raised."""
+"""The engine of a crawl: closing its spider where nothing can be raised, working beside it."""
 
 from __future__ import annotations
 
+import asyncio
+import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import scrapy
 from scrapy import signals
 from scrapy.exceptions import CloseSpider
 from scrapy.utils.defer import deferred_from_coro
+from twisted.internet.defer import Deferred
+from twisted.internet.threads import deferToThread
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -77,3 +82,25 @@ def _close_when_running(crawler: Crawler, reason: str) -> None:
         engine.close_spider(crawler.spider, reason)
     else:
         later.callLater(0.01, _close_when_running, crawler, reason)
+
+
+def run_beside(function: Callable[[], None]) -> Deferred[None] | None:
+    """Run a function in a thread, while the reactor or the event loop goes on.
+
+    :returns: what fires when it is done; None if neither is running, and the function was run here.
+    """
+    reactor: Any = sys.modules.get("twisted.internet.reactor")  # to import it would install one
+    if reactor is not None and reactor.running:
+        return deferToThread(function)
+    if reactor is None and _loop_is_running():
+        return deferred_from_coro(asyncio.to_thread(function))
+    function()
+    return None
+
+
+def _loop_is_running() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

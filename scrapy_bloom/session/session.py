@@ -194,6 +194,11 @@ class Session:
             self.emptied = False
         return self.emptied
 
+    @property
+    def closes_slowly(self) -> bool:
+        """Whether :meth:`close` takes so long that it should run beside the reactor."""
+        return self.opened.closes_slowly()
+
     def close(self) -> None:
         """Store what is to be stored and write the last stats."""
         self._describe()
@@ -288,6 +293,8 @@ class NoSession:
     """
 
     emptied: Final = False
+
+    closes_slowly = False
 
     def __init__(self, error: Exception, telling: Telling) -> None:
         self.error = error

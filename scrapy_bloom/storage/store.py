@@ -17,6 +17,7 @@ from typing import Any, Final
 from filelock import FileLock, Timeout
 
 from scrapy_bloom.core.local import LocalFilter
+from scrapy_bloom.core.sizing import BLOCK_BYTES
 from scrapy_bloom.errors import JobInUseError, StateError
 from scrapy_bloom.options import DEFAULT_CAPACITY, DEFAULT_ERROR_RATE, OnUnclean
 from scrapy_bloom.storage import scrapy_queue, seen_file
@@ -137,6 +138,11 @@ class JobStore:
             ) from error
         finally:
             self.release()
+
+    @property
+    def size(self) -> int:
+        """How many bytes the filter takes in a file, at most."""
+        return sum(slice_.spec.blocks for slice_ in self.filter.state().slices) * BLOCK_BYTES
 
     def release(self) -> None:
         """Leave the job directory to others without storing anything, as a kill does."""
