@@ -19,8 +19,8 @@ from scrapy_bloom.redis.options import RedisOptions
 logger = logging.getLogger(__name__)
 
 FIRST_HOLD: Final = 0.25  # seconds
-_STEP: Final = 0.1  # seconds between two looks whether the process was told to stop
-_MAX_HOLD: Final = 10.0  # seconds; against a server that greets and then does not answer
+_STEP: Final = 0.1  # seconds; how often a wait looks whether the process was told to stop
+_MAX_HOLD: Final = 10.0  # seconds; for a server that takes connections, but then does not answer
 
 
 class CircuitBreaker:
@@ -75,11 +75,14 @@ class CircuitBreaker:
         raise self.error()
 
     def error(self) -> BackendError:
-        """Return what the outage is about."""
+        """Return an error that says why Redis cannot be used."""
         return BackendError(f"Redis at {self._where} {self._reason}")
 
     def trip(self, reason: str) -> None:
-        """Learn that a call has failed, and why: goes after the server's name."""
+        """Note that a call has failed.
+
+        :param reason: why, as the rest of a sentence that begins with the server's name.
+        """
         now = time.monotonic()
         self._may_try.clear()
         self.alarm.set()
@@ -90,7 +93,7 @@ class CircuitBreaker:
         self._reason = reason
         self._began = now
         self._counters.outages += 1
-        # Said once; what is raised is said by who catches it.
+        # Each reason is logged once. Under `close` an error is raised, and its catcher logs that.
         silent = reason in self._said or self.policy is OnBackendError.CLOSE
         level = logging.DEBUG if silent else logging.ERROR
         self._said.add(reason)
@@ -98,12 +101,12 @@ class CircuitBreaker:
         logger.log(level, "Redis at %s %s %s", self._where, reason, consequence)
 
     def allow_try(self) -> None:
-        """Learn that the heartbeat has got through: the next check may try."""
+        """Note that the heartbeat has reached the server: the next check may try."""
         if time.monotonic() >= self._not_before:
             self._may_try.set()
 
     def reset(self) -> None:
-        """Learn that a call has succeeded."""
+        """Note that a call has succeeded."""
         if not self.tripped:
             return
         logger.info(
@@ -115,7 +118,7 @@ class CircuitBreaker:
         self._left = self._patience
 
     def wait(self) -> bool:
-        """Wait for the server, if policy and patience say so; return whether it is back."""
+        """Wait for the server if the policy allows it; return whether the server is back."""
         if self.policy is not OnBackendError.WAIT or self._left <= 0:
             return False
         start = time.monotonic()
@@ -135,12 +138,12 @@ class CircuitBreaker:
 
 _CONSEQUENCE: Final = {
     OnBackendError.CLOSE: "",
-    OnBackendError.ALLOW: "Until it is back this worker goes on by its own memory: pages that it"
-    " does not know are fetched, perhaps twice, and reported to Redis later.",
+    OnBackendError.ALLOW: "Until it is back, this worker goes on with what it remembers itself:"
+    " pages that it does not know are fetched, perhaps twice, and reported to Redis later.",
     OnBackendError.WAIT: "The crawl stands still until it is back, or {wait} is over.",
 }
 
 _OUT_OF_PATIENCE: Final = (
-    "{wait} is over, the crawl goes on by this worker's own memory. Pages that it does"
-    " not know are fetched, perhaps twice, and reported to Redis later."
+    "{wait} is over, and the crawl goes on with what this worker remembers itself. Pages that it"
+    " does not know are fetched, perhaps twice, and reported to Redis later."
 )

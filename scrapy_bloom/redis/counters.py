@@ -1,4 +1,4 @@
-"""What went over the wire and what did not, counted."""
+"""Counts of a worker's calls to Redis, and of what it answered without a call."""
 
 from __future__ import annotations
 

@@ -12,24 +12,24 @@ INTERVAL: Final = 1.0
 """Seconds between two renewals of a worker's lease."""
 
 _INTERVAL_IN_OUTAGE: Final = 0.25
-_SLOW: Final = 0.5  # seconds of a beat after which the node is taken to hang
+_SLOW: Final = 0.5  # seconds; if a beat takes longer, the node is assumed to hang
 
 
 class Beating(Protocol):
-    """What a heartbeat keeps alive: a shard."""
+    """What a heartbeat calls: a shard."""
 
     def beat(self) -> bool:
-        """Renew the lease; return whether all is well."""
+        """Renew the lease; return whether the server is usable."""
 
     def node(self) -> str:
-        """Name the node that has the shard now."""
+        """Return the name of the node that has the shard now."""
 
 
 class Heartbeat(threading.Thread):
     """Renews the worker's leases, and looks for the end of outages, beside the crawl.
 
-    Shards on different nodes have threads of their own: a node that hangs must not keep the leases
-    on the others waiting.
+    The shards of each node have their own thread: a node that hangs must not delay the leases on
+    the other nodes.
 
     :param shards: each is called about once a second.
     :param alarm: makes the next beat come at once.
@@ -63,7 +63,7 @@ class Heartbeat(threading.Thread):
             lane.stop()
 
     def stop(self) -> None:
-        """End the threads; returns when the beats that are under way are over."""
+        """End the threads, and wait for the beats that are under way."""
         self._stopped = True
         self._alarm.set()
         self.join()
@@ -101,7 +101,7 @@ class _Lane:
             )
             self._thread.start()
         self._busy = True
-        self.well = False  # until it is known
+        self.well = False  # until the round has shown that all is well
         self._rounds.put(shards)
 
     def stop(self) -> None:

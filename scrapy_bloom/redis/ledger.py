@@ -1,4 +1,4 @@
-"""What one worker knows of one shard without asking Redis, and what it still owes Redis."""
+"""What one worker knows about one shard without asking Redis, and what it must still report."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Reports:
     """What a worker does about marks that Redis has lost.
 
     Attributes:
-        count: how many it reports again.
-        maybe_lost: how many pages it was granted and has not finished, and does not report, because
-            their requests may have vanished with the marks.
+        count: how many marks it reports again.
+        maybe_lost: how many pages it was granted and has not finished. It does not report these,
+            because their requests may have vanished together with the marks.
     """
 
     count: int
@@ -24,20 +24,20 @@ class Reports:
 
 
 class Ledger:
-    """The fingerprints that a worker remembers, each with what is known of it.
+    """The fingerprints that a worker remembers, and the state of each one.
 
     - *cached*: Redis has it.
-    - *pending*: granted here while Redis could not be asked, and still to be reported.
+    - *pending*: granted here while Redis could not be asked. It must still be reported.
     - *doubtful*: Redis may have it from a call of ours that failed, and nobody was granted it.
 
-    Where the requests wait in Redis, too, a mark that is reported again after a loss would hide a
-    page whose request has vanished with the first mark. Then these are kept as well:
+    If the requests wait in Redis as well, a loss may take both a mark and its request. To report
+    that mark again would hide the page. So these are kept in addition:
 
-    - *finished*: this worker has its response. Only these are reported again.
-    - *dropped*: it was not finished when marks were lost.
+    - *finished*: this worker has the page's response. Only these are reported again.
+    - *dropped*: the page was not finished when marks were lost.
 
-    The heartbeat's thread reports what is pending while the crawl adds: each step here is one that
-    another thread cannot split.
+    The heartbeat's thread reports what is pending while the crawl adds fingerprints. So each step
+    here is one that no other thread can interrupt.
 
     :param size: most fingerprints in the cache, and most that are kept as finished.
     :param shared_queue: whether the requests wait in Redis.
@@ -60,7 +60,8 @@ class Ledger:
         self._shared_queue = shared_queue
         self._finished = SeenCache(size)
         self._dropped: frozenset[bytes] = frozenset()
-        self._waiting = 0  # granted here less finished here: below 0 if others are granted more
+        # Granted here minus finished here. Below 0 if this worker fetches what others were granted.
+        self._waiting = 0
 
     @property
     def pending(self) -> int:
@@ -68,24 +69,24 @@ class Ledger:
         return len(self._pending)
 
     def knows(self, fingerprint: bytes) -> bool:
-        """Return whether the worker can say by itself that the fingerprint was seen."""
+        """Return whether the worker knows, without Redis, that the fingerprint was seen."""
         known = fingerprint in self._cache or fingerprint in self._pending
         return known and fingerprint not in self._doubtful
 
     def unknown(self, fingerprints: Iterable[bytes]) -> list[bytes]:
-        """Return those that the worker does not know by itself, in order."""
+        """Return the fingerprints that only Redis can know about, in order."""
         if self._pending or self._doubtful:
             return [fingerprint for fingerprint in fingerprints if not self.knows(fingerprint)]
         return self._cache.without(fingerprints)
 
     def grant(self, fingerprints: Sequence[bytes]) -> None:
-        """Note that the worker called these new by itself, and owes Redis a report."""
+        """Note that the worker called these new without Redis, and must report them."""
         self._doubtful.difference_update(fingerprints)
         self._pending.update(dict.fromkeys(fingerprints))
         self._waiting += len(fingerprints)
 
     def disown(self, fingerprints: Iterable[bytes]) -> None:
-        """Note that nobody was granted these: "seen" must not come of this add of them."""
+        """Note that nobody was granted these: their failed add must not make them seen."""
         for fingerprint in fingerprints:
             self._doubtful.add(fingerprint)
             self._pending.pop(fingerprint, None)
@@ -93,7 +94,8 @@ class Ledger:
     def finish(self, fingerprint: bytes, *, added: bool) -> None:
         """Note that the worker has the response of this page.
 
-        :param added: whether some worker has added it; else it matters only if this one has.
+        :param added: whether it is certain that a worker has added it. If not, the page counts only
+            if this worker knows it.
         """
         if not self._shared_queue or fingerprint in self._finished:
             return
@@ -105,7 +107,7 @@ class Ledger:
             self._pending[fingerprint] = None
 
     def doubt(self, fingerprint: bytes) -> None:
-        """Note that a call of ours may have marked this one, of which nobody was told."""
+        """Note that a failed call may have marked this one, and that nobody was granted it."""
         if fingerprint not in self._pending:
             self._doubtful.add(fingerprint)
 
@@ -131,11 +133,11 @@ class Ledger:
     def reported(self, fingerprints: Iterable[bytes]) -> None:
         """Note that Redis has these now."""
         for fingerprint in fingerprints:
-            self._cache.add(fingerprint)  # before the next line: it is known all the time
+            self._cache.add(fingerprint)  # before the next line, so that it is known at any time
             self._pending.pop(fingerprint, None)
 
     def report_again(self) -> Reports:
-        """Owe Redis what may be marked again, after it lost marks."""
+        """Make pending what may be marked again after Redis has lost marks."""
         if not self._shared_queue:
             self._pending.update(dict.fromkeys(self._cache))
             self._cache.clear()
@@ -148,11 +150,11 @@ class Ledger:
         return Reports(len(finished), maybe_lost)
 
     def forget_cache(self) -> None:
-        """Forget what Redis has: ask it again."""
+        """Forget what Redis has, so that it is asked again."""
         self._cache.clear()
 
     def forget(self) -> None:
-        """Forget all."""
+        """Forget everything."""
         self._cache.clear()
         self._pending.clear()
         self._doubtful.clear()

@@ -29,16 +29,16 @@ _NAMES: Final = 1000  # in one command that deletes keys
 class Registration:
     """A worker's entry in the register of one filter.
 
-    It never changes: a new one takes its place, whole. So the heartbeat's thread, which reads it
-    beside the crawl, never sees parts of two.
+    It never changes; a new entry replaces it as a whole. So the heartbeat's thread, which reads it
+    while the crawl runs, never sees parts of two entries.
 
     Attributes:
         header: what the filter is, as it was found.
-        prefix: what the names of its segments begin with.
+        prefix: the beginning of the names of its segments.
         worker: the worker's id.
         others: whether there were others in the register when this one came.
-        resting: whether the lease was given up, for good or for a moment: the worker is finishing,
-            or wants to clear the filter.
+        resting: whether the lease was given up, because the worker is finishing or wants to clear
+            the filter.
     """
 
     header: Header
@@ -66,7 +66,7 @@ class Membership:
         self.losses = 0
         self.renewed = time.monotonic()
         self._link = link
-        self._newcomers: Watch | None = None  # of those that were there when this worker came
+        self._newcomers: Watch | None = None  # watches the workers that were there before this one
 
     def open(self, rebuilt_of: str = "") -> bool:
         """Find the filter or make it, and register; return whether it was made.
@@ -91,7 +91,7 @@ class Membership:
             check_plan(place, header.plan, self.plan)
             if self._register(header, place.prefix(header.epoch)):
                 self.losses = header.losses
-                # Whether it was made by a call whose answer got lost, the epoch tells.
+                # The epoch tells, even if the call that made the filter got no answer.
                 return header.epoch == fields["epoch"].decode()
 
     def register_again(self) -> bool:
@@ -100,20 +100,20 @@ class Membership:
         return old is not None and self._register(old.header, old.prefix)
 
     def rename(self) -> None:
-        """Take a new id that the server does not know; it will say so."""
+        """Take a new id. The server does not know it, and says so to the next call."""
         self.renewed -= LEASE
         if self.registration is not None:
             self.registration = replace(self.registration, worker=_new_worker())
 
     def rest(self) -> None:
-        """Give up the lease with the next look: the worker is no longer in others' way."""
+        """Give up the lease with the next look, so that others need not wait for this worker."""
         if self.registration is not None:
             self.registration = replace(self.registration, resting=True)
 
     def resume(self) -> bool:
-        """Take up the lease that was given up; return whether that worked.
+        """Take the lease again after :meth:`rest`; return whether that worked.
 
-        False if the filter was cleared meanwhile, by another worker.
+        It fails if another worker has cleared the filter in the meantime.
         """
         old = self.registration
         if old is None or not old.resting:
@@ -124,12 +124,12 @@ class Membership:
         return well
 
     def resume_later(self) -> None:
-        """Let the next renewal take up the lease that was given up."""
+        """Let the next renewal take the lease again after :meth:`rest`."""
         if self.registration is not None:
             self.registration = replace(self.registration, resting=False)
 
     def renew(self, now: Registration) -> bytes:
-        """Renew the lease; return the word that the script answers. Called by another thread."""
+        """Renew the lease; return the word that the script answers. The heartbeat calls this."""
         began = time.monotonic()
         word, *told = self._link.run(*self._renewal(now, take=not now.resting))
         if word == b"ok":
@@ -149,9 +149,9 @@ class Membership:
         return True
 
     def clear(self, *, stay: bool) -> bool:
-        """Delete the filter unless another worker is in the register and does not rest.
+        """Delete the filter, unless another worker is registered and has not given up its lease.
 
-        :param stay: whether to make an empty one, and to be registered there.
+        :param stay: whether to make an empty filter instead, and to register in it.
         :return: whether this worker has deleted it. If it was gone, :attr:`registration` is None.
         """
         now, place = self.registration, self._link.place
@@ -189,7 +189,8 @@ class Membership:
     def delete_segments(self, lost: Header) -> None:
         """Delete what is left of a filter whose header is gone. Never raises.
 
-        Other workers may have added slices to it: these are the ones that it would have got next.
+        Other workers may have added slices that this one does not know. So it also deletes the
+        slices that the filter would have got next, until there is one without segments.
         """
         place = self._link.place
         prefix = place.prefix(lost.epoch)
@@ -204,13 +205,13 @@ class Membership:
                     return
         except FAULTS as error:
             logger.warning(
-                "%(where)s: what is left of a lost filter could not be deleted (%(error)s). The"
-                " names of its keys begin with %(prefix)s.",
+                "%(where)s: the rest of a lost filter could not be deleted (%(error)s). The names"
+                " of its keys begin with %(prefix)s.",
                 {"where": place.name, "error": error, "prefix": prefix},
             )
 
     def _delete_slice(self, prefix: str, number: int, spec: SliceSpec) -> int:
-        """Return how many segments there were."""
+        """Delete the segments of one slice; return how many there were."""
         names = [f"{prefix}{number}.{segment}" for segment in range(segment_count(spec))]
         batches = (names[i : i + _NAMES] for i in range(0, len(names), _NAMES))
         return sum(int(self._link.place.client.unlink(*batch)) for batch in batches)
@@ -239,7 +240,7 @@ class Membership:
         return scripts.RENEW, now.prefix, signature, now.worker, LEASE, int(take)
 
     def _look(self, now: Registration, watch: Watch) -> Look | None:
-        """Look at the others, and take off the register those that the watch has found dead."""
+        """Read the records of the other workers, and remove those that the watch found dead."""
         began = time.monotonic()
         dead = [part for pair in watch.silent().items() for part in pair]
         answer = self._link.retry_once(
@@ -248,9 +249,9 @@ class Membership:
         return _read_look(began, answer) if answer[0] == b"ok" else None
 
     def _bury(self, now: Registration, began: float, server: float) -> None:
-        """Take off the register those that were dead when this worker came.
+        """Remove the records of workers that were dead when this one came.
 
-        Without this their records would stay for ever.
+        Otherwise these records would stay for ever.
         """
         watch = self._newcomers
         if watch is None or now.resting:
@@ -263,7 +264,7 @@ class Membership:
 
 
 Look = tuple[float, float, float, dict[bytes, bytes]]
-"""When the server was asked, when it had answered, its time, and the records of the others."""
+"""When the server was asked, when it answered, the server's time, and the others' records."""
 
 
 def _read_look(began: float, answer: list[bytes]) -> Look:

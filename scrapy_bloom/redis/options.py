@@ -1,4 +1,4 @@
-"""How a worker uses its filter in Redis. Needs no client library: settings are read without it."""
+"""How a worker uses its filter in Redis. This module works without the client library."""
 
 from __future__ import annotations
 
@@ -27,20 +27,21 @@ class RedisOptions:
 
     Attributes:
         key: key of the header; the names of all keys of the filter begin with it.
-        shards: parts that the filter is spread over, 1 to 1024; a cluster can hold each elsewhere.
-        cache: most fingerprints that the worker remembers by itself, about 120 bytes each; 0: none.
-        on_error: what to do while Redis cannot be used; the value of a policy will do. ``auto`` is
-            ``wait`` with a shared queue, else ``allow``, and reads as that.
+        shards: parts that the filter is spread over, 1 to 1024. A cluster can keep each on another
+            node.
+        cache: how many fingerprints the worker remembers itself, about 120 bytes each; 0 for none.
+        on_error: what to do while Redis cannot be used, as a policy or its value. ``auto`` becomes
+            ``wait`` with a shared queue, else ``allow``.
         timeout: most seconds that Redis may hold up one check.
         wait: most seconds that one outage may hold up the crawl, under ``wait``.
         keep: whether the filter outlives the last worker that closes.
-        shared_queue: whether the requests wait in Redis, too, for any worker. Then after a loss a
-            worker reports only those pages again that it is told to be finished.
-        stopped: asked while the crawl stands still for Redis: whether to wait no longer.
+        shared_queue: whether the requests wait in Redis as well, for any worker. If so, a worker
+            reports only finished pages again after a loss.
+        stopped: called while the crawl waits for Redis; returns whether to stop waiting.
         words: names an option in messages, by default as the arguments above.
     """
 
-    key: str = "bloom"  # a library has no spider to name it after
+    key: str = "bloom"  # without Scrapy there is no spider to name it after
     shards: int = REDIS_SHARDS.default
     cache: int = REDIS_CACHE.default
     on_error: OnBackendError = ON_BACKEND_ERROR.default

@@ -1,4 +1,4 @@
-"""What a worker remembers by itself: fingerprints that it was told are seen, exactly."""
+"""A worker's own cache of fingerprints that Redis has. It is exact: no false positives."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 
 class SeenCache:
-    """A bounded set that keeps what was asked for of late.
+    """A bounded set that keeps what was used lately.
 
-    It has two halves. What is added or found goes to the young one; when that is full it becomes
-    the old one, and the old one is forgotten. Both are sets: a look takes 0.1 µs.
+    It has two halves. What is added or found goes to the young half. When that is full, it becomes
+    the old half, and the former old half is forgotten. Both are sets: a lookup takes 0.1 µs.
 
     :param size: most fingerprints that it holds; a fingerprint of 20 bytes takes about 120 bytes. 0
         makes a memory that forgets at once.
@@ -59,6 +59,6 @@ class SeenCache:
         return [fingerprint for fingerprint in unknown if fingerprint not in self]
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget everything."""
         self._young = set()
         self._old = set()

@@ -16,13 +16,13 @@ def shard_key(key: str, number: int) -> str:
 
 
 def shard_capacity(capacity: int, shards: int) -> int:
-    """Return the capacity of one shard: items fall on them by chance, and none should be short."""
+    """Return the capacity of one shard, with some to spare: items fall on the shards by chance."""
     mean = capacity / shards
     return capacity if shards == 1 else ceil(mean + 4 * sqrt(mean))
 
 
 def picker(shards: Sequence[T]) -> Callable[[bytes], T]:
-    """Return what finds the shard of a fingerprint."""
+    """Return a function that finds the shard of a fingerprint."""
     count = len(shards)
     if count == 1:
         only = shards[0]
