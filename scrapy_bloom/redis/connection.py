@@ -29,6 +29,7 @@ from scrapy_bloom.options import (
     in_arguments,
     in_settings,
 )
+from scrapy_bloom.redis.deadline import BoundedPool, Within, bounded
 
 logger = logging.getLogger(__name__)
 
@@ -132,17 +133,21 @@ class Target:
             "protocol": 2,
         }
         with explained(self.where(), self.words):
-            client = _make(redis.Redis, self.url, options)
-            if not _asks_for_cluster(client):
-                return client
-            # The cluster client hides it if this is refused.
-            client.execute_command("CLUSTER", "SLOTS")
-            client.close()
+            client: Client = _server(self.url, options)
+            pool = client.connection_pool
+            pool.connection_class = bounded(pool.connection_class)
+            with Within(2 * timeout):
+                if not _asks_for_cluster(client):
+                    return client
+                # The cluster client hides it if this is refused.
+                client.execute_command("CLUSTER", "SLOTS")
+                client.close()
             # Cluster clients of redis-py 5 repeat calls by a count of their own.
             if _takes(RedisCluster, "cluster_error_retry_attempts") and _is_old():
                 options["cluster_error_retry_attempts"] = 0
             options.pop("db", None)
-            return _make(RedisCluster, self.url, options)
+            with Within(2 * timeout):
+                return _cluster(self.url, options)
 
 
 @contextmanager
@@ -250,8 +255,17 @@ _MEANINGS: Final = {
 }
 
 
-def _make(kind: Any, url: str, options: Mapping[str, Any]) -> Client:
-    return kind.from_url(url, **options) if url else kind(**options)
+def _server(url: str, options: Mapping[str, Any]) -> Client:
+    return redis.Redis.from_url(url, **options) if url else redis.Redis(**options)
+
+
+def _cluster(url: str, options: dict[str, Any]) -> Client:
+    if not url:  # only with one does the client use another class of connections
+        host = options.pop("host", "localhost")
+        host = f"[{host}]" if ":" in host else host
+        scheme = "rediss" if options.pop("ssl", False) else "redis"
+        url = f"{scheme}://{host}:{options.pop('port', 6379)}"
+    return RedisCluster.from_url(url, connection_pool_class=BoundedPool, **options)
 
 
 def _asks_for_cluster(client: Client) -> bool:

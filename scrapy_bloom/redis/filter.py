@@ -28,6 +28,7 @@ from scrapy_bloom.options import (
 from scrapy_bloom.redis.breaker import CircuitBreaker
 from scrapy_bloom.redis.connection import Client, Target, is_cluster, warn_of_eviction
 from scrapy_bloom.redis.counters import Counters
+from scrapy_bloom.redis.deadline import Within
 from scrapy_bloom.redis.header import Plan
 from scrapy_bloom.redis.heartbeat import Heartbeat
 from scrapy_bloom.redis.inspection import describe
@@ -115,7 +116,8 @@ class RedisFilter:
         first = self._shards[0].header
         self.canonical = first.plan.canonical if first else canonical
         self.restored = sum(shard.header.items for shard in self._shards if shard.header)
-        warn_of_eviction(self._client, self._server)
+        with Within(options.timeout):
+            warn_of_eviction(self._client, self._server)
         self._heartbeat = self._start_heartbeat()
 
     @classmethod
@@ -393,7 +395,7 @@ def _open_shards(
 
 
 def _place(client: Client, server: str, shard: int, options: RedisOptions) -> Place:
-    place = Place(client, server, shard_key(options.key, shard), options.words)
+    place = Place(client, server, shard_key(options.key, shard), options.timeout / 2, options.words)
     if is_cluster(client):
         place.check_slot()
     return place

@@ -9,9 +9,13 @@ from typing import Final
 from scrapy_bloom.core import sizing
 from scrapy_bloom.core.growth import SliceSpec
 from scrapy_bloom.core.info import FilterInfo, SliceCount, filter_info
+from scrapy_bloom.redis.deadline import Within
 from scrapy_bloom.redis.header import Header, Plan, first_slice, read_slices
 from scrapy_bloom.redis.place import Place
 from scrapy_bloom.redis.scripts import SEGMENT_BLOCKS
+
+_CALLS: Final = 10
+"""How many calls' time a look at one shard may take: it asks for thousands of counts at once."""
 
 _SAMPLE: Final = 1024
 """Most blocks of a slice that are counted: 8 MB, and an error of the fill ratio below 0.1 %."""
@@ -40,7 +44,7 @@ def describe(shards: Iterable[tuple[Place, Header | None, Plan]], error_rate: fl
     """
     counts = []
     for place, header, plan in shards:
-        with place.explained():
+        with place.explained(), Within(_CALLS * place.timeout):
             counts.append(_inspect(place, header, plan))
     return filter_info(
         [count.slices for count in counts],

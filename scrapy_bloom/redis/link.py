@@ -12,6 +12,7 @@ from redis.exceptions import RedisClusterException
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.redis.breaker import CircuitBreaker
 from scrapy_bloom.redis.connection import FAULTS, hang_up
+from scrapy_bloom.redis.deadline import Within
 from scrapy_bloom.redis.place import Place
 from scrapy_bloom.redis.scripts import Script
 
@@ -45,10 +46,11 @@ class ScriptRunner:
         execute = self.place.client.execute_command
         key = self.place.key
         try:
-            try:
-                answer = execute("EVALSHA", script.sha, 2, key, prefix, signature, *arguments)
-            except redis.exceptions.NoScriptError:  # the server was restarted, or is new
-                answer = execute("EVAL", script.source, 2, key, prefix, signature, *arguments)
+            with Within(self.place.timeout):
+                try:
+                    answer = execute("EVALSHA", script.sha, 2, key, prefix, signature, *arguments)
+                except redis.exceptions.NoScriptError:  # the server was restarted, or is new
+                    answer = execute("EVAL", script.source, 2, key, prefix, signature, *arguments)
         except FAULTS:
             raise
         except Exception as error:
@@ -91,7 +93,8 @@ class Link(ScriptRunner):
 
     def probe(self) -> bytes:
         """Return ``b"ok"`` if the server answers, where there is no filter to ask about."""
-        self.place.client.execute_command("EXISTS", self.place.key)
+        with Within(self.place.timeout):
+            self.place.client.execute_command("EXISTS", self.place.key)
         return b"ok"
 
     @contextmanager

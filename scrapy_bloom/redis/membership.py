@@ -16,12 +16,14 @@ from scrapy_bloom.core.growth import SliceSpec, next_slice
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.redis import scripts
 from scrapy_bloom.redis.connection import FAULTS
+from scrapy_bloom.redis.deadline import Within
 from scrapy_bloom.redis.header import Header, Plan, check_plan, new_fields, read_header
 from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.watch import LEASE, Watch
 
 logger = logging.getLogger(__name__)
 
+_CALLS: Final = 10  # whose time it may take to delete a lost filter
 _NAMES: Final = 1000  # in one command that deletes keys
 
 
@@ -197,12 +199,14 @@ class Membership:
         plan = lost.plan
         slices = list(lost.slices)
         try:
-            for number in count():
-                if number == len(slices):
-                    slices.append(next_slice(slices, plan.capacity, plan.error_rate, lost.hashes))
-                deleted = self._delete_slice(prefix, number, slices[number])
-                if not deleted and number >= len(lost.slices):
-                    return
+            with Within(_CALLS * place.timeout):
+                for number in count():
+                    if number == len(slices):
+                        rate = plan.error_rate
+                        slices.append(next_slice(slices, plan.capacity, rate, lost.hashes))
+                    deleted = self._delete_slice(prefix, number, slices[number])
+                    if not deleted and number >= len(lost.slices):
+                        return
         except FAULTS as error:
             logger.warning(
                 "%(where)s: the rest of a lost filter could not be deleted (%(error)s). The names"

@@ -19,6 +19,7 @@ class Place:
         client: of the server or cluster.
         server: its name for the user.
         key: key of the shard's header.
+        timeout: most seconds that one call may take.
         words: names an option in messages.
         reading: whether a filter is looked for that is there already.
     """
@@ -26,6 +27,7 @@ class Place:
     client: Client
     server: str
     key: str
+    timeout: float
     words: Words
     reading: bool = False
 

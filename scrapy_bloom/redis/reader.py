@@ -12,6 +12,7 @@ from scrapy_bloom.errors import StateError
 from scrapy_bloom.options import REDIS_KEY, REDIS_TIMEOUT, in_arguments
 from scrapy_bloom.redis import scripts
 from scrapy_bloom.redis.connection import Target
+from scrapy_bloom.redis.deadline import Within
 from scrapy_bloom.redis.header import Header, check_plan, read_header
 from scrapy_bloom.redis.inspection import describe
 from scrapy_bloom.redis.link import ScriptRunner
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from scrapy_bloom.options import Words
-    from scrapy_bloom.redis.connection import Client
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,12 @@ class RedisReader:
     ) -> None:
         self.key = REDIS_KEY.read(words(REDIS_KEY), key)
         timeout = REDIS_TIMEOUT.read(words(REDIS_TIMEOUT), timeout)
-        self._client = target.connect(timeout / 2)  # every call may be made twice
+        half = timeout / 2  # every call may be made twice
+        self._client = target.connect(half)
         try:
-            self._shards = _find(self._client, target.where(), self.key, words)
+            self._shards = _find(
+                Place(self._client, target.where(), self.key, half, words, reading=True)
+            )
         except BaseException:
             self._client.close()
             raise
@@ -184,7 +187,7 @@ class _ShardReader:
 
     def _fields(self) -> dict[bytes, bytes]:
         place = self.place
-        with place.explained():
+        with place.explained(), Within(2 * place.timeout):
             kind = place.client.type(place.key)
             fields: dict[bytes, bytes] = place.client.hgetall(place.key) if kind == b"hash" else {}
         if fields:
@@ -193,18 +196,17 @@ class _ShardReader:
         raise StateError(f"{place.name}: found {found}, expected a filter. {place.other_key}")
 
 
-def _find(client: Client, server: str, key: str, words: Words) -> list[_ShardReader]:
-    first = _ShardReader(Place(client, server, key, words, reading=True))
+def _find(place: Place) -> list[_ShardReader]:
+    first = _ShardReader(place)
     plan = first.header.plan
     if plan.shard:
         raise StateError(
-            f"{first.place.name}: found shard {plan.shard} of a filter, which has the key"
-            f" {key.rpartition(':')[0]}. Give that as {words(REDIS_KEY)}."
+            f"{place.name}: found shard {plan.shard} of a filter, which has the key"
+            f" {place.key.rpartition(':')[0]}. Give that as {place.words(REDIS_KEY)}."
         )
     shards = [first]
     for number in range(1, plan.shards):
-        place = Place(client, server, shard_key(key, number), words, reading=True)
-        shard = _ShardReader(place)
-        check_plan(place, shard.header.plan, replace(plan, shard=number))
+        shard = _ShardReader(replace(place, key=shard_key(place.key, number)))
+        check_plan(shard.place, shard.header.plan, replace(plan, shard=number))
         shards.append(shard)
     return shards

@@ -14,8 +14,9 @@ FAULTS = ("reset", "drop reply", "stall", "stall reply", "late", "garble reply")
 class Proxy:
     """Stands before a server on loopback, as a context manager.
 
-    `delay`: seconds added to a round trip. `faults`: number of a counted request, from 1, to what
-    happens to it; counted are requests that contain `counted`.
+    `delay`: seconds added to a round trip. `drip`: seconds between two bytes of a reply. `faults`:
+    number of a counted request, from 1, to what happens to it; counted are requests that contain
+    `counted`.
 
     - reset: the request is not delivered, the connection is reset;
     - drop reply: it is delivered, the connection is reset instead of the reply;
@@ -30,6 +31,7 @@ class Proxy:
     def __init__(self, port, *, delay=0.0, counted=b""):
         self.upstream = port
         self.delay = delay
+        self.drip = 0.0
         self.counted = counted
         self.faults = {}
         self.requests = 0
@@ -134,8 +136,16 @@ class _Connection:
                     self.client.sendall(self.proxy.GARBLED)
                     continue
                 if self.fault is None:
-                    self.client.sendall(reply)
+                    self._reply(reply)
         self.reset()
+
+    def _reply(self, reply):
+        if not self.proxy.drip:
+            self.client.sendall(reply)
+            return
+        for byte in reply:
+            self.client.sendall(bytes([byte]))
+            time.sleep(self.proxy.drip)
 
 
 def _reset(end):

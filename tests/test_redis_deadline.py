@@ -1,0 +1,137 @@
+"""How long one check may hold up a crawl, whatever takes long."""
+
+import itertools
+import socket
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+from support.contract import fingerprints
+from support.localcluster import LocalCluster
+from support.localredis import LocalRedis
+from support.proxy import Proxy
+from support.waiting import until
+
+from scrapy_bloom import BackendError, RedisFilter, RedisReader
+
+TIMEOUT = 1.0
+SLACK = 1.5  # of a machine that does other things as well
+keys = (f"deadline:{number}" for number in itertools.count())
+
+
+@pytest.fixture(scope="module")
+def server():
+    with LocalRedis() as server:
+        yield server
+
+
+@pytest.fixture
+def key():
+    return next(keys)
+
+
+@pytest.fixture
+def dead_names(monkeypatch):
+    """Return what makes every look-up of a name hang, until the test is over."""
+    over = threading.Event()
+
+    def hang(*_args, **_options):
+        over.wait(60)
+        raise socket.gaierror("nobody answers")
+
+    yield lambda: monkeypatch.setattr(socket, "getaddrinfo", hang)
+    over.set()
+
+
+@contextmanager
+def in_time(seconds=TIMEOUT):
+    start = time.monotonic()
+    yield
+    assert time.monotonic() - start < seconds + SLACK
+
+
+def test_a_name_that_nobody_resolves_any_more(server, key, dead_names, caplog):
+    with Proxy(server.port) as proxy:
+        seen = RedisFilter.from_url(f"redis://localhost:{proxy.port}", key=key, timeout=TIMEOUT)
+        assert seen.add(b"x") is False
+        dead_names()
+        proxy.cut()
+        with in_time():
+            assert seen.add(b"y") is False
+        with in_time(0):
+            assert [seen.add(b"x"), seen.add(b"y"), seen.add(b"z")] == [True, True, False]
+        with in_time(2 * TIMEOUT):
+            seen.close()
+    assert "did not answer in time" in caplog.text
+
+
+def test_a_name_that_nobody_resolves_at_the_start(server, key, dead_names):
+    dead_names()
+    for open_it in (RedisFilter.from_url, RedisReader.from_url):
+        with in_time(), pytest.raises(BackendError, match="did not answer in time"):
+            open_it(f"redis://localhost:{server.port}", key=key, timeout=TIMEOUT)
+
+
+def test_a_reply_that_drips(server, key):
+    with Proxy(server.port) as proxy:
+        seen = RedisFilter.from_url(proxy.url, key=key, timeout=TIMEOUT)
+        assert seen.add_many(fingerprints(20)) == [False] * 20
+        proxy.drip = 0.4 * TIMEOUT
+        with in_time():
+            assert seen.add_many(fingerprints(20, "b")) == [False] * 20
+        assert seen.counters.outages == 1
+        with in_time(0):
+            assert seen.contains_many(fingerprints(20, "b")) == [True] * 20
+        with in_time(5 * TIMEOUT), pytest.raises(BackendError, match="did not answer in time"):
+            seen.info()
+        with in_time(4 * TIMEOUT):
+            seen.close()
+
+
+def test_a_reply_that_comes_in_pieces_but_in_time(server, key):
+    with (
+        Proxy(server.port) as proxy,
+        RedisFilter.from_url(proxy.url, key=key, timeout=20.0) as seen,
+    ):
+        proxy.drip = 0.01
+        assert seen.add_many(fingerprints(20)) == [False] * 20
+        proxy.drip = 0.0
+        assert seen.add_many(fingerprints(20)) == [True] * 20
+        assert seen.counters.outages == 0
+
+
+def test_connections_that_drip_from_the_start(server, key):
+    with Proxy(server.port) as proxy:
+        proxy.drip = 0.4 * TIMEOUT
+        with in_time(), pytest.raises(BackendError, match="did not answer in time"):
+            RedisFilter.from_url(proxy.url, key=key, timeout=TIMEOUT)
+
+
+def test_a_connection_works_again_after_a_call_that_took_nearly_too_long(server, key):
+    with (
+        Proxy(server.port) as proxy,
+        RedisFilter.from_url(proxy.url, key=key, timeout=4.0, cache=0) as seen,
+    ):
+        for _ in range(3):
+            proxy.delay = 1.2
+            assert seen.add_many(fingerprints(3)) in ([False] * 3, [True] * 3)
+        proxy.delay = 0
+        assert seen.add_many(fingerprints(3)) == [True] * 3
+        assert (seen.counters.ambiguous, seen.counters.outages) == (0, 0)
+
+
+def test_the_names_of_a_cluster(key, dead_names):
+    with LocalCluster() as cluster:
+        url = cluster.url.replace("127.0.0.1", "localhost")
+        seen = RedisFilter.from_url(url, key=key, shards=3, timeout=TIMEOUT)
+        known = fingerprints(30)
+        assert seen.add_many(known) == [False] * 30
+        dead_names()
+        for node in cluster.nodes:
+            node.kill()
+        with in_time(3 * TIMEOUT):
+            assert seen.add_many(fingerprints(30, "b")) == [False] * 30
+        until(lambda: not seen.usable)
+        with in_time(12 * TIMEOUT):
+            seen.close()
