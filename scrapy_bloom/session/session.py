@@ -243,7 +243,7 @@ class Session:
     ) -> Verdict:
         """Return the verdict on a request whose fingerprint is marked; tell of it."""
         try:
-            if not seen or self._is_let_through(fingerprint):
+            if not seen or (self.let_through and self._is_let_through(fingerprint)):
                 verdict = NEW
             elif "redirect_urls" in request.meta and self._is_next_step(request, fingerprint):
                 verdict = EXEMPT
