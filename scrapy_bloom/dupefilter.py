@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from scrapy import signals
 from scrapy.utils.request import referer_str
 
-from scrapy_bloom.errors import BloomError
+from scrapy_bloom.errors import BloomError, StateError
 from scrapy_bloom.scrapy_redis import spare_queue
 from scrapy_bloom.session.engine import fail, refuse, run_beside
 from scrapy_bloom.session.lost_requests import scheduler_of, take_unstored, watch_pushes
@@ -49,11 +49,16 @@ class BloomDupeFilter:
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Make the filter of a crawl.
 
-        :raises StateError: if Scrapy cannot open the queue that a killed run has left.
+        Scrapy's scheduler opens its queue in a moment, before the filter. If it cannot open what a
+        killed run has left, the log has the reason and the way out, above Scrapy's traceback.
         """
+        self = cls(crawler)
         if folder := crawler.settings["JOBDIR"]:
-            make_queue_openable(Path(folder))
-        return cls(crawler)
+            try:
+                make_queue_openable(Path(folder))
+            except StateError as error:
+                self._telling.error(error)
+        return self
 
     @classmethod
     def from_spider(cls, spider: Spider) -> Self:

@@ -4,8 +4,10 @@ import sqlite3
 
 import pytest
 from queuelib.queue import FifoDiskQueue, LifoDiskQueue
+from scrapy.utils.test import get_crawler
 from support.jobs import abandon, everything_in, open_job, stored_job
 
+from scrapy_bloom import BloomDupeFilter
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.options import OnUnclean
 from scrapy_bloom.storage.scrapy_queue import find_flaw
@@ -249,6 +251,17 @@ def test_what_scrapy_fails_to_open_is_refused_before_it_tries(tmp_path, harm):
     abandon(open_job(tmp_path))
     with pytest.raises(StateError, match="Scrapy cannot read the queue"):
         make_queue_openable(tmp_path)
+
+
+@pytest.mark.scrapy
+def test_the_reason_is_in_the_log_before_scrapy_fails(tmp_path, caplog):
+    lifo(tmp_path / "requests.queue" / "0")
+    saved_cut_off_by_a_kill(tmp_path / "requests.queue" / "0")
+    abandon(open_job(tmp_path))
+    BloomDupeFilter.from_crawler(get_crawler(settings_dict={"JOBDIR": str(tmp_path)}))
+    [record] = caplog.records
+    assert record.levelname == "ERROR"
+    assert "Scrapy cannot read the queue that it left" in record.message
 
 
 def test_a_file_that_a_kill_has_cut_off_at_its_start_is_removed(tmp_path):
