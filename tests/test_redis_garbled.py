@@ -74,6 +74,17 @@ REPLIES = (
 
 
 @pytest.mark.parametrize("reply", REPLIES)
+def test_a_server_that_answers_nonsense_from_the_start_is_refused(server, key, reply):
+    class Shaped(Proxy):
+        GARBLED = reply
+
+    with Shaped(server.port, counted=b"EVAL") as proxy:
+        proxy.faults = dict.fromkeys(range(1, 100_000), "garble reply")
+        with pytest.raises(BackendError, match="cannot be understood"):
+            RedisFilter.from_url(proxy.url, key=key, timeout=1.0)
+
+
+@pytest.mark.parametrize("reply", REPLIES)
 def test_a_reply_of_another_shape_is_no_verdict(server, key, reply):
     class Shaped(Proxy):
         GARBLED = reply

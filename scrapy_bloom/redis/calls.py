@@ -183,9 +183,10 @@ def _read_reply(answer: object, count: int) -> Reply | Gone | None:
     )
 
 
-def _read_answer(answer: list[bytes], count: int) -> list[bool] | Gone | None:
+def _read_answer(answer: object, count: int) -> list[bool] | Gone | None:
     """Return what the script ``ask`` says of `count` fingerprints; None if it cannot say that."""
     if answer == [b"other"]:
         return Gone(filter=True)
-    found = _DIGITS.fullmatch(answer[-1]) if len(answer) > 1 else None
+    digits = answer[-1] if isinstance(answer, list) else None
+    found = _DIGITS.fullmatch(digits) if isinstance(digits, bytes) else None
     return scripts.read_verdicts(found[0]) if found and len(found[0]) == count else None

@@ -237,6 +237,7 @@ _MEANINGS: Final = {
     "NOPERM": _NOT_ALLOWED,
     "can't run this command": _NOT_ALLOWED,
     "ACL failure": _NOT_ALLOWED,
+    "MOVED": _HIDDEN_CLUSTER,
     "MovedError": _HIDDEN_CLUSTER,
     "ReadOnly": _REPLICA,
     "READONLY": _REPLICA,

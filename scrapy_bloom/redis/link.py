@@ -56,8 +56,10 @@ class ScriptRunner:
         except Exception as error:
             # The client has many classes for what it cannot read, ValueError among them.
             raise redis.InvalidResponse(f"{type(error).__name__}: {error}") from error
-        if isinstance(answer[0] if isinstance(answer, list) and answer else answer, bytes):
-            return answer
+        if isinstance(answer, script.answers):
+            word = answer[0] if isinstance(answer, list) and answer else answer
+            if isinstance(word, bytes):
+                return answer
         raise self.garbled(answer)
 
     def garbled(self, answer: object) -> redis.InvalidResponse:

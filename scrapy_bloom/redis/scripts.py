@@ -50,11 +50,13 @@ class Script:
     Attributes:
         source: the text.
         sha: its SHA-1, in hex.
+        answers: the type of its answers, bytes or a list that begins with bytes.
     """
 
-    __slots__ = ("sha", "source")
+    __slots__ = ("answers", "sha", "source")
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, answers: type = list) -> None:
+        self.answers = answers
         self.source = source.strip()
         self.sha = sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
@@ -62,13 +64,13 @@ class Script:
 @cache
 def add(hashes: int) -> Script:
     """Return the script that adds probes of that many positions."""
-    return _unrolled("add", hashes)
+    return Script(_unrolled("add", hashes), bytes)
 
 
 @cache
 def ask(hashes: int) -> Script:
     """Return the script that looks for probes of that many positions."""
-    return _unrolled("ask", hashes)
+    return Script(_unrolled("ask", hashes))
 
 
 def read_verdicts(digits: bytes) -> list[bool]:
@@ -86,8 +88,8 @@ def _read(name: str) -> str:
     return _PART.sub(lambda line: _read(f"_{line[1]}"), text)
 
 
-def _unrolled(name: str, hashes: int) -> Script:
-    """Return a script for probes of so many positions, each in a variable of its own.
+def _unrolled(name: str, hashes: int) -> str:
+    """Return the text of a script for probes of so many positions, each in a variable of its own.
 
     With tables of them the server would work a fifth longer.
     """
@@ -107,7 +109,7 @@ def _unrolled(name: str, hashes: int) -> Script:
             f"set_{group}": ", ".join(f"'SET', 'u1', {name}, '1'" for name in some),
         }
     source = _REST.sub(r"\1" if hashes > _FEW else "", _read(name))
-    return Script(_Template(source).substitute(words))
+    return _Template(source).substitute(words)
 
 
 OPEN: Final = Script(_read("open"))
