@@ -1,21 +1,21 @@
-"""The header of a filter in Redis: which fields say what it is, and what of it is not ours.
+"""The header of a filter in Redis: its fields, and which headers are refused.
 
 The header is a hash. These fields are set once, and ``signature`` is their SHA-1:
 
 =================  ==========================================================================
 ``program``        ``scrapy-bloom``
 ``format``         1
-``epoch``          random: another one is another filter
-``rebuilt_of``     epoch of the filter that was lost and that this one takes the place of
+``epoch``          random; a filter with another epoch is another filter
+``rebuilt_of``     epoch of the lost filter that this one replaces
 ``secret``         key of the probes, 16 bytes
 ``hashes``         k, positions in a probe
 ``digests``        1 if fingerprints of 20 bytes are taken as SHA-1 digests
 ``capacity``       items in the first slice of this shard
 ``error_rate``     bound for the total error rate
 ``shard``          number of this shard
-``shards``         how many there are
+``shards``         how many shards there are
 ``fingerprinter``  what made the fingerprints
-``canonical``      by which rules URLs were spelled, as JSON
+``canonical``      the rules by which URLs were rewritten before, as JSON
 =================  ==========================================================================
 
 These change: ``slices`` (capacity:error rate:blocks of each, oldest first), ``filled`` (items in
@@ -54,8 +54,8 @@ class Plan:
         digests: whether 20-byte fingerprints are SHA-1 digests.
         fingerprinter: what makes the fingerprints.
         shard: its number.
-        shards: how many there are.
-        canonical: by which rules URLs were spelled, as JSON. Workers may differ in it.
+        shards: how many shards there are.
+        canonical: the rules by which URLs were rewritten before, as JSON. Workers may differ in it.
     """
 
     capacity: int
@@ -74,13 +74,13 @@ class Header:
     Attributes:
         plan: what the shard is for.
         epoch: its identity, 16 hex digits.
-        rebuilt_of: epoch of the lost filter that it takes the place of, else empty.
+        rebuilt_of: epoch of the lost filter that it replaces; empty if there was none.
         secret: the key of its probes.
         hashes: k.
         slices: its slices, oldest first.
-        filled: items in the newest.
+        filled: items in the newest slice.
         losses: how often segments of it were lost.
-        signature: of all that never changes.
+        signature: SHA-1 of the fields that never change.
     """
 
     plan: Plan
@@ -95,7 +95,7 @@ class Header:
 
     @property
     def items(self) -> int:
-        """Items added to the shard: older slices are full."""
+        """How many items were added to the shard. All slices but the newest are full."""
         return sum(spec.capacity for spec in self.slices[:-1]) + self.filled
 
 
@@ -133,7 +133,7 @@ def new_fields(plan: Plan, rebuilt_of: str) -> dict[str, bytes]:
 
 
 def read_header(place: Place, fields: Mapping[bytes, bytes]) -> Header:
-    """Return the header that `fields` are, if it is one.
+    """Return the header that these fields make.
 
     :param place: where it was found.
     :raises StateError: if it is another program's, newer, or damaged.
@@ -160,11 +160,11 @@ def read_header(place: Place, fields: Mapping[bytes, bytes]) -> Header:
 
 
 def check_plan(place: Place, found: Plan, asked: Plan) -> None:
-    """Refuse a filter that cannot keep what this worker was asked for.
+    """Refuse a filter that does not fit the options of this worker.
 
-    Another capacity can: it decides only when the filter grows.
+    The capacity may differ: it only decides when the filter grows.
 
-    :raises StateError: naming what differs.
+    :raises StateError: if something else differs. The message names it.
     """
     differing = [
         (name, getattr(found, attribute), getattr(asked, attribute))
@@ -174,15 +174,15 @@ def check_plan(place: Place, found: Plan, asked: Plan) -> None:
     if differing:
         what = "; ".join(f"{name} {have!r}, expected {want!r}" for name, have, want in differing)
         raise StateError(
-            f"{place.name}: found a filter with {what}. All workers of a filter need the same."
-            f" Change what this one asks for, or {place.or_other_key}"
+            f"{place.name}: found a filter with {what}. All workers of a filter must agree. Change"
+            f" the options of this worker, or {place.or_other_key}"
         )
 
 
 def read_slices(text: str) -> tuple[SliceSpec, ...]:
-    """Return the slices that the field ``slices`` tells.
+    """Return the slices that the field ``slices`` lists.
 
-    :raises ValueError: if it tells none, or one that cannot be.
+    :raises ValueError: if it lists none, or an impossible one.
     """
     slices = []
     for part in text.split(" "):

@@ -1,20 +1,20 @@
-"""What runs inside Redis. Each script is atomic, and only scripts write what a filter stores.
+"""The scripts that run inside Redis. Each is atomic, and only scripts write to a filter's keys.
 
-They are the files of ``lua/``; each begins with its keys, its arguments and its answers. All have
-the same two keys, in one slot of a cluster:
+They are the files of ``lua/``. Each file begins with its keys, its arguments and its answers. All
+scripts have the same two keys, in one slot of a cluster:
 
 - ``KEYS[1]``: the header, a hash; see `header` for its fields.
-- ``KEYS[2]``: what the names of the segments begin with. Segment *j* of slice *i*, counted from 0,
+- ``KEYS[2]``: the beginning of the names of the segments. Segment *j* of slice *i*, counted from 0,
   is the string ``KEYS[2] .. i .. "." .. j``: :data:`SEGMENT_BLOCKS` blocks of 8 KiB (fewer in the
-  last segment of a slice), and one byte more whose first bit is set for as long as the segment
-  lives. A check reads that bit with the others, so a segment that was evicted or deleted is noticed
-  by the first check that needs it.
+  last segment of a slice), and one more byte whose first bit is set as long as the segment is
+  there. Each check reads that bit with the others. So the first check that needs an evicted or
+  deleted segment notices the loss.
 
-Probes come as they are hashed, :data:`PROBE_BYTES` each. Scripts that read them are templates, made
-for the filter's number of positions in one.
+Probes are sent as the hash makes them, :data:`PROBE_BYTES` bytes each. Scripts that read probes are
+templates; they are filled in for the filter's number of positions in a probe.
 
-``ARGV[1]`` is always the signature of the filter that the caller knows; a script does nothing to
-another one. Answers begin with a word.
+``ARGV[1]`` is always the signature of the filter that the caller knows. If another filter is there,
+a script changes nothing. Answers begin with a word.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from typing import Final
 from scrapy_bloom.core.hashing import PROBE_BYTES
 
 SEGMENT_BLOCKS: Final = 511
-"""Blocks in a segment: just below 4 MiB, because exactly 4 MiB would take 5 of the allocator."""
+"""Blocks in a segment: just below 4 MiB, because the allocator gives 5 MiB to exactly 4 MiB."""
 
 BATCH: Final = 500
 """Most fingerprints in one call: about 3 ms of the server's time."""
 
 _FEW: Final = 4
-"""Positions in the first look at an item; most looks end there."""
+"""How many positions of an item are read first. Most searches end there."""
 
 _PART: Final = re.compile(r"^@(\w+)\n", re.MULTILINE)
 
@@ -74,7 +74,7 @@ def ask(hashes: int) -> Script:
 
 
 def read_verdicts(digits: bytes) -> list[bool]:
-    """Return for each digit of an answer whether the fingerprint was there."""
+    """Return for each digit of an answer whether that fingerprint was there."""
     return [digit == _SEEN for digit in digits]
 
 
@@ -89,9 +89,9 @@ def _read(name: str) -> str:
 
 
 def _unrolled(name: str, hashes: int) -> str:
-    """Return the text of a script for probes of so many positions, each in a variable of its own.
+    """Return a script's text for probes of `hashes` positions, with a variable for each position.
 
-    With tables of them the server would work a fifth longer.
+    With tables instead of variables the server would take a fifth more time.
     """
     names = [f"p{number}" for number in range(1, hashes + 1)]
     words = {

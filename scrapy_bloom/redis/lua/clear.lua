@@ -1,4 +1,4 @@
--- Delete the filter unless other workers live, and make an empty one if that is wanted.
+-- Delete the filter unless other workers may live, and make an empty one if the caller wants that.
 --
 -- KEYS[1]  the header
 -- KEYS[2]  what the names of the filter's segments begin with
@@ -6,12 +6,12 @@
 -- ARGV[2]  worker
 -- ARGV[3]  seconds that its lease lasts
 -- ARGV[4]  blocks in a segment
--- ARGV[5...]  fields and values of the header of an empty filter, in which the worker is
---          registered: none to have none
+-- ARGV[5...]  fields and values of the header of an empty filter, in which the worker is then
+--          registered; nothing if no filter shall be made
 --
 -- Answers {"ok"}
---     or  {"used"} if another worker has a lease, whether it is over or not. Then nothing was
---         changed. Who is dead was taken off the register before.
+--     or  {"used"} if another worker has a lease, even one that is over. Then nothing was changed.
+--         Dead workers have been removed from the register before.
 --     or  {"other"} if the filter is not there. Then nothing was changed.
 
 @others

@@ -1,4 +1,4 @@
--- Take a worker off the register.
+-- Remove a worker from the register.
 --
 -- KEYS[1]  the header
 -- KEYS[2]  not used

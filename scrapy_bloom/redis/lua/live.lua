@@ -1,4 +1,4 @@
--- List the other workers that live.
+-- List the other workers whose leases are not over.
 --
 -- KEYS[1]  the header
 -- KEYS[2]  not used

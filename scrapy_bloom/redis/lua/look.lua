@@ -1,12 +1,12 @@
--- Look at the other workers in the register, and take off it those that are dead.
+-- List the other workers in the register, and remove those that are dead.
 --
 -- KEYS[1]  the header
 -- KEYS[2]  not used
 -- ARGV[1]  signature of the filter
 -- ARGV[2]  worker
--- ARGV[3]  "1" to give up its lease: of workers that want to clear the filter at the same time,
---          each would be in the others' way
--- ARGV[4...]  worker, record, ...: take off the register those that still have this record
+-- ARGV[3]  "1" to give up the worker's own lease: otherwise several workers that want to clear the
+--          filter at the same time would wait for each other
+-- ARGV[4...]  worker, record, ...: remove each of these workers that still has this record
 --
 -- Answers {"ok", time of the server, worker, record, ...}
 --     or  {"other"} if the filter is not there. Then nothing was changed.
