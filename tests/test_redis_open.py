@@ -160,8 +160,8 @@ def test_tls(server, key):
     with TlsFront(server.port) as front:
         url = f"rediss://127.0.0.1:{front.port}/0"
         with pytest.raises(BackendError, match="certificate"):
-            open_filter(url, key)
-        seen = open_filter(f"{url}?ssl_cert_reqs=none", key)
+            open_filter(url, key, timeout=10)
+        seen = open_filter(f"{url}?ssl_cert_reqs=none", key, timeout=10)
         assert [seen.add(b"x"), seen.add(b"x")] == [False, True]
         seen.close()
 
