@@ -30,9 +30,9 @@ _deadline = _Deadline()
 
 
 class Within:
-    """Lets nothing inside its ``with`` wait for the network longer than so many seconds in all.
+    """Limits how long the code in a ``with`` statement waits for the network, in total.
 
-    Holds for this thread, and for clients whose connections are :func:`bounded`.
+    This holds for the current thread, and for clients whose connections are :func:`bounded`.
     """
 
     __slots__ = ("_outer", "_seconds")

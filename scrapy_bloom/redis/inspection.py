@@ -1,4 +1,4 @@
-"""The state of a filter in Redis, read by ordinary commands beside the running crawl."""
+"""The state of a filter in Redis, read by ordinary commands while a crawl may use it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from scrapy_bloom.redis.place import Place
 from scrapy_bloom.redis.scripts import SEGMENT_BLOCKS
 
 _CALLS: Final = 10
-"""How many calls' time a look at one shard may take: it asks for thousands of counts at once."""
+"""A look at one shard may take as long as so many calls: it asks for thousands of counts."""
 
 _SAMPLE: Final = 1024
-"""Most blocks of a slice that are counted: 8 MB, and an error of the fill ratio below 0.1 %."""
+"""Most blocks of a slice that are counted: 8 MB. The fill ratio is exact to 0.1 % then."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def _read(place: Place) -> tuple[bytes | None, bytes | None, Iterable[bytes]]:
 
 
 def segment_bytes(spec: SliceSpec, number: int, made: set[str]) -> int:
-    """Return what those segments of a slice take that were made."""
+    """Return the bytes of those segments of a slice that were made."""
     total = 0
     for j, first in enumerate(range(0, spec.blocks, SEGMENT_BLOCKS)):
         if f"{number}.{j}" in made:

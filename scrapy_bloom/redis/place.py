@@ -1,4 +1,4 @@
-"""Where a shard is, and how that is told to the user."""
+"""Where a shard is, and how messages name that place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scrapy_bloom.redis.connection import FAULTS, Client, explain, explained
 
 @dataclass(frozen=True)
 class Place:
-    """Where a shard is, and how that is told to the user.
+    """Where a shard is, and how messages name that place.
 
     Attributes:
         client: of the server or cluster.
@@ -38,7 +38,7 @@ class Place:
 
     @property
     def other_key(self) -> str:
-        """What to do where the key holds something else, as a sentence."""
+        """What to do if something else is under the key, as a sentence."""
         return f"G{self.or_other_key[1:]}"
 
     @property
@@ -50,7 +50,7 @@ class Place:
 
     @property
     def node(self) -> str:
-        """The node of a cluster that has the key now, empty where nobody knows or there is none."""
+        """The node of a cluster that has the key now; empty without a cluster, or if unknown."""
         find = getattr(self.client, "get_node_from_key", None)
         try:
             return str(find(self.key).name) if find else ""
@@ -58,7 +58,7 @@ class Place:
             return ""
 
     def prefix(self, epoch: str) -> str:
-        """Return what the names of the segments of a filter begin with: in the header's slot.
+        """Return the beginning of the names of a filter's segments. It keeps the header's slot.
 
         Epochs keep the bits of a lost filter apart from those of its successor.
         """
@@ -79,11 +79,11 @@ class Place:
             )
 
     def explain(self, error: Exception) -> str:
-        """Say what an error of the client means and what to do: goes after the server's name."""
+        """Say what an error of the client means and what to do, to follow the server's name."""
         return explain(error, self.words)
 
     def explained(self) -> AbstractContextManager[None]:
-        """Turn what the client raises into a :class:`BackendError` with its meaning."""
+        """Turn errors of the client into a :class:`BackendError` that says what they mean."""
         return explained(self.server, self.words)
 
 

@@ -1,4 +1,4 @@
-"""A look at a filter in Redis that is there already. Nothing is written to the server."""
+"""Reads a filter in Redis that is there already. Nothing is written to the server."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class Worker:
 
 
 class RedisReader:
-    """Opens a filter in Redis for reading only: asks it, and tells what it is and who uses it.
+    """Opens a filter in Redis for reading only: looks fingerprints up, and lists its workers.
 
-    It registers no worker, makes no key and changes none, needs no fingerprinter, and keeps the
-    filter's secret to itself. A replica will do as a server.
+    It registers no worker, makes no key and changes none, needs no fingerprinter, and does not show
+    the filter's secret. The server may be a replica.
 
     >>> with RedisReader.from_url("redis://localhost", key="site:bloom") as seen:  # doctest: +SKIP
     ...     b"one" in seen
@@ -120,7 +120,7 @@ class RedisReader:
         return describe(found, self.error_rate)
 
     def workers(self) -> list[Worker]:
-        """Return who is registered in the filter, in the order of their ids."""
+        """Return the workers that are registered in the filter, in the order of their ids."""
         return self._shards[0].workers()
 
     def close(self) -> None:
