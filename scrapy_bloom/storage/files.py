@@ -66,6 +66,12 @@ def remove(path: Path) -> None:
     sync_folder(path.parent)
 
 
+def sync_file(path: Path) -> None:
+    """Bring what was written to a file to the disk."""
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
 def sync_folder(folder: Path) -> None:
     """Bring the list of names in a folder to the disk."""
     if os.name == "nt":  # folders cannot be opened there

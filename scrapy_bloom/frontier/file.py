@@ -1,0 +1,181 @@
+"""The SQLite file of a crawl: how it is made, recognised, opened and refused.
+
+A new file is built under another name and then takes its own, so a file that is there is whole.
+What is not ours, newer or damaged is found out by reading only: such a file stays as it is.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from struct import Struct
+from typing import Final
+from urllib.parse import quote
+
+from scrapy_bloom.errors import StateError
+from scrapy_bloom.storage.files import open_regular, sync_file, sync_folder
+
+NAME: Final = "requests.sqlite"
+FORMAT: Final = 1
+APPLICATION: Final = 0x626C6F6D  # "blom"; SQLite keeps it in the file's header
+
+_MAGIC: Final = b"SQLite format 3\0"
+_HEADER: Final = Struct(">60x I 4x I 28x")  # format version and application, see "fileformat2"
+_CHECKED_WHOLE: Final = 64 << 20
+"""Up to this size, in bytes, a file is read through when it is opened: about 0.3 s."""
+
+_SCHEMA: Final = f"""
+PRAGMA application_id = {APPLICATION};
+PRAGMA user_version = {FORMAT};
+CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE buckets (id INTEGER PRIMARY KEY, path TEXT UNIQUE, slot TEXT, size INTEGER);
+CREATE TABLE requests (id INTEGER PRIMARY KEY, body BLOB);
+CREATE TABLE marks (id INTEGER PRIMARY KEY, size INTEGER, fingerprints BLOB);
+CREATE TABLE withheld (fingerprint BLOB PRIMARY KEY) WITHOUT ROWID;
+"""
+
+
+def exists(folder: Path) -> bool:
+    """Return whether a job directory has such a file, of whatever kind."""
+    path = folder / NAME
+    return path.exists() or path.is_symlink()
+
+
+def connect(path: Path, *, every_commit: bool) -> sqlite3.Connection:
+    """Open the file for writing; make it if it is not there.
+
+    The caller holds the job directory: no other crawl uses the file.
+
+    :param every_commit: whether each commit goes to the disk itself. Otherwise a power failure
+        takes the crawl back to an earlier commit, a whole one.
+    :raises StateError: if the file is not ours, newer, or damaged. It is left as it is.
+    :raises OSError: if it cannot be made.
+    """
+    if not check(path):
+        _create(path)
+    try:
+        database = _open(path, "rw")
+        # Checkpoints are made beside the crawl, see `checkpoint`.
+        database.execute("PRAGMA journal_mode = WAL").close()
+        database.execute("PRAGMA wal_autocheckpoint = 0").close()
+        database.execute(f"PRAGMA synchronous = {'FULL' if every_commit else 'NORMAL'}").close()
+        database.execute("PRAGMA cache_size = -16000").close()  # kB
+    except sqlite3.Error as error:
+        raise unusable(path, error) from error
+    return database
+
+
+def check(path: Path) -> bool:
+    """Look at the file without touching it; return whether it is there.
+
+    :raises StateError: if it is there and cannot be used.
+    """
+    file = open_regular(path)
+    if file is None:
+        return False
+    with file:
+        header = file.read(_HEADER.size)
+        size = file.seek(0, 2)
+    _check_header(path, header)
+    try:
+        database = _open(path, "ro")
+        try:
+            if size <= _CHECKED_WHOLE:
+                found = database.execute("PRAGMA quick_check(1)").fetchone()[0]
+                if found != "ok":
+                    raise damaged(path, found)
+            database.execute("SELECT count(*) FROM meta").fetchone()
+        finally:
+            database.close()
+    except sqlite3.Error as error:
+        raise unusable(path, error) from error
+    return True
+
+
+def checkpoint(path: Path) -> bool:
+    """Bring all commits from the log into the file and to the disk; return whether all are there.
+
+    Works beside the crawl, in any thread: neither holds up the other.
+
+    :raises sqlite3.Error: if the disk is full, say. Nothing is lost.
+    """
+    database = _open(path, "rw")
+    try:
+        database.execute("PRAGMA synchronous = NORMAL").close()
+        busy, frames, done = database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    finally:
+        database.close()
+    return not busy and frames == done
+
+
+def damaged(path: Path, found: object) -> StateError:
+    """Return the error that refuses a damaged file."""
+    return StateError(
+        f"{path}: found damage ({found}), expected an undamaged file of scrapy-bloom. It was left"
+        f" as it is. Restore the job directory from a copy, or delete the whole job directory and"
+        f" crawl again."
+    )
+
+
+def unusable(path: Path, error: sqlite3.Error) -> StateError:
+    """Return the error that refuses a file that SQLite cannot use."""
+    if is_damage(error):
+        return damaged(path, error)
+    return StateError(
+        f"{path}: {error}. Expected a file that this user can read and write, and room on the disk."
+        f" It was left as it is."
+    )
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Return whether SQLite says that the file is damaged."""
+    # The code is there from Python 3.11.
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is not None:
+        return code & 0xFF in {11, 26}  # SQLITE_CORRUPT, SQLITE_NOTADB
+    return "malformed" in str(error) or "not a database" in str(error)
+
+
+def _check_header(path: Path, header: bytes) -> None:
+    expected = "the requests of a crawl with scrapy_bloom.Scheduler"
+    way_out = "It was left as it is: move it away, or choose another JOBDIR."
+    if len(header) < _HEADER.size or not header.startswith(_MAGIC):
+        found = "an empty file" if not header else f"a file that starts with {header[:16]!r}"
+        raise StateError(f"{path}: found {found}, expected {expected}. {way_out}")
+    version, application = _HEADER.unpack(header)
+    if application != APPLICATION:
+        raise StateError(f"{path}: found a database of others, expected {expected}. {way_out}")
+    if version != FORMAT:
+        raise StateError(
+            f"{path}: found format version {version}, expected version {FORMAT}. It was left as it"
+            f" is. Use the scrapy-bloom that wrote it, or a newer one."
+        )
+
+
+def _create(path: Path) -> None:
+    beside = path.with_name(path.name + ".tmp")
+    for leftover in (beside, *_logs(beside), *_logs(path)):
+        leftover.unlink(missing_ok=True)
+    try:
+        database = sqlite3.connect(beside)
+        try:
+            database.executescript(_SCHEMA)
+        finally:
+            database.close()
+    except sqlite3.Error as error:
+        raise unusable(path, error) from error
+    beside.chmod(0o600)
+    sync_file(beside)
+    beside.replace(path)
+    sync_folder(path.parent)
+
+
+def _open(path: Path, mode: str) -> sqlite3.Connection:
+    # The URI is what opens a file without creating it, and read only.
+    uri = f"file:{quote(str(path.absolute()))}?mode={mode}"
+    return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=1, check_same_thread=False)
+
+
+def _logs(path: Path) -> list[Path]:
+    """Return the files that SQLite keeps beside a database."""
+    return [path.with_name(path.name + end) for end in ("-wal", "-shm", "-journal")]

@@ -1,0 +1,364 @@
+"""Requests, marks and state of a crawl in one SQLite file, changed a window at a time.
+
+A row is a request that is not done. Taking one off a queue changes nothing here: its row is deleted
+when it is done. So a kill leaves the last commit, in which everything that was under way waits.
+
+Three rules hold at each commit, and the scheduler above keeps them: a mark comes with the row of
+its request, or after it; the row of a page goes with the rows of what the page led to, or after
+them; and so every marked page is done or has a row.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Protocol
+
+from scrapy_bloom.frontier import file
+
+NUMBER_BITS: Final = 40
+"""A row's id is the number of its bucket and, in this many lower bits, its own number."""
+
+_NUMBER: Final = (1 << NUMBER_BITS) - 1
+
+Value = str | int | bytes
+
+
+class Watcher(Protocol):
+    """A queue over a bucket, which wants to know when its rows are on the disk."""
+
+    def committed(self) -> None:
+        """Take note that all rows are on the disk."""
+
+    def forgotten(self) -> None:
+        """Take note that the bucket is empty and its number will be given to another."""
+
+
+class Store:
+    """The file of one crawl. Changes are gathered in memory; :meth:`commit` writes them together.
+
+    Not for several threads. Every method may raise :class:`sqlite3.Error`; what was gathered is
+    then still there.
+
+    :param path: the file, made if it is not there.
+    :param every_commit: whether each commit goes to the disk itself.
+    :raises StateError: if the file is not ours, newer, or damaged. It is left as it is.
+
+    Attributes:
+        path: the file.
+        busy: rows that were taken and are not done.
+        commits: how many commits were made.
+        longest: seconds that the longest of them took.
+        journal: how many marks are stored since the last snapshot of the filter.
+        withheld: fingerprints whose requests are neither done nor stored.
+    """
+
+    def __init__(self, path: Path, *, every_commit: bool = False) -> None:
+        self.path = path
+        self._database = file.connect(path, every_commit=every_commit)
+        self.busy: set[int] = set()
+        self.commits = 0
+        self.longest = 0.0
+        self._new: dict[int, bytes] = {}
+        self._gone: set[int] = set()
+        self._marks: list[bytes] = []
+        self._withheld_changes: dict[bytes, bool] = {}
+        self._meta: dict[str, Value] = {}
+        self._forget: int | None = None
+        self._touched: set[int] = set()
+        self._watchers: dict[int, Watcher] = {}
+        try:
+            self._read()
+        except sqlite3.Error as error:
+            self._database.close()
+            raise file.unusable(path, error) from error
+
+    def __len__(self) -> int:
+        """Return how many requests are not done, those under way included."""
+        return sum(self._sizes.values())
+
+    @property
+    def dirty(self) -> bool:
+        """Whether there is something to commit."""
+        return bool(
+            self._new
+            or self._gone
+            or self._marks
+            or self._withheld_changes
+            or self._meta
+            or self._forget is not None
+        )
+
+    @property
+    def gathered(self) -> int:
+        """How many changed rows wait for the next commit."""
+        return len(self._new) + len(self._gone)
+
+    @property
+    def queues(self) -> int:
+        """How many queues are open."""
+        return len(self._watchers)
+
+    @property
+    def bytes(self) -> int:
+        """Size of the file, without its log."""
+        return self.path.stat().st_size
+
+    # Buckets: each is one queue of one priority.
+
+    def paths(self) -> dict[str, str | None]:
+        """Return the buckets that hold requests, each with its download slot."""
+        return {path: self._slots[number] for path, number in self._numbers.items()}
+
+    def find(self, path: str) -> int | None:
+        """Return the number of a bucket, None if there is none of this path."""
+        return self._numbers.get(path)
+
+    def make(self, path: str, slot: str | None) -> int:
+        """Return the number of a new bucket."""
+        number = self._free.pop() if self._free else len(self._numbers) + 1
+        self._numbers[path] = number
+        self._paths[number], self._slots[number], self._sizes[number] = path, slot, 0
+        return number
+
+    def waiting(self, number: int) -> int:
+        """Return how many requests of a bucket are neither done nor under way."""
+        return self._sizes[number] - sum(1 for row in self.busy if row >> NUMBER_BITS == number)
+
+    def watch(self, number: int, watcher: Watcher) -> None:
+        """Tell `watcher` about commits that concern a bucket; one for each."""
+        self._watchers[number] = watcher
+
+    def unwatch(self, number: int, watcher: Watcher) -> None:
+        """Tell `watcher` nothing more."""
+        if self._watchers.get(number) is watcher:
+            del self._watchers[number]
+
+    def watchers(self) -> list[Watcher]:
+        """List all queues that are open."""
+        return list(self._watchers.values())
+
+    # Requests
+
+    def add(self, number: int, body: bytes) -> int:
+        """Add a request to a bucket; return the id of its row."""
+        row = number << NUMBER_BITS | self._next
+        self._next += 1
+        self._new[row] = body
+        self._sizes[number] += 1
+        self._touched.add(number)
+        return row
+
+    def done(self, row: int) -> None:
+        """Delete the row of a request that is done."""
+        if self._new.pop(row, None) is None:
+            self._gone.add(row)
+        self.busy.discard(row)
+        number = row >> NUMBER_BITS
+        self._sizes[number] -= 1
+        self._touched.add(number)
+
+    def read(
+        self, low: int, high: int, limit: int, *, newest_first: bool
+    ) -> list[tuple[int, bytes]]:
+        """Return committed rows between two ids, both excluded, that wait: at most `limit`."""
+        order = "DESC" if newest_first else "ASC"
+        rows: list[tuple[int, bytes]] = []
+        cursor = self._database.execute(
+            f"SELECT id, body FROM requests WHERE id > ? AND id < ? ORDER BY id {order}",  # noqa: S608
+            (low, high),
+        )
+        try:
+            for row in cursor:
+                if row[0] not in self.busy and row[0] not in self._gone:
+                    rows.append(row)
+                    if len(rows) == limit:
+                        break
+        finally:
+            cursor.close()  # an open one would hold up the checkpoints
+        return rows
+
+    # Marks
+
+    def mark(self, fingerprints: Iterable[bytes]) -> None:
+        """Add marks of requests that are stored or done; they are withheld no longer."""
+        for fingerprint in fingerprints:
+            self._marks.append(fingerprint)
+            if fingerprint in self.withheld:
+                self.withheld.remove(fingerprint)
+                self._withheld_changes[fingerprint] = False
+
+    def withhold(self, fingerprints: Iterable[bytes]) -> None:
+        """List marks whose request cannot be stored: the next run takes them for new."""
+        for fingerprint in fingerprints:
+            self.withheld.add(fingerprint)
+            self._withheld_changes[fingerprint] = True
+
+    def marks(self) -> Iterator[bytes]:
+        """Yield the committed marks since the last snapshot, oldest first."""
+        cursor = self._database.execute("SELECT size, fingerprints FROM marks ORDER BY id")
+        try:
+            for size, packed in cursor:
+                for start in range(0, len(packed), size):
+                    yield packed[start : start + size]
+        finally:
+            cursor.close()
+
+    def newest_mark(self) -> int:
+        """Return the place of the newest committed mark in the journal, for :meth:`forget`."""
+        newest: int = self._database.execute("SELECT coalesce(max(id), 0) FROM marks").fetchone()[0]
+        return newest
+
+    def forget(self, newest: int) -> None:
+        """Delete the marks up to a place in the journal: a snapshot of the filter has them."""
+        self._forget = newest
+
+    # Notes on the crawl
+
+    def note(self, key: str, value: Value) -> None:
+        """Write something down with the next commit."""
+        self._meta[key] = value
+
+    def noted(self, key: str) -> Value | None:
+        """Return what was written down with a commit, None if nothing was."""
+        row = self._database.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return row[0] if row else None
+
+    def commit(self) -> None:
+        """Write everything that was gathered: all of it, or on an error nothing.
+
+        :raises sqlite3.Error: if it cannot be written.
+        """
+        begin = time.perf_counter()
+        self._roll_back()
+        try:
+            self._database.execute("BEGIN IMMEDIATE")
+            self._write()
+            self._database.execute("COMMIT")
+        except BaseException:
+            with suppress(sqlite3.Error):  # the next commit tries again
+                self._roll_back()
+            raise
+        self._settle()
+        self.commits += 1
+        self.longest = max(self.longest, time.perf_counter() - begin)
+
+    def empty(self) -> None:
+        """Delete all requests at once: those of a migration that was cut short."""
+        self._database.execute("BEGIN IMMEDIATE")
+        self._database.execute("DELETE FROM requests")
+        self._database.execute("DELETE FROM buckets")
+        self._database.execute("COMMIT")
+        self._read()
+
+    def close(self) -> None:
+        """Bring all commits to the disk and give the file back. What was not committed is gone."""
+        try:
+            self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
+        finally:
+            self._database.close()
+
+    def abandon(self) -> None:
+        """Give the file back and write nothing more, as a kill does."""
+        self._database.close()
+
+    def _roll_back(self) -> None:
+        if self._database.in_transaction:
+            self._database.execute("ROLLBACK")
+
+    def _read(self) -> None:
+        run = self._database.execute
+        self._numbers: dict[str, int] = {}
+        self._paths: dict[int, str] = {}
+        self._slots: dict[int, str | None] = {}
+        self._sizes: dict[int, int] = {}
+        newest = 0
+        for number, path, slot, size in run("SELECT id, path, slot, size FROM buckets").fetchall():
+            self._numbers[path] = number
+            self._paths[number], self._slots[number], self._sizes[number] = path, slot, size
+            end = (number + 1) << NUMBER_BITS
+            last = run("SELECT max(id) FROM requests WHERE id < ?", (end,)).fetchone()[0]
+            newest = max(newest, (last or 0) & _NUMBER)
+        self._next = newest + 1
+        used = self._paths.keys()
+        self._free = [number for number in range(1, max(used, default=0)) if number not in used]
+        self.journal = self._count_marks()
+        self.withheld = {row[0] for row in run("SELECT fingerprint FROM withheld")}
+
+    def _count_marks(self) -> int:
+        count: int = self._database.execute(
+            "SELECT coalesce(sum(length(fingerprints) / size), 0) FROM marks"
+        ).fetchone()[0]
+        return count
+
+    def _write(self) -> None:
+        many = self._database.executemany
+        if self._new:
+            many("INSERT INTO requests VALUES (?, ?)", self._new.items())
+        if self._gone:
+            many("DELETE FROM requests WHERE id = ?", [(row,) for row in self._gone])
+        self._write_buckets()
+        if self._forget is not None:
+            self._database.execute("DELETE FROM marks WHERE id <= ?", (self._forget,))
+        if self._marks:
+            many("INSERT INTO marks (size, fingerprints) VALUES (?, ?)", _pack(self._marks))
+        for fingerprint, withheld in self._withheld_changes.items():
+            statement = (
+                "INSERT OR IGNORE INTO withheld VALUES (?)"
+                if withheld
+                else "DELETE FROM withheld WHERE fingerprint = ?"
+            )
+            self._database.execute(statement, (fingerprint,))
+        if self._meta:
+            many("INSERT OR REPLACE INTO meta VALUES (?, ?)", self._meta.items())
+
+    def _write_buckets(self) -> None:
+        empty = [(number,) for number in self._touched if not self._sizes[number]]
+        if empty:
+            self._database.executemany("DELETE FROM buckets WHERE id = ?", empty)
+        rows = [
+            (number, self._paths[number], self._slots[number], self._sizes[number])
+            for number in self._touched
+            if self._sizes[number]
+        ]
+        if rows:
+            self._database.executemany("INSERT OR REPLACE INTO buckets VALUES (?, ?, ?, ?)", rows)
+
+    def _settle(self) -> None:
+        """Forget what has been written."""
+        self._new.clear()
+        self._gone.clear()
+        self._withheld_changes.clear()
+        self._meta.clear()
+        if self._forget is not None:
+            self._forget = None
+            self.journal = self._count_marks()
+        else:
+            self.journal += len(self._marks)
+        self._marks.clear()
+        touched, self._touched = self._touched, set()
+        for number in touched:
+            watcher = self._watchers.get(number)
+            if self._sizes[number]:
+                if watcher is not None:
+                    watcher.committed()
+            else:
+                self._drop(number)
+                if watcher is not None:
+                    watcher.forgotten()
+
+    def _drop(self, number: int) -> None:
+        self._watchers.pop(number, None)
+        del self._numbers[self._paths.pop(number)], self._slots[number], self._sizes[number]
+        self._free.append(number)
+
+
+def _pack(marks: list[bytes]) -> list[tuple[int, bytes]]:
+    """Return the marks in one row for each length that occurs."""
+    by_size: dict[int, list[bytes]] = {}
+    for mark in marks:
+        by_size.setdefault(len(mark), []).append(mark)
+    return [(size, b"".join(group)) for size, group in by_size.items()]
