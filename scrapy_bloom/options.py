@@ -75,6 +75,13 @@ class OnBackendError(str, Enum):
     CLOSE = "close"
 
 
+class CommitSync(str, Enum):
+    """What a commit of ``scrapy_bloom.Scheduler`` survives."""
+
+    PROCESS = "process"
+    MACHINE = "machine"
+
+
 def one_of(choices: Iterable[T]) -> Reader[T]:
     """Return a reader that takes one of some names, or a member of an enum or its value."""
     known = {str(getattr(choice, "value", choice)): choice for choice in choices}
@@ -250,6 +257,23 @@ ON_UNCLEAN: Final = Option(
     " stop, `reset` to an empty filter (also if `requests.queue` was deleted since), or `fail`: do"
     " not start.",
 )
+COMMIT_INTERVAL: Final = Option(
+    "commit_interval",
+    "BLOOM_COMMIT_INTERVAL",
+    0.05,
+    _read_seconds,
+    "With `scrapy_bloom.Scheduler` and a `JOBDIR`: seconds from one commit to the next. What was"
+    " done since the last one is done again after a kill.",
+)
+COMMIT_SYNC: Final = Option(
+    "commit_sync",
+    "BLOOM_COMMIT_SYNC",
+    CommitSync.PROCESS,
+    one_of(CommitSync),
+    "What a commit survives: the end of the `process`, or of the `machine`, too, for which it waits"
+    " until the disk has it. With `process`, a power failure takes the crawl back to an earlier"
+    " commit: no page is lost, more are fetched again.",
+)
 BACKEND: Final = Option(
     "backend",
     "BLOOM_BACKEND",
@@ -358,6 +382,8 @@ OPTIONS: Final[tuple[Option[Any], ...]] = (
     CAPACITY,
     ERROR_RATE,
     ON_UNCLEAN,
+    COMMIT_INTERVAL,
+    COMMIT_SYNC,
     BACKEND,
     REDIS_URL,
     *OF_REDIS,

@@ -62,6 +62,29 @@ MERGED: Final = Stat(
     "bloom/canonical/merged", "of those seen, the ones that were seen only because of a step"
 )
 
+PENDING: Final = Stat(
+    "bloom/frontier/pending", "requests in the store of `scrapy_bloom.Scheduler`, not done yet"
+)
+RECOVERED: Final = Stat(
+    "bloom/frontier/recovered",
+    "requests that were under way when the run before was killed: fetched again",
+)
+HELD: Final = Stat(
+    "bloom/frontier/held", "requests that could not be stored: the pages that made them stay there"
+)
+UNREADABLE: Final = Stat(
+    "bloom/frontier/unreadable", "stored requests that could not be read: they stay in the store"
+)
+COMMITS: Final = Stat("bloom/frontier/commits", "commits to the store")
+LONGEST_COMMIT: Final = Stat("bloom/frontier/longest_commit", "seconds that the longest one took")
+COMMIT_ERRORS: Final = Stat(
+    "bloom/frontier/commit_errors", "commits that failed, and were repeated"
+)
+SNAPSHOTS: Final = Stat(
+    "bloom/frontier/snapshots", "snapshots of the filter in mid-run and at the end"
+)
+FRONTIER_BYTES: Final = Stat("bloom/frontier/bytes", "size of the store's file")
+
 FROM_INFO: Final = {
     "items": Stat("bloom/items", "fingerprints in the filter, of this run and earlier ones"),
     "slices": Stat("bloom/slices", "slices that the filter has grown to"),
@@ -114,6 +137,15 @@ STATS: Final = (
     LET_THROUGH,
     STEP,
     MERGED,
+    PENDING,
+    RECOVERED,
+    HELD,
+    UNREADABLE,
+    COMMITS,
+    LONGEST_COMMIT,
+    COMMIT_ERRORS,
+    SNAPSHOTS,
+    FRONTIER_BYTES,
     *FROM_INFO.values(),
     *FROM_BACKEND.values(),
 )

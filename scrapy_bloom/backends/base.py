@@ -14,6 +14,7 @@ from scrapy_bloom.options import BACKEND, REDIS_URL
 from scrapy_bloom.registry import BACKENDS
 from scrapy_bloom.settings import Settings
 from scrapy_bloom.storage.snapshot import Identity
+from scrapy_bloom.storage.store import JobStore
 
 
 @dataclass(frozen=True)
@@ -25,12 +26,14 @@ class Crawl:
         digests: whether its fingerprints are SHA-1 digests.
         job_dir: where the crawl keeps its state between runs; None if it keeps none.
         shared_queue: whether its requests wait in Redis, for any worker, and not in this process.
+        journaled: whether its marks are kept with its requests, by ``scrapy_bloom.Scheduler``.
     """
 
     identity: Identity
     digests: bool
     job_dir: Path | None
     shared_queue: bool
+    journaled: bool = False
 
 
 class Finish(Protocol):
@@ -62,6 +65,7 @@ class Opened:
             Whatever is in it when the filter is closed is kept, if the filter is.
         closes_slowly: returns whether `close` takes so long that it should run beside the reactor.
             It may be called in another thread then.
+        job: what keeps it, if it is journaled.
     """
 
     filter: Filter
@@ -74,6 +78,7 @@ class Opened:
     filled_with: Mapping[str, Any] = field(default_factory=dict)
     let_through: set[bytes] = field(default_factory=set)
     closes_slowly: Callable[[], bool] = bool
+    job: JobStore | None = None
     delete: Callable[[], bool] | None = None
     finish: Finish | None = None
 

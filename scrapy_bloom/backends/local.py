@@ -44,10 +44,11 @@ class LocalBackend(Backend):
             digests=crawl.digests,
             on_unclean=settings[ON_UNCLEAN],
             on_growth=on_growth,
+            journaled=crawl.journaled,
         )
         return Opened(
             job.filter,
-            job.close,
+            job.release if crawl.journaled else job.close,
             f"in memory, kept in {crawl.job_dir}",
             job.restored,
             job.restored_from,
@@ -55,6 +56,7 @@ class LocalBackend(Backend):
             filled_with=job.filled_with,
             let_through=job.let_through,
             closes_slowly=lambda: job.size > _SLOW,
+            job=job if crawl.journaled else None,
         )
 
     def open_to_read(

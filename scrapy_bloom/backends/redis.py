@@ -50,6 +50,12 @@ class RedisBackend(Backend):
             filter; if the last run on it was killed, and `on_unclean` is ``fail`` or Scrapy cannot
             read the queue.
         """
+        if crawl.journaled:
+            raise SettingError(
+                "SCHEDULER = 'scrapy_bloom.Scheduler' keeps marks and requests in the job"
+                " directory, but the settings choose Redis for the marks. Use scrapy-redis's"
+                f" scheduler or Scrapy's own with Redis, or set {BACKEND.setting} = 'local'."
+            )
         if crawl.job_dir and not crawl.shared_queue:
             _check_no_local_marks(crawl.job_dir)
         with _client_library():

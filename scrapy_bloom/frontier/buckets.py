@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from scrapy_bloom.frontier.store import NUMBER_BITS, Store
@@ -180,6 +179,7 @@ class Lifo(Bucket):
         return self._hot.pop()
 
     def committed(self) -> None:
+        """Keep the newest rows in memory."""
         keep = rows_ahead(self._store.queues)
         if len(self._hot) > 2 * keep:
             while len(self._hot) > keep:
@@ -220,6 +220,7 @@ class Fifo(Bucket):
         return self._hot.popleft()
 
     def committed(self) -> None:
+        """Keep the oldest rows in memory."""
         self._cold += len(self._recent)
         self._recent.clear()
         keep = rows_ahead(self._store.queues)

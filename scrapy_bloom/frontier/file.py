@@ -7,6 +7,7 @@ What is not ours, newer or damaged is found out by reading only: such a file sta
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from struct import Struct
 from typing import Final
@@ -15,7 +16,6 @@ from urllib.parse import quote
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.storage.files import open_regular, sync_file, sync_folder
 
-NAME: Final = "requests.sqlite"
 FORMAT: Final = 1
 APPLICATION: Final = 0x626C6F6D  # "blom"; SQLite keeps it in the file's header
 
@@ -35,24 +35,14 @@ CREATE TABLE withheld (fingerprint BLOB PRIMARY KEY) WITHOUT ROWID;
 """
 
 
-def exists(folder: Path) -> bool:
-    """Return whether a job directory has such a file, of whatever kind."""
-    path = folder / NAME
-    return path.exists() or path.is_symlink()
-
-
 def connect(path: Path, *, every_commit: bool) -> sqlite3.Connection:
-    """Open the file for writing; make it if it is not there.
-
-    The caller holds the job directory: no other crawl uses the file.
+    """Open the file for writing. The caller holds the job directory: no other crawl uses it.
 
     :param every_commit: whether each commit goes to the disk itself. Otherwise a power failure
         takes the crawl back to an earlier commit, a whole one.
     :raises StateError: if the file is not ours, newer, or damaged. It is left as it is.
-    :raises OSError: if it cannot be made.
     """
-    if not check(path):
-        _create(path)
+    check(path)
     try:
         database = _open(path, "rw")
         # Checkpoints are made beside the crawl, see `checkpoint`.
@@ -65,14 +55,39 @@ def connect(path: Path, *, every_commit: bool) -> sqlite3.Connection:
     return database
 
 
-def check(path: Path) -> bool:
-    """Look at the file without touching it; return whether it is there.
+def create(path: Path, fill: Callable[[Path], None]) -> None:
+    """Make the file, whole or not at all.
 
-    :raises StateError: if it is there and cannot be used.
+    :param fill: is given the path at which the new file lies, to put in it what it starts with.
+    :raises StateError: if the disk is full, say.
+    :raises OSError: likewise.
+    """
+    beside = path.with_name(path.name + ".new")
+    for leftover in (beside, *_logs(beside), *_logs(path)):
+        leftover.unlink(missing_ok=True)
+    try:
+        database = sqlite3.connect(beside)
+        try:
+            database.executescript(_SCHEMA)
+        finally:
+            database.close()
+        beside.chmod(0o600)
+        fill(beside)
+        sync_file(beside)
+    except sqlite3.Error as error:
+        raise unusable(path, error) from error
+    beside.replace(path)
+    sync_folder(path.parent)
+
+
+def check(path: Path) -> None:
+    """Look at the file without touching it.
+
+    :raises StateError: if it cannot be used.
     """
     file = open_regular(path)
     if file is None:
-        return False
+        raise StateError(f"{path}: found no file, expected the requests of a crawl.")
     with file:
         header = file.read(_HEADER.size)
         size = file.seek(0, 2)
@@ -89,7 +104,6 @@ def check(path: Path) -> bool:
             database.close()
     except sqlite3.Error as error:
         raise unusable(path, error) from error
-    return True
 
 
 def checkpoint(path: Path) -> bool:
@@ -150,24 +164,6 @@ def _check_header(path: Path, header: bytes) -> None:
             f"{path}: found format version {version}, expected version {FORMAT}. It was left as it"
             f" is. Use the scrapy-bloom that wrote it, or a newer one."
         )
-
-
-def _create(path: Path) -> None:
-    beside = path.with_name(path.name + ".tmp")
-    for leftover in (beside, *_logs(beside), *_logs(path)):
-        leftover.unlink(missing_ok=True)
-    try:
-        database = sqlite3.connect(beside)
-        try:
-            database.executescript(_SCHEMA)
-        finally:
-            database.close()
-    except sqlite3.Error as error:
-        raise unusable(path, error) from error
-    beside.chmod(0o600)
-    sync_file(beside)
-    beside.replace(path)
-    sync_folder(path.parent)
 
 
 def _open(path: Path, mode: str) -> sqlite3.Connection:

@@ -43,7 +43,7 @@ class Store:
     Not for several threads. Every method may raise :class:`sqlite3.Error`; what was gathered is
     then still there.
 
-    :param path: the file, made if it is not there.
+    :param path: the file, which :func:`file.create` has made.
     :param every_commit: whether each commit goes to the disk itself.
     :raises StateError: if the file is not ours, newer, or damaged. It is left as it is.
 
@@ -103,8 +103,8 @@ class Store:
         return len(self._watchers)
 
     @property
-    def bytes(self) -> int:
-        """Size of the file, without its log."""
+    def size(self) -> int:
+        """Bytes of the file, without its log."""
         return self.path.stat().st_size
 
     # Buckets: each is one queue of one priority.
@@ -145,12 +145,24 @@ class Store:
 
     def add(self, number: int, body: bytes) -> int:
         """Add a request to a bucket; return the id of its row."""
-        row = number << NUMBER_BITS | self._next
-        self._next += 1
+        row = self.reserve(number, 1)
         self._new[row] = body
-        self._sizes[number] += 1
+        return row
+
+    def reserve(self, number: int, count: int) -> int:
+        """Make room for some requests in a bucket; return the id of the first row.
+
+        All of them must be put in place.
+        """
+        row = number << NUMBER_BITS | self._next
+        self._next += count
+        self._sizes[number] += count
         self._touched.add(number)
         return row
+
+    def put(self, row: int, body: bytes) -> None:
+        """Put a request where room was made for it."""
+        self._new[row] = body
 
     def done(self, row: int) -> None:
         """Delete the row of a request that is done."""
@@ -245,14 +257,6 @@ class Store:
         self._settle()
         self.commits += 1
         self.longest = max(self.longest, time.perf_counter() - begin)
-
-    def empty(self) -> None:
-        """Delete all requests at once: those of a migration that was cut short."""
-        self._database.execute("BEGIN IMMEDIATE")
-        self._database.execute("DELETE FROM requests")
-        self._database.execute("DELETE FROM buckets")
-        self._database.execute("COMMIT")
-        self._read()
 
     def close(self) -> None:
         """Bring all commits to the disk and give the file back. What was not committed is gone."""

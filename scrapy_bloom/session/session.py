@@ -80,12 +80,14 @@ class Session:
         shared_queue: bool = False,
         empty: bool = False,
         on_mark: OnMark | None = None,
+        journaled: bool = False,
     ) -> Self:
         """Open the filter of a crawl as its settings say, and log it.
 
         :param shared_queue: whether its requests wait in Redis, for any worker.
         :param empty: whether to empty it at once, as :meth:`clear` does.
         :param on_mark: as for the class.
+        :param journaled: whether marks are kept with the requests, see :class:`Crawl`.
         :raises BloomError: if that cannot be done. No lock and no connection stays open then.
         """
         settings = Settings(crawler.settings)
@@ -97,6 +99,7 @@ class Session:
             digests=resolver.fingerprinter.digests,
             job_dir=place,
             shared_queue=shared_queue,
+            journaled=journaled,
         )
         opened = backend_of(settings, shared_queue=shared_queue).open(settings, crawl)
         self = cls(opened, resolver, telling, on_mark)
@@ -228,7 +231,10 @@ class Session:
             return None
 
     def _add_and_tell(self, fingerprint: bytes) -> bool:
-        return self._add_many_and_tell([fingerprint])[0]
+        seen = self.opened.filter.add(fingerprint)
+        if not seen and self._on_mark:
+            self._on_mark(fingerprint)
+        return seen
 
     def _add_many_and_tell(self, fingerprints: Iterable[bytes]) -> list[bool]:
         fingerprints = list(fingerprints)
@@ -268,6 +274,8 @@ class Session:
         if fingerprint not in self.let_through:
             return False
         self.let_through.remove(fingerprint)
+        if self._on_mark:
+            self._on_mark(fingerprint)
         self._telling.add(stats.LET_THROUGH.key)
         return True
 

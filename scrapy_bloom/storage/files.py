@@ -45,14 +45,35 @@ def write_whole(path: Path, chunks: Iterable[bytes]) -> None:
     :raises OSError: if that fails, for example because the disk is full. The old file is still
         there then, and nothing of the new one.
     """
-    beside = path.with_name(path.name + ".tmp")
-    beside.unlink(missing_ok=True)  # left by a process that was killed while it wrote
+    write_beside(path, chunks)
+    put_in_place(path)
+
+
+def write_beside(path: Path, chunks: Iterable[bytes]) -> None:
+    """Write what shall be in a file to one beside it, down to the disk.
+
+    :raises OSError: as :func:`write_whole` does.
+    """
+    beside = _beside(path)
+    beside.unlink(missing_ok=True)  # of a process that was killed while it wrote
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_FOLLOW | _BINARY
     try:
         with open(os.open(beside, flags, 0o600), "wb") as file:  # noqa: PTH123 - as above
             file.writelines(chunks)
             file.flush()
             os.fsync(file.fileno())
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def put_in_place(path: Path) -> None:
+    """Give the file that :func:`write_beside` wrote its name.
+
+    :raises OSError: if that cannot be; the old file is still there.
+    """
+    beside = _beside(path)
+    try:
         beside.replace(path)
     except BaseException:
         beside.unlink(missing_ok=True)
@@ -81,6 +102,10 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(path.name + ".tmp")
 
 
 def _refused(path: Path, found: str | None) -> StateError:

@@ -15,6 +15,8 @@ from scrapy_bloom.storage.snapshot import Identity, Snapshot, read_snapshot
 
 SNAPSHOT: Final = "requests.bloom"
 MARKER: Final = "requests.bloom.running"
+REQUESTS: Final = "requests.sqlite"
+"""Requests and marks of a crawl with ``scrapy_bloom.Scheduler``."""
 _MOST: Final = 1 << 16  # bytes of a marker
 
 

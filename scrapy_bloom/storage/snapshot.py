@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from struct import Struct
 from typing import Any, BinaryIO, Final
@@ -37,7 +37,7 @@ from scrapy_bloom.core.sizing import BLOCK_BITS, BLOCK_BYTES, MAX_HASHES, blocks
 from scrapy_bloom.core.state import EMPTY, FilterState, Slice
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.storage import fields
-from scrapy_bloom.storage.files import open_regular, write_whole
+from scrapy_bloom.storage.files import open_regular, put_in_place, write_beside, write_whole
 
 MAGIC: Final = b"scrapy-bloom\r\n\x1a\n"
 _PLAIN: Final = 1
@@ -93,6 +93,39 @@ def write_snapshot(path: Path, snapshot: Snapshot) -> None:
     write_whole(path, _chunks(snapshot))
 
 
+class PendingSnapshot:
+    """A snapshot that is stored beside a crawl, in two steps; each may be taken in any thread.
+
+    The crawl goes on adding to the blocks that it shares with the snapshot. So what is stored may
+    have some marks that came later, but never lacks one.
+
+    Attributes:
+        generation: its generation.
+    """
+
+    def __init__(self, path: Path, snapshot: Snapshot) -> None:
+        self.generation = snapshot.generation
+        self._path = path
+        state = snapshot.state
+        # A list of blocks of its own: one that is touched for the first time stays out.
+        slices = [replace(slice_, blocks=list(slice_.blocks)) for slice_ in state.slices]
+        self._snapshot = replace(snapshot, state=replace(state, slices=slices))
+
+    def write(self) -> None:
+        """Write it to the disk under another name.
+
+        :raises OSError: if it cannot be written.
+        """
+        write_beside(self._path, _chunks(self._snapshot))
+
+    def put_in_place(self) -> None:
+        """Give it its name; the snapshot before it is gone then.
+
+        :raises OSError: if that cannot be.
+        """
+        put_in_place(self._path)
+
+
 def read_snapshot(path: Path, identity: Identity | None = None) -> Snapshot | None:
     """Read the snapshot at `path`; return None if there is none.
 
@@ -109,11 +142,15 @@ def read_snapshot(path: Path, identity: Identity | None = None) -> Snapshot | No
         except _UnusableError as found:
             raise StateError(f"{path}: {found}") from None
     if identity:
-        _check_identity(path, snapshot.identity, identity)
+        check_identity(path, snapshot.identity, identity)
     return snapshot
 
 
-def _check_identity(path: Path, stored: Identity, wanted: Identity) -> None:
+def check_identity(path: Path, stored: Identity, wanted: Identity) -> None:
+    """Look whether marks that are stored mean something to a crawl.
+
+    :raises StateError: if they belong to another spider or fingerprinter.
+    """
     for what, theirs, ours in (
         ("spider", stored.spider, wanted.spider),
         ("fingerprinter", stored.fingerprinter, wanted.fingerprinter),

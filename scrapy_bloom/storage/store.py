@@ -24,6 +24,7 @@ from scrapy_bloom.storage import scrapy_queue, seen_file
 from scrapy_bloom.storage.files import remove
 from scrapy_bloom.storage.past import (
     MARKER,
+    REQUESTS,
     SNAPSHOT,
     Past,
     is_outdated,
@@ -32,7 +33,13 @@ from scrapy_bloom.storage.past import (
     write_marker,
 )
 from scrapy_bloom.storage.recovery import Recovery, recover
-from scrapy_bloom.storage.snapshot import Identity, Snapshot, read_snapshot, write_snapshot
+from scrapy_bloom.storage.snapshot import (
+    Identity,
+    PendingSnapshot,
+    Snapshot,
+    read_snapshot,
+    write_snapshot,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -56,12 +63,18 @@ class JobStore:
     :param digests: as for :class:`LocalFilter`; a stored filter keeps its own.
     :param on_unclean: what to do if the last run was killed.
     :param on_growth: as for :class:`LocalFilter`.
+    :param journaled: whether the marks since the last snapshot are kept with the requests, in
+        ``requests.sqlite``. No kill can part them then: there is no marker, and :meth:`close` is
+        not for such a job but :meth:`freeze` and :meth:`release`.
     :raises JobInUseError: if another process holds the job directory.
     :raises UncleanStopError: if the last run was killed and `on_unclean` is ``fail``.
     :raises StateError: if the folder or what is in it cannot be used; nothing is changed.
 
     Attributes:
         filter: the filter.
+        folder: the job directory.
+        identity: what the filter belongs to.
+        generation: how many snapshots it has had.
         restored: how many fingerprints it started with.
         restored_from: name of the file that they came from, empty if there was none.
         unclean: whether the run before this one was killed.
@@ -73,7 +86,7 @@ class JobStore:
 
     filter: LocalFilter
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one for each thing that users may choose
         self,
         folder: Path,
         identity: Identity,
@@ -83,13 +96,15 @@ class JobStore:
         digests: bool = True,
         on_unclean: OnUnclean = OnUnclean.ROLLBACK,
         on_growth: Callable[[int], object] | None = None,
+        journaled: bool = False,
     ) -> None:
-        self._folder = folder
-        self._identity = identity
+        self.folder = folder
+        self.identity = identity
+        self._journaled = journaled
         self._pid = os.getpid()
         self._lock = _take(folder, identity.spider)
         try:
-            past = self._recover(read_past(folder, identity), on_unclean)
+            past = self._look(on_unclean)
             if past.snapshot:
                 self.filter = LocalFilter.from_state(
                     past.snapshot.state, capacity, error_rate, on_growth=on_growth
@@ -118,18 +133,18 @@ class JobStore:
             logger.warning(
                 "The filter in %(folder)s belongs to process %(pid)d, and this process is a fork of"
                 " that one, so it stores nothing.",
-                {"folder": self._folder, "pid": self._pid},
+                {"folder": self.folder, "pid": self._pid},
             )
             return
         if not self._lock.is_locked:
             return
-        path = self._folder / SNAPSHOT
+        path = self.folder / SNAPSHOT
         state = self.filter.state()
         try:
             write_snapshot(
-                path, Snapshot(self._identity, self._generation + 1, state, self.let_through)
+                path, Snapshot(self.identity, self.generation + 1, state, self.let_through)
             )
-            remove(self._folder / MARKER)
+            remove(self.folder / MARKER)
         except OSError as error:
             raise StateError(
                 f"{path}: the filter could not be stored ({error.strerror}). What was stored before"
@@ -144,14 +159,46 @@ class JobStore:
         """How many bytes the filter takes in a file, at most."""
         return sum(slice_.spec.blocks for slice_ in self.filter.state().slices) * BLOCK_BYTES
 
+    def freeze(self) -> PendingSnapshot:
+        """Return the filter as it is now, to be stored beside the crawl."""
+        self.generation += 1
+        snapshot = Snapshot(self.identity, self.generation, self.filter.state())
+        return PendingSnapshot(self.folder / SNAPSHOT, snapshot)
+
     def release(self) -> None:
         """Leave the job directory to others without storing anything, as a kill does."""
-        _HELD_HERE.pop(self._folder.resolve(), None)
+        _HELD_HERE.pop(self.folder.resolve(), None)
         self._lock.release()
+
+    def _look(self, on_unclean: OnUnclean) -> Past:
+        """Return what to start from.
+
+        :raises StateError: if requests and marks of the job are not where this run keeps them.
+        """
+        folder = self.folder
+        requests = folder / REQUESTS
+        if not requests.exists():
+            if scrapy_queue.is_sealed(folder):
+                raise StateError(
+                    f"{requests}: found no file, expected the requests of this job: without them,"
+                    f" those that {SNAPSHOT} calls seen would never be fetched. Put it back, or"
+                    f" delete the whole job directory to start afresh."
+                )
+            return self._recover(read_past(folder, self.identity), on_unclean)
+        if not self._journaled:
+            raise StateError(
+                f"{requests}: found the requests of a crawl with scrapy_bloom.Scheduler, which this"
+                f" crawl would not fetch. Set SCHEDULER = 'scrapy_bloom.Scheduler', or choose"
+                f" another JOBDIR. It was left as it is."
+            )
+        self.unclean = False
+        snapshot = read_snapshot(folder / SNAPSHOT, self.identity)
+        # The fingerprints to be let through, too, are in the store of the requests.
+        return Past(snapshot and replace(snapshot, withdrawn=()), take_seen=False)
 
     def _recover(self, past: Past, on_unclean: OnUnclean) -> Past:
         """Return what to start from; log it if the last run was killed."""
-        folder = self._folder
+        folder = self.folder
         if on_unclean is OnUnclean.RESET and past.snapshot and scrapy_queue.is_gone(folder):
             # The user follows the advice of _consequence, perhaps after a clean stop.
             gone = f"The filter in {folder} has lost its {scrapy_queue.NAME}."
@@ -172,19 +219,20 @@ class JobStore:
         self.restored_from = ""
         self.filled_with: Mapping[str, Any] = {}
         self.let_through = set(past.snapshot.withdrawn if past.snapshot else ())
-        self._generation = 0
+        self.generation = 0
         if past.snapshot:
             self.restored_from = SNAPSHOT
             self.filled_with = past.snapshot.identity.canonical
-            self._generation = past.snapshot.generation
+            self.generation = past.snapshot.generation
         elif past.take_seen:
-            for fingerprint in seen_file.read_seen_file(self._folder):
+            for fingerprint in seen_file.read_seen_file(self.folder):
                 self.filter.add(fingerprint)
                 self.restored_from = seen_file.NAME
         self.restored = self.filter.state().items
         if self.unclean and not self.restored:
-            scrapy_queue.remove_leftovers(self._folder)
-        write_marker(self._folder, self._generation, resumed=self.restored > 0)
+            scrapy_queue.remove_leftovers(self.folder)
+        if not self._journaled:
+            write_marker(self.folder, self.generation, resumed=self.restored > 0)
 
 
 def make_queue_openable(folder: Path) -> None:

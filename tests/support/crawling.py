@@ -19,7 +19,7 @@ TIMEOUT = 60
 
 SETTINGS = """
 ADDONS = {"scrapy_bloom.Addon": 500}
-SPIDER_MODULES = ["support.crawling", "support.spiders"]
+SPIDER_MODULES = ["support.crawling", "support.spiders", "support.kept_spiders"]
 TELNETCONSOLE_ENABLED = False
 DOWNLOAD_DELAY = 0
 CONCURRENT_REQUESTS_PER_DOMAIN = 8
@@ -82,13 +82,13 @@ class Project:
         self.runs.append(Run(self.folder, line, self._environment | environment))
         return self.runs[-1]
 
-    def crawl(self, site, *, spider="follower", keep=True, **settings):
+    def crawl(self, site, *, spider="follower", keep=True, environment=None, **settings):
         """Start a crawl of a site, by default with the project's job directory."""
         command = ["crawl", spider, "-a", f"url={site.url}"]
         settings = {**({"JOBDIR": self.job} if keep else {}), **settings}
         for name, value in settings.items():
             command += ["-s", f"{name}={value}"]
-        return self.start(*command)
+        return self.start(*command, **(environment or {}))
 
 
 class Run:
@@ -155,6 +155,11 @@ class Run:
         for reader in self._readers:
             reader.join()
         return code
+
+    @property
+    def ended(self):
+        """Whether it has ended."""
+        return self._process.poll() is not None
 
     def clear_away(self):
         """End it if a test that failed has not."""

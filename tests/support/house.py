@@ -27,7 +27,7 @@ ROOMS = [
     {"storage"},
     {"canonical"},
     {"core"},
-    {"_version", "errors", "options", "registry", "settings", "stats"},
+    {"_version", "errors", "options", "registry", "settings", "signals", "stats"},
 ]
 STRANGERS = [{"redis", "storage"}]  # do not import each other, whichever stands higher
 

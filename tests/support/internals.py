@@ -3,7 +3,11 @@
 A test reads private fields nowhere else: tests/test_house.py looks.
 """
 
+import sqlite3
+from contextlib import contextmanager
+
 from scrapy_bloom.canonical import fingerprint
+from scrapy_bloom.frontier.store import Store
 
 
 def repeat_the_self_check():
@@ -17,3 +21,31 @@ def repeat_the_self_check():
 def scheduler_of(crawler):
     """Return the scheduler of a crawl; Scrapy shows it to nobody, but a fork gets a copy of it."""
     return crawler.engine._slot.scheduler
+
+
+def rows_in_memory(bucket):
+    """Return how many rows a queue over a store keeps in memory."""
+    return len(bucket._hot)
+
+
+@contextmanager
+def statements_fail(store, after):
+    """Have one statement of a store's database interrupted, after so many steps of SQLite."""
+    steps = iter(range(after + 1))
+    store._database.set_progress_handler(lambda: next(steps, None) == after, 1)
+    try:
+        yield
+    finally:
+        store._database.set_progress_handler(None, 0)
+
+
+def fail_after_writing(monkeypatch, fails):
+    """Have commits of a store fail with a full disk when `fails()` says so."""
+    original = Store._write
+
+    def write(store):
+        original(store)
+        if fails():
+            raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(Store, "_write", write)

@@ -181,6 +181,12 @@ class LocalSite(SiteMap):
             return dict(self._hits)
 
     @property
+    def delivered(self) -> int:
+        """How many pages were delivered so far."""
+        with self._lock:
+            return self._delivered
+
+    @property
     def missed(self) -> set[int]:
         """The pages that nobody has fetched."""
         return set(range(self.pages)) - self.hits.keys()

@@ -26,11 +26,13 @@ from scrapy_bloom import (
     RedisFilter,
     RedisOptions,
     RedisReader,
+    Scheduler,
     SettingError,
     StateError,
     UncleanStopError,
     __version__,
 )
+from scrapy_bloom.signals import before_commit
 
 version: str = __version__
 the_same: str = scrapy_bloom.__version__
@@ -51,6 +53,27 @@ class MyDupeFilter(BloomDupeFilter):
     def request_seen(self, request: Request) -> bool:
         """Return whether it was seen."""
         return not request.url.endswith("/robots.txt") and super().request_seen(request)
+
+
+class MyScheduler(Scheduler):
+    """A scheduler that stores the filter more often."""
+
+    snapshot_after = 100_000
+
+
+def as_scrapy_schedules(crawler: Crawler, spider: Spider, request: Request) -> None:
+    """Use the scheduler as the engine does."""
+    scheduler = MyScheduler.from_crawler(crawler)
+    assert_type(scheduler, MyScheduler)
+    scheduler.open(spider)
+    assert_type(scheduler.enqueue_request(request), bool)
+    assert_type(scheduler.next_request(), Request | None)
+    scheduler.close("finished")
+
+
+def as_a_pipeline_does(crawler: Crawler, flush: Callable[[], None]) -> None:
+    """Write items out before their pages are done."""
+    crawler.signals.connect(flush, signal=before_commit)
 
 
 def as_scrapy_does(crawler: Crawler, spider: Spider, request: Request) -> None:

@@ -1,0 +1,212 @@
+"""What a run does with the job directory before its first request."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
+
+from scrapy_bloom.errors import SettingError, StateError
+from scrapy_bloom.frontier import file, spider_state
+from scrapy_bloom.frontier.local import CLEAN, UNDER_WAY
+from scrapy_bloom.frontier.migration import take_over
+from scrapy_bloom.frontier.requests import QueueKind
+from scrapy_bloom.frontier.store import Store
+from scrapy_bloom.frontier.upkeep import GENERATION
+from scrapy_bloom.storage import scrapy_queue
+from scrapy_bloom.storage.files import remove
+from scrapy_bloom.storage.past import MARKER, REQUESTS, SNAPSHOT
+from scrapy_bloom.storage.snapshot import Identity, check_identity
+from scrapy_bloom.storage.store import JobStore
+
+logger = logging.getLogger(__name__)
+
+_IDENTITY: Final = "identity"
+_AT_ONCE: Final = 50_000  # marks
+_SILENT: Final = 3.0  # seconds
+
+
+@dataclass(frozen=True)
+class Found:
+    """What earlier runs left.
+
+    Attributes:
+        waiting: requests that are not done.
+        under_way: how many of them were under way when the last run was killed.
+        killed: whether it was.
+        taken_over: how many of them were in Scrapy's own queue.
+        filled_with: what the marks were made with, as in an identity.
+    """
+
+    waiting: int
+    under_way: int
+    killed: bool
+    taken_over: int
+    filled_with: dict[str, Any]
+
+    def __str__(self) -> str:
+        if not self.waiting:
+            return "no requests waiting"
+        text = f"{self.waiting:,} requests waiting"
+        if self.taken_over:
+            text += f", {self.taken_over:,} of them from Scrapy's {scrapy_queue.NAME}"
+        if self.killed:
+            text += f", {self.under_way:,} of them were under way and are fetched again"
+        return text
+
+
+def open_store(
+    job: JobStore, plain: QueueKind, start: QueueKind | None, *, every_commit: bool
+) -> tuple[Store, Found]:
+    """Open the store of a job; make it in the job's first run.
+
+    :param plain: what Scrapy's own queue was written by, if there is one to take over.
+    :param start: likewise for start requests; None if they are among the others.
+    :param every_commit: whether each commit goes to the disk itself.
+    :raises StateError: if something cannot be used. It is left as it is.
+    """
+    path = job.folder / REQUESTS
+    taken_over = None  # not the first run
+    try:
+        if not path.exists():
+            taken_over = _create(path, job, plain, start)
+        store = Store(path, every_commit=every_commit)
+        try:
+            found = _look(store, job, taken_over)
+            spider_state.restore(store, job.folder, killed=found.killed)
+            scrapy_queue.seal(job.folder)
+            remove(job.folder / MARKER)
+        except BaseException:
+            store.abandon()
+            raise
+    except OSError as error:
+        raise StateError(
+            f"{error.filename or path}: {error.strerror}. Expected a job directory in which this"
+            f" user can write, with room on the disk. What is in it was left as it is."
+        ) from error
+    except sqlite3.Error as error:
+        raise file.unusable(path, error) from error
+    return store, found
+
+
+def replay(store: Store, add: Callable[[Iterable[bytes]], None]) -> int:
+    """Give all marks of the journal to `add`, in batches; return how many there were.
+
+    What takes more than a few seconds shows its progress in the log.
+
+    :raises StateError: if the journal is damaged.
+    """
+    total, done, last = store.journal, 0, time.monotonic()
+    marks = store.marks()
+    try:
+        while batch := list(islice(marks, _AT_ONCE)):
+            add(batch)
+            done += len(batch)
+            if time.monotonic() - last > _SILENT:
+                last = time.monotonic()
+                logger.info("%s: %s of %s marks read", store.path, f"{done:,}", f"{total:,}")
+    except sqlite3.Error as error:
+        raise file.unusable(store.path, error) from error
+    return done
+
+
+def start_priorities(store: Store, queue_class: type[Any]) -> Any:
+    """Return the state from which one of Scrapy's priority queues opens the queues in a store.
+
+    :raises SettingError: if it is none of Scrapy's, nor derived from one.
+    :raises StateError: if the requests were stored by the other one.
+    """
+    by_slot = issubclass(queue_class, DownloaderAwarePriorityQueue)
+    if not by_slot and not issubclass(queue_class, ScrapyPriorityQueue):
+        raise SettingError(
+            f"SCHEDULER_PRIORITY_QUEUE = '{queue_class.__module__}.{queue_class.__qualname__}':"
+            f" scrapy_bloom.Scheduler knows Scrapy's two priority queues and what is derived from"
+            f" them. Give one of these."
+        )
+    slots: dict[str | None, set[int]] = {}
+    for path, slot in store.paths().items():
+        if (slot is not None) != by_slot:
+            raise _other_queues(store)
+        slots.setdefault(slot, set()).add(int(path.rpartition("/")[2].rstrip("s")))
+    if by_slot:
+        return {slot: sorted(priorities) for slot, priorities in slots.items()}
+    return sorted(slots.get(None, ()))
+
+
+def check_complete(store: Store, queue: Any) -> None:
+    """Look whether the priority queue has found all requests of the store.
+
+    :raises StateError: if some are in queues that it does not open.
+    """
+    if len(queue) != len(store):
+        raise _other_queues(store)
+
+
+def _other_queues(store: Store) -> StateError:
+    return StateError(
+        f"{store.path}: found requests in queues that this run would not read, expected those of"
+        f" its settings. It was left as it is. Give SCHEDULER_PRIORITY_QUEUE and"
+        f" SCHEDULER_START_DISK_QUEUE the values that they had in the last run."
+    )
+
+
+def _create(path: Path, job: JobStore, plain: QueueKind, start: QueueKind | None) -> int:
+    """Make the store with what earlier runs with Scrapy's own queue have left."""
+    if job.restored and job.restored_from != SNAPSHOT:
+        # The store has only the marks since a snapshot: so these must be in one.
+        snapshot = job.freeze()
+        snapshot.write()
+        snapshot.put_in_place()
+    count = 0
+
+    def fill(beside: Path) -> None:
+        nonlocal count
+        count = take_over(job.folder, beside, plain, start)
+        store = Store(beside)
+        store.note(_IDENTITY, json.dumps(asdict(job.identity)))
+        store.note(GENERATION, job.generation)
+        store.note(CLEAN, 1)
+        store.withhold(job.let_through)
+        store.commit()
+        store.close()
+
+    file.create(path, fill)
+    return count
+
+
+def _look(store: Store, job: JobStore, taken_over: int | None) -> Found:
+    """Look whether store and filter belong together and to this crawl.
+
+    :param taken_over: how many requests were taken over in the job's first run, None in any other.
+    """
+    try:
+        identity = Identity(**json.loads(str(store.noted(_IDENTITY))))
+        generation = int(str(store.noted(GENERATION)))
+        killed = not int(str(store.noted(CLEAN)))
+        under_way = int(str(store.noted(UNDER_WAY) or 0)) if killed else 0
+    except (TypeError, ValueError) as error:
+        raise file.damaged(store.path, f"notes that make no sense, {error!r}") from error
+    check_identity(store.path, identity, job.identity)
+    if job.generation > generation:
+        raise StateError(
+            f"{store.path}: found requests that are older than {SNAPSHOT}, expected newer ones: it"
+            f" calls pages seen whose requests are not here. It was left as it is. Put back both"
+            f" files of the same time; or delete {SNAPSHOT}, and pages are fetched again."
+        )
+    if taken_over is None and generation and job.restored_from != SNAPSHOT:
+        logger.warning(
+            "%s: found no %s, so marks are missing. No page is lost, but some are fetched again.",
+            job.folder,
+            SNAPSHOT,
+        )
+    if dict(identity.canonical) != dict(job.identity.canonical):
+        store.note(_IDENTITY, json.dumps(asdict(job.identity)))
+    return Found(len(store), under_way, killed, taken_over or 0, dict(identity.canonical))

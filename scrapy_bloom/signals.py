@@ -1,0 +1,13 @@
+"""Signals of a crawl, for ``crawler.signals.connect``."""
+
+from __future__ import annotations
+
+from typing import Final
+
+before_commit: Final = object()
+"""Sent by :class:`scrapy_bloom.Scheduler` just before it commits that pages are done.
+
+A pipeline that gathers items writes them out here: the pages of those items are not fetched again
+after a kill. If a handler raises, the commit waits: the pages are done when it no longer does.
+Handlers are plain functions; all that is waited for is that they return.
+"""

@@ -1,0 +1,46 @@
+"""A scheduler whose process kills itself at a chosen moment.
+
+The environment says when: ``DIE=module:name.of.callable:before:3`` is before its third call.
+"""
+
+import os
+import signal
+from functools import wraps
+from importlib import import_module
+from itertools import count
+
+from scrapy_bloom.scheduler import Scheduler as Ours
+
+
+class Scheduler(Ours):
+    snapshot_after = int(os.environ.get("SNAPSHOT_AFTER", "60"))
+
+    @classmethod
+    def from_crawler(cls, crawler):
+        if "DIE" in os.environ:
+            die_at(*os.environ.pop("DIE").split(":"))
+        return super().from_crawler(crawler)
+
+
+def die_at(module, name, when, number):
+    *owner, last = name.split(".")
+    holder = import_module(module)
+    for part in owner:
+        holder = getattr(holder, part)
+    original = getattr(holder, last)
+    calls = count(1)
+
+    @wraps(original)
+    def call(*arguments, **keywords):
+        dies = next(calls) == int(number)
+        if dies and when == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = original(*arguments, **keywords)
+        if dies:
+            if when == "within":  # the first piece of what it yields
+                result = iter(result)
+                next(result)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    setattr(holder, last, call)

@@ -1,0 +1,128 @@
+"""Spiders whose crawls are killed; each makes one item for each page."""
+
+import asyncio
+
+from scrapy import Request
+from scrapy.exceptions import IgnoreRequest
+from scrapy.linkextractors import LinkExtractor
+from scrapy.spiders import CrawlSpider, Rule
+
+from scrapy_bloom.signals import before_commit
+from support.crawling import Follower
+
+
+class ItemSpider(Follower):
+    """Makes an item after the links of a page, and counts its pages in `spider.state`."""
+
+    name = "items"
+
+    def parse(self, response):
+        yield from super().parse(response)
+        self.state["pages"] = self.state.get("pages", 0) + 1
+        yield {"url": response.url}
+
+
+class Lambdas(ItemSpider):
+    """Every other link has a callback that cannot be stored."""
+
+    name = "lambdas"
+
+    def request(self, response, href):
+        request = response.follow(href)
+        if hash(request.url) % 2:
+            return request
+        return request.replace(callback=lambda page: self.parse(page))  # noqa: PLW0108
+
+
+class Waiting(ItemSpider):
+    """Its callbacks wait, and its links come before and after that; some download more."""
+
+    name = "waiting"
+
+    async def parse(self, response):
+        links = response.css("a::attr(href)").getall()
+        for href in links[::2]:
+            yield response.follow(href)
+        await asyncio.sleep(0.02)
+        if len(links) % 3 == 0:
+            more = Request(response.urljoin("/"), dont_filter=True)
+            engine = self.crawler.engine
+            if hasattr(engine, "download_async"):
+                await engine.download_async(more)
+        for href in links[1::2]:
+            yield response.follow(href)
+        yield {"url": response.url}
+
+
+class Errors(ItemSpider):
+    """Goes on from an errback, drops requests in a middleware, and fails after its links."""
+
+    name = "errors"
+    custom_settings = {  # noqa: RUF012 - Scrapy's way
+        "DOWNLOADER_MIDDLEWARES": {"support.kept_spiders.Dropping": 50},
+        "RETRY_TIMES": 0,
+    }
+
+    def request(self, response, href):
+        return response.follow(href, errback=self.failed)
+
+    def parse(self, response):
+        yield from super().parse(response)
+        if len(response.url) % 2:
+            raise ValueError("a page that the spider cannot bear")
+
+    def failed(self, failure):
+        response = getattr(failure.value, "response", None)
+        request = response.request if response is not None else failure.request
+        tries = request.meta.get("tries", 0)
+        if tries < 4:  # a chain of redirects may fail at each step
+            yield request.replace(dont_filter=True, meta={**request.meta, "tries": tries + 1})
+
+
+class Dropping:
+    def process_request(self, request, spider=None):  # noqa: ARG002 - Scrapy's signature
+        if "/nothing" in request.url:
+            raise IgnoreRequest
+
+
+class Ruled(CrawlSpider):
+    name = "ruled"
+    rules = [Rule(LinkExtractor(), callback="parse_page", follow=True)]  # noqa: RUF012
+
+    def __init__(self, url="", **arguments):
+        super().__init__(**arguments)
+        self.start_urls = [url]
+
+    def parse_start_url(self, response):
+        return self.parse_page(response)
+
+    def parse_page(self, response):
+        return {"url": response.url}
+
+
+class GatheringPipeline:
+    """Writes its items out in batches, and what there is before each commit."""
+
+    def __init__(self, crawler):
+        self.items = []
+        self.file = open(crawler.settings["GATHERED"], "a")  # noqa: SIM115, PTH123
+        crawler.signals.connect(self.write, signal=before_commit)
+
+    @classmethod
+    def from_crawler(cls, crawler):
+        return cls(crawler)
+
+    async def process_item(self, item, spider=None):  # noqa: ARG002 - Scrapy's signature
+        await asyncio.sleep(0.01)
+        self.items.append(item["url"])
+        if len(self.items) > 1000:
+            self.write()
+        return item
+
+    def write(self):
+        self.file.writelines(url + "\n" for url in self.items)
+        self.file.flush()
+        self.items.clear()
+
+    def close_spider(self, spider=None):  # noqa: ARG002 - Scrapy's signature
+        self.write()

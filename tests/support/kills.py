@@ -1,0 +1,116 @@
+"""Crawls that are killed again and again, and what is left of them at the end."""
+
+import json
+import random
+from contextlib import suppress
+from dataclasses import dataclass, field
+from threading import Event
+
+from support.crawling import TIMEOUT
+from support.waiting import until
+
+MOMENTS = (
+    "scrapy_bloom.frontier.store:Store._write:after",
+    "scrapy_bloom.frontier.store:Store._settle:before",
+    "scrapy_bloom.frontier.store:Store.forget:after",
+    "scrapy_bloom.storage.snapshot:_slice_chunks:within",
+    "scrapy_bloom.storage.snapshot:PendingSnapshot.write:after",
+    "scrapy_bloom.storage.snapshot:PendingSnapshot.put_in_place:before",
+    "scrapy_bloom.storage.snapshot:PendingSnapshot.put_in_place:after",
+    "scrapy_bloom.frontier.file:checkpoint:before",
+    "scrapy_bloom.frontier.file:checkpoint:after",
+)
+"""Chosen moments of a crawl, without the number of the call."""
+
+ONCE = (
+    "scrapy_bloom.frontier.file:create:before",
+    "scrapy_bloom.frontier.file:create:after",
+    "scrapy_bloom.frontier.opening:_look:before",
+    "scrapy_bloom.frontier.opening:replay:after",
+    "scrapy_bloom.storage.scrapy_queue:seal:before",
+    "scrapy_bloom.storage.scrapy_queue:seal:after",
+    "scrapy_bloom.frontier.spider_state:restore:after",
+)
+"""Chosen moments while a run opens."""
+
+
+@dataclass
+class Tally:
+    """What a series has shown so far.
+
+    Attributes:
+        kills: runs that were killed.
+        stops: runs that were stopped cleanly, on the way.
+        kinds: how often each way of killing was met.
+        logs: the logs of all runs.
+    """
+
+    kills: int = 0
+    stops: int = 0
+    kinds: dict[str, int] = field(default_factory=dict)
+    logs: list[str] = field(default_factory=list)
+
+    def count(self, kind):
+        self.kinds[kind] = self.kinds.get(kind, 0) + 1
+
+
+def series(project, site, kills, *, seed=0, stops=0.15, step=30, **crawl):
+    """Kill a crawl of a site so often, stop it cleanly now and then, and let it end.
+
+    :param stops: share of the runs that are stopped instead.
+    :param step: pages that a run delivers before it is killed, on average.
+    """
+    dice = random.Random(seed)
+    tally = Tally()
+    crawl = {"SCHEDULER": "support.dying.Scheduler", "LOG_LEVEL": "INFO", **crawl}
+    while tally.kills < kills:
+        run = None
+        if dice.random() < stops:
+            run = _until_delivered(project, site, crawl, dice.randint(1, 2 * step))
+            run.interrupt()
+            kind = "stopped"
+        elif dice.random() < 0.5:
+            run = _until_delivered(project, site, crawl, dice.randint(1, 2 * step))
+            until(lambda: True, dice.random() / 100)
+            run.kill()
+            kind = "at any moment"
+        else:
+            kind = dice.choice(MOMENTS + ONCE)
+            number = 1 if "frontier.store" not in kind else dice.randint(1, 5)
+            run = project.crawl(site, environment={"DIE": f"{kind}:{number}"}, **crawl)
+        code = run.end()
+        tally.logs.append(run.log)
+        assert "Traceback" not in run.log or "a page that the spider cannot bear" in run.log, (
+            run.log
+        )
+        if code == -9:
+            tally.kills += 1
+            tally.count(kind)
+        elif kind == "stopped":
+            tally.stops += 1
+            assert run.reason in {"shutdown", "finished"}, run.log
+        else:
+            assert run.reason == "finished", run.log
+            break  # over too soon
+    run = project.crawl(site, **crawl)
+    assert run.end() == 0, run.log
+    tally.logs.append(run.log)
+    assert run.reason == "finished", run.log
+    return tally
+
+
+def _until_delivered(project, site, crawl, pages):
+    reached = Event()
+    site.when(site.delivered + pages, reached.set)
+    run = project.crawl(site, **crawl)
+    until(lambda: reached.is_set() or run.ended, TIMEOUT)
+    return run
+
+
+def urls_in(path):
+    """Return the URLs of a feed of JSON lines; a kill may have cut its last line."""
+    urls = set()
+    for line in path.read_text().splitlines() if path.exists() else ():
+        with suppress(ValueError):
+            urls.add(json.loads(line)["url"])
+    return urls

@@ -1,0 +1,92 @@
+"""Processes killed at any moment, first runs and resumed ones: no page is lost, and no item."""
+
+import os
+from http import HTTPStatus
+
+import pytest
+from scrapy.settings import default_settings
+from support.crawling import Project
+from support.kills import series, urls_in
+from support.localsite import Answer, LocalSite
+
+pytestmark = pytest.mark.scrapy
+
+KILLS = int(os.environ.get("KILLS", "2"))
+"""Kills in each of the series; `make kills` asks for many."""
+
+PAGES = 150 + 50 * KILLS
+
+
+class StormySite(LocalSite):
+    """Answers the first request for every fourth page with 503, and has links to nothing."""
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self._stormed = set()
+
+    def visit(self, target):
+        page = self._page(target)
+        if page and page % 4 == 0 and target not in self._stormed:
+            self._stormed.add(target)
+            return Answer(HTTPStatus.SERVICE_UNAVAILABLE)
+        return super().visit(target)
+
+    def hrefs(self, page):
+        return [*super().hrefs(page), f"/nothing/{page}"]
+
+
+FIFO = {
+    "SCHEDULER_DISK_QUEUE": "scrapy.squeues.MarshalFifoDiskQueue",
+    "DEPTH_PRIORITY": 1,
+}
+SERIES = {
+    "plain": {"spider": "items"},
+    "breadth first": {"spider": "items", **FIFO},
+    "one queue": {
+        "spider": "items",
+        "SCHEDULER_PRIORITY_QUEUE": "scrapy.pqueues.ScrapyPriorityQueue",
+    },
+    "many slots": {
+        "spider": "items",
+        "SCHEDULER_PRIORITY_QUEUE": "scrapy.pqueues.DownloaderAwarePriorityQueue",
+    },
+    "lambdas": {"spider": "lambdas"},
+    "async callbacks": {"spider": "waiting"},
+    "errors": {"spider": "errors"},
+    "retries": {"spider": "items"},
+    "crawl spider": {"spider": "ruled"},
+    "slow pipeline": {
+        "spider": "items",
+        "ITEM_PIPELINES": '{"support.kept_spiders.GatheringPipeline": 1}',
+    },
+    "power": {"spider": "items", "BLOOM_COMMIT_SYNC": "machine", "BLOOM_COMMIT_INTERVAL": 0.01},
+}
+if hasattr(default_settings, "TWISTED_REACTOR_ENABLED"):  # older ones need a reactor
+    SERIES["no reactor"] = {"spider": "items", "TWISTED_REACTOR_ENABLED": False}
+
+
+@pytest.fixture
+def project(tmp_path):
+    project = Project(tmp_path)
+    yield project
+    for run in project.runs:
+        run.clear_away()
+
+
+@pytest.mark.parametrize("name", SERIES)
+def test_nothing_is_lost_however_often_a_crawl_is_killed(project, name):
+    crawl = dict(SERIES[name])
+    feed, gathered = project.folder / "items.jsonl", project.folder / "gathered.txt"
+    settings = {"GATHERED": gathered, "FEEDS": f'{{"{feed}": {{"format": "jsonlines"}}}}'}
+    kind = StormySite if name in {"retries", "errors"} else LocalSite
+    with kind(pages=PAGES, links=6, seed=len(name)) as site:
+        tally = series(project, site, KILLS, seed=len(name), **crawl, **settings)
+        assert site.missed == set(), tally
+        again = sum(hits - 1 for page, hits in site.hits.items() if page)
+        wanted = {site.url[:-1] + site.address(page) for page in range(PAGES)}
+    if name != "errors":  # half of its pages give none
+        assert len(urls_in(feed)) >= PAGES, wanted - urls_in(feed)
+    if "ITEM_PIPELINES" in crawl:
+        assert len(set(gathered.read_text().split())) >= PAGES
+    line = f"{name}: {tally.kills} kills, {tally.stops} stops, {again} again, {tally.kinds}"
+    print(line)  # noqa: T201 - `make kills` shows it

@@ -1,0 +1,665 @@
+"""`scrapy_bloom.Scheduler` in crawls of this process, and what it refuses."""
+
+import json
+import logging
+import pickle
+import shutil
+import sqlite3
+from collections import Counter
+from contextlib import closing, suppress
+
+import pytest
+from pytest_twisted import ensureDeferred
+from scrapy import Request
+from scrapy.core.scheduler import BaseScheduler
+from scrapy.exceptions import CloseSpider
+from scrapy.settings import default_settings
+from support.crawling import RFP, Follower, Project, crawl, make_crawler
+from support.internals import fail_after_writing
+from support.kills import urls_in
+from support.localsite import Kind, LocalSite
+from support.sites import Pages
+from twisted.internet.defer import gatherResults
+
+import scrapy_bloom
+from scrapy_bloom.frontier.store import Store
+
+pytestmark = pytest.mark.scrapy
+
+OURS = {"SCHEDULER": "scrapy_bloom.Scheduler"}
+FIFO = "scrapy.squeues.PickleFifoDiskQueue"
+BY_SLOT = "scrapy.pqueues.DownloaderAwarePriorityQueue"
+BY_PRIORITY = "scrapy.pqueues.ScrapyPriorityQueue"
+
+
+@pytest.fixture
+def project(tmp_path):
+    project = Project(tmp_path)
+    yield project
+    for run in project.runs:
+        run.clear_away()
+
+
+@pytest.fixture
+def job(tmp_path):
+    return tmp_path / "job"
+
+
+def kept(job, **settings):
+    return {**OURS, "JOBDIR": str(job), **settings}
+
+
+class Stopping(Follower):
+    """Stops after some pages, as Ctrl-C does, and goes on in the next run."""
+
+    name = "follower"
+    pages = 60
+
+    def parse(self, response):
+        yield from super().parse(response)
+        if len(self.parsed) == self.pages:
+            raise CloseSpider("enough")
+
+
+class PlainSite(LocalSite):
+    """A site whose pages never redirect to themselves: Scrapy's own filter loses none of them."""
+
+    def kind(self, page):
+        return Kind.QUERY if page % 3 else Kind.PLAIN
+
+
+def site(pages=200, *, kind=LocalSite, **arguments):
+    return kind(pages=pages, links=8, **arguments)
+
+
+def stat(crawler, name):
+    return crawler.stats.get_value(f"bloom/frontier/{name}")
+
+
+def rows(job):
+    with closing(sqlite3.connect(job / "requests.sqlite")) as database:
+        return [row[0] for row in database.execute("SELECT body FROM requests")]
+
+
+async def crawl_refused(settings, caplog, **arguments):
+    """Crawl and return the error that refused it."""
+    caplog.clear()
+    with Pages({"/": lambda *_: []}) as pages:
+        with suppress(CloseSpider):  # older ones let it through
+            await crawl(settings=settings, url=pages.url + "/", **arguments)
+        assert sum(pages.hits.values()) == 0
+    errors = [
+        record.getMessage()
+        for record in caplog.records
+        if record.levelno >= logging.ERROR and record.name.startswith("scrapy_bloom")
+    ]
+    assert len(errors) == 1, errors
+    return errors[0]
+
+
+# One run after another
+
+
+@ensureDeferred
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"SCHEDULER_PRIORITY_QUEUE": BY_PRIORITY},
+        {"SCHEDULER_PRIORITY_QUEUE": BY_SLOT},
+        {"SCHEDULER_DISK_QUEUE": FIFO, "DEPTH_PRIORITY": 1},
+        {"SCHEDULER_DISK_QUEUE": "scrapy.squeues.MarshalLifoDiskQueue"},
+        {"SCHEDULER_START_DISK_QUEUE": None},
+        {"BLOOM_COMMIT_SYNC": "machine"},
+    ],
+)
+async def test_a_crawl_that_is_stopped_goes_on_where_it_was(job, settings):
+    with site() as pages:
+        first = await crawl(Stopping, kept(job, **settings), url=pages.url)
+        assert pages.missed
+        assert stat(first, "pending") == len(rows(job)) > 0
+        again = await crawl(Follower, kept(job, **settings), url=pages.url)
+    assert pages.missed == set()
+    assert pages.repeated == {}
+    assert stat(again, "recovered") == 0
+    assert stat(again, "pending") == 0
+    assert again.stats.get_value("bloom/unclean_stop") == 0
+    assert again.stats.get_value("bloom/not_stored") == 0
+    assert rows(job) == []
+
+
+@ensureDeferred
+async def test_it_brings_its_filter_with_it(job):
+    with site(60) as pages:
+        crawler = await crawl(settings={**kept(job), "ADDONS": {}}, url=pages.url)
+    assert pages.missed == set()
+    assert pages.repeated == {}
+    assert crawler.stats.get_value("bloom/new") > 0
+    assert not (job / "requests.seen").exists()
+
+
+@ensureDeferred
+async def test_the_order_is_that_of_scrapys_own_queues(tmp_path):
+    """One request at a time, and the pages come in the same order."""
+    one = {"CONCURRENT_REQUESTS": 1, "CONCURRENT_REQUESTS_PER_DOMAIN": 1}
+    for number, settings in enumerate(
+        (
+            {},
+            {"SCHEDULER_DISK_QUEUE": FIFO, "DEPTH_PRIORITY": 1},
+            {"SCHEDULER_START_DISK_QUEUE": None},
+        )
+    ):
+        orders = []
+        for scheduler in (default_settings.SCHEDULER, OURS["SCHEDULER"]):
+            folder = tmp_path / f"{number} {scheduler}"
+            with site(80) as pages:
+                crawler = await crawl(
+                    settings={**one, **settings, "JOBDIR": str(folder), "SCHEDULER": scheduler},
+                    url=pages.url,
+                )
+            orders.append([url.removeprefix(pages.url) for url in crawler.spider.parsed])
+        assert orders[0] == orders[1]
+
+
+@ensureDeferred
+async def test_without_a_job_directory_it_is_scrapys_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with site(60) as pages:
+        crawler = await crawl(settings=OURS, url=pages.url)
+    assert pages.missed == set()
+    assert pages.repeated == {}
+    assert stat(crawler, "commits") is None
+    assert crawler.stats.get_value("scheduler/enqueued/memory") > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+@ensureDeferred
+async def test_without_a_job_directory_another_filter_is_left_alone():
+    with Pages({"/": lambda *_: ["/a"], "/a": lambda *_: ["/"]}) as pages:
+        crawler = await crawl(settings={**OURS, "DUPEFILTER_CLASS": RFP}, url=pages.url + "/")
+        assert pages.hits == {"/": 1, "/a": 1}
+    assert crawler.stats.get_value("bloom/checked") is None
+
+
+@ensureDeferred
+async def test_crawls_of_one_process_keep_apart(tmp_path):
+    class Another(Follower):
+        name = "another"
+
+    with site(80) as one, site(90, seed=2) as two:
+        crawlers = [
+            make_crawler(Follower, kept(tmp_path / "one")),
+            make_crawler(Another, kept(tmp_path / "two")),
+        ]
+        await gatherResults(
+            [c.crawl(url=pages.url) for c, pages in zip(crawlers, (one, two), strict=True)]
+        )
+    for pages in (one, two):
+        assert pages.missed == set()
+        assert pages.repeated == {}
+
+
+# Requests that cannot be stored
+
+
+class Lambda(Stopping):
+    """All of its links, but those of the first page, have a callback that cannot be stored."""
+
+    def request(self, response, href):
+        request = response.follow(href)
+        if len(self.parsed) < 3:
+            return request
+        return request.replace(callback=lambda page: self.parse(page))  # noqa: PLW0108
+
+
+@ensureDeferred
+async def test_a_stop_loses_no_request_that_cannot_be_stored(job):
+    with site(300) as pages:
+        for _ in range(4):
+            Lambda.pages = 40
+            crawler = await crawl(Lambda, kept(job), url=pages.url)
+            assert stat(crawler, "held") > 0
+        Lambda.pages = 0
+        await crawl(Lambda, kept(job), url=pages.url)
+    assert pages.missed == set()
+    assert rows(job) == []
+
+
+@ensureDeferred
+async def test_a_request_that_cannot_be_stored_is_let_through_once(job):
+    """Its mark is in the snapshot; the next run fetches it, and once only."""
+
+    class OneLambda(Follower):
+        stops = True
+
+        def parse(self, response):
+            yield response.follow("/late", callback=lambda _: None)
+            yield response.follow("/now", callback=self.rest)
+            if self.stops:
+                raise CloseSpider("enough")
+
+        def rest(self, response):
+            self.parsed.append(response.url)
+
+    answers = {"/": lambda *_: [], "/now": lambda *_: [], "/late": lambda *_: []}
+    one = {"CONCURRENT_REQUESTS": 1}
+    with Pages(answers) as pages:
+        await crawl(OneLambda, kept(job, **one), url=pages.url + "/")
+        first = Counter(pages.hits)
+        OneLambda.stops = False
+        await crawl(OneLambda, kept(job, **one), url=pages.url + "/")
+        again = dict(pages.hits)
+        await crawl(OneLambda, kept(job, **one), url=pages.url + "/")
+    assert first == {"/": 1}
+    assert again == {"/": 2, "/late": 1, "/now": 1}
+    assert pages.hits == again
+
+
+@ensureDeferred
+async def test_the_very_same_request_may_be_under_way_twice(job):
+    class Again(Follower):
+        times = 0
+
+        def parse(self, response):
+            self.times += 1
+            if self.times < 5:
+                same = response.request.replace(dont_filter=True)
+                same.callback = lambda page: self.parse(page)  # noqa: PLW0108
+                yield same
+                yield same
+
+    with Pages({"/": lambda *_: []}) as pages:
+        crawler = await crawl(Again, kept(job), url=pages.url + "/")
+        assert pages.hits["/"] > 5
+    assert crawler.stats.get_value("finish_reason") == "finished"
+    assert rows(job) == []
+
+
+# Going on from Scrapy's own scheduler, and back
+
+
+@ensureDeferred
+@pytest.mark.parametrize("by", [BY_PRIORITY, BY_SLOT])
+@pytest.mark.parametrize("queue", ["PickleLifoDiskQueue", "MarshalFifoDiskQueue"])
+@pytest.mark.parametrize("filter_class", [RFP, "scrapy_bloom.BloomDupeFilter"])
+async def test_a_job_of_scrapys_own_scheduler_goes_on(job, by, queue, filter_class):
+    settings = {
+        "SCHEDULER_PRIORITY_QUEUE": by,
+        "SCHEDULER_DISK_QUEUE": f"scrapy.squeues.{queue}",
+    }
+    with site(kind=PlainSite) as pages:
+        before = {"JOBDIR": str(job), "DUPEFILTER_CLASS": filter_class, **settings}
+        await crawl(Stopping, before, url=pages.url)
+        missed = set(pages.missed)
+        assert missed
+        assert (job / "requests.queue" / "active.json").exists()
+        crawler = await crawl(Follower, kept(job, **settings), url=pages.url)
+    assert pages.missed == set()
+    assert pages.repeated == {}
+    assert rows(job) == []
+    assert not (job / "requests.bloom.running").exists()
+    assert [path.name for path in (job / "requests.queue").iterdir()] == ["active.json"]
+    assert crawler.stats.get_value("bloom/restored") > 0
+
+
+@ensureDeferred
+async def test_a_queue_of_sqlite_files_goes_on_too(job):
+    import scrapy.squeues
+
+    if not hasattr(scrapy.squeues, "PickleLifoSQLiteQueue"):
+        pytest.skip("from Scrapy 2.19")
+    settings = {"SCHEDULER_DISK_QUEUE": "scrapy.squeues.PickleLifoSQLiteQueue"}
+    with site() as pages:
+        await crawl(Stopping, {"JOBDIR": str(job), **settings}, url=pages.url)
+        await crawl(Follower, kept(job, **settings), url=pages.url)
+    assert pages.missed == set()
+    assert pages.repeated == {}
+
+
+@ensureDeferred
+async def test_a_queue_that_cannot_be_read_is_left_as_it_is(job, caplog):
+    with site() as pages:
+        await crawl(Stopping, {"JOBDIR": str(job)}, url=pages.url)
+    queues = [p for p in (job / "requests.queue").rglob("*") if p.is_file()]
+    queue = max(queues, key=lambda path: path.stat().st_size)
+    queue.write_bytes(queue.read_bytes()[:-3])
+    before = {path: path.read_bytes() for path in queues}
+    said = await crawl_refused(kept(job), caplog)
+    assert str(queue) in said
+    assert "It was left as it is" in said
+    assert {path: path.read_bytes() for path in queues} == before
+    assert not (job / "requests.sqlite").exists()
+
+
+@ensureDeferred
+async def test_our_filter_with_scrapys_scheduler_refuses_the_job(job, caplog):
+    with site() as pages:
+        await crawl(Stopping, kept(job), url=pages.url)
+    (job / "requests.queue" / "active.json").unlink()  # which would have refused it before
+    said = await crawl_refused({"JOBDIR": str(job)}, caplog)
+    assert str(job / "requests.sqlite") in said
+    assert "Set SCHEDULER = 'scrapy_bloom.Scheduler'" in said
+
+
+@pytest.mark.parametrize("by", [BY_PRIORITY, BY_SLOT])
+@pytest.mark.parametrize("queue", ["PickleLifoDiskQueue", "PickleFifoDiskQueue"])
+def test_scrapys_scheduler_is_told_by_a_file_that_will_not_open(project, by, queue):
+    with site(60) as pages:
+        run = project.crawl(pages, **OURS, CLOSESPIDER_PAGECOUNT=20)
+        assert run.end() == 0, run.log
+        delivered = pages.delivered
+        run = project.crawl(
+            pages,
+            DUPEFILTER_CLASS=RFP,
+            SCHEDULER_PRIORITY_QUEUE=by,
+            SCHEDULER_DISK_QUEUE=f"scrapy.squeues.{queue}",
+        )
+        run.end()
+        assert pages.delivered == delivered
+    assert "requests.sqlite" in run.log
+    assert "scrapy_bloom.Scheduler" in run.log
+
+
+@ensureDeferred
+async def test_a_job_that_lost_its_requests_is_refused(job, caplog):
+    with site() as pages:
+        await crawl(Stopping, kept(job), url=pages.url)
+    (job / "requests.sqlite").unlink()
+    said = await crawl_refused(kept(job), caplog)
+    assert "found no file, expected the requests of this job" in said
+
+
+@ensureDeferred
+async def test_requests_older_than_the_filter_are_refused(job, caplog, tmp_path):
+    with site(400) as pages:
+        await crawl(Stopping, kept(job), url=pages.url)
+        shutil.copy(job / "requests.sqlite", tmp_path / "older")
+        await crawl(Stopping, kept(job), url=pages.url)
+    shutil.copy(tmp_path / "older", job / "requests.sqlite")
+    before = (job / "requests.sqlite").read_bytes()
+    said = await crawl_refused(kept(job), caplog)
+    assert "older than requests.bloom" in said
+    assert (job / "requests.sqlite").read_bytes() == before
+
+
+@ensureDeferred
+async def test_a_lost_snapshot_costs_repeats_and_no_page(job, caplog):
+    with site() as pages:
+        await crawl(Stopping, kept(job), url=pages.url)
+        (job / "requests.bloom").unlink()
+        await crawl(Follower, kept(job), url=pages.url)
+    assert pages.missed == set()
+    assert "found no requests.bloom, so marks are missing" in caplog.text
+
+
+# What it refuses
+
+
+@ensureDeferred
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"DUPEFILTER_CLASS": RFP}, "Remove your DUPEFILTER_CLASS, or your SCHEDULER"),
+        (
+            {"SCHEDULER_DISK_QUEUE": "queuelib.queue.LifoDiskQueue"},
+            "SCHEDULER_DISK_QUEUE = 'queuelib.queue.LifoDiskQueue'",
+        ),
+        ({"BLOOM_BACKEND": "redis"}, "but the settings choose Redis for the marks"),
+        ({"BLOOM_COMMIT_SYNC": "disk"}, "BLOOM_COMMIT_SYNC = 'disk': give one of 'process'"),
+        ({"BLOOM_COMMIT_INTERVAL": 0}, "BLOOM_COMMIT_INTERVAL = 0: give a number of seconds"),
+    ],
+)
+async def test_settings_that_cannot_be_kept_refuse_the_crawl(job, caplog, settings, text):
+    assert text in await crawl_refused(kept(job, **settings), caplog)
+    assert not (job / "requests.sqlite").exists()
+
+
+@ensureDeferred
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"SCHEDULER_PRIORITY_QUEUE": BY_SLOT}, {"SCHEDULER_PRIORITY_QUEUE": BY_PRIORITY}),
+        ({"SCHEDULER_PRIORITY_QUEUE": BY_PRIORITY}, {"SCHEDULER_PRIORITY_QUEUE": BY_SLOT}),
+    ],
+)
+async def test_a_job_with_other_queues_is_refused(job, caplog, before, after):
+    with site() as pages:
+        await crawl(Stopping, kept(job, **before), url=pages.url)
+    stored = rows(job)
+    said = await crawl_refused(kept(job, **after), caplog)
+    assert "found requests in queues that this run would not read" in said
+    assert rows(job) == stored
+
+
+@ensureDeferred
+async def test_start_requests_that_would_not_be_read_are_refused(job, caplog):
+    class Starting(Follower):
+        async def start(self):
+            for number in range(50):
+                yield Request(f"{self.url}?{number}")
+
+        def parse(self, response):
+            self.parsed.append(response.url)
+            raise CloseSpider("enough")
+
+    with Pages({"/": lambda *_: []}) as pages:
+        one = {"CONCURRENT_REQUESTS": 1}
+        await crawl(Starting, kept(job, **one), url=pages.url + "/")
+    if not rows(job):
+        pytest.skip("this Scrapy reads start requests one by one")
+    said = await crawl_refused(kept(job, SCHEDULER_START_DISK_QUEUE=None), caplog)
+    assert "SCHEDULER_START_DISK_QUEUE" in said
+
+
+@ensureDeferred
+async def test_the_job_of_another_spider_is_refused(job, caplog):
+    class Other(Follower):
+        name = "other"
+
+    with site() as pages:
+        await crawl(Stopping, kept(job), url=pages.url)
+    (job / "requests.bloom").unlink()  # which would have refused it before
+    said = await crawl_refused(kept(job), caplog, spider=Other)
+    assert "requests.sqlite" in said
+    assert "expected spider 'other'" in said
+
+
+@ensureDeferred
+async def test_a_second_process_is_refused(project, caplog):
+    with site(2000) as pages:
+        run = project.crawl(pages, **OURS)
+        run.said("Crawl kept in")
+        said = await crawl_refused(kept(project.job), caplog)
+        run.kill()
+        run.end()
+    assert f"process {run.pid}" in said or "is using this job directory" in said
+
+
+@ensureDeferred
+async def test_an_engine_that_does_not_show_what_is_done_is_refused(job, caplog, monkeypatch):
+    from scrapy.core.engine import _Slot
+
+    original = _Slot.__init__
+
+    def changed(self, *arguments, **keywords):
+        original(self, *arguments, **keywords)
+        self.inprogress = tuple(self.inprogress)
+
+    monkeypatch.setattr(_Slot, "__init__", changed)
+    said = await crawl_refused(kept(job), caplog)
+    assert "cannot see in Scrapy" in said
+
+
+@ensureDeferred
+async def test_an_engine_that_says_what_is_done_is_listened_to(job, monkeypatch):
+    from scrapy.core.engine import _Slot
+
+    monkeypatch.setattr(BaseScheduler, "finish_request", lambda *_: None, raising=False)
+    original = _Slot.remove_request
+
+    def changed(self, request):
+        original(self, request)
+        self.scheduler.finish_request(request)
+
+    monkeypatch.setattr(_Slot, "remove_request", changed)
+    with site(80) as pages:
+        await crawl(settings=kept(job), url=pages.url)
+    assert pages.missed == set()
+    assert rows(job) == []
+
+
+# Faults
+
+
+@ensureDeferred
+async def test_a_disk_that_is_full_for_a_while_loses_nothing(job, caplog, monkeypatch):
+    caplog.set_level(logging.INFO)
+    fails = iter([False] * 6 + [True] * 4)
+    fail_after_writing(monkeypatch, lambda: next(fails, False))
+    with site(300) as pages:
+        crawler = await crawl(settings=kept(job), url=pages.url)
+    assert pages.missed == set()
+    assert pages.repeated == {}
+    assert stat(crawler, "commit_errors") == 4
+    assert caplog.text.count("disk is full") == 1
+    assert caplog.text.count("commits work again") == 1
+    assert rows(job) == []
+
+
+@ensureDeferred
+async def test_a_disk_that_stays_full_stores_nothing_of_what_came_since(job, monkeypatch):
+    full = False
+
+    class Filling(Stopping):
+        def parse(self, response):
+            nonlocal full
+            full = full or len(self.parsed) == 30
+            yield from super().parse(response)
+
+    fail_after_writing(monkeypatch, lambda: full)
+    with site(300) as pages:
+        crawler = await crawl(Filling, kept(job), url=pages.url)
+        assert crawler.stats.get_value("bloom/not_stored") == 1
+        full = False
+        again = await crawl(Follower, kept(job), url=pages.url)
+    assert pages.missed == set()
+    assert again.stats.get_value("bloom/unclean_stop") == 1
+    assert sum(pages.repeated.values()) < 2 * 100
+
+
+@ensureDeferred
+async def test_a_stored_request_that_is_damaged_stays_and_is_said(job, caplog):
+    with site() as pages:
+        await crawl(Stopping, kept(job), url=pages.url)
+        with closing(sqlite3.connect(job / "requests.sqlite")) as database:
+            (row,) = database.execute("SELECT max(id) FROM requests").fetchone()
+            database.execute("UPDATE requests SET body = ? WHERE id = ?", (b"\0" * 40, row))
+            database.commit()
+        crawler = await crawl(Follower, kept(job), url=pages.url)
+    assert stat(crawler, "unreadable") == 1
+    assert len(rows(job)) == 1
+    assert "a stored request cannot be read" in caplog.text
+    assert crawler.stats.get_value("finish_reason") == "finished"
+
+
+@ensureDeferred
+async def test_damage_that_is_found_in_mid_run_ends_the_crawl_and_writes_nothing(
+    job, caplog, monkeypatch
+):
+    def read(*_, **__):
+        raise sqlite3.DatabaseError("database disk image is malformed")
+
+    with site(400) as pages:
+        await crawl(Stopping, kept(job), url=pages.url)
+        before = (job / "requests.sqlite").read_bytes()
+        with monkeypatch.context() as patched:
+            patched.setattr(Store, "read", read)
+            crawler = await crawl(Follower, kept(job), url=pages.url)
+        assert crawler.stats.get_value("finish_reason") == "bloom_state"
+        assert "found damage (database disk image is malformed)" in caplog.text
+        assert (job / "requests.sqlite").read_bytes() == before
+        await crawl(Follower, kept(job), url=pages.url)
+    assert pages.missed == set()
+
+
+# Items and state
+
+
+@ensureDeferred
+async def test_a_handler_that_fails_holds_up_the_commit(job):
+    class Flushing(Follower):
+        fails = 2
+
+        @classmethod
+        def from_crawler(cls, crawler, *arguments, **keywords):
+            spider = super().from_crawler(crawler, *arguments, **keywords)
+            crawler.signals.connect(spider.flush, signal=scrapy_bloom.signals.before_commit)
+            return spider
+
+        def flush(self):
+            self.fails -= 1
+            if self.fails >= 0:
+                raise OSError("no room for items")
+
+    with site(100) as pages:
+        crawler = await crawl(Flushing, kept(job), url=pages.url)
+    assert stat(crawler, "commit_errors") == 2
+    assert pages.missed == set()
+    assert rows(job) == []
+
+
+class Remembering(Follower):
+    name = "follower"
+
+    def parse(self, response):
+        self.state["pages"] = self.state.get("pages", 0) + 1
+        yield from super().parse(response)
+
+
+def test_the_state_of_a_spider_is_that_of_its_requests(project):
+    with site(200) as pages:
+        run = project.crawl(pages, spider="items", **OURS)
+        pages.when(60, run.kill)
+        run.end()
+        run = project.crawl(pages, spider="items", **OURS)
+        assert run.end() == 0, run.log
+    state = pickle.loads((project.job / "spider.state").read_bytes())
+    # A page that was under way at the kill may be counted twice, but none is forgotten.
+    assert 200 <= state["pages"] < 240
+
+
+@ensureDeferred
+async def test_a_state_file_that_is_cut_off_is_put_back(job):
+    with site(200) as pages:
+        await crawl(type("S", (Stopping, Remembering), {}), kept(job), url=pages.url)
+        file = job / "spider.state"
+        file.write_bytes(file.read_bytes()[:-4])
+        crawler = await crawl(Remembering, kept(job), url=pages.url)
+    assert crawler.spider.state["pages"] == 200
+
+
+def test_items_are_in_their_feed_before_their_page_is_done(project):
+    feed = project.folder / "items.jsonl"
+    with site(300) as pages:
+        feeds = {"FEEDS": json.dumps({str(feed): {"format": "jsonlines"}})}
+        for _ in range(3):
+            run = project.crawl(pages, spider="items", **OURS, **feeds)
+            pages.when(pages.delivered + 60, run.kill)
+            run.end()
+        run = project.crawl(pages, spider="items", **OURS, **feeds)
+        assert run.end() == 0, run.log
+    assert len(urls_in(feed)) == 300
+
+
+def test_scrapy_shell_leaves_the_job_alone(project):
+    with site(300) as pages:
+        run = project.crawl(pages, **OURS, CLOSESPIDER_PAGECOUNT=20)
+        run.end()
+        before = (project.job / "requests.sqlite").read_bytes()
+        line = ["shell", pages.url, "-c", "print(response.status)"]
+        run = project.start(
+            *line, "-s", f"JOBDIR={project.job}", "-s", f"SCHEDULER={OURS['SCHEDULER']}"
+        )
+        assert run.end() == 0, run.log
+        assert "200" in run.output
+    assert (project.job / "requests.sqlite").read_bytes() == before
