@@ -244,9 +244,9 @@ class Scheduler(ScrapyScheduler):
         finally:
             self._frontier = self.dqs = None
             closed = self.df.close(reason)
+            if closed is not None:
+                await closed
             self.stats.set_value(stats.NOT_STORED.key, int(not stored))
-        if closed is not None:
-            await closed
 
     def _give_up(self, error: BloomError) -> None:
         self._log_error(error)
