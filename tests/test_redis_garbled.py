@@ -31,10 +31,16 @@ def leases(server, key):
     return {name: end for name, end in fields.items() if name.startswith(b"l:")}
 
 
-def test_the_heartbeat_goes_on_after_a_reply_that_cannot_be_read(server, key):
+@pytest.mark.parametrize(
+    "reply", [b":no number\r\n", b"*1\r\n$2\r\nok\r\n", b"*2\r\n$2\r\nok\r\n$1\r\nx\r\n"]
+)
+def test_the_heartbeat_goes_on_after_a_reply_that_cannot_be_read(server, key, reply):
+    class Shaped(Proxy):
+        GARBLED = reply
+
     RedisFilter.from_url(server.url, key=key).close()  # the server has the scripts
     with (
-        Proxy(server.port, counted=scripts.RENEW.sha.encode()) as proxy,
+        Shaped(server.port, counted=scripts.RENEW.sha.encode()) as proxy,
         RedisFilter.from_url(proxy.url, key=key) as seen,
     ):
         proxy.faults = dict.fromkeys(range(1, 4), "garble reply")

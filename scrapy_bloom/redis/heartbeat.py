@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import Final, Protocol
+
+logger = logging.getLogger(__name__)
 
 INTERVAL: Final = 1.0
 """Seconds between two renewals of a worker's lease."""
@@ -69,6 +72,15 @@ class Heartbeat(threading.Thread):
         self.join()
 
 
+def _beat(shard: Beating) -> bool:
+    try:
+        return shard.beat()
+    except Exception:
+        # Without a heartbeat the lease would end, and no outage would.
+        logger.exception("A lease could not be renewed; the next heartbeat tries again.")
+        return False
+
+
 class _Lane:
     """Beats the shards of one node, one after the other.
 
@@ -120,7 +132,7 @@ class _Lane:
         first, count = self._first, len(shards)
         for i in range(first, first + count):
             began = time.monotonic()
-            well = shards[i % count].beat() and well
+            well = _beat(shards[i % count]) and well
             if time.monotonic() - began > _SLOW:  # the node hangs: ask it for another one next time
                 self._first = (i + 1) % count
                 break

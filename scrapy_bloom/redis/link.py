@@ -70,6 +70,14 @@ class ScriptRunner:
         hang_up(self.place.client)
         return redis.InvalidResponse(f"{answer!r:.80}")
 
+    @contextmanager
+    def reading(self, answer: object) -> Iterator[None]:
+        """Refuse an answer that cannot be read in here."""
+        try:
+            yield
+        except (IndexError, TypeError, ValueError):
+            raise self.garbled(answer) from None
+
     def retry_once(self, script: Script, prefix: str, signature: str, *arguments: object) -> Any:
         """Run a script that may run twice, and run it again if its answer got lost."""
         try:

@@ -87,8 +87,8 @@ class Membership:
                     f"{place.name}: found a {answer[0].decode()}, expected a filter or nothing."
                     f" {place.other_key}"
                 )
-            _, *pairs = answer
-            found = dict(zip(pairs[::2], pairs[1::2], strict=True))
+            with self._link.reading(answer):
+                found = dict(zip(answer[1::2], answer[2::2], strict=True))
             header = read_header(place, found)
             check_plan(place, header.plan, self.plan)
             if self._register(header, place.prefix(header.epoch)):
@@ -135,8 +135,10 @@ class Membership:
         began = time.monotonic()
         word, *told = self._link.run(*self._renewal(now, take=not now.resting))
         if word == b"ok":
+            with self._link.reading(told):
+                server = float(told[0])
             self.renewed = time.monotonic()
-            self._bury(now, began, float(told[0]))
+            self._bury(now, began, server)
         return bytes(word)
 
     def look(self, watch: Watch) -> bool:
@@ -231,7 +233,8 @@ class Membership:
             raise
         if answer[0] != b"ok":
             return False
-        told = _read_look(began, answer)
+        with self._link.reading(answer):
+            told = _read_look(began, answer)
         others = bool(told[-1])
         self.registration = Registration(header, prefix, worker, others)
         watch = Watch()
@@ -250,7 +253,8 @@ class Membership:
         answer = self._link.retry_once(
             scripts.LOOK, now.prefix, now.header.signature, now.worker, int(now.resting), *dead
         )
-        return _read_look(began, answer) if answer[0] == b"ok" else None
+        with self._link.reading(answer):
+            return _read_look(began, answer) if answer[0] == b"ok" else None
 
     def _bury(self, now: Registration, began: float, server: float) -> None:
         """Remove the records of workers that were dead when this one came.
