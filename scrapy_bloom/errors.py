@@ -44,6 +44,10 @@ class BackendError(BloomError):
 
     reason: ClassVar[str] = "bloom_backend"
 
+    def __init__(self, text: str, *, temporary: bool = False) -> None:
+        super().__init__(text)
+        self.temporary = temporary
+
 
 class FilterLostError(BloomError):
     """A filter that was in use has vanished from its server, in whole or in part."""

@@ -2,17 +2,20 @@
 
 import itertools
 import signal
+import threading
 import time
+from contextlib import suppress
 
 import pytest
 from support.contract import fingerprints
+from support.filter_workers import registered
 from support.localredis import LocalRedis
 from support.localsite import LocalSite
 from support.proxy import Proxy
 from support.redis_crawls import PATIENCE, SCRAPY_REDIS, Crawl, at
 from support.waiting import until
 
-from scrapy_bloom import RedisFilter, RedisOptions
+from scrapy_bloom import BackendError, RedisFilter, RedisOptions
 from scrapy_bloom.redis.connection import Target
 
 keys = (f"losses:{number}" for number in itertools.count())
@@ -181,3 +184,64 @@ def test_two_interrupts_end_the_waiting(site, tmp_path):
             time.sleep(0.5)  # two signals at once may come as one
             worker.send_signal(signal.SIGINT)
             worker.wait(10)
+
+
+class TestOpening:
+    """One fault in any step of it."""
+
+    def steps(self, server, key):
+        with Proxy(server.port) as proxy, RedisFilter.from_url(proxy.url, key=key):
+            return proxy.requests
+
+    @pytest.mark.parametrize("fault", ["reset", "drop reply"])
+    def test_a_fault_is_tried_again_and_leaves_no_worker_behind(self, server, key, fault):
+        for step in range(1, self.steps(server, key)):
+            with Proxy(server.port) as proxy:
+                proxy.faults = {step: fault}
+                seen = RedisFilter.from_url(proxy.url, key=key, timeout=1)
+                assert len(registered(server, key)) == 1, step
+                seen.close()
+
+    def test_a_server_that_goes_away_while_a_worker_opens(self, server, key):
+        for step in range(2, self.steps(server, key)):
+            with Proxy(server.port) as proxy:
+                proxy.faults = dict.fromkeys(range(step, step + 2), "drop reply")
+                with suppress(BackendError):
+                    RedisFilter.from_url(proxy.url, key=key, timeout=1).close()
+                until(lambda: not registered(server, key), 3)
+            until(lambda: beating() == 0)
+
+
+def beating():
+    return sum(thread.name.startswith("scrapy-bloom") for thread in threading.enumerate())
+
+
+@pytest.mark.scrapy
+class TestCrawlsThatOpen:
+    @pytest.mark.parametrize("command", [b"INFO", b"EVAL", b"HMGET", b"BITCOUNT"])
+    def test_a_reset_while_opening(self, site, server, tmp_path, command):
+        server.client().flushall()
+        with Proxy(server.port, counted=command) as proxy:
+            proxy.faults = {1: "reset"}
+            with Crawl(site, server, tmp_path, BLOOM_REDIS_URL=proxy.url) as crawl:
+                crawl.start(CLOSESPIDER_PAGECOUNT=1)
+                assert crawl.wait()[0]["finish_reason"] == "closespider_pagecount"
+        assert server.client().keys("worker:*") == []
+
+    def test_allow_opens_without_the_server_and_joins_later(self, site, lasting_server, tmp_path):
+        lasting_server.kill()
+        with Crawl(
+            site,
+            lasting_server,
+            tmp_path,
+            BLOOM_REDIS_URL=lasting_server.url,
+            done=f"{lasting_server.url}#done",
+        ) as crawl:
+            half = at(site, 300)
+            crawl.start()
+            assert half.wait(PATIENCE)
+            lasting_server.start()
+            until(lambda: lasting_server.client().exists("worker:bloom"), PATIENCE)
+            crawl.finish()
+        assert not site.missed
+        assert not site.repeated

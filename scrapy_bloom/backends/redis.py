@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy_bloom.backends.base import Backend, Crawl, Opened, OpenedToRead
-from scrapy_bloom.errors import SettingError, StateError
+from scrapy_bloom.errors import BackendError, SettingError, StateError
 from scrapy_bloom.options import (
     BACKEND,
     CAPACITY,
@@ -24,6 +24,7 @@ from scrapy_bloom.options import (
     REDIS_TIMEOUT,
     REDIS_URL,
     REDIS_WAIT,
+    OnBackendError,
     OnUnclean,
     in_settings,
     refusal,
@@ -61,25 +62,42 @@ class RedisBackend(Backend):
         with _client_library():
             from scrapy_bloom.redis.connection import Target  # noqa: PLC0415 - redis is an extra
             from scrapy_bloom.redis.filter import RedisFilter  # noqa: PLC0415
+            from scrapy_bloom.redis.late import LateFilter  # noqa: PLC0415
         target = Target.of(settings[REDIS_URL], settings.redis_params)
         options = _options(settings, crawl)
-        shared = RedisFilter(
-            target,
-            capacity=settings[CAPACITY],
-            error_rate=settings[ERROR_RATE],
-            digests=crawl.digests,
-            fingerprinter=crawl.identity.fingerprinter,
-            canonical=json.dumps(crawl.identity.canonical, sort_keys=True),
-            options=options,
-        )
         place = f"in Redis at {target.where()}, key {options.key}"
-        unclean = False
+
+        def join() -> tuple[RedisFilter, bool]:
+            shared = RedisFilter(
+                target,
+                capacity=settings[CAPACITY],
+                error_rate=settings[ERROR_RATE],
+                digests=crawl.digests,
+                fingerprinter=crawl.identity.fingerprinter,
+                canonical=json.dumps(crawl.identity.canonical, sort_keys=True),
+                options=options,
+            )
+            try:
+                own = bool(shared.restored) and not crawl.shared_queue
+                return shared, own and _outlived(shared, place, crawl, settings[ON_UNCLEAN])
+            except BaseException:
+                shared.close()
+                raise
+
         try:
-            if shared.restored and not crawl.shared_queue:
-                unclean = _outlived(shared, place, crawl, settings[ON_UNCLEAN])
-        except BaseException:
-            shared.close()
-            raise
+            shared, unclean = join()
+        except BackendError as error:
+            if options.on_error is not OnBackendError.ALLOW or not error.temporary:
+                raise
+            late = LateFilter(lambda: join()[0], error)
+            return Opened(
+                late,
+                late.close,
+                place,
+                numbers=late.numbers,
+                delete=late.delete,
+                finish=late.finish if crawl.shared_queue else None,
+            )
         return Opened(
             shared,
             shared.close,

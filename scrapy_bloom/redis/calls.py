@@ -15,10 +15,10 @@ from typing import Final
 from scrapy_bloom.core.growth import SliceSpec
 from scrapy_bloom.core.hashing import make_hash
 from scrapy_bloom.redis import scripts
-from scrapy_bloom.redis.connection import FAULTS
+from scrapy_bloom.redis.connection import BROKEN, FAULTS
 from scrapy_bloom.redis.counters import Counters
 from scrapy_bloom.redis.header import read_slices, write_slice
-from scrapy_bloom.redis.link import BROKEN, Link
+from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.membership import Registration
 
 _AUDIT: Final = 1000

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import inspect
 import logging
+import socket
+import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -48,6 +50,11 @@ COMMANDS: Final = (
 
 CLUSTER_COMMANDS: Final = ("cluster|slots", "command")
 """Those that it must allow, too, in a cluster: what redis-py asks to find its nodes."""
+
+BROKEN: Final = (redis.ConnectionError, redis.TimeoutError, OSError, RedisClusterException)
+"""What a client raises when the connection failed: the call may have been carried out, or not."""
+
+_WRONG: Final = (redis.AuthenticationError, socket.gaierror, ssl.SSLError)
 
 DEFAULT_URL: Final = "redis://localhost:6379/0"
 # What we decide ourselves, or what is no argument of redis-py.
@@ -156,7 +163,8 @@ def explained(where: str, words: Words) -> Iterator[None]:
     try:
         yield
     except FAULTS as error:
-        raise BackendError(f"Redis at {where} {explain(error, words)}") from None
+        told = f"Redis at {where} {explain(error, words)}"
+        raise BackendError(told, temporary=_may_pass(error)) from None
     except (TypeError, ValueError) as error:
         # Of arguments that redis-py cannot use; its text may repeat them.
         raise SettingError(
@@ -181,6 +189,14 @@ def explain(error: Exception, words: Words) -> str:
     if isinstance(error, (redis.ConnectionError, RedisClusterException, OSError)):
         return f"cannot be reached ({error}). Is it running, and is this its address?"
     return f"answered with an error: {error}"
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Return whether an error may pass by itself; else the settings are wrong, or the server's."""
+    if isinstance(error, (*_WRONG, redis.ResponseError)):
+        return False
+    causes = (error.__cause__, error.__context__)
+    return isinstance(error, BROKEN) and not any(isinstance(cause, _WRONG) for cause in causes)
 
 
 def is_cluster(client: Client) -> bool:
@@ -271,9 +287,13 @@ def _cluster(url: str, options: dict[str, Any]) -> Client:
 
 def _asks_for_cluster(client: Client) -> bool:
     try:
-        return bool(client.execute_command("INFO", "cluster").get("cluster_enabled"))
+        try:
+            told = client.execute_command("INFO", "cluster")
+        except BROKEN:  # once may be chance
+            told = client.execute_command("INFO", "cluster")
     except NoPermissionError:
         return False  # where that is wrong, the first call tells
+    return bool(told.get("cluster_enabled"))
 
 
 def _takes(kind: Any, name: str) -> bool:

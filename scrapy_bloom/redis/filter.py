@@ -255,6 +255,11 @@ class RedisFilter:
         """Return what went over the wire, by the names in :class:`Counters`."""
         return asdict(self.counters)
 
+    def grant(self, fingerprints: Iterable[bytes]) -> None:
+        """Take over fingerprints that this worker has called new by itself, and report them."""
+        for fingerprint in fingerprints:
+            self._shard(fingerprint).grant([fingerprint])
+
     def finish(self, fingerprint: bytes, *, added: bool = True) -> None:
         """Learn that this worker has the response of a page. Needed with a shared queue only.
 

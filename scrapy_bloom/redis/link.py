@@ -4,26 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
 import redis
-from redis.exceptions import RedisClusterException
 
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.redis.breaker import CircuitBreaker
-from scrapy_bloom.redis.connection import FAULTS, hang_up
+from scrapy_bloom.redis.connection import BROKEN, FAULTS, hang_up
 from scrapy_bloom.redis.deadline import Within
 from scrapy_bloom.redis.place import Place
 from scrapy_bloom.redis.scripts import Script
-
-BROKEN: Final = (
-    redis.ConnectionError,
-    redis.InvalidResponse,
-    redis.TimeoutError,
-    OSError,
-    RedisClusterException,
-)
-"""What a client raises when no reply came: the call may have been carried out, or not."""
 
 
 class ScriptRunner:

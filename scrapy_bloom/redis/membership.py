@@ -187,7 +187,7 @@ class Membership:
         """Take the worker off the register."""
         now = self.registration
         if now is not None:
-            self._link.run(scripts.LEAVE, now.prefix, now.header.signature, now.worker)
+            self._link.retry_once(scripts.LEAVE, now.prefix, now.header.signature, now.worker)
             self.registration = None
 
     def delete_segments(self, lost: Header) -> None:

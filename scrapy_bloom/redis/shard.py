@@ -63,6 +63,7 @@ class Shard:
         unknown: returns the fingerprints that the worker does not know by itself, in order.
         disown: notes that nobody was granted these: "seen" must not come of this add.
         finish: notes that the worker has the response of a page.
+        grant: notes that the worker called these new by itself, to report them.
         lock: held by whoever makes calls or changes the registration: the crawl or, beside it, the
             heartbeat. It is not needed to renew the lease.
     """
@@ -91,6 +92,7 @@ class Shard:
         self.unknown = self._ledger.unknown
         self.disown = self._ledger.disown
         self.finish = self._ledger.finish
+        self.grant = self._ledger.grant
         with place.explained():
             self._open()
 
