@@ -40,13 +40,19 @@ class UncleanStopError(BloomError):
 
 
 class BackendError(BloomError):
-    """The filter's server is unusable; the message says what to do."""
+    """The filter's server is unusable; the message says what to do.
+
+    Attributes:
+        temporary: whether the server only failed to answer, which may pass by itself.
+        refused: whether the server does not let this user in, or do what is needed.
+    """
 
     reason: ClassVar[str] = "bloom_backend"
 
-    def __init__(self, text: str, *, temporary: bool = False) -> None:
+    def __init__(self, text: str, *, temporary: bool = False, refused: bool = False) -> None:
         super().__init__(text)
         self.temporary = temporary
+        self.refused = refused
 
 
 class FilterLostError(BloomError):

@@ -164,7 +164,8 @@ def explained(where: str, words: Words) -> Iterator[None]:
         yield
     except FAULTS as error:
         told = f"Redis at {where} {explain(error, words)}"
-        raise BackendError(told, temporary=_may_pass(error)) from None
+        refused = isinstance(error, (redis.AuthenticationError, NoPermissionError))
+        raise BackendError(told, temporary=_may_pass(error), refused=refused) from None
     except (TypeError, ValueError) as error:
         # Of arguments that redis-py cannot use; its text may repeat them.
         raise SettingError(

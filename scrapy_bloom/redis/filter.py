@@ -416,7 +416,7 @@ def _patiently(
             return open_shards()
         except BackendError as error:  # noqa: PERF203 - once a second
             left = deadline - time.monotonic()
-            if options.on_error is not OnBackendError.WAIT or left <= 0:
+            if options.on_error is not OnBackendError.WAIT or error.refused or left <= 0:
                 raise
             logger.warning("%s Trying for another %.0f s.", error, left)
             pause = min(deadline, time.monotonic() + 1)

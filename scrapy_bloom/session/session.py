@@ -10,7 +10,7 @@ from scrapy.utils.job import job_dir
 
 from scrapy_bloom import stats
 from scrapy_bloom.backends.base import Crawl, Opened, backend_of
-from scrapy_bloom.errors import BackendError, BloomError
+from scrapy_bloom.errors import BloomError
 from scrapy_bloom.session.redirects import follows_itself, step_fingerprint
 from scrapy_bloom.session.resolver import Resolver
 from scrapy_bloom.session.rules import rules_of
