@@ -65,7 +65,7 @@ def crawl(site: LocalSite, folder: Path, *, stop_at: int | None = None) -> dict[
     text = log.read_text() if log.exists() else ""
     stats: dict[str, Any] = json.loads(stats_file.read_text()) if stats_file.exists() else {}
     for line in text.splitlines():
-        if "[scrapy_bloom" in line:
+        if " [scrapy_bloom." in line:
             CONSOLE.print("  " + line)
     expected = "finished" if stop_at is None else "shutdown"
     reason = stats.get("finish_reason")

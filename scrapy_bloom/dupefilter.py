@@ -13,8 +13,8 @@ from scrapy_bloom.errors import BloomError, StateError
 from scrapy_bloom.scrapy_redis import spare_queue
 from scrapy_bloom.session.engine import fail, refuse, run_beside
 from scrapy_bloom.session.lost_requests import scheduler_of, take_unstored, watch_pushes
+from scrapy_bloom.session.reporter import Reporter
 from scrapy_bloom.session.session import NoSession, OnMark, Session
-from scrapy_bloom.session.telling import Telling
 from scrapy_bloom.session.verdict import Verdict
 from scrapy_bloom.storage.store import make_queue_openable
 
@@ -38,7 +38,7 @@ class BloomDupeFilter:
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
-        self._telling = Telling(crawler)
+        self._reporter = Reporter(crawler)
         self._session: Session | NoSession | None = None  # None until it is opened
         self._shared_queue = False
         self._crawling = False  # scrapy-redis clears before, to begin anew, and after, to clean up
@@ -57,7 +57,7 @@ class BloomDupeFilter:
             try:
                 make_queue_openable(Path(folder))
             except StateError as error:
-                self._telling.error(error)
+                self._reporter.error(error)
         return self
 
     @classmethod
@@ -85,7 +85,7 @@ class BloomDupeFilter:
         if isinstance(session, NoSession):
             if not isinstance(session.error, BloomError):
                 raise session.error
-            self._telling.error(session.error)
+            self._reporter.error(session.error)
             refuse(self._crawler, session.error.reason)
             return
         self._watch_pushes()
@@ -96,7 +96,7 @@ class BloomDupeFilter:
         :param on_mark: called with each new mark.
         :raises BloomError: if the crawl cannot be filtered as the settings say.
         """
-        session = Session.open(self._crawler, self._telling, on_mark=on_mark, journaled=True)
+        session = Session.open(self._crawler, self._reporter, on_mark=on_mark, journaled=True)
         self._session = session
         return session
 
@@ -112,7 +112,7 @@ class BloomDupeFilter:
 
         :returns: what fires when that is done; None if it is.
         """
-        closed = NoSession(BloomError("The filter is closed."), self._telling)
+        closed = NoSession(BloomError("The filter is closed."), self._reporter)
         try:
             self._withdraw_unstored()
         finally:
@@ -155,7 +155,7 @@ class BloomDupeFilter:
                 {"request": request},
                 extra={"spider": spider},
             )
-        self._telling.add("dupefilter/filtered")
+        self._reporter.add("dupefilter/filtered")
 
     def _watch_pushes(self) -> None:
         scheduler = scheduler_of(self._crawler, self)
@@ -171,15 +171,15 @@ class BloomDupeFilter:
         for request in unstored:
             self._withdraw(request)
         if unstored:
-            self._telling.unstored(len(unstored))
+            self._reporter.unstored(len(unstored))
 
     def _open(self, *, empty: bool = False) -> Session | NoSession:
         try:
             self._session = Session.open(
-                self._crawler, self._telling, shared_queue=self._shared_queue, empty=empty
+                self._crawler, self._reporter, shared_queue=self._shared_queue, empty=empty
             )
         except Exception as error:  # noqa: BLE001 - the caller decides what becomes of it
-            self._session = NoSession(error, self._telling)
+            self._session = NoSession(error, self._reporter)
         return self._session
 
     def _open_late(self, *, empty: bool = False) -> Session | NoSession:
@@ -187,7 +187,7 @@ class BloomDupeFilter:
         session = self._open(empty=empty)
         if isinstance(session, NoSession) and isinstance(session.error, BloomError):
             fail(self._crawler)
-            self._telling.give_up(session.error)
+            self._reporter.give_up(session.error)
         return session
 
     def _response_received(self, request: Request) -> None:

@@ -7,8 +7,8 @@ from support.localredis import LocalRedis
 
 from scrapy_bloom.backends.base import backend_of
 from scrapy_bloom.errors import StateError
+from scrapy_bloom.session.reporter import Reporter
 from scrapy_bloom.session.session import Session
-from scrapy_bloom.session.telling import Telling
 from scrapy_bloom.settings import Settings
 
 PAGES = [Request(f"https://example.com/{number}") for number in range(20)]
@@ -22,7 +22,7 @@ def crawl(settings):
     """Mark the pages as a crawl does; return their fingerprints and the class that made them."""
     crawler = get_crawler(Named, settings)
     marks = []
-    session = Session.open(crawler, Telling(crawler), on_mark=marks.append)
+    session = Session.open(crawler, Reporter(crawler), on_mark=marks.append)
     session.check_many(PAGES)
     session.close()
     return marks, session.resolver.fingerprinter.wrapped

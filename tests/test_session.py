@@ -11,8 +11,8 @@ from scrapy_bloom.backends.base import Opened
 from scrapy_bloom.backends.local import LocalBackend
 from scrapy_bloom.core.local import LocalFilter
 from scrapy_bloom.errors import SettingError, StateError
+from scrapy_bloom.session.reporter import Reporter
 from scrapy_bloom.session.session import Session
-from scrapy_bloom.session.telling import Telling
 from scrapy_bloom.session.verdict import Verdict
 from scrapy_bloom.stats import FROM_INFO
 from scrapy_bloom.storage.store import read_job
@@ -24,7 +24,7 @@ NEW, SEEN, EXEMPT, ERROR = Verdict
 
 def open_session(settings=None, **arguments):
     crawler = get_crawler(settings_dict=settings)
-    return Session.open(crawler, Telling(crawler), **arguments), crawler.stats
+    return Session.open(crawler, Reporter(crawler), **arguments), crawler.stats
 
 
 def page(name):
@@ -130,7 +130,7 @@ def test_stats_have_the_digits_that_mean_something():
     many.add_many(str(number).encode() for number in range(1000))
     told = []
     for filled in (few, many):
-        Telling(crawler).describe(filled.info())
+        Reporter(crawler).describe(filled.info())
         told.append({key: crawler.stats.get_value(f"bloom/{key}") for key in FROM_INFO})
     assert told[0]["items"] == 1
     assert (told[0]["expected_lost"], told[0]["estimated_fp_rate"]) == (0.0, 0.0)
@@ -158,7 +158,7 @@ def test_a_filter_that_is_emptied_at_the_start_is_not_called_restored(tmp_path, 
 
 def test_a_spider_class_without_a_name_goes_by_the_name_of_the_class(tmp_path):
     crawler = get_crawler(type("Nameless", (Spider,), {}), {"JOBDIR": str(tmp_path)})
-    Session.open(crawler, Telling(crawler)).close()
+    Session.open(crawler, Reporter(crawler)).close()
     job = read_job(tmp_path)
     assert job.identity.spider == "Nameless"
 

@@ -17,7 +17,7 @@ from scrapy_bloom.canonical.provenance import difference, record
 from scrapy_bloom.canonical.rules import Rules
 from scrapy_bloom.core.local import LocalFilter
 from scrapy_bloom.errors import StateError
-from scrapy_bloom.session.telling import Telling
+from scrapy_bloom.session.reporter import Reporter
 from scrapy_bloom.storage.merges_file import read_merges, write_merges
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ class Resolver:
 
     :param rules: the canonical rules that the settings choose.
     :param folder: the job directory, which keeps a sample of merged URLs; None if there is none.
-    :param telling: tells the stats.
+    :param reporter: writes to the stats.
     :raises StateError: if the sample in the folder is not one of ours.
 
     Attributes:
@@ -38,10 +38,10 @@ class Resolver:
     """
 
     def __init__(
-        self, crawler: Crawler, rules: Rules, folder: Path | None, telling: Telling
+        self, crawler: Crawler, rules: Rules, folder: Path | None, reporter: Reporter
     ) -> None:
-        self._telling = telling
-        self._telling.add(stats.MERGED.key, 0)
+        self._reporter = reporter
+        self._reporter.add(stats.MERGED.key, 0)
         self._folder = folder
         self.fingerprinter = CanonicalFingerprinter.wrapping(crawler.request_fingerprinter, rules)
         self.resolve = self.fingerprinter.resolve
@@ -59,9 +59,9 @@ class Resolver:
         """
         if change:
             for step in change.steps:
-                self._telling.add(stats.STEP.key.format(step=step))
+                self._reporter.add(stats.STEP.key.format(step=step))
         if self._merges.note(request, fingerprint, change, seen=seen):
-            self._telling.add(stats.MERGED.key)
+            self._reporter.add(stats.MERGED.key)
 
     def compare(self, filled_with: Mapping[str, Any]) -> None:
         """Warn if the filter was filled with fingerprints that were made in another way."""

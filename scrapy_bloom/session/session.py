@@ -12,9 +12,9 @@ from scrapy_bloom import stats
 from scrapy_bloom.backends.base import Crawl, Opened, backend_of
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.session.redirects import follows_itself, step_fingerprint
+from scrapy_bloom.session.reporter import Reporter
 from scrapy_bloom.session.resolver import Resolver
 from scrapy_bloom.session.rules import rules_of
-from scrapy_bloom.session.telling import Telling
 from scrapy_bloom.session.verdict import Verdict
 from scrapy_bloom.settings import Settings
 from scrapy_bloom.storage.snapshot import Identity
@@ -40,7 +40,7 @@ class Session:
 
     :param opened: the filter.
     :param resolver: makes the fingerprints.
-    :param telling: tells stats and log.
+    :param reporter: writes to stats and log.
     :param on_mark: called with each new mark, during the check that makes it; None costs no time.
 
     Attributes:
@@ -54,16 +54,16 @@ class Session:
         self,
         opened: Opened,
         resolver: Resolver,
-        telling: Telling,
+        reporter: Reporter,
         on_mark: OnMark | None = None,
     ) -> None:
         self.opened = opened
         self.resolver = resolver
-        self._telling = telling
+        self._reporter = reporter
         self._on_mark = on_mark
         self.let_through = opened.let_through
         self._resolve = resolver.resolve
-        self._count = telling.count
+        self._count = reporter.count
         if on_mark is None:
             self._add, self._add_many = opened.filter.add, opened.filter.add_many
         else:
@@ -75,7 +75,7 @@ class Session:
     def open(
         cls,
         crawler: Crawler,
-        telling: Telling,
+        reporter: Reporter,
         *,
         shared_queue: bool = False,
         empty: bool = False,
@@ -93,7 +93,7 @@ class Session:
         settings = Settings(crawler.settings)
         folder = job_dir(crawler.settings)
         place = Path(folder) if folder else None
-        resolver = Resolver(crawler, rules_of(settings), place, telling)
+        resolver = Resolver(crawler, rules_of(settings), place, reporter)
         crawl = Crawl(
             Identity(_spider_name(crawler), resolver.fingerprinter.wrapped, resolver.record),
             digests=resolver.fingerprinter.digests,
@@ -102,10 +102,10 @@ class Session:
             journaled=journaled,
         )
         opened = backend_of(settings, shared_queue=shared_queue).open(settings, crawl)
-        self = cls(opened, resolver, telling, on_mark)
+        self = cls(opened, resolver, reporter, on_mark)
         try:
             emptied = empty and self.clear()
-            telling.opened(opened, emptied=emptied)
+            reporter.opened(opened, emptied=emptied)
             if not emptied:
                 resolver.compare(opened.filled_with)
         except BaseException:
@@ -155,10 +155,10 @@ class Session:
                 marks.append(step_fingerprint(request, fingerprint))
             found = self.opened.filter.contains_many(marks)
         except Exception as error:  # noqa: BLE001 - the crawl goes on without
-            self._telling.check_failed(request, error)
+            self._reporter.check_failed(request, error)
             return
         self.let_through.update(mark for mark, seen in zip(marks, found, strict=True) if seen)
-        self._telling.add(stats.WITHDRAWN.key, int(found[0]))
+        self._reporter.add(stats.WITHDRAWN.key, int(found[0]))
 
     def finish(self, request: Request) -> None:
         """Tell the filter that the response of a request is here, and so the end of its redirects.
@@ -174,7 +174,7 @@ class Session:
                 before = self.resolver.fingerprinter.fingerprint(request.replace(url=url))
                 self.opened.finish(before, added=False)
         except Exception as error:  # noqa: BLE001 - the page is crawled, and perhaps once more
-            self._telling.check_failed(request, error)
+            self._reporter.check_failed(request, error)
 
     def replay(self, marks: Iterable[bytes]) -> None:
         """Mark fingerprints that an earlier run has made, without a verdict or a word of it."""
@@ -193,7 +193,7 @@ class Session:
             if self.emptied:
                 self.let_through.clear()
         except BloomError as error:
-            self._telling.error(error)
+            self._reporter.error(error)
             self.emptied = False
         return self.emptied
 
@@ -206,13 +206,13 @@ class Session:
         """Store what is to be stored and write the last stats."""
         self._describe()
         self.resolver.close()
-        self._telling.set(stats.NOT_STORED.key, 0)
+        self._reporter.set(stats.NOT_STORED.key, 0)
         try:
             self.opened.close()
         except BloomError as error:
-            self._telling.set(stats.NOT_STORED.key, 1)
-            self._telling.error(error)
-        self._telling.flush()
+            self._reporter.set(stats.NOT_STORED.key, 1)
+            self._reporter.error(error)
+        self._reporter.flush()
 
     def _describe(self) -> None:
         """Write the filter's state to the stats; one that was emptied at the end keeps the last."""
@@ -221,7 +221,7 @@ class Session:
         except BloomError:  # it was said when it began
             return
         if info.items or not (self.emptied or self._at_end):
-            self._telling.describe(info)
+            self._reporter.describe(info)
 
     def _try_to_resolve(self, request: Request) -> tuple[bytes, Change | None] | None:
         try:
@@ -276,14 +276,14 @@ class Session:
         self.let_through.remove(fingerprint)
         if self._on_mark:
             self._on_mark(fingerprint)
-        self._telling.add(stats.LET_THROUGH.key)
+        self._reporter.add(stats.LET_THROUGH.key)
         return True
 
     def _failed(self, request: Request, error: Exception) -> Verdict:
         if isinstance(error, BloomError):  # of the filter: it is lost, out, or refused
-            self._telling.give_up(error)
+            self._reporter.give_up(error)
         else:
-            self._telling.check_failed(request, error)
+            self._reporter.check_failed(request, error)
         self._count(ERROR)
         return ERROR
 
@@ -304,14 +304,14 @@ class NoSession:
 
     closes_slowly = False
 
-    def __init__(self, error: Exception, telling: Telling) -> None:
+    def __init__(self, error: Exception, reporter: Reporter) -> None:
         self.error = error
-        self._telling = telling
+        self._reporter = reporter
 
     def check(self, request: Request) -> Verdict:
         """Return that the request could not be checked."""
-        self._telling.check_failed(request, self.error)
-        self._telling.count(ERROR)
+        self._reporter.check_failed(request, self.error)
+        self._reporter.count(ERROR)
         return ERROR
 
     def withdraw(self, request: Request) -> None:
@@ -326,4 +326,4 @@ class NoSession:
 
     def close(self) -> None:
         """Write the last stats."""
-        self._telling.flush()
+        self._reporter.flush()

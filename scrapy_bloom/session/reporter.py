@@ -28,7 +28,7 @@ _STATS: Final = {
 }
 
 
-class Telling:
+class Reporter:
     """Writes to stats and log. Nothing here raises: an error of a stats collector costs no page.
 
     A call of Scrapy's stats collector takes as long as a check of the filter. So verdicts are
