@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from scrapy_bloom.core.growth import SliceSpec
 from scrapy_bloom.core.hashing import make_hash
@@ -42,8 +42,7 @@ class Growth:
     spec: SliceSpec
 
 
-@dataclass(frozen=True)
-class Reply:
+class Reply(NamedTuple):
     """What Redis said to a call.
 
     Attributes:
@@ -62,8 +61,7 @@ class Reply:
     error: str = ""
 
 
-@dataclass(frozen=True)
-class Gone:
+class Gone(NamedTuple):
     """Redis did not answer the call because it does not know the filter, or not the worker.
 
     Attributes:
@@ -134,7 +132,7 @@ class Calls:
                 if not (wait and breaker.wait()):
                     raise breaker.error() from None
         if isinstance(reply, Gone):
-            return replace(reply, ambiguous=ambiguous)
+            return reply._replace(ambiguous=ambiguous)
         self._answered = self._number
         return reply
 
