@@ -75,7 +75,7 @@ class Scheduler(ScrapyScheduler):
             if chosen == SETTINGS_PRIORITIES["default"]
             else load_object(settings["DUPEFILTER_CLASS"])
         )
-        # `scrapy shell` takes the filter away; it has no business in the job directory either.
+        # `scrapy shell` works without a filter, and must not use the job directory either.
         by_command = chosen == SETTINGS_PRIORITIES["command"]
         keeps = not by_command or issubclass(filter_class, BloomDupeFilter)
         dupefilter: Any = build_from_crawler(filter_class, crawler)
@@ -91,7 +91,7 @@ class Scheduler(ScrapyScheduler):
         )
 
     def open(self, spider: Spider) -> Deferred[None] | None:
-        """Get ready for the first request.
+        """Open filter and requests.
 
         :raises CloseSpider: if the crawl cannot be kept as the settings say. The log tells why.
         """
@@ -135,7 +135,7 @@ class Scheduler(ScrapyScheduler):
         return True
 
     def next_request(self) -> Request | None:
-        """Take the next request, one that could not be stored first."""
+        """Return the next request to send; those that could not be stored come first."""
         frontier = self._frontier
         if frontier is None:
             return super().next_request()
@@ -153,7 +153,7 @@ class Scheduler(ScrapyScheduler):
         return request
 
     def finish_request(self, request: Request) -> None:
-        """Take note that the engine is through with a request, if this Scrapy says so."""
+        """Note that the engine is through with a request. Only some versions of Scrapy say so."""
         if self._frontier is not None:
             self._frontier.finish(request)
 
@@ -192,7 +192,7 @@ class Scheduler(ScrapyScheduler):
         plain: QueueKind,
         start: QueueKind | None,
     ) -> None:
-        """Bring together the filter, which is open, and the requests."""
+        """Connect the open filter with the stored requests."""
         assert self.crawler is not None  # noqa: S101 - it made the scheduler
         assert session.opened.job is not None  # noqa: S101 - it is journaled
         settings = Settings(self.crawler.settings)

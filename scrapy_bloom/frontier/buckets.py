@@ -27,11 +27,11 @@ _LEAST: Final = 8
 
 
 class Bodies(ABC):
-    """How requests become the bytes of a row, and what is done with those that are taken."""
+    """Turns requests into the bytes of a row, and back."""
 
     @abstractmethod
     def encode(self, request: Request) -> bytes:
-        """Return the request as bytes; raises whatever it will if that cannot be."""
+        """Return the request as bytes. Any error means that the request cannot be stored."""
 
     @abstractmethod
     def take(self, row: int, body: bytes) -> Request | None:
@@ -91,7 +91,7 @@ class Bucket(ABC):
         return self._size
 
     def push(self, request: Request) -> None:
-        """Add a request; raises whatever its encoding raises, before anything has changed."""
+        """Add a request. If encoding it raises an error, nothing has changed."""
         body = self._bodies.encode(request)
         if self._number is None:
             # Only the queues of a downloader-aware priority queue have a folder of their own.
@@ -100,7 +100,7 @@ class Bucket(ABC):
         self.append(body)
 
     def open(self, slot: str | None) -> int:
-        """Take a number, if the bucket has none; return it."""
+        """Return the number of the bucket; take a new one if it has none."""
         if self._number is None:
             self._number = self._store.make(self._path, slot)
             self._store.watch(self._number, self)
@@ -126,17 +126,17 @@ class Bucket(ABC):
         return None
 
     def close(self) -> None:
-        """Let go of the store; the requests stay in it."""
+        """Stop using the store. The requests stay in it."""
         if self._number is not None:
             self._store.unwatch(self._number, self)
 
     def forgotten(self) -> None:
-        """Take note that the bucket's number is given back."""
+        """Note that the number of the bucket is given back."""
         self._number = None
 
     @abstractmethod
     def committed(self) -> None:
-        """Take note that all rows are on the disk: those far back need not be in memory."""
+        """Note that all rows are on the disk, so that those far back need not be in memory."""
 
     @abstractmethod
     def _begin(self, number: int) -> None:
@@ -148,7 +148,7 @@ class Bucket(ABC):
 
     @abstractmethod
     def _take(self) -> Row:
-        """Remove the next row from memory, reading on if there is none."""
+        """Take the next row from memory. If there is none, read more rows first."""
 
     def _read(self, low: int, high: int, *, newest_first: bool) -> list[Row]:
         limit = rows_ahead(self._store.queues)

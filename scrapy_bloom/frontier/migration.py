@@ -1,4 +1,4 @@
-"""The first run in a job directory: what Scrapy's own disk queue holds is taken over.
+"""Takes over the requests of Scrapy's own disk queue, in the first run in a job directory.
 
 Scrapy's files are copied one queue at a time and read from the copy, because reading them empties
 them. They are removed when the new file is in place; until then a kill changes nothing.

@@ -28,13 +28,13 @@ Value = str | int | bytes
 
 
 class Watcher(Protocol):
-    """A queue over a bucket, which wants to know when its rows are on the disk."""
+    """A queue over a bucket. It is told when its rows are on the disk."""
 
     def committed(self) -> None:
-        """Take note that all rows are on the disk."""
+        """Note that all rows are on the disk."""
 
     def forgotten(self) -> None:
-        """Take note that the bucket is empty and its number will be given to another."""
+        """Note that the bucket is empty, and that its number may go to another bucket."""
 
 
 class Store:
@@ -77,12 +77,12 @@ class Store:
             raise file.unusable(path, error) from error
 
     def __len__(self) -> int:
-        """Return how many requests are not done, those under way included."""
+        """Return how many requests are not done, including those under way."""
         return sum(self._sizes.values())
 
     @property
     def dirty(self) -> bool:
-        """Whether there is something to commit."""
+        """Whether there are changes to commit."""
         return bool(
             self._new
             or self._gone
@@ -114,7 +114,7 @@ class Store:
         return {path: self._slots[number] for path, number in self._numbers.items()}
 
     def find(self, path: str) -> int | None:
-        """Return the number of a bucket, None if there is none of this path."""
+        """Return the number of the bucket with this path, or None if there is none."""
         return self._numbers.get(path)
 
     def make(self, path: str, slot: str | None) -> int:
@@ -129,11 +129,11 @@ class Store:
         return self._sizes[number] - sum(1 for row in self.busy if row >> NUMBER_BITS == number)
 
     def watch(self, number: int, watcher: Watcher) -> None:
-        """Tell `watcher` about commits that concern a bucket; one for each."""
+        """Tell `watcher` about commits that concern a bucket. Each bucket has one watcher."""
         self._watchers[number] = watcher
 
     def unwatch(self, number: int, watcher: Watcher) -> None:
-        """Tell `watcher` nothing more."""
+        """Stop telling `watcher` about commits."""
         if self._watchers.get(number) is watcher:
             del self._watchers[number]
 
@@ -161,7 +161,7 @@ class Store:
         return row
 
     def put(self, row: int, body: bytes) -> None:
-        """Put a request where room was made for it."""
+        """Put a request into a row that was reserved for it."""
         self._new[row] = body
 
     def done(self, row: int) -> None:
@@ -231,16 +231,16 @@ class Store:
     # Notes on the crawl
 
     def note(self, key: str, value: Value) -> None:
-        """Write something down with the next commit."""
+        """Store a note with the next commit."""
         self._meta[key] = value
 
     def noted(self, key: str) -> Value | None:
-        """Return what was written down with a commit, None if nothing was."""
+        """Return a stored note, or None if there is none."""
         row = self._database.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         return row[0] if row else None
 
     def commit(self) -> None:
-        """Write everything that was gathered: all of it, or on an error nothing.
+        """Write all gathered changes in one transaction. After an error none of them is written.
 
         :raises sqlite3.Error: if it cannot be written.
         """
@@ -259,14 +259,14 @@ class Store:
         self.longest = max(self.longest, time.perf_counter() - begin)
 
     def close(self) -> None:
-        """Bring all commits to the disk and give the file back. What was not committed is gone."""
+        """Bring all commits to the disk and close the file. Uncommitted changes are dropped."""
         try:
             self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
         finally:
             self._database.close()
 
     def abandon(self) -> None:
-        """Give the file back and write nothing more, as a kill does."""
+        """Close the file and write nothing more, as a kill does."""
         self._database.close()
 
     def _roll_back(self) -> None:
