@@ -51,10 +51,22 @@ COMMANDS: Final = (
 CLUSTER_COMMANDS: Final = ("cluster|slots", "command")
 """Those that it must allow, too, in a cluster: what redis-py asks to find its nodes."""
 
-BROKEN: Final = (redis.ConnectionError, redis.TimeoutError, OSError, RedisClusterException)
-"""What a client raises when the connection failed: the call may have been carried out, or not."""
+BROKEN: Final = (
+    redis.ConnectionError,
+    redis.InvalidResponse,
+    redis.TimeoutError,
+    OSError,
+    RedisClusterException,
+)
+"""What a client raises when no reply came: the call may have been carried out, or not."""
 
-_WRONG: Final = (redis.AuthenticationError, socket.gaierror, ssl.SSLError)
+_WRONG: Final = (
+    redis.AuthenticationError,
+    redis.InvalidResponse,
+    socket.gaierror,
+    ssl.SSLError,
+)
+"""What a client raises where the settings are wrong, most probably."""
 
 DEFAULT_URL: Final = "redis://localhost:6379/0"
 # What we decide ourselves, or what is no argument of redis-py.
