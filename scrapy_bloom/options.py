@@ -17,7 +17,7 @@ from math import isfinite
 from typing import Any, Final, Generic, TypeVar
 
 from scrapy_bloom.errors import SettingError, shown
-from scrapy_bloom.registry import BACKENDS
+from scrapy_bloom.registry import BACKENDS, READERS
 
 T = TypeVar("T")
 
@@ -196,22 +196,22 @@ def _read_seconds(name: str, value: object) -> float:
     raise refusal(name, value, f"give a number of seconds above 0, at most {_HOUR:,}.")
 
 
-def _read_by(path: str) -> Reader[Any]:
-    """Return the reader ``module:function``. It is imported when it is used.
+def _read_elsewhere(setting: str) -> Reader[Any]:
+    """Return the reader of :data:`registry.READERS`. It is imported when it is used.
 
     This module stands below those that read some options, and must not import them.
     """
-    module, _, function = path.partition(":")
 
     def read(name: str, value: object) -> Any:
+        module, _, function = READERS[setting].partition(":")
         return getattr(import_module(module), function)(name, value)
 
     return read
 
 
-def _read_json_by(path: str) -> Reader[Any]:
-    """Return a reader like :func:`_read_by` that takes JSON as well, as on the command line."""
-    read_value = _read_by(path)
+def _read_json_elsewhere(setting: str) -> Reader[Any]:
+    """Return a reader like that of :func:`_read_elsewhere` that also takes JSON."""
+    read_value = _read_elsewhere(setting)
 
     def read(name: str, value: object) -> Any:
         if isinstance(value, str):
@@ -230,7 +230,6 @@ MIN_ERROR_RATE: Final = 1e-15
 _SUFFIXES: Final = {"K": 1e3, "M": 1e6, "G": 1e9}
 _BYTES_PER_ITEM: Final = 4.4  # of a slice at the default error rate, full to its capacity
 _HOUR: Final = 3600
-_RULES: Final = "scrapy_bloom.canonical.rules"
 
 CAPACITY: Final = Option(
     "capacity",
@@ -340,7 +339,7 @@ CANONICAL: Final[Option[str]] = Option(
     "level",
     "BLOOM_CANONICAL",
     "safe",
-    _read_by(f"{_RULES}:read_level"),
+    _read_elsewhere("BLOOM_CANONICAL"),
     "Which URL variants are one page: `scrapy` those that are for Scrapy, `safe` also those that"
     " the URL standards call the same, `usual` also a dot after the host and tracking parameters.",
 )
@@ -348,7 +347,7 @@ DROP_PARAMS: Final[Option[tuple[str, ...]]] = Option(
     "drop_params",
     "BLOOM_CANONICAL_DROP_PARAMS",
     (),
-    _read_by(f"{_RULES}:read_names"),
+    _read_elsewhere("BLOOM_CANONICAL_DROP_PARAMS"),
     "Parameters that make no difference, at any level: names, or beginnings of names followed by"
     ' `*`: `["sid", "track_*"]`.',
 )
@@ -356,14 +355,14 @@ KEEP_PARAMS: Final[Option[tuple[str, ...]]] = Option(
     "keep_params",
     "BLOOM_CANONICAL_KEEP_PARAMS",
     (),
-    _read_by(f"{_RULES}:read_names"),
+    _read_elsewhere("BLOOM_CANONICAL_KEEP_PARAMS"),
     "Parameters that always make a difference, even if they are on the tracking list or another.",
 )
 RULES: Final[Option[Mapping[str, Any]]] = Option(
     "rules",
     "BLOOM_CANONICAL_RULES",
     {},
-    _read_json_by(f"{_RULES}:read_rules"),
+    _read_json_elsewhere("BLOOM_CANONICAL_RULES"),
     "More rules, for a domain and its subdomains or, under `*`, for all: a dict from domain to a"
     " dict with any of `level`, `steps`, `drop`, `keep`, `keep_only`.",
 )

@@ -17,3 +17,11 @@ COMMANDS: Final = {
     "canon": "scrapy_bloom.commands.canon",
 }
 """Sub-commands of ``scrapy bloom``: modules that are a :class:`SubCommand`."""
+
+READERS: Final = {
+    "BLOOM_CANONICAL": "scrapy_bloom.canonical.rules:read_level",
+    "BLOOM_CANONICAL_DROP_PARAMS": "scrapy_bloom.canonical.rules:read_names",
+    "BLOOM_CANONICAL_KEEP_PARAMS": "scrapy_bloom.canonical.rules:read_names",
+    "BLOOM_CANONICAL_RULES": "scrapy_bloom.canonical.rules:read_rules",
+}
+"""Functions that read the settings which `options` cannot read by itself."""

@@ -77,6 +77,13 @@ UP = "from scrapy_bloom.session.there import x"
         ),
         pytest.param(
             house.arrows_up,
+            {"core__here": "load('scrapy_bloom.session.there:x')", "session__there": ""},
+            "scrapy_bloom.core.here, line 1: imports scrapy_bloom.session.there;"
+            " 'session' stands above 'core'",
+            id="up, by a name in a string",
+        ),
+        pytest.param(
+            house.arrows_up,
             {"redis__here": "from scrapy_bloom.storage import there", "storage__there": ""},
             "scrapy_bloom.redis.here, line 1: imports scrapy_bloom.storage.there;"
             " 'redis' and 'storage' do not import each other",

@@ -1,8 +1,7 @@
 """The house: which module of the package may import which, read from the sources.
 
 Every import counts, wherever it stands: at the top of a file, in a function, or for type checkers
-only. Names in strings (`registry`, the lazy names of the package) do not: nothing else may point
-up.
+only. So does the name of a module in a string, except in `registry`, which is there for that.
 """
 
 from __future__ import annotations
@@ -96,6 +95,10 @@ def imports(modules):
                 targets = [f"{origin}.{alias.name}" for alias in node.names]
                 if origin in modules:
                     targets = [each if each in modules else origin for each in targets]
+            elif isinstance(node, ast.Constant) and room(source) != "registry":
+                targets = [str(node.value).partition(":")[0]]
+                if targets[0] not in modules or targets[0] == PACKAGE:
+                    continue
             else:
                 continue
             found += [Import(source, node.lineno, target) for target in dict.fromkeys(targets)]
