@@ -16,7 +16,7 @@ from scrapy_bloom import stats
 from scrapy_bloom.canonical.rules import Rule
 from scrapy_bloom.core.info import FilterInfo
 from scrapy_bloom.errors import SettingError
-from scrapy_bloom.options import CAPACITY, OPTIONS, OnBackendError, OnUnclean
+from scrapy_bloom.options import CAPACITY, OPTIONS, CommitSync, OnBackendError, OnUnclean
 from scrapy_bloom.redis.counters import Counters
 from scrapy_bloom.settings import Settings
 from scrapy_bloom.stats import STATS
@@ -43,6 +43,8 @@ def test_every_option_has_its_default_where_nothing_is_written():
         "BLOOM_CANONICAL_DROP_PARAMS": (),
         "BLOOM_CANONICAL_KEEP_PARAMS": (),
         "BLOOM_CANONICAL_RULES": {},
+        "BLOOM_COMMIT_INTERVAL": 0.05,
+        "BLOOM_COMMIT_SYNC": CommitSync.PROCESS,
     }
     assert read.redis_params == {}
 
