@@ -216,6 +216,7 @@ class Scheduler(ScrapyScheduler):
         replayed = replay(store, session.replay)
         fresh.clear()
         session.let_through.update(store.withheld)
+        frontier.let_through = session.let_through
         self._tell(store, found, replayed)
 
     def _open_queues(

@@ -55,6 +55,7 @@ class LocalFrontier(Bodies):
     Attributes:
         store: the store.
         fresh: marks that were made and do not belong to a request yet.
+        let_through: fingerprints that are new once more; those that were met are taken out.
     """
 
     def __init__(  # noqa: PLR0913 - the parts of a crawl
@@ -75,6 +76,7 @@ class LocalFrontier(Bodies):
         assert crawler.stats is not None  # noqa: S101 - Scrapy makes it before any component
         self.store = store
         self.fresh = fresh
+        self.let_through: set[bytes] = set()
         self._spider = spider
         self._stats = crawler.stats
         self._slot_of: Callable[[Request], str] = crawler.engine.downloader.get_slot_key
@@ -131,6 +133,8 @@ class LocalFrontier(Bodies):
             self._stats.inc_value(stats.HELD.key)
         else:
             self.store.mark(self.fresh)
+        if self.let_through:
+            self.let_through.difference_update(self.fresh)
         self.fresh.clear()
         if self.store.gathered >= _GATHERED and not self._failing:
             self.commit()

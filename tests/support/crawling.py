@@ -146,10 +146,10 @@ class Run:
             if text not in self.log:
                 raise AssertionError(f"never said {text!r}:\n{self.log}")
 
-    def end(self):
+    def end(self, seconds=TIMEOUT):
         """Wait for its end; return its exit code."""
         try:
-            code = self._process.wait(TIMEOUT)
+            code = self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"did not end in time:\n{self.log}") from None
         for reader in self._readers:

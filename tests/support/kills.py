@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from threading import Event
 
 from support.crawling import TIMEOUT
+from support.processes import PATIENCE
 from support.waiting import until
 
 MOMENTS = (
@@ -71,14 +72,14 @@ def series(project, site, kills, *, seed=0, stops=0.15, step=30, **crawl):
             kind = "stopped"
         elif dice.random() < 0.5:
             run = _until_delivered(project, site, crawl, dice.randint(1, 2 * step))
-            until(lambda: True, dice.random() / 100)
             run.kill()
             kind = "at any moment"
         else:
             kind = dice.choice(MOMENTS + ONCE)
             number = 1 if "frontier.store" not in kind else dice.randint(1, 5)
             run = project.crawl(site, environment={"DIE": f"{kind}:{number}"}, **crawl)
-        code = run.end()
+            site.when(site.delivered + 4 * step, run.kill)  # it may never come to that
+        code = run.end(PATIENCE)
         tally.logs.append(run.log)
         assert "Traceback" not in run.log or "a page that the spider cannot bear" in run.log, (
             run.log
@@ -93,7 +94,7 @@ def series(project, site, kills, *, seed=0, stops=0.15, step=30, **crawl):
             assert run.reason == "finished", run.log
             break  # over too soon
     run = project.crawl(site, **crawl)
-    assert run.end() == 0, run.log
+    assert run.end(PATIENCE) == 0, run.log
     tally.logs.append(run.log)
     assert run.reason == "finished", run.log
     return tally
