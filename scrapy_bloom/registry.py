@@ -15,6 +15,7 @@ BACKENDS: Final = {
 
 COMMANDS: Final = {
     "canon": "scrapy_bloom.commands.canon",
+    "give-back": "scrapy_bloom.commands.give_back",
 }
 """Sub-commands of ``scrapy bloom``: modules that are a :class:`SubCommand`."""
 

@@ -72,6 +72,11 @@ def site(pages=200, *, kind=LocalSite, **arguments):
     return kind(pages=pages, links=8, **arguments)
 
 
+def other_priority_queue():
+    default = default_settings.SCHEDULER_PRIORITY_QUEUE
+    return BY_SLOT if default == BY_PRIORITY else BY_PRIORITY
+
+
 def stat(crawler, name):
     return crawler.stats.get_value(f"bloom/frontier/{name}")
 
@@ -358,6 +363,41 @@ def test_scrapys_scheduler_is_told_by_a_file_that_will_not_open(project, by, que
         assert pages.delivered == delivered
     assert "requests.sqlite" in run.log
     assert "scrapy_bloom.Scheduler" in run.log
+
+
+@ensureDeferred
+@pytest.mark.parametrize("queue", ["PickleLifoDiskQueue", "MarshalFifoDiskQueue"])
+async def test_a_job_is_given_back_to_scrapys_own_scheduler(project, queue):
+    queues = {"SCHEDULER_DISK_QUEUE": f"scrapy.squeues.{queue}"}
+    options = ["-s", f"SCHEDULER_DISK_QUEUE=scrapy.squeues.{queue}"]
+    with site() as pages:
+        await crawl(Stopping, kept(project.job, **queues), url=pages.url)
+        waiting = len(rows(project.job))
+        run = project.start("bloom", "give-back", str(project.job), *options)
+        assert run.end() == 0, run.log
+        assert f"{waiting:,} requests are in" in run.output
+        assert not list(project.job.glob("requests.sqlite*"))
+        crawler = await crawl(Follower, {"JOBDIR": str(project.job), **queues}, url=pages.url)
+    assert pages.missed == set()
+    assert pages.repeated == {}
+    assert crawler.stats.get_value("bloom/unclean_stop") == 0
+
+
+@ensureDeferred
+async def test_a_job_is_not_given_back_in_a_form_that_scrapy_would_not_read(project):
+    with site() as pages:
+        await crawl(Stopping, kept(project.job), url=pages.url)
+    before = rows(project.job)
+    for setting, value in (
+        ("SCHEDULER_DISK_QUEUE", "scrapy.squeues.MarshalLifoDiskQueue"),
+        ("SCHEDULER_PRIORITY_QUEUE", other_priority_queue()),
+    ):
+        run = project.start("bloom", "give-back", str(project.job), "-s", f"{setting}={value}")
+        assert run.end() == 2, run.log
+        assert setting in run.output + run.log
+        assert rows(project.job) == before
+    run = project.start("bloom", "give-back", str(project.folder / "nothing"))
+    assert run.end() == 2, run.log
 
 
 @ensureDeferred

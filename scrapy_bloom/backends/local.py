@@ -48,7 +48,7 @@ class LocalBackend(Backend):
         )
         return Opened(
             job.filter,
-            job.release if crawl.journaled else job.close,
+            job.close,
             f"in memory, kept in {crawl.job_dir}",
             job.restored,
             job.restored_from,

@@ -22,8 +22,7 @@ from scrapy_bloom.frontier.requests import QueueKind
 from scrapy_bloom.frontier.store import Store
 from scrapy_bloom.frontier.upkeep import GENERATION
 from scrapy_bloom.storage import scrapy_queue
-from scrapy_bloom.storage.files import remove
-from scrapy_bloom.storage.past import MARKER, REQUESTS, SNAPSHOT
+from scrapy_bloom.storage.past import REQUESTS, SNAPSHOT
 from scrapy_bloom.storage.snapshot import Identity, check_identity
 from scrapy_bloom.storage.store import JobStore
 
@@ -83,7 +82,7 @@ def open_store(
             found = _look(store, job, taken_over)
             spider_state.restore(store, job.folder, killed=found.killed)
             scrapy_queue.seal(job.folder)
-            remove(job.folder / MARKER)
+            job.mark_running()
         except BaseException:
             store.abandon()
             raise
@@ -97,7 +96,7 @@ def open_store(
     return store, found
 
 
-def replay(store: Store, add: Callable[[Iterable[bytes]], None]) -> int:
+def replay(store: Store, add: Callable[[Iterable[bytes]], object]) -> int:
     """Give all marks of the journal to `add`, in batches; return how many there were.
 
     What takes more than a few seconds shows its progress in the log.
@@ -150,6 +149,15 @@ def check_complete(store: Store, queue: Any) -> None:
         raise _other_queues(store)
 
 
+def identity_of(store: Store) -> Identity:
+    """Return what the marks of a store belong to.
+
+    :raises ValueError: if it is not noted in a way that makes sense.
+    :raises TypeError: likewise.
+    """
+    return Identity(**json.loads(str(store.noted(_IDENTITY))))
+
+
 def _other_queues(store: Store) -> StateError:
     return StateError(
         f"{store.path}: found requests in queues that this run would not read, expected those of"
@@ -188,7 +196,7 @@ def _look(store: Store, job: JobStore, taken_over: int | None) -> Found:
     :param taken_over: how many requests were taken over in the job's first run, None in any other.
     """
     try:
-        identity = Identity(**json.loads(str(store.noted(_IDENTITY))))
+        identity = identity_of(store)
         generation = int(str(store.noted(GENERATION)))
         killed = not int(str(store.noted(CLEAN)))
         under_way = int(str(store.noted(UNDER_WAY) or 0)) if killed else 0

@@ -69,18 +69,37 @@ def frame(payload: bytes) -> bytes:
     return _CHECKSUM.pack(crc32(payload)) + payload
 
 
+def payload_of(body: bytes, kind: QueueKind) -> bytes:
+    """Return the request of a row as one of Scrapy's disk queues writes it.
+
+    :raises SettingError: if it was stored in the form of another kind.
+    """
+    payload = _unframe(body)
+    if (payload[0] == _PICKLE) != (kind.dumps is _pickle):
+        raise SettingError(
+            "SCHEDULER_DISK_QUEUE: found requests that were stored by the other of pickle and"
+            " marshal. Give it the value that it had in the last run."
+        )
+    return payload
+
+
 def decode(body: bytes, spider: Spider) -> Request:
     """Return the request of a row.
 
     :raises ValueError: if the bytes are not those that were written. What the request itself is
         made of may raise anything.
     """
-    payload = body[_CHECKSUM.size :]
-    if _CHECKSUM.pack(crc32(payload)) != body[: _CHECKSUM.size]:
-        raise ValueError("its bytes do not match their checksum")
+    payload = _unframe(body)
     # As safe as Scrapy's own disk queues: who can write the job directory can run code.
     loads = pickle.loads if payload[0] == _PICKLE else marshal.loads
     return request_from_dict(loads(payload), spider=spider)
+
+
+def _unframe(body: bytes) -> bytes:
+    payload = body[_CHECKSUM.size :]
+    if _CHECKSUM.pack(crc32(payload)) != body[: _CHECKSUM.size]:
+        raise ValueError("its bytes do not match their checksum")
+    return payload
 
 
 def _pickle(request: dict[str, Any]) -> bytes:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -64,8 +65,8 @@ class JobStore:
     :param on_unclean: what to do if the last run was killed.
     :param on_growth: as for :class:`LocalFilter`.
     :param journaled: whether the marks since the last snapshot are kept with the requests, in
-        ``requests.sqlite``. No kill can part them then: there is no marker, and :meth:`close` is
-        not for such a job but :meth:`freeze` and :meth:`release`.
+        ``requests.sqlite``. No kill can part them then, so that no marker is looked for, and
+        :meth:`close` stores nothing: :meth:`freeze` does.
     :raises JobInUseError: if another process holds the job directory.
     :raises UncleanStopError: if the last run was killed and `on_unclean` is ``fail``.
     :raises StateError: if the folder or what is in it cannot be used; nothing is changed.
@@ -138,6 +139,11 @@ class JobStore:
             return
         if not self._lock.is_locked:
             return
+        if self._journaled:
+            with suppress(OSError):  # the marker only says whose the lock was
+                remove(self.folder / MARKER)
+            self.release()
+            return
         path = self.folder / SNAPSHOT
         state = self.filter.state()
         try:
@@ -159,10 +165,20 @@ class JobStore:
         """How many bytes the filter takes in a file, at most."""
         return sum(slice_.spec.blocks for slice_ in self.filter.state().slices) * BLOCK_BYTES
 
-    def freeze(self) -> PendingSnapshot:
-        """Return the filter as it is now, to be stored beside the crawl."""
+    def mark_running(self) -> None:
+        """Say that a run of this process is on; a second process reads there whose it is.
+
+        :raises OSError: if that cannot be written.
+        """
+        write_marker(self.folder, self.generation, resumed=self.restored > 0)
+
+    def freeze(self, withdrawn: Collection[bytes] = ()) -> PendingSnapshot:
+        """Return the filter as it is now, to be stored beside the crawl.
+
+        :param withdrawn: fingerprints that the next run is to let through.
+        """
         self.generation += 1
-        snapshot = Snapshot(self.identity, self.generation, self.filter.state())
+        snapshot = Snapshot(self.identity, self.generation, self.filter.state(), withdrawn)
         return PendingSnapshot(self.folder / SNAPSHOT, snapshot)
 
     def release(self) -> None:
@@ -232,7 +248,7 @@ class JobStore:
         if self.unclean and not self.restored:
             scrapy_queue.remove_leftovers(self.folder)
         if not self._journaled:
-            write_marker(self.folder, self.generation, resumed=self.restored > 0)
+            self.mark_running()
 
 
 def make_queue_openable(folder: Path) -> None:
@@ -319,7 +335,7 @@ def _take(folder: Path, spider: str) -> FileLock:
     except Timeout:
         holder = read_marker(folder)
         other = _HELD_HERE.get(folder.resolve())
-        if other and holder and holder.pid == os.getpid():
+        if other and (holder is None or holder.pid == os.getpid()):
             raise JobInUseError(
                 f"{folder}: spider {other!r} of this process is using this job directory. Only one"
                 f" crawl at a time can use it. Give each spider its own JOBDIR."
