@@ -21,7 +21,7 @@ RUN_BENCH := cd $(ROOT) && $(RUN) PYTHONPATH=benchmarks:tests:example_project $(
 help:
 	@echo "make test    lint, types and the whole test suite, on the newest Scrapy and the oldest"
 	@echo "make kills   kill crawls some hundred times (half an hour) and see that nothing is lost"
-	@echo "make demo    crawl a site, stop half way, resume, and count what was fetched"
+	@echo "make demo    crawl a site, kill the crawl, resume it, and count what was fetched"
 	@echo "make demo-distributed    crawl it by three workers on one Redis, and kill one of them"
 	@echo "make bench   measure everything (half an hour) and write the figures of docs and README.md"
 	@echo "make bench-quick, bench-NAME    the same in small, on the screen only; or one part of it"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from parsel import Selector
 from scrapy import Request
 from scrapy.utils.request import fingerprint
-from support.localsite import Answer, Kind, LocalSite, SiteMap
+from support.localsite import Answer, Kind, LocalSite, SiteMap, SteadySite
 
 site_maps = st.builds(SiteMap, st.integers(1, 60), st.integers(1, 12), st.integers(-(2**70), 2**70))
 
@@ -168,3 +168,17 @@ def test_closing_ends_connections_threads_and_frees_the_port():
 def test_a_taken_port_is_an_error():
     with LocalSite(pages=1, links=1) as site, pytest.raises(OSError, match="in use"):
         LocalSite(port=site.port).open()
+
+
+def test_a_steady_site_has_no_page_that_redirects_to_what_scrapy_calls_the_same():
+    site = SteadySite(pages=200)
+    site.port = 80
+    for page in range(site.pages):
+        for href in site.hrefs(page):
+            target = href.partition("#")[0]
+            location = site.answer(target, again=False).location
+            if location:
+                from_, to = (
+                    fingerprint(Request(site.url[:-1] + path)) for path in (target, location)
+                )
+                assert from_ != to

@@ -1,10 +1,13 @@
-"""Settings of the example: one line for scrapy-bloom, the rest is Scrapy's own."""
+"""Settings of the example: two lines for scrapy-bloom, the rest is Scrapy's own."""
 
 BOT_NAME = "example"
 SPIDER_MODULES = ["example.spiders"]
 
-# This line is all that scrapy-bloom needs.
+# The filter; this line is all that it needs.
 ADDONS = {"scrapy_bloom.Addon": 500}
+
+# With a JOBDIR, requests and marks are kept together: the crawl may be killed at any moment.
+SCHEDULER = "scrapy_bloom.Scheduler"
 
 # URLs the filter holds before it grows for the first time. The default is a million; the local
 # site has a few thousand, and a filter of their size makes the comparison in the demo a fair one.
