@@ -1,6 +1,7 @@
 """What a worker tells Redis again after a loss or an outage, and how it comes and goes then."""
 
 import itertools
+import os
 import signal
 import threading
 import time
@@ -229,7 +230,7 @@ class TestCrawlsThatOpen:
         assert server.client().keys("worker:*") == []
 
     def test_allow_opens_without_the_server_and_joins_later(self, site, lasting_server, tmp_path):
-        lasting_server.kill()
+        os.kill(lasting_server.pid, signal.SIGSTOP)
         with Crawl(
             site,
             lasting_server,
@@ -240,7 +241,7 @@ class TestCrawlsThatOpen:
             half = at(site, 300)
             crawl.start()
             assert half.wait(PATIENCE)
-            lasting_server.start()
+            os.kill(lasting_server.pid, signal.SIGCONT)
             until(lambda: lasting_server.client().exists("worker:bloom"), PATIENCE)
             crawl.finish()
         assert not site.missed

@@ -87,7 +87,9 @@ class RedisBackend(Backend):
         try:
             shared, unclean = join()
         except BackendError as error:
-            if options.on_error is not OnBackendError.ALLOW or not error.temporary:
+            # Where nobody listens, the address is wrong more often than the server is late.
+            may_pass = error.temporary and not error.absent
+            if options.on_error is not OnBackendError.ALLOW or not may_pass:
                 raise
             late = LateFilter(lambda: join()[0], error)
             return Opened(

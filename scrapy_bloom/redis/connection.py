@@ -177,7 +177,9 @@ def explained(where: str, words: Words) -> Iterator[None]:
     except FAULTS as error:
         told = f"Redis at {where} {explain(error, words)}"
         refused = isinstance(error, (redis.AuthenticationError, NoPermissionError))
-        raise BackendError(told, temporary=_may_pass(error), refused=refused) from None
+        raise BackendError(
+            told, temporary=_may_pass(error), refused=refused, absent=_is_absent(error)
+        ) from None
     except (TypeError, ValueError) as error:
         # Of arguments that redis-py cannot use; its text may repeat them.
         raise SettingError(
@@ -210,6 +212,12 @@ def _may_pass(error: BaseException) -> bool:
         return False
     causes = (error.__cause__, error.__context__)
     return isinstance(error, BROKEN) and not any(isinstance(cause, _WRONG) for cause in causes)
+
+
+def _is_absent(error: BaseException) -> bool:
+    """Return whether nobody listens at the address: it is wrong, or the server is not started."""
+    chain = (error, error.__cause__, error.__context__)
+    return any(isinstance(cause, (ConnectionRefusedError, FileNotFoundError)) for cause in chain)
 
 
 def is_cluster(client: Client) -> bool:
