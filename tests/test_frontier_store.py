@@ -244,6 +244,21 @@ def test_many_queues_read_ahead_less_each():
     assert buckets.rows_ahead(100_000) == 8
 
 
+def test_a_queue_that_is_read_from_its_end_makes_no_larger_file(tmp_path):
+    sizes = []
+    for order in (1, -1):  # Scrapy's files of newest first are taken over from their end
+        (tmp_path / str(order)).mkdir()
+        store = open_store(tmp_path / str(order))
+        first = store.reserve(store.make("0", None), 6000)
+        for batch in (range(3000), range(3000, 6000))[::order]:
+            for place in batch[::order]:
+                store.put(first + place, bytes(400))
+            store.commit()
+        store.close()
+        sizes.append(store.size)
+    assert sizes[1] < 1.2 * sizes[0]
+
+
 def test_the_number_of_a_bucket_is_used_again(tmp_path):
     store = open_store(tmp_path)
     for name in range(50):

@@ -301,7 +301,8 @@ class Store:
     def _write(self) -> None:
         many = self._database.executemany
         if self._new:
-            many("INSERT INTO requests VALUES (?, ?)", self._new.items())
+            # In order: an id below the others would leave half of each page of the file empty.
+            many("INSERT INTO requests VALUES (?, ?)", sorted(self._new.items()))
         if self._gone:
             many("DELETE FROM requests WHERE id = ?", [(row,) for row in self._gone])
         self._write_buckets()
