@@ -11,7 +11,7 @@ from support.localsite import Answer, LocalSite
 
 pytestmark = pytest.mark.scrapy
 
-KILLS = int(os.environ.get("KILLS", "2"))
+KILLS = int(os.environ.get("KILLS", "1"))
 """Kills in each of the series; `make kills` asks for many."""
 
 PAGES = 150 + 50 * KILLS

@@ -78,7 +78,7 @@ class Store:
 
     def __len__(self) -> int:
         """Return how many requests are not done, including those under way."""
-        return sum(self._sizes.values())
+        return self._total
 
     @property
     def dirty(self) -> bool:
@@ -157,6 +157,7 @@ class Store:
         row = number << NUMBER_BITS | self._next
         self._next += count
         self._sizes[number] += count
+        self._total += count
         self._touched.add(number)
         return row
 
@@ -171,6 +172,7 @@ class Store:
         self.busy.discard(row)
         number = row >> NUMBER_BITS
         self._sizes[number] -= 1
+        self._total -= 1
         self._touched.add(number)
 
     def read(
@@ -287,6 +289,7 @@ class Store:
             last = run("SELECT max(id) FROM requests WHERE id < ?", (end,)).fetchone()[0]
             newest = max(newest, (last or 0) & _NUMBER)
         self._next = newest + 1
+        self._total = sum(self._sizes.values())
         used = self._paths.keys()
         self._free = [number for number in range(1, max(used, default=0)) if number not in used]
         self.journal = self._count_marks()
