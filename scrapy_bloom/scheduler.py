@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import scrapy
 from scrapy.core.scheduler import Scheduler as ScrapyScheduler
-from scrapy.exceptions import CloseSpider
 from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.job import job_dir
 from scrapy.utils.misc import build_from_crawler, load_object
@@ -29,7 +28,7 @@ from scrapy_bloom.frontier.requests import QueueKind
 from scrapy_bloom.frontier.store import Store
 from scrapy_bloom.frontier.under_way import Alive, watch_engine
 from scrapy_bloom.options import COMMIT_INTERVAL, COMMIT_SYNC, CommitSync
-from scrapy_bloom.session.engine import close_spider, engine_of
+from scrapy_bloom.session.engine import close_spider, engine_of, refuse
 from scrapy_bloom.session.session import Session
 from scrapy_bloom.settings import Settings
 
@@ -93,7 +92,10 @@ class Scheduler(ScrapyScheduler):
     def open(self, spider: Spider) -> Deferred[None] | None:
         """Open filter and requests.
 
-        :raises CloseSpider: if the crawl cannot be kept as the settings say. The log tells why.
+        If the crawl cannot be kept as the settings say, the log tells why, and it ends before its
+        first request.
+
+        :raises CloseSpider: then, where the spider cannot be closed in another way.
         """
         if not self.dqdir:
             return super().open(spider)
@@ -104,7 +106,8 @@ class Scheduler(ScrapyScheduler):
             self._open_frontier()
         except BloomError as error:
             self._log_error(error)
-            raise CloseSpider(error.reason) from error
+            assert self.crawler is not None  # noqa: S101 - it made the scheduler
+            refuse(self.crawler, error.reason)
         return None
 
     def close(self, reason: str) -> Deferred[None] | None:

@@ -9,6 +9,7 @@ from collections import Counter
 from contextlib import closing, suppress
 
 import pytest
+import scrapy
 from pytest_twisted import ensureDeferred
 from scrapy import Request
 from scrapy.core.scheduler import BaseScheduler
@@ -513,6 +514,17 @@ async def test_a_second_process_is_refused(project, caplog):
         run.kill()
         run.end()
     assert f"process {run.pid}" in said or "is using this job directory" in said
+
+
+def test_a_refused_crawl_ends_with_one_line_and_an_exit_code(project):
+    with Pages({"/": lambda *_: []}) as pages:
+        run = project.crawl(pages, **OURS, BLOOM_CAPACITY=0)
+        assert run.end() == 1
+    assert pages.hits == {}
+    if scrapy.version_info >= (2, 14):
+        assert len(run.logged("ERROR")) == 1
+        assert "Traceback" not in run.log
+        assert run.reason == "bloom_setting"
 
 
 @ensureDeferred
