@@ -2,19 +2,24 @@
 
 import json
 import os
+import random
+import signal
 import subprocess
 import sys
 from functools import partial
 from pathlib import Path
 
 import pytest
+from support.localsite import SteadySite
 
-from bench import claims, results
+from bench import claims, killing, results
 from bench.check import CHECKS, SLACK, Check
 from bench.claims import CLAIMS, Claim
 from bench.harness import Sample, in_turn, mean_of, summed, take_turns
+from bench.killing import Stop
 from bench.part import Column
-from bench.parts import PARTS
+from bench.parts import PARTS, kills
+from bench.schedulers import OURS, SCHEDULERS, SCRAPY
 
 ROOT = Path(__file__).parent.parent
 
@@ -122,6 +127,35 @@ def test_a_part_runs_and_can_be_shown(part, tmp_path):
     for table in PARTS[part].tables:
         assert result["tables"][table.name]
     assert all(isinstance(said, str) for said in PARTS[part].findings(result["tables"]))
+
+
+@pytest.mark.parametrize("name", [OURS, SCRAPY])
+def test_a_crawl_is_killed_and_goes_on(name, tmp_path):
+    with SteadySite(pages=120, links=6) as site:
+        killed = killing.crawl(
+            site.url,
+            SCHEDULERS[name],
+            tmp_path,
+            [Stop(40, 0), Stop(0, 0, signal.SIGINT)],
+            alarm=lambda number, do: site.when(sum(site.hits.values()) + number + 1, do),
+        )
+        assert killed.finished
+        assert killed.kills == 1
+        assert 1 <= killed.under_way[0] <= 120
+        items, torn = kills.read_items(site, killing.items_file(tmp_path))
+        assert not torn
+        assert items.keys() <= site.hits.keys()
+        if name == OURS:
+            assert not site.missed
+            assert items.keys() == site.hits.keys()
+
+
+def test_moments_of_kills_are_the_same_each_time():
+    moments = [killing.random_stops(random.Random(1), 100, 50) for _ in range(2)]
+    assert moments[0] == moments[1]
+    answers = [stop.answers for stop in moments[0] if stop.answers is not None]
+    assert 60 <= len(answers) < 100
+    assert 1 <= min(answers) <= max(answers) <= 50
 
 
 def test_a_part_that_does_not_exist_is_refused():

@@ -11,6 +11,7 @@ from bench.redis_filters import BF_MADD, PIPELINED
 from bench.redis_filters import OURS_BATCHED as BATCHES
 from bench.redis_filters import SCRAPY_REDIS as SADD
 from bench.results import Result
+from bench.schedulers import OURS as FRONTIER
 from bench.scrapy_filters import DEFAULT as SAFE
 from bench.scrapy_filters import SCRAPY
 
@@ -84,6 +85,16 @@ def redis(results: Results, place: str, repeats: float, name: str = BATCHES) -> 
     return row(results, "redis-rates", "rates", place=place, repeats=repeats, name=name)
 
 
+def queue(results: Results, pending: int) -> Row:
+    """Return the times of our queue with so many pending requests."""
+    return row(results, "frontier-queue", "queue", name=FRONTIER, pending=pending)
+
+
+def killed(results: Results) -> Row:
+    """Return what became of our crawls that were killed."""
+    return row(results, "kills", "kills", name=FRONTIER)
+
+
 CLAIMS = (
     Claim(
         "one check-and-add at 10,000,000 items, to the textbook loop",
@@ -128,6 +139,42 @@ CLAIMS = (
         lambda results: redis(results, FAR, 0.0)["times"],
         "at least",
         20,
+    ),
+    Claim(
+        "pages and items that crawls with `scrapy_bloom.Scheduler` lose to kills",
+        lambda results: killed(results)["lost"] + killed(results)["items_lost"],
+        "at most",
+        0,
+    ),
+    Claim(
+        "URLs of a real site that such a crawl misses when it is killed ten times",
+        lambda results: row(results, "real-site", "crawls", name=f"{FRONTIER}, killed")["missing"],
+        "at most",
+        0,
+    ),
+    Claim(
+        "pages that are fetched again for a kill, to those under way",
+        lambda results: killed(results)["again"] / killed(results)["under_way"],
+        "at most",
+        2,
+    ),
+    Claim(
+        "push + pop + done with 1,000,000 pending requests, to Scrapy's queue of pickles",
+        lambda results: queue(results, 1_000_000)["ratio"],
+        "at most",
+        1.2,
+    ),
+    Claim(
+        "MB by which a crawler with 10,000,000 pending requests grows",
+        lambda results: queue(results, LARGE)["memory"] / 1e6,
+        "at most",
+        50,
+    ),
+    Claim(
+        "seconds in which a job with 10,000,000 pending requests opens",
+        lambda results: queue(results, LARGE)["open"],
+        "at most",
+        1,
     ),
 )
 

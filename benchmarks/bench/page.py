@@ -14,9 +14,9 @@ INTRODUCTION = """\
 # Benchmarks
 
 What scrapy-bloom costs and keeps, beside what else there is. `make bench` measures all of it anew,
-in about half an hour on two cores, and writes this page, its plots and the short table of the
-README from `benchmarks/results.json`; `make bench-quick` takes less than 3 minutes and writes
-neither; `make bench-NAME` measures one part. `make bench-check` holds a few ratios against bounds.
+in about an hour on two cores, and writes this page, its plots and the short table of the README
+from `benchmarks/results.json`; `make bench-quick` takes a few minutes and writes neither;
+`make bench-NAME` measures one part. `make bench-check` holds a few ratios against bounds.
 
 ## Setting and method
 
@@ -27,9 +27,10 @@ Measured on:
 Candidates of one table run in turns within one run, in an order that is turned round each time;
 what is shown is the median of the repeats, with the fastest and the slowest in brackets. "CPU" is
 processor time of the process that is measured, "wall" is time that went by; no other program of
-ours runs meanwhile. Each part runs in a process of its own. Times belong to this machine and this
-hour: only ratios within one table are worth quoting. What is compared with runs as its own
-documentation recommends for the purpose, and where that recommends several ways, in each of them.
+ours runs meanwhile, and where the machine was busy otherwise, the part says so. Each part runs in a
+process of its own. Times belong to this machine and this hour: only ratios within one table are
+worth quoting. What is compared with runs as its own documentation recommends for the purpose, and
+where that recommends several ways, in each of them.
 Versions stand with each part.
 """
 
@@ -86,7 +87,14 @@ def _section(part: Part, result: Result) -> str:
     blocks += [f"![{plot.title}](plots/{plot.name}.svg)" for plot in part.plots]
     findings = part.findings(result["tables"])
     blocks += ["\n".join(f"- {finding}" for finding in findings)] if findings else []
-    blocks += [f"`make bench-{part.name}` measures this part; it took {result['seconds']} s."]
+    took = f"`make bench-{part.name}` measures this part; it took {result['seconds']} s."
+    cores = result["machine"]["cores"]
+    if result.get("load", 0) > 2 * cores:
+        took += (
+            f" The machine was busy with other programs meanwhile: load average {result['load']} on"
+            f" {cores} cores."
+        )
+    blocks += [took]
     return "\n\n".join(_wrapped(block) for block in blocks) + "\n"
 
 

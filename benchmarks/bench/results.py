@@ -25,7 +25,10 @@ ALWAYS = ("scrapy-bloom", "bitarray", "mmh3")
 """Distributions whose versions belong to every result."""
 
 Result = dict[str, Any]
-"""Of one part: quick, date, seconds, machine, versions, method, tables."""
+"""Of one part: quick, date, seconds, load, machine, versions, method, tables.
+
+The load is the system's average over the last 15 minutes; results from before it was kept lack it.
+"""
 
 
 def record(part: Part, rows: Rows, *, quick: bool, seconds: float) -> Result:
@@ -34,6 +37,7 @@ def record(part: Part, rows: Rows, *, quick: bool, seconds: float) -> Result:
         "quick": quick,
         "date": datetime.now(timezone.utc).date().isoformat(),
         "seconds": round(seconds),
+        "load": round(os.getloadavg()[2], 1),
         "machine": machine(),
         "versions": {"Python": platform.python_version(), **versions(*ALWAYS, *part.packages)},
         "method": part.method,

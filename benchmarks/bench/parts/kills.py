@@ -1,0 +1,170 @@
+"""Crawls that are killed again and again: pages and items lost, pages fetched again."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from random import Random
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from bench import killing
+from bench.harness import in_turn
+from bench.part import Column, Part, Row, Rows, Scale, Table
+from bench.schedulers import ABOUT, PACKAGES, SCHEDULERS
+from bench.scrapy_filters import Settings
+
+if TYPE_CHECKING:
+    from support.localsite import LocalSite
+
+LINKS = 10
+KILLS = 5
+PATIENCE = 60.0
+"""Seconds for a last run; an undisturbed crawl takes a few."""
+
+
+def run(scale: Scale) -> Rows:
+    """Kill many crawls with each scheduler, in turn."""
+    pages = scale.of(600, 60)
+    found: dict[str, list[Row]] = {name: [] for name in SCHEDULERS}
+    for number in range(scale.of(6, 1)):
+        for name in in_turn(list(SCHEDULERS), number):
+            found[name].append(crawl(SCHEDULERS[name], pages, number))
+    return {"kills": [summed(name, crawls) for name, crawls in found.items()]}
+
+
+def crawl(settings: Settings, pages: int, seed: int) -> Row:
+    """Crawl a site, killed at random moments; return what it saw."""
+    from support.localsite import SteadySite
+
+    stops = killing.random_stops(Random(seed), KILLS, 2 * pages // (KILLS + 1))
+    with (
+        TemporaryDirectory() as temporary,
+        SteadySite(pages=pages, links=LINKS, seed=seed) as site,
+    ):
+        folder = Path(temporary)
+        killed = killing.crawl(
+            site.url,
+            settings,
+            folder,
+            stops,
+            alarm=lambda number, do: site.when(sum(site.hits.values()) + number, do),
+            patience=PATIENCE,
+        )
+        items, torn = read_items(site, killing.items_file(folder))
+        fetched = site.hits
+        return {
+            "pages": pages,
+            "kills": killed.kills,
+            "endless": int(not killed.finished),
+            "lost": len(site.missed),
+            "again": again(fetched),
+            "under_way": sum(killed.under_way),
+            "items_lost": len(fetched.keys() - items.keys()),
+            "items_again": again(items),
+            "torn": torn,
+        }
+
+
+def again(counted: dict[int, int]) -> int:
+    """Return how often a page came again; the front page, which each run begins with, left out."""
+    return sum(count - 1 for page, count in counted.items() if page)
+
+
+def read_items(site: LocalSite, path: Path) -> tuple[Counter[int], int]:
+    """Return how often each page is among the items, and how many lines are not whole."""
+    items, torn = Counter[int](), 0
+    for line in path.read_bytes().splitlines() if path.exists() else ():
+        try:
+            url = urlsplit(json.loads(line)["url"])
+        except ValueError:
+            torn += 1
+            continue
+        page = site.answer(f"{url.path}?{url.query}" if url.query else url.path).page
+        assert page is not None
+        items[page] += 1
+    return items, torn
+
+
+def summed(name: str, crawls: list[Row]) -> Row:
+    """Return one row for all crawls with a scheduler."""
+    row: Row = {"name": name, "crawls": len(crawls)}
+    for key in crawls[0]:
+        row[key] = sum(crawl[key] for crawl in crawls)
+    row["incomplete"] = sum(1 for crawl in crawls if crawl["lost"])
+    row["lost_of_one"] = median(crawl["lost"] / crawl["pages"] for crawl in crawls)
+    kills = row["kills"] or 1
+    row["again_each"] = row["again"] / kills
+    row["under_way_each"] = row["under_way"] / kills
+    row["items_again_each"] = row["items_again"] / kills
+    return row
+
+
+def findings(rows: Rows) -> list[str]:
+    """Say what the kills cost whom."""
+    ours, *others = rows["kills"]
+    theirs = "; ".join(
+        f"{row['name']} {row['lost']:,} of {row['pages']:,} pages, in {row['incomplete']} of"
+        f" {row['crawls']} crawls"
+        for row in others
+    )
+    ratio = ours["again_each"] / ours["under_way_each"] if ours["under_way"] else 0
+    return [
+        (
+            f"{ours['kills']} kills cost our crawls {ours['lost']} of {ours['pages']:,} pages and"
+            f" {ours['items_lost']} items. Lost by the others: {theirs}."
+        ),
+        (
+            f"Ours fetches {ours['again_each']:.1f} pages again for each kill, {ratio:.2f} of what"
+            f" was under way."
+        ),
+    ]
+
+
+PART = Part(
+    name="kills",
+    title="Crawls that are killed",
+    method=f"""\
+A site of 600 pages with {LINKS} links each is crawled in a job directory by `scrapy runspider`, 16
+requests at a time, items into a file of JSON lines, and killed by SIGKILL up to {KILLS} times: one
+kill in five up to 4 s after the start of the process, the others after a random number of answers
+and up to 0.1 s more. It is started again each time, and after the last kill runs to its end, or for
+{PATIENCE:.0f} s: then it is ended, and counted as one without end. A run that ends before its kill
+ends the crawl. The schedulers take turns, each with the same sites and the same moments. What is
+lost is known to the site, which counts its answers. No page of this site redirects to itself.
+
+Under way are the requests that the engine has not finished, which an extension keeps in a file
+mapped into memory. The spider's start is Scrapy's own, which asks for the front page in each run:
+that one is left out where pages are counted that came again. An item is lost if its page was
+fetched, perhaps more than once, and no whole line has it.
+
+{ABOUT}""",
+    packages=PACKAGES,
+    run=run,
+    tables=(
+        Table(
+            "kills",
+            "Killed crawls",
+            (
+                Column("name", "scheduler"),
+                Column("crawls", "crawls"),
+                Column("kills", "kills", ","),
+                Column("pages", "pages", ","),
+                Column("lost", "pages lost", ","),
+                Column("incomplete", "crawls with losses"),
+                Column("lost_of_one", "lost, median crawl", ".0%"),
+                Column("endless", "crawls without end"),
+                Column("again_each", "fetched again a kill", ".1f"),
+                Column("under_way_each", "under way at a kill", ".1f"),
+                Column("items_lost", "items lost", ","),
+                Column("items_again_each", "items repeated a kill", ".1f"),
+                Column("torn", "torn lines", ","),
+            ),
+        ),
+    ),
+    findings=findings,
+    alone=False,
+)

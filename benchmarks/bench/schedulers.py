@@ -1,0 +1,35 @@
+"""The schedulers of a plain Scrapy crawl in a job directory, as settings."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from bench.scrapy_filters import Settings
+
+OURS: Final = "scrapy-bloom"
+SCRAPY: Final = "Scrapy's own"
+SQLITE: Final = "Scrapy's own, SQLite queue"
+
+SCHEDULERS: Final[dict[str, Settings]] = {
+    OURS: {"SCHEDULER": "scrapy_bloom.Scheduler"},
+    SCRAPY: {},
+    SQLITE: {
+        "SCHEDULER_DISK_QUEUE": "scrapy.squeues.PickleLifoSQLiteQueue",
+        "SCHEDULER_START_DISK_QUEUE": "scrapy.squeues.PickleFifoSQLiteQueue",
+    },
+}
+
+PACKAGES: Final = ("Scrapy", "queuelib", "Twisted")
+
+ABOUT: Final = """\
+Ours is `scrapy_bloom.Scheduler` at its default settings, which brings `BloomDupeFilter` along.
+Scrapy's own scheduler runs with its own filter, and with its default queue, of pickles in files, or
+the queue on SQLite that is new in Scrapy 2.19.
+"""
+
+QUIET: Final[dict[str, Any]] = {
+    "LOG_LEVEL": "ERROR",
+    "CONCURRENT_REQUESTS_PER_DOMAIN": 16,
+    "TELNETCONSOLE_ENABLED": False,
+}
+"""Settings of every crawl that is measured."""
