@@ -690,6 +690,16 @@ async def test_a_state_file_that_is_cut_off_is_put_back(job):
     assert crawler.spider.state["pages"] == 200
 
 
+@ensureDeferred
+async def test_an_empty_state_file_is_made_one_that_scrapy_can_read(job):
+    with site(200) as pages:
+        await crawl(Stopping, kept(job), url=pages.url)
+        (job / "spider.state").write_bytes(b"")  # as Scrapy's scheduler leaves it when it fails
+        crawler = await crawl(Remembering, kept(job), url=pages.url)
+    assert crawler.spider.state["pages"] > 0
+    assert pages.missed == set()
+
+
 def test_items_are_in_their_feed_before_their_page_is_done(project):
     feed = project.folder / "items.jsonl"
     with site(300) as pages:

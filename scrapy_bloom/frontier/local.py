@@ -273,8 +273,10 @@ class LocalFrontier(Bodies):
         if not self._said_unreadable:
             self._said_unreadable = True
             logger.error(
-                "%s: a stored request cannot be read (%r). It stays there for a run that can. More"
-                " such errors are counted in %s and not shown.",
+                "%s: a stored request cannot be read (%r). Its page is not fetched, nor any page"
+                " that only it leads to. The request stays in the file. If the code of the spider"
+                " has changed, go back to what it was and start again; else crawl again in another"
+                " JOBDIR. More such errors are counted in %s and not shown.",
                 self.store.path,
                 error,
                 stats.UNREADABLE.key,

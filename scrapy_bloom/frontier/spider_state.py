@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 NAME: Final = "spider.state"  # Scrapy's own file
 _KEY: Final = "spider.state"
+_EMPTY: Final = pickle.dumps({}, protocol=4)
 
 
 class SpiderState:
@@ -47,9 +48,15 @@ def restore(store: Store, folder: Path, *, killed: bool) -> None:
 
     :raises OSError: if it cannot be written.
     """
+    path = folder / NAME
     noted = store.noted(_KEY)
-    if isinstance(noted, bytes) and (killed or not _is_whole(folder / NAME)):
-        write_whole(folder / NAME, [noted])
+    if isinstance(noted, bytes):
+        if killed or not _is_whole(path):
+            write_whole(path, [noted])
+    elif path.exists() and not _is_whole(path):
+        # Scrapy's own scheduler, which fails to open this job, leaves an empty file. Scrapy cannot
+        # read it, and a spider without a state would fail in its callbacks.
+        write_whole(path, [_EMPTY])
 
 
 def _is_whole(path: Path) -> bool:
