@@ -83,7 +83,7 @@ class Scheduler(ScrapyScheduler):
             jobdir=job_dir(settings) if keeps else None,
             dqclass=load_object(settings["SCHEDULER_DISK_QUEUE"]),
             mqclass=load_object(settings["SCHEDULER_MEMORY_QUEUE"]),
-            logunser=settings.getbool("SCHEDULER_DEBUG"),
+            logunser=True,  # once: such requests cost pages fetched again
             stats=crawler.stats,
             pqclass=load_object(settings["SCHEDULER_PRIORITY_QUEUE"]),
             crawler=crawler,
@@ -280,7 +280,8 @@ class Scheduler(ScrapyScheduler):
         self.stats.set_value(stats.PENDING.key, found.waiting)
         self.stats.inc_value(stats.RESTORED.key, replayed)
         logger.info(
-            "Crawl kept in %(path)s%(killed)s: %(found)s, %(replayed)s marks since the snapshot",
+            "Crawl kept in %(path)s%(killed)s: %(found)s, %(replayed)s fingerprints restored from"
+            " it",
             {
                 "path": store.path,
                 "killed": ", resumed after a kill" if found.killed else "",

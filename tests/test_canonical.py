@@ -377,6 +377,7 @@ def nested(depth):
         ({"rules": {"a.example": {10**5000: 1}}}, "has <int that cannot be shown>: give"),
         ({"rules": "x" * 10_000}, "rules = 'xxxx[x]*…: give a dict"),
         ({"drop_params": ["*"]}, r"drop_params = \['\*'\]"),
+        ({"drop_params": ["*id*"]}, r"drop_params = \['\*id\*'\]"),
         ({"keep_params": {"a": 1}}, "keep_params = {'a': 1}"),
         ({"rules": ["a"]}, r"rules = \['a'\]: give a dict from domain to rule"),
         ({"rules": {"a.example": "www"}}, r"rules\['a.example'\] = 'www': give a dict"),

@@ -219,12 +219,14 @@ class Lambda(Stopping):
 
 
 @ensureDeferred
-async def test_a_stop_loses_no_request_that_cannot_be_stored(job):
+async def test_a_stop_loses_no_request_that_cannot_be_stored(job, caplog):
     with site(300) as pages:
         for _ in range(4):
             Lambda.pages = 40
+            caplog.clear()
             crawler = await crawl(Lambda, kept(job), url=pages.url)
             assert stat(crawler, "held") > 0
+            assert caplog.text.count("Unable to serialize request") == 1
         Lambda.pages = 0
         await crawl(Lambda, kept(job), url=pages.url)
     assert pages.missed == set()

@@ -142,7 +142,7 @@ def read_names(name: str, value: object) -> tuple[str, ...]:
 
 
 def _is_name(value: object) -> bool:
-    if not isinstance(value, str) or not value.strip("*"):
+    if not isinstance(value, str) or not value.strip("*") or "*" in value[:-1]:
         return False
     try:
         value.encode()
