@@ -133,7 +133,7 @@ def open_and_store() -> Parts:
         def run() -> None:
             job = open_ours(Path(folder, "job"), 1_000_000)
             for item in items:
-                job.add(item)
+                job.filter.add(item)
             job.close()
 
         items = [os.urandom(20) for _ in range(100_000)]
