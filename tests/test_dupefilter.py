@@ -149,6 +149,8 @@ def test_a_job_remembers_its_requests(tmp_path):
     first.open()
     assert [first.request_seen(page(n)) for n in (1, 1)] == [False, True]
     first.close("shutdown")
+    # The filter is opened without its scheduler here, which stores the queue at a clean stop.
+    (tmp_path / "requests.queue" / "active.json").write_text("[]")
     second, crawler = make_filter(settings)
     second.open()
     assert [second.request_seen(page(n)) for n in (1, 2, 2)] == [True, False, True]

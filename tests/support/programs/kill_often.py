@@ -18,6 +18,7 @@ from scrapy_bloom.core.local import LocalFilter
 from scrapy_bloom.storage.snapshot import read_snapshot
 
 ITEMS = 3000  # of one run
+INVENTED = 2
 NOT_OPENED = 255
 
 
@@ -97,8 +98,10 @@ def kill_often(folder, kills):
         seen, run_here = stored(folder), fingerprints(ITEMS, number)
         mine = seen.contains_many(run_here)
         assert all(seen.contains_many(known)), "a mark of an earlier run is lost"
-        assert all(mine) or not any(mine), "half a run is stored"
-        assert seen.info().items == len(known) + sum(mine)
+        # The filter may invent a fingerprint now and then: about one in some million asked for.
+        assert all(mine) or sum(mine) <= INVENTED, "half a run is stored"
+        added = ITEMS if all(mine) else 0
+        assert abs(seen.info().items - len(known) - added) <= INVENTED
         if all(mine):
             known += run_here
             hit["while it stored" if killed and marker.exists() else "after it"] += 1
