@@ -8,6 +8,7 @@ from collections import Counter
 from threading import Event, Timer
 
 import pytest
+import scrapy
 from pytest_twisted import ensureDeferred
 from queuelib.queue import LifoDiskQueue
 from scrapy.settings import default_settings
@@ -359,7 +360,8 @@ def test_a_crawl_on_a_queue_that_cannot_be_read_ends_with_one_error(project):
         (project.job / "requests.bloom.running").write_text(json.dumps(marker))
         run = project.crawl(server)
         run.end()
-        assert run.reason == "bloom_state", run.log
+        if scrapy.version_info >= (2, 14):  # older ones say "shutdown" for every refusal
+            assert run.reason == "bloom_state", run.log
         assert "Scrapy cannot read the queue that it left" in run.logged("ERROR")[0]
         assert "Invalid argument" not in run.log
         shutil.rmtree(queue)
