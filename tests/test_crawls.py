@@ -376,7 +376,7 @@ def test_requests_that_cannot_be_stored_are_let_through_by_the_next_run(project)
         run = stop_at(15, server, lambda: project.crawl(server, spider="lambdas"))
         assert run.reason == "shutdown"
         lost = int(run.stat("bloom/withdrawn"))
-        assert lost > 20
+        assert lost > 0
         [warning] = run.logged("WARNING")
         assert f"{lost} requests could not be serialized" in warning
         run = project.crawl(server, spider="lambdas")
