@@ -1,4 +1,9 @@
-"""What a queue that workers share takes and gives. Works without the client library."""
+"""What a queue that workers share takes and gives. Works without the client library.
+
+A request is in one of these places at any time: it *waits* in the queue; it is *taken* by one worker,
+until that worker acknowledges it or gives it back; it has *failed*, for anybody to look at. The
+server marks and stores a request in one step. So where a page is called seen, somebody has queued it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,8 @@ class Entry(NamedTuple):
     """A request on its way into the queue.
 
     Attributes:
-        body: the request as bytes; empty if it cannot be stored, and only its mark is.
+        body: the request as bytes. Empty for one that is *held*: it cannot be stored, so it stays
+            with its worker, and only its mark is in Redis. A held request has a fingerprint.
         priority: the higher, the sooner it is taken.
         fingerprint: what is marked; None for a request that is not filtered.
     """
@@ -21,11 +27,11 @@ class Entry(NamedTuple):
 
 
 class Ticket(NamedTuple):
-    """Stands for a request that this worker has taken, until it is acknowledged.
+    """Stands for a request that this worker has taken or holds, until it is acknowledged.
 
     Attributes:
         shard: the number of its shard.
-        id: its name in the shard.
+        id: its name in the shard. Also tells under which registration the worker got it.
     """
 
     shard: int
@@ -37,7 +43,7 @@ class Taken(NamedTuple):
 
     Attributes:
         ticket: to acknowledge it with.
-        body: the request as bytes.
+        body: the request as bytes; never empty.
         priority: as it was pushed.
         fingerprint: its mark; None if it has none.
         deliveries: how often workers have died with it before.
@@ -55,7 +61,7 @@ class Offered(NamedTuple):
 
     Attributes:
         seen: for each entry, in order, whether its fingerprint was marked before. Those that were
-            not are in the queue now.
+            not are in the queue now, or held. False for entries without a fingerprint.
         tickets: the tickets of new entries without a body, by their index.
     """
 
@@ -68,7 +74,7 @@ class State(NamedTuple):
 
     Attributes:
         waiting: requests that nobody has taken.
-        elsewhere: requests that other workers have taken and not acknowledged.
+        elsewhere: requests that other workers have taken or hold, dead workers among them.
         version: changes with every push, take and acknowledgement of any worker.
     """
 
@@ -77,46 +83,102 @@ class State(NamedTuple):
     version: Hashable
 
 
+class Failed(NamedTuple):
+    """A request that nobody takes any more.
+
+    Attributes:
+        body: the request as bytes.
+        priority: as it was pushed.
+        fingerprint: its mark, which stays; None if it has none.
+        deliveries: how often workers have died with it.
+    """
+
+    body: bytes
+    priority: int
+    fingerprint: bytes | None
+    deliveries: int
+
+
 class Queue(Protocol):
     """A filter and a queue that workers share.
 
-    Methods that call the server raise :class:`BackendError` if it cannot be used; to repeat them is
-    safe. They raise :class:`FilterLostError` under the policy ``close``, if filter or queue have
-    vanished. They are for one thread at a time; the others are for any.
+    Methods that call the server raise :class:`BackendError` if it cannot be used. They try twice and
+    do not wait for a server that is known to be out. They raise :class:`FilterLostError` under the
+    policy ``close``, if filter or queue have vanished. What has raised may be called again with the
+    same arguments: nothing is lost or done twice by that. They are for one thread at a time; the
+    others do not call the server and are for any thread.
     """
 
     def offer(self, entries: Sequence[Entry]) -> Offered:
-        """Mark the entries, and push those that were new."""
+        """Mark the entries, and push those that were new.
 
-    def take(self, count: int, done: Sequence[Ticket]) -> list[Taken]:
-        """Take at most so many requests; acknowledge those that are done."""
+        Of entries with the same fingerprint the first one counts. If this raises, offer the same
+        entries again before others: those that were pushed are then called new.
+        """
+
+    def take(self, count: int, done: Sequence[Ticket] = ()) -> list[Taken]:
+        """Take at most so many requests, from each shard in turn; acknowledge those that are done.
+
+        If this raises, `done` is remembered and acknowledged by a later call.
+        """
 
     def acknowledge(self, tickets: Sequence[Ticket]) -> None:
-        """Note that requests are done: nobody needs to do them again."""
+        """Note that requests are done, and that all they led to was offered before.
+
+        Their pages count as finished: after a loss this worker marks them again. Tickets that are
+        not this worker's any more are passed over. If this raises, they are remembered.
+        """
 
     def give_back(self, tickets: Sequence[Ticket]) -> None:
-        """Put requests back that were taken and not started; marks without a body are undone."""
+        """Put requests that were not started back to their old places, as if never taken.
+
+        The marks of held ones are undone. If this raises, they are remembered.
+        """
 
     def fail(self, tickets: Sequence[Ticket]) -> None:
-        """Put requests aside, where nobody takes them."""
+        """Put requests aside, where nobody takes them. Their marks stay."""
+
+    def failed(self, limit: int = 100) -> list[Failed]:
+        """Return requests that were put aside, at most so many."""
 
     def look(self) -> State:
-        """Ask all shards now."""
+        """Ask all shards now. What is remembered is acknowledged with it."""
 
     def requeue_dead(self) -> int:
-        """Put the requests of dead workers back, if there are any; return how many."""
+        """Put the requests of dead workers back, if there are any; return how many.
+
+        Calls the server only if a worker gave no sign of life for a whole lease while the server
+        was well: so it may be called about once a second.
+        """
 
     def close(self) -> None:
-        """Leave the queue, which puts back what this worker has taken. The filter stays open."""
+        """Leave the queue, which puts back what this worker has taken. The filter stays open.
+
+        Acknowledges what is remembered. Never raises: if the server is out, others put back what is
+        left when the lease is over. A second call does nothing.
+        """
 
     def state(self) -> State:
         """Return what the last answers said."""
 
+    def numbers(self) -> Mapping[str, float]:
+        """Return what this worker counted, by the names in :class:`counters.QueueCounters`."""
+
     def knows(self, fingerprint: bytes) -> bool:
         """Return whether this worker knows by itself that a fingerprint is marked."""
 
-    def holds(self, ticket: Ticket) -> bool:
-        """Return whether a taken request is this worker's for certain."""
+    @property
+    def sure(self) -> bool:
+        """Whether nobody else can have taken over what this worker has taken.
 
-    def finish(self, fingerprint: bytes) -> None:
-        """Note that this worker has done a page: after a loss it may be marked again."""
+        False if the worker could not renew its lease for nearly as long as it lasts: process or
+        server stood still, or the network was cut. Start nothing that was taken until it is True
+        again; :meth:`holds` tells then what is left.
+        """
+
+    def holds(self, ticket: Ticket) -> bool:
+        """Return whether a taken request is still this worker's.
+
+        False for good after others took the worker for dead and put the request back. One that was
+        not started yet must be dropped then; one that is under way is finished as usual.
+        """
