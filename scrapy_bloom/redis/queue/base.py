@@ -1,8 +1,9 @@
 """What a queue that workers share takes and gives. Works without the client library.
 
-A request is in one of these places at any time: it *waits* in the queue; it is *taken* by one worker,
-until that worker acknowledges it or gives it back; it has *failed*, for anybody to look at. The
-server marks and stores a request in one step. So where a page is called seen, somebody has queued it.
+A request is in one of these places at any time: it *waits* in the queue; it is *taken* by one
+worker, until that worker acknowledges it or gives it back; it has *failed*, for anybody to look at.
+The server marks and stores a request in one step. So where a page is called seen, somebody has
+queued it.
 """
 
 from __future__ import annotations
@@ -102,11 +103,11 @@ class Failed(NamedTuple):
 class Queue(Protocol):
     """A filter and a queue that workers share.
 
-    Methods that call the server raise :class:`BackendError` if it cannot be used. They try twice and
-    do not wait for a server that is known to be out. They raise :class:`FilterLostError` under the
-    policy ``close``, if filter or queue have vanished. What has raised may be called again with the
-    same arguments: nothing is lost or done twice by that. They are for one thread at a time; the
-    others do not call the server and are for any thread.
+    Methods that call the server raise :class:`BackendError` if it cannot be used. They try twice
+    and do not wait for a server that is known to be out. They raise :class:`FilterLostError` under
+    the policy ``close``, if filter or queue have vanished. What has raised may be called again with
+    the same arguments: nothing is lost or done twice by that. They are for one thread at a time;
+    the others do not call the server and are for any thread.
     """
 
     def offer(self, entries: Sequence[Entry]) -> Offered:
