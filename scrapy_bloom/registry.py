@@ -13,6 +13,11 @@ BACKENDS: Final = {
 }
 """Values of ``BLOOM_BACKEND``, beside ``auto``: classes that are a :class:`Backend`."""
 
+LAYOUTS: Final = {
+    "bitmap": "scrapy_bloom.redis.bitmap:BitmapLayout",
+}
+"""How a filter is stored in Redis: classes that are a :class:`Layout`."""
+
 COMMANDS: Final = {
     "canon": "scrapy_bloom.commands.canon",
     "give-back": "scrapy_bloom.commands.give_back",

@@ -13,8 +13,9 @@ from support.waiting import until
 from scrapy_bloom import BackendError, RedisFilter
 from scrapy_bloom.core.growth import filter_hashes
 from scrapy_bloom.redis import scripts
+from scrapy_bloom.redis.layout import layout_of
 
-CALLS = scripts.add(filter_hashes(1e-9)).sha.encode()
+CALLS = scripts.add(layout_of("bitmap"), filter_hashes(1e-9)).sha.encode()
 keys = (f"once:{number}" for number in itertools.count())
 
 

@@ -10,7 +10,7 @@ from support.stored import StoredFilter
 
 from scrapy_bloom import LocalFilter, RedisFilter
 from scrapy_bloom.core.state import FilterState, Slice
-from scrapy_bloom.redis.scripts import SEGMENT_BLOCKS
+from scrapy_bloom.redis.bitmap import SEGMENT_BLOCKS
 
 keys = (f"test:{number}" for number in itertools.count())
 

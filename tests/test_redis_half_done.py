@@ -13,6 +13,7 @@ from support.waiting import until
 from scrapy_bloom import BackendError, RedisFilter
 from scrapy_bloom.core.growth import filter_hashes
 from scrapy_bloom.redis import scripts
+from scrapy_bloom.redis.layout import layout_of
 
 keys = (f"half:{number}" for number in itertools.count())
 
@@ -98,7 +99,7 @@ class LateRegistration(Proxy):
 @pytest.mark.parametrize("earlier", [0, 1])
 def test_a_registration_that_comes_twice_keeps_the_answer_of_the_last_call(server, key, earlier):
     RedisFilter.from_url(server.url, key=key, capacity=1000).close()  # the server has the script
-    call = scripts.add(filter_hashes(1e-6)).sha.encode()
+    call = scripts.add(layout_of("bitmap"), filter_hashes(1e-6)).sha.encode()
     with (
         LateRegistration(server.port, counted=call) as proxy,
         RedisFilter.from_url(proxy.url, key=key, capacity=1000, cache=0) as seen,

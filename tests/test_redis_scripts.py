@@ -9,6 +9,8 @@ from support.localredis import LocalRedis
 
 from scrapy_bloom.core.sizing import MAX_HASHES
 from scrapy_bloom.redis import scripts
+from scrapy_bloom.redis.layout import layout_of
+from scrapy_bloom.registry import LAYOUTS
 
 FOLDER = Path(__file__).parents[1] / "scrapy_bloom" / "redis" / "lua"
 SCRIPTS = sorted(path.name for path in FOLDER.glob("[a-z]*.lua"))
@@ -34,7 +36,12 @@ def test_a_script_begins_with_its_keys_arguments_and_answers(name):
 def test_a_server_compiles_the_scripts_for_every_number_of_positions():
     names = ("OPEN", "JOIN", "RENEW", "LEAVE", "LIVE", "LOOK", "CLEAR")
     fixed = [getattr(scripts, name) for name in names]
-    made = [make(k) for make in (scripts.add, scripts.ask) for k in range(1, MAX_HASHES + 1)]
+    made = [
+        make(layout_of(name), k)
+        for name in LAYOUTS
+        for make in (scripts.add, scripts.ask)
+        for k in range(1, MAX_HASHES + 1)
+    ]
     with LocalRedis() as server, server.client() as client:
         for script in fixed + made:
             assert client.script_load(script.source) == script.sha

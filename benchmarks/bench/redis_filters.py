@@ -14,6 +14,7 @@ from scrapy_bloom import RedisFilter
 from scrapy_bloom.core.growth import filter_hashes
 from scrapy_bloom.options import DEFAULT_ERROR_RATE
 from scrapy_bloom.redis import scripts
+from scrapy_bloom.redis.layout import layout_of
 
 Check = Callable[[Sequence[bytes]], list[bool]]
 """Adds fingerprints and returns for each, in order, whether it is called seen."""
@@ -169,7 +170,7 @@ def _ours(batch: int, cache: int = 100_000) -> Callable[[str, str], AbstractCont
 
 
 _SCRIPT: Final = (
-    scripts.add(filter_hashes(DEFAULT_ERROR_RATE)).sha.encode(),
+    scripts.add(layout_of("bitmap"), filter_hashes(DEFAULT_ERROR_RATE)).sha.encode(),
     b"\r\nEVAL\r\n",
 )
 _ALL: Final = (

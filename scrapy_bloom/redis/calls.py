@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from scrapy_bloom.core.growth import SliceSpec
-from scrapy_bloom.core.hashing import make_hash
 from scrapy_bloom.redis import scripts
 from scrapy_bloom.redis.connection import BROKEN, FAULTS
 from scrapy_bloom.redis.counters import Counters
@@ -88,7 +87,7 @@ class Calls:
         self._link = link
         self._registration = registration
         self._counters = counters
-        self._hash = make_hash(header.secret, digests=header.plan.digests)
+        self._hash = header.layout.make_hash(header.secret, digests=header.plan.digests)
         self._number = self._answered = 0
 
     def add(
@@ -112,7 +111,7 @@ class Calls:
             b"".join(map(self._hash, fingerprints)),
             *([write_slice(growth.spec)] if growth else []),
         )
-        script = scripts.add(now.header.hashes)
+        script = scripts.add(now.header.layout, now.header.hashes)
         ambiguous = False
         while True:
             try:
@@ -145,7 +144,7 @@ class Calls:
         self._counters.round_trips += 1
         with self._link.tripping():
             answer = self._link.retry_once(
-                scripts.ask(now.header.hashes),
+                scripts.ask(now.header.layout, now.header.hashes),
                 now.prefix,
                 now.header.signature,
                 b"".join(map(self._hash, fingerprints)),

@@ -32,10 +32,11 @@ from dataclasses import dataclass, field
 from hashlib import sha1
 from typing import Final
 
-from scrapy_bloom.core.growth import SliceSpec, filter_hashes, next_slice
+from scrapy_bloom.core.growth import SliceSpec
 from scrapy_bloom.core.hashing import SECRET_BYTES, new_secret
 from scrapy_bloom.core.sizing import MAX_HASHES
 from scrapy_bloom.errors import StateError
+from scrapy_bloom.redis.layout import Layout, layout_of
 from scrapy_bloom.redis.place import Place
 
 PROGRAM: Final = b"scrapy-bloom"
@@ -65,6 +66,11 @@ class Plan:
     shard: int = 0
     shards: int = 1
     canonical: str = "{}"
+
+    @property
+    def layout(self) -> Layout:
+        """How its items are stored."""
+        return layout_of("bitmap")
 
 
 @dataclass(frozen=True)
@@ -98,11 +104,21 @@ class Header:
         """How many items were added to the shard. All slices but the newest are full."""
         return sum(spec.capacity for spec in self.slices[:-1]) + self.filled
 
+    @property
+    def layout(self) -> Layout:
+        """How its items are stored."""
+        return self.plan.layout
+
+    def next_slice(self, slices: Sequence[SliceSpec]) -> SliceSpec:
+        """Return the slice to add to `slices`."""
+        plan = self.plan
+        return plan.layout.next_slice(slices, plan.capacity, plan.error_rate, self.hashes)
+
 
 def first_slice(plan: Plan) -> tuple[SliceSpec, int]:
     """Return the slice that a new filter of this plan begins with, and its k."""
-    hashes = filter_hashes(plan.error_rate)
-    return next_slice([], plan.capacity, plan.error_rate, hashes), hashes
+    hashes = plan.layout.hashes(plan.error_rate)
+    return plan.layout.next_slice([], plan.capacity, plan.error_rate, hashes), hashes
 
 
 def new_fields(plan: Plan, rebuilt_of: str) -> dict[str, bytes]:

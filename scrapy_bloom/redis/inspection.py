@@ -9,10 +9,10 @@ from typing import Final
 from scrapy_bloom.core import sizing
 from scrapy_bloom.core.growth import SliceSpec
 from scrapy_bloom.core.info import FilterInfo, SliceCount, filter_info
+from scrapy_bloom.redis.bitmap import SEGMENT_BLOCKS
 from scrapy_bloom.redis.deadline import Within
 from scrapy_bloom.redis.header import Header, Plan, first_slice, read_slices
 from scrapy_bloom.redis.place import Place
-from scrapy_bloom.redis.scripts import SEGMENT_BLOCKS
 
 _CALLS: Final = 10
 """A look at one shard may take as long as so many calls: it asks for thousands of counts."""

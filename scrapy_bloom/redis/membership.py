@@ -9,15 +9,15 @@ import socket
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, islice
 from typing import Any, Final
 
-from scrapy_bloom.core.growth import SliceSpec, next_slice
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.redis import scripts
 from scrapy_bloom.redis.connection import FAULTS
 from scrapy_bloom.redis.deadline import Within
 from scrapy_bloom.redis.header import Header, Plan, check_plan, new_fields, read_header
+from scrapy_bloom.redis.layout import key_count
 from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.watch import LEASE, Watch
 
@@ -168,7 +168,7 @@ class Membership:
             now.header.signature,
             now.worker,
             LEASE,
-            scripts.SEGMENT_BLOCKS,
+            now.header.layout.blocks_per_key,
             *(part for field in fields.items() for part in field),
         )
         if answer[0] == b"used":
@@ -198,15 +198,14 @@ class Membership:
         """
         place = self._link.place
         prefix = place.prefix(lost.epoch)
-        plan = lost.plan
         slices = list(lost.slices)
         try:
             with Within(_CALLS * place.timeout):
                 for number in count():
                     if number == len(slices):
-                        rate = plan.error_rate
-                        slices.append(next_slice(slices, plan.capacity, rate, lost.hashes))
-                    deleted = self._delete_slice(prefix, number, slices[number])
+                        slices.append(lost.next_slice(slices))
+                    start = f"{prefix}{number}."
+                    deleted = self._delete_slice(start, key_count(lost.layout, slices[number]))
                     if not deleted and number >= len(lost.slices):
                         return
         except FAULTS as error:
@@ -216,11 +215,13 @@ class Membership:
                 {"where": place.name, "error": error, "prefix": prefix},
             )
 
-    def _delete_slice(self, prefix: str, number: int, spec: SliceSpec) -> int:
-        """Delete the segments of one slice; return how many there were."""
-        names = [f"{prefix}{number}.{segment}" for segment in range(segment_count(spec))]
-        batches = (names[i : i + _NAMES] for i in range(0, len(names), _NAMES))
-        return sum(int(self._link.place.client.unlink(*batch)) for batch in batches)
+    def _delete_slice(self, start: str, keys: int) -> int:
+        """Delete what is left of the keys of one slice; return how many that were."""
+        names = (f"{start}{number}" for number in range(keys))
+        deleted = 0
+        while batch := list(islice(names, _NAMES)):
+            deleted += int(self._link.place.client.unlink(*batch))
+        return deleted
 
     def _register(self, header: Header, prefix: str) -> bool:
         worker = _new_worker()
@@ -279,11 +280,6 @@ def _read_look(began: float, answer: list[bytes]) -> Look:
     _, server, *pairs = answer
     records = dict(zip(pairs[::2], pairs[1::2], strict=True))
     return began, time.monotonic(), float(server), records
-
-
-def segment_count(spec: SliceSpec) -> int:
-    """Return how many segments a slice has."""
-    return -(-spec.blocks // scripts.SEGMENT_BLOCKS)
 
 
 def _new_worker() -> str:

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from scrapy_bloom.core.hashing import make_hash
 from scrapy_bloom.core.info import FilterInfo
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.options import REDIS_KEY, REDIS_TIMEOUT, in_arguments
@@ -145,7 +144,8 @@ class _ShardReader:
         self._runner = ScriptRunner(place)
         self.header = read_header(place, self._fields())
         self._prefix = place.prefix(self.header.epoch)
-        self._hash = make_hash(self.header.secret, digests=self.header.plan.digests)
+        header = self.header
+        self._hash = header.layout.make_hash(header.secret, digests=header.plan.digests)
 
     def read(self) -> Header:
         """Return the header as it is now."""
@@ -157,7 +157,7 @@ class _ShardReader:
     def contains(self, fingerprints: list[bytes]) -> list[bool]:
         """Return which fingerprints are there."""
         verdicts: list[bool] = []
-        script = scripts.ask(self.header.hashes)
+        script = scripts.ask(self.header.layout, self.header.hashes)
         for start in range(0, len(fingerprints), scripts.BATCH):
             batch = fingerprints[start : start + scripts.BATCH]
             digits = self._run(script, b"".join(map(self._hash, batch)))[0]

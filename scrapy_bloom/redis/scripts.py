@@ -4,14 +4,12 @@ They are the files of ``lua/``. Each file begins with its keys, its arguments an
 scripts have the same two keys, in one slot of a cluster:
 
 - ``KEYS[1]``: the header, a hash; see `header` for its fields.
-- ``KEYS[2]``: the beginning of the names of the segments. Segment *j* of slice *i*, counted from 0,
-  is the string ``KEYS[2] .. i .. "." .. j``: :data:`SEGMENT_BLOCKS` blocks of 8 KiB (fewer in the
-  last segment of a slice), and one more byte whose first bit is set as long as the segment is
-  there. Each check reads that bit with the others. So the first check that needs an evicted or
-  deleted segment notices the loss.
+- ``KEYS[2]``: what the names of the other keys begin with. Key *j* of slice *i*, counted from 0, is
+  ``KEYS[2] .. i .. "." .. j``. What it holds is up to the layout; see ``lua/_bitmap.lua`` and its
+  neighbours.
 
-Probes are sent as the hash makes them, :data:`PROBE_BYTES` bytes each. Scripts that read probes are
-templates; they are filled in for the filter's number of positions in a probe.
+Probes are sent as the layout's hash makes them. Scripts that read probes are templates; they are
+filled in for the layout and its number of positions in a probe.
 
 ``ARGV[1]`` is always the signature of the filter that the caller knows. If another filter is there,
 a script changes nothing. Answers begin with a word.
@@ -26,18 +24,15 @@ from importlib.resources import files
 from string import Template
 from typing import Final
 
-from scrapy_bloom.core.hashing import PROBE_BYTES
-
-SEGMENT_BLOCKS: Final = 511
-"""Blocks in a segment: just below 4 MiB, because the allocator gives 5 MiB to exactly 4 MiB."""
+from scrapy_bloom.redis.layout import Layout
 
 BATCH: Final = 500
 """Most fingerprints in one call: about 3 ms of the server's time."""
 
-_FEW: Final = 4
-"""How many positions of an item are read first. Most searches end there."""
-
 _PART: Final = re.compile(r"^@(\w+)\n", re.MULTILINE)
+
+_FIRST: Final = "--!df flags=allow-undeclared-keys\n"
+"""Without this line Dragonfly refuses scripts that make names of keys. Others see a comment."""
 
 _REST: Final = re.compile(r"-- rest begins\n(.*?)-- rest ends\n", re.DOTALL)
 
@@ -57,20 +52,20 @@ class Script:
 
     def __init__(self, source: str, answers: type = list) -> None:
         self.answers = answers
-        self.source = source.strip()
+        self.source = _FIRST + source.strip()
         self.sha = sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
 
 @cache
-def add(hashes: int) -> Script:
+def add(layout: Layout, hashes: int) -> Script:
     """Return the script that adds probes of that many positions."""
-    return Script(_unrolled("add", hashes), bytes)
+    return Script(_filled_in("add", layout, hashes), bytes)
 
 
 @cache
-def ask(hashes: int) -> Script:
+def ask(layout: Layout, hashes: int) -> Script:
     """Return the script that looks for probes of that many positions."""
-    return Script(_unrolled("ask", hashes))
+    return Script(_filled_in("ask", layout, hashes))
 
 
 def read_verdicts(digits: bytes) -> list[bool]:
@@ -82,33 +77,23 @@ class _Template(Template):
     delimiter = "@"
 
 
-def _read(name: str) -> str:
-    """Return the text of a file of ``lua/``; a line ``@name`` stands for the file ``_name``."""
-    text = (files(__package__) / "lua" / f"{name}.lua").read_text("utf-8")
-    return _PART.sub(lambda line: _read(f"_{line[1]}"), text)
+def _read(name: str, layout: str = "") -> str:
+    """Return the text of a file of ``lua/``; a line ``@name`` stands for the file ``_name``.
 
-
-def _unrolled(name: str, hashes: int) -> str:
-    """Return a script's text for probes of `hashes` positions, with a variable for each position.
-
-    With tables instead of variables the server would take a fifth more time.
+    :param layout: the file that ``@layout`` stands for.
     """
-    names = [f"p{number}" for number in range(1, hashes + 1)]
-    words = {
-        "segment_blocks": SEGMENT_BLOCKS,
-        "probe": ", ".join([*names, "h"]),
-        "layout": f"'>{'H' * hashes}{'x' * (PROBE_BYTES - 2 * hashes - 4)}I4'",
-    }
-    for group, some in {"few": names[:_FEW], "rest": names[_FEW:], "all": names}.items():
-        words |= {
-            group: ", ".join(some),
-            f"{group}_offsets": ", ".join(f"base + {name}" for name in some),
-            f"{group}_numbers": "'" + r"%d\0" * len(some) + "'",
-            f"{group}_texts": "'" + "s" * len(some) + "'",
-            f"get_{group}": ", ".join(f"'GET', 'u1', {name}" for name in some),
-            f"set_{group}": ", ".join(f"'SET', 'u1', {name}, '1'" for name in some),
-        }
-    source = _REST.sub(r"\1" if hashes > _FEW else "", _read(name))
+    text = (files(__package__) / "lua" / f"{name}.lua").read_text("utf-8")
+
+    def part(line: re.Match[str]) -> str:
+        return _read(f"_{layout if line[1] == 'layout' else line[1]}", layout)
+
+    return _PART.sub(part, text)
+
+
+def _filled_in(name: str, layout: Layout, hashes: int) -> str:
+    """Return the text of a script for a layout and probes of `hashes` positions."""
+    words = layout.words(hashes)
+    source = _REST.sub(r"\1" if words.get("rest", "") else "", _read(name, layout.name))
     return _Template(source).substitute(words)
 
 

@@ -21,7 +21,7 @@ from typing import Final
 
 import redis
 
-from scrapy_bloom.core.growth import SliceSpec, next_slice, outgrown
+from scrapy_bloom.core.growth import SliceSpec, outgrown
 from scrapy_bloom.errors import BackendError, FilterLostError
 from scrapy_bloom.options import CAPACITY, ON_BACKEND_ERROR, OnBackendError
 from scrapy_bloom.redis.breaker import CircuitBreaker
@@ -330,11 +330,10 @@ class Shard:
         """Return the slice that a full filter needs next, and tell the user when growth begins."""
         header = self._ensure_open().header
         plan = header.plan
-        spec = next_slice(slices, plan.capacity, plan.error_rate, header.hashes)
         if len(slices) == 1:
             told = outgrown(slices[0].capacity, plan.error_rate, self.place.words(CAPACITY))
             logger.warning("%s: %s", self.place.name, told)
-        return Growth(len(slices), spec)
+        return Growth(len(slices), header.next_slice(slices))
 
     # Recovery
 

@@ -1,5 +1,6 @@
 -- Add a batch of items, in one call of a worker, and say for each item whether it was there.
--- A template: names after an at-sign are filled in for the filter's k, the number of positions in a probe.
+-- A template: names after an at-sign are filled in for the layout of the filter and the size of its
+-- probes.
 --
 -- KEYS[1]  the header
 -- KEYS[2]  what the names of the filter's segments begin with
@@ -23,7 +24,7 @@
 --     "stranger"                        the worker is not registered
 --     "other"                           the filter is not there
 -- A call that was answered before gets the same answer and changes nothing.
-local number, answered, look, known = ARGV[3]:match('(%d+) (%d+) (%d) (%S+)')
+local number, answered, look_for_losses, known = ARGV[3]:match('(%d+) (%d+) (%d) (%S+)')
 number, answered, known = tonumber(number), tonumber(answered), tonumber(known)
 local header, worker = KEYS[1], 'w:' .. ARGV[2]
 local state = redis.call('HMGET', header, 'signature', worker, 'slices', 'filled', 'losses')
@@ -40,43 +41,22 @@ if number < last then return 'stale' end
 if number == last then return answer(0) end
 
 @slices
-
 local probes = ARGV[4]
 
-local function lost(name)
-  if call('HDEL', header, 'm:' .. name) == 1 then losses = losses + 1 end
-end
-
-if look == '1' then
-  local fields = call('HKEYS', header)
-  for i = 1, #fields do
-    local name = fields[i]:match('^m:(.*)$')
-    if name and call('EXISTS', KEYS[2] .. name) == 0 then lost(name) end
-  end
-end
+if look_for_losses == '1' then look() end
 
 local newest = #slices
--- A segment that the last command made is too short: make it again at its full size, which never
--- grows.
-local function remake(segment, @all)
-  lost(segment.name)
-  call('UNLINK', segment.key)
-  call('SETBIT', segment.key, segment.mark, '1')
-  call('HSET', header, 'm:' .. segment.name, '1')
-  call('BITFIELD', segment.key, @set_all)
-end
-
 local answers = {}
 status = 'ok'
 local function mark()
   local position = 1
   while position <= #probes do
-    local @probe, following = read(@layout, probes, position)
+    local @probe, following = read(@format, probes, position)
     local full = filled >= slices[newest].capacity
     local seen = false
     for index = full and newest or newest - 1, 1, -1 do
-      local found, segment = has(index, @probe)
-      if found == nil then lost(segment.name) end
+      local found = has(index, @probe)
+      if found == nil then missed(index, @probe) end
       if found then
         seen = true
         break
@@ -88,15 +68,12 @@ local function mark()
         break
       end
       text = text .. ' ' .. ARGV[5]
-      know(ARGV[5]:match('^(%d+):[^: ]+:(%d+)$'))
+      know(ARGV[5]:match('^(%d+):([^: ]+):(%d+)$'))
       newest = newest + 1
       filled = 0
     end
     if not seen then
-      local segment, base = place(newest, h)
-      local @all = read(@all_texts, string.format(@all_numbers, @all_offsets))
-      local before = call('BITFIELD', segment.key, 'GET', 'u1', segment.mark, @set_all)
-      if before[1] == 0 then remake(segment, @all) else seen = all_set(before) end
+      seen = put(newest, @probe)
       if not seen then filled = filled + 1 end
     end
     answers[#answers + 1] = seen and '1' or '0'
@@ -109,6 +86,7 @@ end
 local done, problem = pcall(mark)
 if not done then status = 'broken' end
 digits = table.concat(answers)
+losses = losses + lost
 redis.call('HSET', header, worker, number .. ' ' .. status .. ' ' .. digits, 'filled', filled,
   'slices', text, 'losses', losses)
 local line = answer(last < answered and 1 or 0)

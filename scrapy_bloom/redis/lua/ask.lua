@@ -1,5 +1,6 @@
 -- Say for each item of a batch whether it is there. Writes nothing.
--- A template: names after an at-sign are filled in for the filter's k, the number of positions in a probe.
+-- A template: names after an at-sign are filled in for the layout of the filter and the size of its
+-- probes.
 --
 -- KEYS[1]  the header
 -- KEYS[2]  what the names of the filter's segments begin with
@@ -13,10 +14,9 @@ if state[1] ~= ARGV[1] then return {'other'} end
 local text = state[2]
 
 @slices
-
 local probes, answers, position = ARGV[2], {}, 1
 while position <= #probes do
-  local @probe, following = read(@layout, probes, position)
+  local @probe, following = read(@format, probes, position)
   local seen = '0'
   for index = #slices, 1, -1 do
     if has(index, @probe) then
