@@ -50,7 +50,7 @@ SERIES = {
         "spider": "items",
         "SCHEDULER_PRIORITY_QUEUE": "scrapy.pqueues.DownloaderAwarePriorityQueue",
     },
-    "lambdas": {"spider": "lambdas"},
+    "lambdas": {"spider": "some lambdas"},
     "async callbacks": {"spider": "waiting"},
     "errors": {"spider": "errors"},
     "retries": {"spider": "items"},
