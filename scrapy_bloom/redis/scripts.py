@@ -36,6 +36,8 @@ _FIRST: Final = "--!df flags=allow-undeclared-keys\n"
 
 _REST: Final = re.compile(r"-- rest begins\n(.*?)-- rest ends\n", re.DOTALL)
 
+_OFFER: Final = re.compile(r"-- offer begins\n(.*?)-- offer ends\n", re.DOTALL)
+
 _SEEN: Final = ord("1")
 
 
@@ -94,6 +96,7 @@ def _filled_in(name: str, layout: Layout, hashes: int) -> str:
     """Return the text of a script for a layout and probes of `hashes` positions."""
     words = layout.words(hashes)
     source = _REST.sub(r"\1" if words.get("rest", "") else "", _read(name, layout.name))
+    source = _OFFER.sub(r"\1" if name == "offer" else "", source)
     return _Template(source).substitute(words)
 
 

@@ -45,42 +45,9 @@ local probes = ARGV[4]
 
 if look_for_losses == '1' then look() end
 
-local newest = #slices
 local answers = {}
 status = 'ok'
-local function mark()
-  local position = 1
-  while position <= #probes do
-    local @probe, following = read(@format, probes, position)
-    local full = filled >= slices[newest].capacity
-    local seen = false
-    for index = full and newest or newest - 1, 1, -1 do
-      local found = has(index, @probe)
-      if found == nil then missed(index, @probe) end
-      if found then
-        seen = true
-        break
-      end
-    end
-    if not seen and full then
-      if known ~= newest then
-        status = 'full'
-        break
-      end
-      text = text .. ' ' .. ARGV[5]
-      know(ARGV[5]:match('^(%d+):([^: ]+):(%d+)$'))
-      newest = newest + 1
-      filled = 0
-    end
-    if not seen then
-      seen = put(newest, @probe)
-      if not seen then filled = filled + 1 end
-    end
-    answers[#answers + 1] = seen and '1' or '0'
-    position = following
-  end
-end
-
+@mark
 -- Redis takes nothing back when a script fails. So the call ends here, with an answer like every
 -- other: if it were repeated, it would find its own bits.
 local done, problem = pcall(mark)

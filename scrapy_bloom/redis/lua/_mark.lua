@@ -1,0 +1,38 @@
+-- Part of add.lua and offer.lua: adds the items of `probes` to the filter, and puts a digit for each
+-- into `answers`. Between "offer begins" and "offer ends" offer.lua may change a verdict.
+local newest = #slices
+local function mark()
+  local position = 1
+  while position <= #probes do
+    local @probe, following = read(@format, probes, position)
+    local full = filled >= slices[newest].capacity
+    local seen = false
+    for index = full and newest or newest - 1, 1, -1 do
+      local found = has(index, @probe)
+      if found == nil then missed(index, @probe) end
+      if found then
+        seen = true
+        break
+      end
+    end
+    if not seen and full then
+      if known ~= newest then
+        status = 'full'
+        break
+      end
+      text = text .. ' ' .. ARGV[5]
+      know(ARGV[5]:match('^(%d+):([^: ]+):(%d+)$'))
+      newest = newest + 1
+      filled = 0
+    end
+    if not seen then
+      seen = put(newest, @probe)
+      if not seen then filled = filled + 1 end
+    end
+-- offer begins
+    seen = admit(#answers + 1, seen)
+-- offer ends
+    answers[#answers + 1] = seen and '1' or '0'
+    position = following
+  end
+end
