@@ -1,0 +1,213 @@
+"""The filter and the requests of a crawl that is kept in a job directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import scrapy
+from scrapy.utils.misc import build_from_crawler
+
+from scrapy_bloom import stats
+from scrapy_bloom.frontier.buckets import BucketMaker
+from scrapy_bloom.frontier.local import LocalFrontier
+from scrapy_bloom.frontier.opening import (
+    Found,
+    check_complete,
+    open_store,
+    replay,
+    start_priorities,
+)
+from scrapy_bloom.frontier.requests import QueueKind
+from scrapy_bloom.frontier.under_way import watch_engine
+from scrapy_bloom.options import COMMIT_INTERVAL, COMMIT_SYNC, CommitSync
+from scrapy_bloom.session.engine import engine_of
+from scrapy_bloom.session.kept_crawl import Queues, Unserializable
+from scrapy_bloom.settings import Settings
+
+if TYPE_CHECKING:
+    from scrapy import Request, Spider
+    from scrapy.crawler import Crawler
+
+    from scrapy_bloom.errors import BloomError
+    from scrapy_bloom.session.session import OnMark, Session
+
+
+class LocalCrawl:
+    """A :class:`KeptCrawl` in a job directory; :func:`open_local` makes it.
+
+    :param frontier: commits requests and marks.
+    :param queue: the priority queue over it.
+    :param memory: the priority queue of requests that cannot be stored.
+    :param seen: marks a request, and returns whether it is a duplicate.
+    """
+
+    def __init__(
+        self,
+        crawler: Crawler,
+        spider: Spider,
+        frontier: LocalFrontier,
+        queue: Any,
+        memory: Any,
+        seen: Callable[[Request], bool],
+        description: str,
+    ) -> None:
+        assert crawler.stats is not None  # noqa: S101 - Scrapy makes it before any component
+        self.description = description
+        self._frontier = frontier
+        self._queue = queue
+        self._memory = memory
+        self._seen = seen
+        self._count = crawler.stats.inc_value
+        self._unserializable = Unserializable(crawler, spider)
+
+    def __len__(self) -> int:
+        """Return how many requests wait."""
+        return len(self._queue) + len(self._memory)
+
+    def enqueue(self, request: Request) -> bool:
+        """Push a request unless it is a duplicate; return whether it was pushed."""
+        frontier = self._frontier
+        frontier.keep_marks()  # made by somebody else, outside of this method
+        if not request.dont_filter and self._seen(request):
+            frontier.keep_marks()
+            return False
+        error = frontier.push(self._queue, request)
+        if error is None:
+            self._count("scheduler/enqueued/disk")
+        else:
+            self._unserializable.tell(request, error)
+            self._memory.push(request)
+            self._count("scheduler/enqueued/memory")
+        self._count("scheduler/enqueued")
+        return True
+
+    def next(self) -> Request | None:
+        """Return the next request to send; those that could not be stored come first."""
+        request: Request | None = self._memory.pop()
+        if request is not None:
+            request = self._frontier.start_held(request)
+            self._count("scheduler/dequeued/memory")
+        else:
+            request = self._frontier.pop(self._queue)
+            if request is None:
+                return None
+            self._count("scheduler/dequeued/disk")
+        self._count("scheduler/dequeued")
+        return request
+
+    def pending(self) -> bool:
+        """Return whether a request waits."""
+        return len(self) > 0
+
+    def finish(self, request: Request) -> None:
+        """Take note that the engine is through with a request."""
+        self._frontier.finish(request)
+
+    async def close(self) -> bool:
+        """Commit and store everything; return whether all of it is stored."""
+        return await self._frontier.close()
+
+
+def open_local(
+    crawler: Crawler,
+    spider: Spider,
+    queues: Queues,
+    *,
+    open_filter: Callable[[OnMark], Session],
+    seen: Callable[[Request], bool],
+    snapshot_after: int,
+    give_up: Callable[[BloomError], None],
+) -> LocalCrawl:
+    """Open filter and requests of a job directory, and connect them.
+
+    :param open_filter: opens the filter; it is given what is to be called with each new mark.
+    :param seen: as for :class:`LocalCrawl`.
+    :param snapshot_after: marks after which the filter is stored in mid-run.
+    :param give_up: closes the spider for an error in mid-run; called at most once.
+    :raises BloomError: if the crawl cannot be kept as the settings say. Nothing stays open then.
+    """
+    settings = Settings(crawler.settings)
+    interval, to_disk = settings[COMMIT_INTERVAL], settings[COMMIT_SYNC] is CommitSync.MACHINE
+    kind, start_kind = queues.kind, queues.start_kind
+    alive = watch_engine(engine_of(crawler), scrapy.__version__)
+    fresh: list[bytes] = []
+    with ExitStack() as undo:
+        session = open_filter(fresh.append)
+        undo.callback(session.close)
+        job = session.opened.job
+        assert job is not None  # noqa: S101 - it is journaled
+        store, found = open_store(job, kind, start_kind, every_commit=to_disk)
+        undo.callback(store.abandon)
+        frontier = LocalFrontier(
+            crawler,
+            spider,
+            store,
+            fresh,
+            alive=alive,
+            freeze=job.freeze,
+            dumps=kind.dumps,
+            interval=interval,
+            to_disk=to_disk,
+            journal=snapshot_after,
+            give_up=give_up,
+        )
+        undo.callback(frontier.abandon)
+        queue = _open_queue(crawler, queues, kind, start_kind, frontier)
+        restored = _restore(session, frontier, found)
+        _tell(crawler, found, restored)
+        undo.pop_all()
+    description = _describe(frontier, found, restored)
+    return LocalCrawl(crawler, spider, frontier, queue, queues.memory, seen, description)
+
+
+def _open_queue(
+    crawler: Crawler,
+    queues: Queues,
+    kind: QueueKind,
+    start_kind: QueueKind | None,
+    frontier: LocalFrontier,
+) -> Any:
+    """Return Scrapy's priority queue over the stored requests."""
+    store = frontier.store
+
+    def maker(kind: QueueKind) -> BucketMaker:
+        return BucketMaker(store, queues.folder, kind.order, frontier)
+
+    queue = build_from_crawler(
+        queues.priority,
+        crawler,
+        downstream_queue_cls=maker(kind),
+        key=queues.folder,
+        startprios=start_priorities(store, queues.priority),
+        start_queue_cls=start_kind and maker(start_kind),
+    )
+    check_complete(store, queue)
+    return queue
+
+
+def _restore(session: Session, frontier: LocalFrontier, found: Found) -> int:
+    """Bring the stored marks into the filter; return how many there were."""
+    session.resolver.compare(found.filled_with)
+    restored = replay(frontier.store, session.replay)
+    frontier.fresh.clear()
+    session.let_through.update(frontier.store.withheld)
+    frontier.let_through = session.let_through
+    return restored
+
+
+def _tell(crawler: Crawler, found: Found, restored: int) -> None:
+    assert crawler.stats is not None  # noqa: S101 - Scrapy makes it before any component
+    crawler.stats.set_value(stats.UNCLEAN_STOP.key, int(found.killed))
+    crawler.stats.set_value(stats.RECOVERED.key, found.under_way)
+    crawler.stats.set_value(stats.PENDING.key, found.waiting)
+    crawler.stats.inc_value(stats.RESTORED.key, restored)
+
+
+def _describe(frontier: LocalFrontier, found: Found, restored: int) -> str:
+    killed = ", resumed after a kill" if found.killed else ""
+    return (
+        f"Crawl kept in {frontier.store.path}{killed}: {found}, {restored:,} fingerprints restored"
+        f" from it"
+    )
