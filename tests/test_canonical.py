@@ -395,3 +395,21 @@ def nested(depth):
 def test_what_cannot_be_asked_for_is_refused_with_its_name(options, error):
     with pytest.raises(SettingError, match=error):
         CanonicalFingerprinter(**options)
+
+
+@pytest.mark.parametrize(
+    ("level", "one", "other"),
+    [
+        ("safe", "http://e.com :80/", "http://e.com /"),  # Scrapy cannot fetch the one with a port
+        ("safe", "http://ex%61mple.com:80/", "http://ex%61mple.com/"),
+        ("usual", "http://localhost./a", "http://localhost/a"),  # may be in /etc/hosts only
+    ],
+)
+def test_a_host_that_scrapy_may_fail_at_hides_no_page(level, one, other):
+    assert AT[level].canonical_url(one) != AT[level].canonical_url(other)
+    assert AT[level].fingerprint(Request(one)) != AT[level].fingerprint(Request(other))
+
+
+@pytest.mark.parametrize("host", ["example.com", "a_b.example", "[::1]", "127.0.0.1", "localhost"])
+def test_the_default_port_of_a_plain_host_goes(host):
+    assert AT["safe"].canonical_url(f"http://{host}:80/") == f"http://{host}/"

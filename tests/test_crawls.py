@@ -265,6 +265,45 @@ def test_scrapys_own_job_killed_in_its_first_run_switches_over_and_loses_no_page
     assert "no page is lost" in resumed.log
 
 
+@pytest.mark.parametrize("first", [RFP, ""])
+def test_scrapys_own_filter_killed_in_a_resumed_run_is_told_after_the_switch(project, first):
+    """Soon after it resumed, when it has not yet written a mark."""
+    ours = {"DUPEFILTER_CLASS": first} if first else {}
+    with site() as pages:
+        stop_at(80, pages, lambda: project.crawl(pages, **ONE_PRIORITY, **ours))
+        stop_at(
+            120,
+            pages,
+            lambda: project.crawl(pages, **ONE_PRIORITY, DUPEFILTER_CLASS=RFP),
+            Run.kill,
+        )
+        refused = project.crawl(pages, **ONE_PRIORITY, BLOOM_ON_UNCLEAN="fail")
+        refused.end()
+        assert "with Scrapy's own filter, did not close cleanly" in refused.logged("ERROR")[0]
+        told = project.crawl(pages, **ONE_PRIORITY)
+        told.said("did not close cleanly")
+        told.kill()
+        told.end()
+        shutil.rmtree(project.job / "requests.queue")
+        before = counted(pages)
+        complete(project.crawl(pages, BLOOM_ON_UNCLEAN="reset"))
+        assert set(counted(pages) - before) == set(range(PAGES))
+
+
+def test_a_deleted_queue_is_refused_until_it_is_reset(project):
+    with site() as pages:
+        stop_at(80, pages, lambda: project.crawl(pages))
+        shutil.rmtree(project.job / "requests.queue")
+        for _ in range(2):
+            refused = project.crawl(pages)
+            refused.end()
+            assert refused.reason == "bloom_state", refused.log
+            assert "found no stored queue" in refused.logged("ERROR")[0]
+        before = counted(pages)
+        complete(project.crawl(pages, BLOOM_ON_UNCLEAN="reset"))
+        assert set(counted(pages) - before) == set(range(PAGES))
+
+
 # Two at once, and forks
 
 

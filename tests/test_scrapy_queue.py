@@ -48,7 +48,7 @@ def test_a_queue_that_scrapy_will_read_stays(tmp_path, saved):
 def test_a_queue_stays_when_the_filter_knows_something(tmp_path):
     stored_job(tmp_path, KNOWN)
     abandon(open_job(tmp_path))
-    queue = make_queue(tmp_path)
+    queue = make_queue(tmp_path, "{}")
     open_job(tmp_path).close()
     assert (queue / "example.com-1" / "0").exists()
 
@@ -97,14 +97,36 @@ def test_reset_follows_a_queue_that_was_taken_away(tmp_path, caplog):
     job.close()
 
 
+@pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize("policy", [OnUnclean.ROLLBACK, OnUnclean.FAIL])
-def test_the_other_policies_keep_the_filter_without_its_queue(tmp_path, policy, caplog):
+def test_the_other_policies_refuse_a_filter_without_its_queue(tmp_path, policy, killed):
     stored_job(tmp_path, KNOWN)
-    (tmp_path / "requests.queue").mkdir()
-    job = open_job(tmp_path, on_unclean=policy)
-    assert job.restored == len(KNOWN)
+    if killed:
+        abandon(open_job(tmp_path))
+    queue = tmp_path / "requests.queue"
+    queue.mkdir()
+    for _ in range(2):
+        with pytest.raises(StateError, match="start once with BLOOM_ON_UNCLEAN = 'reset'"):
+            open_job(tmp_path, on_unclean=policy)
+        (queue / "active.json").write_text("{}")  # as Scrapy does at the end of a refused crawl
+    job = open_job(tmp_path, on_unclean=OnUnclean.RESET)
+    assert (job.restored, job.unclean) == (0, True)
+    job.close()
+    job = open_job(tmp_path)
     assert not job.unclean
-    assert caplog.text == ""
+    job.close()
+
+
+def test_a_queue_that_was_put_back_is_believed_again(tmp_path):
+    stored_job(tmp_path, KNOWN)
+    queue = tmp_path / "requests.queue"
+    queue.mkdir()
+    with pytest.raises(StateError, match="Put it back"):
+        open_job(tmp_path)
+    (queue / "active.json").write_text("[0]")
+    (queue / "0").write_bytes(bytes(4))
+    job = open_job(tmp_path)
+    assert job.restored == len(KNOWN)
     job.close()
 
 

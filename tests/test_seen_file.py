@@ -1,6 +1,7 @@
 """Scrapy's requests.seen, in both its formats, read once and never written."""
 
 import os
+import shutil
 
 import pytest
 from hypothesis import given
@@ -102,6 +103,77 @@ def test_a_job_with_a_filter_does_not_look_at_it_again(job_of_scrapy):
     job = open_job(job_of_scrapy)
     assert b"later" * 4 not in job.filter
     assert (job.restored, job.restored_from) == (50, "requests.bloom")
+    job.close()
+
+
+def killed_soon_after_it_had_resumed(folder):
+    later = (folder / "spider.state").stat().st_mtime_ns + 1_000_000
+    os.utime(folder / "requests.seen", ns=(later, later))
+
+
+def killed_before_it_had_written_a_mark(folder):
+    path = folder / "requests.queue" / "0"
+    path.write_bytes(bytes(4))
+    later = (folder / "requests.queue" / "active.json").stat().st_mtime_ns + 1_000_000
+    os.utime(path, ns=(later, later))
+
+
+def killed_with_its_queue_damaged(folder):
+    saved = folder / "requests.queue" / "active.json"
+    saved.write_text("[0]")
+    path = folder / "requests.queue" / "0"
+    path.write_bytes((3).to_bytes(4, "big"))
+    os.utime(path, (0, 0))
+    for each in saved, folder / "spider.state":
+        each.touch()
+
+
+KILLS = [killed_soon_after_it_had_resumed, killed_before_it_had_written_a_mark]
+
+
+@pytest.mark.parametrize("kill", KILLS)
+def test_a_kill_of_scrapys_own_filter_is_told_after_a_run_of_ours(job_of_scrapy, kill, caplog):
+    open_job(job_of_scrapy).close()
+    kill(job_of_scrapy)
+    with pytest.raises(UncleanStopError, match="with Scrapy's own filter, did not close cleanly"):
+        open_job(job_of_scrapy, on_unclean=OnUnclean.FAIL)
+    job = open_job(job_of_scrapy)
+    assert (job.restored, job.unclean) == (50, True)
+    assert "BLOOM_ON_UNCLEAN = 'reset'" in caplog.text
+    job.close()
+
+
+@pytest.mark.parametrize("ours", [False, True])
+def test_a_queue_that_scrapys_own_filter_left_unreadable_is_refused_each_time(job_of_scrapy, ours):
+    if ours:
+        open_job(job_of_scrapy).close()
+    killed_with_its_queue_damaged(job_of_scrapy)
+    for _ in range(2):
+        with pytest.raises(StateError, match="start once with BLOOM_ON_UNCLEAN = 'reset'"):
+            open_job(job_of_scrapy)
+        for name in "requests.queue/active.json", "spider.state":
+            (job_of_scrapy / name).touch()  # as Scrapy does at the end of a refused crawl
+    shutil.rmtree(job_of_scrapy / "requests.queue")
+    (job_of_scrapy / "requests.queue").mkdir()
+    job = open_job(job_of_scrapy, on_unclean=OnUnclean.RESET)
+    assert job.restored == 0
+    job.close()
+
+
+def test_marks_are_not_believed_either_when_a_run_was_refused_in_between(job_of_scrapy):
+    killed_soon_after_it_had_resumed(job_of_scrapy)
+    with pytest.raises(UncleanStopError):
+        open_job(job_of_scrapy, on_unclean=OnUnclean.FAIL)
+    (job_of_scrapy / "spider.state").touch()  # as Scrapy does at the end of a refused crawl
+    assert open_job(job_of_scrapy).restored == 0
+
+
+def test_marks_are_not_believed_without_the_queue_that_was_stored_with_them(job_of_scrapy, caplog):
+    shutil.rmtree(job_of_scrapy / "requests.queue")
+    (job_of_scrapy / "requests.queue").mkdir()
+    job = open_job(job_of_scrapy)
+    assert (job.restored, job.unclean) == (0, True)
+    assert "no page is lost" in caplog.text
 
 
 def test_a_lone_file_is_taken_over(tmp_path):
@@ -143,6 +215,7 @@ def killed_in_a_resumed_run_while_the_queue_was_saved_again_and_again(folder):
     [
         killed_in_its_first_run,
         killed_in_a_resumed_run,
+        *KILLS,
         killed_in_its_first_run_while_the_queue_was_saved_again_and_again,
         killed_in_a_resumed_run_while_the_queue_was_saved_again_and_again,
     ],
@@ -153,7 +226,8 @@ def test_marks_that_outlived_their_queue_are_not_believed(job_of_scrapy, kill, c
         open_job(job_of_scrapy, on_unclean=OnUnclean.FAIL)
     job = open_job(job_of_scrapy)
     assert (job.restored, job.unclean) == (0, True)
-    assert "with Scrapy's own filter, did not close cleanly" in caplog.text
+    assert "did not close cleanly" in caplog.text
+    assert "no page is lost" in caplog.text
 
 
 def test_reset_does_not_take_over(job_of_scrapy):

@@ -67,6 +67,7 @@ def test_killed_in_a_resumed_run_it_goes_back_and_says_how_to_lose_nothing(tmp_p
     [record] = caplog.records
     assert "after it had resumed an earlier one" in record.message
     assert f"delete {tmp_path}/requests.queue" in record.message
+    assert "Only this run says so. You can still do it after this run" in record.message
     assert "BLOOM_ON_UNCLEAN = 'reset'" in record.message
 
 

@@ -51,9 +51,17 @@ class Step:
     reach: Reach
 
 
+_is_plain_host = re.compile(r"[a-z0-9._-]+|\[[0-9a-f:.]+\]").fullmatch
+
+
 def default_port(parts: Parts, _: Params) -> Parts:
-    """Remove the port that the scheme stands for (RFC 3986, 6.2.3)."""
-    return parts._replace(port="") if parts.port == parts.default_port else parts
+    """Remove the port that the scheme stands for (RFC 3986, 6.2.3).
+
+    Of other hosts, such as ``e.com`` and a space, Scrapy may fetch the URL without a port only.
+    """
+    if parts.port != parts.default_port or not _is_plain_host(parts.host):
+        return parts
+    return parts._replace(port="")
 
 
 _ends_in_number = re.compile(r"(?:[0-9a-z-]+\.)*(?:[0-9]+|0x[0-9a-f]*)").fullmatch
@@ -110,9 +118,12 @@ def dot_segments(parts: Parts, _: Params) -> Parts:
 
 
 def trailing_dot(parts: Parts, _: Params) -> Parts:
-    """Remove the dot that ends a fully qualified host name."""
+    """Remove the dot that ends a fully qualified host name.
+
+    Names without another dot, such as ``localhost``, may be known without it only.
+    """
     host = parts.host.removesuffix(".")
-    if host == parts.host or not host or host.endswith(".") or _ends_in_number(host):
+    if host == parts.host or "." not in host or host.endswith(".") or _ends_in_number(host):
         return parts  # resolvers refuse "127.0.0.1." and the like
     return parts._replace(host=host)
 

@@ -29,12 +29,14 @@ class Marker:
         host: machine of the run.
         generation: generation of the snapshot that it started from, 0 if from none.
         resumed: whether it started with marks of an earlier run.
+        queue_gone: whether it was refused because the stored queue had been deleted.
     """
 
     pid: int
     host: str
     generation: int
     resumed: bool
+    queue_gone: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,33 +48,48 @@ class Past:
         take_seen: whether the marks in Scrapy's own ``requests.seen`` may be taken over instead.
         killed: what shows that the last run was killed, in words; empty if it was not.
         resumed: whether that killed run had resumed an earlier one.
+        queue_gone: whether somebody has deleted the queue that was stored with the snapshot.
     """
 
     snapshot: Snapshot | None
     take_seen: bool
     killed: str = ""
     resumed: bool = False
+    queue_gone: bool = False
 
 
 def read_past(folder: Path, identity: Identity) -> Past:
     """Read what earlier runs left in a job directory. Changes nothing.
 
     :raises StateError: if what is there is not ours, damaged, newer, or of another crawl.
+    :raises OSError: if a file of Scrapy's queue cannot be read.
     """
     snapshot = read_snapshot(folder / SNAPSHOT, identity)
     marker = read_marker(folder)
     why = "" if snapshot else seen_file.why_unclean(folder)
     take_seen = not snapshot and not why
+    gone = snapshot is not None and scrapy_queue.is_gone(folder)
     if marker and not is_outdated(marker, snapshot):
+        if marker.queue_gone:  # Scrapy has stored an empty queue at the end of the refused run
+            gone = snapshot is not None and scrapy_queue.is_empty(folder)
+            killed = f"The filter in {folder} has lost its {scrapy_queue.NAME}."
+            return Past(snapshot, take_seen, killed, resumed=True, queue_gone=gone)
         killed = f"The last run in {folder} (process {marker.pid}) did not close cleanly"
         killed += ", after it had resumed an earlier one." if marker.resumed else "."
-        return Past(snapshot, take_seen, killed, marker.resumed)
+        # If that run did not believe Scrapy's own marks, no later run does.
+        take_seen = take_seen and marker.resumed
+        return Past(snapshot, take_seen, killed, marker.resumed, gone)
+    if snapshot:
+        why = seen_file.why_killed_since(folder)
+    elif not why and seen_file.exists(folder):
+        why = scrapy_queue.why_stale(folder)
     if why:
+        take_seen = False
         killed = (
             f"The last run in {folder}, with Scrapy's own filter, did not close cleanly: {why}."
         )
-        return Past(snapshot, take_seen, killed, resumed=scrapy_queue.is_saved(folder))
-    return Past(snapshot, take_seen)
+        return Past(snapshot, take_seen, killed, scrapy_queue.is_saved(folder), gone)
+    return Past(snapshot, take_seen, queue_gone=gone)
 
 
 def is_outdated(marker: Marker, snapshot: Snapshot | None) -> bool:
@@ -84,12 +101,12 @@ def is_outdated(marker: Marker, snapshot: Snapshot | None) -> bool:
     return snapshot is not None and snapshot.generation == marker.generation + 1
 
 
-def write_marker(folder: Path, generation: int, *, resumed: bool) -> None:
+def write_marker(folder: Path, generation: int, *, resumed: bool, queue_gone: bool = False) -> None:
     """Write the marker for a run of this process.
 
     :raises OSError: if it cannot be written.
     """
-    marker = Marker(os.getpid(), socket.gethostname(), generation, resumed)
+    marker = Marker(os.getpid(), socket.gethostname(), generation, resumed, queue_gone)
     write_whole(folder / MARKER, [json.dumps(asdict(marker)).encode()])
 
 
@@ -109,6 +126,7 @@ def read_marker(folder: Path) -> Marker | None:
                 host=fields.text(marker, "host"),
                 generation=fields.integer(marker, "generation", 0, 1 << 63),
                 resumed=fields.flag(marker, "resumed"),
+                queue_gone="queue_gone" in marker and fields.flag(marker, "queue_gone"),
             )
         except ValueError:  # it is a marker all the same: assume the worse of the two cases
             return Marker(pid=0, host="", generation=-1, resumed=True)

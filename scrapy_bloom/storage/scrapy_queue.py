@@ -75,11 +75,30 @@ def is_gone(folder: Path) -> bool:
     return (folder / NAME).is_dir() and not is_saved(folder)
 
 
-def has_leftovers(folder: Path) -> bool:
-    """Return whether there are files in the queue that Scrapy is not going to read."""
-    return not _to_be_read(folder) and any(
-        path.is_file() for path in (folder / NAME).rglob("*") if path.name != SAVED
-    )
+def is_empty(folder: Path) -> bool:
+    """Return whether Scrapy finds no request in the stored queue, or no stored queue."""
+    return not _to_be_read(folder)
+
+
+def why_stale(folder: Path) -> str:
+    """Return what shows that a run has used the stored queue and was killed; empty if nothing does.
+
+    That reads what :func:`find_flaw` reads. To be asked before the run has added a request.
+
+    :raises OSError: if a file cannot be read.
+    """
+    saved = folder / NAME / SAVED
+    if not saved.exists():
+        return ""
+    if flaw := find_flaw(folder):
+        return flaw
+    # At a clean stop Scrapy closes all files of the queue before it writes which ones to read.
+    last = saved.stat().st_mtime_ns
+    for path in _files(folder):
+        # SQLite may write those beside a database when it opens it.
+        if not path.name.endswith(_SQLITE_COMPANIONS) and path.lstat().st_mtime_ns > last:
+            return f"{path} was written after {saved}"
+    return ""
 
 
 def survives_kills(folder: Path) -> bool:

@@ -23,8 +23,6 @@ _CHUNK: Final = 1 << 20
 _LONGEST: Final = 1 << 17  # of one record, in bytes: 65,535 of them in hexadecimal
 
 _SPIDER_STATE: Final = "spider.state"
-_CLEAN_STOP_SECONDS: Final = 10.0
-"""How much later than the spider's state Scrapy may write its fingerprints at one clean stop."""
 
 
 def read_seen_file(folder: Path) -> Iterator[bytes]:
@@ -47,25 +45,49 @@ def read_seen_file(folder: Path) -> Iterator[bytes]:
                 data, start = data[start:] + file.read(_CHUNK), 0
 
 
+def exists(folder: Path) -> bool:
+    """Return whether Scrapy's own filter has run in a job directory."""
+    return (folder / NAME).exists()
+
+
 def why_unclean(folder: Path) -> str:
     """Return what shows that a crawl with Scrapy's own filter was killed; empty if nothing does.
 
     After a kill the file has marks of requests that are no longer in the queue. Whoever took those
     marks over would lose the pages.
+
+    Only for a job directory without a filter of ours.
     """
-    seen = folder / NAME
-    if not seen.exists():
+    if not exists(folder):
         return ""
+    queue = folder / scrapy_queue.NAME
     if not scrapy_queue.is_saved(folder):
-        waiting = scrapy_queue.has_leftovers(folder)
-        return f"{folder / scrapy_queue.NAME} holds requests but was never saved" if waiting else ""
+        return f"{queue} was never saved, or was deleted" if queue.is_dir() else ""
     # A queue may be saved during a crawl, but the spider's state only when the spider has closed.
     state = folder / _SPIDER_STATE
     if not state.exists():
         return f"there is no {state}, which Scrapy writes when a spider has closed"
-    later = seen.stat().st_mtime - state.stat().st_mtime
-    if later > _CLEAN_STOP_SECONDS:
-        return f"{seen} was written {later:,.0f} seconds after {state}"
+    return _why_later(folder)
+
+
+def why_killed_since(folder: Path) -> str:
+    """Return what shows that Scrapy's own filter was killed at the end of a job of ours, likewise.
+
+    Such a run has taken requests out of the queue whose marks are in our filter.
+
+    :raises OSError: if a file of the queue cannot be read.
+    """
+    if not exists(folder) or not scrapy_queue.is_saved(folder):
+        return ""
+    return _why_later(folder) or scrapy_queue.why_stale(folder)
+
+
+def _why_later(folder: Path) -> str:
+    """Return whether fingerprints came after the last clean stop, in words; empty if none did."""
+    seen, state = folder / NAME, folder / _SPIDER_STATE
+    # At a clean stop Scrapy writes the queue first, then the fingerprints, and then this state.
+    if state.exists() and seen.stat().st_mtime_ns > state.stat().st_mtime_ns:
+        return f"{seen} was written after {state}"
     return ""
 
 

@@ -213,9 +213,17 @@ class JobStore:
         return Past(snapshot and replace(snapshot, withdrawn=()), take_seen=False)
 
     def _recover(self, past: Past, on_unclean: OnUnclean) -> Past:
-        """Return what to start from; log it if the last run was killed."""
+        """Return what to start from; log it if the last run was killed.
+
+        :raises StateError: if Scrapy cannot read its queue, or if that was deleted and the marks of
+            its requests are to stay.
+        """
         folder = self.folder
-        if on_unclean is OnUnclean.RESET and past.snapshot and scrapy_queue.is_gone(folder):
+        if past.killed or past.queue_gone:
+            self._keep_sign(past)
+        if past.queue_gone:
+            if on_unclean is not OnUnclean.RESET:
+                raise _queue_gone(folder)
             # The user follows the advice of _consequence, perhaps after a clean stop.
             gone = f"The filter in {folder} has lost its {scrapy_queue.NAME}."
             past = replace(past, killed=past.killed or gone)
@@ -230,6 +238,23 @@ class JobStore:
             remove(folder / SNAPSHOT)
             return Past(snapshot=None, take_seen=False)
         return past
+
+    def _keep_sign(self, past: Past) -> None:
+        """Have the next run see as well that the last one was killed, should this one be refused.
+
+        At the end of a refused run Scrapy stores queue and state anew, and they would look clean.
+        """
+        marker = read_marker(self.folder)
+        old = marker is None or is_outdated(marker, past.snapshot)
+        if self._journaled or not (old or past.queue_gone):
+            return
+        generation = past.snapshot.generation if past.snapshot else 0
+        write_marker(
+            self.folder,
+            generation,
+            resumed=past.snapshot is not None,
+            queue_gone=past.queue_gone,
+        )
 
     def _start(self, past: Past) -> None:
         self.restored_from = ""
@@ -367,13 +392,21 @@ def _unreadable_queue(folder: Path, killed: str, flaw: str) -> StateError:
     )
 
 
+def _queue_gone(folder: Path) -> StateError:
+    return StateError(
+        f"{folder / scrapy_queue.NAME}: found no stored queue, expected the one of the last clean"
+        f" stop: {SNAPSHOT} calls its requests seen, so they would never be fetched. Put it back,"
+        f" or start once with BLOOM_ON_UNCLEAN = 'reset': the crawl starts again and loses no page."
+    )
+
+
 def _consequence(folder: Path, past: Past, recovery: Recovery) -> str:
     requests = folder / scrapy_queue.NAME
     if recovery is Recovery.START_EMPTY:
         text = "The filter starts empty (BLOOM_ON_UNCLEAN is 'reset')."
         advice = f" With an empty {requests}, too, the crawl starts again and loses no page."
         return text + advice if past.resumed else text
-    if not past.resumed:
+    if not past.resumed or not (past.snapshot or past.take_seen):
         return "Filter and crawl start anew: no page is lost, some are fetched again."
     lost = (
         "the requests that were under way are lost"
@@ -384,4 +417,5 @@ def _consequence(folder: Path, past: Past, recovery: Recovery) -> str:
         "The filter goes back to the last clean stop: what was fetched since is fetched again. But"
         f" {lost}, and with them pages. To lose none, stop now, delete"
         f" {requests} and start once with BLOOM_ON_UNCLEAN = 'reset': the crawl starts again."
+        " Only this run says so. You can still do it after this run or a later one."
     )
