@@ -290,17 +290,37 @@ def test_scrapys_own_filter_killed_in_a_resumed_run_is_told_after_the_switch(pro
         assert set(counted(pages) - before) == set(range(PAGES))
 
 
+def test_a_kill_of_scrapys_own_filter_is_told_after_a_run_with_a_wrong_setting(project):
+    """At the end of the refused run Scrapy stores its queue anew, which hides the kill."""
+    with site(kind=PlainSite) as pages:
+        own = {**ONE_PRIORITY, "DUPEFILTER_CLASS": RFP}
+        stop_at(80, pages, lambda: project.crawl(pages, **own))
+        stop_at(120, pages, lambda: project.crawl(pages, **own), Run.kill)
+        refused = project.crawl(pages, **ONE_PRIORITY, BLOOM_CAPACITY=0)
+        refused.end()
+        assert "BLOOM_CAPACITY" in refused.logged("ERROR")[0]
+        told = project.crawl(pages, **ONE_PRIORITY, BLOOM_ON_UNCLEAN="fail")
+        told.end()
+        assert "with Scrapy's own filter, did not close cleanly" in told.logged("ERROR")[0]
+        shutil.rmtree(project.job / "requests.queue")
+        before = counted(pages)
+        complete(project.crawl(pages, BLOOM_ON_UNCLEAN="reset"))
+        assert set(counted(pages) - before) == set(range(PAGES))
+
+
 def test_a_deleted_queue_is_refused_until_it_is_reset(project):
     with site() as pages:
         stop_at(80, pages, lambda: project.crawl(pages))
         shutil.rmtree(project.job / "requests.queue")
+        before = counted(pages)
         for _ in range(2):
             refused = project.crawl(pages)
             refused.end()
-            assert refused.reason == "bloom_state", refused.log
-            assert "found no stored queue" in refused.logged("ERROR")[0]
-        before = counted(pages)
-        complete(project.crawl(pages, BLOOM_ON_UNCLEAN="reset"))
+            assert "found no requests" in refused.logged("ERROR")[0]
+            assert counted(pages) == before
+        reset = project.crawl(pages, BLOOM_ON_UNCLEAN="reset")
+        complete(reset)
+        assert reset.stat("bloom/unclean_stop") == 0
         assert set(counted(pages) - before) == set(range(PAGES))
 
 

@@ -1,15 +1,18 @@
 """Scrapy's queue beside the filter: what is removed after a kill, and what never is."""
 
+import os
+import shutil
 import sqlite3
 
 import pytest
 from queuelib.queue import FifoDiskQueue, LifoDiskQueue
 from scrapy.utils.test import get_crawler
-from support.jobs import abandon, everything_in, open_job, stored_job
+from support.jobs import abandon, everything_in, killed, lifo, open_job, stored_job
 
 from scrapy_bloom import BloomDupeFilter
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.options import OnUnclean
+from scrapy_bloom.storage import store
 from scrapy_bloom.storage.scrapy_queue import find_flaw
 from scrapy_bloom.storage.store import make_queue_openable
 
@@ -83,51 +86,127 @@ def test_a_kill_of_scrapys_own_filter_in_a_first_run_starts_the_crawl_anew(tmp_p
     job.close()
 
 
-def test_reset_follows_a_queue_that_was_taken_away(tmp_path, caplog):
+@pytest.fixture
+def job_with_queue(tmp_path):
+    """A job of ours that has stopped cleanly with requests that wait."""
+    lifo(tmp_path / "requests.queue" / "0")
+    (tmp_path / "requests.queue" / "active.json").write_text("[0]")
+    stored_job(tmp_path, KNOWN)
+    return tmp_path
+
+
+def take_queue_away(folder):
+    shutil.rmtree(folder / "requests.queue")
+    (folder / "requests.queue").mkdir()  # as Scrapy does when it starts
+
+
+def refused_by_something_else(folder):
+    """End a crawl as Scrapy does when it is refused before the filter looks at the job."""
+    (folder / "requests.queue" / "active.json").write_text("{}")
+
+
+@pytest.mark.parametrize("in_between", [False, True])
+def test_reset_follows_a_queue_that_was_taken_away(job_with_queue, caplog, in_between):
+    take_queue_away(job_with_queue)
+    if in_between:
+        refused_by_something_else(job_with_queue)
+    job = open_job(job_with_queue, on_unclean=OnUnclean.RESET)
+    assert (job.restored, job.unclean) == (0, False)  # the last stop was a clean one
+    assert "has lost its requests.queue" in caplog.text
+    (job_with_queue / "requests.queue" / "active.json").write_text("[]")
+    job.close()
+    caplog.clear()
+    job = open_job(job_with_queue, on_unclean=OnUnclean.RESET)
+    job.close()
+    assert caplog.text == ""
+
+
+def test_reset_follows_a_queue_that_was_taken_away_when_it_was_empty(tmp_path):
     stored_job(tmp_path, KNOWN)
     (tmp_path / "requests.queue").mkdir()
-    job = open_job(tmp_path, on_unclean=OnUnclean.RESET)
-    assert job.unclean
-    assert job.restored == 0
-    assert "requests.queue" in caplog.text
-    job.close()
-    make_queue(tmp_path, "{}")
-    job = open_job(tmp_path, on_unclean=OnUnclean.RESET)
-    assert not job.unclean
-    job.close()
+    assert open_job(tmp_path, on_unclean=OnUnclean.RESET).restored == 0
 
 
-@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("was_killed", [False, True])
 @pytest.mark.parametrize("policy", [OnUnclean.ROLLBACK, OnUnclean.FAIL])
-def test_the_other_policies_refuse_a_filter_without_its_queue(tmp_path, policy, killed):
-    stored_job(tmp_path, KNOWN)
-    if killed:
-        abandon(open_job(tmp_path))
-    queue = tmp_path / "requests.queue"
-    queue.mkdir()
-    for _ in range(2):
+def test_the_other_policies_refuse_a_filter_without_its_queue(job_with_queue, policy, was_killed):
+    if was_killed:
+        abandon(open_job(job_with_queue))
+    take_queue_away(job_with_queue)
+    for _ in range(3):
         with pytest.raises(StateError, match="start once with BLOOM_ON_UNCLEAN = 'reset'"):
-            open_job(tmp_path, on_unclean=policy)
-        (queue / "active.json").write_text("{}")  # as Scrapy does at the end of a refused crawl
-    job = open_job(tmp_path, on_unclean=OnUnclean.RESET)
-    assert (job.restored, job.unclean) == (0, True)
+            open_job(job_with_queue, on_unclean=policy)
+        refused_by_something_else(job_with_queue)
+    job = open_job(job_with_queue, on_unclean=OnUnclean.RESET)
+    assert (job.restored, job.unclean) == (0, was_killed)
     job.close()
-    job = open_job(tmp_path)
-    assert not job.unclean
-    job.close()
+    assert not open_job(job_with_queue).unclean
 
 
-def test_a_queue_that_was_put_back_is_believed_again(tmp_path):
+@pytest.mark.parametrize("policy", [OnUnclean.ROLLBACK, OnUnclean.FAIL])
+def test_a_finished_job_needs_no_queue(tmp_path, policy):
+    (tmp_path / "requests.queue").mkdir()
     stored_job(tmp_path, KNOWN)
-    queue = tmp_path / "requests.queue"
+    assert open_job(tmp_path, on_unclean=policy).restored == len(KNOWN)
+
+
+def test_a_queue_that_scrapys_own_filter_has_finished_is_not_missed(job_with_queue):
+    (job_with_queue / "requests.queue" / "0").unlink()
+    (job_with_queue / "requests.queue" / "active.json").write_text("[]")
+    (job_with_queue / "requests.seen").write_bytes(b"\0\x14" + bytes(20))
+    (job_with_queue / "spider.state").touch()
+    job = open_job(job_with_queue)
+    assert (job.restored, job.unclean) == (len(KNOWN), False)
+
+
+def test_a_queue_that_was_put_back_is_believed_again(job_with_queue):
+    queue = job_with_queue / "requests.queue"
+    queue.rename(job_with_queue / "elsewhere")
     queue.mkdir()
-    with pytest.raises(StateError, match="Put it back"):
-        open_job(tmp_path)
-    (queue / "active.json").write_text("[0]")
-    (queue / "0").write_bytes(bytes(4))
-    job = open_job(tmp_path)
-    assert job.restored == len(KNOWN)
-    job.close()
+    with pytest.raises(StateError, match="Put the folder back"):
+        open_job(job_with_queue)
+    refused_by_something_else(job_with_queue)
+    shutil.rmtree(queue)
+    (job_with_queue / "elsewhere").rename(queue)
+    job = open_job(job_with_queue)
+    assert (job.restored, job.unclean) == (len(KNOWN), False)
+
+
+def test_a_queue_of_an_older_version_that_was_taken_away_is_refused_and_then_told(
+    job_with_queue, monkeypatch, caplog
+):
+    monkeypatch.setattr(store, "record_of", lambda _: None)
+    open_job(job_with_queue).close()
+    take_queue_away(job_with_queue)
+    with pytest.raises(StateError, match="Put the folder back"):
+        open_job(job_with_queue)
+    refused_by_something_else(job_with_queue)
+    assert open_job(job_with_queue).unclean
+    assert "it was without its requests.queue" in caplog.text
+
+
+def test_a_job_of_ours_may_be_copied_without_its_times(job_with_queue, caplog):
+    (job_with_queue / "requests.seen").write_bytes(b"\0\x14" + bytes(20))
+    (job_with_queue / "spider.state").touch()
+    open_job(job_with_queue).close()
+    for seconds, name in enumerate(
+        ["requests.queue/active.json", "spider.state", "requests.bloom", "requests.queue/0"]
+    ):
+        os.utime(job_with_queue / name, (seconds, seconds))
+    job = open_job(job_with_queue)
+    assert (job.restored, job.unclean) == (len(KNOWN), False)
+    assert caplog.text == ""
+
+
+def test_what_scrapy_2_13_leaves_when_it_opens_a_queue_is_no_sign_of_a_kill(job_with_queue):
+    (job_with_queue / "requests.seen").write_bytes(b"\0\x14" + bytes(20))
+    (job_with_queue / "spider.state").touch()
+    LifoDiskQueue(job_with_queue / "requests.queue" / "0s").f.close()
+    assert not open_job(job_with_queue).unclean
+    (job_with_queue / "requests.bloom").unlink()
+    (job_with_queue / "requests.bloom.running").unlink()
+    job = open_job(job_with_queue)
+    assert (job.restored, job.restored_from) == (1, "requests.seen")
 
 
 def make_database(path):
@@ -166,21 +245,6 @@ def test_what_a_kill_costs_depends_on_the_queue(tmp_path, database, caplog):
     open_job(tmp_path)
     assert ("the requests that were under way are lost" in caplog.text) is database
     assert ("Scrapy's queue has lost requests" in caplog.text) is not database
-
-
-def lifo(path, count=10):
-    """Make a queue as it is after a clean stop."""
-    path.parent.mkdir(exist_ok=True)
-    queue = LifoDiskQueue(path)
-    for number in range(count):
-        queue.push(b"request %d" % number)
-    queue.close()
-
-
-def killed(queue):
-    """Leave a queue as a kill does: what was pushed may be on the disk, the count is not."""
-    queue.f.flush()
-    queue.f.close()
 
 
 def popped_by_a_killed_run(path):

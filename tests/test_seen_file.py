@@ -6,12 +6,14 @@ import shutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.jobs import abandon, open_job
+from queuelib.queue import FifoDiskQueue, LifoDiskQueue
+from support.jobs import abandon, killed, lifo, open_job
 
 from scrapy_bloom.errors import StateError, UncleanStopError
 from scrapy_bloom.options import OnUnclean
 from scrapy_bloom.storage import seen_file
 from scrapy_bloom.storage.seen_file import read_seen_file
+from scrapy_bloom.storage.store import make_queue_openable
 
 
 def binary(fingerprint):
@@ -81,8 +83,8 @@ KNOWN = [bytes([i]) * 20 for i in range(50)]
 def job_of_scrapy(tmp_path):
     """A job that Scrapy's own filter has stopped cleanly."""
     write(tmp_path, *map(binary, KNOWN[:30]), *map(text, KNOWN[30:]))
-    (tmp_path / "requests.queue").mkdir()
-    (tmp_path / "requests.queue" / "active.json").write_text("[]")
+    lifo(tmp_path / "requests.queue" / "0")
+    (tmp_path / "requests.queue" / "active.json").write_text("[0]")
     (tmp_path / "spider.state").write_bytes(b"")
     return tmp_path
 
@@ -106,21 +108,68 @@ def test_a_job_with_a_filter_does_not_look_at_it_again(job_of_scrapy):
     job.close()
 
 
-def killed_soon_after_it_had_resumed(folder):
-    later = (folder / "spider.state").stat().st_mtime_ns + 1_000_000
-    os.utime(folder / "requests.seen", ns=(later, later))
+def later(path, than):
+    after = than.stat().st_mtime_ns + 1_000_000
+    os.utime(path, ns=(after, after))
+
+
+def as_late_as_before(path):
+    """Take the order of times away, as a copy without them does: only contents can tell."""
+    for each in path.parent.parent.rglob("*"):
+        os.utime(each, (0, 0))
 
 
 def killed_before_it_had_written_a_mark(folder):
     path = folder / "requests.queue" / "0"
-    path.write_bytes(bytes(4))
-    later = (folder / "requests.queue" / "active.json").stat().st_mtime_ns + 1_000_000
-    os.utime(path, ns=(later, later))
+    queue = LifoDiskQueue(path)
+    taken = queue.pop()
+    queue.push(taken[::-1])
+    killed(queue)
+    later(path, folder / "requests.queue" / "active.json")
+
+
+def killed_soon_after_it_had_resumed(folder):
+    killed_before_it_had_written_a_mark(folder)
+    later(folder / "requests.seen", folder / "spider.state")
+
+
+def killed_when_it_had_taken_the_last_request(folder):
+    path = folder / "requests.queue" / "0"
+    path.unlink()  # as Scrapy does then
+    as_late_as_before(path)
+
+
+def killed_when_it_had_more_requests(folder):
+    path = folder / "requests.queue" / "0"
+    queue = LifoDiskQueue(path)
+    queue.push(b"another")
+    killed(queue)
+    as_late_as_before(path)
+
+
+def killed_with_a_new_priority(folder):
+    path = folder / "requests.queue" / "-1"
+    queue = LifoDiskQueue(path)
+    queue.push(b"another")
+    killed(queue)
+    as_late_as_before(path)
+
+
+def killed_with_more_requests_in_a_new_chunk(folder):
+    path = folder / "requests.queue" / "0"
+    path.unlink()
+    queue = FifoDiskQueue(path)
+    queue.push(b"request")
+    queue.close()
+    queue = FifoDiskQueue(path)
+    queue.push(b"another")
+    queue.headf.close()
+    queue.tailf.close()
+    as_late_as_before(path)
 
 
 def killed_with_its_queue_damaged(folder):
     saved = folder / "requests.queue" / "active.json"
-    saved.write_text("[0]")
     path = folder / "requests.queue" / "0"
     path.write_bytes((3).to_bytes(4, "big"))
     os.utime(path, (0, 0))
@@ -128,10 +177,16 @@ def killed_with_its_queue_damaged(folder):
         each.touch()
 
 
-KILLS = [killed_soon_after_it_had_resumed, killed_before_it_had_written_a_mark]
+KILLS = [
+    killed_soon_after_it_had_resumed,
+    killed_before_it_had_written_a_mark,
+    killed_when_it_had_taken_the_last_request,
+    killed_when_it_had_more_requests,
+    killed_with_a_new_priority,
+]
 
 
-@pytest.mark.parametrize("kill", KILLS)
+@pytest.mark.parametrize("kill", [*KILLS, killed_with_more_requests_in_a_new_chunk])
 def test_a_kill_of_scrapys_own_filter_is_told_after_a_run_of_ours(job_of_scrapy, kill, caplog):
     open_job(job_of_scrapy).close()
     kill(job_of_scrapy)
@@ -141,6 +196,47 @@ def test_a_kill_of_scrapys_own_filter_is_told_after_a_run_of_ours(job_of_scrapy,
     assert (job.restored, job.unclean) == (50, True)
     assert "BLOOM_ON_UNCLEAN = 'reset'" in caplog.text
     job.close()
+
+
+@pytest.mark.parametrize("kill", KILLS)
+@pytest.mark.parametrize("ours", [False, True])
+def test_a_kill_is_noted_before_scrapy_opens_its_queue(job_of_scrapy, kill, ours):
+    """Scrapy stores the queue anew at the end of a run that was refused for another reason."""
+    if ours:
+        open_job(job_of_scrapy).close()
+    kill(job_of_scrapy)
+    make_queue_openable(job_of_scrapy)
+    lifo_of_the_refused_run = job_of_scrapy / "requests.queue" / "0"
+    lifo_of_the_refused_run.unlink(missing_ok=True)
+    lifo(lifo_of_the_refused_run)
+    (job_of_scrapy / "requests.queue" / "active.json").write_text("[0]")
+    (job_of_scrapy / "spider.state").touch()
+    with pytest.raises(UncleanStopError, match="with Scrapy's own filter, did not close cleanly"):
+        open_job(job_of_scrapy, on_unclean=OnUnclean.FAIL)
+    job = open_job(job_of_scrapy)
+    assert (job.restored, job.unclean) == (50 if ours else 0, True)
+    job.close()
+    assert not open_job(job_of_scrapy).unclean
+
+
+@pytest.mark.parametrize("ours", [False, True])
+def test_after_a_clean_stop_of_scrapys_own_filter_nothing_is_noted(job_of_scrapy, ours):
+    if ours:
+        open_job(job_of_scrapy).close()
+        lifo(job_of_scrapy / "requests.queue" / "1")
+        (job_of_scrapy / "requests.queue" / "active.json").write_text("[0, 1]")
+        write(job_of_scrapy, *map(binary, [*KNOWN, b"later" * 4]))
+        (job_of_scrapy / "spider.state").write_bytes(b"")
+    make_queue_openable(job_of_scrapy)
+    assert not (job_of_scrapy / "requests.bloom.running").exists()
+    job = open_job(job_of_scrapy)
+    assert (job.restored, job.unclean) == (50, False)
+
+
+def test_a_fifo_queue_that_would_lose_later_requests_is_refused(job_of_scrapy):
+    killed_with_more_requests_in_a_new_chunk(job_of_scrapy)
+    with pytest.raises(StateError, match=r"q00000 holds more requests than .*info.json says"):
+        open_job(job_of_scrapy)
 
 
 @pytest.mark.parametrize("ours", [False, True])

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from scrapy_bloom.storage import fields, scrapy_queue, seen_file
+from scrapy_bloom.storage import fields, queue_record, scrapy_queue, seen_file
 from scrapy_bloom.storage.files import open_regular, write_whole
-from scrapy_bloom.storage.snapshot import Identity, Snapshot, read_snapshot
+from scrapy_bloom.storage.snapshot import Head, Identity, Snapshot, read_head, read_snapshot
 
 SNAPSHOT: Final = "requests.bloom"
 MARKER: Final = "requests.bloom.running"
@@ -29,14 +29,14 @@ class Marker:
         host: machine of the run.
         generation: generation of the snapshot that it started from, 0 if from none.
         resumed: whether it started with marks of an earlier run.
-        queue_gone: whether it was refused because the stored queue had been deleted.
+        why: what shows that a run without us was killed, where this is a note of that.
     """
 
     pid: int
     host: str
     generation: int
     resumed: bool
-    queue_gone: bool = False
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,8 @@ class Past:
         take_seen: whether the marks in Scrapy's own ``requests.seen`` may be taken over instead.
         killed: what shows that the last run was killed, in words; empty if it was not.
         resumed: whether that killed run had resumed an earlier one.
-        queue_gone: whether somebody has deleted the queue that was stored with the snapshot.
+        queue_gone: whether the requests are gone that were stored with the snapshot.
+        why: what shows it, if it ran without us.
     """
 
     snapshot: Snapshot | None
@@ -56,6 +57,16 @@ class Past:
     killed: str = ""
     resumed: bool = False
     queue_gone: bool = False
+    why: str = ""
+
+    @property
+    def known(self) -> bool:
+        """Whether there are marks to start with."""
+        return self.snapshot is not None or self.take_seen
+
+    def is_without_queue(self, folder: Path) -> bool:
+        """Return whether there is a filter, and beside it no queue that was ever stored."""
+        return self.snapshot is not None and scrapy_queue.is_gone(folder)
 
 
 def read_past(folder: Path, identity: Identity) -> Past:
@@ -65,49 +76,75 @@ def read_past(folder: Path, identity: Identity) -> Past:
     :raises OSError: if a file of Scrapy's queue cannot be read.
     """
     snapshot = read_snapshot(folder / SNAPSHOT, identity)
+    gone = snapshot is not None and queue_record.is_lost(folder, snapshot.queue)
     marker = read_marker(folder)
-    why = "" if snapshot else seen_file.why_unclean(folder)
-    take_seen = not snapshot and not why
-    gone = snapshot is not None and scrapy_queue.is_gone(folder)
     if marker and not is_outdated(marker, snapshot):
-        if marker.queue_gone:  # Scrapy has stored an empty queue at the end of the refused run
-            gone = snapshot is not None and scrapy_queue.is_empty(folder)
-            killed = f"The filter in {folder} has lost its {scrapy_queue.NAME}."
-            return Past(snapshot, take_seen, killed, resumed=True, queue_gone=gone)
-        killed = f"The last run in {folder} (process {marker.pid}) did not close cleanly"
-        killed += ", after it had resumed an earlier one." if marker.resumed else "."
         # If that run did not believe Scrapy's own marks, no later run does.
-        take_seen = take_seen and marker.resumed
-        return Past(snapshot, take_seen, killed, marker.resumed, gone)
-    if snapshot:
-        why = seen_file.why_killed_since(folder)
-    elif not why and seen_file.exists(folder):
-        why = scrapy_queue.why_stale(folder)
-    if why:
-        take_seen = False
-        killed = (
-            f"The last run in {folder}, with Scrapy's own filter, did not close cleanly: {why}."
-        )
-        return Past(snapshot, take_seen, killed, scrapy_queue.is_saved(folder), gone)
-    return Past(snapshot, take_seen, queue_gone=gone)
+        take_seen = not snapshot and marker.resumed and not seen_file.why_unclean(folder)
+        return Past(snapshot, take_seen, _killed(folder, marker), marker.resumed, gone)
+    if why := _why_killed_without_us(folder, snapshot):
+        killed, resumed = _killed_without_us(folder, why), scrapy_queue.is_saved(folder)
+        return Past(snapshot, False, killed, resumed, gone, why)  # noqa: FBT003
+    return Past(snapshot, take_seen=not snapshot, queue_gone=gone)
 
 
-def is_outdated(marker: Marker, snapshot: Snapshot | None) -> bool:
+def note_kill(folder: Path) -> Marker | None:
+    """Return the marker of a killed run, and make one if a run without us was killed.
+
+    To be called before Scrapy opens its queue: when Scrapy closes that, even at the end of a
+    refused crawl, the traces of a kill are gone. The caller has locked the job directory.
+
+    :raises StateError: if the snapshot or the marker cannot be read.
+    :raises OSError: if a file of the queue cannot be read, or the marker not be written.
+    """
+    if (folder / REQUESTS).exists() or scrapy_queue.is_sealed(folder):
+        return read_marker(folder)  # Scrapy's queue is not in use
+    marker, head = read_marker(folder), read_head(folder / SNAPSHOT)
+    if head is None and seen_file.exists(folder):
+        (folder / scrapy_queue.NAME).mkdir(exist_ok=True)  # as Scrapy does in a moment
+    if marker and not is_outdated(marker, head):
+        return marker
+    if why := _why_killed_without_us(folder, head):
+        generation = head.generation if head else 0
+        return write_marker(folder, generation, resumed=head is not None, why=why)
+    return marker
+
+
+def is_outdated(marker: Marker, stored: Snapshot | Head | None) -> bool:
     """Return whether the run of this marker has stored its filter, and so has stopped cleanly.
 
     Such a run was killed later, before it could remove the marker. Its queue is stored as well:
     Scrapy stores the queue before it closes the filter.
     """
-    return snapshot is not None and snapshot.generation == marker.generation + 1
+    return stored is not None and stored.generation == marker.generation + 1
 
 
-def write_marker(folder: Path, generation: int, *, resumed: bool, queue_gone: bool = False) -> None:
-    """Write the marker for a run of this process.
+def _why_killed_without_us(folder: Path, stored: Snapshot | Head | None) -> str:
+    """Return what shows that a run without us was the last one and was killed; empty if nothing."""
+    if stored is None:
+        return seen_file.why_unclean(folder)
+    return queue_record.why_used(folder, stored.queue)
+
+
+def _killed(folder: Path, marker: Marker) -> str:
+    if marker.why:
+        return _killed_without_us(folder, marker.why)
+    killed = f"The last run in {folder} (process {marker.pid}) did not close cleanly"
+    return killed + (", after it had resumed an earlier one." if marker.resumed else ".")
+
+
+def _killed_without_us(folder: Path, why: str) -> str:
+    return f"The last run in {folder}, with Scrapy's own filter, did not close cleanly: {why}."
+
+
+def write_marker(folder: Path, generation: int, *, resumed: bool, why: str = "") -> Marker:
+    """Write the marker for a run of this process, or the note of a killed run without us.
 
     :raises OSError: if it cannot be written.
     """
-    marker = Marker(os.getpid(), socket.gethostname(), generation, resumed, queue_gone)
+    marker = Marker(os.getpid(), socket.gethostname(), generation, resumed, why)
     write_whole(folder / MARKER, [json.dumps(asdict(marker)).encode()])
+    return marker
 
 
 def read_marker(folder: Path) -> Marker | None:
@@ -126,7 +163,7 @@ def read_marker(folder: Path) -> Marker | None:
                 host=fields.text(marker, "host"),
                 generation=fields.integer(marker, "generation", 0, 1 << 63),
                 resumed=fields.flag(marker, "resumed"),
-                queue_gone="queue_gone" in marker and fields.flag(marker, "queue_gone"),
+                why=fields.text(marker, "why") if "why" in marker else "",
             )
         except ValueError:  # it is a marker all the same: assume the worse of the two cases
             return Marker(pid=0, host="", generation=-1, resumed=True)

@@ -21,6 +21,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from struct import Struct
+from struct import error as StructError  # noqa: N812 - it is a class
 from typing import BinaryIO, Final
 
 from scrapy_bloom.storage.files import write_whole
@@ -32,6 +33,8 @@ _U32: Final = Struct(">I")
 _SQLITE: Final = b"SQLite format 3\0"
 _SQLITE_COMPANIONS: Final = ("-journal", "-wal", "-shm")
 _PRIORITY: Final = re.compile(r"-?\d+s?")  # the name of a LIFO or SQLite file or a FIFO folder
+_CHUNK: Final = re.compile(r"q\d{5,}")  # of a FIFO queue
+_INFO: Final = "info.json"  # of a FIFO queue
 
 
 _SEAL: Final = (
@@ -90,21 +93,66 @@ def why_stale(folder: Path) -> str:
     saved = folder / NAME / SAVED
     if not saved.exists():
         return ""
-    if flaw := find_flaw(folder):
-        return flaw
+    if found := find_flaw(folder) or find_surplus(folder) or _why_other_queues(folder):
+        return found
     # At a clean stop Scrapy closes all files of the queue before it writes which ones to read.
     last = saved.stat().st_mtime_ns
-    for path in _files(folder):
-        # SQLite may write those beside a database when it opens it.
-        if not path.name.endswith(_SQLITE_COMPANIONS) and path.lstat().st_mtime_ns > last:
+    for path in files(folder):
+        if not is_blank(path) and path.lstat().st_mtime_ns > last:
             return f"{path} was written after {saved}"
     return ""
 
 
+def find_surplus(folder: Path) -> str:
+    """Return what shows that the stored queue has more requests than Scrapy counts, in words.
+
+    They are of a killed run.
+
+    :raises OSError: if a file cannot be read.
+    """
+    for path in files(folder):
+        if _is_lifo(path):
+            with path.open("rb") as file:
+                if _walk_lifo(file)[1] > _U32.size:
+                    return f"{path} holds more requests than it says"
+    return find_surplus_in_fifo(folder)
+
+
+def find_surplus_in_fifo(folder: Path) -> str:
+    """Return the same of FIFO queues only: there it costs requests that are still to come.
+
+    Scrapy reads what is too much in the place of later requests, and never comes to those.
+
+    :raises OSError: if a file cannot be read.
+    """
+    return next(filter(None, map(_surplus_in_fifo, (folder / NAME).rglob(_INFO))), "")
+
+
+def files(folder: Path) -> Iterator[Path]:
+    """Yield the files and links in the queue, except ``active.json``. Follows no link."""
+    for place, folders, files in os.walk(folder / NAME):
+        for name in [*files, *(each for each in folders if Path(place, each).is_symlink())]:
+            if (path := Path(place, name)) != folder / NAME / SAVED:
+                yield path
+
+
+def is_blank(path: Path) -> bool:
+    """Return whether a file in the queue holds no request, so that Scrapy may just have made it.
+
+    Scrapy 2.13 leaves such files when it opens a queue. And SQLite may write those beside a
+    database when it opens that.
+    """
+    if path.name.endswith(_SQLITE_COMPANIONS):
+        return True
+    if path.is_symlink() or path.lstat().st_size > _U32.size:
+        return False
+    return not any(path.read_bytes())
+
+
 def survives_kills(folder: Path) -> bool:
     """Return whether the queue is in SQLite files, which a kill leaves as they were."""
-    files = [path for path in _files(folder) if _PRIORITY.fullmatch(path.name)]
-    return bool(files) and all(_is_sqlite(path) for path in files)
+    queues = [path for path in files(folder) if _PRIORITY.fullmatch(path.name)]
+    return bool(queues) and all(_is_sqlite(path) for path in queues)
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -117,7 +165,7 @@ def remove_leftovers(folder: Path) -> None:
     """
     if _to_be_read(folder):
         return
-    for path in _files(folder):
+    for path in files(folder):
         if not _is_sqlite(path):
             path.unlink()
     for path in sorted(_folders(folder), reverse=True):  # the inner ones first
@@ -130,7 +178,7 @@ def remove_stumps(folder: Path) -> None:
 
     :raises OSError: if one cannot be removed.
     """
-    for path in _files(folder):
+    for path in files(folder):
         if _PRIORITY.fullmatch(path.name) and path.lstat().st_size < _U32.size:
             path.unlink()
 
@@ -147,10 +195,10 @@ def find_flaw(folder: Path) -> str:
         return flaw
     if not _to_be_read(folder):
         return ""
-    for path in _files(folder):
-        if _PRIORITY.fullmatch(path.name) and not _is_sqlite(path):
+    for path in files(folder):
+        if _is_lifo(path):
             with path.open("rb") as file:
-                if flaw := _flaw_in_lifo(file):
+                if flaw := _walk_lifo(file)[0]:
                     return f"{path} {flaw}"
     return ""
 
@@ -163,7 +211,7 @@ def find_flaw_at_opening(folder: Path) -> str:
     saved = folder / NAME / SAVED
     if saved.exists() and not _is_json(saved):
         return f"{saved} is no JSON: it was cut off when it was written"
-    for info in (folder / NAME).rglob("info.json"):
+    for info in (folder / NAME).rglob(_INFO):
         if not _is_json(info):
             return f"{info} is no JSON: it was cut off when it was written"
         if flaw := _flaw_in_fifo(info):
@@ -171,22 +219,68 @@ def find_flaw_at_opening(folder: Path) -> str:
     return ""
 
 
-def _flaw_in_lifo(file: BinaryIO) -> str:
+def _is_lifo(path: Path) -> bool:
+    return bool(_PRIORITY.fullmatch(path.name)) and not path.is_symlink() and not _is_sqlite(path)
+
+
+def _walk_lifo(file: BinaryIO) -> tuple[str, int]:
+    """Return what is wrong with a LIFO file, and the bytes before the requests that it counts."""
     start = file.read(_U32.size)
     if len(start) < _U32.size:
-        return f"ends within its first {_U32.size} bytes"
+        return f"ends within its first {_U32.size} bytes", 0
     (waiting,) = _U32.unpack(start)
     end = file.seek(0, os.SEEK_END)
     for number in range(waiting):
         # Each record is followed by its length.
         if end - _U32.size < _U32.size:
-            return f"holds {number:,} requests, and says that it holds {waiting:,}"
+            return f"holds {number:,} requests, and says that it holds {waiting:,}", 0
         file.seek(end - _U32.size)
         (length,) = _U32.unpack(file.read(_U32.size))
         end -= _U32.size + length
         if end < _U32.size:
-            return "ends in the middle of a request"
-    return ""
+            return "ends in the middle of a request", 0
+    return "", end
+
+
+def _surplus_in_fifo(info: Path) -> str:
+    """Return whether a FIFO queue goes on after the place where the next request is to be put."""
+    try:
+        chunk, count = json.loads(info.read_bytes())["head"]
+        path = info.with_name(f"q{chunk:05d}")
+        with path.open("rb") as file:
+            for _ in range(count):
+                (length,) = _U32.unpack(file.read(_U32.size))
+                file.seek(length, os.SEEK_CUR)
+            return f"{path} holds more requests than {info} says" if file.read(1) else ""
+    except (KeyError, TypeError, ValueError, FileNotFoundError, StructError, RecursionError):
+        return ""  # Scrapy says itself what is wrong with it
+
+
+def _why_other_queues(folder: Path) -> str:
+    """Return whether other queues are there than those to be read, in words; empty if not."""
+    saved = folder / NAME / SAVED
+    named = _count_named(saved)
+    there = set()
+    for path in files(folder):
+        queue = path.parent if _CHUNK.fullmatch(path.name) else path
+        if path.name == _INFO or is_blank(path):
+            continue
+        if not _PRIORITY.fullmatch(queue.name):
+            return ""  # of a kind of queue that is not known here
+        there.add((queue.parent, int(queue.name.rstrip("s"))))
+    if named is None or named == len(there):
+        return ""
+    return f"{saved} names {named:,} queues, and there are {len(there):,}"
+
+
+def _count_named(saved: Path) -> int | None:
+    """Return how many queues Scrapy is going to read, None if that cannot be known."""
+    state = json.loads(saved.read_bytes())
+    try:
+        lists = state.values() if isinstance(state, dict) else [state]
+        return sum(len(set(priorities)) for priorities in lists)
+    except TypeError:
+        return None
 
 
 def _flaw_in_fifo(info: Path) -> str:
@@ -213,14 +307,6 @@ def _to_be_read(folder: Path) -> bool:
         return False
     except (ValueError, RecursionError):  # Scrapy says itself what is wrong with it
         return True
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """Yield the files and links in the queue, except ``active.json``. Follows no link."""
-    for place, folders, files in os.walk(folder / NAME):
-        for name in [*files, *(each for each in folders if Path(place, each).is_symlink())]:
-            if (path := Path(place, name)) != folder / NAME / SAVED:
-                yield path
 
 
 def _folders(folder: Path) -> list[Path]:

@@ -50,6 +50,11 @@ def exists(folder: Path) -> bool:
     return (folder / NAME).exists()
 
 
+def size(folder: Path) -> int:
+    """Return the bytes of the file, 0 if there is none."""
+    return (folder / NAME).stat().st_size if exists(folder) else 0
+
+
 def why_unclean(folder: Path) -> str:
     """Return what shows that a crawl with Scrapy's own filter was killed; empty if nothing does.
 
@@ -57,6 +62,8 @@ def why_unclean(folder: Path) -> str:
     marks over would lose the pages.
 
     Only for a job directory without a filter of ours.
+
+    :raises OSError: if a file of the queue cannot be read.
     """
     if not exists(folder):
         return ""
@@ -67,26 +74,14 @@ def why_unclean(folder: Path) -> str:
     state = folder / _SPIDER_STATE
     if not state.exists():
         return f"there is no {state}, which Scrapy writes when a spider has closed"
-    return _why_later(folder)
+    return why_later(folder) or scrapy_queue.why_stale(folder)
 
 
-def why_killed_since(folder: Path) -> str:
-    """Return what shows that Scrapy's own filter was killed at the end of a job of ours, likewise.
-
-    Such a run has taken requests out of the queue whose marks are in our filter.
-
-    :raises OSError: if a file of the queue cannot be read.
-    """
-    if not exists(folder) or not scrapy_queue.is_saved(folder):
-        return ""
-    return _why_later(folder) or scrapy_queue.why_stale(folder)
-
-
-def _why_later(folder: Path) -> str:
+def why_later(folder: Path) -> str:
     """Return whether fingerprints came after the last clean stop, in words; empty if none did."""
     seen, state = folder / NAME, folder / _SPIDER_STATE
     # At a clean stop Scrapy writes the queue first, then the fingerprints, and then this state.
-    if state.exists() and seen.stat().st_mtime_ns > state.stat().st_mtime_ns:
+    if seen.exists() and state.exists() and seen.stat().st_mtime_ns > state.stat().st_mtime_ns:
         return f"{seen} was written after {state}"
     return ""
 

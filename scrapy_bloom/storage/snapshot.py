@@ -38,6 +38,7 @@ from scrapy_bloom.core.state import EMPTY, FilterState, Slice
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.storage import fields
 from scrapy_bloom.storage.files import open_regular, put_in_place, write_beside, write_whole
+from scrapy_bloom.storage.queue_record import QueueRecord
 
 MAGIC: Final = b"scrapy-bloom\r\n\x1a\n"
 _PLAIN: Final = 1
@@ -77,12 +78,23 @@ class Snapshot:
         state: the filter.
         withdrawn: fingerprints that the filter holds though their requests were lost. Each is to be
             let through once.
+        queue: Scrapy's queue at that stop; None if the filter is not kept beside it, or of a
+            version that did not look.
     """
 
     identity: Identity
     generation: int
     state: FilterState
     withdrawn: Collection[bytes] = ()
+    queue: QueueRecord | None = None
+
+
+@dataclass(frozen=True)
+class Head:
+    """What can be known of a snapshot without reading the filter; as in :class:`Snapshot`."""
+
+    generation: int
+    queue: QueueRecord | None
 
 
 def write_snapshot(path: Path, snapshot: Snapshot) -> None:
@@ -146,6 +158,22 @@ def read_snapshot(path: Path, identity: Identity | None = None) -> Snapshot | No
     return snapshot
 
 
+def read_head(path: Path) -> Head | None:
+    """Read the beginning of the snapshot at `path`; return None if there is none.
+
+    :raises StateError: as :func:`read_snapshot`.
+    """
+    file = open_regular(path)
+    if file is None:
+        return None
+    with file:
+        try:
+            _, header = _read_header(file)
+            return Head(_read_generation(header), _read_queue(header))
+        except (ValueError, _UnusableError) as found:
+            raise StateError(f"{path}: {found}") from None
+
+
 def check_identity(path: Path, stored: Identity, wanted: Identity) -> None:
     """Look whether marks that are stored mean something to a crawl.
 
@@ -189,6 +217,7 @@ def _chunks(snapshot: Snapshot) -> Iterator[bytes]:
             "block_bits": BLOCK_BITS,
             "slices": [{**asdict(slice_.spec), "items": slice_.items} for slice_ in state.slices],
             **({"withdrawn": len(withdrawn)} if withdrawn else {}),
+            **({"queue": asdict(snapshot.queue)} if snapshot.queue else {}),
         }
     ).encode()
     frame = _FRAME.pack(_WITH_WITHDRAWN if withdrawn else _PLAIN, len(header))
@@ -216,9 +245,10 @@ def _read(file: BinaryIO) -> Snapshot:
     try:
         snapshot = Snapshot(
             _identity(header),
-            fields.integer(header, "generation", 0, _ANY),
+            _read_generation(header),
             _read_state(header, body),
             _read_withdrawn(header, body) if version == _WITH_WITHDRAWN else (),
+            _read_queue(header),
         )
     except ValueError as error:
         raise _UnusableError(f"a header that makes no sense ({error})", "one of ours") from error
@@ -318,6 +348,21 @@ def _read_slice(slice_: Mapping[str, Any], hashes: int, body: _Body) -> Slice:
         block = touched[number] = bitarray(endian="big")
         block.frombytes(body.read(BLOCK_BYTES))
     return Slice.of(SliceSpec(capacity, error_rate, blocks), items, touched)
+
+
+def _read_generation(header: Mapping[str, Any]) -> int:
+    return fields.integer(header, "generation", 0, _ANY)
+
+
+def _read_queue(header: Mapping[str, Any]) -> QueueRecord | None:
+    if "queue" not in header:
+        return None
+    queue = fields.object_(header, "queue")
+    return QueueRecord(
+        fields.text(queue, "digest"),
+        fields.flag(queue, "waiting"),
+        fields.integer(queue, "seen", 0, _ANY),
+    )
 
 
 def _read_withdrawn(header: Mapping[str, Any], body: _Body) -> Collection[bytes]:

@@ -29,10 +29,12 @@ from scrapy_bloom.storage.past import (
     SNAPSHOT,
     Past,
     is_outdated,
+    note_kill,
     read_marker,
     read_past,
     write_marker,
 )
+from scrapy_bloom.storage.queue_record import record_of
 from scrapy_bloom.storage.recovery import Recovery, recover
 from scrapy_bloom.storage.snapshot import (
     Identity,
@@ -147,8 +149,9 @@ class JobStore:
         path = self.folder / SNAPSHOT
         state = self.filter.state()
         try:
+            queue = record_of(self.folder)  # Scrapy has stored it: it closes the filter after that
             write_snapshot(
-                path, Snapshot(self.identity, self.generation + 1, state, self.let_through)
+                path, Snapshot(self.identity, self.generation + 1, state, self.let_through, queue)
             )
             remove(self.folder / MARKER)
         except OSError as error:
@@ -219,19 +222,21 @@ class JobStore:
             its requests are to stay.
         """
         folder = self.folder
-        if past.killed or past.queue_gone:
-            self._keep_sign(past)
-        if past.queue_gone:
-            if on_unclean is not OnUnclean.RESET:
-                raise _queue_gone(folder)
+        self.unclean = bool(past.killed)
+        self._keep_sign(past)
+        if on_unclean is OnUnclean.RESET and (past.queue_gone or past.is_without_queue(folder)):
             # The user follows the advice of _consequence, perhaps after a clean stop.
             gone = f"The filter in {folder} has lost its {scrapy_queue.NAME}."
             past = replace(past, killed=past.killed or gone)
-        self.unclean = bool(past.killed)
+        elif past.queue_gone:
+            raise _queue_gone(folder)
         if not past.killed:
             return past
         recovery = recover(past.killed, on_unclean, can_go_back=True)
-        if flaw := scrapy_queue.find_flaw(folder):
+        flaw = scrapy_queue.find_flaw(folder)
+        if recovery is Recovery.GO_BACK and not past.known:  # only this promises to lose no page
+            flaw = flaw or scrapy_queue.find_surplus_in_fifo(folder)
+        if flaw:
             raise _unreadable_queue(folder, past.killed, flaw)
         logger.warning("%s %s", past.killed, _consequence(folder, past, recovery))
         if recovery is Recovery.START_EMPTY:
@@ -244,17 +249,17 @@ class JobStore:
 
         At the end of a refused run Scrapy stores queue and state anew, and they would look clean.
         """
-        marker = read_marker(self.folder)
-        old = marker is None or is_outdated(marker, past.snapshot)
-        if self._journaled or not (old or past.queue_gone):
-            return
-        generation = past.snapshot.generation if past.snapshot else 0
-        write_marker(
-            self.folder,
-            generation,
-            resumed=past.snapshot is not None,
-            queue_gone=past.queue_gone,
-        )
+        stored, marker = past.snapshot, read_marker(self.folder)
+        # A snapshot with a record of the queue shows itself that the queue is gone.
+        needed = past.killed or (past.queue_gone and stored and not stored.queue)
+        if needed and not self._journaled and (marker is None or is_outdated(marker, stored)):
+            why = past.why or f"it was without its {scrapy_queue.NAME}"
+            write_marker(
+                self.folder,
+                stored.generation if stored else 0,
+                resumed=stored is not None,
+                why=why,
+            )
 
     def _start(self, past: Past) -> None:
         self.restored_from = ""
@@ -285,9 +290,11 @@ def make_queue_openable(folder: Path) -> None:
     :raises StateError: if Scrapy would fail to open the queue.
     """
     try:
-        if read_marker(folder) is None:
+        if not folder.is_dir():
             return
         with _lock_of(folder):
+            if note_kill(folder) is None:
+                return
             scrapy_queue.remove_stumps(folder)
             flaw = scrapy_queue.find_flaw_at_opening(folder)
     except (Timeout, StateError):
@@ -394,8 +401,8 @@ def _unreadable_queue(folder: Path, killed: str, flaw: str) -> StateError:
 
 def _queue_gone(folder: Path) -> StateError:
     return StateError(
-        f"{folder / scrapy_queue.NAME}: found no stored queue, expected the one of the last clean"
-        f" stop: {SNAPSHOT} calls its requests seen, so they would never be fetched. Put it back,"
+        f"{folder / scrapy_queue.NAME}: found no requests, expected those of the last clean stop:"
+        f" {SNAPSHOT} calls them seen, so they would never be fetched. Put the folder back,"
         f" or start once with BLOOM_ON_UNCLEAN = 'reset': the crawl starts again and loses no page."
     )
 
@@ -406,7 +413,7 @@ def _consequence(folder: Path, past: Past, recovery: Recovery) -> str:
         text = "The filter starts empty (BLOOM_ON_UNCLEAN is 'reset')."
         advice = f" With an empty {requests}, too, the crawl starts again and loses no page."
         return text + advice if past.resumed else text
-    if not past.resumed or not (past.snapshot or past.take_seen):
+    if not past.resumed or not past.known:
         return "Filter and crawl start anew: no page is lost, some are fetched again."
     lost = (
         "the requests that were under way are lost"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from queuelib.queue import LifoDiskQueue
+
 from scrapy_bloom.options import OnUnclean
 from scrapy_bloom.storage.snapshot import Identity
 from scrapy_bloom.storage.store import JobStore
@@ -32,6 +34,21 @@ def stored_job(folder, known, **options):
 def abandon(job):
     """Leave a job as a kill leaves it: nothing stored, the lock given back by the system."""
     job.release()
+
+
+def lifo(path, count=10):
+    """Make one of Scrapy's queues as it is after a clean stop."""
+    path.parent.mkdir(exist_ok=True)
+    queue = LifoDiskQueue(path)
+    for number in range(count):
+        queue.push(b"request %d" % number)
+    queue.close()
+
+
+def killed(queue):
+    """Leave a queue as a kill does: what was pushed may be on the disk, the count is not."""
+    queue.f.flush()
+    queue.f.close()
 
 
 def everything_in(folder):
