@@ -270,9 +270,9 @@ def test_scrapys_own_filter_killed_in_a_resumed_run_is_told_after_the_switch(pro
     """Soon after it resumed, when it has not yet written a mark."""
     ours = {"DUPEFILTER_CLASS": first} if first else {}
     with site() as pages:
-        stop_at(80, pages, lambda: project.crawl(pages, **ONE_PRIORITY, **ours))
-        stop_at(
-            120,
+        stop_after(80, pages, lambda: project.crawl(pages, **ONE_PRIORITY, **ours))
+        stop_after(
+            40,
             pages,
             lambda: project.crawl(pages, **ONE_PRIORITY, DUPEFILTER_CLASS=RFP),
             Run.kill,
@@ -294,8 +294,8 @@ def test_a_kill_of_scrapys_own_filter_is_told_after_a_run_with_a_wrong_setting(p
     """At the end of the refused run Scrapy stores its queue anew, which hides the kill."""
     with site(kind=PlainSite) as pages:
         own = {**ONE_PRIORITY, "DUPEFILTER_CLASS": RFP}
-        stop_at(80, pages, lambda: project.crawl(pages, **own))
-        stop_at(120, pages, lambda: project.crawl(pages, **own), Run.kill)
+        stop_after(80, pages, lambda: project.crawl(pages, **own))
+        stop_after(40, pages, lambda: project.crawl(pages, **own), Run.kill)
         refused = project.crawl(pages, **ONE_PRIORITY, BLOOM_CAPACITY=0)
         refused.end()
         assert "BLOOM_CAPACITY" in refused.logged("ERROR")[0]
@@ -310,7 +310,7 @@ def test_a_kill_of_scrapys_own_filter_is_told_after_a_run_with_a_wrong_setting(p
 
 def test_a_deleted_queue_is_refused_until_it_is_reset(project):
     with site() as pages:
-        stop_at(80, pages, lambda: project.crawl(pages))
+        stop_after(80, pages, lambda: project.crawl(pages))
         shutil.rmtree(project.job / "requests.queue")
         before = counted(pages)
         for _ in range(2):
