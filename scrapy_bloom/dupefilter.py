@@ -130,6 +130,12 @@ class BloomDupeFilter:
             emptied = session.clear(at_end=self._crawling)
         else:
             emptied = self._open_late(empty=True).emptied
+        if emptied and self._crawling:
+            logger.info(
+                "Filter and request queue are emptied at the end of the crawl, with all requests"
+                " that wait: no other worker uses them. SCHEDULER_PERSIST = True keeps them.",
+                extra={"spider": self._crawler.spider},
+            )
         if not emptied:
             spared = spare_queue(self._crawler, self)
             logger.info(

@@ -8,6 +8,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # `python -m pytest` puts the working directory first: the sources there would be tested, and not
@@ -27,3 +28,59 @@ os.environ["XDG_STATE_HOME"] = _state.name
 # A machine that does other things, too, is slow at times, and no test is about that.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+
+# Redis for the tests. What they import is imported here when a test asks for it: many files do not.
+
+
+@pytest.fixture(scope="module")
+def server():
+    """A Redis server for all tests of a file."""
+    from support.localredis import LocalRedis
+
+    with LocalRedis() as server:
+        yield server
+
+
+@pytest.fixture
+def own_server():
+    """A Redis server for one test."""
+    from support.localredis import LocalRedis
+
+    with LocalRedis() as server:
+        yield server
+
+
+@pytest.fixture
+def lasting_server():
+    """A Redis server for one test, which keeps what it has on the disk."""
+    from support.localredis import LocalRedis
+
+    with LocalRedis(persist=True) as server:
+        yield server
+
+
+@pytest.fixture
+def key():
+    """A key that no other test uses."""
+    from support.localredis import keys
+
+    return next(keys)
+
+
+@pytest.fixture
+def opened(request):
+    """Open filters that are closed after the test, with the file's own ``OPENED`` options."""
+    from scrapy_bloom import RedisFilter
+
+    filters = []
+    usual = {"capacity": 10_000, "error_rate": 1e-9, **getattr(request.module, "OPENED", {})}
+
+    def opened(server, key, **options):
+        url = server if isinstance(server, str) else server.url
+        filters.append(RedisFilter.from_url(url, key=key, **(usual | options)))
+        return filters[-1]
+
+    yield opened
+    for seen in filters:
+        seen.close()

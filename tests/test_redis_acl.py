@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from support.contract import fingerprints
 from support.localcluster import LocalCluster
-from support.localredis import LocalRedis
 
 from scrapy_bloom import BackendError, RedisFilter, RedisReader
 from scrapy_bloom.redis.connection import CLUSTER_COMMANDS, COMMANDS
@@ -23,12 +22,6 @@ def allow(admin, commands, keys="crawl*"):
 
 def as_worker(url):
     return url.replace("redis://", "redis://worker:pass@")
-
-
-@pytest.fixture(scope="module")
-def server():
-    with LocalRedis() as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

@@ -14,12 +14,6 @@ pytest.importorskip("scrapy_redis")
 pytestmark = pytest.mark.scrapy
 
 
-@pytest.fixture(scope="module")
-def server():
-    with LocalRedis() as server:
-        yield server
-
-
 @pytest.fixture
 def site(server):
     server.client().flushall()

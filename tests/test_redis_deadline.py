@@ -1,6 +1,5 @@
 """How long one check may hold up a crawl, whatever takes long."""
 
-import itertools
 import socket
 import threading
 import time
@@ -9,7 +8,6 @@ from contextlib import contextmanager
 import pytest
 from support.contract import fingerprints
 from support.localcluster import LocalCluster
-from support.localredis import LocalRedis
 from support.proxy import Proxy
 from support.waiting import until
 
@@ -17,18 +15,6 @@ from scrapy_bloom import BackendError, RedisFilter, RedisReader
 
 TIMEOUT = 1.0
 SLACK = 1.5  # of a machine that does other things as well
-keys = (f"deadline:{number}" for number in itertools.count())
-
-
-@pytest.fixture(scope="module")
-def server():
-    with LocalRedis() as server:
-        yield server
-
-
-@pytest.fixture
-def key():
-    return next(keys)
 
 
 @pytest.fixture

@@ -1,11 +1,10 @@
 """Whatever the network does: granted once, and nothing is seen that nobody was granted."""
 
-import itertools
 import os
 
 import pytest
 from support.contract import fingerprints
-from support.localredis import LocalRedis
+from support.localredis import keys
 from support.lockstep import grants
 from support.proxy import FAULTS, Proxy
 from support.waiting import until
@@ -16,13 +15,6 @@ from scrapy_bloom.redis import scripts
 from scrapy_bloom.redis.layout import layout_of
 
 CALLS = scripts.add(layout_of("bitmap"), filter_hashes(1e-9)).sha.encode()
-keys = (f"once:{number}" for number in itertools.count())
-
-
-@pytest.fixture(scope="module")
-def server():
-    with LocalRedis() as server:
-        yield server
 
 
 def open_filter(url, key, **options):

@@ -1,6 +1,5 @@
 """What can befall a filter in Redis while it is used: noticed, said, and never "seen" for it."""
 
-import itertools
 import os
 import signal
 import socket
@@ -11,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from support.contract import fingerprints
-from support.localredis import LocalRedis, program
+from support.localredis import LocalRedis, keys, program
 from support.proxy import Proxy
 from support.waiting import until
 
@@ -19,8 +18,6 @@ from scrapy_bloom import BackendError, FilterLostError, RedisFilter
 from scrapy_bloom.redis import breaker
 from scrapy_bloom.redis.counters import Counters
 from scrapy_bloom.redis.options import RedisOptions
-
-keys = (f"faults:{number}" for number in itertools.count())
 
 
 def debugging():
@@ -32,18 +29,6 @@ def debugging():
 @pytest.fixture(scope="module")
 def server():
     with LocalRedis(*debugging()) as server:
-        yield server
-
-
-@pytest.fixture
-def own_server():
-    with LocalRedis() as server:
-        yield server
-
-
-@pytest.fixture
-def lasting_server():
-    with LocalRedis(persist=True) as server:
         yield server
 
 

@@ -1,24 +1,14 @@
 """The Redis filter: the contract, on a real server."""
 
-import itertools
-
 import pytest
 from bitarray import bitarray
 from support.contract import FilterContract, fingerprints
-from support.localredis import LocalRedis
+from support.localredis import keys
 from support.stored import StoredFilter
 
 from scrapy_bloom import LocalFilter, RedisFilter
 from scrapy_bloom.core.state import FilterState, Slice
 from scrapy_bloom.redis.bitmap import SEGMENT_BLOCKS
-
-keys = (f"test:{number}" for number in itertools.count())
-
-
-@pytest.fixture(scope="module")
-def server():
-    with LocalRedis() as server:
-        yield server
 
 
 @pytest.fixture

@@ -1,29 +1,14 @@
 """Replies that no client can read: a fault like others."""
 
-import itertools
 import logging
 
 import pytest
 from support.contract import fingerprints
-from support.localredis import LocalRedis
 from support.proxy import Proxy
 from support.waiting import until
 
 from scrapy_bloom import BackendError, RedisFilter
 from scrapy_bloom.redis import scripts
-
-keys = (f"garbled:{number}" for number in itertools.count())
-
-
-@pytest.fixture(scope="module")
-def server():
-    with LocalRedis() as server:
-        yield server
-
-
-@pytest.fixture
-def key():
-    return next(keys)
 
 
 def leases(server, key):

@@ -1,12 +1,10 @@
 """A call that Redis carried out in part, or a registration that came twice: nothing is lost."""
 
-import itertools
 import socket
 import threading
 
 import pytest
 from support.contract import fingerprints
-from support.localredis import LocalRedis
 from support.proxy import Proxy
 from support.waiting import until
 
@@ -14,19 +12,6 @@ from scrapy_bloom import BackendError, RedisFilter
 from scrapy_bloom.core.growth import filter_hashes
 from scrapy_bloom.redis import scripts
 from scrapy_bloom.redis.layout import layout_of
-
-keys = (f"half:{number}" for number in itertools.count())
-
-
-@pytest.fixture(scope="module")
-def server():
-    with LocalRedis() as server:
-        yield server
-
-
-@pytest.fixture
-def key():
-    return next(keys)
 
 
 class Broken:

@@ -1,6 +1,5 @@
 """Who may empty a filter: nobody under a worker that lives, whatever its lease looks like."""
 
-import itertools
 import os
 import signal
 import threading
@@ -10,49 +9,13 @@ import pytest
 from support.contract import fingerprints
 from support.filter_workers import Worker, leases, registered, shift_leases
 from support.localcluster import LocalCluster
-from support.localredis import LocalRedis
 from support.proxy import Proxy
 from support.waiting import until
 
 from scrapy_bloom import BloomError, RedisFilter
 
-keys = (f"leases:{number}" for number in itertools.count())
-
 KNOWN = fingerprints(50)
 LEASE = 10
-
-
-@pytest.fixture(scope="module")
-def server():
-    with LocalRedis() as server:
-        yield server
-
-
-@pytest.fixture
-def own_server():
-    with LocalRedis() as server:
-        yield server
-
-
-@pytest.fixture
-def key():
-    return next(keys)
-
-
-@pytest.fixture
-def opened():
-    """Open filters that are closed after the test."""
-    filters = []
-
-    def opened(server, key, **options):
-        defaults = {"capacity": 10_000, "error_rate": 1e-9}
-        url = server if isinstance(server, str) else server.url
-        filters.append(RedisFilter.from_url(url, key=key, **(defaults | options)))
-        return filters[-1]
-
-    yield opened
-    for seen in filters:
-        seen.close()
 
 
 def cleared(seen):

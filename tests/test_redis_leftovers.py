@@ -1,20 +1,10 @@
 """What is left in Redis of a filter that is gone: nothing."""
 
-import itertools
-
 import pytest
 from support.contract import fingerprints
-from support.localredis import LocalRedis
+from support.localredis import keys
 
 from scrapy_bloom import RedisFilter
-
-keys = (f"left:{number}" for number in itertools.count())
-
-
-@pytest.fixture(scope="module")
-def server():
-    with LocalRedis() as server:
-        yield server
 
 
 @pytest.mark.parametrize("grown_by", ["the worker", "another one"])

@@ -1,6 +1,5 @@
 """What a worker tells Redis again after a loss or an outage, and how it comes and goes then."""
 
-import itertools
 import os
 import signal
 import threading
@@ -10,7 +9,7 @@ from contextlib import suppress
 import pytest
 from support.contract import fingerprints
 from support.filter_workers import registered
-from support.localredis import LocalRedis
+from support.localredis import LocalRedis, keys
 from support.localsite import LocalSite
 from support.proxy import Proxy
 from support.redis_crawls import PATIENCE, SCRAPY_REDIS, Crawl, at
@@ -19,40 +18,7 @@ from support.waiting import until
 from scrapy_bloom import BackendError, RedisFilter, RedisOptions
 from scrapy_bloom.redis.connection import Target
 
-keys = (f"losses:{number}" for number in itertools.count())
-
-
-@pytest.fixture(scope="module")
-def server():
-    with LocalRedis() as server:
-        yield server
-
-
-@pytest.fixture
-def lasting_server():
-    with LocalRedis(persist=True) as server:
-        yield server
-
-
-@pytest.fixture
-def key():
-    return next(keys)
-
-
-@pytest.fixture
-def opened():
-    """Open filters that are closed after the test."""
-    filters = []
-
-    def opened(server, key, **options):
-        defaults = {"capacity": 10_000, "error_rate": 1e-9, "timeout": 0.4}
-        url = server if isinstance(server, str) else server.url
-        filters.append(RedisFilter.from_url(url, key=key, **(defaults | options)))
-        return filters[-1]
-
-    yield opened
-    for seen in filters:
-        seen.close()
+OPENED = {"timeout": 0.4}  # of the fixture `opened`
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Coming to a server: each thing that can be wrong has its own words, and nothing is changed."""
 
-import itertools
 import os
 import subprocess
 import threading
@@ -18,19 +17,6 @@ from scrapy_bloom.backends.redis import RedisBackend
 from scrapy_bloom.redis.connection import Target
 from scrapy_bloom.settings import Settings
 from scrapy_bloom.storage.snapshot import Identity
-
-keys = (f"open:{number}" for number in itertools.count())
-
-
-@pytest.fixture(scope="module")
-def server():
-    with LocalRedis() as server:
-        yield server
-
-
-@pytest.fixture
-def key():
-    return next(keys)
 
 
 def open_filter(url, key, **options):

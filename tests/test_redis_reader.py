@@ -1,6 +1,5 @@
 """Looking at a filter in Redis: it must be there, and nothing of it changes."""
 
-import itertools
 import os
 import signal
 
@@ -11,19 +10,6 @@ from support.localredis import LocalRedis
 from support.waiting import until
 
 from scrapy_bloom import BackendError, RedisFilter, RedisReader, SettingError, StateError
-
-keys = (f"read:{number}" for number in itertools.count())
-
-
-@pytest.fixture(scope="module")
-def server():
-    with LocalRedis() as server:
-        yield server
-
-
-@pytest.fixture
-def key():
-    return next(keys)
 
 
 def everything(server):

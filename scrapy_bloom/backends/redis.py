@@ -36,6 +36,7 @@ from scrapy_bloom.storage.past import SNAPSHOT
 from scrapy_bloom.storage.recovery import recover
 
 if TYPE_CHECKING:
+    from scrapy_bloom.redis.connection import Target
     from scrapy_bloom.redis.filter import RedisFilter
 
 logger = logging.getLogger(__name__)
@@ -51,67 +52,22 @@ class RedisBackend(Backend):
             filter; if the last run on it was killed, and `on_unclean` is ``fail`` or Scrapy cannot
             read the queue.
         """
-        if crawl.journaled:
-            raise SettingError(
-                "SCHEDULER = 'scrapy_bloom.Scheduler' keeps marks and requests in the job"
-                " directory, but the settings choose Redis for the marks. Use scrapy-redis's"
-                f" scheduler or Scrapy's own with Redis, or set {BACKEND.setting} = 'local'."
-            )
-        if crawl.job_dir and not crawl.shared_queue:
-            _check_no_local_marks(crawl.job_dir)
+        _check_fits(crawl)
         with _client_library():
             from scrapy_bloom.redis.connection import Target  # noqa: PLC0415 - redis is an extra
-            from scrapy_bloom.redis.filter import RedisFilter  # noqa: PLC0415
-            from scrapy_bloom.redis.late import LateFilter  # noqa: PLC0415
         target = Target.of(settings[REDIS_URL], settings.redis_params)
         options = _options(settings, crawl)
         place = f"in Redis at {target.where()}, key {options.key}"
 
         def join() -> tuple[RedisFilter, bool]:
-            shared = RedisFilter(
-                target,
-                capacity=settings[CAPACITY],
-                error_rate=settings[ERROR_RATE],
-                digests=crawl.digests,
-                fingerprinter=crawl.identity.fingerprinter,
-                canonical=json.dumps(crawl.identity.canonical, sort_keys=True),
-                options=options,
-            )
-            try:
-                own = bool(shared.restored) and not crawl.shared_queue
-                return shared, own and _outlived(shared, place, crawl, settings[ON_UNCLEAN])
-            except BaseException:
-                shared.close()
-                raise
+            return _join(target, options, place, settings, crawl)
 
         try:
-            shared, unclean = join()
+            return _opened(*join(), place, crawl)
         except BackendError as error:
-            # Where nobody listens, the address is wrong more often than the server is late.
-            may_pass = error.temporary and not error.absent
-            if options.on_error is not OnBackendError.ALLOW or not may_pass:
+            if not _may_join_later(error, options.on_error):
                 raise
-            late = LateFilter(lambda: join()[0], error)
-            return Opened(
-                late,
-                late.close,
-                place,
-                numbers=late.numbers,
-                delete=late.delete,
-                finish=late.finish if crawl.shared_queue else None,
-            )
-        return Opened(
-            shared,
-            shared.close,
-            place,
-            shared.restored,
-            "Redis",
-            unclean,
-            shared.numbers,
-            json.loads(shared.canonical) if shared.restored else {},
-            delete=shared.delete,
-            finish=shared.finish if crawl.shared_queue else None,
-        )
+            return _opened_late(join, error, place, crawl)
 
     def open_to_read(
         self,
@@ -148,6 +104,80 @@ def _client_library() -> Iterator[None]:
             f"{in_settings(BACKEND)} 'redis' needs the package {error.name}: pip install"
             f" 'scrapy-bloom[redis]'."
         ) from error
+
+
+def _check_fits(crawl: Crawl) -> None:
+    """Refuse a crawl whose marks are kept in its job directory."""
+    if crawl.journaled:
+        raise SettingError(
+            "SCHEDULER = 'scrapy_bloom.Scheduler' keeps marks and requests in the job"
+            " directory, but the settings choose Redis for the marks. Use scrapy-redis's"
+            f" scheduler or Scrapy's own with Redis, or set {BACKEND.setting} = 'local'."
+        )
+    if crawl.job_dir and not crawl.shared_queue:
+        _check_no_local_marks(crawl.job_dir)
+
+
+def _join(
+    target: Target, options: RedisOptions, place: str, settings: Settings, crawl: Crawl
+) -> tuple[RedisFilter, bool]:
+    """Become a worker of the filter; return it, and whether the last run was killed."""
+    from scrapy_bloom.redis.filter import RedisFilter  # noqa: PLC0415 - redis is an extra
+
+    shared = RedisFilter(
+        target,
+        capacity=settings[CAPACITY],
+        error_rate=settings[ERROR_RATE],
+        digests=crawl.digests,
+        fingerprinter=crawl.identity.fingerprinter,
+        canonical=json.dumps(crawl.identity.canonical, sort_keys=True),
+        options=options,
+    )
+    try:
+        own = bool(shared.restored) and not crawl.shared_queue
+        return shared, own and _outlived(shared, place, crawl, settings[ON_UNCLEAN])
+    except BaseException:
+        shared.close()
+        raise
+
+
+def _may_join_later(error: BackendError, on_error: OnBackendError) -> bool:
+    """Return whether a crawl starts without its filter: the policy wants it, and it may help."""
+    # Where nobody listens, the address is wrong more often than the server is late.
+    may_pass = error.temporary and not error.absent
+    return on_error is OnBackendError.ALLOW and may_pass
+
+
+def _opened(shared: RedisFilter, unclean: bool, place: str, crawl: Crawl) -> Opened:  # noqa: FBT001
+    return Opened(
+        shared,
+        shared.close,
+        place,
+        shared.restored,
+        "Redis",
+        unclean,
+        shared.numbers,
+        json.loads(shared.canonical) if shared.restored else {},
+        delete=shared.delete,
+        finish=shared.finish if crawl.shared_queue else None,
+    )
+
+
+def _opened_late(
+    join: Callable[[], tuple[RedisFilter, bool]], error: BackendError, place: str, crawl: Crawl
+) -> Opened:
+    """Return what stands for the filter until the server answers."""
+    from scrapy_bloom.redis.late import LateFilter  # noqa: PLC0415 - redis is an extra
+
+    late = LateFilter(lambda: join()[0], error)
+    return Opened(
+        late,
+        late.close,
+        place,
+        numbers=late.numbers,
+        delete=late.delete,
+        finish=late.finish if crawl.shared_queue else None,
+    )
 
 
 def _options(settings: Settings, crawl: Crawl) -> RedisOptions:

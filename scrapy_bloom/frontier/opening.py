@@ -22,13 +22,14 @@ from scrapy_bloom.frontier.requests import QueueKind
 from scrapy_bloom.frontier.store import Store
 from scrapy_bloom.frontier.upkeep import GENERATION
 from scrapy_bloom.storage import scrapy_queue
-from scrapy_bloom.storage.past import REQUESTS, SNAPSHOT
+from scrapy_bloom.storage.past import REQUESTS, SNAPSHOT, read_marker
 from scrapy_bloom.storage.snapshot import Identity, check_identity
 from scrapy_bloom.storage.store import JobStore
 
 logger = logging.getLogger(__name__)
 
 _IDENTITY: Final = "identity"
+_RUN: Final = "run"
 _AT_ONCE: Final = 50_000  # marks
 _SILENT: Final = 3.0  # seconds
 
@@ -82,7 +83,7 @@ def open_store(
             found = _look(store, job, taken_over)
             spider_state.restore(store, job.folder, killed=found.killed)
             scrapy_queue.seal(job.folder)
-            job.mark_running()
+            job.mark_running(_begin_run(store, job.folder))
         except BaseException:
             store.abandon()
             raise
@@ -188,6 +189,33 @@ def _create(path: Path, job: JobStore, plain: QueueKind, start: QueueKind | None
 
     file.create(path, fill)
     return count
+
+
+def _begin_run(store: Store, folder: Path) -> int:
+    """Note the number of this run in the store, and return it; warn if the last one is missing.
+
+    The commits of a run are in the log until a checkpoint. The marker outlives a kill beside it.
+    """
+    try:
+        last, marker = int(str(store.noted(_RUN) or 0)), read_marker(folder)
+    except ValueError as error:
+        raise file.damaged(store.path, f"notes that make no sense, {error!r}") from error
+    if marker and marker.run > last:
+        logger.warning(
+            "%s: found nothing of what the last run (process %d) has stored, expected it in"
+            " %s-wal. It was deleted, or a power failure took it. The crawl goes on from an earlier"
+            " commit: no page is lost, but more are fetched again.",
+            store.path,
+            marker.pid,
+            store.path.name,
+        )
+        last = marker.run
+    store.note(_RUN, last + 1)
+    try:
+        store.commit()
+    except sqlite3.Error:  # the disk is full, say; it is said when it matters
+        return 0
+    return last + 1
 
 
 def _look(store: Store, job: JobStore, taken_over: int | None) -> Found:

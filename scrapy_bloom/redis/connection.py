@@ -107,8 +107,9 @@ class Target:
         except ValueError:  # its text has parts of the URL, among them perhaps the password
             fits = False
         if not fits:
+            or_theirs = ", or scrapy-redis's REDIS_URL," * (self.words is in_settings)
             raise SettingError(
-                "The URL of the Redis server cannot be read; it is not shown because of its"
+                f"{self.words(REDIS_URL)}{or_theirs} cannot be read; it is not shown because of its"
                 " password. Expected redis://[user:password@]host[:port][/database], rediss:// for"
                 " TLS or unix:///path. Characters such as / @ # : in a password are written %2F"
                 " %40 %23 %3A."

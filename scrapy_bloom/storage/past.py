@@ -30,6 +30,7 @@ class Marker:
         generation: generation of the snapshot that it started from, 0 if from none.
         resumed: whether it started with marks of an earlier run.
         why: what shows that a run without us was killed, where this is a note of that.
+        run: number of the run, as the store of its requests notes it; 0 without a store.
     """
 
     pid: int
@@ -37,6 +38,7 @@ class Marker:
     generation: int
     resumed: bool
     why: str = ""
+    run: int = 0
 
 
 @dataclass(frozen=True)
@@ -137,12 +139,14 @@ def _killed_without_us(folder: Path, why: str) -> str:
     return f"The last run in {folder}, with Scrapy's own filter, did not close cleanly: {why}."
 
 
-def write_marker(folder: Path, generation: int, *, resumed: bool, why: str = "") -> Marker:
+def write_marker(
+    folder: Path, generation: int, *, resumed: bool, why: str = "", run: int = 0
+) -> Marker:
     """Write the marker for a run of this process, or the note of a killed run without us.
 
     :raises OSError: if it cannot be written.
     """
-    marker = Marker(os.getpid(), socket.gethostname(), generation, resumed, why)
+    marker = Marker(os.getpid(), socket.gethostname(), generation, resumed, why, run)
     write_whole(folder / MARKER, [json.dumps(asdict(marker)).encode()])
     return marker
 
@@ -164,6 +168,7 @@ def read_marker(folder: Path) -> Marker | None:
                 generation=fields.integer(marker, "generation", 0, 1 << 63),
                 resumed=fields.flag(marker, "resumed"),
                 why=fields.text(marker, "why") if "why" in marker else "",
+                run=fields.integer(marker, "run", 0, 1 << 63) if "run" in marker else 0,
             )
         except ValueError:  # it is a marker all the same: assume the worse of the two cases
             return Marker(pid=0, host="", generation=-1, resumed=True)

