@@ -8,7 +8,7 @@ from support.contract import fingerprints
 from support.localcluster import LocalCluster
 
 from scrapy_bloom import BackendError, RedisFilter, RedisReader
-from scrapy_bloom.redis.connection import CLUSTER_COMMANDS, COMMANDS
+from scrapy_bloom.redis.connection import CLUSTER_COMMANDS, COMMANDS, QUEUE_COMMANDS
 
 DOCS = Path(__file__).parents[1] / "docs" / "redis.md"
 
@@ -129,16 +129,23 @@ def test_without_one_of_them_a_cluster_is_refused_by_its_name(cluster, command):
 def test_the_commands_are_documented():
     text = DOCS.read_text("utf-8")
     line = re.search(r"ACL SETUSER .*?\n```", text, re.DOTALL)[0]
-    assert set(re.findall(r"\+(\S+)", line)) == {*COMMANDS, *CLUSTER_COMMANDS}
+    assert set(re.findall(r"\+(\S+)", line)) == {*COMMANDS, *CLUSTER_COMMANDS, *QUEUE_COMMANDS}
+
+
+def used(paths):
+    """Return the commands in scripts that are used, and not only tried."""
+    return {
+        command.lower()
+        for path in paths
+        for command in re.findall(r"call\('([A-Z_]+)'", path.read_text("utf-8"))
+        if not path.stem.endswith("_trial")
+    }
 
 
 def test_none_of_them_is_superfluous():
-    package = Path(__file__).parents[1] / "scrapy_bloom" / "redis"
-    scripts = [path for path in (package / "lua").glob("*.lua") if path.name != "_trial.lua"]
-    used = {
-        command.lower()
-        for path in scripts
-        for command in re.findall(r"call\('([A-Z_]+)'", path.read_text("utf-8"))
-    }
+    scripts = set((Path(__file__).parents[1] / "scrapy_bloom" / "redis" / "lua").glob("*.lua"))
+    parts = {"_queue", "_leases", "offer"}
+    queue = {path for path in scripts if path.stem.startswith("queue_") or path.stem in parts}
     asked = {"info", "select", "eval", "evalsha", "bitcount"}  # by the client, outside of scripts
-    assert used | asked == {*COMMANDS}
+    assert used(scripts - queue) | asked == {*COMMANDS}
+    assert used(queue) - {*COMMANDS} == {*QUEUE_COMMANDS}

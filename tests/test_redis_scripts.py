@@ -34,12 +34,12 @@ def test_a_script_begins_with_its_keys_arguments_and_answers(name):
 
 
 def test_a_server_compiles_the_scripts_for_every_number_of_positions():
-    names = ("OPEN", "JOIN", "RENEW", "LEAVE", "LIVE", "LOOK", "CLEAR")
-    fixed = [getattr(scripts, name) for name in names]
+    fixed = [script for script in vars(scripts).values() if isinstance(script, scripts.Script)]
+    assert len(fixed) > 10
     made = [
         make(layout_of(name), k)
         for name in LAYOUTS
-        for make in (scripts.add, scripts.ask)
+        for make in (scripts.add, scripts.ask, scripts.offer)
         for k in range(1, MAX_HASHES + 1)
     ]
     with LocalRedis() as server, server.client() as client:

@@ -117,7 +117,7 @@ class Calls:
             try:
                 self._counters.round_trips += 1
                 answer = self._link.run(script, now.prefix, now.header.signature, *call)
-                reply = _read_reply(answer, len(fingerprints))
+                reply = read_reply(answer, len(fingerprints))
                 if reply is None:
                     raise self._link.garbled(answer)
                 break
@@ -155,7 +155,7 @@ class Calls:
         return reply
 
 
-def _read_reply(answer: object, count: int) -> Reply | Gone | None:
+def read_reply(answer: object, count: int) -> Reply | Gone | None:
     """Return what the script ``add`` says of `count` fingerprints; None if it cannot say that."""
     if answer in _GONE:
         return Gone(filter=answer == b"other")

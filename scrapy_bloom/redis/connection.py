@@ -48,6 +48,9 @@ COMMANDS: Final = (
 )
 """The commands that a user's ACL must allow."""
 
+QUEUE_COMMANDS: Final = (*("zadd", "zcard", "zpopmin", "hlen", "hscan", "sadd", "scard", "srem"),)
+"""Those that it must allow, too, if the requests wait beside the filter."""
+
 CLUSTER_COMMANDS: Final = ("cluster|slots", "command")
 """Those that it must allow, too, in a cluster: what redis-py asks to find its nodes."""
 
@@ -253,7 +256,8 @@ def warn_of_eviction(client: Client, where: str) -> None:
 _LOADING: Final = "is still loading its data. Start again when it has, or set {on_error} to 'wait'."
 _NOT_ALLOWED: Final = (
     "does not let this user do what is needed ({error}). On all keys that begin with the {key} its"
-    f" ACL must allow: +{' +'.join(COMMANDS)}; in a cluster also +{' +'.join(CLUSTER_COMMANDS)}."
+    f" ACL must allow: +{' +'.join(COMMANDS)}; in a cluster also +{' +'.join(CLUSTER_COMMANDS)};"
+    f" with scrapy_bloom.Scheduler also +{' +'.join(QUEUE_COMMANDS)}."
 )
 _HIDDEN_CLUSTER: Final = (
     "does not let this user learn that it is a node of a cluster ({error}). Its ACL must allow"

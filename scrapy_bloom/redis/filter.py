@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Literal
@@ -176,6 +176,11 @@ class RedisFilter:
         """The key of the probes of the first shard; every shard has its own."""
         header = self._shards[0].header
         return header.secret if header else b""
+
+    @property
+    def shards(self) -> Sequence[Shard]:
+        """Its shards, in the order of their numbers."""
+        return self._shards
 
     @property
     def usable(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -67,6 +67,11 @@ class Ledger:
     def pending(self) -> int:
         """How many fingerprints are to be reported."""
         return len(self._pending)
+
+    @property
+    def doubted(self) -> Collection[bytes]:
+        """The doubtful fingerprints."""
+        return self._doubtful
 
     def knows(self, fingerprint: bytes) -> bool:
         """Return whether the worker knows, without Redis, that the fingerprint was seen."""

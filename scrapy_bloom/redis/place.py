@@ -57,13 +57,17 @@ class Place:
         except (AttributeError, *FAULTS):
             return ""
 
+    @property
+    def beginning(self) -> str:
+        """What the names of all other keys of the shard begin with. It keeps the header's slot."""
+        return f"{self.key if _has_tag(self.key) else f'{self.key}:{{{self.key}}}'}:"
+
     def prefix(self, epoch: str) -> str:
-        """Return the beginning of the names of a filter's segments. It keeps the header's slot.
+        """Return the beginning of the names of a filter's segments.
 
         Epochs keep the bits of a lost filter apart from those of its successor.
         """
-        tagged = self.key if _has_tag(self.key) else f"{self.key}:{{{self.key}}}"
-        return f"{tagged}:{epoch}:"
+        return f"{self.beginning}{epoch}:"
 
     def check_slot(self) -> None:
         """Refuse a key by which a cluster would not hold header and segments on one node.

@@ -13,6 +13,10 @@ filled in for the layout and its number of positions in a probe.
 
 ``ARGV[1]`` is always the signature of the filter that the caller knows. If another filter is there,
 a script changes nothing. Answers begin with a word.
+
+The scripts whose names begin with ``queue_`` work on the queue beside the filter. To them
+``KEYS[1]`` is the queue's state, ``KEYS[2]`` what the names of its keys begin with, and ``ARGV[1]``
+the epoch of its state. ``lua/_queue.lua`` tells what is in these keys.
 """
 
 from __future__ import annotations
@@ -70,6 +74,12 @@ def ask(layout: Layout, hashes: int) -> Script:
     return Script(_filled_in("ask", layout, hashes))
 
 
+@cache
+def offer(layout: Layout, hashes: int) -> Script:
+    """Return the script that adds probes of that many positions, and queues what was new."""
+    return Script(_filled_in("offer", layout, hashes), bytes)
+
+
 def read_verdicts(digits: bytes) -> list[bool]:
     """Return for each digit of an answer whether that fingerprint was there."""
     return [digit == _SEEN for digit in digits]
@@ -107,3 +117,11 @@ LEAVE: Final = Script(_read("leave"))
 LIVE: Final = Script(_read("live"))
 LOOK: Final = Script(_read("look"))
 CLEAR: Final = Script(_read("clear"))
+
+QUEUE_JOIN: Final = Script(_read("queue_join"))
+QUEUE_RENEW: Final = Script(_read("queue_renew"))
+QUEUE_EXCHANGE: Final = Script(_read("queue_exchange"))
+QUEUE_LOOK: Final = Script(_read("queue_look"))
+QUEUE_RESTORE: Final = Script(_read("queue_restore"))
+QUEUE_REQUEUE: Final = Script(_read("queue_requeue"))
+QUEUE_FAILED: Final = Script(_read("queue_failed"))

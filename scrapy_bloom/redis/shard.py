@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from threading import Event, Lock
 from typing import Final
 
@@ -37,6 +37,9 @@ from scrapy_bloom.redis.scripts import BATCH
 from scrapy_bloom.redis.watch import LEASE, Watch
 
 logger = logging.getLogger(__name__)
+
+Ask = Callable[[Registration, Sequence[bytes], Growth | None], Reply | Gone]
+"""Makes one call that adds fingerprints; see :meth:`Calls.add`."""
 
 _TENDING: Final = 0.25
 """Seconds that the heartbeat spends on reports before it sees to the leases again."""
@@ -66,6 +69,7 @@ class Shard:
         grant: notes that the worker called these new by itself, to report them.
         lock: held by whoever makes calls or changes the registration: the crawl or, beside it, the
             heartbeat. It is not needed to renew the lease.
+        queue_apart: whether somebody else sees to what becomes of the requests after a loss.
     """
 
     def __init__(
@@ -88,6 +92,7 @@ class Shard:
         self._calls: Calls
         self._failure: FilterLostError | None = None  # to be raised by the next add
         self.lock = Lock()
+        self.queue_apart = False
         self.knows = self._ledger.knows
         self.unknown = self._ledger.unknown
         self.disown = self._ledger.disown
@@ -95,6 +100,11 @@ class Shard:
         self.grant = self._ledger.grant
         with place.explained():
             self._open()
+
+    @property
+    def doubted(self) -> Collection[bytes]:
+        """Fingerprints that a failed call may have marked, and that nobody was granted."""
+        return self._ledger.doubted
 
     @property
     def registration(self) -> Registration | None:
@@ -122,6 +132,25 @@ class Shard:
             with self.lock:
                 verdicts += self._add(fingerprints[start : start + BATCH])
         return verdicts
+
+    def add_through(self, ask: Ask, fingerprints: Sequence[bytes]) -> list[bool]:
+        """Add different fingerprints as :meth:`add` does, by other calls; at least one is made.
+
+        Grants nothing by itself, whatever the policy is, and waits for no server.
+
+        :param ask: makes one call. It sees to itself that a call may be repeated.
+        :raises BackendError: if the server cannot be used.
+        :raises FilterLostError: under the policy ``close``, if the filter has vanished.
+        """
+        with self.lock:
+            if not self.breaker.usable:
+                raise self.breaker.error()
+            self._raise_failure()
+            if self._ledger.pending:
+                with suppress(_UnknownVerdictError):  # it is still pending
+                    self._report(wait=False)
+            verdicts = self._add_until_done(fingerprints, wait=False, ask=ask)
+            return self._ledger.settle(fingerprints, verdicts)
 
     def contains(self, fingerprints: Sequence[bytes]) -> list[bool]:
         """Return which fingerprints are there; False where that cannot be known.
@@ -274,15 +303,18 @@ class Shard:
         self._ledger.reported(some)
         self._counters.replayed += len(some)
 
-    def _add_until_done(self, fingerprints: Sequence[bytes], *, wait: bool = True) -> list[bool]:
+    def _add_until_done(
+        self, fingerprints: Sequence[bytes], *, wait: bool = True, ask: Ask | None = None
+    ) -> list[bool]:
         """Return the verdicts of Redis, in as many calls as it takes for the filter to grow.
 
         :param wait: whether to wait in an outage, if the policy says so.
+        :param ask: makes the calls; None for those of this class.
         """
         verdicts: list[bool] = []
         growth: Growth | None = None
-        while len(verdicts) < len(fingerprints):
-            reply = self._call(fingerprints[len(verdicts) :], growth, wait=wait)
+        while True:
+            reply = self._call(fingerprints[len(verdicts) :], growth, wait=wait, ask=ask)
             verdicts += reply.verdicts
             if reply.slices:
                 growth = self._growth(reply.slices)
@@ -290,8 +322,9 @@ class Shard:
             if reply.error:
                 self._ledger.doubt(fingerprints[len(verdicts)])
                 self._wait_out(reply.error, wait=wait)
-        self.breaker.reset()
-        return verdicts
+            elif len(verdicts) == len(fingerprints):
+                self.breaker.reset()
+                return verdicts
 
     def _wait_out(self, error: str, *, wait: bool) -> None:
         """Wait, if the policy says so, until a call may be tried again.
@@ -302,7 +335,14 @@ class Shard:
         if not (wait and self.breaker.wait()):
             raise self.breaker.error()
 
-    def _call(self, fingerprints: Sequence[bytes], growth: Growth | None, *, wait: bool) -> Reply:
+    def _call(
+        self,
+        fingerprints: Sequence[bytes],
+        growth: Growth | None,
+        *,
+        wait: bool,
+        ask: Ask | None = None,
+    ) -> Reply:
         """Make one call, and another one if Redis did not know the filter or the worker.
 
         :raises BackendError: if no answer came.
@@ -310,8 +350,11 @@ class Shard:
         :raises FilterLostError: if the filter is gone and the policy is ``close``.
         """
         while True:
-            self._ensure_open()
-            reply = self._calls.add(fingerprints, growth, wait=wait)
+            now = self._ensure_open()
+            if ask is None:
+                reply = self._calls.add(fingerprints, growth, wait=wait)
+            else:
+                reply = ask(now, fingerprints, growth)
             if isinstance(reply, Reply):
                 return reply
             self._recover(reply)
@@ -452,7 +495,8 @@ class Shard:
 
     def _report_again(self, what: str) -> None:
         reports = self._ledger.report_again()
-        self._counters.maybe_lost += reports.maybe_lost
+        if not self.queue_apart:
+            self._counters.maybe_lost += reports.maybe_lost
         values = {
             "where": self.place.name,
             "what": what,
@@ -460,7 +504,8 @@ class Shard:
             "count": f"{reports.count:,}",
             "lost": f"{reports.maybe_lost:,}",
         }
-        logger.warning(_REPORTS_FINISHED if self._shared_queue else _REPORTS_ALL, values)
+        text = _REPORTS_FINISHED if self._shared_queue else _REPORTS_ALL
+        logger.warning(_REPORTS_MARKS if self.queue_apart else text, values)
 
 
 _REPORTS_ALL: Final = (
@@ -471,6 +516,10 @@ _REPORTS_FINISHED: Final = (
     "%(where)s: the server %(what)s. %(why)s The request queue may be lost, too: this worker"
     " reports again only the %(count)s pages that it has fetched. Of the requests that it has put"
     " into the queue up to %(lost)s may be lost, unless another page links to their pages."
+)
+_REPORTS_MARKS: Final = (
+    "%(where)s: the server %(what)s. %(why)s This worker reports again the %(count)s pages that it"
+    " has fetched; other pages may be fetched twice."
 )
 _WHY_LOST: Final = (
     "Was it restarted without persistence, flushed, or short of memory (maxmemory-policy must be"

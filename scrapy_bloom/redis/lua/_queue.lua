@@ -1,0 +1,66 @@
+-- Part of the scripts of the queue. `base` must be set: what the names of its keys begin with:
+--     queue        the requests that wait, a sorted set. Score: the priority, negated. Member:
+--                  8 bytes, a number that orders the requests of one priority; 1 byte, how many
+--                  workers have died with it; 4 bytes, 1 + length of the fingerprint, or 0 if there
+--                  is none; the fingerprint; the body
+--     taken        the requests that workers have taken or hold, a hash. Field: the worker and
+--                  8 bytes. Value: score, a space, member
+--     failed       the requests that nobody takes any more, a hash of the same kind
+--     again        fingerprints that are new once more, a set
+--     queue:state  the worker's records, and how much there is in the other keys: if there is less,
+--                  something has vanished
+local unpack = unpack or table.unpack
+local state, queue, taken = base .. 'queue:state', base .. 'queue', base .. 'taken'
+local failed, again = base .. 'failed', base .. 'again'
+local counts = {}
+local lost = 0  -- how many requests this call has missed
+
+local function survey()
+  counts.waiting, counts.taken = redis.call('ZCARD', queue), redis.call('HLEN', taken)
+  counts.failed, counts.again = redis.call('HLEN', failed), redis.call('SCARD', again)
+end
+
+-- Read the state. Return a field of it; or nothing, and a word if state or field are not there.
+local function begin(epoch, field)
+  local found = redis.call('HMGET', state, 'epoch', field, 'version', 'losses', 'emptied',
+    'waiting', 'taken', 'failed', 'again')
+  if found[1] ~= epoch then return nil, 'other' end
+  if not found[2] then return nil, 'stranger' end
+  counts.version, counts.losses = tonumber(found[3]), tonumber(found[4])
+  counts.emptied = tonumber(found[5])
+  survey()
+  for i, name in ipairs({'waiting', 'taken', 'failed', 'again'}) do
+    lost = lost + math.max(0, tonumber(found[5 + i]) - counts[name])
+  end
+  if lost > 0 then counts.losses = counts.losses + 1 end
+  if counts.waiting < tonumber(found[6]) then counts.emptied = counts.emptied + 1 end
+  return found[2]
+end
+
+-- Store the counts, and fields and values that are given.
+local function finish(changed, ...)
+  survey()
+  if changed then counts.version = counts.version + 1 end
+  redis.call('HSET', state, 'version', counts.version, 'losses', counts.losses, 'emptied',
+    counts.emptied, 'waiting', counts.waiting, 'taken', counts.taken, 'failed', counts.failed,
+    'again', counts.again, ...)
+end
+
+-- What every answer tells about the queue.
+local function report()
+  return string.format('%d %d %d %d %d %d %d', counts.version, counts.waiting, counts.taken,
+    counts.failed, counts.losses, counts.emptied, lost)
+end
+
+-- Put a request from `taken` back to its place. One without a body is held: its mark is undone.
+local function put_back(value, died)
+  local space = value:find(' ', 1, true)
+  local score, member = value:sub(1, space - 1), value:sub(space + 1)
+  local tries, length = struct.unpack('>BI4', member, 9)
+  if #member == 12 + length then
+    redis.call('SADD', again, member:sub(14))
+    return
+  end
+  tries = string.char(math.min(255, tries + died))
+  redis.call('ZADD', queue, score, member:sub(1, 8) .. tries .. member:sub(10))
+end

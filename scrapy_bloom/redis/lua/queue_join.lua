@@ -1,0 +1,58 @@
+-- Find the queue or make one, and register a worker.
+--
+-- KEYS[1]  the state of the queue
+-- KEYS[2]  what the names of its keys begin with
+-- ARGV[1]  epoch of the state if it is made
+-- ARGV[2]  worker
+-- ARGV[3]  seconds that its lease lasts
+-- ARGV[4]  order and codec of the queue
+--
+-- Fails, with nothing changed, if this user may not use a command that is needed later.
+-- Answers {"ok", epoch, how many requests waited when it was made, report, time of the server,
+--          another worker, the end of its lease, ...}
+--     or  {"differs", program, format, order} if it is not such a queue. Then nothing was changed.
+--     or  {"type", key, type} if a key has something else. Then nothing was changed.
+local base = KEYS[2]
+@queue
+@leases
+@queue_trial
+
+local kinds = {[queue] = 'zset', [again] = 'set'}
+for _, key in ipairs({state, taken, failed}) do kinds[key] = 'hash' end
+for key, kind in pairs(kinds) do
+  local found = redis.call('TYPE', key).ok
+  if found ~= 'none' and found ~= kind then return {'type', key, found} end
+end
+local problem = refusal()
+if problem then return problem end
+if redis.call('EXISTS', state) == 0 then
+  survey()
+  redis.call('HSET', state, 'program', 'scrapy-bloom', 'format', '1', 'order', ARGV[4], 'epoch',
+    ARGV[1], 'found', counts.waiting, 'seq', '0', 'version', '0', 'losses', '0', 'emptied', '0',
+    'waiting', counts.waiting, 'taken', counts.taken, 'failed', counts.failed,
+    'again', counts.again)
+  -- Whoever has taken requests and is not heard of any more is dead, as others are.
+  local fields = redis.call('HKEYS', taken)
+  for i = 1, #fields do redis.call('HSET', state, 'l:' .. fields[i]:sub(1, -9), '0') end
+else
+  local found = redis.call('HMGET', state, 'program', 'format', 'order')
+  if found[1] ~= 'scrapy-bloom' or found[2] ~= '1' or found[3] ~= ARGV[4] then
+    return {'differs', found[1] or '', found[2] or '', found[3] or ''}
+  end
+end
+local time = redis.call('TIME')
+local now = time[1] + time[2] / 1000000
+local fields = redis.call('HKEYS', state)
+for i = 1, #fields do
+  if fields[i]:sub(1, 2) == 'd:' and redis.call('HGET', state, fields[i]) + 86400 < now then
+    redis.call('HDEL', state, fields[i], 'o:' .. fields[i]:sub(3))
+  end
+end
+-- A repeated call must not take back the number of a call that was made since.
+redis.call('HSETNX', state, 'n:' .. ARGV[2], '0 ')
+redis.call('HSETNX', state, 'o:' .. ARGV[2], '0 ok ')
+redis.call('HSET', state, 'l:' .. ARGV[2], string.format('%.6f', now + ARGV[3]))
+local found = redis.call('HMGET', state, 'epoch', 'found')
+begin(found[1], 'epoch')
+if lost > 0 then finish(false) end
+return tell({'ok', found[1], found[2], report()})

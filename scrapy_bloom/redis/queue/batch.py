@@ -1,0 +1,87 @@
+"""A batch of entries on its way to one shard: what is known of each until all are answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from scrapy_bloom.redis.queue import member
+from scrapy_bloom.redis.queue.base import Entry
+from scrapy_bloom.redis.queue.calls import Offering, half_done
+
+
+class Batch:
+    """Entries that are offered until each one has its verdict, however many calls that takes.
+
+    :param entries: the entries.
+    :param names: names for those that are held, by their index.
+    :param forced: whether to queue them even if their pages are marked.
+    :param again: whether the worker has offered them before, and offers them again after a loss.
+
+    Attributes:
+        entries: the entries.
+        names: as above.
+        again: as above.
+        in_doubt: whether a call may have been carried out without an answer.
+    """
+
+    def __init__(
+        self,
+        entries: Sequence[Entry],
+        names: dict[int, bytes],
+        *,
+        forced: bool = False,
+        again: bool = False,
+    ) -> None:
+        self.entries = entries
+        self.names = names
+        self.again = again
+        self.in_doubt = False
+        self._forced = forced
+        self._todo = [at for at, entry in enumerate(entries) if entry.fingerprint is not None]
+        self._plain = [at for at, entry in enumerate(entries) if entry.fingerprint is None]
+        self._seen = [False] * len(entries)
+
+    @property
+    def seen(self) -> list[bool]:
+        """For each entry, in order, whether its page was seen before."""
+        return self._seen
+
+    @property
+    def fingerprints(self) -> list[bytes]:
+        """The fingerprints of the entries that have no verdict yet."""
+        return [self.entries[at].fingerprint or b"" for at in self._todo]
+
+    def offering(self, doubted: Iterable[bytes]) -> Offering:
+        """Return the next call: all entries that were not answered.
+
+        :param doubted: fingerprints that a call of ours may have marked without queueing anything.
+        """
+        doubtful = set(doubted)
+        letters, parts = bytearray(), []
+        for at in sorted([*self._todo, *self._plain]):
+            entry = self.entries[at]
+            name = self.names.get(at, b"")
+            letter = "p" if entry.fingerprint is None else "h" if name else "f"
+            if self._forced or entry.fingerprint in doubtful:
+                letter = letter.replace("f", "F").replace("h", "H")
+            letters += letter.encode()
+            parts += [member.score(entry.priority), name + member.tail(entry)]
+        return Offering(self.fingerprints, bytes(letters), parts)
+
+    def answered(self, verdicts: Sequence[bool]) -> None:
+        """Note the verdicts of the first entries of the call; the others get theirs by the next."""
+        self.in_doubt = False
+        self._plain = []
+        for at, seen in zip(self._todo, verdicts, strict=False):
+            self._seen[at] = seen
+        del self._todo[: len(verdicts)]
+
+    def note(self, faults: Sequence[Exception]) -> None:
+        """Note the errors that a call has met."""
+        self.in_doubt = self.in_doubt or bool(faults)
+        if any(map(half_done, faults)):
+            self.force()
+
+    def force(self) -> None:
+        """Queue what has no verdict, marked or not: the mark may be ours, without a request."""
+        self._forced = True

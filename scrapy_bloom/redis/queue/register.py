@@ -1,0 +1,234 @@
+"""A worker's place in the queue of one shard: it joins, keeps its lease, watches others, leaves."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Lock
+from typing import Final, NamedTuple
+
+from scrapy_bloom.errors import StateError
+from scrapy_bloom.redis import scripts
+from scrapy_bloom.redis.connection import FAULTS
+from scrapy_bloom.redis.link import Link
+from scrapy_bloom.redis.queue.report import Report, read_report
+from scrapy_bloom.redis.watch import LEASE, Watch
+
+_EPOCH_BYTES: Final = 8
+_NOT_LATER: Final = 1.0  # seconds before others may call this worker dead
+
+
+@dataclass(frozen=True)
+class Registration:
+    """A worker's entry in the register of one queue. It never changes; a new one replaces it.
+
+    Attributes:
+        epoch: of the queue's state.
+        worker: the worker's name there.
+        generation: how many entries the worker had before.
+    """
+
+    epoch: str
+    worker: str
+    generation: int
+
+
+class Joined(NamedTuple):
+    """What a worker found when it joined.
+
+    Attributes:
+        found: how many requests waited when the queue's state was made.
+        report: the state of the queue.
+    """
+
+    found: int
+    report: Report
+
+
+class Restored(NamedTuple):
+    """What came of bringing back what this worker has.
+
+    Attributes:
+        word: what the script answered.
+        report: the state of the queue; None if the queue or the worker is not there.
+        missing: how many requests had vanished.
+    """
+
+    word: bytes
+    report: Report | None
+    missing: int
+
+
+class Requeued(NamedTuple):
+    """What became of the requests of a worker.
+
+    Attributes:
+        back: how many were put back into the queue.
+        failed: how many nobody takes any more.
+        report: the state of the queue; None if there was nothing to do.
+    """
+
+    back: int = 0
+    failed: int = 0
+    report: Report | None = None
+
+
+class Register:
+    """The register of one shard's queue, as one worker uses it.
+
+    :param link: to the server; its place has the key of the queue's state.
+    :param beginning: what the names of the queue's keys begin with.
+    :param order: order and codec of the queue.
+    :param name: what the worker is called in all shards.
+
+    Attributes:
+        now: the worker's entry.
+    """
+
+    now: Registration
+
+    def __init__(self, link: Link, beginning: str, order: str, name: str) -> None:
+        self._link = link
+        self._beginning = beginning
+        self._order = order
+        self._name = name
+        self._generation = 0
+        self._renewed = 0.0
+        self._watch = Watch()
+        self._lock = Lock()  # of the watch
+
+    @property
+    def sure(self) -> bool:
+        """Whether nobody can have called this worker dead."""
+        return time.monotonic() - self._renewed < LEASE - _NOT_LATER
+
+    def join(self) -> Joined:
+        """Find the queue or make it, and register under a new name.
+
+        :raises StateError: if something else is in its place.
+        """
+        self._generation += 1
+        worker = f"{self._name}.{self._generation}"
+        epoch = secrets.token_hex(_EPOCH_BYTES)
+        began = time.monotonic()
+        word, *told = self._link.retry_once(
+            scripts.QUEUE_JOIN, self._beginning, epoch, worker, LEASE, self._order
+        )
+        if word != b"ok":
+            raise self._refusal(word, [text.decode(errors="replace") for text in told])
+        with self._link.reading(told):
+            found_epoch, found, report, *leases = told
+            joined = Joined(int(found), read_report(report))
+            self._watch = Watch()
+            self._look(began, leases)
+            self.now = Registration(found_epoch.decode(), worker, self._generation)
+        self._renewed = began
+        return joined
+
+    def renew(self, now: Registration) -> tuple[bytes, Report | None]:
+        """Renew the lease; return the word that the script answers, and its report."""
+        began = time.monotonic()
+        script = scripts.QUEUE_RENEW
+        word, *told = self._link.run(script, self._beginning, now.epoch, now.worker, LEASE)
+        if word != b"ok":
+            return word, None
+        with self._link.reading(told):
+            report = read_report(told[0])
+            self._look(began, told[1:])
+        self._renewed = began
+        return word, report
+
+    def restore(self, old: Registration, values: Iterable[bytes]) -> Restored:
+        """Take what this worker has, and had under its old name, under its name of now."""
+        word, *told = self._link.retry_once(
+            scripts.QUEUE_RESTORE,
+            self._beginning,
+            self.now.epoch,
+            self.now.worker,
+            old.worker,
+            *values,
+        )
+        with self._link.reading(told):
+            report = read_report(told[0]) if told else None
+            return Restored(word, report, int(told[1]) if word == b"ok" else 0)
+
+    def silent(self) -> dict[bytes, bytes]:
+        """Return the dead workers, each with the lease that it was seen with for too long."""
+        with self._lock:
+            return self._watch.silent()
+
+    def requeue(self, dead: str, lease: bytes, max_deliveries: int) -> Requeued:
+        """Put back what a dead worker has taken, or what this one has if it is called dead."""
+        now = self.now
+        done, cursor = Requeued(), b"0"
+        while True:
+            word, *told = self._link.retry_once(
+                scripts.QUEUE_REQUEUE,
+                self._beginning,
+                now.epoch,
+                now.worker,
+                dead,
+                lease,
+                max_deliveries,
+                cursor,
+            )
+            if word != b"ok":
+                return done
+            with self._link.reading(told):
+                report, cursor, back, failed = told
+                done = Requeued(
+                    done.back + int(back), done.failed + int(failed), read_report(report)
+                )
+            if cursor == b"0":
+                return done
+
+    def leave(self) -> None:
+        """Take the worker off the register, after what it has was put back."""
+        self.requeue(self.now.worker, b"", 0)
+
+    def forsake(self) -> None:
+        """Leave as far as that goes, after an error."""
+        with suppress(AttributeError, *FAULTS):
+            self.leave()
+
+    def _look(self, began: float, told: list[bytes]) -> None:
+        server, *pairs = told
+        records = dict(zip(pairs[::2], pairs[1::2], strict=True))
+        with self._lock:
+            self._watch.look(began, time.monotonic(), float(server), records)
+
+    def _refusal(self, word: bytes, told: list[str]) -> StateError:
+        place = self._link.place
+        if word == b"type":
+            key, kind = told
+            return StateError(
+                f"{place.name}: found a {kind} under {key!r}, expected the request queue of a crawl"
+                f" or nothing. {place.other_key}"
+            )
+        program, found_format, order = told
+        if program != "scrapy-bloom":
+            return StateError(
+                f"{place.name}: found a hash that scrapy-bloom did not write, expected the request"
+                f" queue of a crawl or nothing. {place.other_key}"
+            )
+        if found_format != "1":
+            return StateError(
+                f"{place.name}: found a request queue of format {found_format!r}, expected '1'. It"
+                f" was written by another version of scrapy-bloom. Use that version, or"
+                f" {place.or_other_key}"
+            )
+        return StateError(
+            f"{place.name}: found a request queue of the order and serializer {order!r}, expected"
+            f" {self._order!r}. All workers of a queue must agree. Change SCHEDULER_DISK_QUEUE of"
+            f" this worker, or {place.or_other_key}"
+        )
+
+
+def worker_name() -> str:
+    """Return a name for this worker that no other one has."""
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(8)}"

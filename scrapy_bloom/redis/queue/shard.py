@@ -1,0 +1,629 @@
+"""The queue of one shard as one worker sees it, with what the worker must make good after a loss.
+
+What this worker has taken is kept in memory as well, and so is what it has put into the queue in
+the last seconds. If the server loses its part, this worker brings its own back.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count
+from threading import Lock
+from typing import Final, NamedTuple
+
+from scrapy_bloom.errors import BackendError, FilterLostError
+from scrapy_bloom.options import ON_BACKEND_ERROR, OnBackendError
+from scrapy_bloom.redis import scripts
+from scrapy_bloom.redis.calls import Gone as FilterGone
+from scrapy_bloom.redis.calls import Growth, Reply
+from scrapy_bloom.redis.connection import FAULTS
+from scrapy_bloom.redis.counters import Counters
+from scrapy_bloom.redis.link import Link
+from scrapy_bloom.redis.membership import Registration as FilterRegistration
+from scrapy_bloom.redis.queue import member
+from scrapy_bloom.redis.queue.base import Entry, Failed, Taken, Ticket
+from scrapy_bloom.redis.queue.batch import Batch
+from scrapy_bloom.redis.queue.calls import Exchanged, Gone, QueueCalls, Request
+from scrapy_bloom.redis.queue.counters import QueueCounters
+from scrapy_bloom.redis.queue.recent import Recent
+from scrapy_bloom.redis.queue.register import Joined, Register, Registration
+from scrapy_bloom.redis.queue.report import Report
+from scrapy_bloom.redis.scripts import BATCH
+from scrapy_bloom.redis.shard import Shard
+from scrapy_bloom.redis.watch import LEASE
+
+logger = logging.getLogger(__name__)
+
+_PASSES: Final = 10  # calls in which a server may not know us before it counts as out
+_GENERATION: Final = struct.Struct(">I")
+_names = count()
+
+
+class Verdict(NamedTuple):
+    """What became of one entry.
+
+    Attributes:
+        seen: whether its page was seen before.
+        ticket: its ticket, if it is held now.
+    """
+
+    seen: bool
+    ticket: Ticket | None = None
+
+
+class QueueShard:
+    """One worker at the queue of one shard.
+
+    :param shard: the shard of the filter.
+    :param number: its number.
+    :param order: order and codec of the queue.
+    :param max_deliveries: how many workers may die with one request.
+    :param name: what the worker is called in all shards.
+    :param traffic: where round trips are counted.
+    :param counters: where requests are counted.
+    :raises BackendError: if the server cannot be used.
+    :raises StateError: if something else is in the queue's place.
+    """
+
+    def __init__(
+        self,
+        shard: Shard,
+        number: int,
+        *,
+        order: str,
+        max_deliveries: int,
+        name: str,
+        traffic: Counters,
+        counters: QueueCounters,
+    ) -> None:
+        self._shard = shard
+        self._number = number
+        self._max_deliveries = max_deliveries
+        self._traffic = traffic
+        self._counters = counters
+        self._beginning = shard.place.beginning
+        self.place = replace(shard.place, key=f"{self._beginning}queue:state")
+        self._link = Link(self.place, shard.breaker)
+        self._header = Link(shard.place, shard.breaker)
+        self._register = Register(self._link, self._beginning, order, name)
+        self._lock = Lock()
+        self._own: dict[bytes, bytes] = {}  # what was taken: by the ticket's name, as it is stored
+        self._risky: set[bytes] = set()  # of these, the ones that are a risk
+        self._done: dict[bytes, None] = {}
+        self._back: dict[bytes, None] = {}
+        self._aside: dict[bytes, None] = {}
+        self._ready: deque[Taken] = deque()  # taken by a call whose caller was told of an error
+        self._batch: Batch | None = None  # is being offered
+        self._late: dict[Entry, list[Verdict]] = {}  # of entries whose caller was told of an error
+        self._recent = Recent()
+        self._owed: deque[tuple[Entry, bool]] = deque()  # to be offered again, and by force or not
+        self._outstanding = 0  # queued here less finished here
+        self._failure: FilterLostError | None = None  # to be raised by the next call
+        self._old: deque[_Left] = deque()  # registrations whose requests are to be brought along
+        self._gone_back = False
+        self._left = False
+        self._vanished = 0  # requests that this worker's calls have missed
+        shard.queue_apart = True
+        try:
+            with self.place.explained():
+                joined = self._register.join()
+        except BaseException:
+            self._register.forsake()
+            raise
+        self._begin(joined)
+
+    # What needs no call
+
+    @property
+    def sure(self) -> bool:
+        """Whether nobody can have called this worker dead."""
+        return self._register.sure
+
+    @property
+    def report(self) -> Report:
+        """What the server told last."""
+        return self._report
+
+    @property
+    def ready(self) -> int:
+        """How many requests were taken that the caller does not know of."""
+        return len(self._ready)
+
+    @property
+    def own(self) -> int:
+        """How many requests this worker has taken or holds, as the server knows."""
+        return len(self._own)
+
+    @property
+    def version(self) -> bytes:
+        """What changes with each change of the queue."""
+        return f"{self._register.now.epoch} {self._report.version}".encode()
+
+    def holds(self, name: bytes) -> bool:
+        """Return whether a request is still this worker's."""
+        return name in self._own
+
+    # What the worker asks for
+
+    def offer(self, entries: Sequence[Entry]) -> list[Verdict]:
+        """Mark and queue entries; return what became of each.
+
+        :raises BackendError: if the server cannot be used.
+        :raises FilterLostError: under the policy ``close``, after a loss.
+        """
+        with self._lock:
+            self._make_good()
+            verdicts: list[Verdict | None] = [self._answered_late(entry) for entry in entries]
+            todo = [at for at, verdict in enumerate(verdicts) if verdict is None]
+            try:
+                for start in range(0, len(todo), BATCH):
+                    some = todo[start : start + BATCH]
+                    answers = self._offer([entries[at] for at in some])
+                    for at, verdict in zip(some, answers, strict=True):
+                        verdicts[at] = verdict
+            except BaseException:
+                self.keep(entries, verdicts)
+                raise
+            return [verdict for verdict in verdicts if verdict is not None]
+
+    def keep(self, entries: Sequence[Entry], verdicts: Sequence[Verdict | None]) -> None:
+        """Remember what became of entries, because they will be offered again."""
+        for entry, verdict in zip(entries, verdicts, strict=True):
+            if verdict is not None:
+                self._late.setdefault(entry, []).append(verdict)
+
+    def take(self, most: int) -> list[Taken]:
+        """Take requests, at most so many, and bring what is remembered where it belongs.
+
+        :raises BackendError: if the server cannot be used.
+        :raises FilterLostError: under the policy ``close``, after a loss.
+        """
+        with self._lock:
+            self._make_good()
+            if most > len(self._ready) or self._burdened:
+                self._exchange(most)
+            return [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
+
+    def look(self) -> None:
+        """Ask for the state; it is in :attr:`report` then.
+
+        :raises BackendError: if the server cannot be used.
+        :raises FilterLostError: under the policy ``close``, after a loss.
+        """
+        with self._lock:
+            self._make_good()
+            if self._burdened:
+                self._exchange(0)
+                return
+            for _ in range(_PASSES):
+                answer = self._calls.look()
+                if isinstance(answer, Report):
+                    self._shard.breaker.reset()
+                    self._note(answer)
+                    return
+                self._recover(answer)
+            raise self._unknown()
+
+    def acknowledge(self, names: Iterable[bytes]) -> None:
+        """Note that requests are done; the next call tells the server."""
+        with self._lock:
+            for name in self._still(names):
+                self._done[name] = None
+                self._outstanding -= 1
+                fingerprint = member.read(self._own[name]).fingerprint
+                if fingerprint is not None:
+                    self._shard.finish(fingerprint, added=True)
+
+    def give_back(self, names: Iterable[bytes]) -> None:
+        """Note that requests go back; the next call tells the server."""
+        with self._lock:
+            known = self._still(names)
+            self._counters.given_back += len(known)
+            self._back.update(dict.fromkeys(known))
+
+    def fail(self, names: Iterable[bytes]) -> None:
+        """Note that requests are to be put aside; the next call tells the server."""
+        with self._lock:
+            known = self._still(names)
+            self._counters.failed += len(known)
+            self._aside.update(dict.fromkeys(known))
+
+    def failed(self, limit: int) -> list[Failed]:
+        """Return requests that nobody takes any more.
+
+        :raises BackendError: if the server cannot be used.
+        """
+        with self._lock, self._link.tripping():
+            epoch = self._register.now.epoch
+            answer = self._link.retry_once(scripts.QUEUE_FAILED, self._beginning, epoch, limit)
+            with self._link.reading(answer):
+                stored = [member.read(value) for value in answer[1:]]
+        return [Failed(one.body, one.priority, one.fingerprint, one.deliveries) for one in stored]
+
+    def requeue_dead(self) -> dict[str, tuple[int, int]]:
+        """Put back what dead workers had; return how many requests of each went back, and failed.
+
+        :raises BackendError: if the server cannot be used.
+        """
+        silent = self._register.silent()
+        done: dict[str, tuple[int, int]] = {}
+        if not silent:
+            return done
+        with self._lock:
+            self._check()
+            for worker, lease in silent.items():
+                with self._link.tripping():
+                    dead = worker.decode(errors="surrogateescape")
+                    result = self._register.requeue(dead, lease, self._max_deliveries)
+                if result.report is not None:
+                    self._note(result.report)
+                    done[dead] = (result.back, result.failed)
+                    self._counters.requeued += result.back
+                    self._counters.failed += result.failed
+        return done
+
+    def beat(self) -> bool:
+        """Renew the lease, and make good beside the crawl what was lost.
+
+        Called by the heartbeat's thread; returns whether all is well.
+        """
+        now = self._register.now
+        if self._left:
+            return True
+        try:
+            word, report = self._register.renew(now)
+        except FAULTS:
+            return False
+        if not self._lock.acquire(blocking=False):
+            return True
+        try:
+            if self._register.now is now and not self._left:
+                if report is None:
+                    self._recover(Gone(word))
+                else:
+                    self._note(report)
+                self._make_good()
+        except FilterLostError as error:
+            self._failure = error
+        except BackendError:
+            return False
+        finally:
+            self._lock.release()
+        return True
+
+    def node(self) -> str:
+        """Name the node of a cluster that has the shard now."""
+        return self.place.node
+
+    def leave(self) -> bool:
+        """Leave the queue, which puts back what this worker has; return whether that worked."""
+        with self._lock:
+            self._left = True
+            with suppress(FilterLostError):
+                try:
+                    self._make_good()
+                except BackendError:
+                    return False
+            try:
+                if self._burdened:
+                    self._exchange(0)
+                self._register.leave()
+            except (BackendError, *FAULTS):
+                return False
+            return True
+
+    # Calls
+
+    def _offer(
+        self, entries: Sequence[Entry], *, forced: bool = False, again: bool = False
+    ) -> list[Verdict]:
+        names = {
+            at: b"\xff" + next(_names).to_bytes(member.ID_BYTES - 1, "big")
+            for at, entry in enumerate(entries)
+            if not entry.body
+        }
+        self._batch = Batch(entries, names, forced=forced, again=again)
+        return self._finish_batch(self._batch)
+
+    def _finish_batch(self, batch: Batch) -> list[Verdict]:
+        """Offer the entries of a batch until each one has its verdict."""
+
+        def ask(
+            filter_: FilterRegistration, _: Sequence[bytes], growth: Growth | None
+        ) -> Reply | FilterGone:
+            return self._ask(batch, filter_, growth)
+
+        self._shard.add_through(ask, batch.fingerprints)
+        self._batch = None
+        self._count(batch)
+        return [
+            Verdict(seen, self._settle_new(batch, at) if not seen else None)
+            for at, seen in enumerate(batch.seen)
+        ]
+
+    def _ask(
+        self, batch: Batch, filter_: FilterRegistration, growth: Growth | None
+    ) -> Reply | FilterGone:
+        """Offer what has no verdict yet, in one call."""
+        for _ in range(_PASSES):
+            try:
+                answer = self._calls.offer(filter_, batch.offering(self._shard.doubted), growth)
+            finally:
+                batch.note(self._calls.faults)
+            if not isinstance(answer, Gone):
+                report, reply = answer
+                batch.answered(reply.verdicts)
+                self._note(report)
+                if reply.error:
+                    batch.force()
+                self._gone_back = self._gone_back or reply.rolled_back
+                return reply
+            if answer.word == b"other":
+                return FilterGone(filter=True)
+            self._recover(answer)
+        raise self._unknown()
+
+    def _count(self, batch: Batch) -> None:
+        new = batch.seen.count(False)
+        if batch.again:
+            self._counters.offered_again += new
+            return
+        self._counters.batches += 1
+        self._counters.offered += len(batch.entries)
+        self._counters.pushed += new
+        self._outstanding += new
+
+    def _settle_new(self, batch: Batch, at: int) -> Ticket | None:
+        """Remember an entry that was queued, or is held; return its ticket if it is."""
+        entry, name = batch.entries[at], batch.names.get(at)
+        if name is None:
+            self._recent.add(entry)
+            return None
+        return Ticket(self._number, self._keep_own(name, member.held(name, entry)))
+
+    def _exchange(self, most: int) -> None:
+        """Take requests until so many are ready, and bring others where they belong."""
+        self._check()
+        for _ in range(_PASSES):
+            repeated = self._calls.unanswered
+            answer = self._calls.exchange(
+                Request(
+                    max(0, most - len(self._ready)),
+                    max(1, self._max_deliveries - 1),
+                    bool(self._risky),
+                    tuple(self._done),
+                    tuple(self._back),
+                    tuple(self._aside),
+                )
+            )
+            if isinstance(answer, Gone):
+                self._recover(answer)
+                continue
+            self._shard.breaker.reset()
+            self._settle(answer)
+            if not repeated:
+                return
+        raise self._unknown()
+
+    def _settle(self, answer: Exchanged) -> None:
+        """Note what an exchange has changed."""
+        request = answer.request
+        for name in (*request.done, *request.back, *request.failed):
+            self._forget(name)
+        self._note(answer.report)
+        for value, stored in answer.taken:
+            name = self._keep_own(stored.id, value)
+            if stored.deliveries >= request.risk:
+                self._risky.add(name)
+            ticket = Ticket(self._number, name)
+            _, priority, deliveries, fingerprint, body = stored
+            self._ready.append(Taken(ticket, body, priority, fingerprint, deliveries))
+        self._counters.taken += len(answer.taken)
+
+    def _still(self, names: Iterable[bytes]) -> list[bytes]:
+        """Return those that this worker has, and that it has not said anything of."""
+        said = (self._done, self._back, self._aside)
+        return [
+            name
+            for name in dict.fromkeys(names)
+            if name in self._own and not any(name in those for those in said)
+        ]
+
+    def _keep_own(self, name: bytes, value: bytes) -> bytes:
+        full = _GENERATION.pack(self._register.now.generation) + name
+        self._own[full] = value
+        return full
+
+    def _forget(self, name: bytes) -> None:
+        self._own.pop(name, None)
+        self._risky.discard(name)
+        for names in (self._done, self._back, self._aside):
+            names.pop(name, None)
+
+    @property
+    def _burdened(self) -> bool:
+        """Whether there is something that only an exchange can tell the server."""
+        return bool(self._done or self._back or self._aside or self._calls.unanswered)
+
+    def _answered_late(self, entry: Entry) -> Verdict | None:
+        """Return what became of an entry in a call that raised, if it was in one."""
+        if not self._late or entry not in self._late:
+            return None
+        verdicts = self._late[entry]
+        verdict = verdicts.pop(0)
+        if not verdicts:
+            del self._late[entry]
+        return verdict
+
+    def _check(self) -> None:
+        if not self._shard.breaker.usable:
+            raise self._shard.breaker.error()
+
+    def _unknown(self) -> BackendError:
+        """Return the error for a server that forgets this worker again and again."""
+        self._shard.breaker.trip("does not keep what it is told. Is somebody deleting its keys?")
+        return self._shard.breaker.error()
+
+    # Recovery
+
+    def _begin(self, joined: Joined) -> None:
+        """Start to count the calls of a new registration."""
+        report = self._report = joined.report
+        found_now = int(report.lost > 0)
+        self._vanished += report.lost
+        self._known = report._replace(losses=report.losses - found_now)
+        self._calls = QueueCalls(
+            self._link, self._header, self._beginning, self._register.now, self._traffic
+        )
+
+    def _note(self, report: Report) -> None:
+        self._vanished += report.lost
+        if (report.version, report.losses) >= (self._report.version, self._report.losses):
+            self._report = report
+
+    def _make_good(self) -> None:
+        """Finish what was begun, and bring back what was lost.
+
+        :raises BackendError: if the server cannot be used.
+        :raises FilterLostError: under the policy ``close``, once for each loss.
+        """
+        self._check()
+        if self._gone_back:
+            self._recover(Gone(b"back"))
+        if self._old:
+            self._restore()
+        if self._report.losses > self._known.losses:
+            self._restore_lost()
+        if self._batch is not None:
+            batch = self._batch
+            verdicts = self._finish_batch(batch)
+            if not batch.again:
+                self.keep(batch.entries, verdicts)
+        while self._owed:
+            forced = self._owed[0][1]
+            some: list[Entry] = []
+            while self._owed and len(some) < BATCH and self._owed[0][1] == forced:
+                some.append(self._owed.popleft()[0])
+            self._offer(some, forced=forced, again=True)
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def _recover(self, gone: Gone) -> None:
+        """Register again after the server did not know the queue or the worker.
+
+        :raises BackendError: if that cannot be, because of the server or what is in its place.
+        """
+        before, old = self._report, self._register.now
+        if self._batch is not None and self._batch.in_doubt:
+            self._batch.force()
+        with self._link.tripping():
+            joined = self._register.join()
+        lost_all = old.epoch != self._register.now.epoch
+        self._begin(joined)
+        self._gone_back = False
+        emptied = lost_all and joined.found < before.waiting
+        self._old.append(_Left(old, gone.word, emptied=emptied, lost_all=lost_all))
+        self._restore()
+
+    def _restore(self) -> None:
+        """Bring what this worker has under its new name, and own up to what it has not."""
+        while self._old:
+            left = self._old[0]
+            kept = {name: value for name, value in self._own.items() if name not in self._done}
+            with self._link.tripping():
+                restored = self._register.restore(left.registration, kept.values())
+            if restored.report is None:
+                return  # the server forgets again: the next call finds out
+            self._old.popleft()
+            self._note(restored.report)
+            if restored.word == b"buried":
+                self._taken_over()
+                continue
+            for name in tuple(self._done):
+                self._forget(name)
+            if left.lost_all:
+                lost = max(0, self._outstanding - len(kept)) if left.emptied else 0
+                self._lost("has lost the request queue", lost, forced=left.emptied)
+            else:
+                self._lost("has gone back to an older state of the request queue", 0, forced=False)
+
+    def _restore_lost(self) -> None:
+        """Bring back what this worker has, after a part of the queue was lost."""
+        kept = [value for name, value in self._own.items() if name not in self._done]
+        with self._link.tripping():
+            restored = self._register.restore(self._register.now, kept)
+        if restored.report is None:
+            return
+        emptied = self._report.emptied > self._known.emptied
+        self._note(restored.report)
+        self._known = self._report
+        lost, self._vanished = max(0, self._vanished - restored.missing), 0
+        self._lost("has lost a part of the request queue", lost, forced=emptied, owed=emptied)
+
+    def _taken_over(self) -> None:
+        """Note that others have put back all that this worker had."""
+        self._counters.taken_over += len(self._own)
+        logger.warning(
+            "%(where)s: other workers took this one for dead, because it gave no sign of life for"
+            " %(lease)d s. They have put back the %(count)s requests that it had taken: those under"
+            " way are fetched twice.",
+            {"where": self.place.name, "lease": LEASE, "count": f"{len(self._own):,}"},
+        )
+        for name in tuple(self._own):
+            self._forget(name)
+        self._ready.clear()
+
+    def _lost(self, what: str, lost: int, *, forced: bool, owed: bool = True) -> None:
+        """Say that requests have vanished, and owe what this worker has queued lately.
+
+        :param lost: how many may be lost, at most, as far as this worker can tell.
+        :param forced: whether to queue them even if their pages are marked.
+        :param owed: whether to queue them at all.
+        """
+        recent = self._recent.drain() if owed else []
+        self._owed.extend((entry, forced) for entry in recent)
+        self._counters.losses += 1
+        self._counters.maybe_lost += lost
+        values = {
+            "where": self.place.name,
+            "what": what,
+            "own": f"{len(self._own):,}",
+            "recent": f"{len(recent):,}",
+            "lost": f"{lost:,}",
+        }
+        logger.warning(_LOST, values)
+        if self._shard.breaker.policy is OnBackendError.CLOSE:
+            words = self.place.words(ON_BACKEND_ERROR)
+            self._failure = FilterLostError(
+                f"{_LOST % values} It is an error because {words} is 'close'."
+            )
+
+
+class _Left(NamedTuple):
+    """A registration that the worker has left.
+
+    Attributes:
+        registration: the registration.
+        word: why: what the script answered.
+        emptied: whether requests that waited are lost.
+        lost_all: whether the state of the queue was lost.
+    """
+
+    registration: Registration
+    word: bytes
+    emptied: bool
+    lost_all: bool
+
+
+_LOST: Final = (
+    "%(where)s: the server %(what)s. Was it restarted without persistence, flushed, or short of"
+    " memory (maxmemory-policy must be noeviction)? This worker brings back the %(own)s requests"
+    " that it had taken and offers the %(recent)s again that it has queued in the last seconds. Up"
+    " to %(lost)s of the others may be lost, unless another page links to their pages."
+)

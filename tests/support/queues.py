@@ -1,0 +1,64 @@
+"""Workers of a shared queue, opened for a test."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from scrapy_bloom import RedisFilter, RedisOptions
+from scrapy_bloom.redis.connection import Target
+from scrapy_bloom.redis.queue.base import Entry
+from scrapy_bloom.redis.queue.shared import SharedQueue
+
+
+class Worker:
+    """A filter and its queue as one worker has them; as a context manager it closes both."""
+
+    def __init__(self, url, key, *, order="fifo", codec="pickle", max_deliveries=5, **options):
+        sizes = {"capacity": options.pop("capacity", 10_000), "error_rate": 1e-9}
+        chosen = {"shared_queue": True, "timeout": 4.0} | options
+        self.filter = RedisFilter(Target(url), **sizes, options=RedisOptions(key=key, **chosen))
+        try:
+            self.queue = SharedQueue(
+                self.filter, order=order, codec=codec, max_deliveries=max_deliveries
+            )
+        except BaseException:
+            self.filter.close()
+            raise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        self.queue.close()
+        self.filter.close()
+
+
+class Workers(ExitStack):
+    """Opens workers that are closed together."""
+
+    def open(self, url, key, **options):
+        """Return the queue of a new worker."""
+        return self.enter_context(Worker(url, key, **options)).queue
+
+
+def entry(name, priority=0, *, filtered=True, held=False):
+    """Return an entry whose fingerprint and body can be told from its name."""
+    text = str(name).encode()
+    return Entry(b"" if held else b"body of " + text, priority, text if filtered else None)
+
+
+def names(taken):
+    """Return the names of the entries that were taken."""
+    return [one.body.removeprefix(b"body of ").decode() for one in taken]
+
+
+def keys_of(key):
+    """Return the names of the queue's keys in a filter of one shard."""
+    tag = key if "{" in key else f"{key}:{{{key}}}"
+    return {
+        "queue": f"{tag}:queue",
+        "state": f"{tag}:queue:state",
+        "taken": f"{tag}:taken",
+        "failed": f"{tag}:failed",
+        "again": f"{tag}:again",
+    }
