@@ -12,7 +12,7 @@ from scrapy.utils.request import referer_str
 from scrapy_bloom.errors import BloomError, StateError
 from scrapy_bloom.scrapy_redis import spare_queue
 from scrapy_bloom.session.engine import fail, refuse, run_beside
-from scrapy_bloom.session.lost_requests import scheduler_of, take_unstored, watch_pushes
+from scrapy_bloom.session.lost_requests import LostRequests
 from scrapy_bloom.session.reporter import Reporter
 from scrapy_bloom.session.session import NoSession, OnMark, Session
 from scrapy_bloom.session.verdict import Verdict
@@ -40,6 +40,7 @@ class BloomDupeFilter:
         self._crawler = crawler
         self._reporter = Reporter(crawler)
         self._session: Session | NoSession | None = None  # None until it is opened
+        self._lost = LostRequests(crawler, self, self._withdraw)
         self._shared_queue = False
         self._crawling = False  # scrapy-redis clears before, to begin anew, and after, to clean up
         self._debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
@@ -88,7 +89,7 @@ class BloomDupeFilter:
             self._reporter.error(session.error)
             refuse(self._crawler, session.error.reason)
             return
-        self._watch_pushes()
+        self._lost.watch()
 
     def open_journaled(self, on_mark: OnMark) -> Session:
         """Get ready for ``scrapy_bloom.Scheduler``, which keeps the marks with the requests.
@@ -114,7 +115,8 @@ class BloomDupeFilter:
         """
         closed = NoSession(BloomError("The filter is closed."), self._reporter)
         try:
-            self._withdraw_unstored()
+            if unstored := self._lost.withdraw_unstored():
+                self._reporter.unstored(unstored)
         finally:
             session, self._session = self._session or closed, closed
             done = run_beside(session.close) if session.closes_slowly else session.close()
@@ -163,21 +165,9 @@ class BloomDupeFilter:
             )
         self._reporter.add("dupefilter/filtered")
 
-    def _watch_pushes(self) -> None:
-        scheduler = scheduler_of(self._crawler, self)
-        if scheduler is not None:
-            watch_pushes(scheduler, self._withdraw)
-
     def _withdraw(self, request: Request) -> None:
         if self._session:
             self._session.withdraw(request)
-
-    def _withdraw_unstored(self) -> None:
-        unstored = take_unstored(scheduler_of(self._crawler, self))
-        for request in unstored:
-            self._withdraw(request)
-        if unstored:
-            self._reporter.unstored(len(unstored))
 
     def _open(self, *, empty: bool = False) -> Session | NoSession:
         try:
@@ -202,5 +192,5 @@ class BloomDupeFilter:
 
     def _spider_opened(self) -> None:
         self._session = self._session or self._open_late()
-        self._watch_pushes()
+        self._lost.watch()
         self._crawling = True

@@ -41,6 +41,10 @@ def test_three_scrapy_redis_workers_fetch_each_page_once(site, server, tmp_path,
         assert not site.missed
         assert not site.repeated
         assert not any(each.get("log_count/ERROR") for each in stats)
+        said = "Filter and request queue are emptied at the end of the crawl"
+        assert [said in crawl.log(number) for number in range(3)].count(True) == (
+            0 if persist else 1
+        )
         left = server.client().keys("worker:*")
         if persist:
             assert b"worker:bloom" in left

@@ -119,6 +119,14 @@ def test_a_broken_url_is_refused_without_its_password(url, key):
     assert raised.value.__suppress_context__ or raised.value.__context__ is None
 
 
+@pytest.mark.parametrize("params", [{}, {"url": "http://me:s3cr3t@host"}])
+def test_a_broken_url_is_named_by_its_setting(params):
+    with pytest.raises(SettingError, match=r"^BLOOM_REDIS_URL, or scrapy-redis's REDIS_URL,"):
+        Target.of("" if params else "http://me:s3cr3t@host", params)
+    with pytest.raises(SettingError, match=r"^url cannot be read"):
+        Target("http://me:s3cr3t@host")
+
+
 def test_a_target_is_shown_without_its_password():
     one = Target("redis://me:s3cr3t@host:7000/3")
     two = Target.of("", {"host": "host", "port": 7000, "db": 3, "password": "s3cr3t"})

@@ -530,6 +530,46 @@ async def test_the_job_of_another_spider_is_refused(job, caplog):
 
 
 @ensureDeferred
+@pytest.mark.parametrize("queue_too", [False, True])
+async def test_marks_without_their_requests_are_refused(job, caplog, queue_too):
+    with site() as pages:
+        await crawl(Stopping, kept(job), url=pages.url)
+        assert pages.missed
+        before = dict(pages.hits)
+        for file in job.glob("requests.sqlite*"):
+            file.unlink()
+        if queue_too:
+            shutil.rmtree(job / "requests.queue")
+        for _ in range(2):
+            said = await crawl_refused(kept(job), caplog)
+            assert ("found no requests" if queue_too else "requests.sqlite: found no file") in said
+        if queue_too:
+            await crawl(settings=kept(job, BLOOM_ON_UNCLEAN="reset"), url=pages.url)
+            assert {page for page, hits in pages.hits.items() if hits > before.get(page, 0)} == set(
+                range(200)
+            )
+
+
+def test_a_log_that_was_deleted_after_a_kill_is_missed(project):
+    with site() as pages:
+        for _ in range(2):  # in a first run, and in a resumed one
+            killed = project.crawl(pages, **OURS)
+            pages.when(pages.delivered + 50, killed.kill)
+            killed.end()
+            (project.job / "requests.sqlite-wal").unlink()
+            run = project.crawl(pages, **OURS)
+            run.said("Crawl kept in")
+            [warning] = run.logged("WARNING")
+            assert f"nothing of what the last run (process {killed.pid}) has stored" in warning
+            run.interrupt()
+            run.end()
+        run = project.crawl(pages, **OURS)
+        assert run.end() == 0, run.log
+        assert run.logged("WARNING") == []
+    assert pages.missed == set()
+
+
+@ensureDeferred
 async def test_a_second_process_is_refused(project, caplog):
     refused = Event()
     with site() as pages:

@@ -25,31 +25,52 @@ def scheduler_of(crawler: Crawler, dupefilter: object) -> Any:
     return scheduler if getattr(scheduler, "df", None) is dupefilter else None
 
 
-def watch_pushes(scheduler: Any, on_failure: Callable[[Request], None]) -> None:
-    """Make a scheduler report each request that it could not enqueue, as when the disk is full.
+class LostRequests:
+    """Withdraws the marks of the requests that the scheduler of a crawl loses.
 
-    A scheduler asks the filter first and then pushes, and no signal tells that the push has failed.
+    :param crawler: the crawl.
+    :param dupefilter: its duplicate filter, as the scheduler has it.
+    :param withdraw: withdraws the mark of a request.
     """
-    enqueue = scheduler.enqueue_request
 
-    def enqueue_request(request: Request) -> bool:
-        try:
-            return bool(enqueue(request))
-        except Exception:
-            on_failure(request)
-            raise
+    def __init__(
+        self, crawler: Crawler, dupefilter: object, withdraw: Callable[[Request], None]
+    ) -> None:
+        self._crawler = crawler
+        self._dupefilter = dupefilter
+        self._withdraw = withdraw
 
-    scheduler.enqueue_request = enqueue_request
+    def watch(self) -> None:
+        """Withdraw from now on what cannot be enqueued, as when the disk is full.
 
+        A scheduler asks the filter first and then pushes, and no signal tells that the push has
+        failed.
+        """
+        scheduler = scheduler_of(self._crawler, self._dupefilter)
+        if scheduler is None:
+            return
+        enqueue = scheduler.enqueue_request
 
-def take_unstored(scheduler: Any) -> list[Request]:
-    """Take the requests out that a scheduler with a disk queue still has in memory at its end.
+        def enqueue_request(request: Request) -> bool:
+            try:
+                return bool(enqueue(request))
+            except Exception:
+                self._withdraw(request)
+                raise
 
-    They could not be serialized, and would be lost with the process.
-    """
-    if getattr(scheduler, "dqs", None) is None:
-        return []
-    requests = []
-    while (request := scheduler.mqs.pop()) is not None:
-        requests.append(request)
-    return requests
+        scheduler.enqueue_request = enqueue_request
+
+    def withdraw_unstored(self) -> int:
+        """Withdraw what a scheduler with a disk queue still has in memory at its end.
+
+        Such requests could not be serialized, and are lost with the process.
+
+        :returns: how many they were.
+        """
+        scheduler, count = scheduler_of(self._crawler, self._dupefilter), 0
+        if getattr(scheduler, "dqs", None) is None:
+            return 0
+        while (request := scheduler.mqs.pop()) is not None:
+            self._withdraw(request)
+            count += 1
+        return count
