@@ -291,7 +291,7 @@ def make_queue_openable(folder: Path) -> None:
     :raises StateError: if Scrapy would fail to open the queue.
     """
     try:
-        if not folder.is_dir():
+        if not folder.is_dir() or not any(folder.iterdir()):
             return
         with _lock_of(folder):
             if note_kill(folder) is None:
