@@ -90,6 +90,11 @@ def read_past(folder: Path, identity: Identity) -> Past:
     return Past(snapshot, take_seen=not snapshot, queue_gone=gone)
 
 
+def is_begun(folder: Path) -> bool:
+    """Return whether an earlier run, ours or with Scrapy's own filter, has left anything."""
+    return any((folder / name).exists() for name in (SNAPSHOT, MARKER, seen_file.NAME))
+
+
 def note_kill(folder: Path) -> Marker | None:
     """Return the marker of a killed run, and make one if a run without us was killed.
 

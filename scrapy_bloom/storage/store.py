@@ -28,6 +28,7 @@ from scrapy_bloom.storage.past import (
     REQUESTS,
     SNAPSHOT,
     Past,
+    is_begun,
     is_outdated,
     note_kill,
     read_marker,
@@ -291,7 +292,7 @@ def make_queue_openable(folder: Path) -> None:
     :raises StateError: if Scrapy would fail to open the queue.
     """
     try:
-        if not folder.is_dir() or not any(folder.iterdir()):
+        if not is_begun(folder):
             return
         with _lock_of(folder):
             if note_kill(folder) is None:
