@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
     from typing_extensions import Self
 
+    from scrapy_bloom.redis.queue.base import Form
+
 logger = logging.getLogger(__name__)
 
 SEEN = Verdict.SEEN
@@ -98,6 +100,16 @@ class BloomDupeFilter:
         :raises BloomError: if the crawl cannot be filtered as the settings say.
         """
         session = Session.open(self._crawler, self._reporter, on_mark=on_mark, journaled=True)
+        self._session = session
+        return session
+
+    def open_shared(self, queue: Form) -> Session:
+        """Get ready for ``scrapy_bloom.Scheduler``, which keeps marks and requests in Redis.
+
+        :param queue: the form of the requests.
+        :raises BloomError: if the crawl cannot be filtered as the settings say.
+        """
+        session = Session.open(self._crawler, self._reporter, shared_queue=True, queue=queue)
         self._session = session
         return session
 

@@ -273,6 +273,14 @@ COMMIT_SYNC: Final = Option(
     " until the disk has it. With `process`, a power failure takes the crawl back to an earlier"
     " commit: no page is lost, more are fetched again.",
 )
+MAX_DELIVERIES: Final = Option(
+    "max_deliveries",
+    "BLOOM_MAX_DELIVERIES",
+    10,
+    _read_count(1, 1000),
+    "With `scrapy_bloom.Scheduler` and Redis: how often a request is given to a worker again after"
+    " one was killed while it had it. One that kills its workers is put aside then.",
+)
 BACKEND: Final = Option(
     "backend",
     "BLOOM_BACKEND",
@@ -383,6 +391,7 @@ OPTIONS: Final[tuple[Option[Any], ...]] = (
     ON_UNCLEAN,
     COMMIT_INTERVAL,
     COMMIT_SYNC,
+    MAX_DELIVERIES,
     BACKEND,
     REDIS_URL,
     *OF_REDIS,

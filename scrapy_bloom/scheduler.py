@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from scrapy import signals
 from scrapy.core.scheduler import Scheduler as ScrapyScheduler
 from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.job import job_dir
@@ -12,11 +13,14 @@ from scrapy.utils.misc import build_from_crawler, load_object
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom import stats
+from scrapy_bloom.backends.base import backend_name
 from scrapy_bloom.dupefilter import BloomDupeFilter
 from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.session.engine import close_spider, refuse
 from scrapy_bloom.session.kept_crawl import KeptCrawl, Queues
 from scrapy_bloom.session.local_crawl import open_local
+from scrapy_bloom.session.shared_crawl import open_shared
+from scrapy_bloom.settings import Settings
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -38,8 +42,12 @@ class Scheduler(ScrapyScheduler):
     ``requests.queue``
         A note that makes Scrapy's own scheduler fail to open, which would find no requests here.
 
-    Queues, their order and their settings are Scrapy's. Without a ``JOBDIR`` this is Scrapy's own
-    scheduler, with :class:`BloomDupeFilter` unless the project chose another filter.
+    Queues, their order and their settings are Scrapy's.
+
+    With the filter in Redis, the requests are kept there, too, for any number of workers.
+
+    With neither this is Scrapy's own scheduler, with :class:`BloomDupeFilter` unless the project
+    chose another filter.
 
     Attributes:
         snapshot_after: marks after which the filter is stored in mid-run.
@@ -48,6 +56,7 @@ class Scheduler(ScrapyScheduler):
     snapshot_after = 1_000_000
 
     _kept: KeptCrawl | None = None
+    _by_command = False
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -59,11 +68,11 @@ class Scheduler(ScrapyScheduler):
             if chosen == SETTINGS_PRIORITIES["default"]
             else load_object(settings["DUPEFILTER_CLASS"])
         )
-        # `scrapy shell` works without a filter, and must not use the job directory either.
+        # `scrapy shell` works without a filter, and must not use what a crawl keeps either.
         by_command = chosen == SETTINGS_PRIORITIES["command"]
         keeps = not by_command or issubclass(filter_class, BloomDupeFilter)
         dupefilter: Any = build_from_crawler(filter_class, crawler)
-        return cls(
+        self = cls(
             dupefilter,
             jobdir=job_dir(settings) if keeps else None,
             dqclass=load_object(settings["SCHEDULER_DISK_QUEUE"]),
@@ -73,6 +82,8 @@ class Scheduler(ScrapyScheduler):
             pqclass=load_object(settings["SCHEDULER_PRIORITY_QUEUE"]),
             crawler=crawler,
         )
+        self._by_command = not keeps
+        return self
 
     def open(self, spider: Spider) -> Deferred[None] | None:
         """Open filter and requests.
@@ -82,14 +93,17 @@ class Scheduler(ScrapyScheduler):
 
         :raises CloseSpider: then, where the spider cannot be closed in another way.
         """
-        if not self.dqdir:
-            self._be_scrapys_own()
-            return super().open(spider)
         self.spider = spider
         self.mqs = self._mq()
         self.dqs = None
         try:
-            self._kept = self._open_local(self.dqdir)
+            if self._is_shared():
+                self._kept = self._open_shared()
+            elif self.dqdir:
+                self._kept = self._open_local()
+            else:
+                self._be_scrapys_own()
+                return super().open(spider)
         except BloomError as error:
             self._log_error(error)
             assert self.crawler is not None  # noqa: S101 - it made the scheduler
@@ -140,27 +154,56 @@ class Scheduler(ScrapyScheduler):
             if getattr(type(self), name) is getattr(Scheduler, name):
                 setattr(self, name, getattr(super(), name))
 
-    def _open_local(self, folder: str) -> KeptCrawl:
-        dupefilter = self._our_filter()
+    def _is_shared(self) -> bool:
         assert self.crawler is not None  # noqa: S101 - it made the scheduler
+        if self._by_command:
+            return False
+        return backend_name(Settings(self.crawler.settings), shared_queue=False) == "redis"
+
+    def _open_shared(self) -> KeptCrawl:
+        dupefilter = self._our_filter("the filter in Redis")
+        assert self.crawler is not None  # noqa: S101 - it made the scheduler
+        return open_shared(
+            self.crawler,
+            self.spider,
+            self._queues(),
+            open_filter=dupefilter.open_shared,
+            dropped=self._drop,
+            give_up=self._give_up,
+        )
+
+    def _drop(self, request: Request) -> None:
+        """Drop a request that turned out to be a duplicate after it was taken."""
+        self.df.log(request, self.spider)
+        assert self.crawler is not None  # noqa: S101 - it made the scheduler
+        self.crawler.signals.send_catch_log(
+            signals.request_dropped, request=request, spider=self.spider
+        )
+
+    def _queues(self) -> Queues:
         assert self.pqclass is not None  # noqa: S101 - from_crawler gave it
         assert self.dqclass is not None  # noqa: S101 - likewise
+        return Queues(self.pqclass, self.dqclass, self._sdqclass, self.mqs, self.dqdir or "")
+
+    def _open_local(self) -> KeptCrawl:
+        dupefilter = self._our_filter("a JOBDIR")
+        assert self.crawler is not None  # noqa: S101 - it made the scheduler
         return open_local(
             self.crawler,
             self.spider,
-            Queues(self.pqclass, self.dqclass, self._sdqclass, self.mqs, folder),
+            self._queues(),
             open_filter=dupefilter.open_journaled,
             seen=dupefilter.request_seen,
             snapshot_after=self.snapshot_after,
             give_up=self._give_up,
         )
 
-    def _our_filter(self) -> BloomDupeFilter:
+    def _our_filter(self, where: str) -> BloomDupeFilter:
         if isinstance(self.df, BloomDupeFilter):
             return self.df
         kind = type(self.df)
         raise SettingError(
-            f"DUPEFILTER_CLASS = '{kind.__module__}.{kind.__qualname__}': with a JOBDIR,"
+            f"DUPEFILTER_CLASS = '{kind.__module__}.{kind.__qualname__}': with {where},"
             f" scrapy_bloom.Scheduler keeps marks and requests together, which only"
             f" scrapy_bloom.BloomDupeFilter can do. Remove your DUPEFILTER_CLASS, or your"
             f" SCHEDULER."

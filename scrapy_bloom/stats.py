@@ -85,6 +85,42 @@ SNAPSHOTS: Final = Stat(
 )
 FRONTIER_BYTES: Final = Stat("bloom/frontier/bytes", "size of the store's file")
 
+WAITING: Final = Stat("bloom/frontier/waiting", "requests in the shared queue when last heard of")
+BATCH_SIZE: Final = Stat(
+    "bloom/frontier/batch_size",
+    "requests that were offered to it in one call, on average",
+    _decimals(1),
+)
+
+FROM_QUEUE: Final = {
+    "batches": Stat("bloom/frontier/batches", "calls that offered requests to the shared queue"),
+    "taken": Stat("bloom/frontier/taken", "requests that this worker took off it"),
+    "given_back": Stat(
+        "bloom/frontier/given_back", "of these, those that it put back, because it had not started"
+    ),
+    "taken_over": Stat(
+        "bloom/frontier/taken_over",
+        "of these, those that others put back, because this worker stood still for too long",
+    ),
+    "requeued": Stat(
+        "bloom/frontier/requeued", "requests of killed workers that this one put back"
+    ),
+    "failed": Stat(
+        "bloom/frontier/failed",
+        "requests that it put aside: workers were killed with them `BLOOM_MAX_DELIVERIES` times",
+    ),
+    "offered_again": Stat(
+        "bloom/frontier/offered_again", "requests that it put into the queue again after a loss"
+    ),
+    "losses": Stat(
+        "bloom/frontier/losses", "times that the queue, or a part of it, had vanished from Redis"
+    ),
+    "maybe_lost": Stat(
+        "bloom/frontier/maybe_lost", "requests that may have vanished with it, at most"
+    ),
+}
+"""Those that a shared queue counts, by their names in what its ``numbers`` returns."""
+
 FROM_INFO: Final = {
     "items": Stat("bloom/items", "fingerprints in the filter, of this run and earlier ones"),
     "slices": Stat("bloom/slices", "slices that the filter has grown to"),
@@ -146,6 +182,9 @@ STATS: Final = (
     COMMIT_ERRORS,
     SNAPSHOTS,
     FRONTIER_BYTES,
+    WAITING,
+    BATCH_SIZE,
+    *FROM_QUEUE.values(),
     *FROM_INFO.values(),
     *FROM_BACKEND.values(),
 )

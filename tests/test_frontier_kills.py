@@ -1,13 +1,12 @@
 """Processes killed at any moment, first runs and resumed ones: no page is lost, and no item."""
 
 import os
-from http import HTTPStatus
 
 import pytest
 from scrapy.settings import default_settings
 from support.crawling import Project
-from support.kills import series, urls_in
-from support.localsite import Answer, LocalSite
+from support.kills import StormySite, series, urls_in
+from support.localsite import LocalSite
 
 pytestmark = pytest.mark.scrapy
 
@@ -15,24 +14,6 @@ KILLS = int(os.environ.get("KILLS", "1"))
 """Kills in each of the series; `make kills` asks for many."""
 
 PAGES = 150 + 50 * KILLS
-
-
-class StormySite(LocalSite):
-    """Answers the first request for every fourth page with 503, and has links to nothing."""
-
-    def __init__(self, **arguments):
-        super().__init__(**arguments)
-        self._stormed = set()
-
-    def visit(self, target):
-        page = self._page(target)
-        if page and page % 4 == 0 and target not in self._stormed:
-            self._stormed.add(target)
-            return Answer(HTTPStatus.SERVICE_UNAVAILABLE)
-        return super().visit(target)
-
-    def hrefs(self, page):
-        return [*super().hrefs(page), f"/nothing/{page}"]
 
 
 FIFO = {

@@ -515,7 +515,6 @@ async def test_a_lost_snapshot_costs_repeats_and_no_page(job, caplog):
             {"SCHEDULER_DISK_QUEUE": "queuelib.queue.LifoDiskQueue"},
             "SCHEDULER_DISK_QUEUE = 'queuelib.queue.LifoDiskQueue'",
         ),
-        ({"BLOOM_BACKEND": "redis"}, "but the settings choose Redis for the marks"),
         ({"BLOOM_COMMIT_SYNC": "disk"}, "BLOOM_COMMIT_SYNC = 'disk': give one of 'process'"),
         ({"BLOOM_COMMIT_INTERVAL": 0}, "BLOOM_COMMIT_INTERVAL = 0: give a number of seconds"),
     ],

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from scrapy_bloom.core.base import Filter
 from scrapy_bloom.core.info import FilterInfo
 from scrapy_bloom.options import BACKEND, REDIS_URL
+from scrapy_bloom.redis.queue.base import Form, Queue
 from scrapy_bloom.registry import BACKENDS
 from scrapy_bloom.settings import Settings
 from scrapy_bloom.storage.snapshot import Identity
@@ -26,7 +27,9 @@ class Crawl:
         digests: whether its fingerprints are SHA-1 digests.
         job_dir: where the crawl keeps its state between runs; None if it keeps none.
         shared_queue: whether its requests wait in Redis, for any worker, and not in this process.
-        journaled: whether its marks are kept with its requests, by ``scrapy_bloom.Scheduler``.
+        journaled: whether its marks are kept with its requests in the job directory, by
+            ``scrapy_bloom.Scheduler``.
+        queue: the form of the requests, if that scheduler keeps them with the marks in Redis.
     """
 
     identity: Identity
@@ -34,6 +37,7 @@ class Crawl:
     job_dir: Path | None
     shared_queue: bool
     journaled: bool = False
+    queue: Form | None = None
 
 
 class Finish(Protocol):
@@ -66,6 +70,7 @@ class Opened:
         closes_slowly: returns whether `close` takes so long that it should run beside the reactor.
             It may be called in another thread then.
         job: what keeps it, if it is journaled.
+        queue: the requests beside it, if the crawl has given a form for them.
     """
 
     filter: Filter
@@ -79,6 +84,7 @@ class Opened:
     let_through: set[bytes] = field(default_factory=set)
     closes_slowly: Callable[[], bool] = bool
     job: JobStore | None = None
+    queue: Queue | None = None
     delete: Callable[[], bool] | None = None
     finish: Finish | None = None
 
@@ -137,14 +143,23 @@ class Backend(Protocol):
         """
 
 
-def backend_of(settings: Settings, *, shared_queue: bool) -> Backend:
-    """Return the backend that the settings choose.
+def backend_name(settings: Settings, *, shared_queue: bool) -> str:
+    """Return which backend the settings choose.
 
     :param shared_queue: as in :class:`Crawl`.
     """
     name = settings[BACKEND]
     if name == "auto":
-        name = "redis" if settings[REDIS_URL] or shared_queue else "local"
+        return "redis" if settings[REDIS_URL] or shared_queue else "local"
+    return name
+
+
+def backend_of(settings: Settings, *, shared_queue: bool) -> Backend:
+    """Return the backend that the settings choose.
+
+    :param shared_queue: as in :class:`Crawl`.
+    """
+    name = backend_name(settings, shared_queue=shared_queue)
     module, _, kind = BACKENDS[name].partition(":")
     backend: Backend = getattr(import_module(module), kind)()
     return backend

@@ -7,6 +7,7 @@ import logging
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from scrapy_bloom.options import (
     BACKEND,
     CAPACITY,
     ERROR_RATE,
+    MAX_DELIVERIES,
     ON_BACKEND_ERROR,
     ON_UNCLEAN,
     REDIS_CACHE,
@@ -32,12 +34,14 @@ from scrapy_bloom.options import (
 from scrapy_bloom.redis.options import RedisOptions
 from scrapy_bloom.settings import Settings
 from scrapy_bloom.storage import scrapy_queue
-from scrapy_bloom.storage.past import SNAPSHOT
+from scrapy_bloom.storage.past import REQUESTS, SNAPSHOT
 from scrapy_bloom.storage.recovery import recover
 
 if TYPE_CHECKING:
     from scrapy_bloom.redis.connection import Target
     from scrapy_bloom.redis.filter import RedisFilter
+    from scrapy_bloom.redis.queue.base import Form
+    from scrapy_bloom.redis.queue.shared import SharedQueue
 
 logger = logging.getLogger(__name__)
 
@@ -46,13 +50,13 @@ class RedisBackend(Backend):
     """``BLOOM_BACKEND = "redis"``."""
 
     def open(self, settings: Settings, crawl: Crawl) -> Opened:
-        """Open the filter under the crawl's key, or make it.
+        """Open the filter under the crawl's key, or make it; with the queue, if one is wanted.
 
-        :raises BloomError: as :class:`RedisFilter` does; if the job directory has marks of a local
-            filter; if the last run on it was killed, and `on_unclean` is ``fail`` or Scrapy cannot
-            read the queue.
+        :raises BloomError: as :class:`RedisFilter` and :class:`SharedQueue` do; if the job
+            directory has marks of a local filter or, beside a shared queue, requests; if the last
+            run on it was killed, and `on_unclean` is ``fail`` or Scrapy cannot read the queue.
         """
-        _check_fits(crawl)
+        _check_fits(crawl, settings)
         with _client_library():
             from scrapy_bloom.redis.connection import Target  # noqa: PLC0415 - redis is an extra
         target = Target.of(settings[REDIS_URL], settings.redis_params)
@@ -63,11 +67,17 @@ class RedisBackend(Backend):
             return _join(target, options, place, settings, crawl)
 
         try:
-            return _opened(*join(), place, crawl)
+            shared, unclean = join()
         except BackendError as error:
             if not _may_join_later(error, options.on_error):
                 raise
             return _opened_late(join, error, place, crawl)
+        opened = _opened(shared, unclean, place, crawl)
+        return (
+            replace(opened, queue=_open_queue(shared, crawl.queue, settings))
+            if crawl.queue
+            else opened
+        )
 
     def open_to_read(
         self,
@@ -106,16 +116,37 @@ def _client_library() -> Iterator[None]:
         ) from error
 
 
-def _check_fits(crawl: Crawl) -> None:
-    """Refuse a crawl whose marks are kept in its job directory."""
-    if crawl.journaled:
-        raise SettingError(
-            "SCHEDULER = 'scrapy_bloom.Scheduler' keeps marks and requests in the job"
-            " directory, but the settings choose Redis for the marks. Use scrapy-redis's"
-            f" scheduler or Scrapy's own with Redis, or set {BACKEND.setting} = 'local'."
-        )
-    if crawl.job_dir and not crawl.shared_queue:
+def _check_fits(crawl: Crawl, settings: Settings) -> None:
+    """Refuse a crawl that has marks or requests elsewhere, or would go on without Redis."""
+    if crawl.job_dir and (crawl.queue or not crawl.shared_queue):
         _check_no_local_marks(crawl.job_dir)
+    if crawl.queue is None:
+        return
+    if crawl.job_dir:
+        _check_no_local_requests(crawl.job_dir)
+    if settings[ON_BACKEND_ERROR] is OnBackendError.ALLOW:
+        raise refusal(
+            in_settings(ON_BACKEND_ERROR),
+            "allow",
+            "with SCHEDULER = 'scrapy_bloom.Scheduler' the requests are in Redis as well, and no"
+            " page can be fetched without it. Give 'auto', 'wait' or 'close'.",
+        )
+
+
+def _open_queue(shared: RedisFilter, form: Form, settings: Settings) -> SharedQueue:
+    """Open the queue beside a filter, which is closed if that fails."""
+    from scrapy_bloom.redis.queue.shared import SharedQueue  # noqa: PLC0415 - redis is an extra
+
+    try:
+        return SharedQueue(
+            shared,
+            order=form.order,
+            codec=form.codec,
+            max_deliveries=settings[MAX_DELIVERIES],
+        )
+    except BaseException:
+        shared.close()
+        raise
 
 
 def _join(
@@ -160,6 +191,7 @@ def _opened(shared: RedisFilter, unclean: bool, place: str, crawl: Crawl) -> Ope
         json.loads(shared.canonical) if shared.restored else {},
         delete=shared.delete,
         finish=shared.finish if crawl.shared_queue else None,
+        closes_slowly=lambda: crawl.queue is not None,  # beside the event loop, as all its calls
     )
 
 
@@ -254,6 +286,23 @@ def _check_queue(folder: Path, killed: str) -> None:
             f"{killed} Scrapy cannot read the queue that it left: {flaw}. The queue was left as it"
             f" is. To lose no page, delete {requests}: filter and crawl start again."
         )
+
+
+def _check_no_local_requests(folder: Path) -> None:
+    """Refuse a job whose requests are in files: workers would not find them."""
+    stored = folder / REQUESTS
+    if stored.exists():
+        way = "set BLOOM_BACKEND = 'local'"
+    elif scrapy_queue.is_to_be_read(folder):
+        stored = folder / scrapy_queue.NAME
+        way = "take our SCHEDULER away"
+    else:
+        return
+    raise StateError(
+        f"{stored}: found requests of this job's earlier runs, expected none, because with the"
+        f" filter in Redis they wait there, too. They were left as they are. To go on with them"
+        f" {way}; to start afresh, choose another JOBDIR."
+    )
 
 
 def _check_no_local_marks(folder: Path) -> None:

@@ -81,7 +81,7 @@ class LocalFrontier(Bodies):
         self._stats = crawler.stats
         self._slot_of: Callable[[Request], str] = crawler.engine.downloader.get_slot_key
         self._dumps = dumps
-        self._under_way = UnderWay(store, alive)
+        self._under_way: UnderWay[int] = UnderWay(store, alive)
         self._items = Items(crawler, to_disk=to_disk)
         self._state = SpiderState(store, spider)
         self._upkeep = Upkeep(store, freeze, journal)

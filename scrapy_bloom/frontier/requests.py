@@ -16,6 +16,7 @@ from scrapy.utils.request import request_from_dict
 
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.frontier.buckets import Bucket, Fifo, Lifo
+from scrapy_bloom.redis.queue.base import Form
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -38,6 +39,14 @@ class QueueKind:
     order: type[Bucket]
     dumps: Callable[[dict[str, Any]], bytes]
     files: type[Any]
+
+    @property
+    def form(self) -> Form:
+        """What the workers of a shared queue must have in common."""
+        return Form(
+            "fifo" if self.order is Fifo else "lifo",
+            "marshal" if self.dumps is marshal.dumps else "pickle",
+        )
 
     @classmethod
     def of(cls, setting: str, queue_class: type[Any]) -> QueueKind:

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Container
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from scrapy.core.scheduler import BaseScheduler
 
 from scrapy_bloom.errors import BackendError
-from scrapy_bloom.frontier.store import Store
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -23,11 +22,28 @@ Alive = Callable[["Request"], bool]
 """Tells whether the engine still has a request."""
 
 
-class Visit:
+Row = TypeVar("Row")
+Done_contra = TypeVar("Done_contra", contravariant=True)
+
+
+class Keeper(Protocol[Done_contra]):
+    """Keeps requests until they are done."""
+
+    def done(self, row: Done_contra, /) -> None:
+        """Let go of a request."""
+
+    def mark(self, marks: tuple[bytes, ...], /) -> None:
+        """Keep the marks of a request that was never kept, and is done."""
+
+    def withhold(self, marks: tuple[bytes, ...], /) -> None:
+        """Keep these marks for later."""
+
+
+class Visit(Generic[Row]):
     """One request on its way from the queue to being done.
 
     Attributes:
-        row: its row in the store; None if it could not be stored.
+        row: what it is kept as; None if it could not be stored.
         marks: its marks, if they are withheld until it is done.
         parents: those that must not be done before it is.
         over: whether the engine is through with it.
@@ -38,9 +54,9 @@ class Visit:
 
     def __init__(
         self,
-        row: int | None,
+        row: Row | None,
         marks: tuple[bytes, ...] = (),
-        parents: tuple[Visit, ...] = (),
+        parents: tuple[Visit[Row], ...] = (),
     ) -> None:
         self.row = row
         self.marks = marks
@@ -49,18 +65,18 @@ class Visit:
         self.waits_for = 0
 
 
-class UnderWay:
+class UnderWay(Generic[Row]):
     """The requests that were taken off the queues and are not done.
 
-    :param store: loses the row of a request that is done.
+    :param keeper: is told when a request is done.
     :param alive: tells whether the engine still has a request; None if it calls :meth:`finish`.
     """
 
-    def __init__(self, store: Store, alive: Alive | None) -> None:
-        self._store = store
+    def __init__(self, keeper: Keeper[Row], alive: Alive | None) -> None:
+        self._keeper = keeper
         self._alive = alive
-        self._visits: dict[Request, Visit] = {}
-        self._held: dict[Request, deque[Visit]] = {}
+        self._visits: dict[Request, Visit[Row]] = {}
+        self._held: dict[Request, deque[Visit[Row]]] = {}
 
     def __len__(self) -> int:
         return len(self._visits)
@@ -70,23 +86,33 @@ class UnderWay:
         """How many requests wait that cannot be stored."""
         return sum(map(len, self._held.values()))
 
-    def start(self, request: Request, row: int) -> None:
+    def start(self, request: Request, row: Row) -> None:
         """Take note that the request of a row was taken."""
         self._visits[request] = Visit(row)
 
-    def hold(self, request: Request, marks: tuple[bytes, ...]) -> None:
+    def hold(self, request: Request, marks: tuple[bytes, ...]) -> Visit[Row]:
         """Take note of a request that waits and cannot be stored.
 
         One of the requests under way has led to it, and nobody says which: all of them wait for it.
         """
-        self._store.withhold(marks)
+        self._keeper.withhold(marks)
         alive = self._alive
         parents = tuple(
             visit for other, visit in self._visits.items() if alive is None or alive(other)
         )
         for parent in parents:
             parent.waits_for += 1
-        self._held.setdefault(request, deque()).append(Visit(None, marks, parents))
+        visit: Visit[Row] = Visit(None, marks, parents)
+        self._held.setdefault(request, deque()).append(visit)
+        return visit
+
+    def drop_held(self, request: Request, visit: Visit[Row]) -> None:
+        """Take note that a request which cannot be stored need not be taken."""
+        waiting = self._held[request]
+        waiting.remove(visit)
+        if not waiting:
+            del self._held[request]
+        self._end(visit)
 
     def start_held(self, request: Request) -> Request:
         """Take note that a request which cannot be stored was taken; return what to send.
@@ -116,7 +142,7 @@ class UnderWay:
         for request in [request for request in self._visits if not alive(request)]:
             self._end(self._visits.pop(request))
 
-    def _end(self, visit: Visit) -> None:
+    def _end(self, visit: Visit[Row]) -> None:
         visit.over = True
         stack = [visit]
         while stack:
@@ -124,8 +150,8 @@ class UnderWay:
             if visit.waits_for or not visit.over:
                 continue
             if visit.row is not None:
-                self._store.done(visit.row)
-            self._store.mark(visit.marks)
+                self._keeper.done(visit.row)
+            self._keeper.mark(visit.marks)
             for parent in visit.parents:
                 parent.waits_for -= 1
                 if not parent.waits_for:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from scrapy_bloom.canonical.fingerprint import Change
+    from scrapy_bloom.redis.queue.base import Form
 
 OnMark = Callable[[bytes], None]
 """Called with each fingerprint that was not in the filter and now is."""
@@ -81,6 +82,7 @@ class Session:
         empty: bool = False,
         on_mark: OnMark | None = None,
         journaled: bool = False,
+        queue: Form | None = None,
     ) -> Self:
         """Open the filter of a crawl as its settings say, and log it.
 
@@ -88,6 +90,7 @@ class Session:
         :param empty: whether to empty it at once, as :meth:`clear` does.
         :param on_mark: as for the class.
         :param journaled: whether marks are kept with the requests, see :class:`Crawl`.
+        :param queue: the form of the requests if they are kept with the marks in Redis.
         :raises BloomError: if that cannot be done. No lock and no connection stays open then.
         """
         settings = Settings(crawler.settings)
@@ -100,6 +103,7 @@ class Session:
             job_dir=place,
             shared_queue=shared_queue,
             journaled=journaled,
+            queue=queue,
         )
         opened = backend_of(settings, shared_queue=shared_queue).open(settings, crawl)
         self = cls(opened, resolver, reporter, on_mark)
@@ -119,7 +123,7 @@ class Session:
             fingerprint, change = self._resolve(request)
             seen = self._add(fingerprint)
         except Exception as error:  # noqa: BLE001 - raised, it would cost the page
-            return self._failed(request, error)
+            return self.fail(request, error)
         if seen or change:
             return self._judge(request, fingerprint, change, seen=seen)
         self._count(NEW)  # by far the most common case, kept short
@@ -131,17 +135,62 @@ class Session:
         The filter is asked once for all of them; with Redis that is one round trip for each 500. Of
         two equal requests the second one is seen.
         """
-        found = [(request, self._try_to_resolve(request)) for request in requests]
+        found = [(request, self.identify(request)) for request in requests]
         try:
             seen = iter(self._add_many([resolved[0] for _, resolved in found if resolved]))
         except Exception as error:  # noqa: BLE001 - raised, it would cost the pages
-            return [
-                self._failed(request, error) if resolved else ERROR for request, resolved in found
-            ]
+            return [self.fail(request, error) if resolved else ERROR for request, resolved in found]
         return [
             self._judge(request, *resolved, seen=next(seen)) if resolved else ERROR
             for request, resolved in found
         ]
+
+    def identify(self, request: Request) -> tuple[bytes, Change | None] | None:
+        """Return the fingerprint of a request, and what canonicalization has changed in its URL.
+
+        None if that fails: the verdict is ``ERROR`` then, and that is told.
+        """
+        try:
+            return self._resolve(request)
+        except Exception as error:  # noqa: BLE001 - raised, it would cost the page
+            self.fail(request, error)
+            return None
+
+    def next_step(self, request: Request, fingerprint: bytes) -> bytes | None:
+        """Return what to ask about a request that was seen: the mark of its step in a chain.
+
+        None if it does not go on with a chain of redirects that began with the same page. Raises
+        whatever the fingerprinter does.
+        """
+        if follows_itself(request, fingerprint, self.resolver.fingerprinter.fingerprint):
+            return step_fingerprint(request, fingerprint)
+        return None
+
+    def tell(
+        self, request: Request, fingerprint: bytes, change: Change | None, *, seen: bool, step: bool
+    ) -> None:
+        """Count a verdict that was reached elsewhere.
+
+        :param step: whether what was asked about is :meth:`next_step`.
+        """
+        try:
+            if change or seen:
+                self.resolver.note(request, fingerprint, change, seen=seen)
+        except Exception as error:  # noqa: BLE001 - the verdict stays
+            self._reporter.check_failed(request, error)
+        if seen:
+            self._count(SEEN)
+        else:
+            self._count(EXEMPT if step else NEW)
+
+    def fail(self, request: Request, error: Exception) -> Verdict:
+        """Return the verdict on a request that could not be checked, and tell of it."""
+        if isinstance(error, BloomError):  # of the filter: it is lost, out, or refused
+            self._reporter.give_up(error)
+        else:
+            self._reporter.check_failed(request, error)
+        self._count(ERROR)
+        return ERROR
 
     def withdraw(self, request: Request) -> None:
         """Let the next request for the same page through: this one was new, and is lost.
@@ -223,13 +272,6 @@ class Session:
         if info.items or not (self.emptied or self._at_end):
             self._reporter.describe(info)
 
-    def _try_to_resolve(self, request: Request) -> tuple[bytes, Change | None] | None:
-        try:
-            return self._resolve(request)
-        except Exception as error:  # noqa: BLE001 - raised, it would cost the page
-            self._failed(request, error)
-            return None
-
     def _add_and_tell(self, fingerprint: bytes) -> bool:
         seen = self.opened.filter.add(fingerprint)
         if not seen and self._on_mark:
@@ -258,15 +300,15 @@ class Session:
             if change or verdict is SEEN:
                 self.resolver.note(request, fingerprint, change, seen=verdict is SEEN)
         except Exception as error:  # noqa: BLE001 - raised, it would cost the page
-            return self._failed(request, error)
+            return self.fail(request, error)
         self._count(verdict)
         return verdict
 
     def _is_next_step(self, request: Request, fingerprint: bytes) -> bool:
         """Return whether the request only goes on with the chain of redirects that it is in."""
-        if not follows_itself(request, fingerprint, self.resolver.fingerprinter.fingerprint):
+        step = self.next_step(request, fingerprint)
+        if step is None:
             return False
-        step = step_fingerprint(request, fingerprint)
         return not self._add(step) or self._is_let_through(step)
 
     def _is_let_through(self, fingerprint: bytes) -> bool:
@@ -278,14 +320,6 @@ class Session:
             self._on_mark(fingerprint)
         self._reporter.add(stats.LET_THROUGH.key)
         return True
-
-    def _failed(self, request: Request, error: Exception) -> Verdict:
-        if isinstance(error, BloomError):  # of the filter: it is lost, out, or refused
-            self._reporter.give_up(error)
-        else:
-            self._reporter.check_failed(request, error)
-        self._count(ERROR)
-        return ERROR
 
 
 def _spider_name(crawler: Crawler) -> str:

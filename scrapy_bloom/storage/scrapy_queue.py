@@ -80,7 +80,7 @@ def is_gone(folder: Path) -> bool:
 
 def is_empty(folder: Path) -> bool:
     """Return whether Scrapy finds no request in the stored queue, or no stored queue."""
-    return not _to_be_read(folder)
+    return not is_to_be_read(folder)
 
 
 def why_stale(folder: Path) -> str:
@@ -163,7 +163,7 @@ def remove_leftovers(folder: Path) -> None:
 
     :raises OSError: if something cannot be removed.
     """
-    if _to_be_read(folder):
+    if is_to_be_read(folder):
         return
     for path in files(folder):
         if not _is_sqlite(path):
@@ -193,7 +193,7 @@ def find_flaw(folder: Path) -> str:
     """
     if flaw := find_flaw_at_opening(folder):
         return flaw
-    if not _to_be_read(folder):
+    if not is_to_be_read(folder):
         return ""
     for path in files(folder):
         if _is_lifo(path):
@@ -300,7 +300,8 @@ def _is_json(path: Path) -> bool:
     return True
 
 
-def _to_be_read(folder: Path) -> bool:
+def is_to_be_read(folder: Path) -> bool:
+    """Return whether there are requests in the queue that Scrapy is going to read."""
     try:
         return bool(json.loads((folder / NAME / SAVED).read_bytes()))
     except FileNotFoundError:

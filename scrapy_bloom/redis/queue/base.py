@@ -9,7 +9,7 @@ queued it.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 
 class Entry(NamedTuple):
@@ -98,6 +98,18 @@ class Failed(NamedTuple):
     priority: int
     fingerprint: bytes | None
     deliveries: int
+
+
+class Form(NamedTuple):
+    """What the workers of one queue must have in common.
+
+    Attributes:
+        order: "lifo" or "fifo", within one priority.
+        codec: "pickle" or "marshal": what the bodies were written by.
+    """
+
+    order: Literal["lifo", "fifo"]
+    codec: Literal["pickle", "marshal"]
 
 
 class Queue(Protocol):
