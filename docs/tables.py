@@ -17,7 +17,7 @@ from pathlib import Path
 from scrapy_bloom.canonical.steps import STEPS
 from scrapy_bloom.canonical.tracking import TRACKING_PARAMS
 from scrapy_bloom.core.growth import SliceSpec, filter_hashes, next_slice
-from scrapy_bloom.core.info import expected_lost
+from scrapy_bloom.core.info import SliceCount, count_bits, expected_lost
 from scrapy_bloom.core.sizing import BLOCK_BYTES
 from scrapy_bloom.options import DEFAULT_CAPACITY, OPTIONS, write_size
 from scrapy_bloom.stats import STATS
@@ -84,14 +84,14 @@ def plan(pages: int, capacity: int, error_rate: float) -> tuple[int, float]:
     """Return bytes of the bits, and pages lost as an expectation, when `pages` are in."""
     hashes = filter_hashes(error_rate)
     specs: list[SliceSpec] = []
-    slices: list[tuple[SliceSpec, int]] = []
+    slices: list[SliceCount] = []
     while pages:
         spec = next_slice(specs, capacity, error_rate, hashes)
         items = min(pages, spec.capacity)
         specs.append(spec)
-        slices.append((spec, items))
+        slices.append(count_bits(spec, items, [0.0], hashes))
         pages -= items
-    return sum(spec.blocks for spec in specs) * BLOCK_BYTES, expected_lost(slices, hashes)
+    return sum(spec.blocks for spec in specs) * BLOCK_BYTES, expected_lost(slices)
 
 
 def steps_table() -> str:

@@ -17,7 +17,7 @@ from math import isfinite
 from typing import Any, Final, Generic, TypeVar
 
 from scrapy_bloom.errors import SettingError, shown
-from scrapy_bloom.registry import BACKENDS, READERS
+from scrapy_bloom.registry import BACKENDS, LAYOUTS, READERS
 
 T = TypeVar("T")
 
@@ -312,6 +312,14 @@ REDIS_SHARDS: Final = Option(
     _read_count(1, 1024),
     "How many shards the filter is spread over in a Redis Cluster, 1 to 1,024.",
 )
+REDIS_LAYOUT: Final = Option(
+    "layout",
+    "BLOOM_REDIS_LAYOUT",
+    "bitmap",
+    one_of(LAYOUTS),
+    "How the filter is stored in Redis: `bitmap`, or `sets`, which is faster and can forget pages,"
+    " but needs Redis 6.2 and its default `set-max-intset-entries`.",
+)
 REDIS_CACHE: Final = Option(
     "cache",
     "BLOOM_REDIS_CACHE",
@@ -378,6 +386,7 @@ RULES: Final[Option[Mapping[str, Any]]] = Option(
 OF_REDIS: Final[tuple[Option[Any], ...]] = (
     REDIS_KEY,
     REDIS_SHARDS,
+    REDIS_LAYOUT,
     REDIS_CACHE,
     REDIS_TIMEOUT,
     REDIS_WAIT,

@@ -15,8 +15,9 @@ BACKENDS: Final = {
 
 LAYOUTS: Final = {
     "bitmap": "scrapy_bloom.redis.bitmap:BitmapLayout",
+    "sets": "scrapy_bloom.redis.sets:SetsLayout",
 }
-"""How a filter is stored in Redis: classes that are a :class:`Layout`."""
+"""Values of ``BLOOM_REDIS_LAYOUT``: classes that are a :class:`Layout`."""
 
 COMMANDS: Final = {
     "canon": "scrapy_bloom.commands.canon",

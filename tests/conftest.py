@@ -33,6 +33,18 @@ settings.load_profile("patient")
 # Redis for the tests. What they import is imported here when a test asks for it: many files do not.
 
 
+@pytest.fixture(params=["bitmap", "sets"])
+def layout(request):
+    """How a filter in Redis is stored. What asks for it runs once for each layout."""
+    return request.param
+
+
+@pytest.fixture
+def layout_if_asked(request):
+    """Return the layout in tests that ask for one, by `usefixtures` perhaps, else the default."""
+    return request.getfixturevalue("layout") if "layout" in request.fixturenames else "bitmap"
+
+
 @pytest.fixture(scope="module")
 def server():
     """A Redis server for all tests of a file."""
@@ -69,12 +81,13 @@ def key():
 
 
 @pytest.fixture
-def opened(request):
+def opened(request, layout_if_asked):
     """Open filters that are closed after the test, with the file's own ``OPENED`` options."""
     from scrapy_bloom import RedisFilter
 
     filters = []
-    usual = {"capacity": 10_000, "error_rate": 1e-9, **getattr(request.module, "OPENED", {})}
+    usual = {"capacity": 10_000, "error_rate": 1e-9, "layout": layout_if_asked}
+    usual |= getattr(request.module, "OPENED", {})
 
     def opened(server, key, **options):
         url = server if isinstance(server, str) else server.url

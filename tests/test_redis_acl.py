@@ -8,9 +8,17 @@ from support.contract import fingerprints
 from support.localcluster import LocalCluster
 
 from scrapy_bloom import BackendError, RedisFilter, RedisReader
-from scrapy_bloom.redis.connection import CLUSTER_COMMANDS, COMMANDS, QUEUE_COMMANDS
+from scrapy_bloom.redis import connection
+from scrapy_bloom.redis.connection import CLUSTER_COMMANDS, QUEUE_COMMANDS
+from scrapy_bloom.redis.layout import layout_of
+from scrapy_bloom.registry import LAYOUTS
 
 DOCS = Path(__file__).parents[1] / "docs" / "redis.md"
+
+
+def needed(layout):
+    """Return the commands that a user needs."""
+    return (*connection.COMMANDS, *layout_of(layout).commands)
 
 
 def allow(admin, commands, keys="crawl*"):
@@ -30,10 +38,10 @@ def cluster():
         yield cluster
 
 
-def use(url, key, **options):
+def use(url, key, layout, **options):
     """Do all that one can do with a filter."""
     known = fingerprints(300)
-    options = {"key": key, "capacity": 100, "cache": 0, **options}
+    options = {"key": key, "layout": layout, "capacity": 100, "cache": 0, **options}
     with (
         RedisFilter.from_url(url, **options) as seen,
         RedisFilter.from_url(url, **options) as other,
@@ -43,6 +51,9 @@ def use(url, key, **options):
         assert seen.contains_many(known) == [True] * 300
         for _ in range(1000):  # among them a look for lost segments
             seen.add(known[0])
+        if layout_of(layout).forgets:
+            assert seen.forget(known[0])
+            assert seen.add(known[0]) is False
         assert seen.info().items == 300
         assert seen.clear() is False
         assert seen.add(b"x") is False
@@ -54,13 +65,14 @@ def use(url, key, **options):
 
 
 @pytest.mark.parametrize("database", [0, 3])
-def test_the_documented_commands_are_enough(server, database):
-    allow(server.client(), COMMANDS)
+def test_the_documented_commands_are_enough(server, database, layout):
+    allow(server.client(), needed(layout))
     url = as_worker(server.url).replace("/0", f"/{database}")
-    again = use(url, f"crawl:{database}")
+    key = f"crawl:{layout}:{database}"
+    again = use(url, key, layout)
     client = server.client(db=database)
     with again() as seen:
-        client.delete(f"crawl:{database}")
+        client.delete(key)
         assert seen.add(b"y") is False
         assert seen.counters.losses == 1
     with again() as seen:
@@ -68,10 +80,10 @@ def test_the_documented_commands_are_enough(server, database):
     again().close()
 
 
-def test_they_are_enough_in_a_cluster(cluster):
+def test_they_are_enough_in_a_cluster(cluster, layout):
     for node in cluster.nodes:
-        allow(node.client(), [*COMMANDS, *CLUSTER_COMMANDS])
-    use(as_worker(cluster.url), "crawl", shards=3)
+        allow(node.client(), [*needed(layout), *CLUSTER_COMMANDS])
+    use(as_worker(cluster.url), f"crawl:{layout}", layout, shards=3)
 
 
 def everything(server):
@@ -79,37 +91,45 @@ def everything(server):
     return {name: client.dump(name) for name in client.scan_iter()}
 
 
-@pytest.mark.parametrize("command", sorted({*COMMANDS} - {"info", "select"}))
-def test_without_one_of_them_a_filter_is_refused_and_nothing_is_left(server, command):
+@pytest.mark.parametrize(
+    ("layout", "command"),
+    [
+        (layout, command)
+        for layout in LAYOUTS
+        for command in sorted({*needed(layout)} - {"info", "select"})
+    ],
+)
+def test_without_one_of_them_a_filter_is_refused_and_nothing_is_left(server, layout, command):
     admin = server.client()
     admin.flushall()
     admin.script_flush()
-    allow(admin, [one for one in COMMANDS if one != command])
+    allow(admin, [one for one in needed(layout) if one != command])
     url = as_worker(server.url)
-    with pytest.raises(BackendError, match=rf"does not let this user .*\+{command}[ ;]"):
-        RedisFilter.from_url(url, key="crawl")
+    words = rf"does not let this user .*\+{re.escape(command)}[ ;]"
+    with pytest.raises(BackendError, match=words):
+        RedisFilter.from_url(url, key="crawl", layout=layout)
     assert not everything(server)
-    with RedisFilter.from_url(server.url, key="crawl") as seen:
+    with RedisFilter.from_url(server.url, key="crawl", layout=layout) as seen:
         seen.add(b"x")
     before = everything(server)
     admin.script_flush()
     with pytest.raises(BackendError, match="does not let this user"):
-        RedisFilter.from_url(url, key="crawl")
+        RedisFilter.from_url(url, key="crawl", layout=layout)
     assert everything(server) == before
 
 
 def test_another_database_needs_select(server):
-    allow(server.client(), [one for one in COMMANDS if one != "select"])
+    allow(server.client(), [one for one in needed("bitmap") if one != "select"])
     with pytest.raises(BackendError, match=r"does not let this user .*\+select"):
         RedisFilter.from_url(as_worker(server.url).replace("/0", "/3"), key="crawl")
 
 
 def test_keys_that_are_not_allowed_are_refused_and_nothing_is_left(server):
     server.client().flushall()
-    allow(server.client(), COMMANDS)
+    allow(server.client(), needed("bitmap"))
     with pytest.raises(BackendError, match="does not let this user"):
         RedisFilter.from_url(as_worker(server.url), key="else")
-    allow(server.client(), COMMANDS, keys="crawl")  # the header's alone
+    allow(server.client(), needed("bitmap"), keys="crawl")  # the header's alone
     with pytest.raises(BackendError, match="does not let this user"):
         RedisFilter.from_url(as_worker(server.url), key="crawl")
     assert not everything(server)
@@ -118,7 +138,9 @@ def test_keys_that_are_not_allowed_are_refused_and_nothing_is_left(server):
 @pytest.mark.parametrize("command", [*CLUSTER_COMMANDS, "info"])
 def test_without_one_of_them_a_cluster_is_refused_by_its_name(cluster, command):
     for node in cluster.nodes:
-        allow(node.client(), [one for one in (*COMMANDS, *CLUSTER_COMMANDS) if one != command])
+        allow(
+            node.client(), [one for one in (*needed("bitmap"), *CLUSTER_COMMANDS) if one != command]
+        )
     words = rf"does not let this user .*\+{re.escape(command)}"
     with pytest.raises(BackendError, match=words):
         RedisFilter.from_url(as_worker(cluster.url), key="crawl:9", shards=3)
@@ -129,7 +151,12 @@ def test_without_one_of_them_a_cluster_is_refused_by_its_name(cluster, command):
 def test_the_commands_are_documented():
     text = DOCS.read_text("utf-8")
     line = re.search(r"ACL SETUSER .*?\n```", text, re.DOTALL)[0]
-    assert set(re.findall(r"\+(\S+)", line)) == {*COMMANDS, *CLUSTER_COMMANDS, *QUEUE_COMMANDS}
+    of_layouts = {command for layout in LAYOUTS for command in needed(layout)}
+    documented = of_layouts | {*CLUSTER_COMMANDS, *QUEUE_COMMANDS}
+    assert set(re.findall(r"\+(\S+)", line)) == documented
+    for layout in map(layout_of, LAYOUTS):
+        for command in layout.commands:
+            assert re.search(rf"`{layout.name}`[^.]*`{re.escape(command)}`", text)
 
 
 def used(paths):
@@ -142,10 +169,14 @@ def used(paths):
     }
 
 
-def test_none_of_them_is_superfluous():
-    scripts = set((Path(__file__).parents[1] / "scrapy_bloom" / "redis" / "lua").glob("*.lua"))
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_none_of_them_is_superfluous(layout):
+    others = {f"_{name}" for name in LAYOUTS if name != layout}
+    folder = Path(connection.__file__).parent / "lua"
+    scripts = {path for path in folder.glob("*.lua") if path.stem not in others}
     parts = {"_queue", "_leases", "offer"}
     queue = {path for path in scripts if path.stem.startswith("queue_") or path.stem in parts}
-    asked = {"info", "select", "eval", "evalsha", "bitcount"}  # by the client, outside of scripts
-    assert used(scripts - queue) | asked == {*COMMANDS}
-    assert used(queue) - {*COMMANDS} == {*QUEUE_COMMANDS}
+    asked = {"info", "select", "eval", "evalsha", "hkeys"}  # by the client, outside of scripts
+    asked |= {"bitmap": {"bitcount"}, "sets": {"scard", "object|encoding"}}[layout]
+    assert used(scripts - queue) | asked == {*needed(layout)}
+    assert used(queue) - {*connection.COMMANDS} == {*QUEUE_COMMANDS}

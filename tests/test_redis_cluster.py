@@ -36,13 +36,13 @@ def opened(cluster):
 
 class TestRedisFilterOnACluster(FilterContract):
     @pytest.fixture
-    def make(self, opened):
-        return lambda **sizes: opened(shards=1, **sizes)
+    def make(self, opened, layout):
+        return lambda **sizes: opened(shards=1, layout=layout, **sizes)
 
 
-def test_a_filter_is_spread_over_all_nodes(cluster, opened):
+def test_a_filter_is_spread_over_all_nodes(cluster, opened, layout):
     key = next(keys)
-    seen = opened(key, capacity=6000, error_rate=1e-6)
+    seen = opened(key, layout=layout, capacity=6000, error_rate=1e-6)
     known = fingerprints(6000)
     assert seen.add_many(known) == [False] * 6000
     assert seen.add_many(known) == [True] * 6000
@@ -57,9 +57,16 @@ def test_a_filter_is_spread_over_all_nodes(cluster, opened):
             assert [name for name in client.keys("*") if name.startswith(key.encode())]
 
 
-def test_processes_in_lockstep_are_granted_every_item_once(cluster):
+def test_processes_in_lockstep_are_granted_every_item_once(cluster, layout):
     counts = grants(
-        cluster.url, next(keys), workers=4, items=4000, batch=50, capacity=1000, shards=3
+        cluster.url,
+        next(keys),
+        workers=4,
+        items=4000,
+        batch=50,
+        capacity=1000,
+        shards=3,
+        layout=layout,
     )
     assert set(counts.values()) == {1}
 
@@ -93,11 +100,10 @@ def test_a_key_with_a_tag_holds_a_filter(opened, key):
     assert [seen.add(b"x"), seen.add(b"x")] == [False, True]
 
 
-def test_only_the_shards_of_a_dead_node_are_out():
+def test_only_the_shards_of_a_dead_node_are_out(layout):
     with LocalCluster() as cluster:
-        seen = RedisFilter.from_url(
-            cluster.url, key="crawl", capacity=1000, error_rate=1e-9, shards=6, timeout=1.0
-        )
+        options = {"capacity": 1000, "error_rate": 1e-9, "shards": 6, "layout": layout}
+        seen = RedisFilter.from_url(cluster.url, key="crawl", timeout=1.0, **options)
         known = fingerprints(600)
         seen.add_many(known[:300])
         cluster.nodes[2].kill()
@@ -110,9 +116,7 @@ def test_only_the_shards_of_a_dead_node_are_out():
         assert seen.add_many(fingerprints(300, "more")) == [False] * 300
         seen.add_many(fingerprints(300, "and more"))
         assert seen.counters.losses >= 1
-        other = RedisFilter.from_url(
-            cluster.url, key="crawl", capacity=1000, error_rate=1e-9, shards=6
-        )
+        other = RedisFilter.from_url(cluster.url, key="crawl", **options)
         assert other.add_many(known) == [True] * 600
         for worker in (seen, other):
             worker.close()

@@ -4,34 +4,37 @@ import os
 
 import pytest
 from support.contract import fingerprints
+from support.layouts import name_of_add
 from support.localredis import keys
 from support.lockstep import grants
 from support.proxy import FAULTS, Proxy
 from support.waiting import until
 
 from scrapy_bloom import BackendError, RedisFilter
-from scrapy_bloom.core.growth import filter_hashes
-from scrapy_bloom.redis import scripts
-from scrapy_bloom.redis.layout import layout_of
-
-CALLS = scripts.add(layout_of("bitmap"), filter_hashes(1e-9)).sha.encode()
 
 
-def open_filter(url, key, **options):
-    return RedisFilter.from_url(
-        url, key=key, **({"capacity": 1000, "error_rate": 1e-9, "timeout": 0.5} | options)
+@pytest.fixture
+def open_filter(layout):
+    def open_filter(url, key, **options):
+        defaults = {"capacity": 1000, "error_rate": 1e-9, "timeout": 0.5, "layout": layout}
+        return RedisFilter.from_url(url, key=key, **(defaults | options))
+
+    return open_filter
+
+
+def test_four_processes_in_lockstep_are_granted_every_item_once(server, layout):
+    counts = grants(
+        server.url, next(keys), workers=4, items=20_000, batch=20, capacity=1000, layout=layout
     )
-
-
-def test_four_processes_in_lockstep_are_granted_every_item_once(server):
-    counts = grants(server.url, next(keys), workers=4, items=20_000, batch=20, capacity=1000)
     assert len(counts) == 20_000
     assert set(counts.values()) == {1}
 
 
-def test_four_processes_one_by_one_through_a_slow_network(server):
+def test_four_processes_one_by_one_through_a_slow_network(server, layout):
     with Proxy(server.port, delay=0.0005) as proxy:
-        counts = grants(proxy.url, next(keys), workers=4, items=1000, batch=1, capacity=100)
+        counts = grants(
+            proxy.url, next(keys), workers=4, items=1000, batch=1, capacity=100, layout=layout
+        )
     assert set(counts.values()) == {1}
 
 
@@ -56,11 +59,11 @@ class Crowd:
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("cache", [0, 1000])
-def test_one_fault_in_any_call_changes_no_verdict(server, fault, cache):
+def test_one_fault_in_any_call_changes_no_verdict(server, fault, cache, open_filter, layout):
     known = fingerprints(40)
     for call in range(1, 8):
         key = next(keys)
-        with Proxy(server.port, counted=CALLS) as proxy:
+        with Proxy(server.port, counted=name_of_add(layout, 1e-9)) as proxy:
             crowd = Crowd(
                 open_filter(proxy.url, key, cache=cache, capacity=10),
                 open_filter(server.url, key, cache=cache),
@@ -82,11 +85,13 @@ def test_one_fault_in_any_call_changes_no_verdict(server, fault, cache):
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("cache", [0, 1000])
-def test_a_call_that_is_given_up_costs_a_second_fetch_at_most(server, fault, cache):
+def test_a_call_that_is_given_up_costs_a_second_fetch_at_most(
+    server, fault, cache, open_filter, layout
+):
     known = fingerprints(40)
     for call in range(1, 8):
         key = next(keys)
-        with Proxy(server.port, counted=CALLS) as proxy:
+        with Proxy(server.port, counted=name_of_add(layout, 1e-9)) as proxy:
             crowd = Crowd(
                 open_filter(proxy.url, key, cache=cache),
                 open_filter(server.url, key, cache=cache),
@@ -114,10 +119,10 @@ def test_a_call_that_is_given_up_costs_a_second_fetch_at_most(server, fault, cac
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_what_raised_is_new_when_it_is_asked_again(server, fault):
+def test_what_raised_is_new_when_it_is_asked_again(server, fault, open_filter, layout):
     key = next(keys)
     one, two, three = fingerprints(3)
-    with Proxy(server.port, counted=CALLS) as proxy:
+    with Proxy(server.port, counted=name_of_add(layout, 1e-9)) as proxy:
         seen = open_filter(proxy.url, key, on_error="close")
         assert seen.add(one) is False
         proxy.faults = {2: fault, 3: fault}
@@ -131,10 +136,10 @@ def test_what_raised_is_new_when_it_is_asked_again(server, fault):
         seen.close()
 
 
-def test_a_call_that_comes_after_the_next_one_does_nothing(server):
+def test_a_call_that_comes_after_the_next_one_does_nothing(server, open_filter, layout):
     key = next(keys)
     one, two, three = fingerprints(3)
-    with Proxy(server.port, counted=CALLS) as proxy:
+    with Proxy(server.port, counted=name_of_add(layout, 1e-9)) as proxy:
         seen = open_filter(proxy.url, key, cache=0)
         proxy.faults = {1: "late", 2: "late"}
         assert seen.add(one) is False  # both tries are held back
@@ -147,7 +152,7 @@ def test_a_call_that_comes_after_the_next_one_does_nothing(server):
             worker.close()
 
 
-def test_scripts_that_the_server_forgot_are_sent_again(server):
+def test_scripts_that_the_server_forgot_are_sent_again(server, open_filter):
     seen = open_filter(server.url, next(keys))
     one, two = fingerprints(2)
     assert seen.add(one) is False
@@ -159,7 +164,7 @@ def test_scripts_that_the_server_forgot_are_sent_again(server):
     seen.close()
 
 
-def test_a_forked_worker_becomes_one_of_its_own(server):
+def test_a_forked_worker_becomes_one_of_its_own(server, open_filter):
     seen = open_filter(server.url, next(keys), cache=0)
     one, two, three = fingerprints(3)
     assert seen.add(one) is False

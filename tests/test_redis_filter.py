@@ -22,9 +22,9 @@ def opened():
 
 class TestRedisFilter(FilterContract):
     @pytest.fixture
-    def make(self, server, opened):
+    def make(self, server, opened, layout):
         def make(**sizes):
-            seen = RedisFilter.from_url(server.url, key=next(keys), **sizes)
+            seen = RedisFilter.from_url(server.url, key=next(keys), layout=layout, **sizes)
             opened.append(seen)
             return seen
 
@@ -33,9 +33,9 @@ class TestRedisFilter(FilterContract):
 
 class TestRedisFilterWithoutMemory(FilterContract):
     @pytest.fixture
-    def make(self, server, opened):
+    def make(self, server, opened, layout):
         def make(**sizes):
-            seen = RedisFilter.from_url(server.url, key=next(keys), cache=0, **sizes)
+            seen = RedisFilter.from_url(server.url, key=next(keys), layout=layout, cache=0, **sizes)
             opened.append(seen)
             return seen
 

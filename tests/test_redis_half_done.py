@@ -5,21 +5,29 @@ import threading
 
 import pytest
 from support.contract import fingerprints
+from support.layouts import name_of_add, name_of_join
 from support.proxy import Proxy
 from support.waiting import until
 
 from scrapy_bloom import BackendError, RedisFilter
-from scrapy_bloom.core.growth import filter_hashes
-from scrapy_bloom.redis import scripts
-from scrapy_bloom.redis.layout import layout_of
 
 
 class Broken:
-    """A filter of which one segment was replaced by something else; `repair` puts it back."""
+    """A filter of which one key was replaced by something else; `repair` puts it back."""
 
-    def __init__(self, server, key, number, **options):
+    def __init__(self, server, key, number, layout, **options):
+        # In each layout several keys, and items of 20 that belong to each.
+        sizes = {"bitmap": ("1M", 1e-9), "sets": (1000, 1e-6)}
+        capacity, error_rate = sizes[layout]
         self.seen = RedisFilter.from_url(
-            server.url, key=key, capacity="1M", error_rate=1e-9, cache=0, timeout=4.0, **options
+            server.url,
+            key=key,
+            layout=layout,
+            capacity=capacity,
+            error_rate=error_rate,
+            cache=0,
+            timeout=4.0,
+            **options,
         )
         self.seen.add_many(fingerprints(50, "before"))
         self._client = server.client()
@@ -27,7 +35,7 @@ class Broken:
         assert len(names) > 1
         self._name = names[number]
         self._client.rename(self._name, key + "backup")
-        self._client.sadd(self._name, "foreign")
+        self._client.rpush(self._name, "foreign")
 
     def repair(self):
         self._client.delete(self._name)
@@ -35,8 +43,10 @@ class Broken:
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_the_repeat_of_a_call_that_broke_half_way_finds_no_bits_of_its_own(server, key, number):
-    broken = Broken(server, key, number, on_error="wait", wait=30)
+def test_the_repeat_of_a_call_that_broke_half_way_finds_no_bits_of_its_own(
+    server, key, number, layout
+):
+    broken = Broken(server, key, number, layout, on_error="wait", wait=30)
     new = fingerprints(20, "new")
 
     def repair():
@@ -53,8 +63,8 @@ def test_the_repeat_of_a_call_that_broke_half_way_finds_no_bits_of_its_own(serve
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_what_broke_half_way_and_raised_is_new_when_it_is_asked_again(server, key, number):
-    broken = Broken(server, key, number, on_error="close")
+def test_what_broke_half_way_and_raised_is_new_when_it_is_asked_again(server, key, number, layout):
+    broken = Broken(server, key, number, layout, on_error="close")
     new = fingerprints(20, "new")
     with pytest.raises(BackendError, match="something else than our bits"):
         broken.seen.add_many(new)
@@ -70,8 +80,12 @@ class LateRegistration(Proxy):
 
     before = 0
 
+    def __init__(self, port, layout):
+        super().__init__(port, counted=name_of_add(layout, 1e-6))
+        self.join = name_of_join(layout)
+
     def fault(self, request):
-        if scripts.JOIN.sha.encode() in request:
+        if self.join in request:
             self.registration = request
         fault = super().fault(request)
         if self.counted in request and self.requests == self.before:
@@ -82,12 +96,14 @@ class LateRegistration(Proxy):
 
 
 @pytest.mark.parametrize("earlier", [0, 1])
-def test_a_registration_that_comes_twice_keeps_the_answer_of_the_last_call(server, key, earlier):
-    RedisFilter.from_url(server.url, key=key, capacity=1000).close()  # the server has the script
-    call = scripts.add(layout_of("bitmap"), filter_hashes(1e-6)).sha.encode()
+def test_a_registration_that_comes_twice_keeps_the_answer_of_the_last_call(
+    server, key, earlier, layout
+):
+    options = {"key": key, "capacity": 1000, "layout": layout}
+    RedisFilter.from_url(server.url, **options).close()  # the server has the script
     with (
-        LateRegistration(server.port, counted=call) as proxy,
-        RedisFilter.from_url(proxy.url, key=key, capacity=1000, cache=0) as seen,
+        LateRegistration(server.port, layout) as proxy,
+        RedisFilter.from_url(proxy.url, cache=0, **options) as seen,
     ):
         for item in fingerprints(earlier, "earlier"):
             seen.add(item)

@@ -32,6 +32,7 @@ def scrapy_redis(site, server, folder, **settings):
     return Crawl(site, server, folder, **(SCRAPY_REDIS | shared | settings))
 
 
+@pytest.mark.usefixtures("layout")
 class TestAnIdleWorker:
     def test_reports_what_it_owes(self, server, opened, key):
         """Nobody asks it anything after the outage."""
@@ -61,13 +62,13 @@ class TestFinished:
     """With a shared queue only what is finished may be marked again."""
 
     @pytest.fixture
-    def lost(self, server, key):
+    def lost(self, server, key, layout):
         """Open a filter for a shared queue, and let it lose what it knows."""
         seen = RedisFilter(
             Target(server.url),
             capacity=10_000,
             error_rate=1e-9,
-            options=RedisOptions(key=key, shared_queue=True),
+            options=RedisOptions(key=key, layout=layout, shared_queue=True),
         )
         known = fingerprints(100)
         seen.add_many(known)

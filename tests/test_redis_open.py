@@ -207,15 +207,18 @@ def test_something_of_another_program_is_left_alone(server, key, kind):
     [
         ({"error_rate": 1e-4}, "an error rate of 1e-06, expected 0.0001"),
         ({"shards": 2}, "a number of shards of 1, expected 2"),
+        ({"layout": "sets"}, "a layout of 'bitmap', expected 'sets'"),
         ({"fingerprinter": "mine.F"}, "fingerprints of 'theirs.F', expected 'mine.F'"),
         ({"digests": False}, "SHA-1 fingerprints True, expected False"),
     ],
 )
 def test_a_filter_of_other_parameters_is_refused(server, key, other, words):
-    def opened(shards=1, **parameters):
+    def opened(shards=1, layout="bitmap", **parameters):
         values = {"capacity": 1000, "error_rate": 1e-6, "fingerprinter": "theirs.F"} | parameters
         return RedisFilter(
-            Target(server.url), options=RedisOptions(key=key, shards=shards), **values
+            Target(server.url),
+            options=RedisOptions(key=key, shards=shards, layout=layout),
+            **values,
         )
 
     seen = opened()
@@ -254,6 +257,9 @@ def test_other_rules_of_spelling_are_told_to_who_asks(server, key):
     ("field", "value"),
     [
         ("format", "2"),
+        ("format", "3"),
+        ("layout", "sets"),
+        ("layout", "unheard of"),
         ("secret", "x" * 16),
         ("secret", "short"),
         ("hashes", "3"),

@@ -18,7 +18,7 @@ def everything(server):
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_it_answers_as_the_filter_does_and_changes_nothing(server, key, shards):
+def test_it_answers_as_the_filter_does_and_changes_nothing(server, key, shards, layout):
     known, others = fingerprints(3000), fingerprints(3000, "b")
     with RedisFilter.from_url(
         server.url,
@@ -26,6 +26,7 @@ def test_it_answers_as_the_filter_does_and_changes_nothing(server, key, shards):
         capacity=1000,
         error_rate=1e-6,
         shards=shards,
+        layout=layout,
         fingerprinter="theirs.F",
         digests=False,
         canonical='{"level": "usual"}',
@@ -99,9 +100,9 @@ def test_workers_are_listed_and_the_reader_is_none_of_them(server, key):
     one.close()
 
 
-def test_it_reads_what_others_add_and_says_when_the_filter_is_gone(server, key):
+def test_it_reads_what_others_add_and_says_when_the_filter_is_gone(server, key, layout):
     with (
-        RedisFilter.from_url(server.url, key=key, capacity=1000) as seen,
+        RedisFilter.from_url(server.url, key=key, capacity=1000, layout=layout) as seen,
         RedisReader.from_url(server.url, key=key) as reader,
     ):
         assert b"x" not in reader
@@ -126,10 +127,10 @@ def test_it_shows_no_secret(server, key):
         assert repr(secret) not in repr([repr(value) for value in vars(reader).values()])
 
 
-def test_a_replica_will_do(key):
+def test_a_replica_will_do(key, layout):
     with LocalRedis() as primary, LocalRedis() as replica:
         replica.client().replicaof(primary.HOST, primary.port)
-        with RedisFilter.from_url(primary.url, key=key, capacity=1000) as seen:
+        with RedisFilter.from_url(primary.url, key=key, capacity=1000, layout=layout) as seen:
             seen.add(b"x")
             until(lambda: replica.client().hget(key, "filled") == b"1")
             with RedisReader.from_url(replica.url, key=key) as reader:
@@ -149,10 +150,12 @@ def test_a_server_that_is_out_is_an_error(key):
         reader.close()
 
 
-def test_in_a_cluster():
+def test_in_a_cluster(layout):
     known = fingerprints(500)
     with LocalCluster() as cluster:
-        with RedisFilter.from_url(cluster.url, key="k", capacity=1000, shards=6) as seen:
+        with RedisFilter.from_url(
+            cluster.url, key="k", capacity=1000, shards=6, layout=layout
+        ) as seen:
             seen.add_many(known)
         with RedisReader.from_url(cluster.url, key="k") as reader:
             assert all(reader.contains_many(known))

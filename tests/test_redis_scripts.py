@@ -33,15 +33,25 @@ def test_a_script_begins_with_its_keys_arguments_and_answers(name):
         assert argument in head
 
 
-def test_a_server_compiles_the_scripts_for_every_number_of_positions():
+def all_scripts():
+    """Every script, for every layout and number of positions."""
     fixed = [script for script in vars(scripts).values() if isinstance(script, scripts.Script)]
     assert len(fixed) > 10
-    made = [
-        make(layout_of(name), k)
-        for name in LAYOUTS
-        for make in (scripts.add, scripts.ask, scripts.offer)
-        for k in range(1, MAX_HASHES + 1)
-    ]
+    yield from fixed
+    for layout in map(layout_of, LAYOUTS):
+        yield from (scripts.open_(layout), scripts.join(layout))
+        for make in (scripts.add, scripts.ask, scripts.offer, scripts.forget):
+            for k in range(1, MAX_HASHES + 1):
+                if make is not scripts.forget or layout.forgets:
+                    yield make(layout, k)
+
+
+def test_a_server_compiles_the_scripts_for_every_number_of_positions():
     with LocalRedis() as server, server.client() as client:
-        for script in fixed + made:
+        for script in all_scripts():
             assert client.script_load(script.source) == script.sha
+
+
+def test_every_script_begins_with_the_line_that_dragonfly_wants():
+    for script in all_scripts():
+        assert script.source.startswith("--!df flags=allow-undeclared-keys\n")

@@ -35,6 +35,7 @@ def test_every_option_has_its_default_where_nothing_is_written():
         "BLOOM_REDIS_URL": "",
         "BLOOM_REDIS_KEY": "%(spider)s:bloom",
         "BLOOM_REDIS_SHARDS": 1,
+        "BLOOM_REDIS_LAYOUT": "bitmap",
         "BLOOM_REDIS_CACHE": 100_000,
         "BLOOM_REDIS_TIMEOUT": 2.0,
         "BLOOM_REDIS_WAIT": 30.0,

@@ -22,6 +22,7 @@ from scrapy_bloom.options import (
     ON_UNCLEAN,
     REDIS_CACHE,
     REDIS_KEY,
+    REDIS_LAYOUT,
     REDIS_SHARDS,
     REDIS_TIMEOUT,
     REDIS_URL,
@@ -216,6 +217,7 @@ def _options(settings: Settings, crawl: Crawl) -> RedisOptions:
     return RedisOptions(
         key=_key(settings[REDIS_KEY], crawl.identity.spider),
         shards=settings[REDIS_SHARDS],
+        layout=settings[REDIS_LAYOUT],
         cache=settings[REDIS_CACHE],
         on_error=settings[ON_BACKEND_ERROR],
         timeout=settings[REDIS_TIMEOUT],

@@ -22,7 +22,7 @@ class SliceSpec:
     Attributes:
         capacity: items it is sized for.
         error_rate: its false-positive rate when it holds that many.
-        blocks: its size in blocks of 64 Kbit.
+        blocks: its size in blocks of 64 Kbit; in the Redis layout ``sets``, in buckets.
     """
 
     capacity: int
@@ -74,8 +74,15 @@ def next_slice(
         the older slices alone exceed it, the new slices together stay below it.
     :param hashes: k.
     """
+    size, share = next_share(slices, capacity, error_rate)
+    return SliceSpec(size, share, sizing.blocks_for(size, share, hashes))
+
+
+def next_share(slices: Sequence[SliceSpec], capacity: int, error_rate: float) -> tuple[int, float]:
+    """Return how many items the slice to add holds, and the error rate that it may have.
+
+    Arguments are those of :func:`next_slice`.
+    """
     spent = sum(spec.error_rate for spec in slices)
     unspent = error_rate - spent if spent < error_rate else error_rate / 2 ** len(slices)
-    share = SHARE * unspent
-    size = max(capacity, sum(spec.capacity for spec in slices))
-    return SliceSpec(size, share, sizing.blocks_for(size, share, hashes))
+    return max(capacity, sum(spec.capacity for spec in slices)), SHARE * unspent

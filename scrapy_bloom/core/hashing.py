@@ -45,10 +45,14 @@ def make_probe(secret: bytes, hashes: int, *, digests: bool) -> Probe:
     return _murmur3_probe(secret, hashes, any_bytes) if digests else any_bytes
 
 
-def make_hash(secret: bytes, *, digests: bool) -> Callable[[bytes], bytes]:
-    """Return the filter's keyed hash: it makes :data:`PROBE_BYTES` bytes, those of a probe."""
+def make_hash(secret: bytes, *, digests: bool, size: int = PROBE_BYTES) -> Callable[[bytes], bytes]:
+    """Return a filter's keyed hash.
+
+    :param secret: as for :func:`make_probe`, like `digests`.
+    :param size: how many bytes it makes: :data:`PROBE_BYTES`, those of a probe, or half as many.
+    """
     # Copying a keyed hasher is cheaper than keying a new one for every fingerprint.
-    fresh = blake2b(key=secret, digest_size=PROBE_BYTES).copy
+    fresh = blake2b(key=secret, digest_size=size).copy
     digest = mmh3_x64_128_digest
 
     def of_any_bytes(fingerprint: bytes) -> bytes:
@@ -62,7 +66,14 @@ def make_hash(secret: bytes, *, digests: bool) -> Callable[[bytes], bytes]:
         keyed = secret + fingerprint
         return digest(keyed) + digest(keyed, 1)
 
-    return of_digest if digests else of_any_bytes
+    def half_of_digest(fingerprint: bytes) -> bytes:
+        if len(fingerprint) != _SHA1_BYTES:
+            return of_any_bytes(fingerprint)
+        return digest(secret + fingerprint)
+
+    if not digests:
+        return of_any_bytes
+    return of_digest if size == PROBE_BYTES else half_of_digest
 
 
 def _murmur3_probe(secret: bytes, hashes: int, any_bytes: Probe) -> Probe:

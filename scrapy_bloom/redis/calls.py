@@ -101,6 +101,27 @@ class Calls:
         :param wait: whether to wait for the server, if the policy says so.
         :raises BackendError: if no answer came. The call may have been carried out.
         """
+        header = self._registration.header
+        script = scripts.add(header.layout, header.hashes)
+        return self._call(script, fingerprints, growth, wait=wait)
+
+    def forget(self, fingerprints: Sequence[bytes]) -> Reply | Gone:
+        """Take fingerprints out in one numbered call; its verdicts tell which were there.
+
+        :raises BackendError: if no answer came. The call may have been carried out.
+        """
+        header = self._registration.header
+        script = scripts.forget(header.layout, header.hashes)
+        return self._call(script, fingerprints, None, wait=True)
+
+    def _call(
+        self,
+        script: scripts.Script,
+        fingerprints: Sequence[bytes],
+        growth: Growth | None,
+        *,
+        wait: bool,
+    ) -> Reply | Gone:
         now, breaker = self._registration, self._link.breaker
         self._number += 1
         look = int(self._number % _AUDIT == 0)
@@ -111,7 +132,6 @@ class Calls:
             b"".join(map(self._hash, fingerprints)),
             *([write_slice(growth.spec)] if growth else []),
         )
-        script = scripts.add(now.header.layout, now.header.hashes)
         ambiguous = False
         while True:
             try:

@@ -9,7 +9,7 @@ import inspect
 import logging
 import socket
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -21,10 +21,12 @@ from redis.cluster import RedisCluster
 from redis.exceptions import NoPermissionError, RedisClusterException
 from redis.retry import Retry
 
+from scrapy_bloom.core.buckets import MOST_NUMBERS
 from scrapy_bloom.errors import BackendError, SettingError
 from scrapy_bloom.options import (
     ON_BACKEND_ERROR,
     REDIS_KEY,
+    REDIS_LAYOUT,
     REDIS_TIMEOUT,
     REDIS_URL,
     Words,
@@ -44,9 +46,11 @@ FAULTS: Final = (redis.RedisError, RedisClusterException, OSError)
 COMMANDS: Final = (
     *("info", "select", "eval", "evalsha", "time", "type", "exists", "unlink"),
     *("hget", "hgetall", "hkeys", "hmget", "hexists", "hset", "hsetnx", "hdel"),
-    *("setbit", "bitfield", "bitfield_ro", "bitcount"),
 )
-"""The commands that a user's ACL must allow."""
+"""The commands that a user's ACL must allow, beside those of the filter's layout."""
+
+TOO_FEW_NUMBERS: Final = "set-max-intset-entries is too low"
+"""What a script fails with where the server would not keep sets of numbers as arrays."""
 
 QUEUE_COMMANDS: Final = (*("zadd", "zcard", "zpopmin", "hlen", "hscan", "sadd", "scard", "srem"),)
 """Those that it must allow, too, if the requests wait beside the filter."""
@@ -174,13 +178,17 @@ class Target:
 
 
 @contextmanager
-def explained(where: str, words: Words) -> Iterator[None]:
-    """Turn what a client raises into a :class:`BackendError` with its meaning."""
+def explained(where: str, words: Words, commands: Sequence[str] = ()) -> Iterator[None]:
+    """Turn what a client raises into a :class:`BackendError` with its meaning.
+
+    :param commands: what is needed beside :data:`COMMANDS`.
+    """
     try:
         yield
     except FAULTS as error:
-        told = f"Redis at {where} {explain(error, words)}"
+        told = f"Redis at {where} {explain(error, words, commands)}"
         refused = isinstance(error, (redis.AuthenticationError, NoPermissionError))
+        refused = refused or TOO_FEW_NUMBERS in str(error)
         raise BackendError(
             told, temporary=_may_pass(error), refused=refused, absent=_is_absent(error)
         ) from None
@@ -192,8 +200,11 @@ def explained(where: str, words: Words) -> Iterator[None]:
         ) from None
 
 
-def explain(error: Exception, words: Words) -> str:
-    """Say what an error of a client means and what to do: goes after the server's name."""
+def explain(error: Exception, words: Words, commands: Sequence[str] = ()) -> str:
+    """Say what an error of a client means and what to do: goes after the server's name.
+
+    :param commands: what is needed beside :data:`COMMANDS`.
+    """
     if isinstance(error, redis.AuthenticationError):
         return f"refuses user or password ({error}). Check both in its URL or settings."
     text = f"{type(error).__name__} {error}"
@@ -204,6 +215,8 @@ def explain(error: Exception, words: Words) -> str:
                 key=words(REDIS_KEY),
                 on_error=words(ON_BACKEND_ERROR),
                 timeout=words(REDIS_TIMEOUT),
+                layout=words(REDIS_LAYOUT),
+                commands=" +".join((*COMMANDS, *commands)),
             )
     if isinstance(error, (redis.ConnectionError, RedisClusterException, OSError)):
         return f"cannot be reached ({error}). Is it running, and is this its address?"
@@ -256,7 +269,7 @@ def warn_of_eviction(client: Client, where: str) -> None:
 _LOADING: Final = "is still loading its data. Start again when it has, or set {on_error} to 'wait'."
 _NOT_ALLOWED: Final = (
     "does not let this user do what is needed ({error}). On all keys that begin with the {key} its"
-    f" ACL must allow: +{' +'.join(COMMANDS)}; in a cluster also +{' +'.join(CLUSTER_COMMANDS)};"
+    f" ACL must allow: +{{commands}}; in a cluster also +{' +'.join(CLUSTER_COMMANDS)};"
     f" with scrapy_bloom.Scheduler also +{' +'.join(QUEUE_COMMANDS)}."
 )
 _HIDDEN_CLUSTER: Final = (
@@ -287,6 +300,9 @@ _MEANINGS: Final = {
     "OOM": _FULL,
     "'maxmemory'": _FULL,
     "MISCONF": "takes no writes because it cannot save to its disk. Repair that first.",
+    TOO_FEW_NUMBERS: "would not keep sets of"
+    f" {MOST_NUMBERS} numbers as arrays, which {{layout}} = 'sets' needs. Raise its setting with"
+    f" CONFIG SET set-max-intset-entries {MOST_NUMBERS}, or set {{layout}} to 'bitmap'.",
     "BUSY": "is busy with somebody's script that does not end.",
     "CLUSTERDOWN": "is a cluster that is down: see CLUSTER INFO.",
     "ClusterDown": "is a cluster that is down: see CLUSTER INFO.",

@@ -12,12 +12,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Literal
 
 from scrapy_bloom.core.info import FilterInfo
-from scrapy_bloom.errors import BackendError, BloomError
+from scrapy_bloom.errors import BackendError, BloomError, SettingError
 from scrapy_bloom.options import (
     DEFAULT_CAPACITY,
     DEFAULT_ERROR_RATE,
     ON_BACKEND_ERROR,
     REDIS_CACHE,
+    REDIS_LAYOUT,
     REDIS_SHARDS,
     REDIS_TIMEOUT,
     REDIS_WAIT,
@@ -32,6 +33,7 @@ from scrapy_bloom.redis.deadline import Within
 from scrapy_bloom.redis.header import Plan
 from scrapy_bloom.redis.heartbeat import Heartbeat
 from scrapy_bloom.redis.inspection import describe
+from scrapy_bloom.redis.layout import layout_of
 from scrapy_bloom.redis.options import RedisOptions
 from scrapy_bloom.redis.place import Place
 from scrapy_bloom.redis.shard import Shard
@@ -93,6 +95,8 @@ class RedisFilter:
         self._server = target.where()
         self._keep = options.keep
         self._stopped = options.stopped
+        self._layout = layout_of(options.layout)
+        self._words = options.words
         self._pid = os.getpid()
         self._closed = False
         self.counters = Counters()
@@ -105,6 +109,7 @@ class RedisFilter:
                 number,
                 options.shards,
                 canonical,
+                options.layout,
             )
             for number in range(options.shards)
         ]
@@ -132,6 +137,7 @@ class RedisFilter:
         fingerprinter: str = "",
         canonical: str = "{}",
         shards: int = REDIS_SHARDS.default,
+        layout: str = REDIS_LAYOUT.default,
         cache: int = REDIS_CACHE.default,
         on_error: OnBackendError
         | Literal["auto", "allow", "wait", "close"] = ON_BACKEND_ERROR.default,
@@ -157,6 +163,7 @@ class RedisFilter:
             options=RedisOptions(
                 key=key,
                 shards=shards,
+                layout=layout,
                 cache=cache,
                 on_error=ON_BACKEND_ERROR.read("on_error", on_error),
                 timeout=timeout,
@@ -248,8 +255,37 @@ class RedisFilter:
         found = iter(self._spread(unknown, Shard.contains))
         return [answer or next(found) for answer in answers]
 
+    def forget(self, fingerprint: bytes) -> bool:
+        """Make a fingerprint new again; return whether it was there.
+
+        It is granted once more then, to one worker. Other workers learn of it from their next call
+        or lease, within about a second; until then they may still call it seen.
+
+        :raises SettingError: if the filter's layout cannot forget.
+        :raises BackendError: if Redis cannot be used, whatever the policy.
+        :raises FilterLostError: under the policy ``close``, if the filter has vanished.
+        """
+        return self.forget_many([fingerprint])[0]
+
+    def forget_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
+        """Make fingerprints new again; return for each, in order, whether it was there.
+
+        :raises BloomError: as :meth:`forget` does.
+        """
+        if not self._layout.forgets:
+            raise SettingError(
+                f"A filter with {self._words(REDIS_LAYOUT)} = {self._layout.name!r} cannot forget"
+                f" single pages. Make a new filter with {self._words(REDIS_LAYOUT)} = 'sets'."
+            )
+        self._notice_fork()
+        known = list(fingerprints)
+        different = [*dict.fromkeys(known)]
+        there = dict(zip(different, self._spread(different, Shard.forget), strict=True))
+        # Of repeats the first one takes the answer; for the others it is gone.
+        return [there.pop(fingerprint, False) for fingerprint in known]
+
     def info(self) -> FilterInfo:
-        """Return the state of the filter now, from a sample of its blocks.
+        """Return the state of the filter now, from a sample of it.
 
         :raises BackendError: if Redis cannot be used.
         """
@@ -405,7 +441,14 @@ def _open_shards(
 
 
 def _place(client: Client, server: str, shard: int, options: RedisOptions) -> Place:
-    place = Place(client, server, shard_key(options.key, shard), options.timeout / 2, options.words)
+    place = Place(
+        client,
+        server,
+        shard_key(options.key, shard),
+        options.timeout / 2,
+        options.words,
+        layout_of(options.layout).commands,
+    )
     if is_cluster(client):
         place.check_slot()
     return place

@@ -4,7 +4,7 @@ The header is a hash. These fields are set once, and ``signature`` is their SHA-
 
 =================  ==========================================================================
 ``program``        ``scrapy-bloom``
-``format``         1
+``format``         1, or 2 if it has a field ``layout``
 ``epoch``          random; a filter with another epoch is another filter
 ``rebuilt_of``     epoch of the lost filter that this one replaces
 ``secret``         key of the probes, 16 bytes
@@ -16,12 +16,15 @@ The header is a hash. These fields are set once, and ``signature`` is their SHA-
 ``shards``         how many shards there are
 ``fingerprinter``  what made the fingerprints
 ``canonical``      the rules by which URLs were rewritten before, as JSON
+``layout``         how its items are stored; a filter without this field is a ``bitmap``
 =================  ==========================================================================
 
 These change: ``slices`` (capacity:error rate:blocks of each, oldest first), ``filled`` (items in
-the newest one), ``losses`` (how often segments were lost), ``m:i.j`` (segment *j* of slice *i* was
-made), ``w:worker`` (number of the worker's last call, and its answer), ``l:worker`` (end of its
-lease).
+the newest one), ``losses`` (how often parts of the filter were lost), ``forgotten`` (items taken
+out again), ``m:i.j`` (which keys of slice *i* were made: in the layout ``bitmap`` key *j*, in
+``sets`` a bit for each of 1,024 keys), ``w:worker`` (number of the worker's last call, and its
+answer), ``l:worker`` (end of its lease). While the filter is deleted, which may take several calls,
+``condemned`` has its signature and ``clearing`` says how far that has come.
 """
 
 from __future__ import annotations
@@ -38,9 +41,10 @@ from scrapy_bloom.core.sizing import MAX_HASHES
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.redis.layout import Layout, layout_of
 from scrapy_bloom.redis.place import Place
+from scrapy_bloom.registry import LAYOUTS
 
 PROGRAM: Final = b"scrapy-bloom"
-FORMAT: Final = b"1"
+_FORMATS: Final = (b"1", b"2")  # without and with the field "layout"
 _MAX_BLOCKS: Final = 1 << 32
 _EPOCH_BYTES: Final = 8
 
@@ -57,6 +61,7 @@ class Plan:
         shard: its number.
         shards: how many shards there are.
         canonical: the rules by which URLs were rewritten before, as JSON. Workers may differ in it.
+        layout: how its items are stored.
     """
 
     capacity: int
@@ -66,11 +71,7 @@ class Plan:
     shard: int = 0
     shards: int = 1
     canonical: str = "{}"
-
-    @property
-    def layout(self) -> Layout:
-        """How its items are stored."""
-        return layout_of("bitmap")
+    layout: str = "bitmap"
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,8 @@ class Header:
         hashes: k.
         slices: its slices, oldest first.
         filled: items in the newest slice.
-        losses: how often segments of it were lost.
+        losses: how often parts of it were lost.
+        forgotten: how many items were taken out again.
         signature: SHA-1 of the fields that never change.
     """
 
@@ -97,28 +99,30 @@ class Header:
     slices: tuple[SliceSpec, ...]
     filled: int
     losses: int
+    forgotten: int
     signature: str
 
     @property
     def items(self) -> int:
-        """How many items were added to the shard. All slices but the newest are full."""
-        return sum(spec.capacity for spec in self.slices[:-1]) + self.filled
+        """How many items the shard has. All slices but the newest have been filled."""
+        return sum(spec.capacity for spec in self.slices[:-1]) + self.filled - self.forgotten
 
     @property
     def layout(self) -> Layout:
         """How its items are stored."""
-        return self.plan.layout
+        return layout_of(self.plan.layout)
 
     def next_slice(self, slices: Sequence[SliceSpec]) -> SliceSpec:
         """Return the slice to add to `slices`."""
         plan = self.plan
-        return plan.layout.next_slice(slices, plan.capacity, plan.error_rate, self.hashes)
+        return self.layout.next_slice(slices, plan.capacity, plan.error_rate, self.hashes)
 
 
 def first_slice(plan: Plan) -> tuple[SliceSpec, int]:
     """Return the slice that a new filter of this plan begins with, and its k."""
-    hashes = plan.layout.hashes(plan.error_rate)
-    return plan.layout.next_slice([], plan.capacity, plan.error_rate, hashes), hashes
+    layout = layout_of(plan.layout)
+    hashes = layout.hashes(plan.error_rate)
+    return layout.next_slice([], plan.capacity, plan.error_rate, hashes), hashes
 
 
 def new_fields(plan: Plan, rebuilt_of: str) -> dict[str, bytes]:
@@ -126,7 +130,7 @@ def new_fields(plan: Plan, rebuilt_of: str) -> dict[str, bytes]:
     first, hashes = first_slice(plan)
     constant = {
         "program": PROGRAM,
-        "format": FORMAT,
+        "format": b"1" if plan.layout == "bitmap" else b"2",
         "epoch": secrets.token_hex(_EPOCH_BYTES).encode(),
         "rebuilt_of": rebuilt_of.encode(),
         "secret": new_secret(),
@@ -138,7 +142,10 @@ def new_fields(plan: Plan, rebuilt_of: str) -> dict[str, bytes]:
         "shards": str(plan.shards).encode(),
         "fingerprinter": plan.fingerprinter.encode(),
         "canonical": plan.canonical.encode(),
+        "layout": plan.layout.encode(),
     }
+    if plan.layout == "bitmap":  # as versions wrote it that knew no other layout, and still read it
+        del constant["layout"]
     return {
         **constant,
         "signature": _signature(constant).encode(),
@@ -159,11 +166,18 @@ def read_header(place: Place, fields: Mapping[bytes, bytes]) -> Header:
             f"{place.name}: found a hash that scrapy-bloom did not write (fields"
             f" {_sample(fields)}), expected a filter or nothing. {place.other_key}"
         )
-    if fields.get(b"format") != FORMAT:
+    if fields.get(b"format") not in _FORMATS:
         raise StateError(
-            f"{place.name}: found a filter of format {_text(fields.get(b'format'))}, expected 1. It"
-            f" was written by another version of scrapy-bloom. Use that version,"
+            f"{place.name}: found a filter of format {_text(fields.get(b'format'))}, expected 1 or"
+            f" 2. It was written by another version of scrapy-bloom. Use that version,"
             f" or {place.or_other_key}"
+        )
+    layout = fields.get(b"layout", b"bitmap")
+    if layout.decode(errors="replace") not in LAYOUTS:
+        raise StateError(
+            f"{place.name}: found a filter with a layout of {_text(layout)}, expected"
+            f" {' or '.join(map(repr, LAYOUTS))}. It was written by another version of"
+            f" scrapy-bloom. Use that version, or {place.or_other_key}"
         )
     try:
         return _parse(fields)
@@ -216,7 +230,8 @@ def write_slice(spec: SliceSpec) -> str:
 
 
 def _parse(fields: Mapping[bytes, bytes]) -> Header:
-    constant = {name: fields[name.encode()] for name in _CONSTANT}
+    names = (*_CONSTANT, *(["layout"] if b"layout" in fields else []))
+    constant = {name: fields[name.encode()] for name in names}
     signature = fields[b"signature"].decode()
     if signature != _signature(constant):
         raise ValueError("its signature does not fit its fields")
@@ -230,6 +245,7 @@ def _parse(fields: Mapping[bytes, bytes]) -> Header:
             shard=int(text["shard"]),
             shards=int(text["shards"]),
             canonical=text["canonical"],
+            layout=text.get("layout", "bitmap"),
         ),
         epoch=text["epoch"],
         rebuilt_of=text["rebuilt_of"],
@@ -238,6 +254,7 @@ def _parse(fields: Mapping[bytes, bytes]) -> Header:
         slices=read_slices(fields[b"slices"].decode()),
         filled=int(fields[b"filled"]),
         losses=int(fields[b"losses"]),
+        forgotten=int(fields.get(b"forgotten", 0)),
         signature=signature,
     )
     if not 1 <= header.hashes <= MAX_HASHES or len(header.secret) != SECRET_BYTES:
@@ -249,9 +266,9 @@ def _parse(fields: Mapping[bytes, bytes]) -> Header:
 
 def _signature(constant: Mapping[str, bytes]) -> str:
     digest = sha1(usedforsecurity=False)
-    for name in _CONSTANT:
-        digest.update(b"%s %d " % (name.encode(), len(constant[name])))
-        digest.update(constant[name])
+    for name, value in constant.items():
+        digest.update(b"%s %d " % (name.encode(), len(value)))
+        digest.update(value)
     return digest.hexdigest()
 
 
@@ -270,6 +287,7 @@ _MUST_AGREE: Final = {
     "SHA-1 fingerprints": "digests",
     "shard number": "shard",
     "a number of shards of": "shards",
+    "a layout of": "layout",
 }
 
 _CONSTANT: Final = (

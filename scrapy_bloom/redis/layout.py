@@ -7,12 +7,13 @@ name. Everything else is the same for all of them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from scrapy_bloom.core.growth import SliceSpec
+from scrapy_bloom.core.info import SliceCount
 from scrapy_bloom.registry import LAYOUTS
 
 
@@ -21,11 +22,15 @@ class Layout(ABC):
 
     Attributes:
         name: its name in :data:`registry.LAYOUTS`, in the header and in ``lua/``.
+        commands: what a user's ACL must allow for it, beside what all filters need.
         blocks_per_key: how many blocks of a slice one key holds.
+        forgets: whether an item can be taken out again.
     """
 
     name: ClassVar[str]
+    commands: ClassVar[tuple[str, ...]]
     blocks_per_key: ClassVar[int]
+    forgets: ClassVar[bool] = False
 
     @abstractmethod
     def hashes(self, error_rate: float) -> int:
@@ -51,6 +56,24 @@ class Layout(ABC):
         :param hashes: k.
         """
 
+    @abstractmethod
+    def ask(self, pipeline: Any, start: str, spec: SliceSpec) -> None:
+        """Put commands into a pipeline that tell what a slice holds.
+
+        :param start: what the names of its keys begin with.
+        """
+
+    @abstractmethod
+    def count(self, spec: SliceSpec, items: int, answers: Sequence[int], hashes: int) -> SliceCount:
+        """Return what is known of a slice with so many items, from the answers to :meth:`ask`."""
+
+    @abstractmethod
+    def memory(self, spec: SliceSpec, items: int, made: Iterable[int]) -> int:
+        """Return the bytes that a slice with so many items takes.
+
+        :param made: of each field ``m:i.j`` that the header has for this slice, the j.
+        """
+
 
 @cache
 def layout_of(name: str) -> Layout:
@@ -66,3 +89,9 @@ def layout_of(name: str) -> Layout:
 def key_count(layout: Layout, spec: SliceSpec) -> int:
     """Return how many keys a slice has when all are made."""
     return -(-spec.blocks // layout.blocks_per_key)
+
+
+def sampled(spec: SliceSpec, most: int) -> list[int]:
+    """Return the numbers of an even sample of a slice's blocks."""
+    count = min(spec.blocks, most)
+    return [i * spec.blocks // count for i in range(count)]

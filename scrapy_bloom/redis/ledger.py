@@ -158,6 +158,19 @@ class Ledger:
         """Forget what Redis has, so that it is asked again."""
         self._cache.clear()
 
+    def unlearn(self) -> None:
+        """Forget all that another worker may have taken out of the filter."""
+        self._cache.clear()
+        self._finished.clear()  # or it would be reported after a loss
+
+    def take_out(self, fingerprints: Iterable[bytes]) -> None:
+        """Forget fingerprints that are to be new again."""
+        self.unlearn()
+        for fingerprint in fingerprints:
+            self._pending.pop(fingerprint, None)
+            self._doubtful.discard(fingerprint)
+        self._dropped = self._dropped.difference(fingerprints)
+
     def forget(self) -> None:
         """Forget everything."""
         self._cache.clear()

@@ -17,7 +17,7 @@ from scrapy_bloom.redis import scripts
 from scrapy_bloom.redis.connection import FAULTS
 from scrapy_bloom.redis.deadline import Within
 from scrapy_bloom.redis.header import Header, Plan, check_plan, new_fields, read_header
-from scrapy_bloom.redis.layout import key_count
+from scrapy_bloom.redis.layout import key_count, layout_of
 from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.watch import LEASE, Watch
 
@@ -58,14 +58,15 @@ class Membership:
 
     Attributes:
         registration: the worker's entry; None before :meth:`open` and when the filter was deleted.
-        losses: how often segments were lost, as far as the worker knows.
+        losses: how often parts of the filter were lost, as far as the worker knows.
+        forgotten: how many items were taken out of the filter, when the lease was last renewed.
         renewed: when the lease was last renewed, on the monotonic clock.
     """
 
     def __init__(self, link: Link, plan: Plan) -> None:
         self.plan = plan
         self.registration: Registration | None = None
-        self.losses = 0
+        self.losses = self.forgotten = 0
         self.renewed = time.monotonic()
         self._link = link
         self._newcomers: Watch | None = None  # watches the workers that were there before this one
@@ -81,7 +82,10 @@ class Membership:
             fields = new_fields(self.plan, rebuilt_of)
             flat = [part for field in fields.items() for part in field]
             prefix = place.prefix(fields["epoch"].decode())
-            word, *answer = self._link.retry_once(scripts.OPEN, prefix, "", *flat)
+            script = scripts.open_(layout_of(self.plan.layout))
+            word, *answer = self._link.retry_once(script, prefix, "", *flat)
+            if word == b"more":
+                continue
             if word == b"type":
                 raise StateError(
                     f"{place.name}: found a {answer[0].decode()}, expected a filter or nothing."
@@ -92,7 +96,7 @@ class Membership:
             header = read_header(place, found)
             check_plan(place, header.plan, self.plan)
             if self._register(header, place.prefix(header.epoch)):
-                self.losses = header.losses
+                self.losses, self.forgotten = header.losses, header.forgotten
                 # The epoch tells, even if the call that made the filter got no answer.
                 return header.epoch == fields["epoch"].decode()
 
@@ -136,7 +140,7 @@ class Membership:
         word, *told = self._link.run(*self._renewal(now, take=not now.resting))
         if word == b"ok":
             with self._link.reading(told):
-                server = float(told[0])
+                server, self.forgotten = float(told[0]), int(told[1])
             self.renewed = time.monotonic()
             self._bury(now, began, server)
         return bytes(word)
@@ -162,15 +166,17 @@ class Membership:
         if now is None:
             return False
         fields = new_fields(self.plan, "") if stay else {}
-        answer = self._link.retry_once(
-            scripts.CLEAR,
-            now.prefix,
-            now.header.signature,
-            now.worker,
-            LEASE,
-            now.header.layout.blocks_per_key,
-            *(part for field in fields.items() for part in field),
-        )
+        answer = [b"more"]
+        while answer[0] == b"more":
+            answer = self._link.retry_once(
+                scripts.CLEAR,
+                now.prefix,
+                now.header.signature,
+                now.worker,
+                LEASE,
+                now.header.layout.blocks_per_key,
+                *(part for field in fields.items() for part in field),
+            )
         if answer[0] == b"used":
             return False
         cleared: bool = answer[0] == b"ok"
@@ -180,7 +186,7 @@ class Membership:
             header = read_header(place, found)
             prefix = place.prefix(header.epoch)
             self.registration = Registration(header, prefix, now.worker, others=False)
-            self.losses = 0
+            self.losses = self.forgotten = 0
         return cleared
 
     def leave(self) -> None:
@@ -227,7 +233,8 @@ class Membership:
         worker = _new_worker()
         began = time.monotonic()
         try:
-            answer = self._link.retry_once(scripts.JOIN, prefix, header.signature, worker, LEASE)
+            script = scripts.join(header.layout)
+            answer = self._link.retry_once(script, prefix, header.signature, worker, LEASE)
         except FAULTS:
             with suppress(*FAULTS):  # it may be registered
                 self._link.run(scripts.LEAVE, prefix, header.signature, worker)

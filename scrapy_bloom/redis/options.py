@@ -11,6 +11,7 @@ from scrapy_bloom.options import (
     ON_BACKEND_ERROR,
     REDIS_CACHE,
     REDIS_KEY,
+    REDIS_LAYOUT,
     REDIS_SHARDS,
     REDIS_TIMEOUT,
     REDIS_WAIT,
@@ -23,12 +24,15 @@ from scrapy_bloom.options import (
 
 @dataclass(frozen=True)
 class RedisOptions:
-    """How a worker uses its filter; workers of one filter may differ in all but key and shards.
+    """How a worker uses its filter.
+
+    Workers of one filter may differ in all but key, shards and layout.
 
     Attributes:
         key: key of the header; the names of all keys of the filter begin with it.
         shards: parts that the filter is spread over, 1 to 1024. A cluster can keep each on another
             node.
+        layout: how the filter is stored: ``bitmap`` or ``sets``.
         cache: how many fingerprints the worker remembers itself, about 120 bytes each; 0 for none.
         on_error: what to do while Redis cannot be used, as a policy or its value. ``auto`` becomes
             ``wait`` with a shared queue, else ``allow``.
@@ -43,6 +47,7 @@ class RedisOptions:
 
     key: str = "bloom"  # without Scrapy there is no spider to name it after
     shards: int = REDIS_SHARDS.default
+    layout: str = REDIS_LAYOUT.default
     cache: int = REDIS_CACHE.default
     on_error: OnBackendError = ON_BACKEND_ERROR.default
     timeout: float = REDIS_TIMEOUT.default

@@ -21,6 +21,7 @@ class Place:
         key: key of the shard's header.
         timeout: most seconds that one call may take.
         words: names an option in messages.
+        commands: those that the filter's layout needs beside what all filters need.
         reading: whether a filter is looked for that is there already.
     """
 
@@ -29,6 +30,7 @@ class Place:
     key: str
     timeout: float
     words: Words
+    commands: tuple[str, ...] = ()
     reading: bool = False
 
     @property
@@ -84,11 +86,11 @@ class Place:
 
     def explain(self, error: Exception) -> str:
         """Say what an error of the client means and what to do, to follow the server's name."""
-        return explain(error, self.words)
+        return explain(error, self.words, self.commands)
 
     def explained(self) -> AbstractContextManager[None]:
         """Turn errors of the client into a :class:`BackendError` that says what they mean."""
-        return explained(self.server, self.words)
+        return explained(self.server, self.words, self.commands)
 
 
 def _has_tag(key: str) -> bool:

@@ -141,8 +141,9 @@ class _ShardReader:
 
     def __init__(self, place: Place) -> None:
         self.place = place
-        self._runner = ScriptRunner(place)
         self.header = read_header(place, self._fields())
+        self.place = replace(place, commands=self.header.layout.commands)
+        self._runner = ScriptRunner(self.place)
         self._prefix = place.prefix(self.header.epoch)
         header = self.header
         self._hash = header.layout.make_hash(header.secret, digests=header.plan.digests)
@@ -190,7 +191,7 @@ class _ShardReader:
         with place.explained(), Within(2 * place.timeout):
             kind = place.client.type(place.key)
             fields: dict[bytes, bytes] = place.client.hgetall(place.key) if kind == b"hash" else {}
-        if fields:
+        if fields and b"clearing" not in fields:
             return fields
         found = "nothing" if kind in (b"none", b"hash") else f"a {kind.decode()}"
         raise StateError(f"{place.name}: found {found}, expected a filter. {place.other_key}")

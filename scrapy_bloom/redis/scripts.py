@@ -80,6 +80,24 @@ def offer(layout: Layout, hashes: int) -> Script:
     return Script(_filled_in("offer", layout, hashes), bytes)
 
 
+@cache
+def forget(layout: Layout, hashes: int) -> Script:
+    """Return the script that takes probes of that many positions out again."""
+    return Script(_filled_in("forget", layout, hashes), bytes)
+
+
+@cache
+def open_(layout: Layout) -> Script:
+    """Return the script that finds a filter or makes one."""
+    return Script(_filled_in("open", layout, 1))
+
+
+@cache
+def join(layout: Layout) -> Script:
+    """Return the script that registers a worker."""
+    return Script(_filled_in("join", layout, 1))
+
+
 def read_verdicts(digits: bytes) -> list[bool]:
     """Return for each digit of an answer whether that fingerprint was there."""
     return [digit == _SEEN for digit in digits]
@@ -110,8 +128,6 @@ def _filled_in(name: str, layout: Layout, hashes: int) -> str:
     return _Template(source).substitute(words)
 
 
-OPEN: Final = Script(_read("open"))
-JOIN: Final = Script(_read("join"))
 RENEW: Final = Script(_read("renew"))
 LEAVE: Final = Script(_read("leave"))
 LIVE: Final = Script(_read("live"))

@@ -91,6 +91,7 @@ class Shard:
         self._membership = Membership(self._link, plan)
         self._calls: Calls
         self._failure: FilterLostError | None = None  # to be raised by the next add
+        self._forgotten = 0  # how many items were taken out, as far as the ledger knows
         self.lock = Lock()
         self.queue_apart = False
         self.knows = self._ledger.knows
@@ -170,6 +171,18 @@ class Shard:
             return [False] * len(fingerprints)
         self.breaker.reset()
         return verdicts
+
+    def forget(self, fingerprints: Sequence[bytes]) -> list[bool]:
+        """Take fingerprints out; return which were there.
+
+        :raises BackendError: if the server cannot be used. They may have been taken out.
+        :raises FilterLostError: under the policy ``close``, if the filter has vanished.
+        """
+        there: list[bool] = []
+        for start in range(0, len(fingerprints), BATCH):
+            with self.lock:
+                there += self._forget(fingerprints[start : start + BATCH])
+        return there
 
     def beat(self) -> bool:
         """Renew the lease, and make good beside the crawl what was lost or is owed.
@@ -276,6 +289,7 @@ class Shard:
     # Verdicts
 
     def _add(self, fingerprints: Sequence[bytes]) -> list[bool]:
+        self._unlearn()
         try:
             self.breaker.check()
             self._raise_failure()
@@ -289,6 +303,12 @@ class Shard:
                 return self._grant(fingerprints)
             raise
         return self._ledger.settle(fingerprints, verdicts)
+
+    def _unlearn(self) -> None:
+        """Ask Redis again for what this worker knows, if somebody has taken items out."""
+        if self._forgotten != self._membership.forgotten:
+            self._forgotten = self._membership.forgotten
+            self._ledger.unlearn()
 
     def _grant(self, fingerprints: Sequence[bytes]) -> list[bool]:
         """Call all new, and remember to tell Redis."""
@@ -361,6 +381,23 @@ class Shard:
             if reply.ambiguous:
                 raise _UnknownVerdictError
 
+    def _forget(self, fingerprints: Sequence[bytes]) -> list[bool]:
+        self.breaker.check()
+        there: list[bool] = []
+        while len(there) < len(fingerprints):
+            self._ensure_open()
+            reply = self._calls.forget(fingerprints[len(there) :])
+            self._ledger.take_out(fingerprints)
+            if isinstance(reply, Gone):
+                self._recover(reply)
+                continue
+            there += reply.verdicts
+            self._notice(reply)
+            if reply.error:
+                self._wait_out(reply.error, wait=True)
+        self.breaker.reset()
+        return there
+
     def _contains(self, fingerprints: Sequence[bytes]) -> list[bool]:
         while True:
             self._ensure_open()
@@ -390,6 +427,7 @@ class Shard:
         now = self.registration
         if now is not None:
             self._calls = Calls(self._link, now, self._counters)
+            self._forgotten = self._membership.forgotten
 
     def _ensure_open(self) -> Registration:
         """Return the registration, after opening the filter again if this worker cleared it."""
@@ -412,6 +450,10 @@ class Shard:
         :param word: what came of that.
         """
         end = time.monotonic() + _TENDING
+        if self._forgotten != self._membership.forgotten:
+            with self._unless_busy() as free:
+                if free:
+                    self._unlearn()
         if word != b"ok":
             with self._unless_busy() as free:
                 if free and self.registration is renewed:

@@ -10,10 +10,16 @@ from scrapy_bloom import RedisFilter
 from support.contract import fingerprints
 
 
-def grants(url, key, *, workers, items, batch, capacity, shards=1):
+def grants(url, key, *, workers, items, batch, capacity, shards=1, layout="bitmap"):
     """Let `workers` processes add the same items in step; return how often each was granted."""
     open_filter = partial(
-        RedisFilter.from_url, url, key=key, capacity=capacity, error_rate=1e-9, shards=shards
+        RedisFilter.from_url,
+        url,
+        key=key,
+        capacity=capacity,
+        error_rate=1e-9,
+        shards=shards,
+        layout=layout,
     )
     spawn = multiprocessing.get_context("spawn")
     barrier, results = spawn.Barrier(workers), spawn.Queue()

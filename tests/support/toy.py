@@ -12,7 +12,7 @@ from scrapy_bloom.backends.base import Backend, Opened, OpenedToRead
 from scrapy_bloom.core.base import Filter
 from scrapy_bloom.core.growth import filter_hashes, next_slice
 from scrapy_bloom.core.hashing import make_probe, new_secret
-from scrapy_bloom.core.info import SliceCount, filter_info
+from scrapy_bloom.core.info import count_bits, filter_info
 from scrapy_bloom.core.sizing import BLOCK_BITS
 from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.options import CAPACITY, ERROR_RATE, read_capacity, read_error_rate
@@ -55,9 +55,9 @@ class ToyFilter(Filter):
         for spec, items, bits in self._slices:
             touched = Counter(bit // BLOCK_BITS for bit in bits)
             fills = [touched[block] / BLOCK_BITS for block in range(spec.blocks)]
-            counts.append(SliceCount(spec, items, fills))
+            counts.append(count_bits(spec, items, fills, self._hashes))
         memory = sum(60 * len(bits) for _, _, bits in self._slices)  # about
-        return filter_info([counts], self._hashes, error_rate=self._error_rate, memory=memory)
+        return filter_info([counts], error_rate=self._error_rate, memory=memory)
 
     def clear(self):
         self.secret, self._slices = new_secret(), []

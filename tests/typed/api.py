@@ -115,6 +115,7 @@ def in_redis() -> list[bool]:
         capacity=10_000_000,
         error_rate=1e-6,
         shards=4,
+        layout="sets",
         cache=0,
         timeout=1.5,
         wait=10.0,
@@ -128,6 +129,8 @@ def in_redis() -> list[bool]:
     assert_type(seen.numbers(), dict[str, float])
     assert_type(seen.add(b"a"), bool)
     assert_type(b"a" in seen, bool)
+    assert_type(seen.forget(b"a"), bool)
+    assert_type(seen.forget_many([b"a"]), list[bool])
     assert_type(seen.info(), FilterInfo)
     with RedisFilter.from_url("redis://localhost", key="k") as another:
         assert_type(another, RedisFilter)

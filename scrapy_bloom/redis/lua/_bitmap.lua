@@ -8,8 +8,12 @@
 --     has(index, probe)          whether a slice has an item; nil if what would tell it is not there
 --     missed(index, probe)       takes down that `has` found nothing that could tell
 --     put(index, probe)          adds an item to a slice; whether it was there
---     look()                     takes down which parts of the filter are not there
+--     look(turn)                 takes down which parts of the filter are not there; `turn` counts looks
 --     lost                       how many parts were found lost in this call
+--     trial(key)                 the commands that the layout needs, to be tried on a key; also what
+--                                one must answer, and what to say if it answers otherwise
+--     take_out(index, probe)     takes an item out of a slice; whether it was there. For layouts that
+--                                can forget.
 local SEGMENT_BLOCKS = @segment_blocks
 local call, read, floor = redis.call, struct.unpack, math.floor
 local slices, lost = {}, 0
@@ -84,10 +88,19 @@ local function put(index, @probe)
   return false
 end
 
-local function look()
+local function look(_)
   local fields = call('HKEYS', KEYS[1])
   for i = 1, #fields do
     local name = fields[i]:match('^m:(.*)$')
     if name and call('EXISTS', KEYS[2] .. name) == 0 then lose(name) end
   end
+end
+
+local function trial(key)
+  return {
+    {'SETBIT', key, '0', '1'},
+    {'BITFIELD', key, 'SET', 'u1', '0', '1'},
+    {'BITFIELD_RO', key, 'GET', 'u1', '0'},
+    {'BITCOUNT', key},
+  }
 end

@@ -1,31 +1,32 @@
 -- Part of open.lua and join.lua, where they say "trial": tries every command that scripts and worker
 -- use on the filter, so that a user who may not use one of them learns it now. Leaves no key.
+@layout
 local function refusal()
-  local trial = KEYS[2] .. 'trial'
-  local commands = {
-    {'UNLINK', trial},  -- first: what follows is undone by it
+  local key = KEYS[2] .. 'trial'
+  local tries = {
+    {'UNLINK', key},  -- first: what follows is undone by it
     {'TIME'},
-    {'TYPE', trial},
-    {'EXISTS', trial},
-    {'HSETNX', trial, 'x', '1'},
-    {'HSET', trial, 'x', '1'},
-    {'HGET', trial, 'x'},
-    {'HMGET', trial, 'x'},
-    {'HGETALL', trial},
-    {'HKEYS', trial},
-    {'HEXISTS', trial, 'x'},
-    {'HDEL', trial, 'x'},
-    {'SETBIT', trial, '0', '1'},
-    {'BITFIELD', trial, 'SET', 'u1', '0', '1'},
-    {'BITFIELD_RO', trial, 'GET', 'u1', '0'},
-    {'BITCOUNT', trial},
-    {'UNLINK', trial},
+    {'TYPE', key},
+    {'EXISTS', key},
+    {'HSETNX', key, 'x', '1'},
+    {'HSET', key, 'x', '1'},
+    {'HGET', key, 'x'},
+    {'HMGET', key, 'x'},
+    {'HGETALL', key},
+    {'HKEYS', key},
+    {'HEXISTS', key, 'x'},
+    {'HDEL', key, 'x'},
   }
-  for i = 1, #commands do
-    local answer = redis.pcall(unpack(commands[i]))
+  for _, try in ipairs(trial(key)) do tries[#tries + 1] = try end
+  for i, try in ipairs(tries) do
+    local answer = redis.pcall((table.unpack or unpack)(try))
+    if try.answers and type(answer) ~= 'table' and answer ~= try.answers then
+      answer = {err = try.otherwise}
+    end
     if type(answer) == 'table' and answer.err then
-      if i > 1 then redis.call('UNLINK', trial) end
+      if i > 1 then redis.call('UNLINK', key) end
       return answer
     end
   end
+  redis.call('UNLINK', key)
 end

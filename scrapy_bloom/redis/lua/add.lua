@@ -24,38 +24,12 @@
 --     "stranger"                        the worker is not registered
 --     "other"                           the filter is not there
 -- A call that was answered before gets the same answer and changes nothing.
-local number, answered, look_for_losses, known = ARGV[3]:match('(%d+) (%d+) (%d) (%S+)')
-number, answered, known = tonumber(number), tonumber(answered), tonumber(known)
-local header, worker = KEYS[1], 'w:' .. ARGV[2]
-local state = redis.call('HMGET', header, 'signature', worker, 'slices', 'filled', 'losses')
-if state[1] ~= ARGV[1] then return 'other' end
-if not state[2] then return 'stranger' end
-local text, filled, losses = state[3], tonumber(state[4]), tonumber(state[5])
-local last, status, digits = state[2]:match('^(%d+) (%a+) (%d*)$')
-last = tonumber(last)
-local function answer(rolled_back)
-  local line = status .. ' ' .. losses .. ' ' .. rolled_back .. ' ' .. digits
-  return status == 'full' and line .. ' ' .. text or line
-end
-if number < last then return 'stale' end
-if number == last then return answer(0) end
-
+@numbered
 @slices
 local probes = ARGV[4]
 
-if look_for_losses == '1' then look() end
-
+if look_for_losses == '1' then look(floor(number / 1000)) end
 local answers = {}
-status = 'ok'
 @mark
--- Redis takes nothing back when a script fails. So the call ends here, with an answer like every
--- other: if it were repeated, it would find its own bits.
-local done, problem = pcall(mark)
-if not done then status = 'broken' end
-digits = table.concat(answers)
-losses = losses + lost
-redis.call('HSET', header, worker, number .. ' ' .. status .. ' ' .. digits, 'filled', filled,
-  'slices', text, 'losses', losses)
-local line = answer(last < answered and 1 or 0)
-if done then return line end
-return line .. ' ' .. (type(problem) == 'table' and problem.err or tostring(problem))
+local carry_out = mark
+@carry_out

@@ -84,7 +84,7 @@ end
 @slices
 local probes = ARGV[4]
 
-if look_for_losses == '1' then look() end
+if look_for_losses == '1' then look(math.floor(number / 1000)) end
 
 local answers = {}
 status = 'ok'

@@ -7,7 +7,8 @@
 -- ARGV[3]  seconds that its lease lasts
 -- ARGV[4]  "1" to take a lease again that was given up
 --
--- Answers {"ok", time of the server}; then the worker has a lease, unless it gave it up
+-- Answers {"ok", time of the server, how many items were taken out}; then the worker has a lease,
+--         unless it gave it up
 --     or  {"stranger"} if the worker is not registered
 --     or  {"other"} if the filter is not there.
 
@@ -23,4 +24,5 @@ if old or ARGV[4] == '1' then
   if lease == old then lease = string.format('%.6f', now + ARGV[3] + 0.000001) end
   redis.call('HSET', KEYS[1], field, lease)
 end
-return {'ok', string.format('%d.%06d', time[1], time[2])}
+local forgotten = redis.call('HGET', KEYS[1], 'forgotten') or '0'
+return {'ok', string.format('%d.%06d', time[1], time[2]), forgotten}
