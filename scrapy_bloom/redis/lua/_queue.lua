@@ -9,7 +9,7 @@
 --     again        fingerprints that are new once more, a set
 --     queue:state  the worker's records, and how much there is in the other keys: if there is less,
 --                  something has vanished
-local unpack = unpack or table.unpack
+local unpack = table.unpack or unpack
 local state, queue, taken = base .. 'queue:state', base .. 'queue', base .. 'taken'
 local failed, again = base .. 'failed', base .. 'again'
 local counts = {}
