@@ -23,6 +23,22 @@ def scheduler_of(crawler):
     return crawler.engine._slot.scheduler
 
 
+def take_for_dead(shard, other):
+    """Let a worker of a shared queue find another one dead, which takes as long as a lease."""
+    now = other._register.now
+    record = shard._link.place.client.hget(shard.place.key, f"l:{now.worker}")
+    shard._register.silent = lambda: {now.worker.encode(): record} if record else {}
+    try:
+        return shard.requeue_dead()
+    finally:
+        del shard._register.silent
+
+
+def registered_as(shard):
+    """Return the name under which a worker is registered at a shared queue."""
+    return shard._register.now.worker
+
+
 def rows_in_memory(bucket):
     """Return how many rows a queue over a store keeps in memory."""
     return len(bucket._hot)

@@ -9,6 +9,7 @@ import time
 from contextlib import suppress
 
 FAULTS = ("reset", "drop reply", "stall", "stall reply", "late", "garble reply")
+MORE_FAULTS = (*FAULTS, "half reply", "twice")
 
 
 class Proxy:
@@ -22,6 +23,8 @@ class Proxy:
     - drop reply: it is delivered, the connection is reset instead of the reply;
     - stall: it is not delivered, the connection stays;
     - stall reply: it is delivered, no reply comes, the connection stays;
+    - half reply: it is delivered, the connection is reset in the middle of the reply;
+    - twice: it is delivered twice, and the second reply goes nowhere;
     - garble reply: it is delivered, the reply is one that no client can read;
     - late: the connection is reset, and the request delivered when `deliver` is called.
     """
@@ -51,6 +54,8 @@ class Proxy:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.cut()
+        for connection, _ in self._late:
+            _reset(connection.server)
 
     def cut(self):
         """Reset all connections."""
@@ -75,6 +80,12 @@ class Proxy:
 
     def hold(self, connection, request):
         self._late.append((connection, request))
+
+    def send(self, request):
+        """Deliver a request on a connection of its own, and wait for the reply."""
+        with socket.create_connection(("127.0.0.1", self.upstream)) as server:
+            server.sendall(request)
+            assert server.recv(1 << 20)
 
     def _accept(self):
         while True:
@@ -121,6 +132,9 @@ class _Connection:
                     break
                 if self.fault != "stall":
                     self.server.sendall(request)
+                if self.fault == "twice":
+                    self.proxy.send(request)
+                    self.fault = None
         self.reset()
 
     def replies(self):
@@ -131,6 +145,9 @@ class _Connection:
                     _reset(self.server)
                     return
                 if self.fault == "drop reply":
+                    break
+                if self.fault == "half reply":
+                    self.client.sendall(reply[: len(reply) // 2])
                     break
                 if self.fault == "garble reply":
                     self.client.sendall(self.proxy.GARBLED)

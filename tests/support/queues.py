@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from scrapy_bloom import RedisFilter, RedisOptions
+from scrapy_bloom import BackendError, RedisFilter, RedisOptions
 from scrapy_bloom.redis.connection import Target
 from scrapy_bloom.redis.queue.base import Entry
 from scrapy_bloom.redis.queue.shared import SharedQueue
+from support.waiting import until
 
 
 class Worker:
@@ -39,6 +40,28 @@ class Workers(ExitStack):
     def open(self, url, key, **options):
         """Return the queue of a new worker."""
         return self.enter_context(Worker(url, key, **options)).queue
+
+
+def patiently(act, *arguments):
+    """Do something again and again while the server cannot be used; return what it returns."""
+
+    def try_it():
+        try:
+            return (act(*arguments),)
+        except BackendError:
+            return None
+
+    return until(try_it)[0]
+
+
+def drain(queue, most=100):
+    """Take and acknowledge everything; return the names, in order."""
+    found, done = [], []
+    while taken := patiently(queue.take, most, done):
+        found += names(taken)
+        done = [one.ticket for one in taken]
+    patiently(queue.acknowledge, done)
+    return found
 
 
 def entry(name, priority=0, *, filtered=True, held=False):

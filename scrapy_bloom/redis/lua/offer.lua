@@ -17,6 +17,7 @@
 -- Answers a report on the queue, a line feed, and what add.lua answers
 --     or  "absent"    the queue is not there
 --         "stranger"  the worker is not registered in the queue
+--         "buried"    others took the worker for dead, before this call was carried out
 --         "stale"     a later call of this worker was answered before
 --         "other"     the filter is not there. Then nothing was changed.
 -- A call that was answered before gets the same answer and changes nothing, also if the filter that
@@ -39,7 +40,7 @@ local function answer(rolled_back)
 end
 if number < last then return 'stale' end
 if number == last and (there or status ~= 'full') then return answer(0) end
-if redis.call('HEXISTS', state, 'n:' .. ARGV[2]) == 0 then return 'stranger' end
+if redis.call('HEXISTS', state, 'n:' .. ARGV[2]) == 0 then return 'buried' end
 if not there then return 'other' end
 
 local letters = ARGV[7]

@@ -5,25 +5,28 @@
 -- ARGV[1]  epoch of the state
 -- ARGV[2]  worker
 -- ARGV[3]  its old name; the same if it has kept it
--- ARGV[4...]  the requests that it has, as they are stored in `taken`
+-- ARGV[4]  number of its last exchange
+-- ARGV[5...]  the requests that it has, as they are stored in `taken`
 --
 -- What is there under the old name and is not among these goes back to the queue.
 -- Answers {"ok", report, how many of them were not there}
 --     or  {"buried", report} if others took it for dead under its old name, and have put back what
 --         it had. Then nothing was changed.
+--     or  {"stale"} if it has made another exchange since: it may not have these requests any more
 --     or  {"stranger"} if the worker is not registered
 --     or  {"other"} if the queue is not there
 local base = KEYS[2]
 @queue
 local record, word = begin(ARGV[1], 'n:' .. ARGV[2])
 if not record then return {word} end
+if tonumber(record:match('^%d+')) > tonumber(ARGV[4]) then return {'stale'} end
 local old = ARGV[3]
 if old ~= ARGV[2] and redis.call('HEXISTS', state, 'd:' .. old) == 1 then
   if lost > 0 then finish(false) end
   return {'buried', report()}
 end
 local own, missing = {}, 0
-for i = 4, #ARGV do
+for i = 5, #ARGV do
   local from = ARGV[i]:find(' ', 1, true) + 1
   local id = ARGV[i]:sub(from, from + 7)
   own[id] = true

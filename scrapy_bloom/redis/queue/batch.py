@@ -76,6 +76,16 @@ class Batch:
             self._seen[at] = seen
         del self._todo[: len(verdicts)]
 
+    def refused(self, word: bytes) -> None:
+        """Note that the server does not know the worker any more, by the word that it said.
+
+        A call of ours that came to no answer was carried out before, unless the word tells. Then
+        its marks are there, and maybe its requests are not.
+        """
+        if self.in_doubt and word != b"buried":
+            self.force()
+        self.in_doubt = False
+
     def note(self, faults: Sequence[Exception]) -> None:
         """Note the errors that a call has met."""
         self.in_doubt = self.in_doubt or bool(faults)

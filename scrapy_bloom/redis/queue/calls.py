@@ -28,7 +28,7 @@ from scrapy_bloom.redis.scripts import Script
 _AUDIT: Final = 1000
 """A look for lost segments in every so many offers."""
 
-_GONE: Final = (b"absent", b"back", b"other", b"stale", b"stranger")
+_GONE: Final = (b"absent", b"back", b"buried", b"other", b"stale", b"stranger")
 
 _UNTOUCHED: Final = ("OOM", "MISCONF", "READONLY", "NOREPLICAS", "CLUSTERDOWN", "TRYAGAIN", "BUSY")
 """Errors by which a server refuses the first write of a script."""
@@ -40,7 +40,8 @@ class Gone(NamedTuple):
     Attributes:
         word: what the script answered: ``absent`` or ``other`` if the queue is not there, ``other``
             to an offer if the filter is not; ``stranger`` or ``stale`` if it does not know the
-            worker; ``back`` if it has gone back to an older state.
+            worker; ``buried`` to an offer that was not carried out before others took the worker
+            for dead; ``back`` if the server has gone back to an older state.
     """
 
     word: bytes
@@ -104,6 +105,7 @@ class QueueCalls:
     :param counters: where round trips are counted.
 
     Attributes:
+        exchanged: number of the last exchange that was answered.
         faults: the errors that the last call met.
     """
 
@@ -115,7 +117,7 @@ class QueueCalls:
         self._beginning = beginning
         self._now = now
         self._counters = counters
-        self._exchanged = self._offered = 0  # numbers of the last calls that were answered
+        self.exchanged = self._offered = 0
         self._unanswered: Request | None = None
         self.faults: list[Exception] = []
 
@@ -125,20 +127,20 @@ class QueueCalls:
         :raises BackendError: if no answer came.
         """
         request = self._unanswered = self._unanswered or request
-        number = self._exchanged + 1
+        number = self.exchanged + 1
         answer: Exchanged | Gone = self._send(
             self._queue,
             scripts.QUEUE_EXCHANGE,
             (
                 *(self._beginning, self._now.epoch, self._now.worker),
-                f"{number} {self._exchanged} {request.most} {request.risk}",
+                f"{number} {self.exchanged} {request.most} {request.risk}",
                 int(request.risky),
                 *map(_names, (request.done, request.back, request.failed)),
             ),
             lambda answer: _read_exchanged(answer, request),
         )
         if isinstance(answer, Exchanged):
-            self._exchanged = number
+            self.exchanged = number
             self._unanswered = None
         return answer
 
@@ -157,7 +159,7 @@ class QueueCalls:
             scripts.QUEUE_LOOK,
             (
                 *(self._beginning, self._now.epoch, self._now.worker),
-                f"{self._exchanged} {self._offered}",
+                f"{self.exchanged} {self._offered}",
             ),
             _read_look,
         )

@@ -143,14 +143,18 @@ class Register:
         self._renewed = began
         return word, report
 
-    def restore(self, old: Registration, values: Iterable[bytes]) -> Restored:
-        """Take what this worker has, and had under its old name, under its name of now."""
+    def restore(self, old: Registration, exchanged: int, values: Iterable[bytes]) -> Restored:
+        """Take what this worker has, and had under its old name, under its name of now.
+
+        :param exchanged: number of its last exchange under its name of now.
+        """
         word, *told = self._link.retry_once(
             scripts.QUEUE_RESTORE,
             self._beginning,
             self.now.epoch,
             self.now.worker,
             old.worker,
+            exchanged,
             *values,
         )
         with self._link.reading(told):

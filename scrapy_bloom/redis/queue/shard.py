@@ -189,6 +189,11 @@ class QueueShard:
                 self._exchange(most)
             return [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
 
+    def keep_ready(self, taken: Taken) -> None:
+        """Let the next call take this one first: its taker was told of an error."""
+        with self._lock:
+            self._ready.appendleft(taken)
+
     def look(self) -> None:
         """Ask for the state; it is in :attr:`report` then.
 
@@ -365,6 +370,7 @@ class QueueShard:
                 return reply
             if answer.word == b"other":
                 return FilterGone(filter=True)
+            batch.refused(answer.word)
             self._recover(answer)
         raise self._unknown()
 
@@ -395,7 +401,7 @@ class QueueShard:
                 Request(
                     max(0, most - len(self._ready)),
                     max(1, self._max_deliveries - 1),
-                    bool(self._risky),
+                    bool(self._still(self._risky)),
                     tuple(self._done),
                     tuple(self._back),
                     tuple(self._aside),
@@ -521,7 +527,7 @@ class QueueShard:
         """
         before, old = self._report, self._register.now
         if self._batch is not None and self._batch.in_doubt:
-            self._batch.force()
+            self._learn(self._batch)
         with self._link.tripping():
             joined = self._register.join()
         lost_all = old.epoch != self._register.now.epoch
@@ -531,13 +537,25 @@ class QueueShard:
         self._old.append(_Left(old, gone.word, emptied=emptied, lost_all=lost_all))
         self._restore()
 
+    def _learn(self, batch: Batch) -> None:
+        """Learn what came of a call that had no answer, as long as its number is ours."""
+        registered = self._shard.registration
+        if registered is None:
+            batch.refused(b"other")
+            return
+        answer = self._calls.offer(registered, batch.offering(self._shard.doubted), None)
+        if isinstance(answer, Gone):
+            batch.refused(answer.word)
+        else:
+            batch.answered(answer[1].verdicts)
+
     def _restore(self) -> None:
         """Bring what this worker has under its new name, and own up to what it has not."""
         while self._old:
             left = self._old[0]
             kept = {name: value for name, value in self._own.items() if name not in self._done}
             with self._link.tripping():
-                restored = self._register.restore(left.registration, kept.values())
+                restored = self._register.restore(left.registration, 0, kept.values())
             if restored.report is None:
                 return  # the server forgets again: the next call finds out
             self._old.popleft()
@@ -555,9 +573,12 @@ class QueueShard:
 
     def _restore_lost(self) -> None:
         """Bring back what this worker has, after a part of the queue was lost."""
+        if self._calls.unanswered:
+            self._exchange(0)
+        now = self._register.now
         kept = [value for name, value in self._own.items() if name not in self._done]
         with self._link.tripping():
-            restored = self._register.restore(self._register.now, kept)
+            restored = self._register.restore(now, self._calls.exchanged, kept)
         if restored.report is None:
             return
         emptied = self._report.emptied > self._known.emptied
@@ -569,7 +590,8 @@ class QueueShard:
     def _taken_over(self) -> None:
         """Note that others have put back all that this worker had."""
         self._counters.taken_over += len(self._own)
-        logger.warning(
+        logger.log(
+            logging.WARNING if self._own else logging.INFO,
             "%(where)s: other workers took this one for dead, because it gave no sign of life for"
             " %(lease)d s. They have put back the %(count)s requests that it had taken: those under"
             " way are fetched twice.",

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Literal
 from zlib import crc32
 
+from scrapy_bloom.errors import BackendError, BloomError, FilterLostError
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.heartbeat import Heartbeat
 from scrapy_bloom.redis.queue.base import Entry, Failed, Offered, State, Taken, Ticket
@@ -103,12 +104,15 @@ class SharedQueue:
             parts.setdefault(self._place(what), []).append(at)
         done: list[tuple[QueueShard, list[Entry], list[Verdict]]] = []
         verdicts: dict[int, Verdict] = {}
+
+        def offer_to(number: int) -> None:
+            shard, some = self._shards[number], [entries[at] for at in parts[number]]
+            answers = shard.offer(some)
+            done.append((shard, some, answers))
+            verdicts.update(zip(parts[number], answers, strict=True))
+
         try:
-            for number, places in parts.items():
-                shard, some = self._shards[number], [entries[at] for at in places]
-                answers = shard.offer(some)
-                done.append((shard, some, answers))
-                verdicts.update(zip(places, answers, strict=True))
+            self._each(parts, offer_to)
         except BaseException:
             for shard, some, answers in done:
                 shard.keep(some, answers)
@@ -120,18 +124,27 @@ class SharedQueue:
     def take(self, count: int, done: Sequence[Ticket] = ()) -> list[Taken]:
         """Take at most so many requests, from each shard in turn; acknowledge those that are done.
 
-        :raises BackendError: if no shard can be used.
+        :raises BackendError: if a server cannot be used, and the others have nothing to give.
         :raises FilterLostError: under the policy ``close``, if filter or queue have vanished.
         """
         self._remember(done, QueueShard.acknowledge)
         taken: list[Taken] = []
-        first = self._next
-        self._next = (first + 1) % len(self._shards)
-        for step in range(len(self._shards)):
-            if len(taken) >= count:
-                break
-            shard = self._shards[(first + step) % len(self._shards)]
-            taken += shard.take(count - len(taken))
+        first, every = self._next, len(self._shards)
+        self._next = (first + 1) % every
+
+        def take_from(number: int) -> None:
+            if len(taken) < count:
+                taken.extend(self._shards[number].take(count - len(taken)))
+
+        try:
+            self._each([(first + step) % every for step in range(every)], take_from)
+        except BackendError:
+            if not taken:
+                raise
+        except FilterLostError:
+            for one in reversed(taken):
+                self._shards[one.ticket.shard].keep_ready(one)
+            raise
         return taken
 
     def acknowledge(self, tickets: Sequence[Ticket]) -> None:
@@ -175,8 +188,7 @@ class SharedQueue:
         :raises BackendError: if the server cannot be used.
         :raises FilterLostError: under the policy ``close``, if filter or queue have vanished.
         """
-        for shard in self._shards:
-            shard.look()
+        self._each(range(len(self._shards)), lambda number: self._shards[number].look())
         return self.state()
 
     def state(self) -> State:
@@ -194,12 +206,15 @@ class SharedQueue:
         :raises BackendError: if the server cannot be used.
         """
         totals: dict[str, tuple[int, int]] = {}
+
+        def requeue_of(number: int) -> None:
+            for worker, (back, failed) in self._shards[number].requeue_dead().items():
+                name = worker.rpartition(".")[0]
+                before = totals.get(name, (0, 0))
+                totals[name] = (before[0] + back, before[1] + failed)
+
         try:
-            for shard in self._shards:
-                for worker, (back, failed) in shard.requeue_dead().items():
-                    name = worker.rpartition(".")[0]
-                    before = totals.get(name, (0, 0))
-                    totals[name] = (before[0] + back, before[1] + failed)
+            self._each(range(len(self._shards)), requeue_of)
         finally:
             for name, (back, failed) in totals.items():
                 _tell_of_dead(name, back, failed)
@@ -226,6 +241,20 @@ class SharedQueue:
     def _place(self, what: bytes) -> int:
         return crc32(what) * len(self._shards) >> 32
 
+    def _each(self, numbers: Iterable[int], act: Callable[[int], None]) -> None:
+        """Do something with shards, also with those that come after one that fails.
+
+        :raises BloomError: the worst of what they raised.
+        """
+        errors: list[BloomError] = []
+        for number in numbers:
+            try:
+                act(number)
+            except (BackendError, FilterLostError) as error:  # noqa: PERF203 - not with each entry
+                errors.append(error)
+        if errors:
+            raise min(errors, key=lambda error: isinstance(error, BackendError))
+
     def _remember(
         self, tickets: Iterable[Ticket], how: Callable[[QueueShard, Iterable[bytes]], None]
     ) -> set[int]:
@@ -240,8 +269,7 @@ class SharedQueue:
     def _tell(
         self, tickets: Iterable[Ticket], how: Callable[[QueueShard, Iterable[bytes]], None]
     ) -> None:
-        for number in self._remember(tickets, how):
-            self._shards[number].look()
+        self._each(self._remember(tickets, how), lambda number: self._shards[number].look())
 
 
 def _tell_of_dead(name: str, back: int, failed: int) -> None:

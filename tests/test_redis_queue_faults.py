@@ -1,0 +1,236 @@
+"""Whatever the network does to whichever call: no request is lost, none is granted twice."""
+
+import itertools
+from collections import Counter
+
+import pytest
+from support.localredis import LocalRedis
+from support.proxy import MORE_FAULTS, Proxy
+from support.queues import Worker, Workers, drain, entry, keys_of, names, patiently
+from support.waiting import until
+
+from scrapy_bloom import RedisFilter
+from scrapy_bloom.core.growth import filter_hashes
+from scrapy_bloom.redis import scripts
+from scrapy_bloom.redis.layout import layout_of
+
+keys = (f"faults:{number}" for number in itertools.count())
+
+OFFER = scripts.offer(layout_of("bitmap"), filter_hashes(1e-9))
+CALLS = {
+    "offer": OFFER,
+    "exchange": scripts.QUEUE_EXCHANGE,
+    "look": scripts.QUEUE_LOOK,
+    "join": scripts.QUEUE_JOIN,
+    "restore": scripts.QUEUE_RESTORE,
+    "leave": scripts.QUEUE_REQUEUE,
+    "renew": scripts.QUEUE_RENEW,
+}
+
+
+@pytest.fixture(scope="module")
+def server():
+    with LocalRedis() as server:
+        # A script that the server does not have yet is sent twice, as another command.
+        with Worker(server.url, "faults") as worker:
+            worker.queue.offer([entry("a")])
+            worker.queue.look()
+            worker.queue.take(1)
+        yield server
+
+
+class Crawl:
+    """Two workers that offer and take, one of them over a bad network; and what came of it."""
+
+    def __init__(self, faulty, sound):
+        self.faulty, self.sound = faulty, sound
+        self.new = Counter()
+        self.done = []
+        self.has = {"faulty": [], "sound": []}
+        self.numbers = itertools.count()
+
+    def step(self):
+        """Let each worker offer some new pages and some of the other's, and take some."""
+        for name, queue in (("sound", self.sound), ("faulty", self.faulty)):
+            batch = [entry(next(self.numbers)) for _ in range(3)]
+            batch += [entry(name) for name in [name for name in self.new if name.isdigit()][-4:]]
+            batch.append(entry(f"plain {next(self.numbers)}", filtered=False))
+            batch.append(entry(f"held {next(self.numbers)}", held=True))
+            offered = patiently(queue.offer, batch)
+            for one, seen in zip(batch, offered.seen, strict=True):
+                self.new[(one.fingerprint or one.body).decode()] += not seen
+            tickets = [*self.has[name], *offered.tickets.values()]
+            taken = patiently(queue.take, 4, tickets)
+            self.done += names(taken[1:])
+            self.has[name] = [one.ticket for one in taken[1:]]
+            patiently(queue.give_back, [one.ticket for one in taken[:1]])
+            patiently(queue.look)
+
+    def finish(self):
+        """Check that everything was granted once and done once."""
+        for name, queue in (("sound", self.sound), ("faulty", self.faulty)):
+            patiently(queue.acknowledge, self.has[name])
+        self.done += drain(self.sound)
+        assert self.sound.look()[:2] == (0, 0)
+        assert set(self.new.values()) == {1}
+        queued = [name.removeprefix("body of ") for name in self.new if "held" not in name]
+        assert sorted(self.done) == sorted(queued)
+
+
+@pytest.mark.parametrize("fault", MORE_FAULTS)
+@pytest.mark.parametrize("call", ["offer", "exchange", "look"])
+@pytest.mark.parametrize("in_a_row", [1, 3])
+def test_each_call_in_turn(server, call, fault, in_a_row):
+    """Three in a row are more than the two tries of one call: its caller is told of an error."""
+    for number in (1, 2, 4):
+        key = next(keys)
+        with (
+            Proxy(server.port, counted=CALLS[call].sha.encode()) as proxy,
+            Worker(proxy.url, key, timeout=0.6, capacity=10) as faulty,
+            Worker(server.url, key, capacity=10) as sound,
+        ):
+            proxy.faults = dict.fromkeys(range(number, number + in_a_row), fault)
+            crawl = Crawl(faulty.queue, sound.queue)
+            for _ in range(2):
+                crawl.step()
+            proxy.deliver()
+            for _ in range(2):
+                crawl.step()
+            assert proxy.requests >= number
+            crawl.finish()
+            assert faulty.queue.numbers()["losses"] == 0
+
+
+@pytest.mark.parametrize("fault", MORE_FAULTS)
+def test_coming_back_when_the_server_has_forgotten_the_worker(server, fault):
+    """It registers again and asks what it still has: both calls in turn, and both together."""
+    for faults in itertools.product([{}, {1: fault}, {1: fault, 2: fault}], repeat=2):
+        key = next(keys)
+        joins, restores = faults
+        with (
+            Twofold(server.port, CALLS["join"], CALLS["restore"]) as proxy,
+            Worker(proxy.url, key, timeout=0.6) as faulty,
+            Worker(server.url, key) as sound,
+        ):
+            faulty.queue.offer([entry(number) for number in range(10)])
+            tickets = [one.ticket for one in faulty.queue.take(4)]
+            proxy.start(joins, restores)
+            _forget(server, key)
+            patiently(faulty.queue.look)
+            assert all(map(faulty.queue.holds, tickets))
+            patiently(faulty.queue.acknowledge, tickets[:1])
+            proxy.deliver()
+            assert sound.queue.look().elsewhere >= 3
+            faulty.queue.close()
+            assert sorted(map(int, drain(sound.queue))) == list(range(1, 10))
+
+
+class Twofold(Proxy):
+    """A proxy with faults for two kinds of calls."""
+
+    def __init__(self, port, first, second):
+        super().__init__(port)
+        self._kinds = {first.sha.encode(): {}, second.sha.encode(): {}}
+        self._counts = Counter()
+
+    def start(self, first, second):
+        self._kinds = dict(zip(self._kinds, (first, second), strict=True))
+        self._counts.clear()
+
+    def fault(self, request):
+        for sign, faults in self._kinds.items():
+            if sign in request:
+                self._counts[sign] += 1
+                return faults.get(self._counts[sign])
+        return None
+
+
+def _forget(server, key):
+    """Take all workers off the register, as a server does that goes back to an older state."""
+    client = server.client()
+    state = keys_of(key)["state"]
+    for field in client.hkeys(state):
+        if field[:2] in (b"n:", b"o:"):
+            client.hdel(state, field)
+
+
+@pytest.mark.parametrize("fault", MORE_FAULTS)
+@pytest.mark.parametrize("in_a_row", [1, 2])
+def test_leaving(server, fault, in_a_row):
+    key = next(keys)
+    with (
+        Proxy(server.port, counted=CALLS["leave"].sha.encode()) as proxy,
+        Worker(server.url, key) as sound,
+    ):
+        with Worker(proxy.url, key, timeout=0.6) as faulty:
+            faulty.queue.offer([entry(number) for number in range(10)])
+            faulty.queue.acknowledge([one.ticket for one in faulty.queue.take(4)][:1])
+            proxy.faults = dict.fromkeys(range(1, 1 + in_a_row), fault)
+        proxy.deliver()
+        until(lambda: sound.queue.requeue_dead() or not sound.queue.look().elsewhere)
+        assert sorted(map(int, drain(sound.queue))) == list(range(1, 10))
+
+
+@pytest.mark.parametrize("fault", ["reset", "drop reply", "stall reply", "half reply"])
+def test_joining(server, fault):
+    key = next(keys)
+    for number in (1, 2):
+        with (
+            Proxy(server.port, counted=CALLS["join"].sha.encode()) as proxy,
+            Workers() as workers,
+        ):
+            proxy.faults = {number: fault}
+            queue = workers.open(proxy.url, key, timeout=0.6)
+            queue.offer([entry(number)])
+            assert queue.look()[:2] == (number, 0)
+    state = server.client().hkeys(keys_of(key)["state"])
+    assert not [field for field in state if field[:2] == b"n:"]
+
+
+@pytest.mark.parametrize("fault", MORE_FAULTS)
+def test_the_lease_is_renewed_after_any_reply(server, fault):
+    key = next(keys)
+    with (
+        Proxy(server.port, counted=CALLS["renew"].sha.encode()) as proxy,
+        Worker(proxy.url, key, timeout=0.6) as faulty,
+    ):
+        proxy.faults = {1: fault}
+        until(lambda: proxy.requests > 1)
+        before = _leases(server, key)
+        until(lambda: _leases(server, key) != before)
+        assert faulty.queue.sure
+
+
+def _leases(server, key):
+    fields = server.client().hgetall(keys_of(key)["state"])
+    return {name: end for name, end in fields.items() if name[:2] == b"l:"}
+
+
+def test_scripts_that_the_server_forgot_are_sent_again(server):
+    with Worker(server.url, next(keys)) as worker:
+        for number in range(3):
+            server.client().script_flush()
+            assert worker.queue.offer([entry(number)]).seen == [False]
+            server.client().script_flush()
+            assert names(worker.queue.take(1)) == [str(number)]
+        assert worker.filter.counters.outages == 0
+
+
+def test_marks_that_the_filter_reports_by_itself_do_not_disturb_an_offer(server):
+    """The heartbeat's reports are numbered apart: an offer without an answer can be repeated."""
+    key = next(keys)
+    with (
+        Proxy(server.port, counted=OFFER.sha.encode()) as proxy,
+        Worker(proxy.url, key, timeout=0.6) as faulty,
+        RedisFilter.from_url(server.url, key=key, capacity=10_000, error_rate=1e-9) as other,
+    ):
+        proxy.faults = {1: "drop reply", 2: "drop reply"}
+        held = entry("held", held=True)
+        with pytest.raises(Exception, match="cannot be reached"):
+            faulty.queue.offer([entry("a"), held])
+        faulty.filter.grant([b"granted"])
+        until(lambda: b"granted" in other)
+        offered = patiently(faulty.queue.offer, [entry("a"), held])
+        assert offered.seen == [False, False]
+        assert list(offered.tickets) == [1]
+        assert names(faulty.queue.take(2)) == ["a"]
