@@ -419,6 +419,11 @@ class QueueShard:
     def _settle(self, answer: Exchanged) -> None:
         """Note what an exchange has changed."""
         request = answer.request
+        for name in request.back:
+            if name in self._own:
+                _, priority, _, fingerprint, body = member.read(self._own[name])
+                if body:
+                    self._recent.add(Entry(body, priority, fingerprint))
         for name in (*request.done, *request.back, *request.failed):
             self._forget(name)
         self._note(answer.report)
@@ -428,6 +433,7 @@ class QueueShard:
                 self._risky.add(name)
             ticket = Ticket(self._number, name)
             _, priority, deliveries, fingerprint, body = stored
+            self._recent.discard(Entry(body, priority, fingerprint))
             self._ready.append(Taken(ticket, body, priority, fingerprint, deliveries))
         self._counters.taken += len(answer.taken)
 
