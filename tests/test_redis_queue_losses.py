@@ -10,6 +10,7 @@ from support.queues import Worker, Workers, drain, entry, keys_of, names, patien
 from support.waiting import until
 
 from scrapy_bloom import FilterLostError
+from scrapy_bloom.redis.queue.base import Entry
 from scrapy_bloom.redis.queue.recent import KEPT, Recent
 
 keys = (f"lost:{number}" for number in itertools.count())
@@ -86,7 +87,7 @@ def crawl(server, key):
 
 ALL = {str(number) for number in range(30)}
 TAKEN_BY_ANOTHER = {"4", "5", "6", "7"}
-"""What one worker has queued, and another one has under way or done: to the first one it is lost."""
+"""What one worker has queued, and another one has under way or done: the first cannot know."""
 
 
 def test_everything_is_flushed(own_server, key, caplog):
@@ -266,9 +267,8 @@ def test_what_is_remembered_of_the_last_seconds_has_its_bounds():
     recent.discard(entries[3])
     now += 2
     assert recent.drain() == [entries[1], entries[1]]
-    big = entries[0]._replace(body=bytes(20 << 20))
     for number in range(3):
-        recent.add(big._replace(priority=number))
+        recent.add(Entry(bytes(20 << 20), number, b"big"))
     assert [one.priority for one in recent.drain()] == [2]
-    recent.add(big._replace(body=bytes(40 << 20)))
+    recent.add(Entry(bytes(40 << 20), 0, b"too big"))
     assert recent.drain() == []

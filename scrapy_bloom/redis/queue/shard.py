@@ -106,6 +106,7 @@ class QueueShard:
         self._failure: FilterLostError | None = None  # to be raised by the next call
         self._old: deque[_Left] = deque()  # registrations whose requests are to be brought along
         self._gone_back = False
+        self._recovering = False  # registered again, but not sure yet what is left
         self._left = False
         self._vanished = 0  # requests that this worker's calls have missed
         shard.queue_apart = True
@@ -122,7 +123,7 @@ class QueueShard:
     @property
     def sure(self) -> bool:
         """Whether nobody can have called this worker dead."""
-        return self._register.sure
+        return self._register.sure and not self._recovering
 
     @property
     def report(self) -> Report:
@@ -534,6 +535,7 @@ class QueueShard:
         before, old = self._report, self._register.now
         if self._batch is not None and self._batch.in_doubt:
             self._learn(self._batch)
+        self._recovering = True
         with self._link.tripping():
             joined = self._register.join()
         lost_all = old.epoch != self._register.now.epoch
@@ -576,6 +578,7 @@ class QueueShard:
                 self._lost("has lost the request queue", lost, forced=left.emptied)
             else:
                 self._lost("has gone back to an older state of the request queue", 0, forced=False)
+        self._recovering = False
 
     def _restore_lost(self) -> None:
         """Bring back what this worker has, after a part of the queue was lost."""

@@ -1,0 +1,287 @@
+"""Workers that are killed or stand still: others do what they had, and nothing else twice."""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from support.localredis import LocalRedis
+from support.processes import PROGRAMS
+from support.proxy import Proxy
+from support.queue_lockstep import crawl_in_lockstep
+from support.queues import Worker, drain, entry, keys_of, names, patiently
+from support.waiting import until
+
+from scrapy_bloom.core.growth import filter_hashes
+from scrapy_bloom.redis import scripts
+from scrapy_bloom.redis.layout import layout_of
+from scrapy_bloom.redis.watch import LEASE
+
+keys = (f"leases:{number}" for number in itertools.count())
+OFFER = scripts.offer(layout_of("bitmap"), filter_hashes(1e-9))
+A_WHILE = 60  # seconds for what takes a lease and a bit
+
+
+@pytest.fixture(scope="module")
+def server():
+    with LocalRedis() as server:
+        yield server
+
+
+@pytest.fixture
+def key():
+    return next(keys)
+
+
+class Process:
+    """A worker in a process of its own; as a context manager it does not outlive the test."""
+
+    def __init__(self, url, key, max_deliveries=5):
+        program = str(PROGRAMS / "queue_worker.py")
+        self.process = subprocess.Popen(
+            [sys.executable, program, url, key, str(max_deliveries)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout.readline() == "open\n"
+
+    def begin(self, *words):
+        """Let it do something."""
+        self.process.stdin.write(json.dumps(words) + "\n")
+        self.process.stdin.flush()
+
+    def end(self):
+        """Return what came of it."""
+        return json.loads(self.process.stdout.readline())
+
+    def tell(self, *words):
+        self.begin(*words)
+        return self.end()
+
+    def signal(self, number):
+        os.kill(self.process.pid, number)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+def requeued(queue):
+    """Wait until a dead worker's requests are back; return how many."""
+    return until(lambda: patiently(queue.requeue_dead), A_WHILE)
+
+
+def test_what_a_killed_worker_had_goes_to_another_one(server, key, caplog):
+    with Worker(server.url, key) as worker, Process(server.url, key) as killed:
+        queue = worker.queue
+        queue.offer([entry(number) for number in range(10)])
+        assert killed.tell("take", 4) == ["0", "1", "2", "3"]
+        killed.tell("acknowledge", ["2"])
+        mine = queue.take(2)
+        killed.signal(signal.SIGKILL)
+        assert requeued(queue) == 3
+        assert queue.look()[:2] == (7, 0)
+        assert queue.numbers()["requeued"] == 3
+        taken = queue.take(9)
+        assert names(taken) == ["0", "1", "3", "6", "7", "8", "9"]
+        assert [one.deliveries for one in taken] == [1, 1, 1, 0, 0, 0, 0]
+        assert all(queue.holds(one.ticket) for one in mine)
+        (said,) = [line for line in map(str, caplog.messages) if "gave no sign of life" in line]
+        assert f"for {LEASE} s: the 3 requests that it had taken are in the queue again" in said
+
+
+def test_a_request_that_kills_its_workers_is_put_aside_alone(server, key):
+    """Its neighbours die with it, again and again, and none of them is put aside."""
+    with Worker(server.url, key, max_deliveries=3) as watcher:
+        watcher.queue.offer([entry("killer", 1), *(entry(number) for number in range(8))])
+        for number in range(3):
+            with Process(server.url, key, max_deliveries=3) as victim:
+                taken = victim.tell("take", 4)
+            assert taken == (["killer", "0", "1", "2"] if number < 2 else ["killer"])
+            until(lambda: watcher.queue.requeue_dead() or watcher.queue.failed(), A_WHILE)
+        failed = [one.body for one in watcher.queue.failed()]
+        assert failed == [entry("killer").body]
+        assert watcher.queue.failed()[0].deliveries == 3
+        assert sorted(drain(watcher.queue)) == [str(number) for number in range(8)]
+
+
+class TestFrozen:
+    """A worker stands still for longer than its lease lasts, and wakes."""
+
+    def freeze(self, process, queue):
+        """Stop it until others have put back what it had; return how many requests that were."""
+        process.signal(signal.SIGSTOP)
+        count = requeued(queue)
+        process.signal(signal.SIGCONT)
+        return count
+
+    def test_between_two_calls(self, server, key):
+        with Worker(server.url, key) as worker, Process(server.url, key) as frozen:
+            queue = worker.queue
+            frozen.tell("offer", [str(number) for number in range(10)])
+            had = frozen.tell("take", 4)
+            assert frozen.tell("holds", had) == had
+            assert self.freeze(frozen, queue) == 4
+            until(lambda: frozen.tell("sure"))
+            assert frozen.tell("holds", had) == []
+            taken = queue.take(4)
+            assert names(taken) == had
+            frozen.tell("acknowledge", had)  # it finishes what was under way
+            assert all(queue.holds(one.ticket) for one in taken)
+            assert frozen.tell("look") == [6, 4]
+            assert frozen.tell("numbers")["taken_over"] == 4
+            assert frozen.tell("numbers")["losses"] == 0
+            assert frozen.tell("take", 2) == ["4", "5"]
+            assert frozen.tell("offer", ["0", "9", "new"]) == [True, True, False]
+
+    @pytest.mark.parametrize("word", ["take", "offer"])
+    def test_in_the_middle_of_a_call(self, server, key, word):
+        """The call is carried out, and its answer waits."""
+        calls = {"take": scripts.QUEUE_EXCHANGE, "offer": OFFER}
+        with (
+            Proxy(server.port, counted=calls[word].sha.encode()) as proxy,
+            Worker(server.url, key) as worker,
+            Process(proxy.url, key) as frozen,
+        ):
+            queue = worker.queue
+            queue.offer([entry(number) for number in range(10)])
+            frozen.tell("take", 2)
+            before, requests = queue.look().version, proxy.requests
+            proxy.delay = 0.4
+            frozen.begin(word, 3 if word == "take" else ["3", "a", "b"])
+            until(lambda: proxy.requests > requests)
+            frozen.signal(signal.SIGSTOP)
+            until(lambda: queue.look().version != before)
+            proxy.delay = 0.0
+            assert self.freeze(frozen, queue) == (5 if word == "take" else 2)
+            answer = frozen.end()
+            until(lambda: frozen.tell("sure"))
+            if word == "offer":
+                assert answer == [True, False, False]
+                assert sorted(drain(queue)) == [*map(str, range(10)), "a", "b"]
+            else:
+                still = frozen.tell("holds", answer)
+                frozen.tell("acknowledge", still)
+                assert sorted([*still, *drain(queue)]) == [*map(str, range(10))]
+
+    def test_in_the_middle_of_a_call_that_arrives_later(self, server, key):
+        with (
+            Proxy(server.port, counted=scripts.QUEUE_EXCHANGE.sha.encode()) as proxy,
+            Worker(server.url, key) as worker,
+            Process(proxy.url, key) as frozen,
+        ):
+            queue = worker.queue
+            queue.offer([entry(number) for number in range(6)])
+            had = frozen.tell("take", 2)
+            proxy.faults = {2: "late", 3: "late"}
+            frozen.begin("take", 2)
+            until(lambda: proxy.requests == 3)
+            assert self.freeze(frozen, queue) == 2
+            proxy.deliver()
+            answer = frozen.end()
+            until(lambda: frozen.tell("sure"))
+            assert not set(had) & set(frozen.tell("holds", had)) - set(answer)
+            still = frozen.tell("holds", answer)
+            frozen.tell("acknowledge", still)
+            assert sorted([*still, *drain(queue)]) == [str(number) for number in range(6)]
+
+
+class TestALiveWorker:
+    """Others must not put back what it has."""
+
+    def shifted(self, server, key, seconds):
+        """Make the leases what they are for a server whose clock was moved the other way."""
+        client = server.client()
+        state = keys_of(key)["state"]
+        for field, end in client.hgetall(state).items():
+            if field[:2] == b"l:":
+                client.hset(state, field, f"{float(end) + seconds:.6f}")
+
+    @pytest.mark.parametrize("seconds", [-3600, 3600])
+    def test_when_the_clock_is_moved(self, server, key, seconds):
+        with Worker(server.url, key) as live, Worker(server.url, key) as other:
+            live.queue.offer([entry(number) for number in range(4)])
+            taken = live.queue.take(2)
+            end = time.monotonic() + LEASE + 2
+            while time.monotonic() < end:
+                self.shifted(server, key, seconds)
+                assert other.queue.requeue_dead() == 0
+                time.sleep(0.5)
+            assert all(live.queue.holds(one.ticket) for one in taken)
+            assert other.queue.look()[:2] == (2, 2)
+
+    def test_when_the_server_stands_still(self, key):
+        with (
+            LocalRedis() as server,
+            Worker(server.url, key) as live,
+            Worker(server.url, key) as other,
+        ):
+            live.queue.offer([entry(number) for number in range(4)])
+            taken = live.queue.take(2)
+            os.kill(server.pid, signal.SIGSTOP)
+            until(lambda: not live.queue.sure, A_WHILE)
+            time.sleep(LEASE / 2)
+            os.kill(server.pid, signal.SIGCONT)
+            until(lambda: live.queue.sure and other.queue.sure)
+            assert patiently(other.queue.requeue_dead) == 0
+            assert all(live.queue.holds(one.ticket) for one in taken)
+            assert patiently(other.queue.look)[:2] == (2, 2)
+
+    def test_when_it_cannot_reach_the_server_for_a_while(self, server, key):
+        with (
+            Proxy(server.port) as proxy,
+            Worker(proxy.url, key, timeout=0.4) as live,
+            Worker(server.url, key) as other,
+        ):
+            live.queue.offer([entry(number) for number in range(4)])
+            taken = live.queue.take(2)
+            port, proxy.upstream = proxy.upstream, 1
+            proxy.cut()
+            time.sleep(LEASE / 2)
+            proxy.upstream = port
+            time.sleep(LEASE)
+            assert other.queue.requeue_dead() == 0
+            assert all(live.queue.holds(one.ticket) for one in taken)
+
+
+def test_one_that_is_cut_off_for_longer_starts_nothing(server, key):
+    """It cannot know whether others have put back what it has: it waits until it does."""
+    with (
+        Proxy(server.port) as proxy,
+        Worker(proxy.url, key, timeout=0.4) as cut_off,
+        Worker(server.url, key) as other,
+    ):
+        cut_off.queue.offer([entry(number) for number in range(4)])
+        taken = cut_off.queue.take(2)
+        port, proxy.upstream = proxy.upstream, 1
+        proxy.cut()
+        assert until(lambda: not cut_off.queue.sure or other.queue.requeue_dead(), A_WHILE) is True
+        assert requeued(other.queue) == 2
+        assert all(cut_off.queue.holds(one.ticket) for one in taken)  # as far as it knows
+        proxy.upstream = port
+        until(lambda: cut_off.queue.sure)
+        assert not any(cut_off.queue.holds(one.ticket) for one in taken)
+
+
+def test_eight_workers_in_lockstep_are_granted_and_given_everything_once(server, key):
+    granted, done = crawl_in_lockstep(server.url, key, workers=8, pages=2000)
+    assert set(granted.values()) == {1}
+    assert len(granted) == 2000
+    assert done == granted
+
+
+def test_eight_workers_in_lockstep_with_two_shards(server, key):
+    granted, done = crawl_in_lockstep(server.url, key, workers=8, pages=1000, shards=2)
+    assert set(granted.values()) == {1}
+    assert len(granted) == 1000
+    assert done == granted
