@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+import redis
+
 from support.localredis import LocalRedis
 from support.waiting import until
 
@@ -11,12 +13,15 @@ _SLOTS = 16384
 
 
 class LocalCluster:
-    """Three primaries, as a context manager; `nodes` are the servers."""
+    """Three primaries, as a context manager; `nodes` are the servers.
 
-    def __init__(self):
+    With `replica` there is a fourth node, which takes the place of the third when that is killed.
+    """
+
+    def __init__(self, *, replica=False):
         arguments = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000")
         full = ("--cluster-require-full-coverage", "no")
-        self.nodes = [LocalRedis(*arguments, *full) for _ in range(3)]
+        self.nodes = [LocalRedis(*arguments, *full) for _ in range(3 + replica)]
 
     @property
     def url(self):
@@ -28,19 +33,52 @@ class LocalCluster:
                 stack.enter_context(node)
             first = self.nodes[0]
             for number, node in enumerate(self.nodes):
-                bounds = (number * _SLOTS // 3, (number + 1) * _SLOTS // 3)
                 client = node.client()
-                client.execute_command("CLUSTER", "ADDSLOTS", *range(*bounds))
+                if number < 3:
+                    bounds = (number * _SLOTS // 3, (number + 1) * _SLOTS // 3)
+                    client.execute_command("CLUSTER", "ADDSLOTS", *range(*bounds))
                 client.execute_command("CLUSTER", "MEET", first.HOST, first.port)
             for node in self.nodes:
-                until(lambda node=node: _ready(node.client()))
+                until(lambda node=node: self._ready(node.client()))
+            if len(self.nodes) > 3:
+                replica = self.nodes[3].client()
+                third = self.name(self.nodes[2])
+                until(lambda: _succeeds(replica, "CLUSTER", "REPLICATE", third))
+                until(lambda: replica.info("replication").get("master_link_status") == "up")
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *exc_info):
         self._stack.close()
 
+    def name(self, node):
+        """Return the name by which the cluster knows a node."""
+        return node.client().execute_command("CLUSTER", "MYID").decode()
 
-def _ready(client):
-    info = client.execute_command("CLUSTER", "INFO")
-    return b"cluster_state:ok" in info and b"cluster_known_nodes:3" in info
+    def move(self, slot, source, target, between=lambda: None):
+        """Move a slot from one node to another; call `between` when half of its keys have moved."""
+        here, there = source.client(), target.client()
+        names = self.name(source), self.name(target)
+        there.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", names[0])
+        here.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", names[1])
+        keys = here.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 1000)
+        half = len(keys) // 2
+        for number, key in enumerate(keys):
+            if number == half:
+                between()
+            here.execute_command("MIGRATE", target.HOST, target.port, key, 0, 10_000)
+        for node in self.nodes:
+            node.client().execute_command("CLUSTER", "SETSLOT", slot, "NODE", names[1])
+
+    def _ready(self, client):
+        info = client.execute_command("CLUSTER", "INFO")
+        known = b"cluster_known_nodes:%d" % len(self.nodes)
+        return b"cluster_state:ok" in info and known in info
+
+
+def _succeeds(client, *command):
+    try:
+        client.execute_command(*command)
+    except redis.ResponseError:  # it does not know the other node yet
+        return False
+    return True
