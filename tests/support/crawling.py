@@ -1,5 +1,6 @@
 """Crawls for tests: in this process, and as `scrapy` in a process of its own."""
 
+import json
 import os
 import signal
 import subprocess
@@ -9,7 +10,7 @@ from threading import Condition, Thread
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
 
-from support.processes import environment
+from support.processes import PROGRAMS, environment
 
 ADDONS = {"scrapy_bloom.Addon": 500}
 RFP = "scrapy.dupefilters.RFPDupeFilter"
@@ -78,7 +79,11 @@ class Project:
 
     def start(self, *command, **environment):
         """Start a `scrapy` command, with more in its environment if need be."""
-        line = [sys.executable, "-m", "scrapy", *command]
+        return self.python("-m", "scrapy", *command, **environment)
+
+    def python(self, *arguments, **environment):
+        """Start a Python program in the project's folder."""
+        line = [sys.executable, *map(str, arguments)]
         self.runs.append(Run(self.folder, line, self._environment | environment))
         return self.runs[-1]
 
@@ -89,6 +94,20 @@ class Project:
         for name, value in settings.items():
             command += ["-s", f"{name}={value}"]
         return self.start(*command, **(environment or {}))
+
+
+class Several(Project):
+    """Runs two crawls in each process, each with its own job directory and its own feed."""
+
+    @property
+    def feeds(self):
+        return [self.folder / f"items-{number}.jsonl" for number in (1, 2)]
+
+    def crawl(self, site, *, environment=None, **settings):
+        """Start both crawls of a site."""
+        given = json.dumps({name: str(value) for name, value in settings.items()})
+        program = PROGRAMS / "several_crawls.py"
+        return self.python(program, site.url, self.job, given, *self.feeds, **(environment or {}))
 
 
 class Run:

@@ -6,7 +6,8 @@ from zlib import crc32
 from scrapy import Request
 from scrapy.exceptions import IgnoreRequest
 from scrapy.linkextractors import LinkExtractor
-from scrapy.spiders import CrawlSpider, Rule
+from scrapy.spiders import CrawlSpider, Rule, SitemapSpider
+from scrapy.utils.defer import maybe_deferred_to_future
 
 from scrapy_bloom.signals import before_commit
 from support.crawling import Follower
@@ -53,6 +54,49 @@ class Waiting(ItemSpider):
         for href in links[1::2]:
             yield response.follow(href)
         yield {"url": response.url}
+
+
+class Inline(ItemSpider):
+    """Its callbacks download their own request again, and one link, before they give any link."""
+
+    name = "inline"
+
+    async def parse(self, response):
+        links = response.css("a::attr(href)").getall()
+        await self.download(response.request)
+        await self.download(response.follow(links[0]))
+        for href in links:
+            yield response.follow(href)
+        yield {"url": response.url}
+
+    async def download(self, request):
+        engine = self.crawler.engine
+        if hasattr(engine, "download_async"):  # from Scrapy 2.14
+            return await engine.download_async(request)
+        return await maybe_deferred_to_future(engine.download(request))
+
+
+class Hosts(ItemSpider):
+    """Asks the site for the pages of all hosts, as one asks a proxy."""
+
+    name = "hosts"
+
+    def request(self, response, href):
+        return response.follow(href, meta={"proxy": self.url.rstrip("/")})
+
+
+class Mapped(SitemapSpider):
+    """Follows no links: what a lost sitemap lists is lost with it."""
+
+    name = "mapped"
+    sitemap_rules = [("", "parse_page")]  # noqa: RUF012 - Scrapy's way
+
+    def __init__(self, url="", **arguments):
+        super().__init__(**arguments)
+        self.sitemap_urls = [url + "sitemap.xml"]
+
+    def parse_page(self, response):
+        return {"url": response.url}
 
 
 class Errors(ItemSpider):
