@@ -1,13 +1,21 @@
 """Processes killed at any moment, first runs and resumed ones: no page is lost, and no item."""
 
 import os
+import pickle
+import random
+import shutil
+import sqlite3
+from collections import Counter
+from contextlib import closing
 
 import pytest
+from queuelib import LifoDiskQueue
 from scrapy.settings import default_settings
 from support.crawling import Project, Several
 from support.kept_sites import ManyHosts, SitemapSite, StormySite
-from support.kills import items_in, series, urls_in
+from support.kills import ONCE, items_in, series, urls_in
 from support.localsite import LocalSite
+from support.processes import PATIENCE
 
 pytestmark = pytest.mark.scrapy
 
@@ -92,6 +100,69 @@ def test_nothing_is_lost_where_several_crawls_share_a_process(tmp_path):
     for feed in project.feeds:
         assert len(urls_in(feed)) >= PAGES
     tell("several crawls", tally, sum(hits - 2 for page, hits in site.hits.items() if page), {})
+
+
+def test_a_large_queue_is_taken_over_whole_however_often_that_is_killed(project):
+    swarm = 2_000 if KILLS < 10 else 100_000
+    dice = random.Random(swarm)
+    with LocalSite(pages=1, links=1) as site:
+        run = project.crawl(site, spider="swarm", SWARM=swarm)
+        assert run.end(PATIENCE) == 0, run.log
+        queue = project.job / "requests.queue"
+        waiting = urls_waiting(queue, project.folder / "copy")
+        assert len(waiting) > 0.9 * swarm
+        before = contents(queue)
+        on_the_way = [
+            "scrapy_bloom.frontier.file:create:before:1",
+            "scrapy_bloom.frontier.store:Store.commit:after:1",
+            *(
+                f"scrapy_bloom.frontier.store:Store.put:after:{dice.randint(1, len(waiting))}"
+                for _ in range(min(KILLS, 10))
+            ),
+        ]
+        for moment in on_the_way:
+            kill_at(project, site, moment)
+            assert not (project.job / "requests.sqlite").exists()
+            assert contents(queue) == before
+        for moment in ONCE[1:]:
+            kill_at(project, site, moment + ":1")
+            assert stored_urls(project.job) == waiting
+    print(f"migration of {swarm}: {len(on_the_way) + len(ONCE) - 1} kills")  # noqa: T201
+
+
+def kill_at(project, site, moment):
+    run = project.crawl(
+        site, spider="swarm", SCHEDULER="support.dying.Scheduler", environment={"DIE": moment}
+    )
+    assert run.end(PATIENCE) == -9, run.log
+
+
+def contents(folder):
+    """Return the bytes of all files in a folder, but for copies that a kill has left."""
+    return {
+        path: path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and not path.name.endswith(".copy")
+    }
+
+
+def urls_waiting(queue, copy):
+    """Return the URLs in Scrapy's queue, each as often as it is in it."""
+    urls = Counter()
+    shutil.copytree(queue, copy)  # reading empties it
+    for path in copy.rglob("*"):
+        if path.is_file() and path.name != "active.json":
+            requests = LifoDiskQueue(path)
+            urls.update(pickle.loads(requests.pop())["url"] for _ in range(len(requests)))
+            requests.close()
+    return urls
+
+
+def stored_urls(job):
+    """Return the URLs of the requests in our store, each as often as it is in it."""
+    with closing(sqlite3.connect(job / "requests.sqlite")) as database:
+        bodies = database.execute("SELECT body FROM requests").fetchall()
+    return Counter(pickle.loads(body[4:])["url"] for (body,) in bodies)
 
 
 def tell(name, tally, again, items):

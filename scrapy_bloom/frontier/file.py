@@ -27,12 +27,18 @@ _CHECKED_WHOLE: Final = 64 << 20
 _SCHEMA: Final = f"""
 PRAGMA application_id = {APPLICATION};
 PRAGMA user_version = {FORMAT};
-CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
-CREATE TABLE buckets (id INTEGER PRIMARY KEY, path TEXT UNIQUE, slot TEXT, size INTEGER);
+CREATE TABLE meta (key TEXT PRIMARY KEY, value, checksum INTEGER) WITHOUT ROWID;
+CREATE TABLE buckets (
+    id INTEGER PRIMARY KEY, path TEXT UNIQUE, slot TEXT, size INTEGER, checksum INTEGER
+);
 CREATE TABLE requests (id INTEGER PRIMARY KEY, body BLOB);
-CREATE TABLE marks (id INTEGER PRIMARY KEY, size INTEGER, fingerprints BLOB);
-CREATE TABLE withheld (fingerprint BLOB PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE marks (id INTEGER PRIMARY KEY, size INTEGER, fingerprints BLOB, checksum INTEGER);
+CREATE TABLE withheld (fingerprint BLOB PRIMARY KEY, checksum INTEGER) WITHOUT ROWID;
 """
+
+
+class DamageError(sqlite3.DatabaseError):
+    """What was read is not what was written, though SQLite finds nothing wrong."""
 
 
 def connect(path: Path, *, every_commit: bool) -> sqlite3.Connection:
@@ -50,6 +56,9 @@ def connect(path: Path, *, every_commit: bool) -> sqlite3.Connection:
         database.execute("PRAGMA wal_autocheckpoint = 0").close()
         database.execute(f"PRAGMA synchronous = {'FULL' if every_commit else 'NORMAL'}").close()
         database.execute("PRAGMA cache_size = -16000").close()  # kB
+        # A file that cannot be written is opened all the same, to be read.
+        database.execute("BEGIN IMMEDIATE").close()
+        database.execute("ROLLBACK").close()
     except sqlite3.Error as error:
         raise unusable(path, error) from error
     return database
@@ -96,7 +105,7 @@ def check(path: Path) -> None:
         database = _open(path, "ro")
         try:
             if size <= _CHECKED_WHOLE:
-                found = database.execute("PRAGMA quick_check(1)").fetchone()[0]
+                found = database.execute("PRAGMA integrity_check(1)").fetchone()[0]
                 if found != "ok":
                     raise damaged(path, found)
             database.execute("SELECT count(*) FROM meta").fetchone()
@@ -142,7 +151,9 @@ def unusable(path: Path, error: sqlite3.Error) -> StateError:
 
 
 def is_damage(error: sqlite3.Error) -> bool:
-    """Return whether SQLite says that the file is damaged."""
+    """Return whether an error says that the file is damaged."""
+    if isinstance(error, DamageError):
+        return True
     # The code is there from Python 3.11.
     code = getattr(error, "sqlite_errorcode", None)
     if code is not None:

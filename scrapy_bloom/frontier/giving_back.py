@@ -95,8 +95,17 @@ def _write(store: Store, path: str, folder: Path, plain: QueueKind, start: Queue
     count, low, end = 0, number << NUMBER_BITS, (number + 1) << NUMBER_BITS
     while rows := store.read(low, end, _AT_ONCE, newest_first=False):
         for row, body in rows:
-            queue.push(payload_of(body, kind))
+            try:
+                queue.push(payload_of(body, kind))
+            except SettingError:
+                raise
+            except ValueError as error:
+                raise file.DamageError(f"request {row}: {error}") from error
             low = row
         count += len(rows)
     queue.close()
+    if count != store.waiting(number):
+        raise file.DamageError(
+            f"queue {path!r} has {count:,} requests of {store.waiting(number):,}"
+        )
     return count

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
+from zlib import crc32
 
 from scrapy_bloom.frontier import file
 
@@ -181,12 +182,17 @@ class Store:
         """Return committed rows between two ids, both excluded, that wait: at most `limit`."""
         order = "DESC" if newest_first else "ASC"
         rows: list[tuple[int, bytes]] = []
+        last = high if newest_first else low
         cursor = self._database.execute(
             f"SELECT id, body FROM requests WHERE id > ? AND id < ? ORDER BY id {order}",  # noqa: S608
             (low, high),
         )
         try:
             for row in cursor:
+                # Each id lies between the one before it and the end: else a page is damaged.
+                if not (low < row[0] < last if newest_first else last < row[0] < high):
+                    raise file.DamageError(f"request {row[0]} is where it does not belong")
+                last = row[0]
                 if row[0] not in self.busy and row[0] not in self._gone:
                     rows.append(row)
                     if len(rows) == limit:
@@ -213,9 +219,12 @@ class Store:
 
     def marks(self) -> Iterator[bytes]:
         """Yield the committed marks since the last snapshot, oldest first."""
-        cursor = self._database.execute("SELECT size, fingerprints FROM marks ORDER BY id")
+        cursor = self._database.execute(
+            "SELECT size, fingerprints, checksum FROM marks ORDER BY id"
+        )
         try:
-            for size, packed in cursor:
+            for size, packed, checksum in cursor:
+                _check("marks", checksum, size, packed)
                 for start in range(0, len(packed), size):
                     yield packed[start : start + size]
         finally:
@@ -238,8 +247,14 @@ class Store:
 
     def noted(self, key: str) -> Value | None:
         """Return a stored note, or None if there is none."""
-        row = self._database.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-        return row[0] if row else None
+        row = self._database.execute(
+            "SELECT value, checksum FROM meta WHERE key = ?", (key,)
+        ).fetchone()
+        if row is None:
+            return None
+        value: Value = row[0]
+        _check("note", row[1], key, value)
+        return value
 
     def commit(self) -> None:
         """Write all gathered changes in one transaction. After an error none of them is written.
@@ -282,18 +297,36 @@ class Store:
         self._slots: dict[int, str | None] = {}
         self._sizes: dict[int, int] = {}
         newest = 0
-        for number, path, slot, size in run("SELECT id, path, slot, size FROM buckets").fetchall():
+        for *bucket, checksum in run("SELECT id, path, slot, size, checksum FROM buckets"):
+            _check("queue", checksum, *bucket)
+            number, path, slot, size = bucket
             self._numbers[path] = number
             self._paths[number], self._slots[number], self._sizes[number] = path, slot, size
-            end = (number + 1) << NUMBER_BITS
-            last = run("SELECT max(id) FROM requests WHERE id < ?", (end,)).fetchone()[0]
-            newest = max(newest, (last or 0) & _NUMBER)
+        for number, last in self._newest_rows():
+            if number not in self._paths:
+                raise file.DamageError(f"the requests of queue {number} belong to no queue")
+            newest = max(newest, last & _NUMBER)
         self._next = newest + 1
         self._total = sum(self._sizes.values())
         used = self._paths.keys()
         self._free = [number for number in range(1, max(used, default=0)) if number not in used]
         self.journal = self._count_marks()
-        self.withheld = {row[0] for row in run("SELECT fingerprint FROM withheld")}
+        self.withheld = set()
+        for fingerprint, checksum in run("SELECT fingerprint, checksum FROM withheld"):
+            _check("withheld mark", checksum, fingerprint)
+            self.withheld.add(fingerprint)
+
+    def _newest_rows(self) -> Iterator[tuple[int, int]]:
+        """Yield the number of each bucket that has rows, with the id of its newest row."""
+        end = (1 << 63) - 1
+        while True:
+            sought = "SELECT max(id) FROM requests WHERE id < ?"
+            last = self._database.execute(sought, (end,)).fetchone()[0]
+            if last is None:
+                return
+            number = last >> NUMBER_BITS
+            yield number, last
+            end = number << NUMBER_BITS
 
     def _count_marks(self) -> int:
         count: int = self._database.execute(
@@ -312,28 +345,41 @@ class Store:
         if self._forget is not None:
             self._database.execute("DELETE FROM marks WHERE id <= ?", (self._forget,))
         if self._marks:
-            many("INSERT INTO marks (size, fingerprints) VALUES (?, ?)", _pack(self._marks))
-        for fingerprint, withheld in self._withheld_changes.items():
-            statement = (
-                "INSERT OR IGNORE INTO withheld VALUES (?)"
-                if withheld
-                else "DELETE FROM withheld WHERE fingerprint = ?"
+            many(
+                "INSERT INTO marks (size, fingerprints, checksum) VALUES (?, ?, ?)",
+                [(*row, row_checksum(*row)) for row in _pack(self._marks)],
             )
-            self._database.execute(statement, (fingerprint,))
+        for fingerprint, withheld in self._withheld_changes.items():
+            if withheld:
+                row = fingerprint, row_checksum(fingerprint)
+                self._database.execute("INSERT OR IGNORE INTO withheld VALUES (?, ?)", row)
+            else:
+                gone = "DELETE FROM withheld WHERE fingerprint = ?"
+                self._database.execute(gone, (fingerprint,))
         if self._meta:
-            many("INSERT OR REPLACE INTO meta VALUES (?, ?)", self._meta.items())
+            rows = [(*note, row_checksum(*note)) for note in self._meta.items()]
+            many("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", rows)
 
     def _write_buckets(self) -> None:
-        empty = [(number,) for number in self._touched if not self._sizes[number]]
-        if empty:
-            self._database.executemany("DELETE FROM buckets WHERE id = ?", empty)
-        rows = [
-            (number, self._paths[number], self._slots[number], self._sizes[number])
-            for number in self._touched
-            if self._sizes[number]
-        ]
+        rows = []
+        for number in self._touched:
+            if self._sizes[number]:
+                row = (number, self._paths[number], self._slots[number], self._sizes[number])
+                rows.append((*row, row_checksum(*row)))
+            else:
+                self._write_empty(number)
         if rows:
-            self._database.executemany("INSERT OR REPLACE INTO buckets VALUES (?, ?, ?, ?)", rows)
+            self._database.executemany(
+                "INSERT OR REPLACE INTO buckets VALUES (?, ?, ?, ?, ?)", rows
+            )
+
+    def _write_empty(self, number: int) -> None:
+        """Delete a bucket all of whose requests are done."""
+        ends = (number << NUMBER_BITS, (number + 1) << NUMBER_BITS)
+        left = "SELECT id FROM requests WHERE id > ? AND id < ? LIMIT 1"
+        if self._database.execute(left, ends).fetchone() is not None:
+            raise file.DamageError(f"queue {self._paths[number]!r} has more requests than its size")
+        self._database.execute("DELETE FROM buckets WHERE id = ?", (number,))
 
     def _settle(self) -> None:
         """Forget what has been written."""
@@ -370,3 +416,16 @@ def _pack(marks: list[bytes]) -> list[tuple[int, bytes]]:
     for mark in marks:
         by_size.setdefault(len(mark), []).append(mark)
     return [(size, b"".join(group)) for size, group in by_size.items()]
+
+
+def row_checksum(*values: Value | None) -> int:
+    """Return the checksum of a row."""
+    checksum = 0
+    for value in values:
+        checksum = crc32(value if isinstance(value, bytes) else repr(value).encode(), checksum)
+    return checksum
+
+
+def _check(what: str, found: object, *values: Value | None) -> None:
+    if row_checksum(*values) != found:
+        raise file.DamageError(f"a {what} does not match its checksum")

@@ -4,7 +4,7 @@ import asyncio
 from zlib import crc32
 
 from scrapy import Request
-from scrapy.exceptions import IgnoreRequest
+from scrapy.exceptions import CloseSpider, IgnoreRequest
 from scrapy.linkextractors import LinkExtractor
 from scrapy.spiders import CrawlSpider, Rule, SitemapSpider
 from scrapy.utils.defer import maybe_deferred_to_future
@@ -74,6 +74,17 @@ class Inline(ItemSpider):
         if hasattr(engine, "download_async"):  # from Scrapy 2.14
             return await engine.download_async(request)
         return await maybe_deferred_to_future(engine.download(request))
+
+
+class Swarm(Follower):
+    """Its first page leads to `SWARM` requests at once, and there it stops."""
+
+    name = "swarm"
+
+    def parse(self, response):
+        for number in range(self.settings.getint("SWARM")):
+            yield response.follow(f"/page/{number}")
+        raise CloseSpider("enough")
 
 
 class Hosts(ItemSpider):

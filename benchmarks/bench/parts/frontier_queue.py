@@ -99,13 +99,16 @@ def make(name: str, folder: Path) -> None:
 def fill_ours(file: Path, pending: int) -> None:
     """Fill our file that has one request."""
     from scrapy_bloom.frontier.requests import frame
+    from scrapy_bloom.frontier.store import row_checksum
 
     database = sqlite3.connect(file)
     [(first, body)] = database.execute("DELETE FROM requests RETURNING id, body").fetchall()
     payload = body[len(frame(b"")) :]
     rows = enumerate(map(frame, bodies(payload, pending)), first)
     database.executemany("INSERT INTO requests VALUES (?, ?)", rows)
-    database.execute("UPDATE buckets SET size = ?", (pending,))
+    [bucket] = database.execute("SELECT id, path, slot FROM buckets").fetchall()
+    sizes = (pending, row_checksum(*bucket, pending))
+    database.execute("UPDATE buckets SET size = ?, checksum = ?", sizes)
     database.commit()
     database.close()
 
