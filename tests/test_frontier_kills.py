@@ -7,13 +7,15 @@ import shutil
 import sqlite3
 from collections import Counter
 from contextlib import closing
+from importlib import import_module
+from operator import attrgetter
 
 import pytest
 from queuelib import LifoDiskQueue
 from scrapy.settings import default_settings
 from support.crawling import Project, Several
 from support.kept_sites import ManyHosts, SitemapSite, StormySite
-from support.kills import ONCE, items_in, series, urls_in
+from support.kills import CLOSING, MOMENTS, ONCE, items_in, series, urls_in
 from support.localsite import LocalSite
 from support.processes import PATIENCE
 
@@ -100,6 +102,13 @@ def test_nothing_is_lost_where_several_crawls_share_a_process(tmp_path):
     for feed in project.feeds:
         assert len(urls_in(feed)) >= PAGES
     tell("several crawls", tally, sum(hits - 2 for page, hits in site.hits.items() if page), {})
+
+
+@pytest.mark.parametrize("moment", [*MOMENTS, *ONCE, *CLOSING])
+def test_a_chosen_moment_is_one_of_the_code(moment):
+    module, name, when = moment.split(":")
+    assert callable(attrgetter(name)(import_module(module)))
+    assert when in {"before", "after", "within"}
 
 
 def test_a_large_queue_is_taken_over_whole_however_often_that_is_killed(project):

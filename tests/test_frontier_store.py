@@ -11,32 +11,15 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from support.frontiers import NAME, Texts, fill, open_store
 from support.internals import rows_in_memory, statements_fail
 
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.frontier import buckets, file
-from scrapy_bloom.frontier.buckets import Bodies, BucketMaker, Fifo, Lifo
+from scrapy_bloom.frontier.buckets import BucketMaker, Fifo, Lifo
 from scrapy_bloom.frontier.store import Store
 
-NAME = "requests.sqlite"
 PATHS = ("0", "-1", "0s", "one.com-1/0", "two.com-2/0")
-
-
-class Texts(Bodies):
-    """Takes numbers for requests, and lists what was taken."""
-
-    def __init__(self):
-        self.taken = {}
-
-    def encode(self, request):
-        return b"%d" % request
-
-    def take(self, row, body):
-        self.taken[int(body)] = row
-        return int(body)
-
-    def slot(self, request):  # noqa: ARG002 - a number
-        return "slot"
 
 
 class Frontier:
@@ -213,21 +196,6 @@ class TestModel(StoreMachine.TestCase):
     def _few_rows_in_memory(self, monkeypatch):
         monkeypatch.setattr(buckets, "_MOST", 4)
         monkeypatch.setattr(buckets, "_LEAST", 2)
-
-
-def open_store(folder):
-    path = folder / NAME
-    if not path.exists() and not path.is_symlink():
-        file.create(path, lambda _: None)
-    return Store(path)
-
-
-def fill(store, count, path="0"):
-    queue = BucketMaker(store, "/job", Lifo, Texts()).from_crawler(None, f"/job/{path}")
-    for number in range(count):
-        queue.push(number)
-    store.commit()
-    return queue
 
 
 def test_rows_beyond_the_first_ones_are_not_in_memory(tmp_path):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 from struct import Struct
 from typing import Final
@@ -42,13 +43,12 @@ class DamageError(sqlite3.DatabaseError):
 
 
 def connect(path: Path, *, every_commit: bool) -> sqlite3.Connection:
-    """Open the file for writing. The caller holds the job directory: no other crawl uses it.
+    """Open a file that was checked for writing. No other crawl uses its job directory.
 
     :param every_commit: whether each commit goes to the disk itself. Otherwise a power failure
         takes the crawl back to an earlier commit, a whole one.
-    :raises StateError: if the file is not ours, newer, or damaged. It is left as it is.
+    :raises StateError: if the file cannot be written, say. It is left as it is.
     """
-    check(path)
     try:
         database = _open(path, "rw")
         # Checkpoints are made beside the crawl, see `checkpoint`.
@@ -62,6 +62,29 @@ def connect(path: Path, *, every_commit: bool) -> sqlite3.Connection:
     except sqlite3.Error as error:
         raise unusable(path, error) from error
     return database
+
+
+def connect_to_read(path: Path) -> sqlite3.Connection:
+    """Open the file for reading.
+
+    :raises StateError: if the file is not ours, newer, or damaged. It is left as it is.
+    """
+    check(path)
+    try:
+        return _open(path, "ro")
+    except sqlite3.Error as error:
+        raise unusable(path, error) from error
+
+
+def close_as_it_is(path: Path, database: sqlite3.Connection) -> None:
+    """Close a connection and leave file and log as they are.
+
+    The last connection that is closed brings the log into the file, unless it may only read.
+    """
+    with suppress(sqlite3.Error), closing(_open(path, "ro")) as reader:
+        reader.execute("SELECT count(*) FROM meta").close()
+        database.close()
+    database.close()
 
 
 def create(path: Path, fill: Callable[[Path], None]) -> None:

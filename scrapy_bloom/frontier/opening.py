@@ -97,21 +97,26 @@ def open_store(
     return store, found
 
 
-def replay(store: Store, add: Callable[[Iterable[bytes]], object]) -> int:
+def replay(
+    store: Store,
+    add: Callable[[Iterable[bytes]], object],
+    clock: Callable[[], float] = time.monotonic,
+) -> int:
     """Give all marks of the journal to `add`, in batches; return how many there were.
 
     What takes more than a few seconds shows its progress in the log.
 
+    :param clock: tells the time in seconds.
     :raises StateError: if the journal is damaged.
     """
-    total, done, last = store.journal, 0, time.monotonic()
+    total, done, last = store.journal, 0, clock()
     marks = store.marks()
     try:
         while batch := list(islice(marks, _AT_ONCE)):
             add(batch)
             done += len(batch)
-            if time.monotonic() - last > _SILENT:
-                last = time.monotonic()
+            if clock() - last > _SILENT:
+                last = clock()
                 logger.info("%s: %s of %s marks read", store.path, f"{done:,}", f"{total:,}")
     except sqlite3.Error as error:
         raise file.unusable(store.path, error) from error

@@ -59,7 +59,7 @@ class Store:
 
     def __init__(self, path: Path, *, every_commit: bool = False) -> None:
         self.path = path
-        self._database = file.connect(path, every_commit=every_commit)
+        self._database = file.connect_to_read(path)  # what cannot be used is left as it is
         self.busy: set[int] = set()
         self.commits = 0
         self.longest = 0.0
@@ -74,8 +74,10 @@ class Store:
         try:
             self._read()
         except sqlite3.Error as error:
-            self._database.close()
             raise file.unusable(path, error) from error
+        finally:
+            self._database.close()
+        self._database = file.connect(path, every_commit=every_commit)
 
     def __len__(self) -> int:
         """Return how many requests are not done, including those under way."""
@@ -284,7 +286,7 @@ class Store:
 
     def abandon(self) -> None:
         """Close the file and write nothing more, as a kill does."""
-        self._database.close()
+        file.close_as_it_is(self.path, self._database)
 
     def _roll_back(self) -> None:
         if self._database.in_transaction:

@@ -10,6 +10,7 @@ from importlib import import_module
 from itertools import count
 
 from scrapy_bloom.scheduler import Scheduler as Ours
+from support.jobs import become_an_ordinary_user
 
 
 class Scheduler(Ours):
@@ -19,6 +20,15 @@ class Scheduler(Ours):
     def from_crawler(cls, crawler):
         if "DIE" in os.environ:
             die_at(*os.environ.pop("DIE").split(":"))
+        return super().from_crawler(crawler)
+
+
+class Ordinary(Ours):
+    """Works for a user whom permissions bind, from the moment it is made."""
+
+    @classmethod
+    def from_crawler(cls, crawler):
+        become_an_ordinary_user()
         return super().from_crawler(crawler)
 
 

@@ -44,6 +44,12 @@ def rows_in_memory(bucket):
     return len(bucket._hot)
 
 
+def synchronous(crawler):
+    """Return the mode in which SQLite writes the commits of a crawl: 1 is NORMAL, 2 is FULL."""
+    database = scheduler_of(crawler)._frontier.store._database
+    return database.execute("PRAGMA synchronous").fetchone()[0]
+
+
 @contextmanager
 def statements_fail(store, after):
     """Have one statement of a store's database interrupted, after so many steps of SQLite."""

@@ -60,7 +60,17 @@ def everything_in(folder):
     }
 
 
+ORDINARY = 65534
+
+
 def become_an_ordinary_user():
     """Give up root's power to open everything, if this process has it."""
     if os.geteuid() == 0:
-        os.seteuid(65534)
+        os.seteuid(ORDINARY)
+
+
+def give_to_an_ordinary_user(folder):
+    """Make that user the owner of a folder and all that is in it, if this process can."""
+    if os.geteuid() == 0:
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, ORDINARY, -1)

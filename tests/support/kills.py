@@ -17,7 +17,7 @@ MOMENTS = (
     "scrapy_bloom.frontier.store:Store._write:after",
     "scrapy_bloom.frontier.store:Store._settle:before",
     "scrapy_bloom.frontier.store:Store.forget:after",
-    "scrapy_bloom.storage.snapshot:_slice_chunks:within",
+    "scrapy_bloom.storage.snapshot:_body_chunks:within",
     "scrapy_bloom.storage.snapshot:PendingSnapshot.write:after",
     "scrapy_bloom.storage.snapshot:PendingSnapshot.put_in_place:before",
     "scrapy_bloom.storage.snapshot:PendingSnapshot.put_in_place:after",
