@@ -56,9 +56,9 @@ def connect(path: Path, *, every_commit: bool) -> sqlite3.Connection:
         database.execute("PRAGMA wal_autocheckpoint = 0").close()
         database.execute(f"PRAGMA synchronous = {'FULL' if every_commit else 'NORMAL'}").close()
         database.execute("PRAGMA cache_size = -16000").close()  # kB
-        # A file that cannot be written is opened all the same, to be read.
-        database.execute("BEGIN IMMEDIATE").close()
-        database.execute("ROLLBACK").close()
+        # SQLite opens a file that it may not write, too: so a write is tried, and taken back.
+        for statement in ("BEGIN IMMEDIATE", f"PRAGMA user_version = {FORMAT}", "ROLLBACK"):
+            database.execute(statement).close()
     except sqlite3.Error as error:
         raise unusable(path, error) from error
     return database
