@@ -171,7 +171,7 @@ def test_what_may_not_be_written_is_refused_and_untouched(shared, name, mode, na
             path.chmod(0o755)
         after = contents(job)
         # What SQLite shares among processes, and who held the job last, means nothing after a kill.
-        for kept in ("requests.sqlite", "requests.sqlite-wal", "requests.bloom", "spider.state"):
+        for kept in ("requests.sqlite", "requests.sqlite-wal", "requests.bloom"):
             assert after[kept] == before[kept]
         run = shared.crawl(site, **OURS)
         assert run.end(PATIENCE) == 0, run.log

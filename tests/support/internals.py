@@ -46,7 +46,7 @@ def rows_in_memory(bucket):
 
 def synchronous(crawler):
     """Return the mode in which SQLite writes the commits of a crawl: 1 is NORMAL, 2 is FULL."""
-    database = scheduler_of(crawler)._frontier.store._database
+    database = scheduler_of(crawler)._kept._frontier.store._database
     return database.execute("PRAGMA synchronous").fetchone()[0]
 
 
