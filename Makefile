@@ -60,7 +60,7 @@ floor: $(FLOOR)/ready wheel redis
 	$(FLOOR)/bin/python $(PIP) install --force-reinstall --no-deps $(WHEELS)/*.whl
 	cd $(ROOT) && $(RUN) $(FLOOR)/bin/pytest $(TWO) -m scrapy $(PYTEST_ARGS)
 
-# Each of sixteen crawls is killed so often, a large migration a few times: 370 kills.
+# Each of fifteen crawls is killed so often, and a large migration 18 times: 348 kills.
 KILLS ?= 22
 kills: installed
 	cd $(ROOT) && KILLS=$(KILLS) $(VENV)/bin/pytest -s tests/test_frontier_kills.py $(PYTEST_ARGS)

@@ -13,7 +13,7 @@ from scrapy.exceptions import CloseSpider, DontCloseSpider
 from scrapy.utils.defer import deferred_from_coro
 from support import kept_spiders
 from support.crawling import Follower, crawl, make_crawler
-from support.kills import StormySite
+from support.kept_sites import StormySite
 from support.localsite import LocalSite
 from support.shared_queue import Server, SharedBackend
 from support.sites import Pages

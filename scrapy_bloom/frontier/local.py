@@ -8,6 +8,8 @@ import sqlite3
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from scrapy import signals
+
 from scrapy_bloom import stats
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.frontier import file
@@ -94,6 +96,8 @@ class LocalFrontier(Bodies):
         self._failing = False
         self._said_unreadable = False
         self._ahead = rows_ahead(0)
+        self._engine: Any = crawler.engine
+        crawler.signals.connect(self._callback_failed, signal=signals.spider_error)
         store.note(CLEAN, 0)
 
     # What the queues ask for
@@ -225,6 +229,22 @@ class LocalFrontier(Bodies):
         """Let go of the store and write nothing more."""
         self._broken = True
         self.store.abandon()
+
+    def _callback_failed(self, response: Any) -> None:
+        """Have a page fetched again whose callback failed because the crawl is being stopped.
+
+        What it awaits may end with an error then, such as a download of its own.
+        """
+        slot = getattr(self._engine, "_slot", None)
+        if getattr(slot, "closing", None) is None:
+            return
+        request = getattr(response, "request", None)  # of a response, or of a failure
+        if request is not None and self._under_way.keep(request):
+            logger.info(
+                "%s failed while the spider was closing: the next run fetches it again.",
+                request,
+                extra={"spider": self._spider},
+            )
 
     # Commits
 

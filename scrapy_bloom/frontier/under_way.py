@@ -134,6 +134,10 @@ class UnderWay(Generic[Row]):
         if visit is not None:
             self._end(visit)
 
+    def keep(self, request: Request) -> bool:
+        """Never let a request be done: the next run sends it again. Return whether it was one."""
+        return self._visits.pop(request, None) is not None
+
     def settle(self) -> None:
         """Find out which requests the engine is through with."""
         alive = self._alive

@@ -57,18 +57,17 @@ class Waiting(ItemSpider):
 
 
 class Inline(ItemSpider):
-    """Its callbacks download one link, and their own request again, before they give any link.
+    """Its callbacks download their own request again, and one link, before they give any link.
 
-    In this order: a download that comes after that of its own request raises an error in Scrapy if
-    the crawl is being stopped.
+    In this order the second download fails in Scrapy if the crawl is being stopped.
     """
 
     name = "inline"
 
     async def parse(self, response):
         links = response.css("a::attr(href)").getall()
-        await self.download(response.follow(links[0]))
         await self.download(response.request)
+        await self.download(response.follow(links[0]))
         for href in links:
             yield response.follow(href)
         yield {"url": response.url}

@@ -5,11 +5,9 @@ import random
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from threading import Event
 
 from support.crawling import TIMEOUT
-from support.localsite import Answer, LocalSite
 from support.processes import PATIENCE
 from support.waiting import until
 
@@ -129,24 +127,6 @@ def _until_delivered(project, site, crawl, pages, environment=None):
     run = project.crawl(site, environment=environment, **crawl)
     until(lambda: reached.is_set() or run.ended, TIMEOUT)
     return run
-
-
-class StormySite(LocalSite):
-    """Answers the first request for every fourth page with 503, and has links to nothing."""
-
-    def __init__(self, **arguments):
-        super().__init__(**arguments)
-        self._stormed = set()
-
-    def visit(self, target):
-        page = self._page(target)
-        if page and page % 4 == 0 and target not in self._stormed:
-            self._stormed.add(target)
-            return Answer(HTTPStatus.SERVICE_UNAVAILABLE)
-        return super().visit(target)
-
-    def hrefs(self, page):
-        return [*super().hrefs(page), f"/nothing/{page}"]
 
 
 def urls_in(path):
