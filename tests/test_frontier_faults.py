@@ -60,17 +60,16 @@ def crawl_until_full(project, disk, site, more, **settings):
     return run
 
 
-@pytest.mark.parametrize("scheduler", [OURS, SNAPSHOTS])
-def test_a_crawl_on_a_full_disk_goes_on_and_survives_a_kill(full, scheduler):
+def test_a_crawl_on_a_full_disk_goes_on_and_survives_a_kill(full):
     project, disk = full
-    with LocalSite(pages=1500, links=6) as site:
-        run = crawl_until_full(project, disk, site, 100, **scheduler)
+    with LocalSite(pages=600, links=6) as site:
+        run = crawl_until_full(project, disk, site, 100, **SNAPSHOTS)
         run.kill()
         run.end()
         assert run.log.count(FULL) == 1
         assert "Traceback" not in run.log
         disk.make_room()
-        run = project.crawl(site, **scheduler)
+        run = project.crawl(site, **SNAPSHOTS)
         assert run.end(PATIENCE) == 0, run.log
         assert site.missed == set()
     assert run.reason == "finished"
@@ -79,7 +78,7 @@ def test_a_crawl_on_a_full_disk_goes_on_and_survives_a_kill(full, scheduler):
 
 def test_a_crawl_whose_disk_has_room_again_has_lost_and_repeated_nothing(full):
     project, disk = full
-    with LocalSite(pages=1500, links=6) as site:
+    with LocalSite(pages=600, links=6) as site:
         run = crawl_until_full(project, disk, site, 100, **SNAPSHOTS)
         disk.make_room()
         run.said("commits work again")
@@ -92,7 +91,7 @@ def test_a_crawl_whose_disk_has_room_again_has_lost_and_repeated_nothing(full):
 
 def test_a_stop_on_a_full_disk_is_like_a_kill(full):
     project, disk = full
-    with LocalSite(pages=1500, links=6) as site:
+    with LocalSite(pages=600, links=6) as site:
         run = crawl_until_full(project, disk, site, 50, **SNAPSHOTS)
         run.interrupt()
         run.end(PATIENCE)
@@ -153,11 +152,11 @@ def shared():
 )
 def test_what_may_not_be_written_is_refused_and_untouched(shared, name, mode, named):
     job = shared.job
-    with LocalSite(pages=400, links=6) as site:
-        run = shared.crawl(site, **SNAPSHOTS, CLOSESPIDER_PAGECOUNT=100)
+    with LocalSite(pages=200, links=6) as site:
+        run = shared.crawl(site, **SNAPSHOTS, CLOSESPIDER_PAGECOUNT=50)
         assert run.end() == 0, run.log
         run = shared.crawl(site, **SNAPSHOTS)
-        site.when(site.delivered + 60, run.kill)
+        site.when(site.delivered + 40, run.kill)
         run.end()
         delivered = site.delivered
         give_to_an_ordinary_user(job)
