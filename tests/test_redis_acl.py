@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from support.contract import fingerprints
 from support.localcluster import LocalCluster
+from support.queues import Worker, drain, entry
 
 from scrapy_bloom import BackendError, RedisFilter, RedisReader
 from scrapy_bloom.redis import connection
@@ -146,6 +147,37 @@ def test_without_one_of_them_a_cluster_is_refused_by_its_name(cluster, command):
         RedisFilter.from_url(as_worker(cluster.url), key="crawl:9", shards=3)
     for node in cluster.nodes:
         assert not node.client().keys("crawl:9*")
+
+
+def use_queue(url, key):
+    """Do all that one can do with a queue beside a filter."""
+    with Worker(url, key) as one, Worker(url, key) as other:
+        one.queue.offer([*(entry(number) for number in range(20)), entry("held", held=True)])
+        held = one.queue.offer([entry("given back", held=True)]).tickets
+        one.queue.give_back(list(held.values()))
+        assert other.queue.offer([entry("given back"), entry(0)]).seen == [False, True]
+        taken = other.queue.take(4)
+        other.queue.fail([taken[0].ticket])
+        other.queue.give_back([taken[1].ticket])
+        assert one.queue.failed()
+        assert other.queue.look()[:2] == (18, 1)
+        other.queue.close()  # puts back what it has
+        assert sorted(drain(one.queue)) == sorted([*map(str, range(1, 20)), "given back"])
+        assert (one.filter.counters.outages, other.filter.counters.outages) == (0, 0)
+
+
+def test_the_documented_commands_are_enough_for_a_queue(server):
+    allow(server.client(), [*needed("bitmap"), *QUEUE_COMMANDS])
+    use_queue(as_worker(server.url), "crawl:queue")
+
+
+@pytest.mark.parametrize("command", QUEUE_COMMANDS)
+def test_without_one_of_them_a_queue_is_refused_and_nothing_is_left(server, command):
+    server.client().flushall()
+    allow(server.client(), [one for one in (*needed("bitmap"), *QUEUE_COMMANDS) if one != command])
+    with pytest.raises(BackendError, match=rf"does not let this user .*\+{command}[ .]"):
+        Worker(as_worker(server.url), "crawl")
+    assert set(everything(server)) == {b"crawl"}  # the filter's header
 
 
 def test_the_commands_are_documented():

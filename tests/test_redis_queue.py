@@ -3,19 +3,12 @@
 import itertools
 
 import pytest
-from support.localredis import LocalRedis
 from support.queues import Workers, entry, keys_of, names
 
 from scrapy_bloom import BackendError, StateError
 from scrapy_bloom.redis.queue.base import Entry
 
 keys = (f"queue:{number}" for number in itertools.count())
-
-
-@pytest.fixture(scope="module")
-def server():
-    with LocalRedis() as server:
-        yield server
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import itertools
 import pytest
 from redis.crc import key_slot
 from support.localcluster import LocalCluster
-from support.localredis import LocalRedis
 from support.queue_lockstep import crawl_in_lockstep
 from support.queues import Worker, drain, entry, keys_of, names, patiently
 from support.waiting import until
@@ -14,12 +13,6 @@ from scrapy_bloom import BackendError
 from scrapy_bloom.redis.sharding import shard_key
 
 keys = (f"spread:{number}" for number in itertools.count())
-
-
-@pytest.fixture(scope="module")
-def server():
-    with LocalRedis() as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

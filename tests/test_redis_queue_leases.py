@@ -26,12 +26,6 @@ OFFER = scripts.offer(layout_of("bitmap"), filter_hashes(1e-9))
 A_WHILE = 60  # seconds for what takes a lease and a bit
 
 
-@pytest.fixture(scope="module")
-def server():
-    with LocalRedis() as server:
-        yield server
-
-
 @pytest.fixture
 def key():
     return next(keys)

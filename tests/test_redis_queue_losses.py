@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.localredis import LocalRedis
 from support.queues import Worker, Workers, drain, entry, keys_of, names, patiently
 from support.waiting import until
 
@@ -14,18 +13,6 @@ from scrapy_bloom.redis.queue.base import Entry
 from scrapy_bloom.redis.queue.recent import KEPT, Recent
 
 keys = (f"lost:{number}" for number in itertools.count())
-
-
-@pytest.fixture(scope="module")
-def server():
-    with LocalRedis() as server:
-        yield server
-
-
-@pytest.fixture
-def own_server():
-    with LocalRedis() as server:
-        yield server
 
 
 @pytest.fixture

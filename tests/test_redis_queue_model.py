@@ -25,6 +25,7 @@ from scrapy_bloom.redis.connection import Target
 from scrapy_bloom.redis.queue import member
 from scrapy_bloom.redis.queue.counters import QueueCounters
 from scrapy_bloom.redis.queue.shard import QueueShard
+from scrapy_bloom.registry import LAYOUTS
 
 keys = (f"model:{number}" for number in itertools.count())
 names = (f"worker{number}" for number in itertools.count())
@@ -36,12 +37,12 @@ trouble = st.lists(st.sampled_from(FAULTS), max_size=4)
 class Worker:
     """One worker: what it has, and the entries whose offer has raised."""
 
-    def __init__(self, url, key, order):
+    def __init__(self, url, key, order, layout):
         self.filter = RedisFilter(
             Target(url),
             capacity=50,  # so that the filter grows
             error_rate=1e-9,
-            options=RedisOptions(key=key, shared_queue=True, cache=0),
+            options=RedisOptions(key=key, shared_queue=True, cache=0, layout=layout),
         )
         (shard,) = self.filter.shards
         self.client = Flaky(shard.place.client)
@@ -81,11 +82,11 @@ class Worker:
 class Model(RuleBasedStateMachine):
     server = None  # of the module
 
-    @initialize(order=st.sampled_from(["fifo", "lifo"]))
-    def begin(self, order):
-        self.key, self.order = next(keys), order
+    @initialize(order=st.sampled_from(["fifo", "lifo"]), layout=st.sampled_from([*LAYOUTS]))
+    def begin(self, order, layout):
+        self.key, self.order, self.layout = next(keys), order, layout
         self.redis = self.server.client()
-        self.workers = [Worker(self.server.url, self.key, order) for _ in range(WORKERS)]
+        self.workers = [self.come() for _ in range(WORKERS)]
         self.numbers = itertools.count()
         self.offered = {}  # name -> entry, of all that were offered
         self.new = Counter()  # name -> how often it was called new
@@ -93,6 +94,10 @@ class Model(RuleBasedStateMachine):
         self.done = Counter()  # name -> how often it was acknowledged by the worker that had it
         self.over = Counter()  # name -> how often it was acknowledged by one that had it no more
         self.untold = set()  # names that killed workers have offered and were not told of
+
+    def come(self):
+        """Return a worker that has just begun."""
+        return Worker(self.server.url, self.key, self.order, self.layout)
 
     def teardown(self):
         try:
@@ -277,7 +282,7 @@ class Model(RuleBasedStateMachine):
     @rule(who=st.integers(0, WORKERS - 1))
     def killed(self, who):
         worker = self.workers[who]
-        new = Worker(self.server.url, self.key, self.order)
+        new = self.come()
         self.workers[who] = new
         # What it had offered last is offered by another one: its parents were not acknowledged.
         new.unanswered = worker.unanswered
@@ -323,7 +328,7 @@ class Model(RuleBasedStateMachine):
                 self.undone[name] += 1
         worker.client.deliver()
         worker.filter.close()
-        self.workers[who] = Worker(self.server.url, self.key, self.order)
+        self.workers[who] = self.come()
 
     @precondition(lambda self: not any(worker.unanswered for worker in self.workers))
     @rule()
@@ -347,7 +352,7 @@ class Model(RuleBasedStateMachine):
         for worker in self.workers:
             worker.client.deliver()
             assert worker.until_done(worker.queue.leave)
-        last = Worker(self.server.url, self.key, self.order)
+        last = self.come()
         self.workers.append(last)
         while taken := last.until_done(lambda: last.queue.take(7) or [None]):
             if taken == [None]:
