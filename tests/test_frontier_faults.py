@@ -96,6 +96,7 @@ def test_a_stop_on_a_full_disk_is_like_a_kill(full):
         run.interrupt()
         run.end(PATIENCE)
         assert run.stat("bloom/not_stored") == 1
+        assert run.log.count("could not be stored before the end") == 1
         assert "Traceback" not in run.log
         disk.make_room()
         run = project.crawl(site, **SNAPSHOTS)

@@ -50,8 +50,7 @@ def test_killed_in_the_first_run_it_starts_anew(tmp_path, caplog):
     [record] = caplog.records
     assert record.levelname == "WARNING"
     assert (
-        f"(process {os.getpid()}) did not close cleanly. Filter and crawl start anew"
-        in record.message
+        f"(process {os.getpid()}) did not close cleanly. The filter starts empty" in record.message
     )
     assert "no page is lost" in record.message
 

@@ -212,6 +212,7 @@ class LocalFrontier(Bodies):
                 self._upkeep.begin_snapshot()
                 await self._finish_upkeep()
             if self._failing or self._broken:
+                self._say_not_stored()
                 self.abandon()
                 return False
             self._describe()
@@ -287,6 +288,16 @@ class LocalFrontier(Bodies):
             self._failing = False
             self._delay = self._interval
             logger.info("%s: commits work again.", self.store.path, extra={"spider": self._spider})
+
+    def _say_not_stored(self) -> None:
+        if not self._broken:  # that was said, and closed the spider
+            logger.error(
+                "%s: what came since the last commit could not be stored before the end. The next"
+                " run goes on from there, as after a kill. No page is lost, some are fetched"
+                " again.",
+                self.store.path,
+                extra={"spider": self._spider},
+            )
 
     def _say_unreadable(self, error: Exception) -> None:
         self._stats.inc_value(stats.UNREADABLE.key)

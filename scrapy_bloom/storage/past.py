@@ -141,7 +141,10 @@ def _killed(folder: Path, marker: Marker) -> str:
 
 
 def _killed_without_us(folder: Path, why: str) -> str:
-    return f"The last run in {folder}, with Scrapy's own filter, did not close cleanly: {why}."
+    return (
+        f"The last run in {folder}, with Scrapy's own filter, did not close cleanly, or could not"
+        f" store all of its requests: {why}."
+    )
 
 
 def write_marker(

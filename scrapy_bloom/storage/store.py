@@ -416,7 +416,7 @@ def _consequence(folder: Path, past: Past, recovery: Recovery) -> str:
         advice = f" With an empty {requests}, too, the crawl starts again and loses no page."
         return text + advice if past.resumed else text
     if not past.resumed or not past.known:
-        return "Filter and crawl start anew: no page is lost, some are fetched again."
+        return "The filter starts empty: no page is lost, some are fetched again."
     lost = (
         "the requests that were under way are lost"
         if scrapy_queue.survives_kills(folder)
