@@ -1,12 +1,48 @@
-"""A batch of entries on its way to one shard: what is known of each until all are answered."""
+"""Entries on their way to one shard, and what is known of each until its caller knows it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from scrapy_bloom.redis.queue import member
-from scrapy_bloom.redis.queue.base import Entry
+from scrapy_bloom.redis.queue.base import Entry, Ticket
 from scrapy_bloom.redis.queue.calls import Offering, half_done
+
+
+class Verdict(NamedTuple):
+    """What became of one entry.
+
+    Attributes:
+        seen: whether its page was seen before.
+        ticket: its ticket, if it is held now.
+    """
+
+    seen: bool
+    ticket: Ticket | None = None
+
+
+class LateVerdicts:
+    """Verdicts whose caller was told of an error. They wait for the entries to be offered again."""
+
+    def __init__(self) -> None:
+        self._verdicts: dict[Entry, list[Verdict]] = {}
+
+    def keep(self, entries: Sequence[Entry], verdicts: Sequence[Verdict | None]) -> None:
+        """Add those verdicts that are there."""
+        for entry, verdict in zip(entries, verdicts, strict=True):
+            if verdict is not None:
+                self._verdicts.setdefault(entry, []).append(verdict)
+
+    def pop(self, entry: Entry) -> Verdict | None:
+        """Return and forget the verdict of an entry; None if there is none."""
+        if not self._verdicts or entry not in self._verdicts:
+            return None
+        verdicts = self._verdicts[entry]
+        verdict = verdicts.pop(0)
+        if not verdicts:
+            del self._verdicts[entry]
+        return verdict
 
 
 class Batch:

@@ -7,14 +7,12 @@ import secrets
 import socket
 import time
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import Final, NamedTuple
 
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.redis import scripts
-from scrapy_bloom.redis.connection import FAULTS
 from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.queue.report import Report, read_report
 from scrapy_bloom.redis.watch import LEASE, Watch
@@ -130,18 +128,18 @@ class Register:
         self._renewed = began
         return joined
 
-    def renew(self, now: Registration) -> tuple[bytes, Report | None]:
-        """Renew the lease; return the word that the script answers, and its report."""
+    def renew(self, now: Registration) -> Report | None:
+        """Renew the lease; return the state of the queue, or None if the worker is unknown."""
         began = time.monotonic()
         script = scripts.QUEUE_RENEW
         word, *told = self._link.run(script, self._beginning, now.epoch, now.worker, LEASE)
         if word != b"ok":
-            return word, None
+            return None
         with self._link.reading(told):
             report = read_report(told[0])
             self._look(began, told[1:])
         self._renewed = began
-        return word, report
+        return report
 
     def restore(self, old: Registration, exchanged: int, values: Iterable[bytes]) -> Restored:
         """Take what this worker has, and had under its old name, under its name of now.
@@ -194,11 +192,6 @@ class Register:
     def leave(self) -> None:
         """Take the worker off the register, after what it has was put back."""
         self.requeue(self.now.worker, b"", 0)
-
-    def forsake(self) -> None:
-        """Leave as far as that goes, after an error."""
-        with suppress(AttributeError, *FAULTS):
-            self.leave()
 
     def _look(self, began: float, told: list[bytes]) -> None:
         server, *pairs = told

@@ -7,7 +7,6 @@ the last seconds. If the server loses its part, this worker brings its own back.
 from __future__ import annotations
 
 import logging
-import struct
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -27,9 +26,10 @@ from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.membership import Registration as FilterRegistration
 from scrapy_bloom.redis.queue import member
 from scrapy_bloom.redis.queue.base import Entry, Failed, Taken, Ticket
-from scrapy_bloom.redis.queue.batch import Batch
-from scrapy_bloom.redis.queue.calls import Exchanged, Gone, QueueCalls, Request
+from scrapy_bloom.redis.queue.batch import Batch, LateVerdicts, Verdict
+from scrapy_bloom.redis.queue.calls import Exchanged, Gone, QueueCalls
 from scrapy_bloom.redis.queue.counters import QueueCounters
+from scrapy_bloom.redis.queue.holdings import Holdings
 from scrapy_bloom.redis.queue.recent import Recent
 from scrapy_bloom.redis.queue.register import Joined, Register, Registration
 from scrapy_bloom.redis.queue.report import Report
@@ -40,20 +40,7 @@ from scrapy_bloom.redis.watch import LEASE
 logger = logging.getLogger(__name__)
 
 _PASSES: Final = 10  # calls in which a server may not know us before it counts as out
-_GENERATION: Final = struct.Struct(">I")
 _names = count()
-
-
-class Verdict(NamedTuple):
-    """What became of one entry.
-
-    Attributes:
-        seen: whether its page was seen before.
-        ticket: its ticket, if it is held now.
-    """
-
-    seen: bool
-    ticket: Ticket | None = None
 
 
 class QueueShard:
@@ -92,14 +79,10 @@ class QueueShard:
         self._header = Link(shard.place, shard.breaker)
         self._register = Register(self._link, self._beginning, order, name)
         self._lock = Lock()
-        self._own: dict[bytes, bytes] = {}  # what was taken: by the ticket's name, as it is stored
-        self._risky: set[bytes] = set()  # of these, the ones that are a risk
-        self._done: dict[bytes, None] = {}
-        self._back: dict[bytes, None] = {}
-        self._aside: dict[bytes, None] = {}
+        self._own = Holdings()
         self._ready: deque[Taken] = deque()  # taken by a call whose caller was told of an error
         self._batch: Batch | None = None  # is being offered
-        self._late: dict[Entry, list[Verdict]] = {}  # of entries whose caller was told of an error
+        self._late = LateVerdicts()
         self._recent = Recent()
         self._owed: deque[tuple[Entry, bool]] = deque()  # to be offered again, and by force or not
         self._outstanding = 0  # queued here less finished here
@@ -110,12 +93,8 @@ class QueueShard:
         self._left = False
         self._vanished = 0  # requests that this worker's calls have missed
         shard.queue_apart = True
-        try:
-            with self.place.explained():
-                joined = self._register.join()
-        except BaseException:
-            self._register.forsake()
-            raise
+        with self.place.explained():
+            joined = self._register.join()
         self._begin(joined)
 
     # What needs no call
@@ -159,7 +138,7 @@ class QueueShard:
         """
         with self._lock:
             self._make_good()
-            verdicts: list[Verdict | None] = [self._answered_late(entry) for entry in entries]
+            verdicts: list[Verdict | None] = [self._late.pop(entry) for entry in entries]
             todo = [at for at, verdict in enumerate(verdicts) if verdict is None]
             try:
                 for start in range(0, len(todo), BATCH):
@@ -168,15 +147,14 @@ class QueueShard:
                     for at, verdict in zip(some, answers, strict=True):
                         verdicts[at] = verdict
             except BaseException:
-                self.keep(entries, verdicts)
+                self._late.keep(entries, verdicts)
                 raise
             return [verdict for verdict in verdicts if verdict is not None]
 
-    def keep(self, entries: Sequence[Entry], verdicts: Sequence[Verdict | None]) -> None:
+    def keep(self, entries: Sequence[Entry], verdicts: Sequence[Verdict]) -> None:
         """Remember what became of entries, because they will be offered again."""
-        for entry, verdict in zip(entries, verdicts, strict=True):
-            if verdict is not None:
-                self._late.setdefault(entry, []).append(verdict)
+        with self._lock:
+            self._late.keep(entries, verdicts)
 
     def take(self, most: int) -> list[Taken]:
         """Take requests, at most so many, and bring what is remembered where it belongs.
@@ -212,32 +190,26 @@ class QueueShard:
                     self._shard.breaker.reset()
                     self._note(answer)
                     return
-                self._recover(answer)
+                self._recover()
             raise self._unknown()
 
     def acknowledge(self, names: Iterable[bytes]) -> None:
         """Note that requests are done; the next call tells the server."""
         with self._lock:
-            for name in self._still(names):
-                self._done[name] = None
+            for stored in self._own.acknowledge(names):
                 self._outstanding -= 1
-                fingerprint = member.read(self._own[name]).fingerprint
-                if fingerprint is not None:
-                    self._shard.finish(fingerprint, added=True)
+                if stored.fingerprint is not None:
+                    self._shard.finish(stored.fingerprint, added=True)
 
     def give_back(self, names: Iterable[bytes]) -> None:
         """Note that requests go back; the next call tells the server."""
         with self._lock:
-            known = self._still(names)
-            self._counters.given_back += len(known)
-            self._back.update(dict.fromkeys(known))
+            self._counters.given_back += self._own.give_back(names)
 
     def fail(self, names: Iterable[bytes]) -> None:
         """Note that requests are to be put aside; the next call tells the server."""
         with self._lock:
-            known = self._still(names)
-            self._counters.failed += len(known)
-            self._aside.update(dict.fromkeys(known))
+            self._counters.failed += self._own.put_aside(names)
 
     def failed(self, limit: int) -> list[Failed]:
         """Return requests that nobody takes any more.
@@ -282,7 +254,7 @@ class QueueShard:
         if self._left:
             return True
         try:
-            word, report = self._register.renew(now)
+            report = self._register.renew(now)
         except FAULTS:
             return False
         if not self._lock.acquire(blocking=False):
@@ -290,9 +262,10 @@ class QueueShard:
         try:
             if self._register.now is now and not self._left:
                 if report is None:
-                    self._recover(Gone(word))
+                    self._recover()
                 else:
-                    self._note(report)
+                    # It was asked for without the lock: the last one may be newer.
+                    self._note(max(report, self._report._replace(lost=report.lost)))
                 self._make_good()
         except FilterLostError as error:
             self._failure = error
@@ -372,7 +345,7 @@ class QueueShard:
             if answer.word == b"other":
                 return FilterGone(filter=True)
             batch.refused(answer.word)
-            self._recover(answer)
+            self._recover()
         raise self._unknown()
 
     def _count(self, batch: Batch) -> None:
@@ -391,7 +364,7 @@ class QueueShard:
         if name is None:
             self._recent.add(entry)
             return None
-        return Ticket(self._number, self._keep_own(name, member.held(name, entry)))
+        return self._ticket(name, member.held(name, entry))
 
     def _exchange(self, most: int) -> None:
         """Take requests until so many are ready, and bring others where they belong."""
@@ -399,17 +372,10 @@ class QueueShard:
         for _ in range(_PASSES):
             repeated = self._calls.unanswered
             answer = self._calls.exchange(
-                Request(
-                    max(0, most - len(self._ready)),
-                    max(1, self._max_deliveries - 1),
-                    bool(self._still(self._risky)),
-                    tuple(self._done),
-                    tuple(self._back),
-                    tuple(self._aside),
-                )
+                self._own.request(max(0, most - len(self._ready)), max(1, self._max_deliveries - 1))
             )
             if isinstance(answer, Gone):
-                self._recover(answer)
+                self._recover()
                 continue
             self._shard.breaker.reset()
             self._settle(answer)
@@ -419,59 +385,25 @@ class QueueShard:
 
     def _settle(self, answer: Exchanged) -> None:
         """Note what an exchange has changed."""
-        request = answer.request
-        for name in request.back:
-            if name in self._own:
-                _, priority, _, fingerprint, body = member.read(self._own[name])
-                if body:
-                    self._recent.add(Entry(body, priority, fingerprint))
-        for name in (*request.done, *request.back, *request.failed):
-            self._forget(name)
+        for entry in self._own.told(answer.request):
+            self._recent.add(entry)
         self._note(answer.report)
         for value, stored in answer.taken:
-            name = self._keep_own(stored.id, value)
-            if stored.deliveries >= request.risk:
-                self._risky.add(name)
-            ticket = Ticket(self._number, name)
-            _, priority, deliveries, fingerprint, body = stored
+            name, priority, deliveries, fingerprint, body = stored
+            ticket = self._ticket(name, value, risky=deliveries >= answer.request.risk)
             self._recent.discard(Entry(body, priority, fingerprint))
             self._ready.append(Taken(ticket, body, priority, fingerprint, deliveries))
         self._counters.taken += len(answer.taken)
 
-    def _still(self, names: Iterable[bytes]) -> list[bytes]:
-        """Return those that this worker has, and that it has not said anything of."""
-        said = (self._done, self._back, self._aside)
-        return [
-            name
-            for name in dict.fromkeys(names)
-            if name in self._own and not any(name in those for those in said)
-        ]
-
-    def _keep_own(self, name: bytes, value: bytes) -> bytes:
-        full = _GENERATION.pack(self._register.now.generation) + name
-        self._own[full] = value
-        return full
-
-    def _forget(self, name: bytes) -> None:
-        self._own.pop(name, None)
-        self._risky.discard(name)
-        for names in (self._done, self._back, self._aside):
-            names.pop(name, None)
+    def _ticket(self, name: bytes, value: bytes, *, risky: bool = False) -> Ticket:
+        """Return the ticket of a request that this worker has from now on."""
+        generation = self._register.now.generation
+        return Ticket(self._number, self._own.keep(generation, name, value, risky=risky))
 
     @property
     def _burdened(self) -> bool:
         """Whether there is something that only an exchange can tell the server."""
-        return bool(self._done or self._back or self._aside or self._calls.unanswered)
-
-    def _answered_late(self, entry: Entry) -> Verdict | None:
-        """Return what became of an entry in a call that raised, if it was in one."""
-        if not self._late or entry not in self._late:
-            return None
-        verdicts = self._late[entry]
-        verdict = verdicts.pop(0)
-        if not verdicts:
-            del self._late[entry]
-        return verdict
+        return self._own.said or self._calls.unanswered
 
     def _check(self) -> None:
         if not self._shard.breaker.usable:
@@ -496,8 +428,7 @@ class QueueShard:
 
     def _note(self, report: Report) -> None:
         self._vanished += report.lost
-        if (report.version, report.losses) >= (self._report.version, self._report.losses):
-            self._report = report
+        self._report = report
 
     def _make_good(self) -> None:
         """Finish what was begun, and bring back what was lost.
@@ -507,7 +438,7 @@ class QueueShard:
         """
         self._check()
         if self._gone_back:
-            self._recover(Gone(b"back"))
+            self._recover()
         if self._old:
             self._restore()
         if self._report.losses > self._known.losses:
@@ -516,7 +447,7 @@ class QueueShard:
             batch = self._batch
             verdicts = self._finish_batch(batch)
             if not batch.again:
-                self.keep(batch.entries, verdicts)
+                self._late.keep(batch.entries, verdicts)
         while self._owed:
             forced = self._owed[0][1]
             some: list[Entry] = []
@@ -527,7 +458,7 @@ class QueueShard:
         if failure is not None:
             raise failure
 
-    def _recover(self, gone: Gone) -> None:
+    def _recover(self) -> None:
         """Register again after the server did not know the queue or the worker.
 
         :raises BackendError: if that cannot be, because of the server or what is in its place.
@@ -542,7 +473,7 @@ class QueueShard:
         self._begin(joined)
         self._gone_back = False
         emptied = lost_all and joined.found < before.waiting
-        self._old.append(_Left(old, gone.word, emptied=emptied, lost_all=lost_all))
+        self._old.append(_Left(old, emptied=emptied, lost_all=lost_all))
         self._restore()
 
     def _learn(self, batch: Batch) -> None:
@@ -561,9 +492,9 @@ class QueueShard:
         """Bring what this worker has under its new name, and own up to what it has not."""
         while self._old:
             left = self._old[0]
-            kept = {name: value for name, value in self._own.items() if name not in self._done}
+            kept = self._own.unfinished()
             with self._link.tripping():
-                restored = self._register.restore(left.registration, 0, kept.values())
+                restored = self._register.restore(left.registration, 0, kept)
             if restored.report is None:
                 return  # the server forgets again: the next call finds out
             self._old.popleft()
@@ -571,8 +502,7 @@ class QueueShard:
             if restored.word == b"buried":
                 self._taken_over()
                 continue
-            for name in tuple(self._done):
-                self._forget(name)
+            self._own.forget_done()
             if left.lost_all:
                 lost = max(0, self._outstanding - len(kept)) if left.emptied else 0
                 self._lost("has lost the request queue", lost, forced=left.emptied)
@@ -585,9 +515,8 @@ class QueueShard:
         if self._calls.unanswered:
             self._exchange(0)
         now = self._register.now
-        kept = [value for name, value in self._own.items() if name not in self._done]
         with self._link.tripping():
-            restored = self._register.restore(now, self._calls.exchanged, kept)
+            restored = self._register.restore(now, self._calls.exchanged, self._own.unfinished())
         if restored.report is None:
             return
         emptied = self._report.emptied > self._known.emptied
@@ -606,8 +535,7 @@ class QueueShard:
             " way are fetched twice.",
             {"where": self.place.name, "lease": LEASE, "count": f"{len(self._own):,}"},
         )
-        for name in tuple(self._own):
-            self._forget(name)
+        self._own.clear()
         self._ready.clear()
 
     def _lost(self, what: str, lost: int, *, forced: bool, owed: bool = True) -> None:
@@ -641,13 +569,11 @@ class _Left(NamedTuple):
 
     Attributes:
         registration: the registration.
-        word: why: what the script answered.
         emptied: whether requests that waited are lost.
         lost_all: whether the state of the queue was lost.
     """
 
     registration: Registration
-    word: bytes
     emptied: bool
     lost_all: bool
 

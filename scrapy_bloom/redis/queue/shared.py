@@ -14,9 +14,10 @@ from scrapy_bloom.errors import BackendError, BloomError, FilterLostError
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.heartbeat import Heartbeat
 from scrapy_bloom.redis.queue.base import Entry, Failed, Offered, State, Taken, Ticket
+from scrapy_bloom.redis.queue.batch import Verdict
 from scrapy_bloom.redis.queue.counters import QueueCounters
 from scrapy_bloom.redis.queue.register import worker_name
-from scrapy_bloom.redis.queue.shard import QueueShard, Verdict
+from scrapy_bloom.redis.queue.shard import QueueShard
 from scrapy_bloom.redis.watch import LEASE
 
 logger = logging.getLogger(__name__)
