@@ -139,6 +139,9 @@ class Model(RuleBasedStateMachine):
                 assert found, f"{name} is lost"
             if self.done[name]:
                 assert not found, f"{name} is done, and in {found}"
+        for worker in self.workers:  # nothing stays with a worker that does not know of it
+            there = sum(p.count(registered_as(worker.queue)) for p in places.values())
+            assert there == worker.queue.own == len(worker.has) + worker.queue.ready
         state = self.redis.hgetall(keys_of(self.key)["state"])
         assert int(state[b"losses"]) == 0
         assert int(state[b"waiting"]) == sum(p.count("queue") for p in places.values())
