@@ -147,9 +147,9 @@ def test_a_damaged_file_is_refused_in_clear_words(snapshot):
 
 
 def test_a_newer_version_is_refused_as_newer(snapshot):
-    rewrite(snapshot, lambda _: b"\x00\x03")
+    rewrite(snapshot, lambda _: b"\x00\x04")
     text = refused(snapshot)
-    assert "found format version 3, expected version 1 or 2" in text
+    assert "found format version 4, expected version 1 to 3" in text
     assert "a newer one" in text
 
 

@@ -22,6 +22,8 @@ APPLICATION: Final = 0x626C6F6D  # "blom"; SQLite keeps it in the file's header
 
 _MAGIC: Final = b"SQLite format 3\0"
 _HEADER: Final = Struct(">60x I 4x I 28x")  # format version and application, see "fileformat2"
+_EXPECTED: Final = "the requests of a crawl with scrapy_bloom.Scheduler"
+_WAY_OUT: Final = "It was left as it is: move it away, or choose another JOBDIR."
 _CHECKED_WHOLE: Final = 64 << 20
 """Up to this size, in bytes, a file is read through when it is opened: about 0.3 s."""
 
@@ -185,14 +187,21 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 
 def _check_header(path: Path, header: bytes) -> None:
-    expected = "the requests of a crawl with scrapy_bloom.Scheduler"
-    way_out = "It was left as it is: move it away, or choose another JOBDIR."
     if len(header) < _HEADER.size or not header.startswith(_MAGIC):
         found = "an empty file" if not header else f"a file that starts with {header[:16]!r}"
-        raise StateError(f"{path}: found {found}, expected {expected}. {way_out}")
-    version, application = _HEADER.unpack(header)
+        raise StateError(f"{path}: found {found}, expected {_EXPECTED}. {_WAY_OUT}")
+    check_numbers(path, *_HEADER.unpack(header))
+
+
+def check_numbers(path: Path, version: int, application: int) -> None:
+    """Look whether the file is ours, and not newer.
+
+    :param version: the number of the format in its header.
+    :param application: the number of the program there.
+    :raises StateError: if it cannot be used.
+    """
     if application != APPLICATION:
-        raise StateError(f"{path}: found a database of others, expected {expected}. {way_out}")
+        raise StateError(f"{path}: found a database of others, expected {_EXPECTED}. {_WAY_OUT}")
     if version != FORMAT:
         raise StateError(
             f"{path}: found format version {version}, expected version {FORMAT}. It was left as it"

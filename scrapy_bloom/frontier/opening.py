@@ -28,7 +28,9 @@ from scrapy_bloom.storage.store import JobStore
 
 logger = logging.getLogger(__name__)
 
-_IDENTITY: Final = "identity"
+IDENTITY: Final = "identity"
+"""Key of a note: what the marks belong to, as JSON."""
+
 _RUN: Final = "run"
 _AT_ONCE: Final = 50_000  # marks
 _SILENT: Final = 3.0  # seconds
@@ -161,7 +163,7 @@ def identity_of(store: Store) -> Identity:
     :raises ValueError: if it is not noted in a way that makes sense.
     :raises TypeError: likewise.
     """
-    return Identity(**json.loads(str(store.noted(_IDENTITY))))
+    return Identity(**json.loads(str(store.noted(IDENTITY))))
 
 
 def _other_queues(store: Store) -> StateError:
@@ -185,7 +187,7 @@ def _create(path: Path, job: JobStore, plain: QueueKind, start: QueueKind | None
         nonlocal count
         count = take_over(job.folder, beside, plain, start)
         store = Store(beside)
-        store.note(_IDENTITY, json.dumps(asdict(job.identity)))
+        store.note(IDENTITY, json.dumps(asdict(job.identity)))
         store.note(GENERATION, job.generation)
         store.note(CLEAN, 1)
         store.withhold(job.let_through)
@@ -249,5 +251,5 @@ def _look(store: Store, job: JobStore, taken_over: int | None) -> Found:
             SNAPSHOT,
         )
     if dict(identity.canonical) != dict(job.identity.canonical):
-        store.note(_IDENTITY, json.dumps(asdict(job.identity)))
+        store.note(IDENTITY, json.dumps(asdict(job.identity)))
     return Found(len(store), under_way, killed, taken_over or 0, dict(identity.canonical))

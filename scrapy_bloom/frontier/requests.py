@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from scrapy import Request, Spider
 
 _CHECKSUM: Final = Struct(">I")
-_PICKLE: Final = 0x80  # the first byte of every pickle, and of no dict that marshal wrote
+PICKLE: Final = 0x80  # the first byte of every pickle, and of no dict that marshal wrote
 _FIFO: Final = ("FifoDiskQueue", "FifoSQLiteQueue")
 
 
@@ -83,8 +83,8 @@ def payload_of(body: bytes, kind: QueueKind) -> bytes:
 
     :raises SettingError: if it was stored in the form of another kind.
     """
-    payload = _unframe(body)
-    if (payload[0] == _PICKLE) != (kind.dumps is _pickle):
+    payload = payload_in(body)
+    if (payload[0] == PICKLE) != (kind.dumps is _pickle):
         raise SettingError(
             "SCHEDULER_DISK_QUEUE: found requests that were stored by the other of pickle and"
             " marshal. Give it the value that it had in the last run."
@@ -98,13 +98,17 @@ def decode(body: bytes, spider: Spider) -> Request:
     :raises ValueError: if the bytes are not those that were written. What the request itself is
         made of may raise anything.
     """
-    payload = _unframe(body)
+    payload = payload_in(body)
     # As safe as Scrapy's own disk queues: who can write the job directory can run code.
-    loads = pickle.loads if payload[0] == _PICKLE else marshal.loads
+    loads = pickle.loads if payload[0] == PICKLE else marshal.loads
     return request_from_dict(loads(payload), spider=spider)
 
 
-def _unframe(body: bytes) -> bytes:
+def payload_in(body: bytes) -> bytes:
+    """Return the request of a row, in whichever form it was stored.
+
+    :raises ValueError: if the bytes are not those that were written.
+    """
     payload = body[_CHECKSUM.size :]
     if _CHECKSUM.pack(crc32(payload)) != body[: _CHECKSUM.size]:
         raise ValueError("its bytes do not match their checksum")

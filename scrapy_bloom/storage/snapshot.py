@@ -3,16 +3,18 @@ r"""The file format of a local filter at rest.
 ::
 
     magic      16 bytes   b"scrapy-bloom\r\n\x1a\n"
-    version    u16        1, or 2 if any mark is withdrawn
+    version    u16        1; 2 if any mark is withdrawn; 3 if there are several shards
     length     u32        of the header
     crc32      u32        of version, length and header
     header     JSON, UTF-8: everything but the bits and the withdrawn marks
     body       for each slice: a bitmap of the blocks that are stored, then those blocks;
-               in version 2 each withdrawn fingerprint: its length in bytes, u32, and its bytes
+               then each withdrawn fingerprint: its length in bytes, u32, and its bytes
     crc32      u32        of the body
 
 Numbers are big-endian. A reader that knows only version 1 would call withdrawn marks seen and lose
-their pages. It refuses version 2, which is written only if there are such marks. Magic, version,
+their pages. It refuses version 2, which is written only if there are such marks. Version 3 is that
+of a filter in Redis that was spread over shards, each with a secret and slices of its own; a job
+directory cannot hold it. Magic, version,
 length and header checksum keep their place in every version to come, so that any version can say of
 any other that it is whole, and newer.
 """
@@ -21,7 +23,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from struct import Struct
@@ -43,6 +45,9 @@ from scrapy_bloom.storage.queue_record import QueueRecord
 MAGIC: Final = b"scrapy-bloom\r\n\x1a\n"
 _PLAIN: Final = 1
 _WITH_WITHDRAWN: Final = 2
+_WITH_SHARDS: Final = 3
+_VERSIONS: Final = (_PLAIN, _WITH_WITHDRAWN, _WITH_SHARDS)
+_MOST_SHARDS: Final = 1024
 _FRAME: Final = Struct(">HI")
 _U32: Final = Struct(">I")
 _START: Final = len(MAGIC) + _FRAME.size + _U32.size
@@ -80,6 +85,9 @@ class Snapshot:
             let through once.
         queue: Scrapy's queue at that stop; None if the filter is not kept beside it, or of a
             version that did not look.
+        others: the further shards of a filter that was spread over several of them in Redis;
+            `state` is the first one. A crawl keeps no such filter in its job directory.
+        written_by: name and version of the program that wrote it; empty if it is not written yet.
     """
 
     identity: Identity
@@ -87,6 +95,13 @@ class Snapshot:
     state: FilterState
     withdrawn: Collection[bytes] = ()
     queue: QueueRecord | None = None
+    others: Sequence[FilterState] = ()
+    written_by: str = field(default="", compare=False)
+
+    @property
+    def shards(self) -> Sequence[FilterState]:
+        """All shards, mostly one."""
+        return (self.state, *self.others)
 
 
 @dataclass(frozen=True)
@@ -102,7 +117,7 @@ def write_snapshot(path: Path, snapshot: Snapshot) -> None:
 
     :raises OSError: if it cannot be written; an older one at `path` is still there.
     """
-    write_whole(path, _chunks(snapshot))
+    write_whole(path, chunks_of(snapshot))
 
 
 class PendingSnapshot:
@@ -128,7 +143,7 @@ class PendingSnapshot:
 
         :raises OSError: if it cannot be written.
         """
-        write_beside(self._path, _chunks(self._snapshot))
+        write_beside(self._path, chunks_of(self._snapshot))
 
     def put_in_place(self) -> None:
         """Give it its name; the snapshot before it is gone then.
@@ -138,10 +153,13 @@ class PendingSnapshot:
         put_in_place(self._path)
 
 
-def read_snapshot(path: Path, identity: Identity | None = None) -> Snapshot | None:
+def read_snapshot(
+    path: Path, identity: Identity | None = None, *, sharded: bool = False
+) -> Snapshot | None:
     """Read the snapshot at `path`; return None if there is none.
 
     :param identity: what it must belong to; None for anything.
+    :param sharded: whether it may have several shards.
     :raises StateError: if it is not ours, damaged, newer, or belongs to something other than
         `identity`. The file is not touched.
     """
@@ -153,6 +171,11 @@ def read_snapshot(path: Path, identity: Identity | None = None) -> Snapshot | No
             snapshot = _read(file)
         except _UnusableError as found:
             raise StateError(f"{path}: {found}") from None
+    if snapshot.others and not sharded:
+        raise StateError(
+            f"{path}: found a filter of {len(snapshot.shards)} shards, expected one of a job"
+            f" directory. It was left as it is. Copy it to Redis: 'scrapy bloom copy'."
+        )
     if identity:
         check_identity(path, snapshot.identity, identity)
     return snapshot
@@ -204,7 +227,14 @@ class _UnusableError(Exception):
         )
 
 
-def _chunks(snapshot: Snapshot) -> Iterator[bytes]:
+def _version(snapshot: Snapshot) -> int:
+    if snapshot.others:
+        return _WITH_SHARDS
+    return _WITH_WITHDRAWN if snapshot.withdrawn else _PLAIN
+
+
+def chunks_of(snapshot: Snapshot) -> Iterator[bytes]:
+    """Yield the bytes of the file, at most about 8 KiB at a time."""
     state, withdrawn = snapshot.state, sorted(snapshot.withdrawn)
     header = json.dumps(
         {
@@ -215,18 +245,28 @@ def _chunks(snapshot: Snapshot) -> Iterator[bytes]:
             "hashes": state.hashes,
             "digests": state.digests,
             "block_bits": BLOCK_BITS,
-            "slices": [{**asdict(slice_.spec), "items": slice_.items} for slice_ in state.slices],
+            "slices": _listed(state),
             **({"withdrawn": len(withdrawn)} if withdrawn else {}),
             **({"queue": asdict(snapshot.queue)} if snapshot.queue else {}),
+            **({"other_shards": list(map(_as_shard, snapshot.others))} if snapshot.others else {}),
         }
     ).encode()
-    frame = _FRAME.pack(_WITH_WITHDRAWN if withdrawn else _PLAIN, len(header))
+    frame = _FRAME.pack(_version(snapshot), len(header))
     yield MAGIC + frame + _U32.pack(crc32(frame + header)) + header
     crc = 0
-    for chunk in _body_chunks(state.slices, withdrawn):
+    slices = [slice_ for shard in snapshot.shards for slice_ in shard.slices]
+    for chunk in _body_chunks(slices, withdrawn):
         crc = crc32(chunk, crc)
         yield chunk
     yield _U32.pack(crc)
+
+
+def _listed(state: FilterState) -> list[dict[str, Any]]:
+    return [{**asdict(slice_.spec), "items": slice_.items} for slice_ in state.slices]
+
+
+def _as_shard(state: FilterState) -> dict[str, Any]:
+    return {"secret": state.secret.hex(), "slices": _listed(state)}
 
 
 def _body_chunks(slices: Iterable[Slice], withdrawn: Iterable[bytes]) -> Iterator[bytes]:
@@ -243,12 +283,18 @@ def _read(file: BinaryIO) -> Snapshot:
     version, header = _read_header(file)
     body = _Body(file)
     try:
+        first = _read_state(header, body)
+        others = _read_others(header, body) if version == _WITH_SHARDS else ()
         snapshot = Snapshot(
             _identity(header),
             _read_generation(header),
-            _read_state(header, body),
-            _read_withdrawn(header, body) if version == _WITH_WITHDRAWN else (),
+            first,
+            _read_withdrawn(header, body)
+            if version == _WITH_WITHDRAWN or "withdrawn" in header
+            else (),
             _read_queue(header),
+            others,
+            fields.text(header, "written_by") if "written_by" in header else "",
         )
     except ValueError as error:
         raise _UnusableError(f"a header that makes no sense ({error})", "one of ours") from error
@@ -272,10 +318,10 @@ def _read_header(file: BinaryIO) -> tuple[int, dict[str, Any]]:
     header = file.read(min(length, os.fstat(file.fileno()).st_size))
     if crc32(frame + header) != _U32.unpack(start[-_U32.size :])[0]:
         raise _UnusableError("a header that does not match its checksum", "an undamaged snapshot")
-    if version not in (_PLAIN, _WITH_WITHDRAWN):
+    if version not in _VERSIONS:
         raise _UnusableError(
             f"format version {version}",
-            f"version {_PLAIN} or {_WITH_WITHDRAWN}",
+            f"version {_PLAIN} to {_WITH_SHARDS}",
             " Use the scrapy-bloom that wrote it, or a newer one.",
         )
     try:
@@ -315,6 +361,12 @@ def _identity(header: Mapping[str, Any]) -> Identity:
         fields.text(identity, "fingerprinter"),
         fields.object_(identity, "canonical") if "canonical" in identity else {},
     )
+
+
+def _read_others(header: Mapping[str, Any], body: _Body) -> list[FilterState]:
+    """Read the shards after the first one, which differ from it in secret and slices."""
+    shards = fields.objects(header, "other_shards", _MOST_SHARDS - 1)
+    return [_read_state({**header, **shard}, body) for shard in shards]
 
 
 def _read_state(header: Mapping[str, Any], body: _Body) -> FilterState:

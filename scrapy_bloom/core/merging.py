@@ -1,0 +1,113 @@
+"""One filter out of several: bit by bit where they agree, slice beside slice where they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from bitarray import bitarray
+
+from scrapy_bloom.core import sizing
+from scrapy_bloom.core.info import SliceCount
+from scrapy_bloom.core.state import EMPTY, FilterState, Slice
+from scrapy_bloom.errors import SettingError
+
+MOST_SLICES: Final = 64
+"""More slices than any filter grows to: each is as large as all before it."""
+
+
+def merge_states(states: Sequence[FilterState]) -> FilterState:
+    """Return a filter that has every item of these filters. Theirs stay as they are.
+
+    Slices of the same geometry become one, whose bits are set if they are set in any of them
+    (Bloom filters of one hash and size are closed under union). Any other slice stays a slice of
+    its own. A slice can hold more items than it was sized for then: see :func:`counted`.
+
+    :param states: at least one, all with one secret and one k.
+    :raises SettingError: if they hash in different ways: then no bit of one means anything in the
+        other, and a Bloom filter cannot be read out to be hashed anew.
+    """
+    first = states[0]
+    for other in states[1:]:
+        check_same_hash(first, other)
+    slices: list[list[Slice]] = []
+    for state in states:
+        free = list(range(len(slices)))
+        for slice_ in state.slices:
+            match = next((i for i in free if slices[i][0].spec == slice_.spec), None)
+            if match is None:
+                slices.append([slice_])
+            else:
+                free.remove(match)
+                slices[match].append(slice_)
+    if len(slices) > MOST_SLICES:
+        raise SettingError(
+            f"The merged filter would have {len(slices)} slices, at most {MOST_SLICES} are"
+            f" possible. Merge fewer filters at once."
+        )
+    # The newest slice takes what is added: the largest has the most room.
+    slices.sort(key=lambda same: same[0].spec.capacity)
+    merged = [_merge_slices(same, first.hashes) for same in slices]
+    return FilterState(first.secret, first.hashes, first.digests, merged)
+
+
+def check_same_hash(one: FilterState, other: FilterState) -> None:
+    """Refuse two filters that hash in different ways.
+
+    :raises SettingError: saying what differs, without showing it.
+    """
+    for what, differs in (
+        ("secrets", one.secret != other.secret),
+        ("numbers of bits per item", one.hashes != other.hashes),
+        ("kinds of hash", one.digests != other.digests),
+    ):
+        if differs:
+            raise SettingError(
+                f"the filters have different {what}, so the bits of one mean nothing in the other,"
+                f" and a Bloom filter cannot be read out. Only copies of one filter can be merged."
+                f" Import the URLs or fingerprints instead."
+            )
+
+
+def counted(slice_: Slice, hashes: int) -> int:
+    """Return the number of items in a slice, estimated from its bits alone."""
+    ones = sum(block.count() for block in slice_.blocks if block is not EMPTY)
+    return round(min(sizing.estimated_items(ones, slice_.spec.blocks, hashes), 2.0**62))
+
+
+def count_slice(slice_: Slice) -> SliceCount:
+    """Return the count of a slice's bits."""
+    fills = [
+        0.0 if block is EMPTY else block.count() / sizing.BLOCK_BITS for block in slice_.blocks
+    ]
+    return SliceCount(slice_.spec, slice_.items, fills)
+
+
+def same_bits(one: FilterState, other: FilterState) -> bool:
+    """Return whether two filters are the same in all but how many clean stops they have had."""
+    return (
+        (one.secret, one.hashes, one.digests) == (other.secret, other.hashes, other.digests)
+        and [slice_.spec for slice_ in one.slices] == [slice_.spec for slice_ in other.slices]
+        and all(a.blocks == b.blocks for a, b in zip(one.slices, other.slices, strict=True))
+    )
+
+
+def _merge_slices(same: Sequence[Slice], hashes: int) -> Slice:
+    """Return one slice out of some with the same geometry."""
+    if len(same) == 1:
+        return same[0]
+    spec = same[0].spec
+    touched: dict[int, bitarray] = {}
+    for slice_ in same:
+        for number, block in enumerate(slice_.blocks):
+            if block is not EMPTY:
+                if number in touched:
+                    touched[number] |= block
+                else:
+                    touched[number] = block.copy()
+    merged = Slice.of(spec, 0, touched)
+    # At least as many as the fullest, at most all together; a slice counts no more than it is
+    # sized for, and is full then.
+    low, high = max(s.items for s in same), sum(s.items for s in same)
+    items = min(max(counted(merged, hashes), low), high, spec.capacity)
+    return Slice(spec, items, merged.blocks)
