@@ -97,7 +97,7 @@ class RedisBackend(Backend):
         target = Target.of(settings[REDIS_URL], settings.redis_params)
         reader = RedisReader(
             target,
-            key=_key(settings[REDIS_KEY], spider),
+            key=key_of(settings[REDIS_KEY], spider),
             timeout=settings[REDIS_TIMEOUT],
             words=in_settings,
         )
@@ -215,7 +215,7 @@ def _opened_late(
 
 def _options(settings: Settings, crawl: Crawl) -> RedisOptions:
     return RedisOptions(
-        key=_key(settings[REDIS_KEY], crawl.identity.spider),
+        key=key_of(settings[REDIS_KEY], crawl.identity.spider),
         shards=settings[REDIS_SHARDS],
         layout=settings[REDIS_LAYOUT],
         cache=settings[REDIS_CACHE],
@@ -245,7 +245,22 @@ def _forced_stop() -> Callable[[], bool]:
     return ignores
 
 
-def _key(pattern: str, spider: str) -> str:
+def server_of(settings: Settings) -> Target:
+    """Return the server that the settings name.
+
+    :raises SettingError: if the client library is missing, or the settings cannot be used.
+    """
+    with _client_library():
+        from scrapy_bloom.redis.connection import Target  # noqa: PLC0415 - redis is an extra
+    return Target.of(settings[REDIS_URL], settings.redis_params)
+
+
+def key_of(pattern: str, spider: str) -> str:
+    """Return the key of a spider's filter.
+
+    :param pattern: as ``BLOOM_REDIS_KEY``.
+    :raises SettingError: if it cannot be read.
+    """
     try:
         return pattern % {"spider": spider}
     except (KeyError, TypeError, ValueError):

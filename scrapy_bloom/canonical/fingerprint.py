@@ -143,6 +143,19 @@ class CanonicalFingerprinter:
         """Return the bytes that stand for the page of `request`."""
         return self.resolve(request)[0]
 
+    def of_url(self, url: str) -> bytes:
+        """Return ``fingerprint(Request(url))``, in a fifth of the time for most URLs.
+
+        :raises ValueError: if Scrapy cannot make a request for `url`.
+        """
+        if self._identical and "#" not in url:
+            split = fast_path.split(url)  # a URL that it takes is the same in a request
+            if split and self._pipelines.of(url, None).is_noop_for(split[1]):
+                canonical = fast_path.join(*split)
+                if canonical:
+                    return scrapy_form.digest_of_get(canonical)
+        return self.fingerprint(Request(url))
+
     def canonical_url(self, url: str) -> str:
         """Return the URL that the fingerprint of a request for `url` is made from.
 

@@ -8,7 +8,7 @@ from hashlib import sha256
 from importlib.metadata import version
 from typing import Any, Final
 
-from scrapy_bloom.canonical.rules import Rules
+from scrapy_bloom.canonical.rules import DEFAULT_LEVEL, EVERYWHERE, Rules, read_rules
 
 FORM: Final = 2
 """Number of the way in which steps and Scrapy's canonical form make a fingerprint.
@@ -64,6 +64,17 @@ def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
         " page. To avoid both, go back to the earlier rules and versions, or start with an empty"
         " filter."
     )
+
+
+def rules_of_record(then: Mapping[str, Any]) -> Rules | None:
+    """Return the rules that a record tells; None if it has none, or only their SHA-256.
+
+    :raises SettingError: if it has rules that this version does not know.
+    """
+    rules = then.get("rules")
+    if not isinstance(rules, Mapping) or EVERYWHERE not in rules:
+        return None
+    return Rules.of(DEFAULT_LEVEL, domains=read_rules("rules", rules))
 
 
 def _bounded(rules: object) -> object:

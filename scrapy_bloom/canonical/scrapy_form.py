@@ -21,6 +21,8 @@ from w3lib.url import canonicalize_url
 
 from scrapy_bloom.canonical import fast_path
 
+_GET = '{"body": "", "headers": {}, "method": "GET", "url": "'
+_END = '"}'
 _TAILS_KEPT = 64
 _tails: dict[str, str] = {}
 
@@ -43,6 +45,14 @@ def digest(request: Request, url: str) -> bytes:
     tail = _tails.get(request.method) or _tail(request.method)
     text = f'{{"body": "{(request.body or b"").hex()}{tail}{json.dumps(url)}}}'
     return sha1(text.encode(), usedforsecurity=False).digest()
+
+
+def digest_of_get(url: str) -> bytes:
+    """Return the fingerprint of a plain GET request with `url` as its canonical URL.
+
+    :param url: made of characters that need no escape in JSON, as :mod:`.fast_path` makes it.
+    """
+    return sha1(f"{_GET}{url}{_END}".encode(), usedforsecurity=False).digest()
 
 
 def _tail(method: str) -> str:

@@ -138,7 +138,17 @@ class LocalFilter:
 
     def contains_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
         """Return for each fingerprint, in order, whether it was added. Changes nothing."""
-        return [fingerprint in self for fingerprint in fingerprints]
+        probe, newest, older = self._probe, self._blocks, self._older
+        count = len(newest)
+        answers = []
+        for fingerprint in fingerprints:
+            positions = probe(fingerprint)
+            h = positions.pop()
+            seen = newest[h * count >> 32][positions].all()
+            if not seen and older:
+                seen = any(blocks[h * len(blocks) >> 32][positions].all() for blocks in older)
+            answers.append(seen)
+        return answers
 
     def info(self) -> FilterInfo:
         """Return the state of the filter now. Counts every bit: about 1 ms for each 4 MB."""

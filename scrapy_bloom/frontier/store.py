@@ -219,6 +219,12 @@ class Store:
             self.withheld.add(fingerprint)
             self._withheld_changes[fingerprint] = True
 
+    def let_be(self, fingerprints: Iterable[bytes]) -> None:
+        """Take marks off that list: the next run finds them in its filter."""
+        for fingerprint in fingerprints:
+            self.withheld.discard(fingerprint)
+            self._withheld_changes[fingerprint] = False
+
     def marks(self) -> Iterator[bytes]:
         """Yield the committed marks since the last snapshot, oldest first."""
         cursor = self._database.execute(

@@ -24,7 +24,8 @@ the newest one), ``losses`` (how often parts of the filter were lost), ``forgott
 out again), ``m:i.j`` (which keys of slice *i* were made: in the layout ``bitmap`` key *j*, in
 ``sets`` a bit for each of 1,024 keys), ``w:worker`` (number of the worker's last call, and its
 answer), ``l:worker`` (end of its lease). While the filter is deleted, which may take several calls,
-``condemned`` has its signature and ``clearing`` says how far that has come.
+``condemned`` has its signature and ``clearing`` says how far that has come. A filter that was copied
+to Redis has ``spider``, too: whose marks it holds.
 """
 
 from __future__ import annotations
@@ -128,12 +129,29 @@ def first_slice(plan: Plan) -> tuple[SliceSpec, int]:
 def new_fields(plan: Plan, rebuilt_of: str) -> dict[str, bytes]:
     """Return the fields of a new header, with an epoch and a secret of its own."""
     first, hashes = first_slice(plan)
+    return fields_of(plan, new_secret(), hashes, [first], rebuilt_of=rebuilt_of)
+
+
+def fields_of(
+    plan: Plan,
+    secret: bytes,
+    hashes: int,
+    slices: Sequence[SliceSpec],
+    filled: int = 0,
+    *,
+    rebuilt_of: str = "",
+) -> dict[str, bytes]:
+    """Return the fields of a header, with an epoch of its own.
+
+    :param slices: its slices, oldest first.
+    :param filled: items in the newest one.
+    """
     constant = {
         "program": PROGRAM,
         "format": b"1" if plan.layout == "bitmap" else b"2",
         "epoch": secrets.token_hex(_EPOCH_BYTES).encode(),
         "rebuilt_of": rebuilt_of.encode(),
-        "secret": new_secret(),
+        "secret": secret,
         "hashes": str(hashes).encode(),
         "digests": str(int(plan.digests)).encode(),
         "capacity": str(plan.capacity).encode(),
@@ -149,8 +167,8 @@ def new_fields(plan: Plan, rebuilt_of: str) -> dict[str, bytes]:
     return {
         **constant,
         "signature": _signature(constant).encode(),
-        "slices": write_slice(first).encode(),
-        "filled": b"0",
+        "slices": " ".join(map(write_slice, slices)).encode(),
+        "filled": str(filled).encode(),
         "losses": b"0",
     }
 

@@ -242,7 +242,7 @@ class Membership:
         if answer[0] != b"ok":
             return False
         with self._link.reading(answer):
-            told = _read_look(began, answer)
+            told = read_look(began, answer)
         others = bool(told[-1])
         self.registration = Registration(header, prefix, worker, others)
         watch = Watch()
@@ -262,7 +262,7 @@ class Membership:
             scripts.LOOK, now.prefix, now.header.signature, now.worker, int(now.resting), *dead
         )
         with self._link.reading(answer):
-            return _read_look(began, answer) if answer[0] == b"ok" else None
+            return read_look(began, answer) if answer[0] == b"ok" else None
 
     def _bury(self, now: Registration, began: float, server: float) -> None:
         """Remove the records of workers that were dead when this one came.
@@ -283,7 +283,8 @@ Look = tuple[float, float, float, dict[bytes, bytes]]
 """When the server was asked, when it answered, the server's time, and the others' records."""
 
 
-def _read_look(began: float, answer: list[bytes]) -> Look:
+def read_look(began: float, answer: list[bytes]) -> Look:
+    """Return what the script has told of the others, for :meth:`Watch.look`."""
     _, server, *pairs = answer
     records = dict(zip(pairs[::2], pairs[1::2], strict=True))
     return began, time.monotonic(), float(server), records

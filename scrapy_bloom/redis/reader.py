@@ -17,6 +17,7 @@ from scrapy_bloom.redis.inspection import describe
 from scrapy_bloom.redis.link import ScriptRunner
 from scrapy_bloom.redis.place import Place
 from scrapy_bloom.redis.sharding import ask_each, picker, shard_key
+from scrapy_bloom.redis.transfer import Fetched, Told, fetch, made_in, segments_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -76,7 +77,7 @@ class RedisReader:
         half = timeout / 2  # every call may be made twice
         self._client = target.connect(half)
         try:
-            self._shards = _find(
+            self._shards = find_shards(
                 Place(self._client, target.where(), self.key, half, words, reading=True)
             )
         except BaseException:
@@ -111,7 +112,7 @@ class RedisReader:
 
         One round trip for each shard and each 500 fingerprints.
         """
-        return ask_each(self._shard, list(fingerprints), _ShardReader.contains)
+        return ask_each(self._shard, list(fingerprints), ShardReader.contains)
 
     def info(self) -> FilterInfo:
         """Return the state of the filter now, from a sample of its blocks."""
@@ -121,6 +122,25 @@ class RedisReader:
     def workers(self) -> list[Worker]:
         """Return the workers that are registered in the filter, in the order of their ids."""
         return self._shards[0].workers()
+
+    def spider(self) -> str:
+        """Return the name of the spider whose marks these are; empty if it is not known."""
+        return self._shards[0].read_with_fields()[1].get(b"spider", b"").decode()
+
+    def made_bytes(self) -> int:
+        """Return how many bytes :meth:`fetch` reads, about."""
+        return sum(shard.made_bytes() for shard in self._shards)
+
+    def fetch(self, told: Told = int) -> list[Fetched]:
+        """Read all shards, also while workers add to them.
+
+        :param told: called with the number of bytes of each segment that was read.
+        """
+        return [shard.fetch(told) for shard in self._shards]
+
+    def parts(self) -> list[ShardReader]:
+        """Return its shards, to be looked at one by one."""
+        return list(self._shards)
 
     def close(self) -> None:
         """Close the connection. A second call does nothing."""
@@ -133,10 +153,13 @@ class RedisReader:
         self.close()
 
 
-class _ShardReader:
+class ShardReader:
     """One shard of the filter, found.
 
     :param place: where it is.
+
+    Attributes:
+        header: its header, as it was found.
     """
 
     def __init__(self, place: Place) -> None:
@@ -150,10 +173,19 @@ class _ShardReader:
 
     def read(self) -> Header:
         """Return the header as it is now."""
-        header = read_header(self.place, self._fields())
+        return self.read_with_fields()[0]
+
+    def read_with_fields(self) -> tuple[Header, dict[bytes, bytes]]:
+        """Return the header as it is now, and all of its fields."""
+        fields = self._fields()
+        header = read_header(self.place, fields)
         if header.signature != self.header.signature:
             raise self._gone()
-        return header
+        return header, fields
+
+    def fetch(self, told: Told) -> Fetched:
+        """Return all of the shard, see :func:`transfer.fetch`."""
+        return fetch(self.place, self.read_with_fields, told)
 
     def contains(self, fingerprints: list[bytes]) -> list[bool]:
         """Return which fingerprints are there."""
@@ -164,6 +196,12 @@ class _ShardReader:
             digits = self._run(script, b"".join(map(self._hash, batch)))[0]
             verdicts += scripts.read_verdicts(digits)
         return verdicts
+
+    def made_bytes(self) -> int:
+        """Return the bytes of the segments that were made."""
+        header, fields = self.read_with_fields()
+        made = made_in(fields)
+        return sum(one.size for one in segments_of(header.slices) if one.name in made)
 
     def workers(self) -> list[Worker]:
         """Return who is registered."""
@@ -197,8 +235,14 @@ class _ShardReader:
         raise StateError(f"{place.name}: found {found}, expected a filter. {place.other_key}")
 
 
-def _find(place: Place) -> list[_ShardReader]:
-    first = _ShardReader(place)
+def find_shards(place: Place) -> list[ShardReader]:
+    """Find all shards of a filter.
+
+    :param place: where the first one is.
+    :raises BackendError: if the server cannot be used.
+    :raises StateError: if there is no filter, or one that cannot be read.
+    """
+    first = ShardReader(place)
     plan = first.header.plan
     if plan.shard:
         raise StateError(
@@ -207,7 +251,7 @@ def _find(place: Place) -> list[_ShardReader]:
         )
     shards = [first]
     for number in range(1, plan.shards):
-        shard = _ShardReader(replace(place, key=shard_key(place.key, number)))
+        shard = ShardReader(replace(place, key=shard_key(place.key, number)))
         check_plan(shard.place, shard.header.plan, replace(plan, shard=number))
         shards.append(shard)
     return shards

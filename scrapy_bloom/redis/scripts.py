@@ -133,6 +133,8 @@ LEAVE: Final = Script(_read("leave"))
 LIVE: Final = Script(_read("live"))
 LOOK: Final = Script(_read("look"))
 CLEAR: Final = Script(_read("clear"))
+INSTALL: Final = Script(_read("install"))
+RETIRE: Final = Script(_read("retire"))
 
 QUEUE_JOIN: Final = Script(_read("queue_join"))
 QUEUE_RENEW: Final = Script(_read("queue_renew"))

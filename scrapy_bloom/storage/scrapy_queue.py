@@ -60,6 +60,12 @@ def seal(folder: Path) -> None:
     write_whole(folder / NAME / SAVED, [text.encode()])
 
 
+def unseal(folder: Path) -> None:
+    """Take a seal away, so that Scrapy's own scheduler may start with an empty queue."""
+    if is_sealed(folder):
+        shutil.rmtree(folder / NAME)
+
+
 def is_sealed(folder: Path) -> bool:
     """Return whether :func:`seal` was here."""
     try:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from struct import Struct
+from typing import BinaryIO, Final
 
 from scrapy_bloom.storage import scrapy_queue
 from scrapy_bloom.storage.files import open_regular
@@ -20,7 +21,10 @@ NAME: Final = "requests.seen"
 # The length of a binary record starts with a byte below "0" unless a fingerprint has 12,288 bytes.
 _LINE: Final = re.compile(rb"((?:[0-9a-f]{2})+)\r?\n")
 _CHUNK: Final = 1 << 20
-_LONGEST: Final = 1 << 17  # of one record, in bytes: 65,535 of them in hexadecimal
+_LONGEST: Final = 1 << 18  # of one record, in bytes: 65,535 of them in hexadecimal, and to spare
+_BINARY: Final = Struct(">2x20s")
+_BINARY_RUN: Final = re.compile(rb"(?:\0\x14.{20})+", re.DOTALL)
+_TEXT_RUN: Final = re.compile(rb"(?:[0-9a-f]{40}\n)+")
 
 _SPIDER_STATE: Final = "spider.state"
 
@@ -37,12 +41,44 @@ def read_seen_file(folder: Path) -> Iterator[bytes]:
     if file is None:
         return
     with file:
-        data, start = file.read(_CHUNK), 0
-        while record := _record(data, start):
+        for batch in read_batches(file):
+            yield from batch
+
+
+def read_batches(file: BinaryIO) -> Iterator[list[bytes]]:
+    """Yield the fingerprints in an open file, some at a time, in order.
+
+    :param file: has the method ``read``.
+    """
+    data, whole = b"", False
+    while not whole:
+        more = file.read(_CHUNK)
+        whole = not more
+        data += more
+        batch, start = [], 0
+        while whole or len(data) - start >= _LONGEST:
+            some, start = _alike(data, start)
+            batch += some
+            record = _record(data, start)
+            if record is None:
+                break
             fingerprint, start = record
-            yield fingerprint
-            if len(data) - start < _LONGEST:
-                data, start = data[start:] + file.read(_CHUNK), 0
+            batch.append(fingerprint)
+        yield batch
+        data = data[start:]
+
+
+def _alike(data: bytes, start: int) -> tuple[list[bytes], int]:
+    """Return the fingerprints of SHA-1's size that follow each other in one form, and their end.
+
+    Read all together they take a tenth of the time.
+    """
+    if run := _BINARY_RUN.match(data, start):
+        return [fingerprint for (fingerprint,) in _BINARY.iter_unpack(run[0])], run.end()
+    if run := _TEXT_RUN.match(data, start):
+        packed = bytes.fromhex(run[0].decode())  # which skips the ends of lines
+        return [packed[i : i + 20] for i in range(0, len(packed), 20)], run.end()
+    return [], start
 
 
 def exists(folder: Path) -> bool:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -383,6 +383,22 @@ def _take(folder: Path, spider: str) -> FileLock:
         raise _unusable(folder, error) from error
     _HELD_HERE[folder.resolve()] = spider
     return lock
+
+
+@contextmanager
+def holding(folder: Path, who: str) -> Iterator[None]:
+    """Hold a job directory as a crawl does, so that none can start in it; makes the directory.
+
+    :param who: what holds it, for the messages of others in this process.
+    :raises JobInUseError: if a crawl holds it.
+    :raises StateError: if it cannot be held.
+    """
+    lock = _take(folder, who)
+    try:
+        yield
+    finally:
+        _HELD_HERE.pop(folder.resolve(), None)
+        lock.release()
 
 
 def _unusable(folder: Path, error: OSError) -> StateError:

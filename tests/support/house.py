@@ -18,6 +18,7 @@ PACKAGE = "scrapy_bloom"
 ROOMS = [
     # Doors: what Scrapy and people call. The package itself names what is public.
     {"", "addon", "commands", "dupefilter", "fingerprinter", "scheduler", "scrapy_redis"},
+    {"tools"},
     {"session"},
     {"frontier"},
     {"layers"},

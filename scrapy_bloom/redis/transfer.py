@@ -1,0 +1,284 @@
+"""Whole filters on their way out of Redis and into it: bit by bit, in pieces of 1 MiB.
+
+A filter on its way in has no header until all of it is there, so nobody sees a part of it. Until
+then its segments expire by themselves: what a killed process or a lost server leaves is gone after
+:data:`LEFTOVER` seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bitarray import bitarray
+
+from scrapy_bloom.core.growth import SliceSpec
+from scrapy_bloom.core.sizing import BLOCK_BYTES
+from scrapy_bloom.core.state import EMPTY, FilterState, Slice
+from scrapy_bloom.errors import BackendError, StateError
+from scrapy_bloom.redis import scripts
+from scrapy_bloom.redis.connection import FAULTS
+from scrapy_bloom.redis.deadline import Within
+from scrapy_bloom.redis.header import Header, Plan, fields_of
+from scrapy_bloom.redis.link import ScriptRunner
+from scrapy_bloom.redis.place import Place
+from scrapy_bloom.redis.scripts import SEGMENT_BLOCKS
+
+Told = Callable[[int], object]
+"""Called with a number of bytes that have gone over the wire."""
+
+LEFTOVER: Final = 6 * 3600
+"""Seconds after which the segments of a copy that was never finished expire."""
+
+_PIECE: Final = 128  # blocks in one call: 1 MiB
+_AT_ONCE: Final = 8  # segments that are deleted in one call: about a millisecond of the server
+_MARK: Final = (
+    b"\x80"  # the byte after the last block: its first bit says that the segment is there
+)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A segment of a filter.
+
+    Attributes:
+        slice_: number of its slice.
+        number: its number in the slice.
+        blocks: how many blocks it has.
+    """
+
+    slice_: int
+    number: int
+    blocks: int
+
+    @property
+    def name(self) -> str:
+        """The end of its key."""
+        return f"{self.slice_}.{self.number}"
+
+    @property
+    def first(self) -> int:
+        """Number of its first block in the slice."""
+        return self.number * SEGMENT_BLOCKS
+
+    @property
+    def size(self) -> int:
+        """Bytes of its key."""
+        return self.blocks * BLOCK_BYTES + 1
+
+
+def segments_of(slices: Sequence[SliceSpec]) -> Iterator[Segment]:
+    """Yield all segments that slices of this geometry have, made or not."""
+    for slice_, spec in enumerate(slices):
+        for number, first in enumerate(range(0, spec.blocks, SEGMENT_BLOCKS)):
+            yield Segment(slice_, number, min(SEGMENT_BLOCKS, spec.blocks - first))
+
+
+def made_in(fields: Mapping[bytes, bytes]) -> set[str]:
+    """Return the names of the segments that were made, from the fields of a header."""
+    return {name[2:].decode() for name in fields if name.startswith(b"m:")}
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A shard, as it was read.
+
+    Attributes:
+        header: its header, as it was when all bits had been read.
+        state: the filter.
+        lost: names of segments that were made and are not there: marks are missing.
+    """
+
+    header: Header
+    state: FilterState
+    lost: Sequence[str]
+
+
+def fetch(
+    place: Place, read: Callable[[], tuple[Header, Mapping[bytes, bytes]]], told: Told
+) -> Fetched:
+    """Read a shard, also while workers add to it: every mark that was there at the start is in it.
+
+    :param read: returns its header now, and the fields of that.
+    :raises BackendError: if the server cannot be used.
+    :raises StateError: if the filter goes away meanwhile.
+    """
+    touched: dict[int, dict[int, bitarray]] = {}
+    done: set[str] = set()
+    lost: list[str] = []
+    while True:
+        header, fields = read()
+        made = made_in(fields) - done
+        if not made:
+            break
+        for segment in segments_of(header.slices):
+            if segment.name in made:
+                blocks = _fetch_segment(
+                    place, f"{place.prefix(header.epoch)}{segment.name}", segment
+                )
+                if blocks is None:
+                    lost.append(segment.name)
+                else:
+                    touched.setdefault(segment.slice_, {}).update(blocks)
+                told(segment.size)
+        done |= made
+    items = [*(spec.capacity for spec in header.slices[:-1]), header.filled]
+    slices = [
+        Slice.of(spec, count, touched.get(number, {}))
+        for number, (spec, count) in enumerate(zip(header.slices, items, strict=True))
+    ]
+    state = FilterState(header.secret, header.hashes, header.plan.digests, slices)
+    return Fetched(header, state, lost)
+
+
+def _fetch_segment(place: Place, key: str, segment: Segment) -> dict[int, bitarray] | None:
+    """Return the blocks of a segment that have bits, by their numbers; None if it is not there."""
+    found: dict[int, bitarray] = {}
+    empty = bytes(BLOCK_BYTES)
+    for start in range(0, segment.blocks, _PIECE):
+        count = min(_PIECE, segment.blocks - start)
+        low = start * BLOCK_BYTES
+        with place.explained(), Within(2 * place.timeout):
+            data = place.client.getrange(key, low, low + count * BLOCK_BYTES - 1)
+        if len(data) < count * BLOCK_BYTES:
+            return None
+        for number in range(count):
+            bits = data[number * BLOCK_BYTES : (number + 1) * BLOCK_BYTES]
+            if bits != empty:
+                block = found[segment.first + start + number] = bitarray(endian="big")
+                block.frombytes(bits)
+    return found
+
+
+class Install:
+    """Puts one shard into Redis: first its segments, by :meth:`upload`, then its header.
+
+    :param place: where it goes.
+    :param plan: what it is for.
+    :param state: the filter.
+    :param spider: whose marks it holds; empty if that is not known.
+    """
+
+    def __init__(self, place: Place, plan: Plan, state: FilterState, spider: str) -> None:
+        self.place = place
+        self._state = state
+        specs = [slice_.spec for slice_ in state.slices]
+        self._fields = fields_of(
+            plan, state.secret, state.hashes, specs, filled=state.slices[-1].items
+        )
+        if spider:
+            self._fields["spider"] = spider.encode()
+        self._prefix = place.prefix(self._fields["epoch"].decode())
+        self._segments = [segment for segment in segments_of(specs) if self._touched(segment)]
+        self._fields |= {f"m:{segment.name}": b"1" for segment in self._segments}
+
+    @property
+    def size(self) -> int:
+        """How many bytes :meth:`upload` sends, about."""
+        return sum(segment.size for segment in self._segments)
+
+    def upload(self, told: Told) -> None:
+        """Send the segments. They expire unless :meth:`finish` makes them a filter.
+
+        :raises BackendError: if the server cannot be used.
+        """
+        for segment in self._segments:
+            key = f"{self._prefix}{segment.name}"
+            self._call("SETRANGE", key, segment.size - 1, _MARK)
+            self._call("EXPIRE", key, LEFTOVER)
+            for start, blocks in self._runs(segment):
+                data = b"".join(block.tobytes() for block in blocks)
+                self._call("SETRANGE", key, (start - segment.first) * BLOCK_BYTES, data)
+            told(segment.size)
+
+    def finish(self, replaced: str) -> None:
+        """Make the filter: from now on it is there.
+
+        :param replaced: signature of the filter whose place it takes; empty if there is none.
+        :raises BackendError: if the server cannot be used.
+        :raises StateError: if something else is there, or a worker uses it.
+        """
+        flat = [part for field in self._fields.items() for part in field]
+        signature = self._fields["signature"].decode()
+        with self.place.explained():
+            word, *answer = ScriptRunner(self.place).retry_once(
+                scripts.INSTALL, self._prefix, signature, replaced, *flat
+            )
+        where = self.place.name
+        if word == b"lost":
+            raise BackendError(
+                f"{where}: the server has lost a part of the copy while it was made (key"
+                f" {answer[0].decode()}). Nothing was changed. Has it enough memory? Its"
+                f" maxmemory-policy must be noeviction."
+            )
+        if word == b"used":
+            raise in_use(self.place)
+        if word != b"ok":
+            raise StateError(
+                f"{where}: found something that was not there when the copy began. Nothing was"
+                f" changed. Try again."
+            )
+        old = dict(zip(answer[::2], answer[1::2], strict=True))
+        if old:
+            delete_segments(self.place, old)
+
+    def withdraw(self) -> None:
+        """Delete the segments again, as far as that can be done: nobody has seen them."""
+        with suppress(BackendError, *FAULTS):
+            delete_keys(self.place, [f"{self._prefix}{one.name}" for one in self._segments])
+
+    def _runs(self, segment: Segment) -> Iterator[tuple[int, list[bitarray]]]:
+        """Yield the blocks that have bits, as runs of neighbours: first number, blocks."""
+        blocks = self._state.slices[segment.slice_].blocks
+        run: list[bitarray] = []
+        end = segment.first + segment.blocks
+        for number in range(segment.first, end + 1):
+            block = blocks[number] if number < end else EMPTY
+            if block is not EMPTY:
+                run.append(block)
+            if run and (block is EMPTY or len(run) == _PIECE):
+                first = number + (block is not EMPTY) - len(run)
+                yield first, run
+                run = []
+
+    def _touched(self, segment: Segment) -> bool:
+        blocks = self._state.slices[segment.slice_].blocks
+        end = segment.first + segment.blocks
+        return any(block is not EMPTY for block in blocks[segment.first : end])
+
+    def _call(self, *command: Any) -> None:
+        with self.place.explained(), Within(2 * self.place.timeout):
+            self.place.client.execute_command(*command)
+
+
+def delete_segments(place: Place, fields: Mapping[bytes, bytes], told: Told = int) -> None:
+    """Delete the segments of a filter whose header is gone, some at once.
+
+    :param fields: of that header.
+    :raises BackendError: if the server cannot be used.
+    """
+    prefix = place.prefix(fields[b"epoch"].decode())
+    delete_keys(place, [f"{prefix}{name}" for name in sorted(made_in(fields))], told)
+
+
+def delete_keys(place: Place, keys: Sequence[str | bytes], told: Told = int) -> None:
+    """Delete keys of one slot, some at once, so that the server never stands still for long.
+
+    :param told: called with the number of keys.
+    :raises BackendError: if the server cannot be used.
+    """
+    for start in range(0, len(keys), _AT_ONCE):
+        some = keys[start : start + _AT_ONCE]
+        with place.explained(), Within(2 * place.timeout):
+            place.client.unlink(*some)
+        told(len(some))
+
+
+def in_use(place: Place) -> StateError:
+    """Return the error that refuses to change a filter under a crawl."""
+    return StateError(
+        f"{place.name}: a crawl uses this filter. Nothing was changed. Wait until its workers have"
+        f" stopped; a killed one counts as stopped after some seconds."
+    )

@@ -1,0 +1,240 @@
+"""Changes a filter in Redis as a whole, from outside of any crawl: installs and deletes it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final
+
+from scrapy_bloom.core.state import FilterState
+from scrapy_bloom.errors import BackendError, StateError
+from scrapy_bloom.options import REDIS_TIMEOUT, Words, in_arguments
+from scrapy_bloom.redis import scripts
+from scrapy_bloom.redis.connection import Target, is_cluster
+from scrapy_bloom.redis.deadline import Within
+from scrapy_bloom.redis.header import Plan
+from scrapy_bloom.redis.link import ScriptRunner
+from scrapy_bloom.redis.membership import read_look
+from scrapy_bloom.redis.place import Place
+from scrapy_bloom.redis.reader import ShardReader
+from scrapy_bloom.redis.sharding import shard_key
+from scrapy_bloom.redis.transfer import (
+    Install,
+    Told,
+    delete_keys,
+    delete_segments,
+    in_use,
+)
+from scrapy_bloom.redis.watch import Watch, wait_deserted
+
+_NOBODY: Final = ""  # the worker on whose behalf the others are looked at: none is registered
+_GLOB: Final = re.compile(r"([\\*?\[\]^-])")
+_SEGMENT: Final = re.compile(rb"[0-9a-f]{16}:\d+\.\d+")
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """A filter that is to be put into Redis.
+
+    Attributes:
+        shards: its shards, mostly one.
+        error_rate: bound for its total error rate.
+        fingerprinter: what made its fingerprints; empty if that is not known.
+        canonical: by which rules URLs were rewritten before, as JSON.
+        spider: whose marks it holds; empty if that is not known.
+    """
+
+    shards: Sequence[FilterState]
+    error_rate: float
+    fingerprinter: str
+    canonical: str
+    spider: str
+
+    def plan(self, number: int) -> Plan:
+        """Return what one of its shards is for."""
+        state = self.shards[number]
+        return Plan(
+            state.slices[0].spec.capacity,
+            self.error_rate,
+            state.digests,
+            self.fingerprinter,
+            number,
+            len(self.shards),
+            self.canonical,
+        )
+
+
+class Upkeep:
+    """Installs and deletes the filter under one key.
+
+    :param target: the server.
+    :param key: the key of the filter.
+    :param timeout: most seconds that Redis may hold up one call.
+    :param words: names an option in messages.
+    :raises BackendError: if the server cannot be used, here and in every method.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        key: str,
+        timeout: float = REDIS_TIMEOUT.default,
+        words: Words = in_arguments,
+    ) -> None:
+        self._client = target.connect(timeout / 2)
+        self._place = Place(self._client, target.where(), key, timeout / 2, words)
+        if is_cluster(self._client):
+            self._place.check_slot()
+
+    @property
+    def name(self) -> str:
+        """Server and key, for messages."""
+        return self._place.name
+
+    def kind(self) -> str:
+        """Return what Redis calls the kind of value under the key: ``none``, ``hash`` and so on."""
+        with self._place.explained(), Within(2 * self._place.timeout):
+            kind: bytes = self._client.type(self._place.key)
+        return kind.decode()
+
+    def install(
+        self, incoming: Incoming, replaced: Sequence[ShardReader] = (), told: Told = int
+    ) -> None:
+        """Put a filter under the key; until all of it is there, nobody sees any of it.
+
+        If this fails or is interrupted, nothing has changed.
+
+        :param replaced: the shards of the filter whose place it takes; none for an empty place.
+        :param told: called with the number of bytes of each segment that was sent.
+        :raises StateError: if something else is there, or a crawl uses it.
+        """
+        installs = [
+            Install(self._at(number), incoming.plan(number), state, incoming.spider)
+            for number, state in enumerate(incoming.shards)
+        ]
+        if replaced and not deserted(replaced):
+            raise in_use(self._place)
+        done: list[int] = []
+        try:
+            for install in installs:
+                install.upload(told)
+            # The first shard is what makes a filter of them, so it comes last.
+            for number in reversed(range(len(installs))):
+                signature = replaced[number].header.signature if replaced else ""
+                installs[number].finish(signature)
+                done.append(number)
+        except BaseException:
+            for number, install in enumerate(installs):
+                if number not in done:
+                    install.withdraw()
+            if not replaced:
+                for number in done:
+                    with suppress(BackendError, StateError):
+                        retire(ShardReader(self._at(number)), int)
+            raise
+
+    def delete(self, shards: Sequence[ShardReader], told: Told = int) -> None:
+        """Delete a filter that no crawl uses, some segments at a time.
+
+        The first shard goes first: without it there is no filter. What an interruption leaves is
+        among the :meth:`leftovers`.
+
+        :param told: called with the number of keys of segments that were deleted.
+        :raises StateError: if a crawl uses it. Nothing was changed then.
+        """
+        if not deserted(shards):
+            raise in_use(self._place)
+        for shard in shards:
+            retire(shard, told)
+
+    def leftovers(self, current: Iterable[str] = (), shards: int = 1) -> Iterator[bytes]:
+        """Yield the segments under the key that belong to no filter that is there.
+
+        Looks at the names of all keys of the server, which may take a while and stops nobody.
+
+        :param current: epochs of the filter that is there, of all its shards.
+        :param shards: how many shards to look for.
+        """
+        keep = {epoch.encode() for epoch in current}
+        for number in range(shards):
+            prefix = self._at(number).prefix("")[:-1].encode()
+            pattern = _GLOB.sub(r"\\\1", prefix.decode()) + "*"
+            with self._place.explained():
+                for key in self._client.scan_iter(match=pattern, count=1000):
+                    rest = key[len(prefix) :]
+                    if _SEGMENT.fullmatch(rest) and rest[:16] not in keep:
+                        yield key
+
+    def delete_leftovers(self, keys: Sequence[bytes], told: Told = int) -> None:
+        """Delete what :meth:`leftovers` has found."""
+        by_slot: dict[bytes, list[bytes]] = {}
+        for key in keys:
+            by_slot.setdefault(key.rpartition(b":")[0], []).append(key)
+        for some in by_slot.values():
+            delete_keys(self._place, some, told)
+
+    def policy(self) -> str:
+        """Return the server's policy for a full memory; empty if it does not tell."""
+        try:
+            with self._place.explained():
+                told = self._client.execute_command("INFO", "memory")
+        except BackendError:
+            return ""
+        limited = bool(told.get("maxmemory"))
+        return str(told.get("maxmemory_policy", "")) if limited else "noeviction"
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def _at(self, number: int) -> Place:
+        return replace(self._place, key=shard_key(self._place.key, number))
+
+
+def deserted(shards: Sequence[ShardReader]) -> bool:
+    """Return whether no worker uses a filter; those that are found dead are taken off its register.
+
+    Takes about a second if one lives, and as long as a lease lasts if one was killed.
+
+    :raises BackendError: if the server cannot be used.
+    """
+    return wait_deserted((_look_at(shard) for shard in shards), lambda: False)
+
+
+def retire(shard: ShardReader, told: Told) -> None:
+    """Delete one shard that no worker uses.
+
+    :raises StateError: if one does. Nothing was changed then.
+    """
+    place, header = shard.place, shard.header
+    with place.explained():
+        word, *answer = ScriptRunner(place).retry_once(
+            scripts.RETIRE, place.prefix(header.epoch), header.signature
+        )
+    if word == b"used":
+        raise in_use(place)
+    if word == b"ok":
+        delete_segments(place, dict(zip(answer[::2], answer[1::2], strict=True)), told)
+
+
+def _look_at(shard: ShardReader) -> Callable[[Watch], bool]:
+    place, header = shard.place, shard.header
+    runner = ScriptRunner(place)
+
+    def look(watch: Watch) -> bool:
+        dead = [part for pair in watch.silent().items() for part in pair]
+        began = time.monotonic()
+        with place.explained():
+            answer = runner.retry_once(
+                scripts.LOOK, place.prefix(header.epoch), header.signature, _NOBODY, 0, *dead
+            )
+        if answer[0] != b"ok":
+            return False
+        watch.look(*read_look(began, answer))
+        return True
+
+    return look

@@ -1,0 +1,240 @@
+"""Reads all of a filter and tells what is wrong, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, cast
+
+from scrapy_bloom.core.merging import counted
+from scrapy_bloom.core.sizing import BLOCK_BITS
+from scrapy_bloom.errors import BloomError
+from scrapy_bloom.frontier.reader import StoreReader
+from scrapy_bloom.storage import scrapy_queue
+from scrapy_bloom.storage.past import REQUESTS, SNAPSHOT, is_outdated, read_marker
+from scrapy_bloom.storage.snapshot import read_snapshot
+from scrapy_bloom.tools.contents import Contents
+from scrapy_bloom.tools.information import RUNNING, info
+from scrapy_bloom.tools.local_target import FileTarget, JobTarget
+from scrapy_bloom.tools.progress import Progress, silent
+from scrapy_bloom.tools.project import Project
+from scrapy_bloom.tools.resolve import Where, target_of
+
+if TYPE_CHECKING:
+    from scrapy_bloom.redis.reader import RedisReader
+    from scrapy_bloom.tools.redis_target import RedisTarget
+
+Level = Literal["good", "note", "bad"]
+
+_SIGMAS: Final = 6.0  # how far a count may be from what its bits say
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        level: ``good``, ``note`` for what is worth knowing, or ``bad``.
+        what: what was looked at.
+        found: what was found.
+        advice: what to do; empty if there is nothing to do.
+    """
+
+    level: Level
+    what: str
+    found: str
+    advice: str = ""
+
+
+def check(
+    where: Where | None,
+    *,
+    key: str = "",
+    project: Project | None = None,
+    progress: Progress = silent,
+) -> list[Finding]:
+    """Read all of a filter, and what is kept beside it; return what was found.
+
+    Changes nothing, and may be called while a crawl uses the filter.
+
+    :param where: a target, see :func:`target_of`, like `key` and `project`.
+    :raises StateError: if there is no filter at all.
+    :raises BackendError: if its server cannot be used.
+    """
+    target = target_of(where, key=key, project=project)
+    if not target.exists():
+        raise target.missing()
+    if isinstance(target, JobTarget):
+        return [*_check_job(target)]
+    try:
+        contents = target.read(progress)
+    except BloomError as error:
+        return [_refused("filter", error)]
+    findings = [_whole(contents), *_check_counts(contents)]
+    if isinstance(target, FileTarget):
+        return findings
+    return [*findings, *_check_redis(cast("RedisTarget", target), contents)]
+
+
+def _refused(what: str, error: BloomError) -> Finding:
+    return Finding("bad", what, str(error))
+
+
+def _whole(contents: Contents) -> Finding:
+    return Finding("good", "filter", f"whole: {contents.items:,} items, {contents.bytes:,} bytes")
+
+
+def _check_counts(contents: Contents) -> Iterator[Finding]:
+    """Compare the items that were counted with those that the bits show."""
+    for shard, state in enumerate(contents.shards):
+        for number, slice_ in enumerate(state.slices):
+            estimate = counted(slice_, state.hashes)
+            name = f"slice {number + 1}" + (
+                f" of shard {shard}" if len(contents.shards) > 1 else ""
+            )
+            bits = slice_.spec.blocks * BLOCK_BITS
+            spread = _SIGMAS * sqrt(max(slice_.items, 1)) + 0.01 * slice_.items + 10
+            if abs(estimate - slice_.items) <= spread:
+                yield Finding(
+                    "good", name, f"{slice_.items:,} items counted, its bits show {estimate:,}"
+                )
+            elif estimate < slice_.items:
+                yield Finding(
+                    "bad",
+                    name,
+                    f"{slice_.items:,} items counted, its {bits:,} bits show only {estimate:,}",
+                    "Marks are missing: their pages are fetched again. In Redis a part was lost;"
+                    " in a file of merged filters this is no harm.",
+                )
+            else:
+                yield Finding(
+                    "note",
+                    name,
+                    f"{slice_.items:,} items counted, its bits show {estimate:,}",
+                    "It is fuller than it counts, as after a merge or a copy in mid-crawl: more new"
+                    " pages are called seen. See 'error rate now' of 'scrapy bloom info'.",
+                )
+
+
+def _check_job(target: JobTarget) -> Iterator[Finding]:
+    folder = target.folder
+    snapshot = None
+    try:
+        snapshot = read_snapshot(folder / SNAPSHOT)
+    except BloomError as error:
+        yield _refused(SNAPSHOT, error)
+    else:
+        if snapshot:
+            contents = Contents.of(snapshot)
+            yield _whole(contents)
+            yield from _check_counts(contents)
+    yield from _check_requests(folder, snapshot.generation if snapshot else 0)
+    marker = read_marker(folder)
+    if marker and not is_outdated(marker, snapshot) and not target.requests.exists():
+        running = snapshot is not None and info(target).crawl == RUNNING
+        yield Finding(
+            "note",
+            "last run",
+            f"process {marker.pid} on {marker.host} "
+            + ("is on" if running else "has not stopped cleanly"),
+            ""
+            if running
+            else "The next run goes back to the last clean stop, and Scrapy's own queue has lost"
+            " requests: the README says under 'Stop and resume' how to lose no page.",
+        )
+    for path in sorted(folder.glob(f"{SNAPSHOT}*.tmp")) + sorted(folder.glob(f"{REQUESTS}.new*")):
+        yield Finding(
+            "note", path.name, "left by a process that was killed", "The next run removes it."
+        )
+
+
+def _check_requests(folder: Path, generation: int) -> Iterator[Finding]:
+    path = folder / REQUESTS
+    if not path.exists():
+        if scrapy_queue.is_sealed(folder):
+            yield Finding(
+                "bad",
+                REQUESTS,
+                "gone, though the job kept its requests there",
+                "Put it back, or delete the whole job directory to start afresh.",
+            )
+        return
+    try:
+        with StoreReader(path) as reader:
+            look = reader.look()
+            damage = reader.check_whole()
+    except BloomError as error:
+        yield _refused(REQUESTS, error)
+        return
+    if damage:
+        yield Finding("bad", REQUESTS, f"damaged: {damage}", "Restore the job from a copy.")
+    else:
+        yield Finding(
+            "good",
+            REQUESTS,
+            f"whole: {look.waiting:,} requests wait, {look.journal:,} marks since the snapshot",
+        )
+    if generation > look.generation:
+        yield Finding(
+            "bad",
+            REQUESTS,
+            f"older than {SNAPSHOT}, which calls pages seen whose requests are not here",
+            f"Put back both files of the same time, or delete {SNAPSHOT}.",
+        )
+    if look.withheld:
+        yield Finding("note", "let through", f"{len(look.withheld):,} pages are new once more")
+
+
+def _check_redis(target: RedisTarget, contents: Contents) -> Iterator[Finding]:
+    with target.reader() as reader, target.upkeep() as upkeep:
+        yield from _check_segments(reader, contents.lost)
+        yield from _check_workers(reader)
+        epochs = [part.header.epoch for part in reader.parts()]
+        left = list(upkeep.leftovers(epochs, reader.shards))
+        if left:
+            yield Finding(
+                "note",
+                "leftovers",
+                f"{len(left):,} segments of filters that are gone, such as {left[0].decode()}",
+                "'scrapy bloom delete --leftovers' removes them.",
+            )
+        policy = upkeep.policy()
+        if policy.startswith("allkeys"):
+            yield Finding(
+                "bad",
+                "server",
+                f"may throw the filter away when its memory is full (maxmemory-policy {policy})",
+                "Set maxmemory-policy to noeviction, or use a server of its own.",
+            )
+
+
+def _check_segments(reader: RedisReader, lost: Sequence[str]) -> Iterator[Finding]:
+    losses = sum(part.read().losses for part in reader.parts())
+    if lost:
+        yield Finding(
+            "bad",
+            "segments",
+            f"{len(lost):,} are missing: {', '.join(lost[:5])}",
+            "The server has lost them: their pages are fetched again. It must not evict keys, and"
+            " nobody else may delete them.",
+        )
+    else:
+        yield Finding("good", "segments", "all there")
+    if losses:
+        yield Finding("note", "losses", f"parts were lost {losses:,} times so far")
+
+
+def _check_workers(reader: RedisReader) -> Iterator[Finding]:
+    workers = reader.workers()
+    dead = [worker.id for worker in workers if not worker.alive]
+    alive = len(workers) - len(dead)
+    yield Finding("good", "workers", f"{alive} at work")
+    if dead:
+        yield Finding(
+            "note",
+            "workers",
+            f"{len(dead)} registered without a lease: {', '.join(dead[:5])}",
+            "They were killed, or are frozen. The next worker that starts takes them off.",
+        )

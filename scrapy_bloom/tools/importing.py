@@ -1,0 +1,248 @@
+"""Fills a filter from files: URLs, fingerprints, Scrapy's own filter, another filter of ours."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final, Literal
+
+from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
+from scrapy_bloom.core.local import LocalFilter
+from scrapy_bloom.errors import SettingError, StateError
+from scrapy_bloom.options import CAPACITY, ERROR_RATE
+from scrapy_bloom.storage import scrapy_queue, seen_file
+from scrapy_bloom.storage.snapshot import MAGIC
+from scrapy_bloom.tools.contents import Contents
+from scrapy_bloom.tools.lines import BadLine, Kind, Lines
+from scrapy_bloom.tools.local_target import FileTarget, LocalAdder
+from scrapy_bloom.tools.moving import copy, merge
+from scrapy_bloom.tools.progress import Progress, Told, silent
+from scrapy_bloom.tools.project import Project
+from scrapy_bloom.tools.resolve import Where, target_of
+from scrapy_bloom.tools.target import Adder, Target
+
+Form = Literal["auto", "urls", "fingerprints", "seen", "filter"]
+"""What a file holds; ``auto`` looks at it."""
+
+FORMS: Final = ("auto", "urls", "fingerprints", "seen", "filter")
+
+_AT_ONCE: Final = 10_000  # fingerprints
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What came of an import.
+
+    Attributes:
+        target: where the filter is.
+        made: whether it was made.
+        read: how many lines or fingerprints were read.
+        new: how many of them the filter did not have.
+        items: how many items it has now; None if the target tells that only when asked.
+        bad: how many lines were bad, and so left out.
+        bad_lines: the first of them.
+        warnings: what whoever uses the filter should know, as sentences.
+    """
+
+    target: str
+    made: bool
+    read: int
+    new: int
+    items: int | None
+    bad: int
+    bad_lines: Sequence[BadLine]
+    warnings: Sequence[str]
+
+
+@dataclass
+class _Count:
+    read: int = 0
+    new: int = 0
+
+
+def import_(
+    where: Where | None,
+    sources: Sequence[Path | str | BinaryIO],
+    *,
+    form: Form = "auto",
+    strict: bool = False,
+    key: str = "",
+    project: Project | None = None,
+    progress: Progress = silent,
+) -> Imported:
+    """Put what files hold into a filter, and make the filter where there is none.
+
+    In a file all of it happens, or nothing. A filter that is in Redis already has what came before
+    an interruption: do it again to go on.
+
+    :param where: a target, see :func:`target_of`, like `key`.
+    :param sources: paths, or streams that are open for reading bytes.
+    :param form: what the files hold.
+    :param strict: whether a bad line is an error. Otherwise it is left out and counted.
+    :param project: whose rules make fingerprints of URLs, and whose capacity, error rate and spider
+        a new filter gets.
+    :raises SettingError: if a file holds something else, or a line is bad and `strict` is set.
+    :raises BloomError: if the filter cannot be used.
+    """
+    project = project or Project()
+    target = target_of(where, key=key, project=project)
+    opened = [_Source(source, form) for source in sources]
+    if any(source.form == "filter" for source in opened):
+        return _from_filters(target, opened, project, progress)
+    made = not target.exists()
+    count = _Count()
+    with _filling(target, project, progress, made=made) as (adder, fingerprinter):
+        lines = Lines(fingerprinter, strict=strict)
+        for source in opened:
+            _pour(source, adder, lines, count, progress)
+    items = adder.contents().items if isinstance(adder, LocalAdder) else None
+    warnings = [note for source in opened for note in source.warnings()]
+    return Imported(
+        target.name, made, count.read, count.new, items, lines.bad, lines.shown, warnings
+    )
+
+
+class _Source:
+    """A file to be read.
+
+    :param source: its path, or a stream.
+    :param form: what it holds; ``auto`` looks at it.
+    """
+
+    def __init__(self, source: Path | str | BinaryIO, form: Form) -> None:
+        self.path = None if isinstance(source, io.IOBase) else Path(str(source))
+        self._stream = source if isinstance(source, io.IOBase) else None
+        self.form = self._look() if form == "auto" else form
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return str(self.path) if self.path else "standard input"
+
+    def open(self) -> BinaryIO:
+        """Open it for reading.
+
+        :raises StateError: if it cannot be read.
+        """
+        if self.path is None:
+            return self._stream  # type: ignore[return-value]
+        try:
+            return self.path.open("rb")
+        except OSError as error:
+            raise StateError(
+                f"{self.path}: {error.strerror}. Give a file that this user can read."
+            ) from error
+
+    def size(self) -> int | None:
+        """Return its bytes, None if that is not known."""
+        return self.path.stat().st_size if self.path and self.path.is_file() else None
+
+    def warnings(self) -> list[str]:
+        """Return what should be known of marks that came from Scrapy's own filter."""
+        if self.form != "seen" or self.path is None:
+            return []
+        folder = self.path.parent
+        notes = []
+        if self.path.name == seen_file.NAME and (why := seen_file.why_unclean(folder)):
+            notes.append(
+                f"The crawl of {self.path} was killed ({why}): some of its marks are those of"
+                f" requests that are lost, and their pages are not fetched."
+            )
+        elif scrapy_queue.has_leftovers(folder):
+            notes.append(
+                f"Requests wait in {folder / scrapy_queue.NAME}. Their pages are marked, too: a"
+                f" crawl without that queue would not fetch them."
+            )
+        return notes
+
+    def _look(self) -> Form:
+        if self.path is None:
+            return "auto"
+        with self.open() as file:
+            start = file.read(len(MAGIC))
+        if start == MAGIC:
+            return "filter"
+        binary = start[:1] == b"\0"  # of the length of a record: no text begins with it
+        return "seen" if binary or self.path.name == seen_file.NAME else "auto"
+
+
+@contextmanager
+def _filling(
+    target: Target, project: Project, progress: Progress, *, made: bool
+) -> Iterator[tuple[Adder, CanonicalFingerprinter]]:
+    """Yield what adds to the filter, and what makes its fingerprints."""
+    if not made:
+        with target.adding() as adder:
+            yield adder, project.fingerprinter_for(adder.identity)[0]
+        return
+    fingerprinter = project.fingerprinter
+    settings = project.settings
+    new = LocalFilter(
+        settings[CAPACITY], settings[ERROR_RATE], digests=fingerprinter.digests, on_growth=int
+    )
+    contents = Contents(project.identity, settings[ERROR_RATE], [new.state()])
+    local = LocalAdder(contents, target.name)
+    with target.change(make=True) as change:
+        yield local, fingerprinter
+        change.put(local.contents(), progress)
+
+
+def _pour(source: _Source, adder: Adder, lines: Lines, count: _Count, progress: Progress) -> None:
+    with progress(f"reading {source.name}", source.size(), "bytes") as told:
+        file = source.open()
+        try:
+            for some in _fingerprints(source, _Counting(file, told), lines):
+                count.read += len(some)
+                count.new += adder.add_many(some).count(False)
+        finally:
+            if source.path is not None:
+                file.close()
+
+
+def _fingerprints(source: _Source, file: _Counting, lines: Lines) -> Iterator[Sequence[bytes]]:
+    if source.form == "seen":
+        yield from seen_file.read_batches(file)  # type: ignore[arg-type]
+        return
+    kinds: dict[str, Kind] = {"urls": "urls", "fingerprints": "fingerprints"}
+    lines.kind = kinds.get(source.form, "auto")
+    for batch in lines.of_stream(file):  # type: ignore[arg-type]
+        yield batch.fingerprints
+
+
+class _Counting:
+    """A stream that tells how much of it was read."""
+
+    def __init__(self, file: BinaryIO, told: Told) -> None:
+        self._read = getattr(file, "read1", file.read)
+        self._told = told
+
+    def read(self, size: int) -> bytes:
+        """Return the next bytes, at most `size`."""
+        data: bytes = self._read(size)
+        self._told(len(data))
+        return data
+
+
+def _from_filters(
+    target: Target, sources: Iterable[_Source], project: Project, progress: Progress
+) -> Imported:
+    """Put whole filters into a target, which have bits and no fingerprints."""
+    files: list[FileTarget] = []
+    for source in sources:
+        if source.form != "filter" or source.path is None:
+            raise SettingError(
+                f"{source.name} is no filter, and the others are. Import them one after the other."
+            )
+        files.append(FileTarget(source.path))
+    made = not target.exists()
+    before = 0 if made else target.read().items
+    if made and len(files) == 1:
+        moved = copy(files[0], target, project=project, progress=progress)
+    else:
+        moved = merge(files, target, project=project, progress=progress)
+    read = sum(file.read().items for file in files)
+    new = max(moved.items - before, 0)
+    return Imported(target.name, made, read, new, moved.items, 0, (), moved.warnings)

@@ -1,0 +1,127 @@
+"""Lines of URLs or fingerprints, from files and pipes: quick, and with word of the bad ones."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import BinaryIO, Final, Literal, NamedTuple
+
+from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
+from scrapy_bloom.errors import SettingError
+
+Kind = Literal["auto", "urls", "fingerprints"]
+"""What lines hold; ``auto`` tells hexadecimal fingerprints from URLs, line by line."""
+
+_CHUNK: Final = 1 << 20
+_LONGEST: Final = 1 << 16  # bytes of a line
+_SHOWN: Final = 20  # bad lines that are told in words
+_HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2}){8,}")
+
+
+class BadLine(NamedTuple):
+    """A line that is neither a URL nor a fingerprint.
+
+    Attributes:
+        number: its number, from 1.
+        text: its beginning.
+        reason: what is wrong with it.
+    """
+
+    number: int
+    text: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some lines in order, without the bad ones.
+
+    Attributes:
+        texts: the lines.
+        fingerprints: their fingerprints.
+    """
+
+    texts: Sequence[str]
+    fingerprints: Sequence[bytes]
+
+
+@dataclass
+class Lines:
+    """Reads lines and makes fingerprints of them. Empty lines do not count.
+
+    :param fingerprinter: makes the fingerprints of URLs.
+    :param kind: what the lines hold.
+    :param strict: whether the first bad line is an error.
+
+    Attributes:
+        read: how many lines were read.
+        bad: how many of them were bad.
+        shown: the first of the bad ones.
+    """
+
+    fingerprinter: CanonicalFingerprinter
+    kind: Kind = "auto"
+    strict: bool = False
+    read: int = 0
+    bad: int = 0
+    shown: list[BadLine] = field(default_factory=list)
+
+    def of_stream(self, stream: BinaryIO) -> Iterator[Batch]:
+        """Yield the lines of a stream, about a MiB at a time.
+
+        :raises SettingError: at the first bad line, if `strict`.
+        """
+        rest = b""
+        # read1 gives what is there: a pipe that is fed slowly is answered at once.
+        read = getattr(stream, "read1", stream.read)
+        while data := read(_CHUNK):
+            lines = (rest + data).split(b"\n")
+            rest = lines.pop()
+            if len(rest) > _LONGEST:
+                lines.append(rest[:_LONGEST])
+                rest = b""
+            yield self.of_lines(lines)
+        if rest:
+            yield self.of_lines([rest])
+
+    def of_lines(self, lines: Iterable[bytes | str]) -> Batch:
+        """Return the fingerprints of some lines.
+
+        :raises SettingError: at the first bad line, if `strict`.
+        """
+        texts: list[str] = []
+        fingerprints: list[bytes] = []
+        make = self._maker()
+        number = self.read
+        for line in lines:
+            number += 1
+            try:
+                text = (line.decode() if isinstance(line, bytes) else line).strip()
+                if not text:
+                    continue
+                fingerprints.append(make(text))
+                texts.append(text)
+            except ValueError as error:
+                self._note(number, line, error)
+        self.read = number
+        return Batch(texts, fingerprints)
+
+    def _maker(self) -> Callable[[str], bytes]:
+        of_url = self.fingerprinter.of_url
+        if self.kind == "urls":
+            return of_url
+        if self.kind == "fingerprints":
+            return bytes.fromhex
+        is_hex = _HEX.fullmatch
+        return lambda text: bytes.fromhex(text) if is_hex(text) else of_url(text)
+
+    def _note(self, number: int, line: bytes | str, error: ValueError) -> None:
+        text = line.decode(errors="replace") if isinstance(line, bytes) else line
+        reason = "not UTF-8" if isinstance(error, UnicodeError) else str(error)
+        bad = BadLine(number, text.strip()[:100], reason)
+        if self.strict:
+            raise SettingError(f"line {number:,}: {bad.text!r}: {bad.reason}")
+        self.bad += 1
+        if len(self.shown) < _SHOWN:
+            self.shown.append(bad)

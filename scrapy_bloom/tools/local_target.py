@@ -1,0 +1,375 @@
+"""Filters in files: in the job directory of a crawl, or in one file that was exported."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from filelock import FileLock, Timeout
+
+from scrapy_bloom.core.info import FilterInfo
+from scrapy_bloom.core.local import LocalFilter
+from scrapy_bloom.errors import JobInUseError, SettingError, StateError
+from scrapy_bloom.frontier import file
+from scrapy_bloom.frontier.reader import StoreLook, StoreReader
+from scrapy_bloom.frontier.store import Store
+from scrapy_bloom.redis.sharding import picker
+from scrapy_bloom.storage import merges_file, scrapy_queue
+from scrapy_bloom.storage.files import remove, write_whole
+from scrapy_bloom.storage.past import MARKER, REQUESTS, SNAPSHOT
+from scrapy_bloom.storage.snapshot import Snapshot, chunks_of, read_snapshot
+from scrapy_bloom.storage.store import LOCK, holding
+from scrapy_bloom.tools.contents import Contents, error_rate_of
+from scrapy_bloom.tools.progress import Progress, silent
+from scrapy_bloom.tools.target import Adder, Change, Open, Target
+
+_US: Final = "scrapy bloom"
+_QUIET: Final = int  # a filter that grows here need not say so
+
+
+class FileChange(Change):
+    """A file that is held."""
+
+    def __init__(self, path: Path, contents: Contents | None) -> None:
+        self.path = path
+        self.contents = contents
+
+    def put(self, contents: Contents, progress: Progress = silent) -> None:
+        """Write the file, whole or not at all; its generation stays what it is.
+
+        A run that was killed would count as one that had stopped if its snapshot had a new one.
+        """
+        generation = self.contents.generation if self.contents else 0
+        write_contents(self.path, contents.snapshot(generation), progress)
+
+
+def write_contents(path: Path, snapshot: Snapshot, progress: Progress) -> None:
+    """Write a file with a filter, whole or not at all.
+
+    :raises StateError: if it cannot be written.
+    """
+    size = sum(len(slice_.blocks) for shard in snapshot.shards for slice_ in shard.slices)
+    with progress(f"writing {path}", size << 13, "bytes") as told:
+
+        def chunks() -> Iterator[bytes]:
+            for chunk in chunks_of(snapshot):
+                yield chunk
+                told(len(chunk))
+
+        try:
+            write_whole(path, chunks())
+        except OSError as error:
+            raise StateError(
+                f"{error.filename or path}: {error.strerror}. The file was not written, and what"
+                f" was there before is as it was. Make room, or give this user the right to write"
+                f" there."
+            ) from error
+
+
+class FileTarget(Target):
+    """A filter in one file, as ``scrapy bloom export`` writes it.
+
+    :param path: the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def name(self) -> str:
+        """The path of the file."""
+        return str(self.path)
+
+    def exists(self) -> bool:
+        """Return whether there is a file."""
+        return self.path.exists()
+
+    def read(self, progress: Progress = silent) -> Contents:  # noqa: ARG002 - it takes no time
+        """Read the file."""
+        contents = self._read()
+        if contents is None:
+            raise self.missing()
+        return contents
+
+    @contextmanager
+    def open(self) -> Iterator[Open]:
+        """Read the file."""
+        contents = self.read()
+        yield Open(Sharded(contents), contents.identity, contents.let_through)
+
+    @contextmanager
+    def change(self, *, make: bool = False) -> Iterator[Change]:
+        """Lock the file."""
+        try:
+            lock = FileLock(self.path.with_name(self.path.name + ".lock"), timeout=0)
+            lock.acquire()
+        except Timeout:
+            raise JobInUseError(
+                f"{self.path}: another process is changing this file. Wait until it has finished."
+            ) from None
+        except OSError as error:
+            raise StateError(
+                f"{error.filename or self.path}: {error.strerror}. Give a folder in which this user"
+                f" can write. Nothing was changed."
+            ) from error
+        try:
+            contents = self._read()
+            if contents is None and not make:
+                raise self.missing()
+            yield FileChange(self.path, contents)
+        finally:
+            lock.release()
+            with suppress(OSError):
+                Path(lock.lock_file).unlink(missing_ok=True)
+
+    @contextmanager
+    def adding(self) -> Iterator[Adder]:
+        """Add to a copy in memory; the file is replaced at the end."""
+        with self.change() as change:
+            yield from _adding(change, self.name)
+
+    def delete(self, progress: Progress = silent) -> None:  # noqa: ARG002 - it takes no time
+        """Delete the file."""
+        with self.change(), _told(self.path):
+            remove(self.path)
+
+    def _read(self) -> Contents | None:
+        snapshot = read_snapshot(self.path, sharded=True)
+        return Contents.of(snapshot) if snapshot else None
+
+
+class JobTarget(Target):
+    """The filter in the job directory of a crawl.
+
+    With ``scrapy_bloom.Scheduler`` that is its snapshot and the marks that were committed since;
+    else it is the filter at the last clean stop.
+
+    :param folder: the job directory.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def name(self) -> str:
+        """The path of the job directory."""
+        return str(self.folder)
+
+    @property
+    def requests(self) -> Path:
+        """The file with the requests of ``scrapy_bloom.Scheduler``."""
+        return self.folder / REQUESTS
+
+    def exists(self) -> bool:
+        """Return whether the folder has a filter."""
+        return (self.folder / SNAPSHOT).exists() or self.requests.exists()
+
+    def read(self, progress: Progress = silent) -> Contents:  # noqa: ARG002 - it takes no time
+        """Read the filter and, if there is one, its journal."""
+        contents = self._read()
+        if contents is None:
+            raise self.missing()
+        return contents
+
+    def look(self) -> StoreLook | None:
+        """Return what ``scrapy_bloom.Scheduler`` keeps beside the filter; None without it."""
+        if not self.requests.exists():
+            return None
+        with StoreReader(self.requests) as reader:
+            return reader.look()
+
+    @contextmanager
+    def open(self) -> Iterator[Open]:
+        """Read the filter."""
+        contents = self.read()
+        yield Open(Sharded(contents), contents.identity, contents.let_through)
+
+    @contextmanager
+    def change(self, *, make: bool = False) -> Iterator[Change]:
+        """Hold the job directory, as a crawl does."""
+        if not make and not self.exists():
+            raise self.missing()
+        new = not self.folder.exists()
+        try:
+            with holding(self.folder, _US):
+                yield JobChange(self.folder, self._read())
+        finally:
+            if new and not self.exists():
+                with suppress(OSError):
+                    (self.folder / LOCK).unlink(missing_ok=True)
+                    self.folder.rmdir()
+
+    @contextmanager
+    def adding(self) -> Iterator[Adder]:
+        """Add to a copy in memory; the snapshot is replaced at the end."""
+        with self.change() as change:
+            yield from _adding(change, self.name)
+
+    def delete(self, progress: Progress = silent) -> None:  # noqa: ARG002 - it takes no time
+        """Delete the filter, with the requests of ``scrapy_bloom.Scheduler``."""
+        if not self.exists():
+            raise self.missing()
+        with holding(self.folder, _US), _told(self.folder):
+            # The requests last: those without marks are only fetched again.
+            for name in (SNAPSHOT, MARKER, merges_file.NAME):
+                remove(self.folder / name)
+            scrapy_queue.unseal(self.folder)
+            for end in ("", "-wal", "-shm"):
+                remove(self.requests.with_name(self.requests.name + end))
+
+    def _read(self) -> Contents | None:
+        if not self.requests.exists():
+            snapshot = read_snapshot(self.folder / SNAPSHOT)
+            return Contents.of(snapshot) if snapshot else None
+        with StoreReader(self.requests) as reader:
+            look = reader.look()
+            # Before the snapshot: a new one, which has them, may come at any moment.
+            marks = list(reader.marks())
+        snapshot = read_snapshot(self.folder / SNAPSHOT)
+        kept = LocalFilter(on_growth=_QUIET)
+        if snapshot:
+            first = snapshot.state.slices[0].spec.capacity
+            rate = error_rate_of(snapshot.state)
+            kept = LocalFilter.from_state(snapshot.state, first, rate, on_growth=_QUIET)
+        kept.add_many(marks)
+        state = kept.state()
+        return Contents(
+            look.identity,
+            error_rate_of(state),
+            [state],
+            look.withheld,
+            snapshot.generation if snapshot else 0,
+            snapshot.written_by if snapshot else "",
+            look.waiting,
+        )
+
+
+class JobChange(FileChange):
+    """A job directory that is held."""
+
+    def __init__(self, folder: Path, contents: Contents | None) -> None:
+        super().__init__(folder / SNAPSHOT, contents)
+        self._requests = folder / REQUESTS
+
+    def put(self, contents: Contents, progress: Progress = silent) -> None:
+        """Replace the snapshot; refuse what a job cannot hold."""
+        if len(contents.shards) > 1:
+            raise SettingError(
+                f"a filter of {len(contents.shards)} shards cannot be kept in a job directory:"
+                f" each shard hashes with a secret of its own. Copy it to Redis, or export it."
+            )
+        if not contents.identity.spider:
+            raise SettingError(
+                "it is not known whose marks these are, and a job directory belongs to one"
+                " spider: give its name with --spider."
+            )
+        before = self.contents.let_through if self.contents else frozenset[bytes]()
+        super().put(contents, progress)
+        if self._requests.exists():
+            # The scheduler keeps the list itself; that in the snapshot is for a job without it.
+            try:
+                store = Store(self._requests)
+                try:
+                    store.withhold(set(contents.let_through) - set(before))
+                    store.let_be(set(before) - set(contents.let_through))
+                    store.commit()
+                finally:
+                    store.close()
+            except sqlite3.Error as error:
+                raise file.unusable(self._requests, error) from error
+
+
+class Sharded:
+    """Asks a filter that is in memory, of one shard or several.
+
+    :param contents: the filter.
+    """
+
+    def __init__(self, contents: Contents) -> None:
+        self._contents = contents
+        self._filters = [
+            LocalFilter.from_state(state, on_growth=_QUIET) for state in contents.shards
+        ]
+        self._pick = picker(self._filters)
+
+    def contains_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
+        """Return for each fingerprint, in order, whether it was added."""
+        if len(self._filters) == 1:
+            return self._filters[0].contains_many(fingerprints)
+        return [fingerprint in self._pick(fingerprint) for fingerprint in fingerprints]
+
+    def info(self) -> FilterInfo:
+        """Return the state of the filter."""
+        return self._contents.info()
+
+    def close(self) -> None:
+        """Do nothing: memory is all that it holds."""
+
+
+class LocalAdder:
+    """Adds to a filter in memory.
+
+    :param contents: the filter; its bits are changed.
+    :param name: where it is.
+
+    Attributes:
+        identity: what the filter belongs to.
+    """
+
+    def __init__(self, contents: Contents, name: str) -> None:
+        if len(contents.shards) > 1:
+            raise SettingError(
+                f"{name}: the filter has {len(contents.shards)} shards. Copy it to Redis to add to"
+                f" it."
+            )
+        state = contents.shards[0]
+        capacity = state.slices[0].spec.capacity
+        self.identity = contents.identity
+        self._contents = contents
+        self._kept = LocalFilter.from_state(state, capacity, contents.error_rate, on_growth=_QUIET)
+        self._let_through = set(contents.let_through)
+
+    def add_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
+        """Add a batch; what was to be let through is seen from now on."""
+        fingerprints = list(fingerprints)
+        seen = self._kept.add_many(fingerprints)
+        if self._let_through:
+            for number, fingerprint in enumerate(fingerprints):
+                if fingerprint in self._let_through:
+                    self._let_through.remove(fingerprint)
+                    seen[number] = False
+        return seen
+
+    def let_through(self, fingerprints: Iterable[bytes]) -> list[bool]:
+        """List a batch to be called new once more."""
+        fingerprints = list(fingerprints)
+        found = self._kept.contains_many(fingerprints)
+        self._let_through.update(
+            fingerprint for fingerprint, seen in zip(fingerprints, found, strict=True) if seen
+        )
+        return found
+
+    def contents(self) -> Contents:
+        """Return the filter as it is now."""
+        let_through = frozenset(self._let_through)
+        return replace(self._contents, shards=[self._kept.state()], let_through=let_through)
+
+
+def _adding(change: Change, name: str) -> Iterator[Adder]:
+    """Yield what adds to a filter in memory, and put that in its place when all went well."""
+    assert change.contents is not None  # noqa: S101 - it was asked for one that is there
+    adder = LocalAdder(change.contents, name)
+    yield adder
+    change.put(adder.contents())
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StateError(f"{error.filename or path}: {error.strerror}.") from error

@@ -1,0 +1,232 @@
+"""Moves filters as they are: out of one place, into another, several into one, away."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from scrapy_bloom.core.merging import merge_states
+from scrapy_bloom.errors import SettingError, StateError
+from scrapy_bloom.storage.snapshot import Identity
+from scrapy_bloom.tools.contents import Contents
+from scrapy_bloom.tools.local_target import FileTarget
+from scrapy_bloom.tools.progress import Progress, silent
+from scrapy_bloom.tools.project import Project
+from scrapy_bloom.tools.resolve import Where, target_of
+from scrapy_bloom.tools.target import Target
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A filter that was put somewhere.
+
+    Attributes:
+        source: where it came from.
+        target: where it is now.
+        items: how many items it has.
+        bytes: bytes of its bits.
+        error_rate: bound for its error rate, as it was made for.
+        error_rate_now: chance that the next new item is called seen.
+        slices: how many slices it has.
+        warnings: what whoever uses it should know, as sentences.
+    """
+
+    source: str
+    target: str
+    items: int
+    bytes: int
+    error_rate: float
+    error_rate_now: float
+    slices: int
+    warnings: Sequence[str] = ()
+
+
+def export(
+    where: Where | None,
+    path: Path | str,
+    *,
+    key: str = "",
+    project: Project | None = None,
+    progress: Progress = silent,
+) -> Moved:
+    """Write a filter to one file, which any other place takes: by :func:`copy` or :func:`import_`.
+
+    The same filter gives the same bytes, wherever it is.
+
+    :param where: a target, see :func:`target_of`, like `key` and `project`.
+    :param path: the file. One that is there must be such a file, too; it is replaced.
+    :raises BloomError: if the filter cannot be read, or the file not be written. A file that was
+        there is as it was.
+    """
+    source = target_of(where, key=key, project=project)
+    contents = source.read(progress)
+    target = FileTarget(Path(path))
+    with target.change(make=True) as change:
+        change.contents = None  # its generation does not count outside of a job
+        change.put(contents, progress)
+    return _moved(source.name, target, contents, _warnings(contents))
+
+
+def copy(
+    source: Where | None,
+    target: Where,
+    *,
+    key: str = "",
+    target_key: str = "",
+    project: Project | None = None,
+    progress: Progress = silent,
+) -> Moved:
+    """Copy a filter to a place where there is none.
+
+    If this fails or is interrupted, nothing has changed.
+
+    :param source: a target, see :func:`target_of`, like `key` and `project`.
+    :param target: likewise, with `target_key`. The spider of `project`, if one is named, is whose
+        filter it becomes.
+    :raises StateError: if something is there already.
+    :raises BloomError: if the filter cannot be read, or not be put there.
+    """
+    source = target_of(source, key=key, project=project)
+    target = target_of(target, key=target_key or (key if _in_redis(target) else ""))
+    contents = _renamed(source.read(progress), project)
+    with target.change(make=True) as change:
+        if change.contents is not None:
+            raise StateError(
+                f"{target.name}: found a filter, expected none. Nothing was changed. 'scrapy bloom"
+                f" merge' puts one into another, 'scrapy bloom delete' makes room."
+            )
+        change.put(contents, progress)
+    return _moved(source.name, target, contents, _warnings(contents))
+
+
+def merge(
+    sources: Sequence[Where],
+    target: Where,
+    *,
+    key: str = "",
+    target_key: str = "",
+    project: Project | None = None,
+    progress: Progress = silent,
+) -> Moved:
+    """Put filters together in one, which has every page that any of them has.
+
+    That is possible for copies of one filter, which share its secret. Slices of the same size
+    become one, bit by bit; others stay slices beside each other. All of it happens, or nothing.
+
+    :param sources: targets, see :func:`target_of`, like `key` and `project`.
+    :param target: where the result goes. A filter that is there is one of those put together.
+    :raises SettingError: if the filters hash in different ways.
+    :raises BloomError: if one cannot be read, or the result not be put there.
+    """
+    read = [target_of(one, key=key if _in_redis(one) else "") for one in sources]
+    target = target_of(target, key=target_key or (key if _in_redis(target) else ""))
+    found = [_renamed(one.read(progress), project) for one in read]
+    names = ", ".join(one.name for one in read)
+    with target.change(make=True) as change:
+        parts = [*([change.contents] if change.contents else []), *found]
+        merged = merge_contents(parts)
+        change.put(merged, progress)
+    waiting = [note for one in found for note in _warnings(one)]
+    return _moved(names, target, merged, [*_crowded(merged), *waiting])
+
+
+def delete(
+    where: Where | None,
+    *,
+    key: str = "",
+    project: Project | None = None,
+    progress: Progress = silent,
+) -> None:
+    """Delete a filter and, in a job directory of ``scrapy_bloom.Scheduler``, what waits there.
+
+    :param where: a target, see :func:`target_of`, like `key` and `project`.
+    :raises StateError: if there is none, or a crawl uses it. Nothing was changed then.
+    :raises JobInUseError: likewise.
+    """
+    target_of(where, key=key, project=project).delete(progress)
+
+
+def merge_contents(parts: Sequence[Contents]) -> Contents:
+    """Return one filter out of several.
+
+    :raises SettingError: if they hash in different ways, or belong to different spiders.
+    """
+    first = parts[0]
+    for other in parts[1:]:
+        _check_alike(first.identity, other.identity)
+        if len(other.shards) != len(first.shards):
+            raise SettingError(
+                f"the filters have {len(first.shards)} and {len(other.shards)} shards. Only filters"
+                f" with the same number of shards can be merged."
+            )
+    shards = [
+        merge_states([part.shards[number] for part in parts]) for number in range(len(first.shards))
+    ]
+    let_through = frozenset(first.let_through).union(*(part.let_through for part in parts[1:]))
+    return replace(
+        first,
+        shards=shards,
+        error_rate=max(part.error_rate for part in parts),
+        let_through=let_through,
+    )
+
+
+def _check_alike(one: Identity, other: Identity) -> None:
+    if one.fingerprinter and other.fingerprinter and one.fingerprinter != other.fingerprinter:
+        raise SettingError(
+            f"the fingerprints of one filter are made by {one.fingerprinter}, those of the other by"
+            f" {other.fingerprinter}: their marks mean different pages."
+        )
+
+
+def _renamed(contents: Contents, project: Project | None) -> Contents:
+    if project is None or not project.spider:
+        return contents
+    return replace(contents, identity=replace(contents.identity, spider=project.spider))
+
+
+def _in_redis(where: Where) -> bool:
+    return "://" in str(where) if not isinstance(where, Target) else False
+
+
+def _moved(source: str, target: Target, contents: Contents, warnings: Sequence[str]) -> Moved:
+    info = contents.info()
+    return Moved(
+        source,
+        target.name,
+        contents.items,
+        contents.bytes,
+        contents.error_rate,
+        info.estimated_fp_rate,
+        info.slices,
+        warnings,
+    )
+
+
+def _warnings(contents: Contents) -> list[str]:
+    """Return what whoever takes a copy should know."""
+    notes = []
+    if contents.waiting:
+        notes.append(
+            f"{contents.waiting:,} requests wait where this filter lives. It calls their pages"
+            f" seen, but the requests are not copied: a crawl with the copy alone would not fetch"
+            f" them."
+        )
+    if contents.lost:
+        notes.append(
+            f"Redis has lost {len(contents.lost)} parts of this filter: the pages in them are"
+            f" fetched again."
+        )
+    return notes
+
+
+def _crowded(contents: Contents) -> list[str]:
+    info = contents.info()
+    if info.estimated_fp_rate <= contents.error_rate:
+        return []
+    told = (
+        f"The merged filter is fuller than it was made for: it calls"
+        f" {info.estimated_fp_rate:.2g} of new pages seen, instead of {contents.error_rate:g}."
+    )
+    return [told]

@@ -1,0 +1,179 @@
+"""A filter in Redis."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from scrapy_bloom.errors import SettingError
+from scrapy_bloom.options import OnBackendError, Words, in_arguments
+from scrapy_bloom.redis.connection import Target as Server
+from scrapy_bloom.redis.filter import RedisFilter
+from scrapy_bloom.redis.options import RedisOptions
+from scrapy_bloom.redis.reader import RedisReader
+from scrapy_bloom.redis.upkeep import Incoming, Upkeep
+from scrapy_bloom.storage.snapshot import Identity
+from scrapy_bloom.tools.contents import Contents, sorted_keys
+from scrapy_bloom.tools.progress import Progress, silent
+from scrapy_bloom.tools.target import Adder, Change, Open, Target
+
+TIMEOUT: Final = 10.0
+"""Seconds that Redis may hold up one call here: nobody waits for a page meanwhile."""
+
+
+class RedisTarget(Target):
+    """A filter under a key of a Redis server or cluster.
+
+    :param server: the server.
+    :param key: the key of the filter.
+    :param timeout: most seconds that Redis may hold up one call.
+    :param words: names an option in messages.
+    """
+
+    def __init__(
+        self, server: Server, key: str, *, timeout: float = TIMEOUT, words: Words = in_arguments
+    ) -> None:
+        self._server = server
+        self.key = key
+        self._timeout = timeout
+        self._words = words
+
+    @property
+    def name(self) -> str:
+        """Server and key."""
+        return f"Redis at {self._server.where()}, key {self.key}"
+
+    def exists(self) -> bool:
+        """Return whether anything is under the key."""
+        with self.upkeep() as upkeep:
+            return upkeep.kind() != "none"
+
+    def read(self, progress: Progress = silent) -> Contents:
+        """Read all of the filter; every mark that is there now will be in what is returned."""
+        with self.reader() as reader:
+            return self._contents(reader, progress)
+
+    @contextmanager
+    def open(self) -> Iterator[Open]:
+        """Connect, to ask the filter where it is."""
+        with self.reader() as reader:
+            yield Open(reader, _identity(reader))
+
+    @contextmanager
+    def change(self, *, make: bool = False) -> Iterator[Change]:
+        """Read the filter; it is looked whether a crawl uses it when another one is put there."""
+        with self.upkeep() as upkeep:
+            if make and upkeep.kind() == "none":
+                yield RedisChange(upkeep, None, None)
+                return
+            with self.reader() as reader:
+                yield RedisChange(upkeep, reader, self._contents(reader, silent))
+
+    @contextmanager
+    def adding(self) -> Iterator[Adder]:
+        """Join the workers of the filter."""
+        with self.reader() as reader:
+            options = RedisOptions(
+                key=self.key,
+                shards=reader.shards,
+                on_error=OnBackendError.CLOSE,
+                timeout=self._timeout,
+                words=self._words,
+            )
+            shared = RedisFilter(
+                self._server,
+                capacity=reader.parts()[0].header.plan.capacity,
+                error_rate=reader.error_rate,
+                digests=reader.digests,
+                fingerprinter=reader.fingerprinter,
+                canonical=reader.canonical,
+                options=options,
+            )
+            identity = _identity(reader)
+        with shared:
+            yield RedisAdder(shared, identity)
+
+    def delete(self, progress: Progress = silent) -> None:
+        """Delete the filter, some segments at a time."""
+        with self.upkeep() as upkeep:
+            if upkeep.kind() == "none":
+                raise self.missing()
+            with self.reader() as reader, progress("deleting", None, "segments") as told:
+                upkeep.delete(reader.parts(), told)
+
+    @contextmanager
+    def reader(self) -> Iterator[RedisReader]:
+        """Open the filter for reading only."""
+        reader = RedisReader(self._server, key=self.key, timeout=self._timeout, words=self._words)
+        with reader:
+            yield reader
+
+    @contextmanager
+    def upkeep(self) -> Iterator[Upkeep]:
+        """Connect, to install or delete."""
+        upkeep = Upkeep(self._server, key=self.key, timeout=self._timeout, words=self._words)
+        try:
+            yield upkeep
+        finally:
+            upkeep.close()
+
+    def _contents(self, reader: RedisReader, progress: Progress) -> Contents:
+        with progress(f"reading {self.name}", reader.made_bytes(), "bytes") as told:
+            fetched = reader.fetch(told)
+        return Contents(
+            _identity(reader),
+            reader.error_rate,
+            [one.state for one in fetched],
+            lost=[name for one in fetched for name in one.lost],
+        )
+
+
+class RedisAdder:
+    """A worker that only marks.
+
+    Attributes:
+        identity: what the filter belongs to.
+    """
+
+    def __init__(self, shared: RedisFilter, identity: Identity) -> None:
+        self.identity = identity
+        self._shared = shared
+
+    def add_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
+        """Add a batch; it is there at once."""
+        return self._shared.add_many(fingerprints)
+
+    def let_through(self, fingerprints: Iterable[bytes]) -> list[bool]:
+        """List a batch to be called new once more."""
+        raise SettingError("a filter in Redis cannot let pages through once more yet")
+
+
+class RedisChange(Change):
+    """A filter in Redis that is to be replaced, or made."""
+
+    def __init__(
+        self, upkeep: Upkeep, reader: RedisReader | None, contents: Contents | None
+    ) -> None:
+        self._upkeep = upkeep
+        self._reader = reader
+        self.contents = contents
+
+    def put(self, contents: Contents, progress: Progress = silent) -> None:
+        """Send the filter, and put it in the place of the other one at once."""
+        identity = contents.identity
+        incoming = Incoming(
+            contents.shards,
+            contents.error_rate,
+            identity.fingerprinter,
+            json.dumps(sorted_keys(identity.canonical), sort_keys=True),
+            identity.spider,
+        )
+        replaced = self._reader.parts() if self._reader else ()
+        with progress(f"writing {self._upkeep.name}", contents.bytes, "bytes") as told:
+            self._upkeep.install(incoming, replaced, told)
+
+
+def _identity(reader: RedisReader) -> Identity:
+    return Identity(reader.spider(), reader.fingerprinter, json.loads(reader.canonical))

@@ -1,0 +1,61 @@
+"""From what people write to the place that they mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from scrapy_bloom.errors import SettingError
+from scrapy_bloom.storage.past import SNAPSHOT
+from scrapy_bloom.tools.local_target import FileTarget, JobTarget
+from scrapy_bloom.tools.project import Project
+from scrapy_bloom.tools.target import Target
+
+_SCHEMES: Final = ("redis://", "rediss://", "unix://")
+
+Where = str | Path | Target
+"""A target, or how people write one."""
+
+
+def target_of(where: Where | None, *, key: str = "", project: Project | None = None) -> Target:
+    """Return the target that is meant.
+
+    :param where: a job directory; ``requests.bloom`` in one; a file that was exported; the URL of a
+        Redis server, as for :meth:`RedisFilter.from_url`; or None for that of the project. What is
+        not there is a file if its name has a suffix, such as ``.bloom``, else a job directory.
+    :param key: the key of the filter, for a Redis server.
+    :param project: whose settings to use if `where` is None; by default the project around the
+        working directory.
+    :raises SettingError: if no target is meant, or a key is missing.
+    """
+    if isinstance(where, Target):
+        return where
+    if where is None or where == "":
+        return (project or Project()).target()
+    text = str(where)
+    if text.startswith(_SCHEMES):
+        return _in_redis(text, key)
+    if key:
+        raise SettingError(f"--key is for the URL of a Redis server, not for {text}")
+    path = Path(text)
+    if path.is_dir():
+        return JobTarget(path)
+    if path.name == SNAPSHOT:
+        return JobTarget(path.parent)
+    return FileTarget(path) if path.exists() or path.suffix else JobTarget(path)
+
+
+def _in_redis(url: str, key: str) -> Target:
+    if not key:
+        raise SettingError(
+            "a filter in Redis has a key: give it with --key, as in --key books:bloom"
+        )
+    try:
+        # Imported only here: redis is an extra.
+        from scrapy_bloom.redis.connection import Target as Server  # noqa: PLC0415
+        from scrapy_bloom.tools.redis_target import RedisTarget  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise SettingError(
+            f"a filter in Redis needs the package {error.name}: pip install 'scrapy-bloom[redis]'"
+        ) from error
+    return RedisTarget(Server(url), key)

@@ -1,0 +1,151 @@
+"""What every place of a filter can do, be it a job directory, a file or a key in Redis."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from scrapy_bloom.core.info import FilterInfo
+from scrapy_bloom.errors import StateError
+from scrapy_bloom.storage.snapshot import Identity
+from scrapy_bloom.tools.contents import Contents
+from scrapy_bloom.tools.progress import Progress, silent
+
+
+class Readable(Protocol):
+    """A filter that is open for reading only."""
+
+    def contains_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
+        """Return for each fingerprint, in order, whether it was added."""
+
+    def info(self) -> FilterInfo:
+        """Return the state of the filter."""
+
+    def close(self) -> None:
+        """Release what the filter holds."""
+
+
+@dataclass(frozen=True)
+class Open:
+    """A filter that was opened to be asked.
+
+    Attributes:
+        filter: the filter.
+        identity: what it belongs to.
+        let_through: fingerprints that it calls seen, but that are new once more.
+    """
+
+    filter: Readable
+    identity: Identity
+    let_through: Collection[bytes] = field(default=frozenset(), repr=False)
+
+    def contains_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
+        """Return for each fingerprint, in order, whether a crawl would call it seen."""
+        if not self.let_through:
+            return self.filter.contains_many(fingerprints)
+        fingerprints = list(fingerprints)
+        found = self.filter.contains_many(fingerprints)
+        return [
+            seen and fingerprint not in self.let_through
+            for fingerprint, seen in zip(fingerprints, found, strict=True)
+        ]
+
+
+class Adder(Protocol):
+    """Marks in a filter; what it does to a file is kept when its ``with`` statement ends well.
+
+    Attributes:
+        identity: what the filter belongs to.
+    """
+
+    identity: Identity
+
+    def add_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
+        """Add a batch; return for each, in order, whether it was there before."""
+
+    def let_through(self, fingerprints: Iterable[bytes]) -> list[bool]:
+        """List a batch to be called new once more; return which of them the filter has."""
+
+
+class Change(ABC):
+    """A filter that is held, so that no crawl can change it meanwhile.
+
+    Attributes:
+        contents: what is there; None if nothing is.
+    """
+
+    contents: Contents | None
+
+    @abstractmethod
+    def put(self, contents: Contents, progress: Progress = silent) -> None:
+        """Put a filter in the place of what is there, all of it or, if that fails, nothing.
+
+        :raises BloomError: if that cannot be done.
+        """
+
+
+class Target(ABC):
+    """A place where a filter is, or may come to be.
+
+    Every method raises :class:`BloomError` if the place cannot be used. Those that look create,
+    lock and change nothing, and may be called while a crawl uses the filter.
+    """
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What people call it."""
+
+    @abstractmethod
+    def exists(self) -> bool:
+        """Return whether a filter is there, or anything that is in its place."""
+
+    @abstractmethod
+    def read(self, progress: Progress = silent) -> Contents:
+        """Read all of the filter.
+
+        :raises StateError: if there is none.
+        """
+
+    @abstractmethod
+    def open(self) -> AbstractContextManager[Open]:
+        """Open the filter to ask it.
+
+        :raises StateError: if there is none.
+        """
+
+    @abstractmethod
+    def change(self, *, make: bool = False) -> AbstractContextManager[Change]:
+        """Hold the filter, to put another one in its place.
+
+        :param make: whether there need not be one.
+        :raises StateError: if there is none, or a crawl uses it.
+        :raises JobInUseError: if a crawl uses it.
+        """
+
+    @abstractmethod
+    def adding(self) -> AbstractContextManager[Adder]:
+        """Open a filter that is there to add to it.
+
+        :raises StateError: if there is none.
+        :raises JobInUseError: if a crawl uses it and nobody else may add to it.
+        """
+
+    @abstractmethod
+    def delete(self, progress: Progress = silent) -> None:
+        """Delete the filter, and the requests that wait with it.
+
+        :raises StateError: if there is none, or a crawl uses it. Nothing was changed then.
+        :raises JobInUseError: likewise.
+        """
+
+    def missing(self) -> StateError:
+        """Return the error that says that there is no filter."""
+        return StateError(
+            f"{self.name}: found no filter. Give the job directory of a crawl, a file that"
+            f" 'scrapy bloom export' has written, or the URL of a Redis server and the --key of a"
+            f" filter there."
+        )
