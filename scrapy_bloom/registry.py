@@ -20,6 +20,18 @@ LAYOUTS: Final = {
 """Values of ``BLOOM_REDIS_LAYOUT``: classes that are a :class:`Layout`."""
 
 COMMANDS: Final = {
+    "plan": "scrapy_bloom.commands.plan",
+    "info": "scrapy_bloom.commands.info",
+    "contains": "scrapy_bloom.commands.contains",
+    "add": "scrapy_bloom.commands.add",
+    "forget": "scrapy_bloom.commands.forget",
+    "import": "scrapy_bloom.commands.import_",
+    "export": "scrapy_bloom.commands.export",
+    "copy": "scrapy_bloom.commands.copy",
+    "merge": "scrapy_bloom.commands.merge",
+    "check": "scrapy_bloom.commands.check",
+    "delete": "scrapy_bloom.commands.delete",
+    "queue": "scrapy_bloom.commands.queue",
     "canon": "scrapy_bloom.commands.canon",
     "give-back": "scrapy_bloom.commands.give_back",
 }

@@ -148,13 +148,22 @@ class CanonicalFingerprinter:
 
         :raises ValueError: if Scrapy cannot make a request for `url`.
         """
+        return self.resolve_url(url)[0]
+
+    def resolve_url(self, url: str) -> tuple[bytes, str]:
+        """Return the fingerprint of a plain request for `url`, and the URL that it is made from.
+
+        :raises ValueError: if Scrapy cannot make a request for `url`.
+        """
         if self._identical and "#" not in url:
             split = fast_path.split(url)  # a URL that it takes is the same in a request
             if split and self._pipelines.of(url, None).is_noop_for(split[1]):
                 canonical = fast_path.join(*split)
                 if canonical:
-                    return scrapy_form.digest_of_get(canonical)
-        return self.fingerprint(Request(url))
+                    return scrapy_form.digest_of_get(canonical), canonical
+        request = Request(url)
+        fingerprint, change = self.resolve(request)
+        return fingerprint, change.url if change else self._canonical(request.url)
 
     def canonical_url(self, url: str) -> str:
         """Return the URL that the fingerprint of a request for `url` is made from.

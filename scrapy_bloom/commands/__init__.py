@@ -6,36 +6,40 @@ A sub-command is imported when it is used.
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Sequence
 from importlib import import_module
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from scrapy.commands import ScrapyCommand
-from scrapy.exceptions import UsageError
-from scrapy.settings import Settings
 
 from scrapy_bloom.registry import COMMANDS
+
+if TYPE_CHECKING:
+    from scrapy_bloom.commands.context import Context
+
+CANNOT = 2
+"""Exit code of a sub-command that could not do what it was asked for."""
 
 
 class SubCommand(Protocol):
     """What the module of a sub-command must have.
 
     Attributes:
-        ARGUMENTS: its arguments, as the usage line shows them.
         SUMMARY: what it does, in a few words.
+        EXAMPLE: its arguments in a call that works.
     """
 
-    ARGUMENTS: str
     SUMMARY: str
+    EXAMPLE: str
 
-    def add_options(self, parser: ArgumentParser) -> None:
-        """Add the options of this sub-command. All sub-commands share one set of option names."""
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Add the arguments of this sub-command; some that all share are there already."""
 
-    def run(self, args: Sequence[str], options: Namespace, settings: Settings) -> int:
-        """Run the sub-command and return the exit code.
+    def run(self, args: Namespace, context: Context) -> int:
+        """Run the sub-command and return the exit code: 0 for yes or done, 1 for no.
 
-        :raises UsageError: if `args` are wrong.
+        :raises BloomError: if it cannot be done.
         """
 
 
@@ -46,38 +50,45 @@ class BloomCommand(ScrapyCommand):
 
     def syntax(self) -> str:
         """Return the text that the usage line shows after ``scrapy bloom``."""
-        ways = [f"{name} {command.ARGUMENTS}" for name, command in _commands()]
-        return f"{' | '.join(ways)} [options]"
+        return "SUBCOMMAND [arguments]"
 
     def short_desc(self) -> str:
         """Return the line for Scrapy's list of commands."""
         return "Look into duplicate filtering (scrapy-bloom)"
 
-    def long_desc(self) -> str:
-        """Return the text of ``scrapy bloom -h``."""
-        return " ".join(f"{name}: {command.SUMMARY}." for name, command in _commands())
-
     def add_options(self, parser: ArgumentParser) -> None:
-        """Add Scrapy's options and the options of all sub-commands."""
+        """Add Scrapy's options. Each sub-command reads its own from what is left."""
         super().add_options(parser)
-        for _, command in _commands():
-            command.add_options(parser)
+        # In the place of Scrapy's, which knows no sub-commands.
+        parser.add_argument("-h", "--help", action="store_true", help="show help, also of one")
 
     def run(self, args: list[str], opts: Namespace) -> None:
         """Run the sub-command that the first argument names."""
-        if not args or args[0] not in COMMANDS:
-            raise UsageError(f"give one of: {', '.join(COMMANDS)}", print_help=False)
-        unknown = [arg for arg in args[1:] if arg.startswith("-")]
-        if unknown:
-            raise UsageError(f"unknown option {unknown[0]}", print_help=False)
+        name, *rest = args or [""]
+        if name not in COMMANDS:
+            if opts.help:
+                sys.stdout.write(_overview())
+                return
+            sys.stderr.write(f"scrapy bloom: give one of: {', '.join(COMMANDS)}\n")
+            self.exitcode = CANNOT
+            return
+        from scrapy_bloom.commands.context import call  # noqa: PLC0415 - see the top of this file
+
         assert self.settings is not None  # noqa: S101 - Scrapy sets it before anything is called
-        self.exitcode = _command(args[0]).run(args[1:], opts, self.settings)
+        if opts.help:
+            rest = ["--help"]
+        command = cast("SubCommand", import_module(COMMANDS[name]))
+        self.exitcode = call(name, command, rest, self.settings)
 
 
-def _commands() -> Iterator[tuple[str, SubCommand]]:
-    for name in COMMANDS:
-        yield name, _command(name)
+def _overview() -> str:
+    commands = [(name, cast("SubCommand", import_module(COMMANDS[name]))) for name in COMMANDS]
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {command.SUMMARY}" for name, command in commands]
+    return "\n".join(["usage: scrapy bloom SUBCOMMAND [arguments]", "", *lines, "", _TARGETS, ""])
 
 
-def _command(name: str) -> SubCommand:
-    return cast("SubCommand", import_module(COMMANDS[name]))
+_TARGETS = """\
+A TARGET is a job directory, a file that `export` has written, or the URL of a Redis server with
+--key KEY, or #KEY at its end. Without one the project's settings name it, and --spider NAME.
+`scrapy bloom SUBCOMMAND -h` shows its arguments and an example."""

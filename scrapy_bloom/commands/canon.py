@@ -2,57 +2,39 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from scrapy import Spider
-from scrapy.crawler import Crawler
-from scrapy.exceptions import UsageError
-from scrapy.settings import Settings
-
 from scrapy_bloom.canonical.explain import Explanation, explain, reasons
 from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
-from scrapy_bloom.errors import BloomError
-from scrapy_bloom.session.rules import rules_of
-from scrapy_bloom.settings import Settings as BloomSettings
+from scrapy_bloom.commands.context import Context
+from scrapy_bloom.errors import SettingError
 
-ARGUMENTS = "URL [URL ...]"
+EXAMPLE = "http://example.com:80/a?b=1 http://example.com/a?b=1"
 SUMMARY = "show how URLs become canonical, and which of them are one page"
 
 
-def add_options(parser: ArgumentParser) -> None:
-    """Add the options of this sub-command."""
-    parser.add_argument("--json", action="store_true", help="print JSON")
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of this sub-command."""
+    parser.add_argument("urls", metavar="URL", nargs="*", help="the first is compared with others")
+    parser.add_argument("--spider", default="", metavar="NAME", help="whose settings count")
 
 
-def run(args: Sequence[str], options: Namespace, settings: Settings) -> int:
+def run(args: Namespace, context: Context) -> int:
     """Print how each URL becomes canonical, and whether it is the same page as the first one."""
-    if not args:
-        raise UsageError("canon: give one or more URLs", print_help=False)
-    try:
-        fingerprinter = _fingerprinter(settings)
-        explanations = [explain(url, fingerprinter) for url in args]
-    except (BloomError, ValueError) as error:
-        raise UsageError(f"canon: {error}", print_help=False) from error
-    pairs = [(url, reasons(args[0], url, fingerprinter)) for url in args[1:]]
-    if options.json:
-        json.dump(_as_json(explanations, pairs, fingerprinter), sys.stdout, indent=1)
-        sys.stdout.write("\n")
+    first, *others = urls = args.urls or [""]
+    if not first:
+        raise SettingError("give one or more URLs")
+    fingerprinter = context.project.fingerprinter
+    explanations = [explain(url, fingerprinter) for url in urls]
+    pairs = [(url, reasons(first, url, fingerprinter)) for url in others]
+    if context.output.as_json:
+        context.output.json(_as_json(explanations, pairs, fingerprinter))
     else:
-        sys.stdout.write(_as_text(explanations, pairs))
+        context.output.lines(_as_text(explanations, pairs))
     return 0
-
-
-def _fingerprinter(settings: Settings) -> CanonicalFingerprinter:
-    """Return the fingerprinter that a crawl with these settings would have."""
-    crawler = Crawler(Spider, settings, init_reactor=True)
-    crawler._apply_settings()  # noqa: SLF001 - add-ons may choose the fingerprinter
-    rules = rules_of(BloomSettings(crawler.settings))
-    return CanonicalFingerprinter.wrapping(crawler.request_fingerprinter, rules)
 
 
 def _as_json(

@@ -2,41 +2,39 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
 from pathlib import Path
 
-from scrapy.exceptions import UsageError
-from scrapy.settings import Settings
 from scrapy.utils.misc import load_object
 
-from scrapy_bloom.errors import BloomError
+from scrapy_bloom.commands.context import Context
+from scrapy_bloom.errors import SettingError
 from scrapy_bloom.frontier.giving_back import give_back
 from scrapy_bloom.frontier.requests import QueueKind
 
-ARGUMENTS = "JOBDIR"
+EXAMPLE = "job"
 SUMMARY = "turn a job of scrapy_bloom.Scheduler into one of Scrapy's own scheduler"
 
 
-def add_options(parser: ArgumentParser) -> None:
-    """Add nothing."""
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of this sub-command."""
+    parser.add_argument("folder", metavar="JOBDIR", nargs="*", help="the job directory")
 
 
-def run(args: Sequence[str], options: Namespace, settings: Settings) -> int:  # noqa: ARG001
+def run(args: Namespace, context: Context) -> int:
     """Give the requests of a job back to Scrapy's own queue; print how many there are."""
-    if len(args) != 1:
-        raise UsageError("give-back: give one job directory", print_help=False)
-    try:
-        plain = QueueKind.of("SCHEDULER_DISK_QUEUE", load_object(settings["SCHEDULER_DISK_QUEUE"]))
-        name = settings["SCHEDULER_START_DISK_QUEUE"]
-        start = QueueKind.of("SCHEDULER_START_DISK_QUEUE", load_object(name)) if name else None
-        queue_class = load_object(settings["SCHEDULER_PRIORITY_QUEUE"])
-        count = give_back(Path(args[0]), queue_class, plain, start)
-    except (BloomError, ValueError) as error:
-        raise UsageError(f"give-back: {error}", print_help=False) from error
-    sys.stdout.write(
-        f"{count:,} requests are in {Path(args[0]) / 'requests.queue'}. Remove SCHEDULER ="
-        f" 'scrapy_bloom.Scheduler' before the next run.\n"
+    if len(args.folder) != 1:
+        raise SettingError("give one job directory")
+    folder = Path(args.folder[0])
+    settings = context.scrapys
+    plain = QueueKind.of("SCHEDULER_DISK_QUEUE", load_object(settings["SCHEDULER_DISK_QUEUE"]))
+    name = settings["SCHEDULER_START_DISK_QUEUE"]
+    start = QueueKind.of("SCHEDULER_START_DISK_QUEUE", load_object(name)) if name else None
+    count = give_back(folder, load_object(settings["SCHEDULER_PRIORITY_QUEUE"]), plain, start)
+    if context.output.as_json:
+        context.output.json({"job": str(folder), "requests": count})
+    context.output.done(
+        f"{count:,} requests are in {folder / 'requests.queue'}. Remove SCHEDULER ="
+        f" 'scrapy_bloom.Scheduler' before the next run."
     )
     return 0

@@ -21,7 +21,7 @@ from scrapy_bloom.tools.contents import Contents
 from scrapy_bloom.tools.importing import Imported, import_
 from scrapy_bloom.tools.information import Information, info
 from scrapy_bloom.tools.marking import add, adding, forget
-from scrapy_bloom.tools.moving import Moved, copy, delete, export, merge
+from scrapy_bloom.tools.moving import Moved, copy, delete, delete_leftovers, export, merge
 from scrapy_bloom.tools.planning import Plan, Size, curve, plan, size
 from scrapy_bloom.tools.progress import Progress
 from scrapy_bloom.tools.project import Project
@@ -49,6 +49,7 @@ __all__ = [
     "copy",
     "curve",
     "delete",
+    "delete_leftovers",
     "export",
     "forget",
     "import_",

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import BinaryIO
 
 from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
+from scrapy_bloom.tools.lines import Batch, Lines
 from scrapy_bloom.tools.project import Project
 from scrapy_bloom.tools.resolve import Where, target_of
 from scrapy_bloom.tools.target import Open
@@ -42,6 +45,27 @@ def asking(
     with target_of(where, key=key, project=project).open() as found:
         fingerprinter, warning = project.fingerprinter_for(found.identity)
         yield Question(found, fingerprinter, warning)
+
+
+def answers(
+    question: Question, lines: Lines, stream: BinaryIO
+) -> Iterator[tuple[Batch, list[bool]]]:
+    """Yield the lines of a stream, some at a time, and for each whether a crawl would call it seen.
+
+    While Redis answers, the next lines are read.
+
+    :raises SettingError: at the first bad line, if `lines` are strict.
+    :raises BackendError: if Redis cannot be used any more.
+    """
+    ask = question.open.contains_many
+    with ThreadPoolExecutor(1, "scrapy-bloom") as beside:
+        asked: tuple[Batch, Future[list[bool]]] | None = None
+        for batch in lines.of_stream(stream):
+            before, asked = asked, (batch, beside.submit(ask, batch.fingerprints))
+            if before:
+                yield before[0], before[1].result()
+        if asked:
+            yield asked[0], asked[1].result()
 
 
 def contains(

@@ -40,10 +40,12 @@ class Batch:
     Attributes:
         texts: the lines.
         fingerprints: their fingerprints.
+        canonical: for URLs the URL that the fingerprint is made from, else an empty text.
     """
 
     texts: Sequence[str]
     fingerprints: Sequence[bytes]
+    canonical: Sequence[str]
 
 
 @dataclass
@@ -92,6 +94,7 @@ class Lines:
         """
         texts: list[str] = []
         fingerprints: list[bytes] = []
+        canonical: list[str] = []
         make = self._maker()
         number = self.read
         for line in lines:
@@ -100,21 +103,23 @@ class Lines:
                 text = (line.decode() if isinstance(line, bytes) else line).strip()
                 if not text:
                     continue
-                fingerprints.append(make(text))
+                fingerprint, url = make(text)
+                fingerprints.append(fingerprint)
+                canonical.append(url)
                 texts.append(text)
             except ValueError as error:
                 self._note(number, line, error)
         self.read = number
-        return Batch(texts, fingerprints)
+        return Batch(texts, fingerprints, canonical)
 
-    def _maker(self) -> Callable[[str], bytes]:
-        of_url = self.fingerprinter.of_url
+    def _maker(self) -> Callable[[str], tuple[bytes, str]]:
+        of_url = self.fingerprinter.resolve_url
         if self.kind == "urls":
             return of_url
         if self.kind == "fingerprints":
-            return bytes.fromhex
+            return lambda text: (bytes.fromhex(text), "")
         is_hex = _HEX.fullmatch
-        return lambda text: bytes.fromhex(text) if is_hex(text) else of_url(text)
+        return lambda text: (bytes.fromhex(text), "") if is_hex(text) else of_url(text)
 
     def _note(self, number: int, line: bytes | str, error: ValueError) -> None:
         text = line.decode(errors="replace") if isinstance(line, bytes) else line

@@ -10,7 +10,7 @@ from scrapy_bloom.core.merging import merge_states
 from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.storage.snapshot import Identity
 from scrapy_bloom.tools.contents import Contents
-from scrapy_bloom.tools.local_target import FileTarget
+from scrapy_bloom.tools.local_target import FileTarget, JobTarget
 from scrapy_bloom.tools.progress import Progress, silent
 from scrapy_bloom.tools.project import Project
 from scrapy_bloom.tools.resolve import Where, target_of
@@ -145,6 +145,25 @@ def delete(
     :raises JobInUseError: likewise.
     """
     target_of(where, key=key, project=project).delete(progress)
+
+
+def delete_leftovers(
+    where: Where | None,
+    *,
+    key: str = "",
+    project: Project | None = None,
+    progress: Progress = silent,
+) -> int:
+    """Delete what filters that are gone have left in Redis; return how many keys.
+
+    :param where: a target in Redis, see :func:`target_of`, like `key` and `project`. There need be
+        no filter.
+    :raises SettingError: if it is not in Redis.
+    """
+    target = target_of(where, key=key, project=project)
+    if isinstance(target, (FileTarget, JobTarget)):
+        raise SettingError(f"{target.name} is not in Redis: leftovers are looked for there only")
+    return target.delete_leftovers(progress)
 
 
 def merge_contents(parts: Sequence[Contents]) -> Contents:

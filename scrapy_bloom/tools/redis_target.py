@@ -103,6 +103,20 @@ class RedisTarget(Target):
             with self.reader() as reader, progress("deleting", None, "segments") as told:
                 upkeep.delete(reader.parts(), told)
 
+    def delete_leftovers(self, progress: Progress = silent) -> int:
+        """Delete the segments of filters that are gone; return how many."""
+        with self.upkeep() as upkeep:
+            epochs: list[str] = []
+            shards = 1
+            if upkeep.kind() != "none":
+                with self.reader() as reader:
+                    epochs = [part.header.epoch for part in reader.parts()]
+                    shards = reader.shards
+            keys = list(upkeep.leftovers(epochs, shards))
+            with progress("deleting", len(keys), "segments") as told:
+                upkeep.delete_leftovers(keys, told)
+        return len(keys)
+
     @contextmanager
     def reader(self) -> Iterator[RedisReader]:
         """Open the filter for reading only."""
@@ -145,7 +159,7 @@ class RedisAdder:
         """Add a batch; it is there at once."""
         return self._shared.add_many(fingerprints)
 
-    def let_through(self, fingerprints: Iterable[bytes]) -> list[bool]:
+    def let_through(self, fingerprints: Iterable[bytes]) -> list[bool]:  # noqa: ARG002
         """List a batch to be called new once more."""
         raise SettingError("a filter in Redis cannot let pages through once more yet")
 

@@ -11,7 +11,7 @@ from scrapy_bloom.tools.local_target import FileTarget, JobTarget
 from scrapy_bloom.tools.project import Project
 from scrapy_bloom.tools.target import Target
 
-_SCHEMES: Final = ("redis://", "rediss://", "unix://")
+SCHEMES: Final = ("redis://", "rediss://", "unix://")
 
 Where = str | Path | Target
 """A target, or how people write one."""
@@ -21,9 +21,10 @@ def target_of(where: Where | None, *, key: str = "", project: Project | None = N
     """Return the target that is meant.
 
     :param where: a job directory; ``requests.bloom`` in one; a file that was exported; the URL of a
-        Redis server, as for :meth:`RedisFilter.from_url`; or None for that of the project. What is
-        not there is a file if its name has a suffix, such as ``.bloom``, else a job directory.
-    :param key: the key of the filter, for a Redis server.
+        Redis server, as for :meth:`RedisFilter.from_url`, with ``#`` and the key of the filter
+        behind it perhaps; or None for that of the project. What is not there is a file if its name
+        has a suffix, such as ``.bloom``, else a job directory.
+    :param key: the key of the filter, for a Redis server whose URL does not have it.
     :param project: whose settings to use if `where` is None; by default the project around the
         working directory.
     :raises SettingError: if no target is meant, or a key is missing.
@@ -33,8 +34,9 @@ def target_of(where: Where | None, *, key: str = "", project: Project | None = N
     if where is None or where == "":
         return (project or Project()).target()
     text = str(where)
-    if text.startswith(_SCHEMES):
-        return _in_redis(text, key)
+    if text.startswith(SCHEMES):
+        url, _, own = text.partition("#")
+        return _in_redis(url, own or key)
     if key:
         raise SettingError(f"--key is for the URL of a Redis server, not for {text}")
     path = Path(text)

@@ -142,6 +142,10 @@ class Target(ABC):
         :raises JobInUseError: likewise.
         """
 
+    def delete_leftovers(self, progress: Progress = silent) -> int:  # noqa: ARG002
+        """Delete what filters that are gone have left there; return how many keys."""
+        return 0
+
     def missing(self) -> StateError:
         """Return the error that says that there is no filter."""
         return StateError(

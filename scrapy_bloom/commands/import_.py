@@ -1,0 +1,48 @@
+"""``scrapy bloom import``: fill a filter from files."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from scrapy_bloom.commands.context import Context, add_key
+from scrapy_bloom.tools.importing import FORMS, import_
+
+EXAMPLE = "job urls.txt --spider books"
+SUMMARY = "fill a filter with URLs, fingerprints, requests.seen or another filter"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of this sub-command."""
+    parser.add_argument("target", metavar="TARGET", help="the filter; made where there is none")
+    parser.add_argument(
+        "files", metavar="FILE", nargs="+", help="files, or - for standard input, in any form"
+    )
+    add_key(parser)
+    parser.add_argument("--form", choices=FORMS, default="auto", help="what the files hold")
+    parser.add_argument("--strict", action="store_true", help="stop at the first bad line")
+
+
+def run(args: Namespace, context: Context) -> int:
+    """Import, and print what came of it; return 1 if lines were bad."""
+    output = context.output
+    done = import_(
+        args.target,
+        [sys.stdin.buffer if name == "-" else Path(name) for name in args.files],
+        form=args.form,
+        strict=args.strict,
+        key=args.key,
+        project=context.project,
+        progress=output.progress,
+    )
+    for bad in done.bad_lines:
+        output.note(f"line {bad.number:,}: {bad.text!r}: {bad.reason}")
+    for warning in done.warnings:
+        output.note(f"Note: {warning}")
+    if output.as_json:
+        output.json(done)
+    how = "made" if done.made else "filled"
+    bad_lines = f", {done.bad:,} lines were bad and left out" if done.bad else ""
+    output.done(f"{done.target}: {how}, {done.read:,} read, {done.new:,} new{bad_lines}")
+    return 1 if done.bad else 0

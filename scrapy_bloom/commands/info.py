@@ -1,0 +1,84 @@
+"""``scrapy bloom info``: what a filter is, how full, and who uses it."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser, Namespace
+
+from scrapy_bloom.commands.context import Context, add_target
+from scrapy_bloom.commands.output import Fact
+from scrapy_bloom.options import write_size
+from scrapy_bloom.tools.information import Information, info
+
+EXAMPLE = "job"
+SUMMARY = "show what a filter is, how full it is, and who uses it"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of this sub-command."""
+    add_target(parser)
+
+
+def run(args: Namespace, context: Context) -> int:
+    """Print what is known of a filter; its secret is not among it."""
+    found = info(args.target, key=args.key, project=context.project)
+    output = context.output
+    if output.as_json:
+        output.json(found)
+        return 0
+    output.facts(found.target, _facts(found))
+    if output.on_terminal:
+        output.table(
+            "slices",
+            ("shard", "capacity", "items", "bytes", "error rate when full", "filled"),
+            [
+                (
+                    slice_.shard,
+                    slice_.capacity,
+                    slice_.items,
+                    slice_.bytes,
+                    slice_.error_rate,
+                    "" if slice_.fill_ratio is None else f"{slice_.fill_ratio:.1%} of the bits",
+                )
+                for slice_ in found.slices
+            ],
+        )
+    return 0
+
+
+def _facts(found: Information) -> list[Fact]:
+    state = found.filter
+    share = state.items / state.capacity
+    facts = [
+        Fact("kind", found.kind),
+        Fact("spider", found.spider),
+        Fact("items", state.items, f"{state.items:,} ({share:.0%} of {state.capacity:,})"),
+        Fact("capacity", state.capacity, f"{state.capacity:,}"),
+        Fact("fill ratio", state.fill_ratio, f"{state.fill_ratio:.1%} of the bits are set"),
+        Fact("slices", state.slices),
+        Fact("bytes", state.bytes, write_size(state.bytes)),
+        Fact("error rate", state.error_rate, f"{state.error_rate:g}, as set"),
+        Fact("error rate now", state.estimated_fp_rate, f"{state.estimated_fp_rate:.3g}"),
+        Fact("expected lost", state.expected_lost, f"{state.expected_lost:.3g} pages so far"),
+        Fact("bits per item", found.hashes),
+        Fact("fingerprinter", found.fingerprinter),
+        Fact("rules", json.dumps(found.canonical)),
+        Fact("written by", found.written_by),
+        Fact("let through", found.let_through, f"{found.let_through:,} pages are new once more"),
+        Fact("crawl", found.crawl),
+        Fact("process", found.process),
+        Fact("last clean stop", found.clean_stop),
+        Fact("snapshots", found.stops),
+        Fact("marks since", found.journal, f"{found.journal:,} since the last snapshot"),
+        Fact("waiting", found.waiting, f"{found.waiting or 0:,} requests"),
+        Fact("under way", found.under_way, f"{found.under_way or 0:,} requests"),
+    ]
+    if found.kind == "redis":
+        alive = [worker.id for worker in found.workers if worker.alive]
+        facts += [
+            Fact("shards", found.shards),
+            Fact("workers alive", len(alive), ", ".join([str(len(alive)), *alive])),
+            Fact("workers silent", len(found.workers) - len(alive)),
+            Fact("losses", found.losses),
+        ]
+    return [fact for fact in facts if fact.value not in ("", None)]

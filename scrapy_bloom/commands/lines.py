@@ -1,0 +1,76 @@
+"""URLs and fingerprints on the command line, in files and pipes, for the sub-commands on pages."""
+
+from __future__ import annotations
+
+import io
+import re
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from scrapy_bloom.commands.context import Context, add_key
+from scrapy_bloom.commands.output import Output
+from scrapy_bloom.errors import SettingError
+from scrapy_bloom.tools.lines import Kind, Lines
+from scrapy_bloom.tools.resolve import SCHEMES
+
+_HEX = re.compile(r"(?:[0-9a-fA-F]{2}){8,}")
+
+
+def add_pages(parser: ArgumentParser) -> None:
+    """Add the arguments that name a filter and pages."""
+    parser.add_argument(
+        "pages",
+        metavar="[TARGET] URL",
+        nargs="*",
+        help="the filter, and URLs; - for those on standard input, one a line",
+    )
+    add_key(parser)
+    parser.add_argument(
+        "--fingerprint", action="store_true", help="fingerprints in hexadecimal, no URLs"
+    )
+    parser.add_argument("--file", metavar="FILE", help="read URLs from a file, one a line")
+    parser.add_argument("--strict", action="store_true", help="stop at the first bad line")
+
+
+def split(args: Namespace) -> tuple[str | None, list[str]]:
+    """Return the target, None for that of the project, and the pages."""
+    first, *rest = args.pages or [""]
+    if not first or first == "-" or _is_page(first, hexadecimal=args.fingerprint):
+        return None, [one for one in args.pages if one]
+    return first, rest
+
+
+def kind_of(args: Namespace) -> Kind:
+    """Return what the pages are given as."""
+    return "fingerprints" if args.fingerprint else "urls"
+
+
+@contextmanager
+def opened(args: Namespace, pages: list[str], context: Context) -> Iterator[BinaryIO]:
+    """Open the pages as one stream of lines."""
+    with ExitStack() as stack:
+        if args.file:
+            yield stack.enter_context(context.stream(args.file))
+        elif pages == ["-"]:
+            yield stack.enter_context(context.stream("-"))
+        elif not pages:
+            raise SettingError("give URLs, a --file with some, or - for standard input")
+        else:
+            yield io.BytesIO("\n".join(pages).encode())
+
+
+def tell_bad(lines: Lines, output: Output) -> None:
+    """Tell which lines were bad."""
+    for bad in lines.shown:
+        output.note(f"line {bad.number:,}: {bad.text!r}: {bad.reason}")
+    if lines.bad:
+        output.note(f"{lines.bad:,} of {lines.read:,} lines were bad and left out")
+
+
+def _is_page(text: str, *, hexadecimal: bool) -> bool:
+    if text.startswith(SCHEMES) or Path(text).exists():
+        return False
+    return "://" in text or (hexadecimal and _HEX.fullmatch(text) is not None)
