@@ -38,7 +38,7 @@ def run(args: Namespace, context: Context) -> int:
                     slice_.items,
                     slice_.bytes,
                     slice_.error_rate,
-                    "" if slice_.fill_ratio is None else f"{slice_.fill_ratio:.1%} of the bits",
+                    "" if slice_.fill_ratio is None else f"{slice_.fill_ratio:.1%} of its bits",
                 )
                 for slice_ in found.slices
             ],

@@ -35,6 +35,18 @@ class Fact(NamedTuple):
     shown: str = ""
 
 
+class Cell(NamedTuple):
+    """What programs and people read differently in a table.
+
+    Attributes:
+        value: as programs read it.
+        shown: as people read it.
+    """
+
+    value: object
+    shown: str
+
+
 class Output:
     """Writes results to standard output and everything else to standard error.
 
@@ -77,7 +89,7 @@ class Output:
 
         table = Table(title=title, title_justify="left")
         for number, column in enumerate(columns):
-            right = bool(rows) and all(isinstance(row[number], (int, float)) for row in rows)
+            right = bool(rows) and all(_is_number(row[number]) for row in rows)
             table.add_column(column, justify="right" if right else "left", overflow="fold")
         for row in rows:
             table.add_row(*(_escaped(_shown(cell)) for cell in row))
@@ -152,7 +164,13 @@ def _plain(value: object) -> object:
     return list(value) if isinstance(value, (set, frozenset)) else str(value)
 
 
+def _is_number(cell: object) -> bool:
+    return isinstance(cell.value if isinstance(cell, Cell) else cell, (int, float))
+
+
 def _text(value: object) -> str:
+    if isinstance(value, Cell):
+        return _text(value.value)
     if isinstance(value, datetime):
         return value.isoformat(timespec="seconds")
     if value is None:
@@ -161,6 +179,8 @@ def _text(value: object) -> str:
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, Cell):
+        return value.shown
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):

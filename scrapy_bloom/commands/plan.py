@@ -6,6 +6,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from scrapy_bloom.commands.context import Context
+from scrapy_bloom.commands.output import Cell
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.options import write_size
 from scrapy_bloom.tools.planning import Size, curve, plan
@@ -47,9 +48,9 @@ def _row(name: str, size: Size) -> list[object]:
         name,
         size.items,
         size.error_rate,
-        write_size(size.bytes),
+        Cell(size.bytes, write_size(size.bytes)),
         round(size.bytes_per_item, 2),
-        size.lost,
+        Cell(size.lost, f"{size.lost:,.2f}"),
         size.slices,
         size.hashes,
     ]
