@@ -80,10 +80,16 @@ class Output:
             table.add_row(fact.name, _escaped(fact.shown or _text(fact.value)))
         self._console().print(table)
 
-    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """Write a table; numbers go to the right."""
+    def table(
+        self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], mark: str = ""
+    ) -> None:
+        """Write a table; numbers go to the right.
+
+        :param mark: what each line begins with in a pipe, where there are several tables.
+        """
         if not self.on_terminal:
-            sys.stdout.writelines("\t".join(map(_text, row)) + "\n" for row in rows)
+            begin = [mark] if mark else []
+            sys.stdout.writelines("\t".join([*begin, *map(_text, row)]) + "\n" for row in rows)
             return
         from rich.table import Table  # noqa: PLC0415
 
@@ -161,7 +167,9 @@ def _plain(value: object) -> object:
     """Return what JSON can write in the place of a value that it cannot."""
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
-    return list(value) if isinstance(value, (set, frozenset)) else str(value)
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
 def _is_number(cell: object) -> bool:

@@ -49,10 +49,11 @@ def run(args: Namespace, context: Context) -> int:
                 Fact("under way", found.under_way, f"{found.under_way:,} at the last commit"),
             ],
         )
-        output.table("by priority", ("priority", "requests"), [*found.by_priority.items()])
+        priorities = [*found.by_priority.items()]
+        output.table("by priority", ("priority", "requests"), priorities, "priority")
         part = "" if found.read == found.total else f", of {found.read:,} that were read"
         hosts = [*found.by_host.items()]
-        output.table(f"by host{part}", ("host", "requests"), hosts[:_HOSTS])
+        output.table(f"by host{part}", ("host", "requests"), hosts[:_HOSTS], "host")
         _show(output, "first", found.first)
     return 1 if args.failed and found.failed else 0
 
@@ -65,4 +66,5 @@ def _show(output: Output, title: str, requests: Sequence[WaitingRequest]) -> Non
             (one.priority, one.method, one.url or one.problem, one.depth, one.callback)
             for one in requests
         ],
+        "request",
     )

@@ -19,12 +19,12 @@ from scrapy_bloom.core.sizing import BLOCK_BYTES
 from scrapy_bloom.core.state import EMPTY, FilterState, Slice
 from scrapy_bloom.errors import BackendError, StateError
 from scrapy_bloom.redis import scripts
+from scrapy_bloom.redis.bitmap import SEGMENT_BLOCKS
 from scrapy_bloom.redis.connection import FAULTS
 from scrapy_bloom.redis.deadline import Within
 from scrapy_bloom.redis.header import Header, Plan, fields_of
 from scrapy_bloom.redis.link import ScriptRunner
 from scrapy_bloom.redis.place import Place
-from scrapy_bloom.redis.scripts import SEGMENT_BLOCKS
 
 Told = Callable[[int], object]
 """Called with a number of bytes that have gone over the wire."""

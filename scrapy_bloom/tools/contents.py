@@ -12,6 +12,7 @@ from scrapy_bloom.core.info import FilterInfo, filter_info
 from scrapy_bloom.core.merging import count_slice
 from scrapy_bloom.core.sizing import BLOCK_BYTES
 from scrapy_bloom.core.state import EMPTY, FilterState
+from scrapy_bloom.storage.queue_record import QueueRecord
 from scrapy_bloom.storage.snapshot import Identity, Snapshot
 
 _DIGITS: Final = 15  # of an error rate that is divided by the share of the first slice
@@ -28,6 +29,7 @@ class Contents:
         let_through: fingerprints that are to be called new once more, though the filter has them.
         generation: how many clean stops its job has had; 0 outside of one.
         written_by: name and version of the program that wrote its file; empty if there is none.
+        queue: Scrapy's queue at the job's last clean stop; None outside of a job.
         waiting: how many requests wait where it lives, whose pages it calls seen all the same; None
             if that is not known.
         lost: keys of parts that Redis has lost.
@@ -39,6 +41,7 @@ class Contents:
     let_through: Collection[bytes] = field(default=frozenset(), repr=False)
     generation: int = 0
     written_by: str = ""
+    queue: QueueRecord | None = None
     waiting: int | None = None
     lost: Sequence[str] = ()
 
@@ -52,15 +55,21 @@ class Contents:
             frozenset(snapshot.withdrawn),
             snapshot.generation,
             snapshot.written_by,
+            snapshot.queue,
         )
 
-    def snapshot(self, generation: int) -> Snapshot:
-        """Return what is written to a file."""
+    def snapshot(self, before: Contents | None) -> Snapshot:
+        """Return what is written to a file.
+
+        :param before: what the file has now. Generation and queue stay what they are: with others,
+            a run that was killed would count as one that has stopped cleanly.
+        """
         identity = Identity(
             self.identity.spider, self.identity.fingerprinter, sorted_keys(self.identity.canonical)
         )
         first, *others = self.shards
-        return Snapshot(identity, generation, first, self.let_through, others)
+        generation, queue = (before.generation, before.queue) if before else (0, None)
+        return Snapshot(identity, generation, first, self.let_through, queue, others)
 
     @property
     def items(self) -> int:

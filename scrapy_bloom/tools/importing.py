@@ -151,7 +151,7 @@ class _Source:
                 f"The crawl of {self.path} was killed ({why}): some of its marks are those of"
                 f" requests that are lost, and their pages are not fetched."
             )
-        elif scrapy_queue.has_leftovers(folder):
+        elif not scrapy_queue.is_empty(folder):
             notes.append(
                 f"Requests wait in {folder / scrapy_queue.NAME}. Their pages are marked, too: a"
                 f" crawl without that queue would not fetch them."

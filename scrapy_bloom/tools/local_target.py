@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -39,12 +40,8 @@ class FileChange(Change):
         self.contents = contents
 
     def put(self, contents: Contents, progress: Progress = silent) -> None:
-        """Write the file, whole or not at all; its generation stays what it is.
-
-        A run that was killed would count as one that had stopped if its snapshot had a new one.
-        """
-        generation = self.contents.generation if self.contents else 0
-        write_contents(self.path, contents.snapshot(generation), progress)
+        """Write the file, whole or not at all."""
+        write_contents(self.path, contents.snapshot(self.contents), progress)
 
 
 def write_contents(path: Path, snapshot: Snapshot, progress: Progress) -> None:
@@ -244,6 +241,7 @@ class JobTarget(Target):
             look.withheld,
             snapshot.generation if snapshot else 0,
             snapshot.written_by if snapshot else "",
+            snapshot.queue if snapshot else None,
             look.waiting,
         )
 
@@ -268,7 +266,10 @@ class JobChange(FileChange):
                 " spider: give its name with --spider."
             )
         before = self.contents.let_through if self.contents else frozenset[bytes]()
+        stopped = self.path.stat().st_mtime_ns if self.path.exists() else None
         super().put(contents, progress)
+        if stopped is not None:
+            os.utime(self.path, ns=(stopped, stopped))  # the time of the last clean stop
         if self._requests.exists():
             # The scheduler keeps the list itself; that in the snapshot is for a job without it.
             try:

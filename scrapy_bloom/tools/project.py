@@ -11,7 +11,6 @@ from scrapy import Spider
 from scrapy.crawler import Crawler
 from scrapy.settings import Settings as ScrapySettings
 from scrapy.spiderloader import get_spider_loader
-from scrapy.utils.job import job_dir
 from scrapy.utils.project import get_project_settings, inside_project
 
 from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
@@ -92,8 +91,8 @@ class Project:
             key = key_of(settings[REDIS_KEY], self.spider)
             timeout = max(settings[REDIS_TIMEOUT], 10.0)
             return RedisTarget(server_of(settings), key, timeout=timeout, words=in_settings)
-        folder = job_dir(self._crawler.settings)
-        if folder is None:
+        folder = self._crawler.settings["JOBDIR"]  # Scrapy's own function would make it
+        if not folder:
             raise SettingError(
                 "give a TARGET: a job directory, an exported file, or the URL of a Redis server"
                 " with --key. The settings name none: they have no JOBDIR and no BLOOM_REDIS_URL"
@@ -123,7 +122,10 @@ class Project:
     @cached_property
     def _crawler(self) -> Crawler:
         """A crawler that was never started; add-ons and the spider may change its settings."""
-        crawler = Crawler(self._spider_class(), self._scrapys.copy(), init_reactor=True)
+        settings = self._scrapys.copy()
+        for name in ("EXTENSIONS", "EXTENSIONS_BASE"):
+            settings.set(name, {}, priority="cmdline")  # some make JOBDIR, or open files
+        crawler = Crawler(self._spider_class(), settings, init_reactor=True)
         crawler._apply_settings()  # noqa: SLF001 - nothing else applies add-ons
         return crawler
 

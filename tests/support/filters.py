@@ -1,0 +1,43 @@
+"""Filters at rest for tests of the tools: places for them, and all that a place holds."""
+
+from __future__ import annotations
+
+from scrapy_bloom import tools
+
+
+def project(spider="books", **settings):
+    """Return a project with these settings, apart from any in the working directory."""
+    from scrapy.settings import Settings
+
+    return tools.Project(Settings(settings), spider)
+
+
+def everything(folder):
+    """Return path, bytes and times of all that is below a folder."""
+    return {
+        path.relative_to(folder): (
+            path.stat().st_mtime_ns,
+            path.read_bytes() if path.is_file() else None,
+        )
+        for path in folder.rglob("*")
+    }
+
+
+def everything_in(server):
+    """Return all keys of a server, and what they hold."""
+    client = server.client()
+    return {name: client.dump(name) for name in client.scan_iter()}
+
+
+def bits_of(target):
+    """Return secret, geometry and bits of a filter, as bytes."""
+    return [
+        (
+            state.secret,
+            [
+                (slice_.spec, b"".join(block.tobytes() for block in slice_.blocks))
+                for slice_ in state.slices
+            ],
+        )
+        for state in tools.target_of(target).read().shards
+    ]

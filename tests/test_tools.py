@@ -1,0 +1,454 @@
+"""Filters at rest, in files and in Redis: looked at, asked, marked, moved and checked."""
+
+import itertools
+import json
+import os
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scrapy import Request
+from support.contract import fingerprints
+from support.filters import bits_of, everything, everything_in, project
+from support.jobs import IDENTITY, open_job, stored_job
+from support.localredis import LocalRedis
+
+from scrapy_bloom import JobInUseError, RedisFilter, SettingError, StateError, tools
+from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
+from scrapy_bloom.core.local import LocalFilter
+from scrapy_bloom.core.merging import merge_states
+from scrapy_bloom.storage.snapshot import Snapshot, read_snapshot, write_snapshot
+
+URLS = [f"http://example.com/{number}" for number in range(200)]
+keys = (f"tools:{number}" for number in itertools.count())
+
+
+@pytest.fixture(scope="module")
+def server():
+    with LocalRedis() as server:
+        yield server
+
+
+@pytest.fixture
+def redis_target(server):
+    return f"{server.url}#{next(keys)}"
+
+
+@pytest.fixture
+def job(tmp_path):
+    stored_job(tmp_path / "job", fingerprints(500), capacity=200)
+    return tmp_path / "job"
+
+
+@pytest.fixture(params=["job", "file", "redis"])
+def target(request, tmp_path, job, redis_target):
+    """The same filter in each kind of place."""
+    if request.param == "job":
+        return job
+    if request.param == "file":
+        tools.export(job, tmp_path / "one.bloom")
+        return tmp_path / "one.bloom"
+    tools.copy(job, redis_target)
+    return redis_target
+
+
+# Looking
+
+
+def test_a_target_is_asked(target):
+    known, others = fingerprints(500), fingerprints(500, "b")
+    assert tools.contains(target, fingerprints=known + others) == [True] * 500 + [False] * 500
+    assert tools.contains(target, URLS[:2], project=project()) == [False, False]
+
+
+def test_info_tells_what_is_known_but_never_the_secret(target):
+    found = tools.info(target)
+    assert (found.filter.items, found.filter.slices, found.shards) == (500, 3, 1)
+    assert [slice_.items for slice_ in found.slices] == [200, 200, 100]
+    assert (found.spider, found.fingerprinter) == (IDENTITY.spider, IDENTITY.fingerprinter)
+    secret = tools.target_of(target).read().shards[0].secret
+    assert secret.hex() not in repr(found)
+    assert repr(secret)[2:-1] not in repr(found)
+
+
+def test_looking_changes_nothing(target, tmp_path, server):
+    before = everything(tmp_path), everything_in(server)
+    tools.info(target)
+    tools.contains(target, URLS)
+    tools.check(target)
+    tools.target_of(target).read()
+    assert (everything(tmp_path), everything_in(server)) == before
+
+
+def test_a_job_in_use_is_looked_at_and_not_changed(job):
+    crawl = open_job(job)
+    assert tools.info(job).crawl == "running"
+    assert tools.info(job).process.startswith(str(os.getpid()))
+    assert tools.contains(job, fingerprints=fingerprints(1)) == [True]
+    before = everything(job)
+    for change in (
+        lambda: tools.add(job, URLS),
+        lambda: tools.forget(job, fingerprints=fingerprints(1)),
+        lambda: tools.delete(job),
+        lambda: tools.import_(job, [], project=project()),
+    ):
+        with pytest.raises(JobInUseError, match="is using this job directory"):
+            change()
+    assert everything(job) == before
+    crawl.close()
+    assert tools.info(job).crawl == "stopped cleanly"
+
+
+def test_a_killed_run_is_told_from_one_that_is_on(job):
+    crawl = open_job(job)
+    crawl.release()
+    marker = json.loads((job / "requests.bloom.running").read_text())
+    marker["pid"] = 2**22 + 1  # more than any process has
+    (job / "requests.bloom.running").write_text(json.dumps(marker))
+    assert tools.info(job).crawl == "killed"
+
+
+@pytest.mark.parametrize("verb", [tools.info, tools.contains, tools.check, tools.add, tools.delete])
+def test_what_is_not_there_is_refused_and_not_made(verb, tmp_path, redis_target, server):
+    before = everything(tmp_path), everything_in(server)
+    for missing in (tmp_path / "nothing", tmp_path / "nothing.bloom", tmp_path, redis_target):
+        with pytest.raises(StateError, match="found no"):
+            verb(missing)
+    assert (everything(tmp_path), everything_in(server)) == before
+
+
+# Marking
+
+
+def test_marks_are_added_and_let_through_once(target):
+    fingerprinter = CanonicalFingerprinter()
+    assert tools.add(target, URLS) == [False] * 200
+    assert tools.add(target, URLS, fingerprints=fingerprints(1)) == [True] * 201
+    made = [fingerprinter.fingerprint(Request(url)) for url in URLS]
+    assert tools.contains(target, fingerprints=made) == [True] * 200
+
+
+def test_a_page_that_is_forgotten_is_new_once_more(job):
+    one, two, new = *fingerprints(2), *fingerprints(1, "b")
+    assert tools.forget(job, fingerprints=[one, new]) == [True, False]
+    assert tools.contains(job, fingerprints=[one, two, new]) == [False, True, False]
+    assert tools.info(job).let_through == 1
+    crawl = open_job(job)
+    assert crawl.let_through == {one}
+    crawl.close()
+    assert tools.add(job, fingerprints=[one]) == [False]
+    assert tools.contains(job, fingerprints=[one]) == [True]
+    assert tools.info(job).let_through == 0
+
+
+def test_a_mark_by_hand_does_not_make_a_killed_run_a_clean_one(job):
+    open_job(job).release()
+    tools.add(job, URLS)
+    crawl = open_job(job)
+    assert crawl.unclean
+    assert crawl.restored == 700
+    crawl.close()
+
+
+def test_it_uses_the_rules_that_the_filter_was_filled_with(tmp_path):
+    usual = project(BLOOM_CANONICAL="usual")
+    tools.import_(tmp_path / "job", [_file(tmp_path, URLS[0])], project=usual)
+    tracked = f"{URLS[0]}?utm_source=x"
+    assert tools.contains(tmp_path / "job", [tracked], project=project()) == [True]
+    safe = project(BLOOM_CANONICAL="safe")
+    assert tools.contains(tmp_path / "job", [tracked], project=safe) == [False]
+    with tools.asking(tmp_path / "job", project=safe) as question:
+        assert "The filter was filled with the rules" in question.warning
+
+
+def test_a_filter_of_another_fingerprinter_is_refused(job):
+    other = project(REQUEST_FINGERPRINTER_CLASS="support.toy.Fingerprinter")
+    with pytest.raises((SettingError, ImportError, AttributeError, NameError)):
+        tools.contains(job, URLS, project=other)
+
+
+# Moving
+
+
+@given(
+    sizes=st.lists(st.integers(0, 400), min_size=1, max_size=3),
+    capacity=st.integers(1, 300),
+    rate=st.sampled_from([1e-2, 1e-6, 1e-9]),
+)
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_a_round_trip_gives_back_the_same_bits(tmp_path_factory, server, sizes, capacity, rate):
+    folder = tmp_path_factory.mktemp("trip")
+    known = list(itertools.chain(*(fingerprints(n, f"{i}") for i, n in enumerate(sizes))))
+    stored_job(folder / "job", known, capacity=capacity, error_rate=rate)
+    there, back = f"{server.url}#{next(keys)}", f"{server.url}#{next(keys)}"
+    tools.copy(folder / "job", there)
+    tools.copy(there, folder / "other")
+    tools.export(folder / "other", folder / "other.bloom")
+    tools.import_(back, [folder / "other.bloom"], project=project())
+    tools.export(back, folder / "back.bloom")
+    tools.export(folder / "job", folder / "job.bloom")
+    assert (folder / "back.bloom").read_bytes() == (folder / "job.bloom").read_bytes()
+    assert bits_of(back) == bits_of(folder / "job") == bits_of(there)
+    assert all(tools.contains(back, fingerprints=known))
+    crawl = open_job(folder / "other", capacity=capacity, error_rate=rate)
+    assert all(crawl.filter.contains_many(known))
+    crawl.close()
+
+
+def test_a_copy_in_redis_is_a_filter_like_those_of_crawls(server):
+    """The same keys, byte for byte, that workers have made."""
+    made, copied = next(keys), next(keys)
+    known = fingerprints(900)
+    with RedisFilter.from_url(server.url, key=made, capacity=300) as seen:
+        seen.add_many(known)
+    tools.copy(f"{server.url}#{made}", f"{server.url}#{copied}")
+    client = server.client()
+    theirs, ours = client.hgetall(made), client.hgetall(copied)
+    differ = {name for name in theirs | ours if theirs.get(name) != ours.get(name)}
+    assert differ == {b"epoch", b"signature"}
+    for name in client.scan_iter(f"{made}:*"):
+        copy = name.replace(made.encode(), copied.encode())
+        copy = copy.replace(theirs[b"epoch"], ours[b"epoch"])
+        assert client.get(copy) == client.get(name)
+        assert client.ttl(copy) == -1
+    with RedisFilter.from_url(server.url, key=copied, capacity=300) as seen:
+        assert seen.add_many(known) == [True] * 900
+        assert seen.add_many(fingerprints(9, "b")) == [False] * 9
+
+
+def test_a_filter_of_several_shards_goes_to_a_file_and_back(server, tmp_path):
+    made, copied = next(keys), next(keys)
+    known = fingerprints(900)
+    with RedisFilter.from_url(server.url, key=made, capacity=300, shards=3) as seen:
+        seen.add_many(known)
+    path = tmp_path / "sharded.bloom"
+    tools.export(f"{server.url}#{made}", path)
+    assert tools.info(path).shards == 3
+    assert (
+        tools.contains(path, fingerprints=known + fingerprints(9, "b"))
+        == [True] * 900 + [False] * 9
+    )
+    tools.import_(f"{server.url}#{copied}", [path], project=project())
+    assert bits_of(f"{server.url}#{copied}") == bits_of(f"{server.url}#{made}")
+    with pytest.raises(SettingError, match="shards cannot be kept in a job directory"):
+        tools.copy(path, tmp_path / "job", project=project())
+    assert not (tmp_path / "job").exists()
+    with pytest.raises(StateError, match="found a filter of 3 shards, expected one"):
+        read_snapshot(path)
+
+
+def test_a_copy_is_not_made_over_another_filter(target, tmp_path):
+    tools.copy(target, tmp_path / "new.bloom")
+    before = everything(tmp_path)
+    with pytest.raises(StateError, match="found a filter, expected none"):
+        tools.copy(target, tmp_path / "new.bloom")
+    assert everything(tmp_path) == before
+
+
+def test_a_job_needs_a_spider(tmp_path, server):
+    key = next(keys)
+    with RedisFilter.from_url(server.url, key=key) as seen:
+        seen.add_many(fingerprints(9))
+    with pytest.raises(SettingError, match="give its name with --spider"):
+        tools.copy(f"{server.url}#{key}", tmp_path / "job")
+    assert not (tmp_path / "job").exists()
+    tools.copy(f"{server.url}#{key}", tmp_path / "job", project=project("films"))
+    assert tools.info(tmp_path / "job").spider == "films"
+
+
+def test_copies_of_one_filter_are_merged_bit_by_bit(target, tmp_path):
+    for name in ("b", "c"):
+        tools.copy(target, tmp_path / f"{name}.bloom")
+        tools.add(tmp_path / f"{name}.bloom", fingerprints=fingerprints(50, name))
+    done = tools.merge([tmp_path / "b.bloom", tmp_path / "c.bloom"], target)
+    marks = [*fingerprints(500), *fingerprints(50, "b"), *fingerprints(50, "c")]
+    assert all(tools.contains(target, fingerprints=marks))
+    assert done.slices == 3
+    assert 590 <= done.items <= 600
+    assert done.error_rate_now < 1e-6
+    assert not done.warnings
+
+
+def test_slices_that_differ_stay_beside_each_other(tmp_path, job):
+    """Two copies that have grown in different ways."""
+    for name, capacity in (("b", 1000), ("c", 3000)):
+        tools.copy(job, tmp_path / name)
+        crawl = open_job(tmp_path / name, capacity=capacity)
+        crawl.filter.add_many(fingerprints(900, name))
+        crawl.close()
+    done = tools.merge([tmp_path / "b", tmp_path / "c"], tmp_path / "all.bloom")
+    assert done.slices == 5
+    marks = [*fingerprints(500), *fingerprints(900, "b"), *fingerprints(900, "c")]
+    assert all(tools.contains(tmp_path / "all.bloom", fingerprints=marks))
+
+
+def test_a_merge_that_is_too_full_says_so(tmp_path):
+    known = [fingerprints(1000, name) for name in "abcde"]
+    base = LocalFilter(1000, 1e-6).state()
+    for number, some in enumerate(known):
+        kept = LocalFilter.from_state(merge_states([base, base]), 1000, 1e-6)
+        kept.add_many(some)
+        path = tmp_path / f"{number}.bloom"
+        write_snapshot(path, Snapshot(IDENTITY, 0, kept.state()))
+    done = tools.merge([*tmp_path.glob("*.bloom")], tmp_path / "all.bloom")
+    assert done.error_rate_now > 1e-6
+    assert "fuller than it was made for" in done.warnings[0]
+
+
+def test_filters_of_different_secrets_are_not_merged(job, tmp_path):
+    stored_job(tmp_path / "other", fingerprints(5))
+    before = everything(tmp_path)
+    with pytest.raises(SettingError, match=r"different secrets.*Import the URLs"):
+        tools.merge([tmp_path / "other"], job)
+    assert everything(tmp_path) == before
+
+
+def test_the_waiting_requests_of_a_copy_are_told(tmp_path, job):
+    (job / "requests.sqlite").touch()
+    with pytest.raises(StateError, match=r"requests.sqlite: found"):
+        tools.copy(job, tmp_path / "copy.bloom")
+
+
+def test_it_is_deleted_with_all_that_belongs_to_it(target, tmp_path, server):
+    before = everything_in(server)
+    tools.delete(target)
+    with pytest.raises(StateError, match="found no"):
+        tools.info(target)
+    assert not list(tmp_path.rglob("requests.bloom"))
+    tag = str(target).partition("#")[2]
+    left = [name for name in everything_in(server) if tag and tag.encode() in name]
+    assert left == []
+    assert len(everything_in(server)) <= len(before)
+
+
+def test_a_filter_under_workers_is_not_deleted_or_replaced(server, tmp_path):
+    key = next(keys)
+    target = f"{server.url}#{key}"
+    with RedisFilter.from_url(server.url, key=key) as seen:
+        seen.add_many(fingerprints(9))
+        tools.export(target, tmp_path / "copy.bloom")
+        assert [worker.alive for worker in tools.info(target).workers] == [True]
+        before = set(everything_in(server))
+        for change in (
+            lambda: tools.delete(target),
+            lambda: tools.merge([tmp_path / "copy.bloom"], target),
+        ):
+            with pytest.raises(StateError, match="a crawl uses this filter"):
+                change()
+        assert set(everything_in(server)) == before
+        assert tools.add(target, URLS) == [False] * 200  # adding is for any number of workers
+        assert seen.add_many(fingerprints(9)) == [True] * 9
+    tools.delete(target)
+
+
+# Importing
+
+
+def _file(folder, *lines, name="urls.txt"):
+    path = folder / name
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+@pytest.mark.parametrize("place", ["job", "file.bloom", "redis"])
+def test_lines_become_a_new_filter(tmp_path, redis_target, place):
+    target = redis_target if place == "redis" else tmp_path / place
+    path = _file(tmp_path, *URLS, "", *(one.hex() for one in fingerprints(50)))
+    done = tools.import_(target, [path], project=project(BLOOM_CAPACITY=1000))
+    assert (done.made, done.read, done.new, done.bad) == (True, 250, 250, 0)
+    assert all(tools.contains(target, URLS, fingerprints=fingerprints(50)))
+    assert tools.info(target).filter.capacity == 1000
+    again = tools.import_(target, [path], project=project())
+    assert (again.made, again.read, again.new) == (False, 250, 0)
+
+
+@pytest.mark.parametrize("form", ["binary", "text", "both"])
+def test_scrapys_own_marks_are_taken(tmp_path, form):
+    known = fingerprints(3000)
+    old = "".join(f"{one.hex()}\n" for one in known[:1500]).encode()
+    new = b"".join(b"\0\x14" + one for one in known[1500:])
+    odd = b"\0\x03abc" + b"abcdef\n"
+    path = tmp_path / "requests.seen"
+    path.write_bytes({"binary": new + odd, "text": old, "both": old + odd + new}[form])
+    done = tools.import_(tmp_path / "job", [path], project=project())
+    expected = {"binary": known[1500:], "text": known[:1500], "both": known}[form]
+    assert done.read == len(expected) + 2 * (form != "text")
+    assert all(tools.contains(tmp_path / "job", fingerprints=expected))
+
+
+def test_bad_lines_are_counted_and_told_by_their_numbers(tmp_path, job):
+    path = _file(tmp_path, URLS[0], "example.com", "http://[/", URLS[1])
+    done = tools.import_(job, [path], project=project())
+    assert (done.read, done.new, done.bad) == (2, 2, 2)
+    assert [bad.number for bad in done.bad_lines] == [2, 3]
+    assert "Missing scheme" in done.bad_lines[0].reason
+
+
+def test_a_strict_import_stops_at_the_first_bad_line_and_changes_nothing(tmp_path, job):
+    path = _file(tmp_path, *URLS, "example.com")
+    before = everything(job)
+    with pytest.raises(SettingError, match="line 201:"):
+        tools.import_(job, [path], strict=True, project=project())
+    with pytest.raises(SettingError, match="line 201"):
+        tools.import_(tmp_path / "new", [path], strict=True, project=project())
+    assert everything(job) == before
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_marks_of_a_killed_crawl_are_warned_of(tmp_path, job):
+    folder = tmp_path / "theirs"
+    (folder / "requests.queue").mkdir(parents=True)
+    (folder / "requests.queue" / "0").write_bytes(b"x")
+    path = folder / "requests.seen"
+    path.write_bytes(b"\0\x14" + fingerprints(1)[0])
+    (warning,) = tools.import_(job, [path], project=project()).warnings
+    assert "killed" in warning
+
+
+# Checking
+
+
+def test_a_whole_filter_is_good(target):
+    assert {one.level for one in tools.check(target)} == {"good"}
+
+
+def test_damage_is_found(job, tmp_path):
+    path = job / "requests.bloom"
+    data = bytearray(path.read_bytes())
+    data[-50] ^= 1
+    path.write_bytes(data)
+    before = everything(job)
+    (bad,) = (one for one in tools.check(job) if one.level == "bad")
+    assert "do not match their checksum" in bad.found
+    for look in (tools.info, tools.contains, lambda one: tools.export(one, tmp_path / "x.bloom")):
+        with pytest.raises(StateError, match="do not match their checksum"):
+            look(job)
+    assert everything(job) == before
+
+
+def test_a_lost_segment_is_found_and_its_bits_are_missed(job, server, redis_target):
+    tools.copy(job, redis_target)
+    key = redis_target.partition("#")[2]
+    segment = next(iter(server.client().scan_iter(f"{key}:*")))
+    server.client().delete(segment)
+    found = {one.what: one for one in tools.check(redis_target)}
+    assert found["segments"].level == "bad"
+    assert "Marks are missing" in next(
+        one.advice for one in found.values() if one.what.startswith("slice") and one.advice
+    )
+
+
+def test_leftovers_are_found_and_deleted(job, server, redis_target):
+    tools.copy(job, redis_target)
+    key = redis_target.partition("#")[2]
+    orphan = f"{key}:{{{key}}}:0123456789abcdef:0.0"
+    server.client().set(orphan, b"x")
+    server.client().set(f"{key}:{{{key}}}:other", b"x")
+    found = {one.what: one for one in tools.check(redis_target)}
+    assert orphan in found["leftovers"].found
+    assert tools.delete_leftovers(redis_target) == 1
+    assert not server.client().exists(orphan)
+    assert tools.info(redis_target).filter.items == 500
+    assert server.client().exists(f"{key}:{{{key}}}:other")
