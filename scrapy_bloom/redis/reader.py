@@ -16,6 +16,7 @@ from scrapy_bloom.redis.header import Header, check_plan, read_header
 from scrapy_bloom.redis.inspection import describe
 from scrapy_bloom.redis.link import ScriptRunner
 from scrapy_bloom.redis.place import Place
+from scrapy_bloom.redis.queue.reader import QueueReader
 from scrapy_bloom.redis.sharding import ask_each, picker, shard_key
 from scrapy_bloom.redis.transfer import Fetched, Told, fetch, made_in, segments_of
 
@@ -137,6 +138,10 @@ class RedisReader:
         :param told: called with the number of bytes of each segment that was read.
         """
         return [shard.fetch(told) for shard in self._shards]
+
+    def queues(self) -> list[QueueReader]:
+        """Return what reads the requests beside each of its shards; there may be none."""
+        return [QueueReader(shard.place) for shard in self._shards]
 
     def parts(self) -> list[ShardReader]:
         """Return its shards, to be looked at one by one."""

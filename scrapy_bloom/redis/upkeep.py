@@ -19,6 +19,7 @@ from scrapy_bloom.redis.header import Plan
 from scrapy_bloom.redis.link import ScriptRunner
 from scrapy_bloom.redis.membership import read_look
 from scrapy_bloom.redis.place import Place
+from scrapy_bloom.redis.queue.reader import QueueReader
 from scrapy_bloom.redis.reader import ShardReader
 from scrapy_bloom.redis.sharding import shard_key
 from scrapy_bloom.redis.transfer import (
@@ -138,7 +139,7 @@ class Upkeep:
             raise
 
     def delete(self, shards: Sequence[ShardReader], told: Told = int) -> None:
-        """Delete a filter that no crawl uses, some segments at a time.
+        """Delete a filter that no crawl uses, and the requests beside it, some keys at a time.
 
         The first shard goes first: without it there is no filter. What an interruption leaves is
         among the :meth:`leftovers`.
@@ -146,10 +147,14 @@ class Upkeep:
         :param told: called with the number of keys of segments that were deleted.
         :raises StateError: if a crawl uses it. Nothing was changed then.
         """
-        if not deserted(shards):
+        queues = [QueueReader(shard.place) for shard in shards]
+        looks = [queue.look() for queue in queues]
+        if any(look and look.alive for look in looks) or not deserted(shards):
             raise in_use(self._place)
         for shard in shards:
             retire(shard, told)
+        for queue in queues:  # last: requests without marks are only fetched again
+            delete_keys(self._place, queue.keys)
 
     def leftovers(self, current: Iterable[str] = (), shards: int = 1) -> Iterator[bytes]:
         """Yield the segments under the key that belong to no filter that is there.

@@ -191,6 +191,7 @@ def _check_redis(target: RedisTarget, contents: Contents) -> Iterator[Finding]:
     with target.reader() as reader, target.upkeep() as upkeep:
         yield from _check_segments(reader, contents.lost)
         yield from _check_workers(reader)
+        yield from _check_queue(reader)
         epochs = [part.header.epoch for part in reader.parts()]
         left = list(upkeep.leftovers(epochs, reader.shards))
         if left:
@@ -238,3 +239,36 @@ def _check_workers(reader: RedisReader) -> Iterator[Finding]:
             f"{len(dead)} registered without a lease: {', '.join(dead[:5])}",
             "They were killed, or are frozen. The next worker that starts takes them off.",
         )
+
+
+def _check_queue(reader: RedisReader) -> Iterator[Finding]:
+    for queue in reader.queues():
+        look = queue.look()
+        if look is None:
+            continue
+        yield Finding(
+            "good", "queue", f"{look.waiting:,} requests wait, {look.taken:,} are under way"
+        )
+        if look.missing:
+            yield Finding(
+                "bad",
+                "queue",
+                f"{look.missing:,} requests have vanished from the server",
+                "It must not evict keys, nor lose them in a restart. A worker that runs puts back"
+                " what it knows; crawl again to be sure of the others.",
+            )
+        if look.left:
+            yield Finding(
+                "note",
+                "taken",
+                f"{look.left:,} requests were taken by {len(look.dead)} workers that are gone:"
+                f" {', '.join(look.dead[:5])}",
+                "The next worker that runs puts them back.",
+            )
+        if look.failed:
+            yield Finding(
+                "note",
+                "failed",
+                f"{look.failed:,} requests were given up",
+                "'scrapy bloom queue --failed' shows them.",
+            )

@@ -206,6 +206,7 @@ def _of_redis(target: Target) -> Information:
             for shard, header in enumerate(headers)
             for spec in header.slices
         ]
+        looks = [look for queue in reader.queues() if (look := queue.look())]
         return Information(
             target.name,
             "redis",
@@ -217,6 +218,9 @@ def _of_redis(target: Target) -> Information:
             reader.spider(),
             reader.fingerprinter,
             json.loads(reader.canonical),
+            let_through=sum(look.again for look in looks),
+            waiting=sum(look.waiting for look in looks) if looks else None,
+            under_way=sum(look.taken for look in looks) if looks else None,
             workers=reader.workers(),
             losses=sum(header.losses for header in headers),
         )

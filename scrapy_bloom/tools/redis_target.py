@@ -12,7 +12,9 @@ from scrapy_bloom.options import OnBackendError, Words, in_arguments
 from scrapy_bloom.redis.connection import Target as Server
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.options import RedisOptions
+from scrapy_bloom.redis.queue.reader import QueueReader
 from scrapy_bloom.redis.reader import RedisReader
+from scrapy_bloom.redis.sharding import picker
 from scrapy_bloom.redis.upkeep import Incoming, Upkeep
 from scrapy_bloom.storage.snapshot import Identity
 from scrapy_bloom.tools.contents import Contents, sorted_keys
@@ -59,7 +61,7 @@ class RedisTarget(Target):
     def open(self) -> Iterator[Open]:
         """Connect, to ask the filter where it is."""
         with self.reader() as reader:
-            yield Open(reader, _identity(reader))
+            yield Open(reader, _identity(reader), _again(reader))
 
     @contextmanager
     def change(self, *, make: bool = False) -> Iterator[Change]:
@@ -91,9 +93,8 @@ class RedisTarget(Target):
                 canonical=reader.canonical,
                 options=options,
             )
-            identity = _identity(reader)
-        with shared:
-            yield RedisAdder(shared, identity)
+            with shared:
+                yield RedisAdder(shared, reader)
 
     def delete(self, progress: Progress = silent) -> None:
         """Delete the filter, some segments at a time."""
@@ -136,10 +137,13 @@ class RedisTarget(Target):
     def _contents(self, reader: RedisReader, progress: Progress) -> Contents:
         with progress(f"reading {self.name}", reader.made_bytes(), "bytes") as told:
             fetched = reader.fetch(told)
+        looks = [look for queue in reader.queues() if (look := queue.look())]
         return Contents(
             _identity(reader),
             reader.error_rate,
             [one.state for one in fetched],
+            _again(reader),
+            waiting=sum(look.waiting + look.taken for look in looks) if looks else None,
             lost=[name for one in fetched for name in one.lost],
         )
 
@@ -151,17 +155,33 @@ class RedisAdder:
         identity: what the filter belongs to.
     """
 
-    def __init__(self, shared: RedisFilter, identity: Identity) -> None:
-        self.identity = identity
+    def __init__(self, shared: RedisFilter, reader: RedisReader) -> None:
+        self.identity = _identity(reader)
         self._shared = shared
+        self._reader = reader
 
     def add_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
         """Add a batch; it is there at once."""
         return self._shared.add_many(fingerprints)
 
-    def let_through(self, fingerprints: Iterable[bytes]) -> list[bool]:  # noqa: ARG002
-        """List a batch to be called new once more."""
-        raise SettingError("a filter in Redis cannot let pages through once more yet")
+    def let_through(self, fingerprints: Iterable[bytes]) -> list[bool]:
+        """List a batch to be called new once more, where the crawl looks at that list."""
+        fingerprints = list(fingerprints)
+        queues = self._reader.queues()
+        if not all(queue.look() for queue in queues):
+            raise SettingError(
+                "a filter in Redis lets pages through once more only beside the requests of"
+                " scrapy_bloom.Scheduler, and there are none here."
+            )
+        found = self._reader.contains_many(fingerprints)
+        pick = picker(queues)
+        parts: dict[QueueReader, list[bytes]] = {}
+        for fingerprint, seen in zip(fingerprints, found, strict=True):
+            if seen:
+                parts.setdefault(pick(fingerprint), []).append(fingerprint)
+        for queue, some in parts.items():
+            queue.let_through(some)
+        return found
 
 
 class RedisChange(Change):
@@ -176,6 +196,11 @@ class RedisChange(Change):
 
     def put(self, contents: Contents, progress: Progress = silent) -> None:
         """Send the filter, and put it in the place of the other one at once."""
+        if contents.let_through:
+            raise SettingError(
+                f"{len(contents.let_through):,} pages of this filter are to be let through once"
+                f" more, and the copy in Redis would call them seen."
+            )
         identity = contents.identity
         incoming = Incoming(
             contents.shards,
@@ -187,6 +212,12 @@ class RedisChange(Change):
         replaced = self._reader.parts() if self._reader else ()
         with progress(f"writing {self._upkeep.name}", contents.bytes, "bytes") as told:
             self._upkeep.install(incoming, replaced, told)
+
+
+def _again(reader: RedisReader) -> frozenset[bytes]:
+    """Return the fingerprints that are new once more for ``scrapy_bloom.Scheduler``."""
+    queues = [queue for queue in reader.queues() if queue.look()]
+    return frozenset[bytes]().union(*(queue.fingerprints_again() for queue in queues))
 
 
 def _identity(reader: RedisReader) -> Identity:

@@ -10,12 +10,14 @@ from typing import Final
 
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.frontier.reader import StoreReader
-from scrapy_bloom.frontier.waiting import WaitingRequest
+from scrapy_bloom.frontier.waiting import WaitingRequest, readable
+from scrapy_bloom.redis.queue.member import Stored
 from scrapy_bloom.storage import scrapy_queue
-from scrapy_bloom.tools.local_target import JobTarget
+from scrapy_bloom.tools.local_target import FileTarget, JobTarget
 from scrapy_bloom.tools.progress import Progress, silent
 from scrapy_bloom.tools.project import Project
 from scrapy_bloom.tools.resolve import Where, target_of
+from scrapy_bloom.tools.target import Target
 
 MOST: Final = 1_000_000
 """Requests that are read to count their hosts, if nothing else is said."""
@@ -69,8 +71,10 @@ def queue(  # noqa: PLR0913 - by keyword
     :raises StateError: if there is no such queue, or if it cannot be read.
     """
     target = target_of(where, key=key, project=project)
-    if not isinstance(target, JobTarget):
+    if isinstance(target, FileTarget):
         raise StateError(f"{target.name}: a file has no requests. Give the job directory.")
+    if not isinstance(target, JobTarget):
+        return _in_redis(target, peek, most, progress, failed=failed)
     if not target.requests.exists():
         own = target.folder / scrapy_queue.NAME
         found = f"Scrapy's own {own}" if own.exists() else "no requests"
@@ -104,3 +108,48 @@ def queue(  # noqa: PLR0913 - by keyword
         () if failed else first,
         problems,
     )
+
+
+def _in_redis(target: Target, peek: int, most: int, progress: Progress, *, failed: bool) -> Waiting:
+    # Imported only here: redis is an extra.
+    from scrapy_bloom.tools.redis_target import RedisTarget  # noqa: PLC0415
+
+    assert isinstance(target, RedisTarget)  # noqa: S101 - there is no other kind
+    with target.reader() as reader:
+        queues = reader.queues()
+        looks = [look for queue in queues if (look := queue.look())]
+        if not looks:
+            raise StateError(
+                f"{target.name}: found no requests, expected those of scrapy_bloom.Scheduler."
+                f" scrapy-redis keeps its own queue, which is not read here."
+            )
+        total = sum(look.waiting for look in looks)
+        hosts: Counter[str] = Counter()
+        priorities: Counter[int] = Counter()
+        read = 0
+        with progress("reading requests", min(total, most), "requests") as told:
+            waiting = (stored for queue in queues for stored in queue.waiting())
+            for stored in islice(waiting, most):
+                read += 1
+                priorities[stored.priority] += 1
+                hosts[_shown(stored).host] += 1
+                told(1)
+        first = sorted(
+            (stored for queue in queues for stored in queue.first(peek)),
+            key=lambda stored: -stored.priority,
+        )
+        given_up = [stored for queue in queues for stored in queue.failed(peek)][:peek]
+        return Waiting(
+            target.name,
+            total,
+            sum(look.taken for look in looks),
+            dict(sorted(priorities.items(), reverse=True)),
+            dict(hosts.most_common()),
+            read,
+            () if failed else [_shown(stored) for stored in first[:peek]],
+            [_shown(stored) for stored in given_up],
+        )
+
+
+def _shown(stored: Stored) -> WaitingRequest:
+    return readable(stored.body, stored.priority)
