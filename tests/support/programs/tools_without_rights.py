@@ -1,0 +1,37 @@
+"""Change filters without root's powers: python tools_without_rights.py FOLDER."""
+
+import sys
+from pathlib import Path
+
+from support.contract import fingerprints
+from support.filters import everything, project
+from support.jobs import become_an_ordinary_user, stored_job
+
+from scrapy_bloom import BloomError, tools
+
+folder = Path(sys.argv[1])
+job = folder / "job"
+stored_job(job, fingerprints(50))
+tools.export(job, folder / "x.bloom")
+before = everything(folder)
+for path in (folder, job):
+    path.chmod(0o555)
+for path in (job / "requests.bloom", folder / "x.bloom"):
+    path.chmod(0o000)
+become_an_ordinary_user()
+for change in (
+    lambda: tools.info(job),
+    lambda: tools.contains(folder / "x.bloom"),
+    lambda: tools.add(job, fingerprints=fingerprints(5, "b")),
+    lambda: tools.export(job, folder / "y.bloom"),
+    lambda: tools.import_(folder / "new", [], project=project()),
+    lambda: tools.import_(folder / "new.bloom", [], project=project()),
+    lambda: tools.delete(job),
+    lambda: tools.delete(folder / "x.bloom"),
+):
+    try:
+        change()
+    except BloomError as error:
+        print(type(error).__name__, error)
+    else:
+        raise SystemExit("it was done")

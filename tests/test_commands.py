@@ -1,0 +1,366 @@
+"""`scrapy bloom`: what it prints, how it ends, on a terminal and in a pipe."""
+
+import io
+import json
+import os
+import pty
+import shlex
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from scrapy.settings import Settings
+from support.contract import fingerprints
+from support.filters import everything
+from support.jobs import open_job, stored_job
+from support.localredis import LocalRedis
+from support.processes import PATIENCE, environment, run
+
+from scrapy_bloom.commands.context import call
+from scrapy_bloom.registry import COMMANDS
+
+BLOOM = ("-m", "scrapy", "bloom")
+URLS = [f"http://example.com/{number}" for number in range(20)]
+
+
+@pytest.fixture(scope="module")
+def server():
+    with LocalRedis() as server:
+        yield server
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    stored_job(tmp_path / "job", fingerprints(50))
+    return tmp_path / "job"
+
+
+@pytest.fixture
+def bloom(capsys, monkeypatch):
+    """Return what runs a sub-command in this process: exit code, lines, lines of errors."""
+
+    def bloom(line, stdin=b"", **settings):
+        name, *args = shlex.split(line)
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        code = call(name, import_module(COMMANDS[name]), args, Settings(settings))
+        out, err = capsys.readouterr()
+        return code, out.splitlines(), err.splitlines()
+
+    return bloom
+
+
+def fields(lines):
+    return dict(line.split("\t", 1) for line in lines)
+
+
+# Every sub-command
+
+
+@pytest.mark.usefixtures("job")
+def test_all_sub_commands_in_one_life(bloom, tmp_path, server):
+    (tmp_path / "urls.txt").write_text("\n".join(URLS) + "\n")
+    redis = f"{server.url}#life"
+    assert bloom("import new urls.txt --spider books")[:2] == (0, ["new: made, 20 read, 20 new"])
+    assert bloom("contains new http://example.com/1 http://example.com:80/2#x")[:2] == (
+        0,
+        [
+            "seen\thttp://example.com/1\thttp://example.com/1",
+            "seen\thttp://example.com:80/2#x\thttp://example.com/2",
+        ],
+    )
+    assert bloom("contains new http://example.com/x")[:2] == (
+        1,
+        ["new\thttp://example.com/x\thttp://example.com/x"],
+    )
+    added = "1 pages marked, 1 were marked before"
+    assert bloom("add new http://example.com/x http://example.com/1")[:2] == (0, [added])
+    forgotten = "1 pages are new once more, 0 were new anyway"
+    assert bloom("forget new http://example.com/x")[:2] == (0, [forgotten])
+    assert bloom("contains new http://example.com/x")[0] == 1
+    assert bloom("add new http://example.com/x")[0] == 0
+    assert fields(bloom("info new")[1])["items"] == "21"
+    for line in (
+        f"copy new {redis}",
+        f"export {redis} out.bloom",
+        f"info {redis}",
+        f"check {redis}",
+        "check out.bloom",
+        f"merge out.bloom {redis}",
+        f"contains {redis} http://example.com/1",
+        f"delete {redis} --yes",
+        "delete new --yes",
+        "import new out.bloom",
+    ):
+        code, _, errors = bloom(line)
+        assert (code, errors) == (0, []), line
+    assert fields(bloom("info new")[1])["items"] == "21"
+    assert bloom(f"info {redis}")[0] == 2
+
+
+def test_a_plan_has_any_of_three_from_the_others(bloom):
+    code, (sized, grown), _ = bloom("plan 10M")
+    assert (code, sized.split("\t")[:3]) == (0, ["capacity set", "10000000", "1e-06"])
+    assert int(sized.split("\t")[3]) == 43_450_368
+    assert int(grown.split("\t")[3]) > 70_000_000
+    (sized, _) = bloom("plan --memory 43451000")[1]
+    assert int(sized.split("\t")[1]) == pytest.approx(10_000_000, rel=1e-3)
+    (sized, _) = bloom("plan 10M --memory 43451000")[1]
+    assert float(sized.split("\t")[2]) == pytest.approx(1e-6, rel=0.01)
+    planned = json.loads("\n".join(bloom("plan 1e9 -p 1e-4 --json")[1]))
+    assert planned["asked"] == "memory"
+    assert planned["grown"]["lost"] > 10_000
+
+
+def test_a_plan_is_drawn(bloom, tmp_path):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "plan.svg"
+    assert bloom(f"plan 10M --plot {path}")[0] == 0
+    assert path.read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "info job",
+        "check job",
+        "contains job http://example.com/ --fingerprint " + "ab" * 20,
+        "add job http://example.com/",
+        "forget job http://example.com/",
+        "import job urls.txt",
+        "export job x.bloom",
+        "copy job y.bloom",
+        "merge job z.bloom",
+        "delete job --yes",
+        "plan 1M",
+        "canon http://example.com/",
+    ],
+)
+@pytest.mark.usefixtures("job")
+def test_each_prints_json(bloom, tmp_path, line):
+    (tmp_path / "urls.txt").write_text("http://example.com/\n")
+    line = line.replace("http://example.com/ --fingerprint", "--fingerprint")
+    _, lines, _ = bloom(f"{line} --json")
+    json.loads("\n".join(lines))
+    assert "secret" not in "".join(lines)
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("plan", "give a number of items"),
+        ("plan many", "items = 'many'"),
+        ("plan 10M -p 1e-6 --memory 1G", "give two of"),
+        ("plan 10M --memory 1k", "give bytes, such as '512M'"),
+        ("plan 1G --memory 1M", "too few for 1,000,000,000 items"),
+        ("info", "give a TARGET"),
+        ("info nowhere", "nowhere: found no filter"),
+        ("info job --key a", "--key is for the URL of a Redis server"),
+        ("info redis://localhost", "--key books:bloom"),
+        ("info redis://localhost:1#a", "cannot be reached"),
+        ("info http://example.com", "found no filter"),
+        ("contains job", "give URLs"),
+        ("contains job --file nowhere", "nowhere: No such file"),
+        ("contains nowhere http://example.com/", "found no filter"),
+        ("import", "the following arguments are required"),
+        ("import job", "the following arguments are required"),
+        ("import job nowhere", "nowhere: No such file"),
+        ("import new urls.txt --form numbers", "invalid choice"),
+        ("copy job", "the following arguments are required"),
+        ("copy job job", "found a filter, expected none"),
+        ("merge job", "the following arguments are required"),
+        ("export job", "found no filter"),
+        ("delete job", "There is nobody to ask here: give --yes"),
+        ("delete job --leftovers", "is not in Redis"),
+        ("queue job", "found no requests"),
+        ("give-back", "give one job directory"),
+        ("info --jsno job", "unrecognized arguments: --jsno"),
+    ],
+)
+def test_what_cannot_be_done_ends_in_one_line(bloom, job, line, told):
+    before = everything(job)
+    code, lines, errors = bloom(line)
+    assert (code, lines, len(errors)) == (2, [], 1)
+    assert errors[0].startswith(f"scrapy bloom {line.split()[0]}: ")
+    assert told in errors[0]
+    assert everything(job) == before
+
+
+@pytest.mark.usefixtures("job")
+def test_bad_arguments_are_shown_an_example_that_works(bloom):
+    for name in COMMANDS:
+        command = import_module(COMMANDS[name])
+        error = bloom(f"{name} --nonsense")[2][0]
+        assert error.endswith(f"Example: scrapy bloom {name} {command.EXAMPLE}"), name
+    for name in ("plan", "info", "contains", "check", "canon", "add", "forget", "delete"):
+        command = import_module(COMMANDS[name])
+        assert bloom(f"{name} {command.EXAMPLE}")[0] in (0, 1), name
+
+
+def test_delete_asks(job, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    context = import_module("scrapy_bloom.commands.context")
+    for answer, code in (("n\n", 1), ("\n", 1), ("y\n", 0)):
+        monkeypatch.setattr(context.sys, "stdin", Terminal(answer))
+        args = ["job"]
+        assert call("delete", import_module(COMMANDS["delete"]), args, Settings()) == code
+        assert (job / "requests.bloom").exists() == (code == 1)
+
+
+def test_a_job_in_use_ends_in_one_line(bloom, job):
+    crawl = open_job(job)
+    code, _, (error,) = bloom("add job http://example.com/")
+    assert code == 2
+    assert f"process {os.getpid()} on" in error or "spider 'books' of this process" in error
+    assert bloom("info job")[0] == 0
+    crawl.close()
+
+
+# Pipes
+
+
+@pytest.mark.usefixtures("job")
+def test_a_million_lines_with_bad_ones(tmp_path):
+    """In bounded memory, and every line is answered or reported."""
+    lines = [f"http://example.com/{number}" for number in range(1_000_000)]
+    for number in range(0, 1_000_000, 50_000):
+        lines[number] = f"no url {number}"
+    path = tmp_path / "lines"
+    path.write_text("\n".join(lines))
+    with path.open("rb") as stdin:
+        done = pipe("contains", "job", "-", stdin=stdin)
+    assert done.returncode == 1
+    answers = done.stdout.decode().splitlines()
+    assert len(answers) == 1_000_000 - 20
+    assert {line.split("\t")[0] for line in answers} == {"new"}
+    errors = done.stderr.decode().splitlines()
+    assert errors[0].startswith("line 1: 'no url 0': Missing scheme")
+    assert errors[1].startswith("line 50,001: ")
+    assert errors[-1] == "20 of 1,000,000 lines were bad and left out"
+    with path.open("rb") as stdin:
+        done = pipe("import", "new", "-", "--strict", "--spider", "books", stdin=stdin)
+    assert done.returncode == 2
+    assert done.stderr.decode().startswith("scrapy bloom import: line 1: 'no url 0'")
+    assert not (tmp_path / "new").exists()
+    with path.open("rb") as stdin:
+        done = pipe("import", "new", "-", "--spider", "books", stdin=stdin)
+    assert done.returncode == 1
+    assert "new: made, 999,980 read, 999,980 new, 20 lines were bad" in done.stdout.decode()
+
+
+@pytest.mark.usefixtures("job")
+def test_a_pipe_that_is_closed_early_is_no_error(tmp_path):
+    (tmp_path / "lines").write_text("http://example.com/\n" * 300_000)
+    line = f"{shlex.join([sys.executable, *BLOOM])} contains job --file lines | head -n 1"
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {line}"],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.stdout == b"new\thttp://example.com/\thttp://example.com/\n"
+    assert done.stderr == b""
+
+
+@pytest.mark.usefixtures("job")
+def test_lines_are_answered_as_they_come(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, *BLOOM, "add", "job", "-"],
+        cwd=tmp_path,
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    out, _ = process.communicate(b"http://example.com/1\nhttp://example.com/2", timeout=PATIENCE)
+    assert out == b"2 pages marked, 0 were marked before\n"
+
+
+def pipe(*arguments, stdin):
+    return subprocess.run(
+        [sys.executable, *BLOOM, *arguments],
+        stdin=stdin,
+        cwd=Path(stdin.name).parent,
+        env=environment(),
+        capture_output=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+# A terminal
+
+
+@pytest.mark.usefixtures("job")
+def test_a_terminal_shows_tables(tmp_path):
+    shown = on_terminal(tmp_path, "info", "job")
+    assert "50 (5% of 1,000)" in shown
+    assert "│" in shown
+    assert "┏" in shown
+
+
+@pytest.mark.usefixtures("job")
+def test_a_terminal_shows_progress_that_leaves_nothing_behind(tmp_path, server):
+    shown = on_terminal(tmp_path, "copy", "job", f"{server.url}#terminal")
+    assert "writing Redis at" in shown
+    assert "\x1b[" in shown
+    assert "terminal: 50 items in" in shown.splitlines()[-1]
+
+
+def on_terminal(folder, *arguments):
+    """Run a sub-command on a terminal; return what it shows."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, *BLOOM, *arguments],
+        cwd=folder,
+        env={**environment(), "COLUMNS": "120", "TERM": "xterm-256color"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            data = os.read(ours, 1 << 16)
+        except OSError:  # so Linux tells the end
+            break
+        if not data:
+            break
+        shown += data
+    os.close(ours)
+    assert process.wait(PATIENCE) == 0
+    return shown.decode()
+
+
+# Scrapy's command
+
+
+def test_the_overview_names_every_sub_command():
+    done = run(*BLOOM, "-h")
+    assert done.returncode == 0
+    for name in COMMANDS:
+        assert f"\n  {name} " in done.stdout
+
+
+def test_each_sub_command_has_help():
+    done = run(*BLOOM, "plan", "-h")
+    assert done.returncode == 0
+    assert "usage: scrapy bloom plan" in done.stdout
+    assert "example:\n  scrapy bloom plan 10M" in done.stdout
+
+
+@pytest.mark.parametrize(("arguments", "code"), [((), 2), (("nonsense",), 2)])
+def test_an_unknown_sub_command_ends_in_one_line(arguments, code):
+    done = run(*BLOOM, *arguments)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr == f"scrapy bloom: give one of: {', '.join(COMMANDS)}\n"

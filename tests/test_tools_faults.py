@@ -1,0 +1,235 @@
+"""What may happen to the tools: no room, no rights, no server, Ctrl-C, and crawls beside them."""
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from support.contract import fingerprints
+from support.crawling import Project
+from support.filters import bits_of, everything, everything_in, project
+from support.jobs import stored_job
+from support.localredis import LocalRedis
+from support.localsite import LocalSite
+from support.processes import PATIENCE, environment, run_program
+from support.redis_crawls import PATIENCE as REDIS_PATIENCE
+from support.redis_crawls import SCRAPY_REDIS, Crawl, at
+from support.waiting import until
+
+from scrapy_bloom import BackendError, StateError, tools
+
+BLOOM = (sys.executable, "-m", "scrapy", "bloom")
+OURS = {"SCHEDULER": "scrapy_bloom.Scheduler"}
+keys = (f"faults:{number}" for number in itertools.count())
+
+
+@pytest.fixture(scope="module")
+def server():
+    with LocalRedis() as server:
+        yield server
+
+
+@pytest.fixture
+def large(tmp_path):
+    """A filter of several segments."""
+    stored_job(tmp_path / "large", fingerprints(2_000), capacity=3_000_000)
+    return tmp_path / "large"
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_redis_lost_in_mid_copy_changes_nothing(tmp_path, large, after):
+    """And the copy is made when the server is back."""
+    with LocalRedis(persist=True) as server:
+        target = f"{server.url}#lost"
+        sent = itertools.count(1)
+
+        def crash(_):
+            if next(sent) == after:
+                server.kill()
+
+        with pytest.raises(BackendError, match="Redis at .* cannot be reached"):
+            tools.copy(large, target, progress=telling(crash))
+        server.start()
+        until(server.client().ping)
+        assert not server.client().exists("lost")
+        assert all(server.client().ttl(name) > 0 for name in server.client().scan_iter())
+        tools.copy(large, target)
+        assert bits_of(target) == bits_of(large)
+
+
+@pytest.mark.parametrize("after", [1, 2])
+def test_redis_lost_while_a_filter_is_read_leaves_no_file(tmp_path, large, after):
+    with LocalRedis(persist=True) as server:
+        tools.copy(large, f"{server.url}#lost")
+        sent = itertools.count(1)
+
+        def crash(_):
+            if next(sent) == after:
+                server.kill()
+
+        before = everything(tmp_path)
+        with pytest.raises(BackendError, match="Redis at .* cannot be reached"):
+            tools.export(f"{server.url}#lost", tmp_path / "x.bloom", progress=telling(crash))
+        with pytest.raises(BackendError, match="Redis at .* cannot be reached"):
+            tools.copy(f"{server.url}#lost", tmp_path / "job")
+        assert everything(tmp_path) == before
+
+
+def test_an_interrupted_copy_leaves_nothing(server, large):
+    before = everything_in(server)
+
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tools.copy(large, f"{server.url}#{next(keys)}", progress=telling(interrupt))
+    assert everything_in(server) == before
+
+
+def test_an_interrupted_merge_leaves_the_filter_as_it_was(server, large, tmp_path):
+    target = f"{server.url}#{next(keys)}"
+    tools.copy(large, target)
+    tools.copy(large, tmp_path / "more.bloom")
+    tools.add(tmp_path / "more.bloom", fingerprints=fingerprints(9, "b"))
+    before = everything_in(server)
+
+    def interrupt(_):
+        if len(everything_in(server)) > len(before):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tools.merge([tmp_path / "more.bloom"], target, progress=telling(interrupt))
+    assert everything_in(server) == before
+    tools.merge([tmp_path / "more.bloom"], target)
+    assert all(tools.contains(target, fingerprints=fingerprints(9, "b")))
+    assert len(everything_in(server)) == len(before)
+
+
+def test_ctrl_c_at_the_command_line_leaves_nothing(tmp_path):
+    process = subprocess.Popen(
+        [*BLOOM, "import", "new", "-", "--spider", "books"],
+        cwd=tmp_path,
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    process.stdin.write(b"http://example.com/\n" * 100)
+    process.stdin.flush()
+    until(lambda: (tmp_path / "new" / "requests.bloom.lock").exists(), 60)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert errors.decode() == "scrapy bloom import: interrupted\n"
+    assert process.returncode == 130
+    assert not (tmp_path / "new").exists()
+
+
+def telling(do):
+    """Return a progress that calls `do` with every piece that was done."""
+
+    class Telling:
+        def __init__(self, what, total, unit):
+            pass
+
+        def __enter__(self):
+            return do
+
+        def __exit__(self, *_):
+            pass
+
+    return Telling
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path):
+    told = run_program("tools_on_a_full_disk", tmp_path)
+    assert told.returncode == 0, told.stderr
+    assert "No space left on device" in told.stdout or "File too large" in told.stdout
+
+
+@pytest.mark.skipif(os.name == "nt", reason="rights are others there")
+def test_without_rights_nothing_is_done(tmp_path):
+    told = run_program("tools_without_rights", tmp_path)
+    assert told.returncode == 0, told.stderr
+
+
+def test_what_is_there_is_not_ours(server, tmp_path):
+    client = server.client()
+    for kind in ("string", "hash", "zset"):
+        key = next(keys)
+        {
+            "string": lambda key=key: client.set(key, "x"),
+            "hash": lambda key=key: client.hset(key, "a", 1),
+            "zset": lambda key=key: client.zadd(key, {"a": 1}),
+        }[kind]()
+        before = everything_in(server)
+        stored_job(tmp_path / kind, fingerprints(5))
+        for verb in (
+            lambda key=key: tools.info(f"{server.url}#{key}"),
+            lambda key=key: tools.contains(f"{server.url}#{key}"),
+            lambda key=key: tools.delete(f"{server.url}#{key}"),
+            lambda key=key, kind=kind: tools.copy(tmp_path / kind, f"{server.url}#{key}"),
+            lambda key=key, kind=kind: tools.merge([tmp_path / kind], f"{server.url}#{key}"),
+        ):
+            with pytest.raises(StateError, match="found a|expected"):
+                verb()
+        assert everything_in(server) == before
+
+
+@pytest.mark.scrapy
+@pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
+def test_a_job_of_our_scheduler_is_looked_at_and_stays_as_it_is(tmp_path, kill):
+    scrapys = Project(tmp_path)
+    with LocalSite(60) as site:
+        run = scrapys.crawl(site, **OURS, DOWNLOAD_DELAY=0.05, CONCURRENT_REQUESTS=4)
+        until(lambda: site.delivered > 20, 60)
+        looked = tools.queue(scrapys.job)  # while it runs
+        assert looked.total > 0
+        assert tools.info(scrapys.job).crawl == "running"
+        if kill:
+            run.kill()
+        else:
+            run.interrupt()
+        run.end()
+        run.clear_away()
+        before = everything(scrapys.job)
+        found = tools.queue(scrapys.job, peek=1000)
+        assert found.total == len(found.first) == sum(found.by_priority.values())
+        assert sum(found.by_host.values()) == found.total
+        told = tools.info(scrapys.job)
+        assert told.waiting == found.total
+        assert told.crawl == ("killed" if kill else "stopped cleanly")
+        assert all(tools.contains(scrapys.job, [one.url for one in found.first], project=project()))
+        assert {one.level for one in tools.check(scrapys.job)} <= {"good", "note"}
+        assert everything(scrapys.job) == before
+        run = scrapys.crawl(site, **OURS)
+        assert run.end() == 0
+        assert site.missed == set()
+
+
+@pytest.mark.scrapy
+@pytest.mark.parametrize("scheduler", ["scrapy_redis"])
+def test_three_workers_crawl_as_if_nobody_looked(tmp_path, scheduler):
+    pytest.importorskip(scheduler)
+    with LocalRedis() as server, LocalSite(pages=600, links=10) as site:
+        shared = {"REDIS_URL": server.url, "done": f"{server.url}#done"}
+        with Crawl(site, server, tmp_path, **SCRAPY_REDIS, **shared) as crawl:
+            begun, all_pages = at(site, 50), at(site, 600)
+            for _ in range(3):
+                crawl.start()
+            assert begun.wait(REDIS_PATIENCE)
+            target = f"{server.url}#worker:bloom"
+            looks = 0
+            while not all_pages.is_set() or not looks:
+                assert tools.info(target).spider == ""
+                assert len(tools.contains(target, [site.url], project=project())) == 1
+                assert "bad" not in {one.level for one in tools.check(target)}
+                tools.export(target, tmp_path / f"{looks}.bloom")
+                with pytest.raises(StateError, match="a crawl uses this filter"):
+                    tools.delete(target)
+                looks += 1
+            stats = crawl.finish()
+        assert site.missed == set()
+        assert site.repeated == {}
+        assert not any(each.get("log_count/ERROR") for each in stats)
+        assert sum(each["bloom/new"] for each in stats) >= 600
