@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import pickle
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -454,3 +455,29 @@ def test_leftovers_are_found_and_deleted(job, server, redis_target):
     assert not server.client().exists(orphan)
     assert tools.info(redis_target).filter.items == 500
     assert server.client().exists(f"{key}:{{{key}}}:other")
+
+
+def test_the_queue_of_scrapy_redis_is_fingerprinted_anew(server, tmp_path):
+    client, key = server.client(), next(keys)
+    for number, url in enumerate(URLS):
+        body = pickle.dumps(Request(url, meta={"what": object}).to_dict(), protocol=-1)
+        client.zadd(f"{key}:requests", {body: number})
+        client.lpush(f"{key}:list", body)
+    client.zadd(f"{key}:requests", {b"nonsense": 1})
+    before = everything_in(server)
+    for end in ("requests", "list"):
+        done = tools.import_(tmp_path / end, [f"{server.url}#{key}:{end}"], project=project())
+        assert (done.read, done.new) == (200, 200)
+        assert all(tools.contains(tmp_path / end, URLS))
+        assert len(done.warnings) == (end == "requests")
+    assert everything_in(server) == before
+
+
+def test_the_fingerprints_of_scrapy_redis_are_refused_unless_they_are_wanted(server, tmp_path):
+    key, known = next(keys), fingerprints(3000)
+    server.client().sadd(key, *(one.hex() for one in known))
+    with pytest.raises(SettingError, match="in a way of its own"):
+        tools.import_(tmp_path / "job", [f"{server.url}#{key}"], project=project())
+    assert not (tmp_path / "job").exists()
+    tools.import_(tmp_path / "job", [f"{server.url}#{key}"], form="fingerprints", project=project())
+    assert all(tools.contains(tmp_path / "job", fingerprints=known))

@@ -39,7 +39,7 @@ def large(tmp_path):
 
 
 @pytest.mark.parametrize("after", [1, 2, 3])
-def test_redis_lost_in_mid_copy_changes_nothing(tmp_path, large, after):
+def test_redis_lost_in_mid_copy_changes_nothing(large, after):
     """And the copy is made when the server is back."""
     with LocalRedis(persist=True) as server:
         target = f"{server.url}#lost"
@@ -49,7 +49,7 @@ def test_redis_lost_in_mid_copy_changes_nothing(tmp_path, large, after):
             if next(sent) == after:
                 server.kill()
 
-        with pytest.raises(BackendError, match="Redis at .* cannot be reached"):
+        with pytest.raises(BackendError, match="cannot be reached"):
             tools.copy(large, target, progress=telling(crash))
         server.start()
         until(server.client().ping)
@@ -70,9 +70,9 @@ def test_redis_lost_while_a_filter_is_read_leaves_no_file(tmp_path, large, after
                 server.kill()
 
         before = everything(tmp_path)
-        with pytest.raises(BackendError, match="Redis at .* cannot be reached"):
+        with pytest.raises(BackendError, match="cannot be reached"):
             tools.export(f"{server.url}#lost", tmp_path / "x.bloom", progress=telling(crash))
-        with pytest.raises(BackendError, match="Redis at .* cannot be reached"):
+        with pytest.raises(BackendError, match="cannot be reached"):
             tools.copy(f"{server.url}#lost", tmp_path / "job")
         assert everything(tmp_path) == before
 
@@ -117,7 +117,7 @@ def test_ctrl_c_at_the_command_line_leaves_nothing(tmp_path):
     )
     process.stdin.write(b"http://example.com/\n" * 100)
     process.stdin.flush()
-    until(lambda: (tmp_path / "new" / "requests.bloom.lock").exists(), 60)
+    until((tmp_path / "new" / "requests.bloom.lock").exists, 60)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=PATIENCE)
     assert errors.decode() == "scrapy bloom import: interrupted\n"
@@ -171,7 +171,7 @@ def test_what_is_there_is_not_ours(server, tmp_path):
             lambda key=key, kind=kind: tools.copy(tmp_path / kind, f"{server.url}#{key}"),
             lambda key=key, kind=kind: tools.merge([tmp_path / kind], f"{server.url}#{key}"),
         ):
-            with pytest.raises(StateError, match="found a|expected"):
+            with pytest.raises(StateError, match="expected"):
                 verb()
         assert everything_in(server) == before
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
 
 from scrapy_bloom.commands.context import Context, add_key
 from scrapy_bloom.tools.importing import FORMS, import_
@@ -29,7 +28,7 @@ def run(args: Namespace, context: Context) -> int:
     output = context.output
     done = import_(
         args.target,
-        [sys.stdin.buffer if name == "-" else Path(name) for name in args.files],
+        [sys.stdin.buffer if name == "-" else name for name in args.files],
         form=args.form,
         strict=args.strict,
         key=args.key,

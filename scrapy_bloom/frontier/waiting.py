@@ -62,10 +62,7 @@ def read_request(payload: bytes, priority: int) -> WaitingRequest:
     :param payload: the request as Scrapy's disk queues write it.
     :raises Exception: of any class, if it cannot be read.
     """
-    if payload[0] == PICKLE:
-        told = _PlainUnpickler(io.BytesIO(payload)).load()
-    else:
-        told = marshal.loads(payload)  # noqa: S302 - it makes plain values only
+    told = read_plain(payload)
     meta = told.get("meta") or {}
     return WaitingRequest(
         str(told["url"]),
@@ -76,6 +73,18 @@ def read_request(payload: bytes, priority: int) -> WaitingRequest:
         bool(told.get("dont_filter")),
         _whole(meta.get("retry_times")),
     )
+
+
+def read_plain(payload: bytes) -> dict[str, Any]:
+    """Return a stored request as Scrapy's dict of it, with dummies in the place of objects.
+
+    :param payload: as for :func:`read_request`, which raises the same.
+    """
+    if payload[0] == PICKLE:
+        told: dict[str, Any] = _PlainUnpickler(io.BytesIO(payload)).load()
+    else:
+        told = marshal.loads(payload)  # noqa: S302 - it makes plain values only
+    return told
 
 
 def _whole(value: object) -> int:

@@ -10,7 +10,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -143,6 +143,10 @@ class Target:
         if parts.scheme == "unix":
             return f"unix:{parts.path}"
         return f"{parts.hostname or 'localhost'}:{parts.port or 6379}{parts.path or '/0'}"
+
+    def explained(self) -> AbstractContextManager[None]:
+        """Turn what a client of this server raises into a :class:`BackendError`."""
+        return explained(self.where(), self.words)
 
     def connect(self, timeout: float) -> Client:
         """Return a client whose every step lasts at most `timeout` seconds and is not repeated.

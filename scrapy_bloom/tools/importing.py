@@ -6,12 +6,16 @@ import io
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, Final, Literal
+from typing import BinaryIO, Final, Literal, cast
+
+from scrapy import Request
 
 from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
 from scrapy_bloom.core.local import LocalFilter
 from scrapy_bloom.errors import SettingError, StateError
+from scrapy_bloom.frontier.waiting import read_plain
 from scrapy_bloom.options import CAPACITY, ERROR_RATE
 from scrapy_bloom.storage import scrapy_queue, seen_file
 from scrapy_bloom.storage.snapshot import MAGIC
@@ -21,7 +25,7 @@ from scrapy_bloom.tools.local_target import FileTarget, LocalAdder
 from scrapy_bloom.tools.moving import copy, merge
 from scrapy_bloom.tools.progress import Progress, Told, silent
 from scrapy_bloom.tools.project import Project
-from scrapy_bloom.tools.resolve import Where, target_of
+from scrapy_bloom.tools.resolve import SCHEMES, Where, target_of
 from scrapy_bloom.tools.target import Adder, Target
 
 Form = Literal["auto", "urls", "fingerprints", "seen", "filter"]
@@ -89,7 +93,7 @@ def import_(
     """
     project = project or Project()
     target = target_of(where, key=key, project=project)
-    opened = [_Source(source, form) for source in sources]
+    opened = [_source(source, form) for source in sources]
     if any(source.form == "filter" for source in opened):
         return _from_filters(target, opened, project, progress)
     made = not target.exists()
@@ -97,12 +101,19 @@ def import_(
     with _filling(target, project, progress, made=made) as (adder, fingerprinter):
         lines = Lines(fingerprinter, strict=strict)
         for source in opened:
-            _pour(source, adder, lines, count, progress)
+            for some in source.batches(lines, progress):
+                count.read += len(some)
+                count.new += adder.add_many(some).count(False)
     items = adder.contents().items if isinstance(adder, LocalAdder) else None
     warnings = [note for source in opened for note in source.warnings()]
     return Imported(
         target.name, made, count.read, count.new, items, lines.bad, lines.shown, warnings
     )
+
+
+def _source(source: Path | str | BinaryIO, form: Form) -> _Source:
+    text = str(source)
+    return RedisSource(text, form) if text.startswith(SCHEMES) else _Source(source, form)
 
 
 class _Source:
@@ -158,6 +169,35 @@ class _Source:
             )
         return notes
 
+    def batches(self, lines: Lines, progress: Progress) -> Iterator[Sequence[bytes]]:
+        """Yield the fingerprints in it, some at a time.
+
+        :raises StateError: if it cannot be read.
+        """
+        with progress(f"reading {self.name}", self.size(), "bytes") as told:
+            file = self.open()
+            try:
+                counting = cast("BinaryIO", _Counting(file, told))
+                if self.form == "seen":
+                    yield from seen_file.read_batches(counting)
+                    return
+                kinds: dict[str, Kind] = {"urls": "urls", "fingerprints": "fingerprints"}
+                lines.kind = kinds.get(self.form, "auto")
+                for batch in lines.of_stream(counting):
+                    yield batch.fingerprints
+            finally:
+                if self.path is not None:
+                    file.close()
+
+    def target(self) -> Target:
+        """Return the filter that it is.
+
+        :raises SettingError: if it is none.
+        """
+        if self.path is None:
+            raise SettingError("a filter cannot be read from standard input: give the file")
+        return FileTarget(self.path)
+
     def _look(self) -> Form:
         if self.path is None:
             return "auto"
@@ -190,26 +230,82 @@ def _filling(
         change.put(local.contents(), progress)
 
 
-def _pour(source: _Source, adder: Adder, lines: Lines, count: _Count, progress: Progress) -> None:
-    with progress(f"reading {source.name}", source.size(), "bytes") as told:
-        file = source.open()
-        try:
-            for some in _fingerprints(source, _Counting(file, told), lines):
-                count.read += len(some)
-                count.new += adder.add_many(some).count(False)
-        finally:
-            if source.path is not None:
-                file.close()
+class RedisSource(_Source):
+    """A key in Redis: a filter of ours, or what scrapy-redis keeps.
 
+    :param url: of the server, with ``#`` and the key behind it.
+    :param form: what the key holds; ``auto`` looks at it.
+    """
 
-def _fingerprints(source: _Source, file: _Counting, lines: Lines) -> Iterator[Sequence[bytes]]:
-    if source.form == "seen":
-        yield from seen_file.read_batches(file)  # type: ignore[arg-type]
-        return
-    kinds: dict[str, Kind] = {"urls": "urls", "fingerprints": "fingerprints"}
-    lines.kind = kinds.get(source.form, "auto")
-    for batch in lines.of_stream(file):  # type: ignore[arg-type]
-        yield batch.fingerprints
+    def __init__(self, url: str, form: Form) -> None:
+        # Imported only here: redis is an extra.
+        from scrapy_bloom.redis.connection import Target as Server  # noqa: PLC0415
+        from scrapy_bloom.redis.foreign import ForeignKey  # noqa: PLC0415
+
+        self._url = url
+        address, _, key = url.partition("#")
+        if not key:
+            raise SettingError(
+                "give the key behind the URL, as in redis://localhost/0#books:requests"
+            )
+        self._key = ForeignKey(Server(address), key, timeout=10.0)
+        self._kind = self._key.kind()
+        self._left_out = 0
+        self.path = None
+        if self._kind not in ("set", "zset", "list", "hash"):
+            raise StateError(
+                f"{self.name}: found {self._kind}, expected a filter, or a set or queue of"
+                f" scrapy-redis."
+            )
+        self.form = "filter" if self._kind == "hash" and form == "auto" else form
+        if self._kind == "set" and form != "fingerprints":
+            raise SettingError(
+                f"{self.name} has fingerprints that scrapy-redis makes in a way of its own: they"
+                f" mean nothing to this filter and cannot be turned into others. Its queue of"
+                f" requests can be imported, such as #books:requests. --form fingerprints takes"
+                f" those of a set as they are."
+            )
+
+    @property
+    def name(self) -> str:
+        """The key; the URL may have a password."""
+        return f"key {self._url.partition('#')[2]}"
+
+    def batches(self, lines: Lines, progress: Progress) -> Iterator[Sequence[bytes]]:
+        """Yield the fingerprints of requests that wait, and of a set only if that is asked for."""
+        with progress(f"reading {self.name}", self._key.size(), "members") as told:
+            members = self._key.members()
+            while some := list(islice(members, _AT_ONCE)):
+                told(len(some))
+                if self._kind == "set":
+                    yield [bytes.fromhex(one.decode()) for one in some]
+                else:
+                    yield self._of_requests(some, lines.fingerprinter)
+
+    def target(self) -> Target:
+        """Return the filter under the key."""
+        return target_of(self._url)
+
+    def warnings(self) -> list[str]:
+        """Return what was left out."""
+        if not self._left_out:
+            return []
+        return [f"{self._left_out:,} requests of {self.name} cannot be read and were left out."]
+
+    def _of_requests(
+        self, bodies: Sequence[bytes], fingerprinter: CanonicalFingerprinter
+    ) -> list[bytes]:
+        found = []
+        for body in bodies:
+            try:
+                told = read_plain(body)
+                request = Request(
+                    told["url"], method=told.get("method", "GET"), body=told.get("body") or b""
+                )
+                found.append(fingerprinter.fingerprint(request))
+            except Exception:  # noqa: BLE001, PERF203 - whatever a request is made of
+                self._left_out += 1
+        return found
 
 
 class _Counting:
@@ -230,13 +326,13 @@ def _from_filters(
     target: Target, sources: Iterable[_Source], project: Project, progress: Progress
 ) -> Imported:
     """Put whole filters into a target, which have bits and no fingerprints."""
-    files: list[FileTarget] = []
+    files = []
     for source in sources:
-        if source.form != "filter" or source.path is None:
+        if source.form != "filter":
             raise SettingError(
                 f"{source.name} is no filter, and the others are. Import them one after the other."
             )
-        files.append(FileTarget(source.path))
+        files.append(source.target())
     made = not target.exists()
     before = 0 if made else target.read().items
     if made and len(files) == 1:

@@ -31,7 +31,7 @@ for change in (
 ):
     try:
         change()
-    except BloomError as error:
+    except BloomError as error:  # noqa: PERF203 - one after the other
         print(type(error).__name__, error)
     else:
         raise SystemExit("it was done")
