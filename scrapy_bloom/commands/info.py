@@ -67,12 +67,15 @@ def _facts(found: Information) -> list[Fact]:
         Fact("let through", found.let_through, f"{found.let_through:,} pages are new once more"),
         Fact("crawl", found.crawl),
         Fact("process", found.process),
-        Fact("last clean stop", found.clean_stop),
-        Fact("snapshots", found.stops),
-        Fact("marks since", found.journal, f"{found.journal:,} since the last snapshot"),
+        Fact("last clean stop" if found.kind == "job" else "written", found.clean_stop),
         Fact("waiting", found.waiting, f"{found.waiting or 0:,} requests"),
         Fact("under way", found.under_way, f"{found.under_way or 0:,} requests"),
     ]
+    if found.kind == "job":
+        facts += [
+            Fact("snapshots", found.stops),
+            Fact("marks since", found.journal, f"{found.journal:,} since the last snapshot"),
+        ]
     if found.kind == "redis":
         alive = [worker.id for worker in found.workers if worker.alive]
         facts += [

@@ -223,6 +223,7 @@ def _filling(
     new = LocalFilter(
         settings[CAPACITY], settings[ERROR_RATE], digests=fingerprinter.digests, on_growth=int
     )
+    target.check_identity(project.identity)
     contents = Contents(project.identity, settings[ERROR_RATE], [new.state()])
     local = LocalAdder(contents, target.name)
     with target.change(make=True) as change:

@@ -22,7 +22,7 @@ from scrapy_bloom.redis.sharding import picker
 from scrapy_bloom.storage import merges_file, scrapy_queue
 from scrapy_bloom.storage.files import remove, write_whole
 from scrapy_bloom.storage.past import MARKER, REQUESTS, SNAPSHOT
-from scrapy_bloom.storage.snapshot import Snapshot, chunks_of, read_snapshot
+from scrapy_bloom.storage.snapshot import Identity, Snapshot, chunks_of, read_snapshot
 from scrapy_bloom.storage.store import LOCK, holding
 from scrapy_bloom.tools.contents import Contents, error_rate_of
 from scrapy_bloom.tools.progress import Progress, silent
@@ -172,6 +172,10 @@ class JobTarget(Target):
             raise self.missing()
         return contents
 
+    def check_identity(self, identity: Identity) -> None:
+        """Look whether it is known whose filter it is."""
+        check_spider(identity)
+
     def look(self) -> StoreLook | None:
         """Return what ``scrapy_bloom.Scheduler`` keeps beside the filter; None without it."""
         if not self.requests.exists():
@@ -260,11 +264,7 @@ class JobChange(FileChange):
                 f"a filter of {len(contents.shards)} shards cannot be kept in a job directory:"
                 f" each shard hashes with a secret of its own. Copy it to Redis, or export it."
             )
-        if not contents.identity.spider:
-            raise SettingError(
-                "it is not known whose marks these are, and a job directory belongs to one"
-                " spider: give its name with --spider."
-            )
+        check_spider(contents.identity)
         before = self.contents.let_through if self.contents else frozenset[bytes]()
         stopped = self.path.stat().st_mtime_ns if self.path.exists() else None
         super().put(contents, progress)
@@ -282,6 +282,18 @@ class JobChange(FileChange):
                     store.close()
             except sqlite3.Error as error:
                 raise file.unusable(self._requests, error) from error
+
+
+def check_spider(identity: Identity) -> None:
+    """Look whether a filter can be kept in a job directory.
+
+    :raises SettingError: if nobody knows whose it is.
+    """
+    if not identity.spider:
+        raise SettingError(
+            "it is not known whose marks these are, and a job directory belongs to one spider:"
+            " give its name with --spider"
+        )
 
 
 class Sharded:

@@ -37,6 +37,8 @@ def target_of(where: Where | None, *, key: str = "", project: Project | None = N
     if text.startswith(SCHEMES):
         url, _, own = text.partition("#")
         return _in_redis(url, own or key)
+    if "://" in text:
+        raise SettingError(f"{text} is no target: of URLs only those of Redis servers are")
     if key:
         raise SettingError(f"--key is for the URL of a Redis server, not for {text}")
     path = Path(text)

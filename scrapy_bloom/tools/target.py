@@ -103,6 +103,12 @@ class Target(ABC):
     def exists(self) -> bool:
         """Return whether a filter is there, or anything that is in its place."""
 
+    def check_identity(self, identity: Identity) -> None:
+        """Look whether a filter that belongs to `identity` may be put there.
+
+        :raises SettingError: if it may not.
+        """
+
     @abstractmethod
     def read(self, progress: Progress = silent) -> Contents:
         """Read all of the filter.
