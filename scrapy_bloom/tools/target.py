@@ -103,7 +103,7 @@ class Target(ABC):
     def exists(self) -> bool:
         """Return whether a filter is there, or anything that is in its place."""
 
-    def check_identity(self, identity: Identity) -> None:
+    def check_identity(self, identity: Identity) -> None:  # noqa: B027 - most take any
         """Look whether a filter that belongs to `identity` may be put there.
 
         :raises SettingError: if it may not.
