@@ -115,13 +115,15 @@ def call(name: str, command: SubCommand, args: Sequence[str], settings: Settings
         return _cannot(name, text if text.endswith(".") else f"{text}. {example}")
     except (BloomError, ValueError) as error:
         return _cannot(name, str(error))
-    except KeyboardInterrupt:
-        _cannot(name, "interrupted")
-        return INTERRUPTED
     except BrokenPipeError:
         # Whoever read has seen enough; nothing may be written at the end either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        return _cannot(name, f"{error.filename or 'a file'}: {error.strerror}")
+    except KeyboardInterrupt:
+        _cannot(name, "interrupted")
+        return INTERRUPTED
     return code
 
 

@@ -83,7 +83,8 @@ class FileTarget(Target):
 
     def exists(self) -> bool:
         """Return whether there is a file."""
-        return self.path.exists()
+        with _told(self.path):
+            return self.path.exists()
 
     def read(self, progress: Progress = silent) -> Contents:  # noqa: ARG002 - it takes no time
         """Read the file."""
@@ -163,7 +164,8 @@ class JobTarget(Target):
 
     def exists(self) -> bool:
         """Return whether the folder has a filter."""
-        return (self.folder / SNAPSHOT).exists() or self.requests.exists()
+        with _told(self.folder):
+            return (self.folder / SNAPSHOT).exists() or self.requests.exists()
 
     def read(self, progress: Progress = silent) -> Contents:  # noqa: ARG002 - it takes no time
         """Read the filter and, if there is one, its journal."""
@@ -385,4 +387,6 @@ def _told(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StateError(f"{error.filename or path}: {error.strerror}.") from error
+        raise StateError(
+            f"{error.filename or path}: {error.strerror}. Give this user the right to it."
+        ) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from scrapy_bloom.errors import SettingError
+from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.storage.past import SNAPSHOT
 from scrapy_bloom.tools.local_target import FileTarget, JobTarget
 from scrapy_bloom.tools.project import Project
@@ -42,11 +42,16 @@ def target_of(where: Where | None, *, key: str = "", project: Project | None = N
     if key:
         raise SettingError(f"--key is for the URL of a Redis server, not for {text}")
     path = Path(text)
-    if path.is_dir():
-        return JobTarget(path)
-    if path.name == SNAPSHOT:
-        return JobTarget(path.parent)
-    return FileTarget(path) if path.exists() or path.suffix else JobTarget(path)
+    try:
+        if path.is_dir():
+            return JobTarget(path)
+        if path.name == SNAPSHOT:
+            return JobTarget(path.parent)
+        return FileTarget(path) if path.exists() or path.suffix else JobTarget(path)
+    except OSError as error:  # the folder around it cannot be searched
+        raise StateError(
+            f"{path}: {error.strerror}. Give this user the right to read it."
+        ) from error
 
 
 def _in_redis(url: str, key: str) -> Target:
