@@ -109,12 +109,11 @@ def call(name: str, command: SubCommand, args: Sequence[str], settings: Settings
     try:
         code = command.run(read, Context(read, settings))
         sys.stdout.flush()
-    except SettingError as error:
-        example = f"Example: scrapy bloom {name} {command.EXAMPLE}"
-        text = str(error)
-        return _cannot(name, text if text.endswith(".") else f"{text}. {example}")
     except (BloomError, ValueError) as error:
-        return _cannot(name, str(error))
+        text = str(error)
+        if isinstance(error, SettingError) and not text.endswith("."):
+            text += f". Example: scrapy bloom {name} {command.EXAMPLE}"
+        return _cannot(name, text)
     except BrokenPipeError:
         # Whoever read has seen enough; nothing may be written at the end either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
