@@ -216,13 +216,18 @@ def test_a_job_of_our_scheduler_is_looked_at_and_stays_as_it_is(tmp_path, kill):
         assert site.missed == set()
 
 
+SCHEDULERS = {"scrapy-redis": SCRAPY_REDIS, "ours": OURS}
+
+
 @pytest.mark.scrapy
-@pytest.mark.parametrize("scheduler", ["scrapy_redis"])
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_three_workers_crawl_as_if_nobody_looked(tmp_path, scheduler):
-    pytest.importorskip(scheduler)
+    pytest.importorskip("scrapy_redis")
     with LocalRedis() as server, LocalSite(pages=600, links=10) as site:
-        shared = {"REDIS_URL": server.url, "done": f"{server.url}#done"}
-        with Crawl(site, server, tmp_path, **SCRAPY_REDIS, **shared) as crawl:
+        shared = {"REDIS_URL": server.url, "BLOOM_REDIS_URL": server.url}
+        if scheduler == "scrapy-redis":
+            shared["done"] = f"{server.url}#done"
+        with Crawl(site, server, tmp_path, **SCHEDULERS[scheduler], **shared) as crawl:
             begun, all_pages = at(site, 50), at(site, 600)
             for _ in range(3):
                 crawl.start()
@@ -230,15 +235,49 @@ def test_three_workers_crawl_as_if_nobody_looked(tmp_path, scheduler):
             target = f"{server.url}#worker:bloom"
             looks = 0
             while not all_pages.is_set() or not looks:
-                assert tools.info(target).spider == ""
+                told = tools.info(target)
+                assert told.filter.items > 0
                 assert len(tools.contains(target, [site.url], project=project())) == 1
                 assert "bad" not in {one.level for one in tools.check(target)}
                 tools.export(target, tmp_path / f"{looks}.bloom")
+                if scheduler == "ours":
+                    assert told.waiting is not None
+                    waiting = tools.queue(target)
+                    assert all(site.url[:-1] in one.url for one in waiting.first)
                 with pytest.raises(StateError, match="a crawl uses this filter"):
                     tools.delete(target)
                 looks += 1
-            stats = crawl.finish()
+            stats = crawl.finish() if scheduler == "scrapy-redis" else crawl.wait()
         assert site.missed == set()
         assert site.repeated == {}
         assert not any(each.get("log_count/ERROR") for each in stats)
-        assert sum(each["bloom/new"] for each in stats) >= 600
+        tools.delete(target)
+        assert [name for name in server.client().keys() if b"bloom" in name] == []  # noqa: SIM118
+
+
+@pytest.mark.scrapy
+def test_what_a_killed_worker_has_taken_is_told(tmp_path):
+    with LocalRedis() as server, LocalSite(pages=300, links=10) as site:
+        url = {"BLOOM_REDIS_URL": server.url}
+        target = f"{server.url}#worker:bloom"
+        with Crawl(site, server, tmp_path, **OURS, **url) as crawl:
+            begun = at(site, 60)
+            worker = crawl.start()
+            assert begun.wait(REDIS_PATIENCE)
+            worker.kill()
+            worker.wait()
+
+            def found():
+                return {one.what: one.found for one in tools.check(target)}
+
+            until(lambda: "taken" in found(), 60)  # the lease has to end
+            assert "were taken by 1 workers that are gone" in found()["taken"]
+            page = site.url
+            assert tools.contains(target, [page], project=project()) == [True]
+            assert tools.forget(target, [page], project=project()) == [True]
+            assert tools.contains(target, [page], project=project()) == [False]
+            assert tools.info(target).let_through >= 1
+            crawl.start()
+            crawl.wait()
+        assert site.missed == set()
+        assert tools.contains(target, [page], project=project()) == [True]

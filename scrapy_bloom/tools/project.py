@@ -13,17 +13,16 @@ from scrapy.settings import Settings as ScrapySettings
 from scrapy.spiderloader import get_spider_loader
 from scrapy.utils.project import get_project_settings, inside_project
 
+from scrapy_bloom.backends.base import backend_name
 from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
 from scrapy_bloom.canonical.provenance import difference, record, rules_of_record
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.options import (
-    BACKEND,
     CANONICAL,
     DROP_PARAMS,
     KEEP_PARAMS,
     REDIS_KEY,
     REDIS_TIMEOUT,
-    REDIS_URL,
     RULES,
     in_settings,
 )
@@ -80,8 +79,7 @@ class Project:
         """
         settings = self.settings
         shared = _is_shared_queue(self._crawler.settings)
-        backend = settings[BACKEND]
-        if backend == "redis" or (backend == "auto" and (settings[REDIS_URL] or shared)):
+        if backend_name(settings, shared_queue=shared) == "redis":
             if not self.spider and "%(spider)s" in settings[REDIS_KEY]:
                 raise SettingError("give a TARGET, or the name of a spider with --spider")
             # Imported only here: redis is an extra.
