@@ -32,6 +32,7 @@ class Contents:
         queue: Scrapy's queue at the job's last clean stop; None outside of a job.
         waiting: how many requests wait where it lives, whose pages it calls seen all the same; None
             if that is not known.
+        beside: Scrapy's own queue where it lives, if requests wait there; else empty.
         lost: keys of parts that Redis has lost.
     """
 
@@ -43,6 +44,7 @@ class Contents:
     written_by: str = ""
     queue: QueueRecord | None = None
     waiting: int | None = None
+    beside: str = ""
     lost: Sequence[str] = ()
 
     @classmethod

@@ -227,7 +227,9 @@ class JobTarget(Target):
     def _read(self) -> Contents | None:
         if not self.requests.exists():
             snapshot = read_snapshot(self.folder / SNAPSHOT)
-            return Contents.of(snapshot) if snapshot else None
+            empty = scrapy_queue.is_empty(self.folder)
+            beside = "" if empty else str(self.folder / scrapy_queue.NAME)
+            return replace(Contents.of(snapshot), beside=beside) if snapshot else None
         with StoreReader(self.requests) as reader:
             look = reader.look()
             # Before the snapshot: a new one, which has them, may come at any moment.

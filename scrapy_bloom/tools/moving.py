@@ -232,6 +232,11 @@ def _warnings(contents: Contents) -> list[str]:
             f" seen, but the requests are not copied: a crawl with the copy alone would not fetch"
             f" them."
         )
+    if contents.beside:
+        notes.append(
+            f"Requests wait in {contents.beside}. The filter calls their pages seen, but the"
+            f" requests are not copied: a crawl with the copy alone would not fetch them."
+        )
     if contents.lost:
         notes.append(
             f"Redis has lost {len(contents.lost)} parts of this filter: the pages in them are"
