@@ -31,6 +31,7 @@ from scrapy_bloom import (
     StateError,
     UncleanStopError,
     __version__,
+    tools,
 )
 from scrapy_bloom.signals import before_commit
 
@@ -236,3 +237,17 @@ def refused(work: Callable[[], None]) -> str:
     except ValueError:  # a SettingError is one
         return SettingError.reason
     return ""
+
+
+def at_rest(folder: str) -> dict[str, int]:
+    """Look at filters, and move them."""
+    assert_type(tools.plan("10M", 1e-6).sized.bytes, int)
+    assert_type(tools.contains(folder, ["http://example.com/"]), list[bool])
+    assert_type(tools.add(folder, fingerprints=[b"a"]), list[bool])
+    assert_type(tools.info(folder).filter, FilterInfo)
+    project = tools.Project(spider="books")
+    assert_type(tools.import_(folder, ["urls.txt"], project=project), tools.Imported)
+    assert_type(tools.merge([folder, "a.bloom"], "b.bloom"), tools.Moved)
+    assert_type(tools.check(folder), list[tools.Finding])
+    tools.delete("redis://localhost#a", project=project)
+    return dict(tools.queue(folder).by_host)
