@@ -21,7 +21,7 @@ from scrapy_bloom.storage import scrapy_queue, seen_file
 from scrapy_bloom.storage.snapshot import MAGIC
 from scrapy_bloom.tools.contents import Contents
 from scrapy_bloom.tools.lines import BadLine, Kind, Lines
-from scrapy_bloom.tools.local_target import FileTarget, LocalAdder
+from scrapy_bloom.tools.local_target import FileTarget, JobTarget, LocalAdder
 from scrapy_bloom.tools.moving import copy, merge
 from scrapy_bloom.tools.progress import Progress, Told, silent
 from scrapy_bloom.tools.project import Project
@@ -106,9 +106,21 @@ def import_(
                 count.new += adder.add_many(some).count(False)
     items = adder.contents().items if isinstance(adder, LocalAdder) else None
     warnings = [note for source in opened for note in source.warnings()]
+    if made:
+        warnings += _left_behind(target, opened)
     return Imported(
         target.name, made, count.read, count.new, items, lines.bad, lines.shown, warnings
     )
+
+
+def _left_behind(target: Target, sources: Sequence[_Source]) -> list[str]:
+    """Return what the next run will not take over any more, now that the job has a filter."""
+    if not isinstance(target, JobTarget) or not seen_file.exists(target.folder):
+        return []
+    own = target.folder / seen_file.NAME
+    if any(source.path and source.path.resolve() == own.resolve() for source in sources):
+        return []
+    return [f"The marks in {own} are not in this filter: import them as well, to keep them."]
 
 
 def _source(source: Path | str | BinaryIO, form: Form) -> _Source:

@@ -84,10 +84,10 @@ class Project:
                 raise SettingError("give a TARGET, or the name of a spider with --spider")
             # Imported only here: redis is an extra.
             from scrapy_bloom.backends.redis import key_of, server_of  # noqa: PLC0415
-            from scrapy_bloom.tools.redis_target import RedisTarget  # noqa: PLC0415
+            from scrapy_bloom.tools.redis_target import TIMEOUT, RedisTarget  # noqa: PLC0415
 
             key = key_of(settings[REDIS_KEY], self.spider)
-            timeout = max(settings[REDIS_TIMEOUT], 10.0)
+            timeout = max(settings[REDIS_TIMEOUT], TIMEOUT)
             return RedisTarget(server_of(settings), key, timeout=timeout, words=in_settings)
         folder = self._crawler.settings["JOBDIR"]  # Scrapy's own function would make it
         if not folder:
