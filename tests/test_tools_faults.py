@@ -226,7 +226,7 @@ def test_three_workers_crawl_as_if_nobody_looked(tmp_path, scheduler):
     with LocalRedis() as server, LocalSite(pages=600, links=10) as site:
         shared = {"REDIS_URL": server.url, "BLOOM_REDIS_URL": server.url}
         if scheduler == "scrapy-redis":
-            shared["done"] = f"{server.url}#done"
+            shared |= {"done": f"{server.url}#done", "SCHEDULER_PERSIST": True}
         with Crawl(site, server, tmp_path, **SCHEDULERS[scheduler], **shared) as crawl:
             begun, all_pages = at(site, 50), at(site, 600)
             for _ in range(3):

@@ -9,38 +9,14 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from scrapy.commands import ScrapyCommand
 
 from scrapy_bloom.registry import COMMANDS
 
 if TYPE_CHECKING:
-    from scrapy_bloom.commands.context import Context
-
-CANNOT = 2
-"""Exit code of a sub-command that could not do what it was asked for."""
-
-
-class SubCommand(Protocol):
-    """What the module of a sub-command must have.
-
-    Attributes:
-        SUMMARY: what it does, in a few words.
-        EXAMPLE: its arguments in a call that works.
-    """
-
-    SUMMARY: str
-    EXAMPLE: str
-
-    def add_arguments(self, parser: ArgumentParser) -> None:
-        """Add the arguments of this sub-command; some that all share are there already."""
-
-    def run(self, args: Namespace, context: Context) -> int:
-        """Run the sub-command and return the exit code: 0 for yes or done, 1 for no.
-
-        :raises BloomError: if it cannot be done.
-        """
+    from scrapy_bloom.commands.context import SubCommand
 
 
 class BloomCommand(ScrapyCommand):
@@ -70,7 +46,7 @@ class BloomCommand(ScrapyCommand):
                 sys.stdout.write(_overview())
                 return
             sys.stderr.write(f"scrapy bloom: give one of: {', '.join(COMMANDS)}\n")
-            self.exitcode = CANNOT
+            self.exitcode = 2
             return
         from scrapy_bloom.commands.context import call  # noqa: PLC0415 - see the top of this file
 

@@ -9,17 +9,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final, NoReturn
+from typing import TYPE_CHECKING, BinaryIO, Final, NoReturn, Protocol
 
 from scrapy.settings import Settings
 
-from scrapy_bloom.commands import CANNOT
 from scrapy_bloom.commands.output import Output
 from scrapy_bloom.errors import BloomError, SettingError, StateError
 
 if TYPE_CHECKING:
-    from scrapy_bloom.commands import SubCommand
     from scrapy_bloom.tools.project import Project
+
+CANNOT: Final = 2
+"""Exit code of a sub-command that could not do what it was asked for."""
 
 INTERRUPTED: Final = 130
 """Exit code after Ctrl-C, as that of other programs."""
@@ -82,6 +83,27 @@ class Context:
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
+class SubCommand(Protocol):
+    """What the module of a sub-command must have.
+
+    Attributes:
+        SUMMARY: what it does, in a few words.
+        EXAMPLE: its arguments in a call that works.
+    """
+
+    SUMMARY: str
+    EXAMPLE: str
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Add the arguments of this sub-command; some that all share are there already."""
+
+    def run(self, args: Namespace, context: Context) -> int:
+        """Run the sub-command and return the exit code: 0 for yes or done, 1 for no.
+
+        :raises BloomError: if it cannot be done.
+        """
+
+
 class _ArgumentError(Exception):
     """Arguments cannot be read."""
 
@@ -103,7 +125,7 @@ def call(name: str, command: SubCommand, args: Sequence[str], settings: Settings
     parser.add_argument("--json", action="store_true", help="print JSON")
     command.add_arguments(parser)
     try:
-        read = parser.parse_args(args)
+        read = parser.parse_intermixed_args(args)
     except _ArgumentError as error:
         return _cannot(name, f"{error}. Example: scrapy bloom {name} {command.EXAMPLE}")
     try:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
 
 from scrapy_bloom.errors import StateError
+from scrapy_bloom.redis import scripts
 from scrapy_bloom.redis.deadline import Within
+from scrapy_bloom.redis.link import ScriptRunner
 from scrapy_bloom.redis.place import Place
 from scrapy_bloom.redis.queue import member
 from scrapy_bloom.redis.queue.member import Stored
@@ -69,27 +71,24 @@ class QueueReader:
         :raises BackendError: if the server cannot be used.
         :raises StateError: if something else is there.
         """
-        state = self._call("HGETALL", f"{self._base}queue:state")
+        key = f"{self._base}queue:state"
+        runner = ScriptRunner(replace(self._place, key=key))
+        with self._place.explained():
+            _, server, *told = runner.retry_once(scripts.QUEUE_SURVEY, self._base, "")
+        state = dict(zip(told[4::2], told[5::2], strict=True))
         if not state:
             return None
-        if isinstance(state, list):  # as a client without the names of commands gives it
-            state = dict(zip(state[::2], state[1::2], strict=True))
         if state.get(b"program") != b"scrapy-bloom" or state.get(b"format") != b"1":
             raise StateError(
                 f"{self._place.name}: found a request queue of format"
                 f" {state.get(b'format', b'?').decode(errors='replace')!r}, expected '1'. It was"
                 f" written by another version of scrapy-bloom, or by another program."
             )
-        seconds, micros = self._call("TIME")
-        now = int(seconds) + int(micros) / 1e6
+        now = float(server)
         leases = {name[2:]: float(end) for name, end in state.items() if name.startswith(b"l:")}
         dead = sorted(name for name, end in leases.items() if end < now)
-        counts = {
-            b"waiting": self._call("ZCARD", f"{self._base}queue"),
-            b"taken": self._call("HLEN", f"{self._base}taken"),
-            b"failed": self._call("HLEN", f"{self._base}failed"),
-            b"again": self._call("SCARD", f"{self._base}again"),
-        }
+        names = (b"waiting", b"taken", b"failed", b"again")
+        counts = dict(zip(names, map(int, told[:4]), strict=True))
         return QueueLook(
             _text(state.get(b"order", b"")),
             counts[b"waiting"],
