@@ -45,6 +45,13 @@ MARKED = re.compile(r"<!-- (crawl|transcript): (\S+) -->\n(.*?)(<!-- end -->)", 
 PICTURED = ("plan", "info", "contains", "check", "queue", "canon", "copy")
 
 
+class Server(ThreadingHTTPServer):
+    """Waits for nobody at its end."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+
 class Quiet(SimpleHTTPRequestHandler):
     """Serves files and says nothing."""
 
@@ -55,7 +62,7 @@ class Quiet(SimpleHTTPRequestHandler):
 @contextmanager
 def site() -> Iterator[None]:
     """Serve the tree."""
-    with ThreadingHTTPServer(("127.0.0.1", PORT), partial(Quiet, directory=TREE)) as server:
+    with Server(("127.0.0.1", PORT), partial(Quiet, directory=TREE)) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield

@@ -481,3 +481,31 @@ def test_the_fingerprints_of_scrapy_redis_are_refused_unless_they_are_wanted(ser
     assert not (tmp_path / "job").exists()
     tools.import_(tmp_path / "job", [f"{server.url}#{key}"], form="fingerprints", project=project())
     assert all(tools.contains(tmp_path / "job", fingerprints=known))
+
+
+def test_a_filter_of_sets_is_looked_at_marked_and_deleted(server, tmp_path):
+    key = next(keys)
+    target = f"{server.url}#{key}"
+    known = fingerprints(900)
+    with RedisFilter.from_url(server.url, key=key, capacity=300, layout="sets") as seen:
+        seen.add_many(known)
+    assert tools.info(target).filter.items == 900
+    assert tools.info(target).layout == "sets"
+    assert all(tools.contains(target, fingerprints=known))
+    assert tools.forget(target, fingerprints=known[:2]) == [True, True]
+    assert tools.contains(target, fingerprints=known[:3]) == [False, False, True]
+    assert tools.add(target, fingerprints=known[:1]) == [False]
+    assert {one.level for one in tools.check(target)} == {"good"}
+    with pytest.raises(SettingError, match="layout 'sets' is kept as numbers"):
+        tools.export(target, tmp_path / "x.bloom")
+    assert not (tmp_path / "x.bloom").exists()
+    tools.delete(target)
+    assert not [name for name in everything_in(server) if key.encode() in name]
+
+
+def test_sets_are_planned():
+    sized = tools.plan("10M", layout="sets").sized
+    assert 40_000_000 < sized.bytes < 70_000_000
+    assert sized.lost < 1
+    back = tools.plan(None, 1e-6, sized.bytes, layout="sets").sized
+    assert back.items == pytest.approx(10_000_000, rel=0.01)

@@ -79,6 +79,7 @@ def _facts(found: Information) -> list[Fact]:
     if found.kind == "redis":
         alive = [worker.id for worker in found.workers if worker.alive]
         facts += [
+            Fact("layout", found.layout),
             Fact("shards", found.shards),
             Fact("workers alive", len(alive), ", ".join([str(len(alive)), *alive])),
             Fact("workers silent", len(found.workers) - len(alive)),

@@ -8,7 +8,7 @@ from typing import Final
 from bitarray import bitarray
 
 from scrapy_bloom.core import sizing
-from scrapy_bloom.core.info import SliceCount
+from scrapy_bloom.core.info import SliceCount, count_bits
 from scrapy_bloom.core.state import EMPTY, FilterState, Slice
 from scrapy_bloom.errors import SettingError
 
@@ -75,12 +75,12 @@ def counted(slice_: Slice, hashes: int) -> int:
     return round(min(sizing.estimated_items(ones, slice_.spec.blocks, hashes), 2.0**62))
 
 
-def count_slice(slice_: Slice) -> SliceCount:
-    """Return the count of a slice's bits."""
+def count_slice(slice_: Slice, hashes: int) -> SliceCount:
+    """Return what is known of a slice, from a count of all of its bits."""
     fills = [
         0.0 if block is EMPTY else block.count() / sizing.BLOCK_BITS for block in slice_.blocks
     ]
-    return SliceCount(slice_.spec, slice_.items, fills)
+    return count_bits(slice_.spec, slice_.items, fills, hashes)
 
 
 def same_bits(one: FilterState, other: FilterState) -> bool:

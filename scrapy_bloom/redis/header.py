@@ -24,8 +24,8 @@ the newest one), ``losses`` (how often parts of the filter were lost), ``forgott
 out again), ``m:i.j`` (which keys of slice *i* were made: in the layout ``bitmap`` key *j*, in
 ``sets`` a bit for each of 1,024 keys), ``w:worker`` (number of the worker's last call, and its
 answer), ``l:worker`` (end of its lease). While the filter is deleted, which may take several calls,
-``condemned`` has its signature and ``clearing`` says how far that has come. A filter that was copied
-to Redis has ``spider``, too: whose marks it holds.
+``condemned`` has its signature and ``clearing`` says how far that has come. A filter that was
+copied to Redis has ``spider``, too: whose marks it holds.
 """
 
 from __future__ import annotations

@@ -203,8 +203,10 @@ class ShardReader:
         return verdicts
 
     def made_bytes(self) -> int:
-        """Return the bytes of the segments that were made."""
+        """Return the bytes of the segments that were made; 0 if it has none."""
         header, fields = self.read_with_fields()
+        if header.plan.layout != "bitmap":
+            return 0
         made = made_in(fields)
         return sum(one.size for one in segments_of(header.slices) if one.name in made)
 

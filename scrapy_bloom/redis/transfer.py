@@ -17,7 +17,7 @@ from bitarray import bitarray
 from scrapy_bloom.core.growth import SliceSpec
 from scrapy_bloom.core.sizing import BLOCK_BYTES
 from scrapy_bloom.core.state import EMPTY, FilterState, Slice
-from scrapy_bloom.errors import BackendError, StateError
+from scrapy_bloom.errors import BackendError, SettingError, StateError
 from scrapy_bloom.redis import scripts
 from scrapy_bloom.redis.bitmap import SEGMENT_BLOCKS
 from scrapy_bloom.redis.connection import FAULTS
@@ -104,12 +104,18 @@ def fetch(
     :param read: returns its header now, and the fields of that.
     :raises BackendError: if the server cannot be used.
     :raises StateError: if the filter goes away meanwhile.
+    :raises SettingError: if its layout has no bits that could be elsewhere.
     """
     touched: dict[int, dict[int, bitarray]] = {}
     done: set[str] = set()
     lost: list[str] = []
     while True:
         header, fields = read()
+        if header.plan.layout != "bitmap":
+            raise SettingError(
+                f"{place.name}: a filter of the layout {header.plan.layout!r} is kept as numbers,"
+                f" and can be nowhere but in Redis. Import its URLs into another one instead."
+            )
         made = made_in(fields) - done
         if not made:
             break

@@ -29,7 +29,7 @@ from scrapy_bloom.redis.transfer import (
     delete_segments,
     in_use,
 )
-from scrapy_bloom.redis.watch import Watch, wait_deserted
+from scrapy_bloom.redis.watch import LEASE, Watch, wait_deserted
 
 _NOBODY: Final = ""  # the worker on whose behalf the others are looked at: none is registered
 _GLOB: Final = re.compile(r"([\\*?\[\]^-])")
@@ -216,6 +216,9 @@ def retire(shard: ShardReader, told: Told) -> None:
     :raises StateError: if one does. Nothing was changed then.
     """
     place, header = shard.place, shard.header
+    if header.plan.layout != "bitmap":
+        _clear(shard, told)
+        return
     with place.explained():
         word, *answer = ScriptRunner(place).retry_once(
             scripts.RETIRE, place.prefix(header.epoch), header.signature
@@ -224,6 +227,25 @@ def retire(shard: ShardReader, told: Told) -> None:
         raise in_use(place)
     if word == b"ok":
         delete_segments(place, dict(zip(answer[::2], answer[1::2], strict=True)), told)
+
+
+def _clear(shard: ShardReader, told: Told) -> None:
+    """Delete a shard of many small keys: each call of the script deletes some of them."""
+    place, header = shard.place, shard.header
+    word = b"more"
+    while word == b"more":
+        with place.explained():
+            word = ScriptRunner(place).retry_once(
+                scripts.CLEAR,
+                place.prefix(header.epoch),
+                header.signature,
+                _NOBODY,
+                LEASE,
+                header.layout.blocks_per_key,
+            )[0]
+        told(1)
+    if word == b"used":
+        raise in_use(place)
 
 
 def _look_at(shard: ShardReader) -> Callable[[Watch], bool]:

@@ -92,8 +92,10 @@ class Contents:
     def info(self) -> FilterInfo:
         """Return its state, from a count of all bits."""
         return filter_info(
-            [[count_slice(slice_) for slice_ in state.slices] for state in self.shards],
-            self.shards[0].hashes,
+            [
+                [count_slice(slice_, state.hashes) for slice_ in state.slices]
+                for state in self.shards
+            ],
             error_rate=self.error_rate,
             memory=self.bytes,
         )

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
+from scrapy_bloom.core.buckets import bucket_bytes
 from scrapy_bloom.core.info import FilterInfo
 from scrapy_bloom.core.merging import count_slice
+from scrapy_bloom.core.sizing import BLOCK_BYTES
 from scrapy_bloom.storage.past import SNAPSHOT, Marker, is_outdated, read_marker
 from scrapy_bloom.storage.snapshot import read_snapshot
 from scrapy_bloom.tools.local_target import FileTarget, JobTarget
@@ -20,6 +22,8 @@ from scrapy_bloom.tools.resolve import Where, target_of
 from scrapy_bloom.tools.target import Target
 
 if TYPE_CHECKING:
+    from scrapy_bloom.core.growth import SliceSpec
+    from scrapy_bloom.redis.header import Header
     from scrapy_bloom.redis.reader import Worker
 
 CLEAN: Final = "stopped cleanly"
@@ -75,6 +79,7 @@ class Information:
         under_way: how many of them were under way at the last commit; None if that is not known.
         workers: the workers that are registered, in Redis.
         losses: how often parts of it were lost, in Redis.
+        layout: how it is stored.
     """
 
     target: str
@@ -98,6 +103,7 @@ class Information:
     under_way: int | None = None
     workers: Sequence[Worker] = ()
     losses: int = 0
+    layout: str = "bitmap"
 
 
 def info(where: Where | None, *, key: str = "", project: Project | None = None) -> Information:
@@ -119,14 +125,15 @@ def _of_contents(target: Target, kind: str, **more: Any) -> Information:
     slices = [
         SliceInfo(
             shard,
-            count.spec.capacity,
-            count.items,
-            count.bits // 8,
-            count.spec.error_rate,
-            count.ones / count.bits,
+            slice_.spec.capacity,
+            slice_.items,
+            count.bytes_at_capacity,
+            slice_.spec.error_rate,
+            count.used / count.room,
         )
         for shard, state in enumerate(contents.shards)
-        for count in map(count_slice, state.slices)
+        for slice_ in state.slices
+        for count in [count_slice(slice_, state.hashes)]
     ]
     first = contents.shards[0]
     identity = contents.identity
@@ -195,14 +202,7 @@ def _of_redis(target: Target) -> Information:
     with target.reader() as reader:
         headers = [part.read() for part in reader.parts()]
         slices = [
-            SliceInfo(
-                shard,
-                spec.capacity,
-                header.filled if spec is header.slices[-1] else spec.capacity,
-                spec.blocks << 13,
-                spec.error_rate,
-                None,
-            )
+            _of_spec(shard, header, spec)
             for shard, header in enumerate(headers)
             for spec in header.slices
         ]
@@ -223,4 +223,18 @@ def _of_redis(target: Target) -> Information:
             under_way=sum(look.taken for look in looks) if looks else None,
             workers=reader.workers(),
             losses=sum(header.losses for header in headers),
+            layout=headers[0].plan.layout,
         )
+
+
+def _of_spec(shard: int, header: Header, spec: SliceSpec) -> SliceInfo:
+    newest = spec is header.slices[-1]
+    bits = header.plan.layout == "bitmap"
+    return SliceInfo(
+        shard,
+        spec.capacity,
+        header.filled if newest else spec.capacity,
+        spec.blocks * BLOCK_BYTES if bits else bucket_bytes(spec, spec.capacity),
+        spec.error_rate,
+        None,
+    )

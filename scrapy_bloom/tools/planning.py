@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from math import exp, log
 from typing import Final
 
+from scrapy_bloom.core.buckets import bucket_bytes, count_numbers, next_bucket_slice
 from scrapy_bloom.core.growth import SliceSpec, filter_hashes, next_slice
-from scrapy_bloom.core.info import expected_lost
+from scrapy_bloom.core.info import SliceCount, count_bits, expected_lost
 from scrapy_bloom.core.sizing import BLOCK_BYTES
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.options import (
@@ -73,6 +74,7 @@ def plan(
     memory: float | str | None = None,
     *,
     grown_from: float | str = 1_000_000,
+    layout: str = "bitmap",
 ) -> Plan:
     """Compute what is not given of items, error rate and memory.
 
@@ -80,6 +82,7 @@ def plan(
     :param error_rate: as ``BLOOM_ERROR_RATE``; if neither it nor the memory is asked for, 1e-6.
     :param memory: bytes of its bits: ``512_000_000``, ``"512M"``, ``"4G"``.
     :param grown_from: the capacity that the filter grows from, to compare; as ``BLOOM_CAPACITY``.
+    :param layout: as for :func:`size`.
     :raises SettingError: if a value cannot be used, or not two of three are given.
     """
     count = None if items is None else read_capacity("items", items)
@@ -92,36 +95,54 @@ def plan(
         asked, rate = "memory", DEFAULT_ERROR_RATE if rate is None else rate
     elif count is None:
         asked, rate = "items", DEFAULT_ERROR_RATE if rate is None else rate
-        count = _most_items(most, rate)
+        count = _most_items(most, rate, layout)
     elif rate is None:
-        asked, rate = "error_rate", _least_rate(count, most)
+        asked, rate = "error_rate", _least_rate(count, most, layout)
     else:
         raise SettingError("give two of items, error rate and memory: the third is computed")
-    return Plan(asked, size(count, rate, count), size(count, rate, min(start, count)))
+    return Plan(
+        asked,
+        size(count, rate, count, layout),
+        size(count, rate, min(start, count), layout),
+    )
 
 
-def size(items: int, error_rate: float, capacity: int) -> Size:
-    """Return a filter of this capacity and error rate when `items` are in it."""
-    hashes = filter_hashes(error_rate)
+def size(items: int, error_rate: float, capacity: int, layout: str = "bitmap") -> Size:
+    """Return a filter of this capacity and error rate when `items` are in it.
+
+    :param layout: how it is stored: ``bitmap``, as in memory, in a file and in Redis, or ``sets``,
+        in Redis only.
+    """
+    hashes = 1 if layout == "sets" else filter_hashes(error_rate)
     specs: list[SliceSpec] = []
-    slices: list[tuple[SliceSpec, int]] = []
+    counts: list[SliceCount] = []
     left = items
     while left:
-        spec = next_slice(specs, capacity, error_rate, hashes)
+        spec = _next(layout, specs, capacity, error_rate, hashes)
         specs.append(spec)
-        slices.append((spec, min(left, spec.capacity)))
-        left -= slices[-1][1]
-    blocks = sum(spec.blocks for spec in specs)
-    lost = expected_lost(slices, hashes)
-    return Size(items, error_rate, capacity, blocks * BLOCK_BYTES, lost, hashes, len(specs))
+        some = min(left, spec.capacity)
+        counts.append(
+            count_numbers(spec, some, [0])
+            if layout == "sets"
+            else count_bits(spec, some, [0.0], hashes)
+        )
+        left -= some
+    if layout == "sets":  # whose memory is that of the numbers in it
+        memory = sum(bucket_bytes(s, c.items) for s, c in zip(specs, counts, strict=True))
+    else:
+        memory = sum(count.bytes_at_capacity for count in counts)
+    lost = expected_lost(counts)
+    return Size(items, error_rate, capacity, memory, lost, hashes, len(specs))
 
 
-def curve(items: int, error_rate: float, capacity: int, points: int = 40) -> Sequence[Size]:
+def curve(
+    items: int, error_rate: float, capacity: int, layout: str = "bitmap", points: int = 40
+) -> Sequence[Size]:
     """Return how a filter looks on the way to `items`, at numbers of items in even ratios."""
     low = max(1, items // 1000)
     step = (log(items) - log(low)) / max(points - 1, 1)
     counts = dict.fromkeys(round(exp(log(low) + step * i)) for i in range(points))
-    return [size(count, error_rate, capacity) for count in counts]
+    return [size(count, error_rate, capacity, layout) for count in counts]
 
 
 def read_memory(name: str, value: float | str) -> int:
@@ -140,9 +161,17 @@ def read_memory(name: str, value: float | str) -> int:
     return int(number)
 
 
-def _most_items(memory: int, error_rate: float) -> int:
+def _next(
+    layout: str, specs: Sequence[SliceSpec], capacity: int, error_rate: float, hashes: int
+) -> SliceSpec:
+    if layout == "sets":
+        return next_bucket_slice(specs, capacity, error_rate)
+    return next_slice(specs, capacity, error_rate, hashes)
+
+
+def _most_items(memory: int, error_rate: float, layout: str) -> int:
     def fits(items: int) -> bool:
-        return size(items, error_rate, items).bytes <= memory
+        return size(items, error_rate, items, layout).bytes <= memory
 
     if not fits(1):
         raise SettingError(f"{write_size(memory)} are too few for any item at this error rate.")
@@ -153,12 +182,12 @@ def _most_items(memory: int, error_rate: float) -> int:
     return low
 
 
-def _least_rate(items: int, memory: int) -> float:
+def _least_rate(items: int, memory: int, layout: str) -> float:
     def fits(rate: float) -> bool:
-        return size(items, rate, items).bytes <= memory
+        return size(items, rate, items, layout).bytes <= memory
 
     if not fits(_LARGEST_RATE):
-        least = write_size(size(items, _LARGEST_RATE, items).bytes)
+        least = write_size(size(items, _LARGEST_RATE, items, layout).bytes)
         raise SettingError(
             f"{write_size(memory)} are too few for {items:,} items: even if every second new page"
             f" were lost, they would take {least}."

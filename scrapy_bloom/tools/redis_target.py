@@ -82,6 +82,7 @@ class RedisTarget(Target):
                 shards=reader.shards,
                 on_error=OnBackendError.CLOSE,
                 timeout=self._timeout,
+                layout=reader.parts()[0].header.plan.layout,
                 words=self._words,
             )
             shared = RedisFilter(
@@ -167,6 +168,8 @@ class RedisAdder:
     def let_through(self, fingerprints: Iterable[bytes]) -> list[bool]:
         """List a batch to be called new once more, where the crawl looks at that list."""
         fingerprints = list(fingerprints)
+        if self._reader.parts()[0].header.layout.forgets:
+            return self._shared.forget_many(fingerprints)
         queues = self._reader.queues()
         if not all(queue.look() for queue in queues):
             raise SettingError(
