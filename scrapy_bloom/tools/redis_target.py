@@ -173,8 +173,9 @@ class RedisAdder:
         queues = self._reader.queues()
         if not all(queue.look() for queue in queues):
             raise SettingError(
-                "a filter in Redis lets pages through once more only beside the requests of"
-                " scrapy_bloom.Scheduler, and there are none here."
+                "a filter of bits in Redis lets pages through once more only beside the requests"
+                " of scrapy_bloom.Scheduler, and there are none here. One of the layout 'sets'"
+                " (BLOOM_REDIS_LAYOUT) does it by itself."
             )
         found = self._reader.contains_many(fingerprints)
         pick = picker(queues)
