@@ -93,6 +93,11 @@ def test_all_sub_commands_in_one_life(bloom, tmp_path, server):
         f"delete {redis} --yes",
         "delete new --yes",
         "import new out.bloom",
+        f"copy new {server.url} --key life2",
+        f"copy {server.url} out2.bloom --key life2",
+        f"merge out2.bloom out.bloom {server.url} --key life2",
+        f"copy {server.url} {server.url} --key life2 --to-key life3",
+        f"info {server.url} --key life3",
     ):
         code, _, errors = bloom(line)
         assert (code, errors) == (0, []), line

@@ -13,7 +13,7 @@ from scrapy_bloom.tools.contents import Contents
 from scrapy_bloom.tools.local_target import FileTarget, JobTarget
 from scrapy_bloom.tools.progress import Progress, silent
 from scrapy_bloom.tools.project import Project
-from scrapy_bloom.tools.resolve import Where, target_of
+from scrapy_bloom.tools.resolve import SCHEMES, Where, target_of
 from scrapy_bloom.tools.target import Target
 
 
@@ -87,8 +87,8 @@ def copy(
     :raises StateError: if something is there already.
     :raises BloomError: if the filter cannot be read, or not be put there.
     """
-    source = target_of(source, key=key, project=project)
-    target = target_of(target, key=target_key or (key if _in_redis(target) else ""))
+    source = target_of(source, key=_key(key, source, [target]), project=project)
+    target = target_of(target, key=target_key or _key(key, target, [source]))
     contents = _renamed(source.read(progress), project)
     with target.change(make=True) as change:
         if change.contents is not None:
@@ -119,8 +119,8 @@ def merge(
     :raises SettingError: if the filters hash in different ways.
     :raises BloomError: if one cannot be read, or the result not be put there.
     """
-    read = [target_of(one, key=key if _in_redis(one) else "") for one in sources]
-    target = target_of(target, key=target_key or (key if _in_redis(target) else ""))
+    read = [target_of(one, key=_key(key, one, [*sources, target])) for one in sources]
+    target = target_of(target, key=target_key or _key(key, target, sources))
     found = [_renamed(one.read(progress), project) for one in read]
     names = ", ".join(one.name for one in read)
     with target.change(make=True) as change:
@@ -205,8 +205,15 @@ def _renamed(contents: Contents, project: Project | None) -> Contents:
     return replace(contents, identity=replace(contents.identity, spider=project.spider))
 
 
-def _in_redis(where: Where) -> bool:
-    return "://" in str(where) if not isinstance(where, Target) else False
+def _key(key: str, where: Where | None, others: Sequence[Where | None]) -> str:
+    """Return the key for one of several places: it is for those in Redis, if any is."""
+    return "" if any(map(_in_redis, others)) and not _in_redis(where) else key
+
+
+def _in_redis(where: Where | None) -> bool:
+    if isinstance(where, Target):
+        return not isinstance(where, (FileTarget, JobTarget))
+    return str(where).startswith(SCHEMES)
 
 
 def _moved(source: str, target: Target, contents: Contents, warnings: Sequence[str]) -> Moved:
