@@ -42,7 +42,7 @@ sys.path[:0] = [str(ROOT / "tests")]
 from support.localredis import LocalRedis
 
 MARKED = re.compile(r"<!-- (crawl|transcript): (\S+) -->\n(.*?)(<!-- end -->)", re.DOTALL)
-PICTURED = ("plan", "info", "contains", "check", "queue", "canon", "copy")
+TABLES = ("plan", "info", "check", "queue")  # look otherwise on a terminal
 
 
 class Server(ThreadingHTTPServer):
@@ -109,8 +109,8 @@ class Terminal(Output):
 
 def picture(name: str, line: str, folder: Path, told: dict[str, str]) -> None:
     """Run a command as on a terminal and keep a picture of it."""
-    command, *args = shlex.split(filled(line, told))
-    Terminal.recorder.print(f"[bold]$ scrapy bloom {line}[/]", highlight=False)
+    command, *args = shlex.split(filled(line, told).partition("bloom ")[2])
+    Terminal.recorder.print(f"[bold]$ {line}[/]", highlight=False)
     errors = io.StringIO()
     before = Path.cwd()
     os.chdir(folder)
@@ -121,6 +121,11 @@ def picture(name: str, line: str, folder: Path, told: dict[str, str]) -> None:
     finally:
         os.chdir(before)
         context.Output = Output  # type: ignore[misc]
+    keep(name, told)
+
+
+def keep(name: str, told: dict[str, str]) -> None:
+    """Write what is on the terminal to a picture."""
     svg = Terminal.recorder.export_svg(title="", unique_id=name)
     (PICTURES / f"{name}.svg").write_text(shown(svg, told))
 
@@ -128,14 +133,14 @@ def picture(name: str, line: str, folder: Path, told: dict[str, str]) -> None:
 def transcript(line: str, folder: Path, told: dict[str, str]) -> str:
     """Run a command; return it and what it printed."""
     done = subprocess.run(
-        ["bash", "-c", f"{sys.executable} -m scrapy bloom {filled(line, told)}"],
+        ["bash", "-c", filled(line, told).replace("scrapy ", f"{sys.executable} -m scrapy ")],
         cwd=folder,
         env=environment(),
         capture_output=True,
         text=True,
         check=False,
     )
-    text = f"$ scrapy bloom {line}\n{done.stdout}{done.stderr}"
+    text = f"$ {line}\n{done.stdout}{done.stderr}"
     return shown(text + (f"$ echo $?\n{done.returncode}\n" if done.returncode else ""), told)
 
 
@@ -166,10 +171,13 @@ def main() -> None:
             if kind == "crawl":
                 crawl(folder, **({"CLOSESPIDER_PAGECOUNT": 100} if what == "half" else {}))
                 return marked[0]
-            commands = re.findall(r"^\$ scrapy bloom (.*)$", lines, re.MULTILINE)
-            if what in PICTURED:
+            commands = re.findall(r"^\$ (?!echo)(.*)$", lines, re.MULTILINE)
+            if what in TABLES:
                 picture(what, commands[0], folder, told)
             printed = "".join(transcript(line, folder, told) for line in commands)
+            if what not in TABLES:
+                Terminal.recorder.print(printed.rstrip("\n"), highlight=False, markup=False)
+                keep(what, told)
             return f"<!-- transcript: {what} -->\n```\n{printed}```\n{end}"
 
         PAGE.write_text(MARKED.sub(filled_in, page))

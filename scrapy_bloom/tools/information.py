@@ -15,7 +15,7 @@ from scrapy_bloom.core.info import FilterInfo
 from scrapy_bloom.core.merging import count_slice
 from scrapy_bloom.core.sizing import BLOCK_BYTES
 from scrapy_bloom.storage.past import SNAPSHOT, Marker, is_outdated, read_marker
-from scrapy_bloom.storage.snapshot import read_snapshot
+from scrapy_bloom.storage.snapshot import read_head
 from scrapy_bloom.tools.local_target import FileTarget, JobTarget
 from scrapy_bloom.tools.project import Project
 from scrapy_bloom.tools.resolve import Where, target_of
@@ -157,15 +157,15 @@ def _of_contents(target: Target, kind: str, **more: Any) -> Information:
 def _of_job(target: JobTarget) -> Information:
     marker = read_marker(target.folder)
     look = target.look()
-    snapshot = read_snapshot(target.folder / SNAPSHOT)
-    clean = look.clean if look else marker is None or is_outdated(marker, snapshot)
+    head = read_head(target.folder / SNAPSHOT)
+    clean = look.clean if look else marker is None or is_outdated(marker, head)
     return _of_contents(
         target,
         "job",
         crawl=CLEAN if clean else _liveness(marker),
         process=f"{marker.pid} on {marker.host}" if marker and marker.pid and not clean else "",
-        clean_stop=_written(FileTarget(target.folder / SNAPSHOT)) if snapshot else None,
-        stops=snapshot.generation if snapshot else 0,
+        clean_stop=_written(FileTarget(target.folder / SNAPSHOT)) if head else None,
+        stops=head.generation if head else 0,
         journal=look.journal if look else 0,
         waiting=look.waiting if look else None,
         under_way=look.under_way if look else None,
