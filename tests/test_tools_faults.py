@@ -19,7 +19,7 @@ from support.redis_crawls import PATIENCE as REDIS_PATIENCE
 from support.redis_crawls import SCRAPY_REDIS, Crawl, at
 from support.waiting import until
 
-from scrapy_bloom import BackendError, StateError, tools
+from scrapy_bloom import BackendError, RedisFilter, StateError, tools
 
 BLOOM = (sys.executable, "-m", "scrapy", "bloom")
 OURS = {"SCHEDULER": "scrapy_bloom.Scheduler"}
@@ -162,11 +162,18 @@ def test_without_rights_nothing_is_done():
     assert told.returncode == 0, told.stderr
 
 
+def make_newer(server, key):
+    with RedisFilter.from_url(server.url, key=key) as seen:
+        seen.add(b"a" * 20)
+    server.client().hset(key, "format", 9)
+
+
 def test_what_is_there_is_not_ours(server, tmp_path):
     client = server.client()
-    for kind in ("string", "hash", "zset"):
+    for kind in ("string", "hash", "zset", "newer"):
         key = next(keys)
         {
+            "newer": lambda key=key: make_newer(server, key),
             "string": lambda key=key: client.set(key, "x"),
             "hash": lambda key=key: client.hset(key, "a", 1),
             "zset": lambda key=key: client.zadd(key, {"a": 1}),

@@ -27,10 +27,12 @@ def run(args: Namespace, context: Context) -> int:
         adding(target, key=args.key, project=context.project) as (adder, fingerprinter),
     ):
         lines = Lines(fingerprinter, kind_of(args), strict=args.strict)
-        for batch in lines.of_stream(stream):
-            found = adder.add_many(batch.fingerprints)
-            seen += sum(found)
-            new += len(found) - sum(found)
+        with context.output.progress("marking", None, "pages") as told:
+            for batch in lines.of_stream(stream):
+                found = adder.add_many(batch.fingerprints)
+                seen += sum(found)
+                new += len(found) - sum(found)
+                told(len(found))
     tell_bad(lines, context.output)
     if context.output.as_json:
         context.output.json({"new": new, "seen": seen, "bad": lines.bad})

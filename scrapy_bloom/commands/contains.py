@@ -33,9 +33,11 @@ def run(args: Namespace, context: Context) -> int:
         if question.warning:
             context.output.note(question.warning)
         lines = Lines(question.fingerprinter, kind_of(args), strict=args.strict)
-        for batch, seen in answers(question, lines, stream):
-            _show(context.output, batch, seen)
-            all_seen = all_seen and all(seen)
+        with context.output.progress("asking", None, "pages", between=True) as told:
+            for batch, seen in answers(question, lines, stream):
+                _show(context.output, batch, seen)
+                told(len(seen))
+                all_seen = all_seen and all(seen)
     tell_bad(lines, context.output)
     return 0 if all_seen and not lines.bad else 1
 

@@ -116,9 +116,14 @@ class Output:
         sys.stderr.write(f"{text}\n")
 
     @contextmanager
-    def progress(self, what: str, total: int | None, unit: str) -> Iterator[Told]:
-        """Show a bar with rate and time left, on a terminal only."""
-        if not sys.stderr.isatty():
+    def progress(
+        self, what: str, total: int | None, unit: str, *, between: bool = False
+    ) -> Iterator[Told]:
+        """Show a bar with rate and time left, on a terminal only.
+
+        :param between: whether results are written meanwhile; then only if they go elsewhere.
+        """
+        if not sys.stderr.isatty() or (between and sys.stdout.isatty()):
             yield lambda _: None
             return
         from rich.console import Console  # noqa: PLC0415
