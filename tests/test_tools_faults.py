@@ -251,8 +251,9 @@ def test_three_workers_crawl_as_if_nobody_looked(tmp_path, scheduler):
                     assert told.waiting is not None
                     waiting = tools.queue(target)
                     assert all(site.url[:-1] in one.url for one in waiting.first)
-                with pytest.raises(StateError, match="a crawl uses this filter"):
-                    tools.delete(target)
+                if site.delivered < 400:  # later the crawl may have ended
+                    with pytest.raises(StateError, match="a crawl uses this filter"):
+                        tools.delete(target)
                 looks += 1
             stats = crawl.finish() if scheduler == "scrapy-redis" else crawl.wait()
         assert site.missed == set()

@@ -150,6 +150,8 @@ class Output:
             TimeRemainingColumn(),
             console=Console(stderr=True),
             transient=True,
+            redirect_stdout=False,  # which would draw every line of a result
+            redirect_stderr=False,
         )
         with bar:
             task = bar.add_task(_escaped(what), total=total, rate="")

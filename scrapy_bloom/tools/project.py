@@ -10,7 +10,7 @@ from typing import Any
 from scrapy import Spider
 from scrapy.crawler import Crawler
 from scrapy.settings import Settings as ScrapySettings
-from scrapy.spiderloader import get_spider_loader
+from scrapy.utils.misc import load_object
 from scrapy.utils.project import get_project_settings, inside_project
 
 from scrapy_bloom.backends.base import backend_name
@@ -131,7 +131,10 @@ class Project:
         if not self.spider or not inside_project():
             return Spider
         try:
-            loaded: type[Spider] = get_spider_loader(self._scrapys).load(self.spider)
+            loader = load_object(self._scrapys["SPIDER_LOADER_CLASS"])
+            loaded: type[Spider] = loader.from_settings(self._scrapys.frozencopy()).load(
+                self.spider
+            )
         except KeyError:
             raise SettingError(
                 f"there is no spider {self.spider!r} in this project: 'scrapy list' names them"

@@ -13,6 +13,7 @@ from scrapy.settings import BaseSettings
 from typing_extensions import assert_type
 
 import scrapy_bloom
+import scrapy_bloom.tools
 from scrapy_bloom import (
     Addon,
     BackendError,
@@ -31,7 +32,6 @@ from scrapy_bloom import (
     StateError,
     UncleanStopError,
     __version__,
-    tools,
 )
 from scrapy_bloom.signals import before_commit
 
@@ -241,13 +241,16 @@ def refused(work: Callable[[], None]) -> str:
 
 def at_rest(folder: str) -> dict[str, int]:
     """Look at filters, and move them."""
-    assert_type(tools.plan("10M", 1e-6).sized.bytes, int)
-    assert_type(tools.contains(folder, ["http://example.com/"]), list[bool])
-    assert_type(tools.add(folder, fingerprints=[b"a"]), list[bool])
-    assert_type(tools.info(folder).filter, FilterInfo)
-    project = tools.Project(spider="books")
-    assert_type(tools.import_(folder, ["urls.txt"], project=project), tools.Imported)
-    assert_type(tools.merge([folder, "a.bloom"], "b.bloom"), tools.Moved)
-    assert_type(tools.check(folder), list[tools.Finding])
-    tools.delete("redis://localhost#a", project=project)
-    return dict(tools.queue(folder).by_host)
+    assert_type(scrapy_bloom.tools.plan("10M", 1e-6).sized.bytes, int)
+    assert_type(scrapy_bloom.tools.contains(folder, ["http://example.com/"]), list[bool])
+    assert_type(scrapy_bloom.tools.add(folder, fingerprints=[b"a"]), list[bool])
+    assert_type(scrapy_bloom.tools.info(folder).filter, FilterInfo)
+    project = scrapy_bloom.tools.Project(spider="books")
+    assert_type(
+        scrapy_bloom.tools.import_(folder, ["urls.txt"], project=project),
+        scrapy_bloom.tools.Imported,
+    )
+    assert_type(scrapy_bloom.tools.merge([folder, "a.bloom"], "b.bloom"), scrapy_bloom.tools.Moved)
+    assert_type(scrapy_bloom.tools.check(folder), list[scrapy_bloom.tools.Finding])
+    scrapy_bloom.tools.delete("redis://localhost#a", project=project)
+    return dict(scrapy_bloom.tools.queue(folder).by_host)
