@@ -23,6 +23,7 @@ class BloomCommand(ScrapyCommand):
     """The command ``bloom``, as Scrapy sees it."""
 
     requires_crawler_process = False
+    default_settings = {"LOG_ENABLED": False}  # noqa: RUF012 - as Scrapy declares it
 
     def syntax(self) -> str:
         """Return the text that the usage line shows after ``scrapy bloom``."""
