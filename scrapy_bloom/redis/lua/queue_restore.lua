@@ -19,6 +19,7 @@ local base = KEYS[2]
 @queue
 local record, word = begin(ARGV[1], 'n:' .. ARGV[2])
 if not record then return {word} end
+if tonumber(record:match('^%d+')) > tonumber(ARGV[4]) then return {'stale'} end
 local old = ARGV[3]
 if old ~= ARGV[2] and redis.call('HEXISTS', state, 'd:' .. old) == 1 then
   if lost > 0 then finish(false) end
