@@ -56,6 +56,7 @@ class Scheduler(ScrapyScheduler):
     snapshot_after = 1_000_000
 
     _kept: KeptCrawl | None = None
+    _refused = False
     _by_command = False
 
     @classmethod
@@ -106,6 +107,7 @@ class Scheduler(ScrapyScheduler):
                 return super().open(spider)
         except BloomError as error:
             self._log_error(error)
+            self._refused = True
             assert self.crawler is not None  # noqa: S101 - it made the scheduler
             refuse(self.crawler, error.reason)
         else:
@@ -131,7 +133,10 @@ class Scheduler(ScrapyScheduler):
     def next_request(self) -> Request | None:
         """Return the next request to send, None if none is ready."""
         kept = self._kept
-        return super().next_request() if kept is None else kept.next()
+        if kept is not None:
+            return kept.next()
+        # A crawl that was refused may get its turn before the engine closes it.
+        return None if self._refused else super().next_request()
 
     def has_pending_requests(self) -> bool:
         """Return whether there are requests to send."""
