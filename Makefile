@@ -22,7 +22,7 @@ help:
 	@echo "make test    lint, types and the whole test suite, on the newest Scrapy and the oldest"
 	@echo "make kills   kill crawls some hundred times (half an hour) and see that nothing is lost"
 	@echo "make demo    crawl a site, kill the crawl, resume it, and count what was fetched"
-	@echo "make demo-distributed    crawl it by three workers on one Redis, and kill one of them"
+	@echo "make demo-distributed    crawl it by workers on one Redis, and kill, freeze and add some"
 	@echo "make bench   measure everything (an hour) and write the figures of docs and README.md"
 	@echo "make bench-quick, bench-NAME    the same in small, on the screen only; or one part of it"
 	@echo "make bench-check    hold what should be fast against what it is compared with"
@@ -63,7 +63,7 @@ floor: $(FLOOR)/ready wheel redis
 # Each of fifteen crawls is killed so often, and a large migration 18 times: 348 kills.
 KILLS ?= 22
 kills: installed
-	cd $(ROOT) && KILLS=$(KILLS) $(VENV)/bin/pytest -s tests/test_frontier_kills.py $(PYTEST_ARGS)
+	cd $(ROOT) && KILLS=$(KILLS) $(VENV)/bin/pytest -s tests/test_frontier_kills.py tests/test_shared_kills.py $(PYTEST_ARGS)
 
 demo: installed
 	PYTHONPATH=$(ROOT)/tests $(VENV)/bin/python $(ROOT)/example_project/demo.py

@@ -1,11 +1,16 @@
 """Crawls by real worker processes that share filter and queue in a real Redis."""
 
+import os
 import signal
+import time
 
 import pytest
+from scrapy.settings import default_settings
+from support.crawling import RFP, Project
 from support.localredis import LocalRedis
 from support.localsite import LocalSite
 from support.redis_crawls import PATIENCE, Crawl, at
+from support.taken import pages_of, taken_by
 from support.waiting import until
 
 pytest.importorskip("redis")
@@ -23,6 +28,14 @@ def site(server):
     server.client().flushall()
     with LocalSite(pages=400, links=10) as site:
         yield site
+
+
+@pytest.fixture
+def project(tmp_path):
+    project = Project(tmp_path)
+    yield project
+    for run in project.runs:
+        run.clear_away()
 
 
 def shared(site, server, folder, **settings):
@@ -109,3 +122,142 @@ def test_what_a_killed_worker_had_is_fetched_by_another_one(site, server, tmp_pa
     assert stats["bloom/frontier/requeued"] > 0
     assert crawl.log(1).count("gave no sign of life") == 1
     assert queue_is_empty(server)
+
+
+REACTORS = {
+    "select": {"TWISTED_REACTOR": "twisted.internet.selectreactor.SelectReactor"},
+    "epoll": {"TWISTED_REACTOR": "twisted.internet.epollreactor.EPollReactor"},
+}
+if hasattr(default_settings, "TWISTED_REACTOR_ENABLED"):  # older ones need a reactor
+    REACTORS["none"] = {"TWISTED_REACTOR_ENABLED": False}
+
+
+@pytest.mark.parametrize("name", REACTORS)
+def test_other_event_loops(project, site, server, name):
+    ours = {"SCHEDULER": "scrapy_bloom.Scheduler", "BLOOM_REDIS_URL": server.url}
+    runs = [project.crawl(site, keep=False, **ours, **REACTORS[name]) for _ in range(2)]
+    for run in runs:
+        assert run.end(PATIENCE) == 0, run.log
+        assert run.reason == "finished", run.log
+        assert "Traceback" not in run.log
+    assert site.missed == set()
+    assert site.repeated == {}
+    assert queue_is_empty(server)
+
+
+@pytest.mark.parametrize("spider", ["from_redis", "rules_from_redis"])
+def test_spiders_of_scrapy_redis(project, site, server, spider):
+    """They take start URLs from a list while they are idle, and end after `max_idle_time`."""
+    pytest.importorskip("scrapy_redis")
+    ours = {"SCHEDULER": "scrapy_bloom.Scheduler", "BLOOM_REDIS_URL": server.url}
+    settings = {**ours, "REDIS_URL": server.url, "MAX_IDLE_TIME_BEFORE_CLOSE": 3}
+    server.client().lpush(f"{spider}:start_urls", f'{{"url": "{site.url}"}}')
+    run = project.crawl(site, spider=spider, keep=False, **settings)
+    until(lambda: not site.missed, PATIENCE)
+    another = (
+        f"{site.url}go/399"  # taken while it is idle; redirects to a page that was seen
+    )
+    server.client().lpush(f"{spider}:start_urls", f'{{"url": "{another}"}}')
+    until(lambda: another in site.urls, PATIENCE)
+    assert run.end(PATIENCE) == 0, run.log
+    assert run.reason == "finished", run.log
+    assert site.missed == set()
+    assert site.repeated == {399: 2}  # redirects keep what start requests have: no filter
+    assert queue_is_empty(server)
+
+
+def test_a_frozen_server_does_not_stop_the_event_loop(project, site, server):
+    ours = {"SCHEDULER": "scrapy_bloom.Scheduler", "BLOOM_REDIS_URL": server.url}
+    begun = at(site, 100)
+    run = project.crawl(site, spider="gauging", keep=False, **ours, LOG_LEVEL="INFO")
+    assert begun.wait(PATIENCE)
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        run.said("cannot be used")
+        time.sleep(2)  # it stays frozen for a while, and the crawl has nothing left to do
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    assert run.end(PATIENCE) == 0, run.log
+    assert run.reason == "finished", run.log
+    assert site.missed == set()
+    assert site.repeated == {}
+    longest = float(run.log.partition("Longest stop: ")[2].partition(" s")[0])
+    print(f"longest stop of the event loop: {longest:.3f} s")  # noqa: T201 - to be read
+    assert longest < 1
+
+
+def test_a_worker_that_stands_still_gives_up_what_it_had(site, server, tmp_path):
+    with shared(site, server, tmp_path) as crawl:
+        third = at(site, 130)
+        stopped = crawl.start()
+        crawl.start()
+        assert third.wait(PATIENCE)
+        stopped.send_signal(signal.SIGSTOP)
+        had = taken_by(server, stopped.pid)
+        until(lambda: "gave no sign of life" in crawl.log(1), PATIENCE)
+        stopped.send_signal(signal.SIGCONT)
+        stats = crawl.wait()
+    assert site.missed == set()
+    assert set(site.repeated) <= pages_of(site, had)
+    assert [each["finish_reason"] for each in stats] == ["finished"] * 2
+    assert stats[1]["bloom/frontier/requeued"] == len(had)
+    assert queue_is_empty(server)
+
+
+@pytest.mark.parametrize("name", ["requests.sqlite", "requests.bloom", "requests.queue"])
+def test_a_job_with_requests_or_marks_of_its_own_is_refused(project, site, server, name):
+    if name == "requests.sqlite":
+        before = {"SCHEDULER": "scrapy_bloom.Scheduler"}
+    else:
+        before = {"SCHEDULER": "scrapy.core.scheduler.Scheduler"}
+    if name == "requests.queue":
+        before |= {"DUPEFILTER_CLASS": RFP}
+    assert project.crawl(site, **before, CLOSESPIDER_PAGECOUNT=20).end(PATIENCE) == 0
+    delivered = site.delivered
+    ours = {"SCHEDULER": "scrapy_bloom.Scheduler", "BLOOM_REDIS_URL": server.url}
+    run = project.crawl(site, **ours)
+    assert run.end(PATIENCE) == 1
+    assert site.delivered == delivered
+    assert name.partition("sqlite")[0] in run.log
+    assert "They were left as they are" in run.log
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"BLOOM_ON_BACKEND_ERROR": "allow"}, "BLOOM_ON_BACKEND_ERROR = 'allow'"),
+        ({"BLOOM_MAX_DELIVERIES": 0}, "BLOOM_MAX_DELIVERIES = '0': give a whole number"),
+        ({"DUPEFILTER_CLASS": RFP}, "with the filter in Redis"),
+        (
+            {"SCHEDULER_DISK_QUEUE": "queuelib.queue.LifoDiskQueue"},
+            "SCHEDULER_DISK_QUEUE = 'queuelib.queue.LifoDiskQueue'",
+        ),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(project, site, server, settings, text):
+    ours = {"SCHEDULER": "scrapy_bloom.Scheduler", "BLOOM_REDIS_URL": server.url}
+    run = project.crawl(site, keep=False, **ours, **settings)
+    assert run.end(PATIENCE) == 1
+    assert text in run.log
+    assert site.delivered == 0
+
+
+def test_workers_with_another_order_are_refused(project, site, server):
+    ours = {"SCHEDULER": "scrapy_bloom.Scheduler", "BLOOM_REDIS_URL": server.url}
+    run = project.crawl(site, keep=False, **ours, CLOSESPIDER_PAGECOUNT=20)
+    assert run.end(PATIENCE) == 0
+    delivered = site.delivered
+    fifo = {"SCHEDULER_DISK_QUEUE": "scrapy.squeues.PickleFifoDiskQueue"}
+    run = project.crawl(site, keep=False, **ours, **fifo)
+    assert run.end(PATIENCE) == 1
+    assert site.delivered == delivered
+    assert "lifo" in run.log
+
+
+def test_scrapy_shell_leaves_filter_and_queue_alone(project, site, server):
+    ours = {"SCHEDULER": "scrapy_bloom.Scheduler", "BLOOM_REDIS_URL": server.url}
+    options = [part for name, value in ours.items() for part in ("-s", f"{name}={value}")]
+    run = project.start("shell", site.url, "-c", "print(response.status)", *options)
+    assert run.end(PATIENCE) == 0, run.log
+    assert "200" in run.output
+    assert server.client().keys("*") == []

@@ -13,6 +13,7 @@ from scrapy.exceptions import CloseSpider, DontCloseSpider
 from scrapy.utils.defer import deferred_from_coro
 from support import kept_spiders
 from support.crawling import Follower, crawl, make_crawler
+from support.gap import Gap
 from support.kept_sites import StormySite
 from support.localsite import LocalSite
 from support.shared_queue import Server, SharedBackend
@@ -327,28 +328,9 @@ async def test_no_more_pages_are_fetched_while_too_many_requests_wait(server):
     assert left(server)[0] >= 14_000
 
 
-class Gap:
-    """Measures for how long an event loop does not come to its turn."""
-
-    def __init__(self):
-        self.longest = 0.0
-        self._last = time.monotonic()
-        self._on = True
-
-    def tick(self):
-        now = time.monotonic()
-        self.longest = max(self.longest, now - self._last)
-        self._last = now
-        if self._on:
-            call_later(0.005, self.tick)
-
-    def stop(self):
-        self._on = False
-
-
 @ensureDeferred
 async def test_the_event_loop_goes_on_while_the_server_is_frozen(server):
-    gap = Gap()
+    gap = Gap(call_later)
     frozen = threading.Event()
 
     def freeze(_, make):

@@ -20,7 +20,9 @@ TIMEOUT = 60
 
 SETTINGS = """
 ADDONS = {"scrapy_bloom.Addon": 500}
-SPIDER_MODULES = ["support.crawling", "support.spiders", "support.kept_spiders"]
+SPIDER_MODULES = [
+    "support.crawling", "support.spiders", "support.kept_spiders", "support.shared_spiders"
+]
 TELNETCONSOLE_ENABLED = False
 DOWNLOAD_DELAY = 0
 CONCURRENT_REQUESTS_PER_DOMAIN = 8

@@ -104,7 +104,7 @@ class SiteMap:
 
     def answer(self, target: str, *, again: bool = True) -> Answer:
         """Answer a request for a path with its query, the first time or again."""
-        page = self._page(target)
+        page = self.page(target)
         if page is None:
             return Answer(HTTPStatus.NOT_FOUND)
         kind = self.kind(page)
@@ -120,7 +120,8 @@ class SiteMap:
         items = "\n".join(f'<li><a href="{html.escape(h)}">{h}</a>' for h in self.hrefs(page))
         return f"<!doctype html>\n<title>Page {page}</title>\n<ul>\n{items}\n</ul>\n".encode()
 
-    def _page(self, target: str) -> int | None:
+    def page(self, target: str) -> int | None:
+        """Return the page that a path with its query stands for, None if there is none."""
         if target == "/":
             return 0
         number = _NUMBER.search(target)

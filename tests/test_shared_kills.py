@@ -1,0 +1,72 @@
+"""Workers killed at any moment: no page is lost, and only what they had is fetched twice."""
+
+import os
+import random
+from threading import Event
+
+import pytest
+from support.kept_sites import StormySite
+from support.localredis import LocalRedis
+from support.localsite import LocalSite
+from support.redis_crawls import Crawl
+from support.taken import pages_of, taken_by
+from support.waiting import until
+
+pytest.importorskip("redis")
+pytestmark = pytest.mark.scrapy
+
+KILLS = int(os.environ.get("KILLS", "1"))
+"""Kills in each of the series; `make kills` asks for many."""
+
+PATIENCE = 600
+WORKERS = 3
+SERIES = {
+    "plain": {},
+    "breadth first": {
+        "SCHEDULER_DISK_QUEUE": "scrapy.squeues.MarshalFifoDiskQueue",
+        "DEPTH_PRIORITY": 1,
+    },
+    "one at a time": {"CONCURRENT_REQUESTS": 1},
+    "retries": {},
+}
+
+
+def wait_for_pages(site, more, workers):
+    """Wait until so many more pages are delivered, or until all workers have ended."""
+    reached = Event()
+    site.when(site.delivered + more, reached.set)
+    until(lambda: reached.is_set() or all(each.poll() is not None for each in workers), PATIENCE)
+
+
+@pytest.mark.parametrize("name", SERIES)
+def test_nothing_is_lost_however_often_workers_are_killed(tmp_path, name):
+    dice = random.Random(name)
+    settings = {"SCHEDULER": "scrapy_bloom.Scheduler", "CONCURRENT_REQUESTS_PER_DOMAIN": 16}
+    kind = StormySite if name == "retries" else LocalSite
+    under_way, kills = set(), 0
+    with (
+        LocalRedis() as server,
+        kind(pages=200 + 60 * KILLS, links=6, seed=len(name)) as site,
+        Crawl(
+            site, server, tmp_path, BLOOM_REDIS_URL=server.url, **(settings | SERIES[name])
+        ) as crawl,
+    ):
+        workers = [crawl.start() for _ in range(WORKERS)]
+        while kills < KILLS:
+            wait_for_pages(site, dice.randint(1, 80), workers)
+            victim = dice.randrange(WORKERS)
+            if workers[victim].poll() is not None:
+                break  # the crawl is over
+            workers[victim].kill()
+            workers[victim].wait()
+            kills += 1
+            under_way |= pages_of(site, taken_by(server, workers[victim].pid))
+            workers[victim] = crawl.start()
+        for worker in workers:
+            worker.wait(PATIENCE)
+        logs = [crawl.log(number) for number in range(len(crawl.workers))]
+        assert site.missed == set(), "\n".join(logs)[-5000:]
+        assert set(site.repeated) <= under_way
+        assert not any(server.client().keys("*:queue") + server.client().keys("*:taken"))
+    again = sum(hits - 1 for hits in site.repeated.values())
+    print(f"{name}: {kills} kills, {len(under_way)} under way, {again} again")  # noqa: T201 - `make kills` shows it
