@@ -278,8 +278,8 @@ MAX_DELIVERIES: Final = Option(
     "BLOOM_MAX_DELIVERIES",
     10,
     _read_count(1, 1000),
-    "With `scrapy_bloom.Scheduler` and Redis: how often a request is given to a worker again after"
-    " one was killed while it had it. One that kills its workers is put aside then.",
+    "With `scrapy_bloom.Scheduler` and Redis: when so many workers were killed while they had a"
+    " request, it is put aside, and no other one is given it.",
 )
 BACKEND: Final = Option(
     "backend",

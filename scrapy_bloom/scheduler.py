@@ -163,7 +163,8 @@ class Scheduler(ScrapyScheduler):
         assert self.crawler is not None  # noqa: S101 - it made the scheduler
         if self._by_command:
             return False
-        return backend_name(Settings(self.crawler.settings), shared_queue=False) == "redis"
+        settings = Settings(self.crawler.settings, warn=False)
+        return backend_name(settings, shared_queue=False) == "redis"
 
     def _open_shared(self) -> KeptCrawl:
         dupefilter = self._our_filter("the filter in Redis")

@@ -33,14 +33,16 @@ class Settings:
     Unknown ``BLOOM_`` settings are reported in the log.
 
     :param written: Scrapy's settings, or any mapping from their names.
+    :param warn: False for a second reader of the same settings.
     :raises SettingError: naming the setting, its value and what it may be.
 
     Attributes:
         redis_params: the arguments that scrapy-redis would give to its client.
     """
 
-    def __init__(self, written: Mapping[str, Any]) -> None:
-        _warn_of_unknown(written)
+    def __init__(self, written: Mapping[str, Any], *, warn: bool = True) -> None:
+        if warn:
+            _warn_of_unknown(written)
         self._values = {option: _read(option, written) for option in OPTIONS}
         self.redis_params = _scrapy_redis_params(written)
 

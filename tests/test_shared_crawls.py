@@ -154,9 +154,7 @@ def test_spiders_of_scrapy_redis(project, site, server, spider):
     server.client().lpush(f"{spider}:start_urls", f'{{"url": "{site.url}"}}')
     run = project.crawl(site, spider=spider, keep=False, **settings)
     until(lambda: not site.missed, PATIENCE)
-    another = (
-        f"{site.url}go/399"  # taken while it is idle; redirects to a page that was seen
-    )
+    another = f"{site.url}go/399"  # taken while it is idle; redirects to a page that was seen
     server.client().lpush(f"{spider}:start_urls", f'{{"url": "{another}"}}')
     until(lambda: another in site.urls, PATIENCE)
     assert run.end(PATIENCE) == 0, run.log

@@ -109,6 +109,7 @@ class SharedFrontier:
         self._dry = False  # the last take found nothing
         self._poll = _POLL
         self._poll_at = self._look_at = self._tend_at = self._linger_at = 0.0
+        self._unsure = False
         self._closing = False
         self._settled: Deferred[None] | None = None
         self._gate = Gate(lambda: self._admission.full or self._closing)
@@ -147,7 +148,8 @@ class SharedFrontier:
         """Return the next request to send, None if none is ready."""
         if self._admission.full or self._closing:
             return None
-        if not self._queue.sure:  # what was taken may be somebody else's by now
+        self._unsure = not self._queue.sure
+        if self._unsure:  # what was taken may be somebody else's by now
             self._caller.soon(_POLL)
             return None
         request = self._deliveries.next()
@@ -183,6 +185,8 @@ class SharedFrontier:
 
     def _choose(self, now: float) -> Call | float:
         """Return the call that is due, or for how many seconds none is."""
+        if self._unsure and self._queue.sure:
+            self._wake()
         call = self._choose_call(now)
         if call is not None:
             return call
@@ -227,6 +231,8 @@ class SharedFrontier:
     def _pause(self, now: float) -> float:
         """Return for how long there is nothing to do, if nothing comes."""
         due = [self._tend_at]
+        if self._unsure:
+            due.append(now + _POLL)
         if self._dry and self._deliveries.stock <= self._portion // 2:
             due.append(self._poll_at)
         if self._deliveries.unfinished:

@@ -128,7 +128,7 @@ def open_local(
     :param give_up: closes the spider for an error in mid-run; called at most once.
     :raises BloomError: if the crawl cannot be kept as the settings say. Nothing stays open then.
     """
-    settings = Settings(crawler.settings)
+    settings = Settings(crawler.settings, warn=False)
     interval, to_disk = settings[COMMIT_INTERVAL], settings[COMMIT_SYNC] is CommitSync.MACHINE
     kind, start_kind = queues.kind, queues.start_kind
     alive = watch_engine(engine_of(crawler), scrapy.__version__)

@@ -39,7 +39,7 @@ def open_shared(
     :param give_up: closes the spider for an error in mid-run; called at most once.
     :raises BloomError: if the crawl cannot be kept as the settings say. Nothing stays open then.
     """
-    settings = Settings(crawler.settings)
+    settings = Settings(crawler.settings, warn=False)
     kind = queues.kind
     alive = watch_engine(engine_of(crawler), scrapy.__version__)
     with ExitStack() as undo:

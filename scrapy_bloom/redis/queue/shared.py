@@ -73,6 +73,7 @@ class SharedQueue:
             for opened in self._shards:
                 opened.leave()
             raise
+        self._traffic = filter.counters
         self._knows = [shard.knows for shard in filter.shards]
         self._heartbeat = Heartbeat(self._shards, threading.Event())
         self._heartbeat.start()
@@ -88,7 +89,9 @@ class SharedQueue:
 
     def knows(self, fingerprint: bytes) -> bool:
         """Return whether this worker knows by itself that a fingerprint is marked."""
-        return self._knows[self._place(fingerprint)](fingerprint)
+        known = self._knows[self._place(fingerprint)](fingerprint)
+        self._traffic.local += known
+        return known
 
     def offer(self, entries: Sequence[Entry]) -> Offered:
         """Mark the entries, and push those that were new.
