@@ -9,8 +9,7 @@ ADDONS = {"scrapy_bloom.Addon": 500}
 # With a JOBDIR, requests and marks are kept together: the crawl may be killed at any moment.
 SCHEDULER = "scrapy_bloom.Scheduler"
 
-# With a Redis, any number of workers share one crawl, and each of them may be killed:
-# BLOOM_REDIS_URL = "redis://localhost:6379/0"
+# With BLOOM_REDIS_URL instead, any number of workers share one crawl, and each may be killed.
 
 # URLs the filter holds before it grows for the first time. The default is a million; the local
 # site has a few thousand, and a filter of their size makes the comparison in the demo a fair one.
