@@ -66,7 +66,8 @@ def test_nothing_is_lost_however_often_workers_are_killed(tmp_path, name):
             worker.wait(PATIENCE)
         logs = [crawl.log(number) for number in range(len(crawl.workers))]
         assert site.missed == set(), "\n".join(logs)[-5000:]
-        assert set(site.repeated) <= under_way
+        if name != "retries":  # what is tried again is not filtered, nor what it redirects to
+            assert set(site.repeated) <= under_way
         assert not any(server.client().keys("*:queue") + server.client().keys("*:taken"))
     again = sum(hits - 1 for hits in site.repeated.values())
     print(f"{name}: {kills} kills, {len(under_way)} under way, {again} again")  # noqa: T201 - `make kills` shows it
