@@ -1,6 +1,7 @@
 """Crawls of this process whose requests and marks are in a queue that workers share."""
 
 import asyncio
+import os
 import random
 import threading
 import time
@@ -25,6 +26,9 @@ from scrapy_bloom.errors import BackendError
 from scrapy_bloom.frontier.admission import BOUND
 from scrapy_bloom.frontier.clock import call_later
 from scrapy_bloom.signals import before_commit
+
+START_REQUESTS = int(os.environ.get("START_REQUESTS", "20000"))
+PATIENCE = 600
 
 pytestmark = pytest.mark.scrapy
 
@@ -280,27 +284,34 @@ async def test_a_worker_stays_while_another_one_has_a_page_under_way(server):
 
 
 @ensureDeferred
-async def test_start_requests_wait_while_the_server_is_slow(server):
-    """They are read no faster than they are taken, and few are in memory at a time."""
+async def test_start_requests_wait_for_the_server(server):
+    """While the downloader is full, Scrapy reads them without giving the event loop a turn."""
     most = 0
+    read = threading.Event()
 
     class Starting(Follower):
         async def start(self):
             nonlocal most
-            for number in range(30_000):
+            for number in range(START_REQUESTS):
                 most = max(most, number - server.number)
                 yield Request(f"{self.url}?{number}")
+            read.set()
 
-        def parse(self, response):
-            self.parsed.append(response.url)
-            if len(self.parsed) == 20:
-                raise CloseSpider("enough")
+        def parse(self, _):
+            raise CloseSpider("enough")
+
+    def answer(*_):
+        read.wait(PATIENCE)
+        return []
 
     server.latency = 0.01
-    with Pages({"/": lambda *_: []}) as pages:
-        crawler = await crawl(Starting, ours(), url=pages.url + "/")
+    settings = ours(**ONE, **FIFO, DOWNLOAD_TIMEOUT=PATIENCE)
+    with Pages({"/": answer}) as pages:
+        crawler = await crawl(Starting, settings, url=pages.url + "/")
+    assert read.is_set()
     assert 100 < most <= BOUND + 600
     assert crawler.stats.get_value("finish_reason") == "enough"
+    assert sum(left(server)) == START_REQUESTS - crawler.stats.get_value("response_received_count")
     assert left(server)[1] == 0
 
 
