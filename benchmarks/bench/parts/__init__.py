@@ -22,6 +22,7 @@ from bench.parts import (
     redis_crawl,
     redis_faults,
     redis_latency,
+    redis_layouts,
     redis_memory,
     redis_rates,
     request_seen,
@@ -51,6 +52,7 @@ PARTS: Final[dict[str, Part]] = {
         redis_crawl.PART,
         redis_faults.PART,
         redis_latency.PART,
+        redis_layouts.PART,
     )
 }
 """In the order of the page."""

@@ -2,10 +2,11 @@
 -- into `answers`. Between "offer begins" and "offer ends" offer.lua may change a verdict.
 local newest = #slices
 local function mark()
-  local position = 1
-  while position <= #probes do
+  local position, length, count = 1, #probes, 0
+  local room = slices[newest].capacity - filled
+  while position <= length do
     local @probe, following = read(@format, probes, position)
-    local full = filled >= slices[newest].capacity
+    local full = room <= 0
     local seen = false
     for index = full and newest or newest - 1, 1, -1 do
       local found = has(index, @probe)
@@ -23,16 +24,17 @@ local function mark()
       text = text .. ' ' .. ARGV[5]
       know(ARGV[5]:match('^(%d+):([^: ]+):(%d+)$'))
       newest = newest + 1
-      filled = 0
+      filled, room = 0, slices[newest].capacity
     end
     if not seen then
       seen = put(newest, @probe)
-      if not seen then filled = filled + 1 end
+      if not seen then filled, room = filled + 1, room - 1 end
     end
 -- offer begins
-    seen = admit(#answers + 1, seen)
+    seen = admit(count + 1, seen)
 -- offer ends
-    answers[#answers + 1] = seen and '1' or '0'
+    count = count + 1
+    answers[count] = seen and '1' or '0'
     position = following
   end
 end

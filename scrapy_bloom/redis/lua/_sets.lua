@@ -20,23 +20,24 @@ local function know(capacity, rate, size)
   }
 end
 
--- The bucket of an item, and its number as text.
+-- The key of an item's bucket, the item's number as text, and the bucket.
 local function place(index, @probe)
   local slice = slices[index]
   local size = slice.size
   -- floor(h * size / 2^32), in parts, because doubles are exact only up to 2^53.
   local bucket = floor((high * size + floor(low * size / 65536)) / 65536)
-  if not slice.wide then return bucket, format('%d', code == 0 and 1 or code) end
+  local key = slice.start .. format('%d', bucket)
+  if not slice.wide then return key, format('%d', code == 0 and 1 or code), bucket end
   -- 34 bits that are not 0, then 29 bits as nine digits: a double could not hold them all.
   local bits = floor(more / 536870912)
   code = code * 4 + bits % 4
   if code >= 0 then code = code + 1 end
-  return bucket, format('%d%09d', code, more - bits * 536870912)
+  return key, format('%d%09d', code, more - bits * 536870912), bucket
 end
 
 local function has(index, @probe)
-  local bucket, number = place(index, @probe)
-  local found = call('SMISMEMBER', slices[index].start .. bucket, '0', number)
+  local key, number = place(index, @probe)
+  local found = call('SMISMEMBER', key, '0', number)
   if found[2] == 1 then return true end
   if found[1] == 1 then return false end
   return nil
@@ -59,12 +60,13 @@ local function note(index, bucket, made)
 end
 
 local function missed(index, @probe)
-  if note(index, (place(index, @probe)), false) then lost = lost + 1 end
+  local _, _, bucket = place(index, @probe)
+  if note(index, bucket, false) then lost = lost + 1 end
 end
 
 local function put(index, @probe)
-  local bucket, number = place(index, @probe)
-  local added = call('SADD', slices[index].start .. bucket, '0', number)
+  local key, number, bucket = place(index, @probe)
+  local added = call('SADD', key, '0', number)
   if added == 0 then return true end
   if added == 2 and note(index, bucket, true) then lost = lost + 1 end
   return false
@@ -93,8 +95,8 @@ local function look(turn)
 end
 
 local function take_out(index, @probe)
-  local bucket, number = place(index, @probe)
-  return call('SREM', slices[index].start .. bucket, number) == 1
+  local key, number = place(index, @probe)
+  return call('SREM', key, number) == 1
 end
 
 local function trial(key)
