@@ -107,11 +107,11 @@ class TestFinished:
 class TestSharedQueue:
     """The queue of scrapy-redis vanishes with the filter: a mark must not outlive its request."""
 
-    def test_everything_is_flushed(self, server, tmp_path):
+    def test_everything_is_flushed(self, server, tmp_path, layout):
         server.client().flushall()
         with (
             LocalSite(pages=1500, links=10) as site,
-            scrapy_redis(site, server, tmp_path) as crawl,
+            scrapy_redis(site, server, tmp_path, BLOOM_REDIS_LAYOUT=layout) as crawl,
         ):
             third = at(site, 500)
             crawl.start()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from bench.competitors import FASTBLOOM, OURS, RBLOOM, RBLOOM_QUICKEST, TEXTBOOK
 from bench.part import Row
+from bench.parts.redis_layouts import ours as layout_name
 from bench.redis_filters import BF_MADD, PIPELINED
 from bench.redis_filters import OURS_BATCHED as BATCHES
 from bench.redis_filters import SCRAPY_REDIS as SADD
@@ -56,6 +57,7 @@ def row(results: Results, part: str, table: str, **fields: object) -> Row:
 
 
 LARGE = 10_000_000
+SETS = layout_name("sets")
 NEAR, FAR = "loopback", "loopback + 0.5 ms"
 
 
@@ -83,6 +85,11 @@ def cost_at_1e8(results: Results) -> float:
 def redis(results: Results, place: str, repeats: float, name: str = BATCHES) -> Row:
     """Return the rate of checks in Redis of a filter, our batches if none is named."""
     return row(results, "redis-rates", "rates", place=place, repeats=repeats, name=name)
+
+
+def layouts(results: Results, name: str) -> Row:
+    """Return the server's times for a URL in a layout of our filter, or in another one."""
+    return row(results, "redis-layouts", "times", name=name, batch=500)
 
 
 def queue(results: Results, pending: int) -> Row:
@@ -139,6 +146,12 @@ CLAIMS = (
         lambda results: redis(results, FAR, 0.0)["times"],
         "at least",
         20,
+    ),
+    Claim(
+        "speed of the server for a new URL in batches of 500, layout `sets`, to `bitmap`",
+        lambda results: layouts(results, SETS)["speed"],
+        "at least",
+        3,
     ),
     Claim(
         "pages and items that crawls with `scrapy_bloom.Scheduler` lose to kills",
@@ -207,7 +220,12 @@ def behind(results: Results) -> list[str]:
         f" wakes its processes sooner leaves us less: the server works {new['server'] * 1e6:.1f} µs"
         f" for each new URL. SADD in pipelines, which nobody ships, comes to {piped:.1f}."
     )
-    lines = [core_faster, core_small, near]
+    sets = layouts(results, SETS)
+    in_sets = (
+        f"The layout `sets` takes the server {sets['new'] * 1e6:.1f} µs for a new URL in batches of"
+        f" 500: {sets['ratio']:.1f} times as long as RedisBloom's BF.MADD."
+    )
+    lines = [core_faster, core_small, near, in_sets]
     if madd:
         lines.append(
             f"RedisBloom's BF.MADD makes {madd[0]['times'] / new['times']:.1f} times as many checks"
