@@ -171,7 +171,7 @@ def test_a_frozen_server_does_not_stop_the_event_loop(project, site, server):
     assert begun.wait(PATIENCE)
     os.kill(server.pid, signal.SIGSTOP)
     try:
-        run.said("cannot be used")
+        run.said("did not answer in time")
         time.sleep(2)  # it stays frozen for a while, and the crawl has nothing left to do
     finally:
         os.kill(server.pid, signal.SIGCONT)
