@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 
@@ -11,7 +12,7 @@ from bench.parts import PARTS
 
 FOLDER = Path(__file__).parents[2] / "docs" / "plots"
 
-LOOK = {
+LOOK: Any = {  # matplotlib lists the names of all its settings in a type of its own
     "svg.hashsalt": "scrapy-bloom",  # the same results give the same file
     "figure.figsize": (7.2, 4.2),
     "axes.grid": True,
