@@ -160,7 +160,7 @@ def test_spiders_of_scrapy_redis(project, site, server, spider):
     assert run.end(PATIENCE) == 0, run.log
     assert run.reason == "finished", run.log
     assert site.missed == set()
-    assert site.repeated == {399: 2}  # redirects keep what start requests have: no filter
+    assert site.repeated == {0: 2, 399: 2}  # start requests, and redirects of them, have no filter
     assert queue_is_empty(server)
 
 

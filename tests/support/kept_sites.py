@@ -14,7 +14,7 @@ class StormySite(LocalSite):
         self._stormed = set()
 
     def visit(self, target):
-        page = self._page(target)
+        page = self.page(target)
         if page and page % 4 == 0 and target not in self._stormed:
             self._stormed.add(target)
             return Answer(HTTPStatus.SERVICE_UNAVAILABLE)
@@ -31,7 +31,7 @@ class ManyHosts(LocalSite):
 
     def visit(self, target):
         parts = urlsplit(target)
-        page = self._page(parts.path + ("?" + parts.query if parts.query else ""))
+        page = self.page(parts.path + ("?" + parts.query if parts.query else ""))
         if page and parts.netloc != self._host(page):
             return Answer(HTTPStatus.NOT_FOUND)
         return super().visit(target.removeprefix(f"http://{parts.netloc}"))
@@ -39,7 +39,7 @@ class ManyHosts(LocalSite):
     def hrefs(self, page):
         links = []
         for href in super().hrefs(page):
-            target = self._page(href.partition("#")[0])
+            target = self.page(href.partition("#")[0])
             links.append(f"http://{self._host(target)}{href}" if target else self.url)
         return links
 
