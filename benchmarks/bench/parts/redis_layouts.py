@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 KEY: Final = "bench"
 BATCHES: Final = (100, 500)
-SIZE: Final = 1_000_000
 SADD: Final = "SADD of one member each, pipelined"
 BF_MADD: Final = "RedisBloom, BF.MADD"
 
@@ -85,14 +84,14 @@ def add_all(add: Add, fingerprints: Sequence[bytes], batch: int) -> None:
 
 def times(client: Any, found: Mapping[str, Open], scale: Scale) -> Iterator[Row]:
     """Yield what the server works for a new URL and for one that it has."""
-    count = scale.of(200_000, 10_000)
+    count = scale.of(100_000, 10_000)
     for batch in BATCHES:
         taken: dict[str, list[tuple[float, float]]] = {name: [] for name in found}
         for number in range(scale.of(5, 3)):
             known = take(stream(number), count)
             for name in in_turn(list(found), number):
                 client.flushall()
-                with found[name](SIZE) as add:
+                with found[name](count) as add:
                     add([b"%20d" % number for number in range(batch)])  # loads the script
                     taken[name].append(
                         (_busy(client, add, known, batch), _busy(client, add, known, batch))
@@ -219,7 +218,7 @@ PART = Part(
     name="redis-layouts",
     title="Layouts of the filter in Redis",
     method="""\
-200,000 random fingerprints of 20 bytes go into an empty filter that is sized for a million, in
+100,000 random fingerprints of 20 bytes go into an empty filter that is sized for as many, in
 batches of 100 and 500, and then once more. Times are the server's CPU time (INFO cpu), reading and
 writing included. All take turns on one server, whose log and snapshots are off; five rounds, and a
 ratio is taken within each round. The append-only file is measured apart, by the size that INFO
