@@ -134,7 +134,11 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "sizing": sizing_table,
         "measured": measured_table,
     },
-    "docs/canonical.md": {"steps": steps_table, "tracking": tracking_list, "pairs": pairs_table},
+    "docs/reference/canonical.md": {
+        "steps": steps_table,
+        "tracking": tracking_list,
+        "pairs": pairs_table,
+    },
 }
 
 

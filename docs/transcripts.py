@@ -1,4 +1,4 @@
-"""The transcripts and pictures of docs/commands.md, made by the commands that they show.
+"""The transcripts and pictures of docs/reference/commands.md, made by the commands that they show.
 
 ``python docs/transcripts.py`` crawls the tree of python3.11-doc (a Debian package), half of it and
 then all, with a Redis of its own, runs every command of the page, and writes what it printed: in
@@ -31,7 +31,7 @@ from scrapy_bloom.commands.output import Output
 from scrapy_bloom.registry import COMMANDS
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "commands.md"
+PAGE = ROOT / "docs" / "reference" / "commands.md"
 PICTURES = ROOT / "docs" / "terminal"
 TREE = Path("/usr/share/doc/python3.11/html")
 PORT = 8311

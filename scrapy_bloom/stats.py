@@ -56,7 +56,7 @@ WITHDRAWN: Final = Stat(
 LET_THROUGH: Final = Stat("bloom/let_through", "of the new ones, those that are so for this reason")
 STEP: Final = Stat(
     "bloom/canonical/{step}",
-    "requests whose URL this step of the canonical form changed; see docs/canonical.md",
+    "requests whose URL this step of the canonical form changed; see docs/reference/canonical.md",
 )
 MERGED: Final = Stat(
     "bloom/canonical/merged", "of those seen, the ones that were seen only because of a step"

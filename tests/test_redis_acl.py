@@ -14,7 +14,7 @@ from scrapy_bloom.redis.connection import CLUSTER_COMMANDS, QUEUE_COMMANDS
 from scrapy_bloom.redis.layout import layout_of
 from scrapy_bloom.registry import LAYOUTS
 
-DOCS = Path(__file__).parents[1] / "docs" / "redis.md"
+DOCS = Path(__file__).parents[1] / "docs" / "reference" / "redis.md"
 
 
 def needed(layout):

@@ -1,4 +1,4 @@
-"""A filter as it lies in Redis, read by plain commands: docs/redis.md says how it is laid out."""
+"""A filter as it lies in Redis, by plain commands; docs/reference/redis.md says how it lies."""
 
 from __future__ import annotations
 
