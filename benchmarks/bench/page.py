@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
 from bench import claims
-from bench.part import Part, Table
+from bench.part import Part, Plot, Table
 from bench.parts import PARTS
 from bench.results import Result
 
@@ -84,7 +84,7 @@ def _section(part: Part, result: Result) -> str:
     versions = ", ".join(f"{k} {v}" for k, v in result["versions"].items() if k != "Python")
     blocks = [f"## {part.title}", result["method"].strip(), f"Versions: {versions}."]
     blocks += [_table(table, result) for table in part.tables]
-    blocks += [f"![{plot.title}](plots/{plot.name}.svg)" for plot in part.plots]
+    blocks += [_picture(plot) for plot in part.plots]
     findings = part.findings(result["tables"])
     blocks += ["\n".join(f"- {finding}" for finding in findings)] if findings else []
     took = f"`make bench-{part.name}` measures this part; it took {result['seconds']} s."
@@ -98,12 +98,21 @@ def _section(part: Part, result: Result) -> str:
     return "\n\n".join(_wrapped(block) for block in blocks) + "\n"
 
 
+def _picture(plot: Plot) -> str:
+    """Return what shows a plot on GitHub and, by docs/conf.py, on the site, by light and dark."""
+    return f"""\
+<picture>
+  <source media="(prefers-color-scheme: dark)" srcset="plots/{plot.name}-dark.svg">
+  <img alt="{plot.title}" src="plots/{plot.name}.svg">
+</picture>"""
+
+
 def _table(table: Table, result: Result) -> str:
     rows = [[column.show(row) for column in table.columns] for row in result["tables"][table.name]]
     return f"**{table.title}**\n\n" + markdown([c.title for c in table.columns], rows)
 
 
 def _wrapped(block: str) -> str:
-    if block.startswith(("#", "|", "**", "!", "-")) or "\n\n" in block or "\n-" in block:
+    if block.startswith(("#", "|", "**", "<", "-")) or "\n\n" in block or "\n-" in block:
         return block
     return textwrap.fill(block, 100, break_long_words=False, break_on_hyphens=False)

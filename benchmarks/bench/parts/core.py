@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any
 
 from bench import steps
+from bench.colours import colour_of
 from bench.competitors import (
     CANDIDATES,
     FASTBLOOM,
@@ -165,10 +166,10 @@ def draw(axes: Any, rows: Rows) -> None:
             [(row["cpu"] - row["cpu_low"]) * 1e6 for row in at],
             [(row["cpu_high"] - row["cpu"]) * 1e6 for row in at],
         ],
-        color=["C0" if row["name"].startswith(OURS) else "silver" for row in at],
-        ecolor="dimgray",
+        color=[colour_of(row["name"]) for row in at],
+        ecolor="gray",
     )
-    axes.set(xlabel=f"µs CPU for one check-and-add, mean of new and repeated, {largest:,} items")
+    axes.set(xlabel=f"µs CPU for each of {largest:,} items")
     axes.grid(axis="y", visible=False)
 
 

@@ -7,6 +7,7 @@ from itertools import islice
 from math import exp
 from typing import Any
 
+from bench.colours import colour_of
 from bench.fingerprints import feed, stream, take
 from bench.intervals import SHARE, theory, wilson
 from bench.part import Column, Part, Plot, Row, Rows, Scale, Table
@@ -84,6 +85,7 @@ def _points(axes: Any, x: list[float], rows: list[Row], label: str) -> None:
         markersize=3,
         capsize=2,
         label=label,
+        color=colour_of("scrapy-bloom"),
     )
 
 
@@ -93,13 +95,16 @@ def draw_of(of: str, xlabel: str, x_of: Callable[[Row], float]) -> Callable[[Any
     def draw(axes: Any, rows: Rows) -> None:
         chosen = [row for row in rows["curves"] if row["of"] == of]
         x = [x_of(row) for row in chosen]
-        axes.plot(x, [r["theory"] for r in chosen], label="theory, blocks of 64 Kbit")
+        axes.plot(x, [r["theory"] for r in chosen], color="gray", label="theory, blocks of 64 Kbit")
         axes.plot(
-            x, [r["classic"] for r in chosen], "--", label="theory, one block, (1-e^(-kn/m))^k"
+            x,
+            [r["classic"] for r in chosen],
+            "--",
+            color="gray",
+            label="theory, one block, (1-e^(-kn/m))^k",
         )
         _points(axes, x, chosen, "measured, 95 %")
         axes.set(yscale="log", xlabel=xlabel, ylabel="share of new keys called seen")
-        axes.legend()
 
     return draw
 
@@ -108,12 +113,11 @@ def draw_growth(axes: Any, rows: Rows) -> None:
     """Draw the rate of a filter that grows."""
     growth = list(rows["growth"])
     x = [row["load"] for row in growth]
-    axes.axhline(growth[0]["rate"], color="tab:red", label="asked")
-    axes.plot(x, [row["theory"] for row in growth], label="theory")
+    axes.axhline(growth[0]["rate"], color="gray", linestyle=":", label="asked")
+    axes.plot(x, [row["theory"] for row in growth], color="gray", label="theory")
     _points(axes, x, growth, "measured, 95 %")
     axes.set(xscale="log", xlabel="items / capacity", ylabel="share of new keys called seen")
     axes.set_ylim(bottom=0)
-    axes.legend()
 
 
 def findings(rows: Rows) -> list[str]:

@@ -18,6 +18,7 @@ from typing import Any, Final
 from scrapy import Request
 
 from bench.apart import apart
+from bench.colours import colour_of, style_of
 from bench.fingerprints import resident
 from bench.harness import in_turn, spread
 from bench.part import Column, Part, Plot, Row, Rows, Scale, Table
@@ -262,11 +263,12 @@ def draw(axes: Any, rows: Rows) -> None:
             [row["cpu"] * 1e6 for row in each],
             marker="o",
             label=name,
+            color=colour_of(name),
+            linestyle=style_of(name, list(SCHEDULERS)),
         )
     axes.set(
         xscale="log", yscale="log", xlabel="pending requests", ylabel="µs CPU, push + pop + done"
     )
-    axes.legend()
 
 
 def findings(rows: Rows) -> list[str]:

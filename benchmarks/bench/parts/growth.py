@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from bench.colours import colour_of, style_of
 from bench.competitors import CANDIDATES, OURS, RBLOOM_QUICKEST
 from bench.fingerprints import feed, stream, take
 from bench.harness import Run, mean_of, summed, take_turns
@@ -70,7 +71,8 @@ def loss(seen: LocalFilter, lost: int) -> Row:
 
 def draw(axes: Any, rows: Rows) -> None:
     """Draw time against items."""
-    for name in dict.fromkeys(row["name"] for row in rows["growth"]):
+    names = list(dict.fromkeys(row["name"] for row in rows["growth"]))
+    for name in names:
         line = sorted((row["items"], row) for row in rows["growth"] if row["name"] == name)
         axes.errorbar(
             [items for items, _ in line],
@@ -83,10 +85,11 @@ def draw(axes: Any, rows: Rows) -> None:
             markersize=4,
             capsize=3,
             label=name,
+            color=colour_of(name),
+            linestyle=style_of(name, names),
         )
     axes.set(xscale="log", xlabel="items in the filter", ylabel="µs CPU for one check-and-add")
     axes.set_ylim(bottom=0)
-    axes.legend()
 
 
 PART = Part(

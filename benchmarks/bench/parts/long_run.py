@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from bench.colours import colour_of
 from bench.fingerprints import feed, resident, stream
 from bench.intervals import LOSSES, poisson
 from bench.part import Column, Part, Plot, Row, Rows, Scale, Table
@@ -51,16 +52,20 @@ def run(scale: Scale) -> Rows:
 def draw(axes: Any, rows: Rows) -> None:
     """Draw bytes per URL against URLs."""
     way = rows["way"]
-    axes.plot([r["items"] for r in way], [r["bytes_per_url"] for r in way], label="scrapy-bloom")
+    axes.plot(
+        [r["items"] for r in way],
+        [r["bytes_per_url"] for r in way],
+        label="scrapy-bloom",
+        color=colour_of("scrapy-bloom"),
+    )
     axes.axhline(
         math.log2(1 / DEFAULT_ERROR_RATE) / math.log(2) / 8,
         color="gray",
         linestyle="--",
-        label="least that a Bloom filter of that size can take, log2(1/p) / ln 2 bits",
+        label="least that any Bloom filter can take, log2(1/p) / ln 2 bits",
     )
     axes.set(xscale="log", xlabel="URLs", ylabel="bytes per URL")
     axes.set_ylim(bottom=0)
-    axes.legend()
 
 
 def findings(rows: Rows) -> list[str]:

@@ -9,6 +9,7 @@ from statistics import mean
 from typing import TYPE_CHECKING, Any, Final
 
 from bench import redis_server
+from bench.colours import colour_of, hatch_of
 from bench.harness import in_turn, spread
 from bench.part import Column, Part, Plot, Row, Rows, Scale, Table
 from bench.slow_network import SlowNetwork
@@ -213,12 +214,22 @@ def draw(axes: Any, rows: Rows) -> None:
             [(row["wall_high"] - row["wall"]) * 1e3 for row in each],
         ]
         places = [place + (number - (len(names) - 1) / 2) * width for place in range(len(each))]
-        axes.bar(places, heights, width, yerr=edges, label=name)
+        axes.bar(
+            places,
+            heights,
+            width,
+            yerr=edges,
+            label=name,
+            color=colour_of(name),
+            hatch=hatch_of(name, names),
+            edgecolor="white",
+            linewidth=0,
+            ecolor="gray",
+        )
     axes.set_yscale("log")
     axes.set_xticks(range(len(delays)), [_ms(delay) for delay in delays])
     axes.set_xlabel("round-trip time added to loopback")
     axes.set_ylabel("ms per page")
-    axes.legend()
 
 
 PART = Part(

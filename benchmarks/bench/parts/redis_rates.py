@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bench import redis_filters as filters
 from bench import redis_server
+from bench.colours import colour_of
 from bench.harness import Sample, in_turn, spread, summed, time_it
 from bench.part import Column, Part, Plot, Row, Rows, Scale, Table
 from bench.redis_filters import Candidate
@@ -190,29 +191,25 @@ def _range(rows: Rows, place: str, name: str) -> str:
 
 
 def draw(axes: Any, rows: Rows) -> None:
-    """Draw the rates: a line for each filter, a mark for each place and share of repeats."""
+    """Draw the rates: a line for each filter, a shape for each place, full or not by repeats."""
     names = list(dict.fromkeys(row["name"] for row in rows["rates"]))
     places = list(dict.fromkeys(row["place"] for row in rows["rates"]))
     shares = sorted({row["repeats"] for row in rows["rates"]})
+    fills = dict(zip(shares, ("none", "left", "full"), strict=False))
     for (place, shape), share in product(zip(places, "os", strict=False), shares):
         each = {
             row["name"]: row["rate"]
             for row in rows["rates"]
             if (row["place"], row["repeats"]) == (place, share)
         }
-        axes.scatter(
-            [each[name] for name in names],
-            range(len(names)),
-            marker=shape,
-            color=f"C{shares.index(share)}",
-            facecolors=None if place == places[0] else "none",
-            label=f"{place}, {share:.0%} repeats",
-        )
+        look = {"marker": shape, "linestyle": "", "fillstyle": fills[share]}
+        for height, name in enumerate(names):
+            axes.plot([each[name]], [height], color=colour_of(name), **look)
+        axes.plot([], [], color="gray", label=f"{place}, {share:.0%} repeats", **look)
     axes.set_xscale("log")
     axes.set_xlabel("checks per second")
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
-    axes.legend(loc="upper right")
 
 
 PART = Part(
