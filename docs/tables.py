@@ -134,6 +134,9 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "sizing": sizing_table,
         "measured": measured_table,
     },
+    "docs/guides/sizing.md": {"sizing": sizing_table},
+    "docs/reference/settings.md": {"settings": settings_table},
+    "docs/reference/stats.md": {"stats": stats_table},
     "docs/reference/canonical.md": {
         "steps": steps_table,
         "tracking": tracking_list,
