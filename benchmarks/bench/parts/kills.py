@@ -8,12 +8,12 @@ from pathlib import Path
 from random import Random
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from bench import killing
 from bench.harness import in_turn
-from bench.part import Column, Part, Row, Rows, Scale, Table
+from bench.part import Column, Part, Plot, Row, Rows, Scale, Table
 from bench.schedulers import ABOUT, PACKAGES, SCHEDULERS
 from bench.scrapy_filters import Settings
 
@@ -28,9 +28,9 @@ PATIENCE = 60.0
 
 def run(scale: Scale) -> Rows:
     """Kill many crawls with each scheduler, in turn."""
-    pages = scale.of(600, 60)
+    pages = scale.of(1200, 60)
     found: dict[str, list[Row]] = {name: [] for name in SCHEDULERS}
-    for number in range(scale.of(6, 1)):
+    for number in range(scale.of(12, 1)):
         for name in in_turn(list(SCHEDULERS), number):
             found[name].append(crawl(SCHEDULERS[name], pages, number))
     return {"kills": [summed(name, crawls) for name, crawls in found.items()]}
@@ -103,6 +103,24 @@ def summed(name: str, crawls: list[Row]) -> Row:
     return row
 
 
+def draw(axes: Any, rows: Rows) -> None:
+    """Draw what became of the pages as bars, a group for each scheduler."""
+    bars = (("lost", "pages lost"), ("items_lost", "items lost"), ("again", "fetched again"))
+    for place, (key, what) in enumerate(bars):
+        axes.bar(
+            [number + 0.27 * (place - 1) for number in range(len(rows["kills"]))],
+            [row[key] / row["pages"] * 100 for row in rows["kills"]],
+            0.25,
+            label=what,
+        )
+    axes.set_xticks(
+        range(len(rows["kills"])),
+        [f"{row['name']}\n{row['kills']} kills" for row in rows["kills"]],
+    )
+    axes.set(ylabel="% of the pages of all crawls")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3)
+
+
 def findings(rows: Rows) -> list[str]:
     """Say what the kills cost whom."""
     ours, *others = rows["kills"]
@@ -128,13 +146,14 @@ PART = Part(
     name="kills",
     title="Crawls that are killed",
     method=f"""\
-A site of 600 pages with {LINKS} links each is crawled in a job directory by `scrapy runspider`, 16
-requests at a time, items into a file of JSON lines, and killed by SIGKILL up to {KILLS} times: one
-kill in five up to 4 s after the start of the process, the others after a random number of answers
-and up to 0.1 s more. It is started again each time, and after the last kill runs to its end, or for
-{PATIENCE:.0f} s: then it is ended, and counted as one without end. A run that ends before its kill
-ends the crawl. The schedulers take turns, each with the same sites and the same moments. What is
-lost is known to the site, which counts its answers. No page of this site redirects to itself.
+A site of 1,200 pages with {LINKS} links each is crawled in a job directory by `scrapy runspider`,
+16 requests at a time, items into a file of JSON lines, and killed by SIGKILL up to {KILLS} times:
+one kill in five up to 4 s after the start of the process, the others after a random number of
+answers and up to 0.1 s more. It is started again each time, and after the last kill runs to its
+end, or for {PATIENCE:.0f} s: then it is ended, and counted as one without end. A run that ends
+before its kill ends the crawl. The schedulers take turns, each with the same sites and the same
+moments. What is lost is known to the site, which counts its answers. No page of this site redirects
+to itself.
 
 Under way are the requests that the engine has not finished, which an extension keeps in a file
 mapped into memory. The spider's start is Scrapy's own, which asks for the front page in each run:
@@ -163,6 +182,14 @@ fetched, perhaps more than once, and no whole line has it.
                 Column("items_again_each", "items repeated a kill", ".1f"),
                 Column("torn", "torn lines", ","),
             ),
+        ),
+    ),
+    plots=(
+        Plot(
+            "kills",
+            "Pages lost, items lost and pages fetched again in crawls that are killed: ours loses"
+            " none",
+            draw,
         ),
     ),
     findings=findings,

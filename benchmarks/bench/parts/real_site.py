@@ -12,11 +12,11 @@ from pathlib import Path
 from random import Random
 from signal import SIGINT
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Any, Final
 
 from bench import killing
 from bench.killing import Stop
-from bench.part import Column, Part, Row, Rows, Scale, Table
+from bench.part import Column, Part, Plot, Row, Rows, Scale, Table
 from bench.schedulers import ABOUT, OURS, PACKAGES, SCHEDULERS, SCRAPY
 from bench.scrapy_filters import BLOOM, Settings
 
@@ -151,6 +151,20 @@ def compared(name: str, reference: Counter[str], hits: Counter[str], killed: kil
     }
 
 
+def draw(axes: Any, rows: Rows) -> None:
+    """Draw for each crawl how many URLs it fetched, missed and fetched again."""
+    crawls = rows["crawls"][::-1]
+    places = range(len(crawls))
+    left = [0] * len(crawls)
+    for key, what in (("urls", "fetched"), ("again", "fetched again"), ("missing", "missing")):
+        sizes = [row[key] for row in crawls]
+        axes.barh(places, sizes, 0.6, left=left, label=what)
+        left = [start + size for start, size in zip(left, sizes, strict=True)]
+    axes.set_yticks(places, [row["name"].replace(", ", ",\n", 1) for row in crawls])
+    axes.set(xlabel="URLs")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3)
+
+
 def findings(rows: Rows) -> list[str]:
     """Say whether the crawl that was killed has fetched the same."""
     if not rows["crawls"]:
@@ -191,6 +205,13 @@ Ctrl-C; and killed {KILLS} times. Compared are the URLs that the server was aske
                 Column("again", "fetched again", ","),
                 Column("under_way", "under way at the kills"),
             ),
+        ),
+    ),
+    plots=(
+        Plot(
+            "real-site",
+            "URLs that crawls of the documentation of Python fetched, fetched again and missed",
+            draw,
         ),
     ),
     findings=findings,
