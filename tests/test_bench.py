@@ -18,7 +18,7 @@ from bench.claims import CLAIMS, Claim
 from bench.harness import Sample, in_turn, mean_of, summed, take_turns
 from bench.killing import Stop
 from bench.part import Column
-from bench.parts import PARTS, kills
+from bench.parts import PARTS, kills, reactor_stops
 from bench.schedulers import OURS, SCHEDULERS, SCRAPY
 
 ROOT = Path(__file__).parent.parent
@@ -157,6 +157,12 @@ def test_moments_of_kills_are_the_same_each_time():
     answers = [stop.answers for stop in moments[0] if stop.answers is not None]
     assert 60 <= len(answers) < 100
     assert 1 <= min(answers) <= max(answers) <= 50
+
+
+def test_a_quantile_is_the_value_that_the_share_is_not_above():
+    ordered = list(range(1000))
+    shares = (0.5, 0.999, 1.0)
+    assert [reactor_stops.quantile(ordered, share) for share in shares] == [500, 999, 999]
 
 
 def test_a_part_that_does_not_exist_is_refused():

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from bench.competitors import FASTBLOOM, OURS, RBLOOM, RBLOOM_QUICKEST, TEXTBOOK
 from bench.part import Row
+from bench.parts.reactor_stops import CLOSED, STORED
 from bench.parts.redis_layouts import ours as layout_name
 from bench.redis_filters import BF_MADD, PIPELINED
 from bench.redis_filters import OURS_BATCHED as BATCHES
@@ -209,6 +210,21 @@ CLAIMS = (
         lambda results: dearest_crawl(results, "to_sqlite", 20),
         "at most",
         0.8,
+    ),
+    Claim(
+        "push + pop + done without a job directory, to Scrapy's own scheduler",
+        lambda results: row(results, "frontier-queue", "memory", name=FRONTIER)["cpu_ratio"],
+        "at most",
+        1.05,
+    ),
+    Claim(
+        "ms by which a call is late at most while a filter for 100,000,000 URLs is stored",
+        lambda results: max(
+            row(results, "reactor-stops", "alone", name=name)["longest"] * 1e3
+            for name in (STORED, CLOSED)
+        ),
+        "at most",
+        50,
     ),
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import shutil
 import sqlite3
 from collections import deque
@@ -23,6 +24,7 @@ from bench.fingerprints import resident
 from bench.harness import in_turn, spread
 from bench.part import Column, Part, Plot, Row, Rows, Scale, Table
 from bench.schedulers import ABOUT, OURS, PACKAGES, QUIET, SCHEDULERS, SCRAPY, SQLITE
+from bench.scrapy_filters import BLOOM, Settings
 
 URL: Final = "https://www.example.com/books/{:010d}/title.html?page=1"
 LARGE, MOST_SQLITE, MOST_TAKEN = 10_000_000, 1_000_000, 1_000_000
@@ -34,6 +36,9 @@ NEW = 100_000_000
 
 PAGE, TOGETHER = 20, 16
 """Requests that come from one page, and requests that are under way."""
+
+IN_MEMORY: Final[dict[str, Settings]] = {OURS: SCHEDULERS[OURS], SCRAPY: BLOOM}
+"""Without a job directory, with the same filter; ours is to be Scrapy's own then."""
 
 Work = Callable[[Any], Awaitable[Row]]
 
@@ -64,7 +69,25 @@ def run(scale: Scale) -> Rows:
                 row |= spread(key, [each[key] for each in uses])
             row["memory"] = median(each["memory"] for each in uses)
             rows.append(row | {"ratio": row["cpu"] / base})
-    return {"queue": rows, "taken": taken}
+    return {"queue": rows, "taken": taken, "memory": in_memory(scale)}
+
+
+def in_memory(scale: Scale) -> list[Row]:
+    """Use each scheduler without a job directory, in turn."""
+    found: dict[str, list[Row]] = {name: [] for name in IN_MEMORY}
+    for number in range(scale.of(9, 1)):
+        for name in in_turn(list(IN_MEMORY), number):
+            size = (scale.of(10, 2), BLOCK)
+            found[name].append(apart(use_in_memory, name, *size))
+    rows: list[Row] = []
+    for name, uses in found.items():
+        row: Row = {"name": name}
+        for key in ("cpu", "filter_cpu"):
+            row |= spread(key, [each[key] for each in uses])
+            pairs = zip(uses, found[SCRAPY], strict=True)
+            row |= spread(f"{key}_ratio", [each[key] / theirs[key] for each, theirs in pairs])
+        rows.append(row)
+    return rows
 
 
 def fill(folders: dict[str, Path], pending: int) -> None:
@@ -94,7 +117,7 @@ def take_over(theirs: Path) -> Row:
 
 def make(name: str, folder: Path) -> None:
     """Leave one request in a new job."""
-    drive(name, folder, put_one)
+    drive(in_folder(name, folder), put_one)
 
 
 def fill_ours(file: Path, pending: int) -> None:
@@ -152,11 +175,22 @@ def sum_of_files(folder: Path) -> int:
 def use(name: str, folder: Path, repeat: int, blocks: int, block: int) -> Row:
     """Open a job in this process, push and pop so many requests, close it."""
     first = NEW * (repeat + 1)
-    return drive(name, folder, partial(push_and_pop, first=first, blocks=blocks, block=block))
+    work = partial(push_and_pop, first=first, blocks=blocks, block=block)
+    return drive(in_folder(name, folder), work)
 
 
-def drive(name: str, folder: Path, work: Work) -> Row:
-    """Open a job, work on its queue within a paused crawl, and close it; return what was measured.
+def use_in_memory(name: str, blocks: int, block: int) -> Row:
+    """Push and pop so many requests in this process, without a job directory."""
+    return drive(IN_MEMORY[name], partial(push_and_pop, first=NEW, blocks=blocks, block=block))
+
+
+def in_folder(name: str, folder: Path) -> Settings:
+    """Return the settings of a crawl in a job directory."""
+    return {**SCHEDULERS[name], "JOBDIR": str(folder)}
+
+
+def drive(settings: Settings, work: Work) -> Row:
+    """Open a queue, work on it within a paused crawl, and close it; return what was measured.
 
     :param work: takes the slot of the engine and returns what it has measured.
     """
@@ -182,7 +216,7 @@ def drive(name: str, folder: Path, work: Work) -> Row:
             yield  # what makes this a generator
 
     stopping: list[Any] = []
-    process = CrawlerProcess({**QUIET, **SCHEDULERS[name], "JOBDIR": str(folder)})
+    process = CrawlerProcess({**QUIET, **settings})
     crawler = process.create_crawler(Driver)
     scheduler = load_object(crawler.settings["SCHEDULER"])
     untimed = scheduler.open
@@ -216,6 +250,10 @@ async def push_and_pop(slot: Any, *, first: int, blocks: int, block: int) -> Row
     """
     found: Row = {}
     number = first
+    # Modules that were loaded meanwhile are not the queue's: to look through all of them once would
+    # take as long as thousands of requests.
+    gc.collect()
+    gc.freeze()
     for key, dont_filter in (("", True), ("filter_", False)):
         cpu = wall = 0.0
         for _ in range(blocks):
@@ -275,6 +313,7 @@ def findings(rows: Rows) -> list[str]:
     """Say how we stand with the most requests."""
     ours = [row for row in rows["queue"] if row["name"] == OURS][-1]
     taken = rows["taken"][-1]
+    [memory] = [row for row in rows["memory"] if row["name"] == OURS]
     return [
         (
             f"With {ours['pending']:,} requests waiting, our queue takes {ours['ratio']:.2f} of the"
@@ -284,6 +323,11 @@ def findings(rows: Rows) -> list[str]:
         (
             f"Taking over a queue of Scrapy's takes {taken['each'] * 1e6:.0f} µs for each request"
             f" and {taken['memory'] / 1e6:.0f} MB."
+        ),
+        (
+            f"Without a job directory ours takes {memory['cpu_ratio']:.2f} of the CPU of Scrapy's"
+            f" own scheduler, {memory['filter_cpu_ratio']:.2f} with the filter: it is that"
+            " scheduler then."
         ),
     ]
 
@@ -302,8 +346,11 @@ The SQLite queue waits for the disk at each push and pop, and counts its rows at
 given {FEW} requests once, and with more than {MOST_SQLITE:,} pending it is left out.
 
 The jobs are filled without the schedulers: each stores one request, and the others are copies of
-it with another number in the URL, in the same file. The last table has what it takes ours to open a
-job of Scrapy's that has stopped cleanly.
+it with another number in the URL, in the same file. The second table has what it takes ours to open
+a job of Scrapy's that has stopped cleanly.
+
+The last table is about crawls without a job directory, whose requests wait in memory: ours, and
+Scrapy's own scheduler with our filter. The ratio is the median of those of neighbours in time.
 
 {ABOUT}""",
     packages=PACKAGES,
@@ -333,6 +380,17 @@ job of Scrapy's that has stopped cleanly.
                 Column("open", "s", ".2f"),
                 Column("each", "µs for each request", ".1f", 1e-6),
                 Column("memory", "memory, MB", ".1f", 1e6),
+            ),
+        ),
+        Table(
+            "memory",
+            "Push + pop + done without a job directory",
+            (
+                Column("name", "scheduler"),
+                Column("cpu", "µs CPU", ".1f", 1e-6, spread=True),
+                Column("cpu_ratio", "to Scrapy's", ".3f", spread=True),
+                Column("filter_cpu", "µs CPU with the filter", ".1f", 1e-6, spread=True),
+                Column("filter_cpu_ratio", "to Scrapy's", ".3f", spread=True),
             ),
         ),
     ),
