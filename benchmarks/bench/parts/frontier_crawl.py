@@ -6,6 +6,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from bench.apart import apart
+from bench.colours import colour_of, hatch_of
 from bench.harness import in_turn, spread
 from bench.part import Column, Part, Plot, Row, Rows, Scale, Table
 from bench.parts.crawl import crawl
@@ -71,15 +72,16 @@ def draw(axes: Any, rows: Rows) -> None:
                 [row[f"{key}_high"] - row[key] for row in ours],
             ],
             capsize=3,
+            color=colour_of(other),
+            hatch=hatch_of(other, [each for _, each in RATIOS]),
             label=f"by that of {other}",
         )
-    axes.axhline(1, color="black", linewidth=0.8)
+    axes.axhline(1, color="gray", linewidth=0.8)
     axes.set_xticks(
         [number + 0.2 for number in range(len(ours))],
         [f"{row['links']} links on a page" for row in ours],
     )
     axes.set(ylabel="CPU of our crawl, by that of the other")
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
 
 
 def findings(rows: Rows) -> list[str]:

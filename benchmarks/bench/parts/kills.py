@@ -118,7 +118,6 @@ def draw(axes: Any, rows: Rows) -> None:
         [f"{row['name']}\n{row['kills']} kills" for row in rows["kills"]],
     )
     axes.set(ylabel="% of the pages of all crawls")
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3)
 
 
 def findings(rows: Rows) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any, Final
 from scrapy import Request
 
 from bench.apart import apart
+from bench.colours import colour_of, style_of
 from bench.part import Column, Part, Plot, Row, Rows, Scale, Table
 from bench.parts.frontier_queue import PAGE, URL, drive
 from bench.schedulers import ABOUT, OURS, PACKAGES, QUIET, SCHEDULERS, SCRAPY
@@ -182,16 +183,18 @@ async def push_until_stored(slot: Any, times: int) -> Row:
 
 def draw(axes: Any, rows: Rows) -> None:
     """Draw delays against the share of calls that were later."""
-    for name in dict.fromkeys(row["name"] for row in rows["way"]):
+    names = list(dict.fromkeys(row["name"] for row in rows["way"]))
+    for name in names:
         each = [row for row in rows["way"] if row["name"] == name]
         axes.plot(
             [f"{row['share']:.2%}" for row in each],
             [row["delay"] * 1e3 for row in each],
             marker="o",
+            color=colour_of(name),
+            linestyle=style_of(name, names),
             label=name,
         )
     axes.set(yscale="log", xlabel="share of the calls", ylabel="ms late at most")
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
 
 
 def findings(rows: Rows) -> list[str]:

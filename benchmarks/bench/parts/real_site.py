@@ -162,7 +162,6 @@ def draw(axes: Any, rows: Rows) -> None:
         left = [start + size for start, size in zip(left, sizes, strict=True)]
     axes.set_yticks(places, [row["name"].replace(", ", ",\n", 1) for row in crawls])
     axes.set(xlabel="URLs")
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3)
 
 
 def findings(rows: Rows) -> list[str]:
