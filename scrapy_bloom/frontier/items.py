@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 from scrapy.extensions.feedexport import FeedExporter
 from twisted.python.failure import Failure
 
 from scrapy_bloom.signals import before_commit
+from scrapy_bloom.storage.files import sync
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,7 @@ class Items:
             for file in self._files():
                 file.flush()
                 if self._to_disk:
-                    os.fsync(file.fileno())
+                    sync(file.fileno())
         except (OSError, ValueError) as error:
             return error
         if self._pipelines_closed:

@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
 
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.frontier import file
@@ -32,6 +31,7 @@ from scrapy_bloom.frontier.store import NUMBER_BITS
 from scrapy_bloom.frontier.upkeep import GENERATION
 from scrapy_bloom.frontier.waiting import WaitingRequest, readable
 from scrapy_bloom.storage import fields
+from scrapy_bloom.storage.files import sqlite_uri
 from scrapy_bloom.storage.snapshot import Identity
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ class StoreReader:
 
 
 def _connect(path: Path, how: str) -> sqlite3.Connection:
-    uri = f"file:{quote(str(path.absolute()))}?mode=ro&{how}"
+    uri = sqlite_uri(path.absolute(), f"mode=ro&{how}")
     return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=1)
 
 

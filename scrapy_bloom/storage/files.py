@@ -1,19 +1,40 @@
-"""Reads files only if they are regular ones, and writes files whole or not at all."""
+"""Reads files only if they are regular ones, and writes files whole or not at all.
+
+What differs between Linux, macOS and Windows is here, so that nobody else need know it.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
-from collections.abc import Iterable
-from pathlib import Path
-from typing import BinaryIO
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path, PurePath
+from typing import Any, BinaryIO, Final
+from urllib.parse import quote
 
 from scrapy_bloom.errors import StateError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    _fcntl: Any = None
+else:
+    _fcntl = fcntl
 
 # Each is missing on the systems that do not need it.
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0)
 _BINARY = getattr(os, "O_BINARY", 0)
+_FULL_SYNC = getattr(_fcntl, "F_FULLFSYNC", None)
+
+_CANNOT: Final = {errno.EINVAL, errno.ENOTSUP}  # that is what a file system answers to fsync
+
+_OPEN_FILES_STAY = os.name == "nt"  # a file that somebody has open keeps its name
+_PATIENCE: Final = 2.0  # seconds for which whoever has it open may go on reading
+_STEP: Final = 0.02
 
 
 def open_regular(path: Path) -> BinaryIO | None:
@@ -23,12 +44,15 @@ def open_regular(path: Path) -> BinaryIO | None:
 
     :raises StateError: if it is not a regular file or cannot be read.
     """
+    if not _NO_FOLLOW and path.is_symlink():
+        raise _refused(path, "a symbolic link")
     try:
         descriptor = os.open(path, os.O_RDONLY | _NO_FOLLOW | _NO_WAIT | _BINARY)
     except FileNotFoundError:
         return None
     except OSError as error:
-        found = "a symbolic link" if path.is_symlink() else error.strerror
+        found = "a folder" if path.is_dir() else error.strerror
+        found = "a symbolic link" if path.is_symlink() else found
         raise _refused(path, found) from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -61,7 +85,7 @@ def write_beside(path: Path, chunks: Iterable[bytes]) -> None:
         with open(os.open(beside, flags, 0o600), "wb") as file:  # noqa: PTH123 - as above
             file.writelines(chunks)
             file.flush()
-            os.fsync(file.fileno())
+            sync(file.fileno())
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
@@ -74,34 +98,87 @@ def put_in_place(path: Path) -> None:
     """
     beside = _beside(path)
     try:
-        beside.replace(path)
+        replace(beside, path)
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
 
 
 def remove(path: Path) -> None:
     """Remove a file if it is there, so that it does not come back after a crash."""
-    path.unlink(missing_ok=True)
+    _patiently(lambda: path.unlink(missing_ok=True))
     sync_folder(path.parent)
+
+
+def replace(source: Path, target: Path) -> None:
+    """Give a file the name of another one, which is gone then, so that a crash changes nothing.
+
+    :raises OSError: if that cannot be.
+    """
+    _patiently(lambda: source.replace(target))
+    sync_folder(target.parent)
 
 
 def sync_file(path: Path) -> None:
     """Bring what was written to a file to the disk."""
     with path.open("rb+") as file:
-        os.fsync(file.fileno())
+        sync(file.fileno())
+
+
+def sync(descriptor: int) -> None:
+    """Bring what was written to an open file to the disk.
+
+    ``fsync`` of macOS leaves it in the memory of the disk, which a power failure takes.
+    """
+    if _FULL_SYNC is not None:
+        with suppress(OSError):  # not every file system can
+            _fcntl.fcntl(descriptor, _FULL_SYNC)
+            return
+    os.fsync(descriptor)
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the list of names in a folder to the disk."""
-    if os.name == "nt":  # folders cannot be opened there
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
+    """Bring the list of names in a folder to the disk, where folders can be opened.
+
+    Windows cannot, and some network file systems cannot sync one. The names are safe there all the
+    same, or nothing can be done.
+    """
     try:
-        os.fsync(descriptor)
+        descriptor = os.open(folder, os.O_RDONLY)
+    except PermissionError:
+        return
+    try:
+        sync(descriptor)
+    except OSError as error:
+        if error.errno not in _CANNOT:
+            raise
     finally:
         os.close(descriptor)
+
+
+def sqlite_uri(path: PurePath, query: str) -> str:
+    """Return what SQLite opens an absolute path by, with the parameters of `query`."""
+    name = path.as_posix()
+    # A drive stands behind a slash, and a share of another machine behind an empty host.
+    rooted = name if name.startswith("/") else f"/{name}"
+    return f"file://{quote(os.fsencode(rooted), safe='/:')}?{query}"
+
+
+def _patiently(change: Callable[[], object]) -> None:
+    """Change a name; on Windows wait for those who have the file open: a reader, a virus scanner.
+
+    :raises OSError: what `change` raises, there only after :data:`_PATIENCE` seconds.
+    """
+    until = time.monotonic() + (_PATIENCE if _OPEN_FILES_STAY else 0)
+    while True:
+        try:
+            change()
+        except PermissionError:  # noqa: PERF203 - mostly there is one round
+            if time.monotonic() >= until:
+                raise
+            time.sleep(_STEP)
+        else:
+            return
 
 
 def _beside(path: Path) -> Path:

@@ -42,7 +42,7 @@ def record_of(folder: Path) -> QueueRecord:
     files = [path for path in scrapy_queue.files(folder) if not scrapy_queue.is_blank(path)]
     digest = hashlib.sha256()
     for path in sorted([*files, folder / scrapy_queue.NAME / scrapy_queue.SAVED]):
-        digest.update(f"{path.relative_to(folder)}\0".encode("utf-8", "surrogateescape"))
+        digest.update(f"{path.relative_to(folder).as_posix()}\0".encode("utf-8", "surrogateescape"))
         if path.is_file():
             digest.update(_sample(path))
     return QueueRecord(digest.hexdigest(), bool(files), seen_file.size(folder))
