@@ -91,6 +91,14 @@ def key_count(layout: Layout, spec: SliceSpec) -> int:
     return -(-spec.blocks // layout.blocks_per_key)
 
 
+def keys_at_once(layout: Layout) -> int:
+    """Return how many keys one command may delete, so that the server never stands still for long.
+
+    As many as a call of clear.lua.
+    """
+    return max(1, min(2000, 4096 // layout.blocks_per_key))
+
+
 def sampled(spec: SliceSpec, most: int) -> list[int]:
     """Return the numbers of an even sample of a slice's blocks."""
     count = min(spec.blocks, most)

@@ -12,19 +12,19 @@ from dataclasses import dataclass, replace
 from itertools import count, islice
 from typing import Any, Final
 
+from scrapy_bloom.core.growth import SliceSpec
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.redis import scripts
 from scrapy_bloom.redis.connection import FAULTS
 from scrapy_bloom.redis.deadline import Within
 from scrapy_bloom.redis.header import Header, Plan, check_plan, new_fields, read_header
-from scrapy_bloom.redis.layout import key_count, layout_of
+from scrapy_bloom.redis.layout import Layout, key_count, keys_at_once, layout_of
 from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.watch import LEASE, Watch
 
 logger = logging.getLogger(__name__)
 
 _CALLS: Final = 10  # whose time it may take to delete a lost filter
-_NAMES: Final = 1000  # in one command that deletes keys
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ class Membership:
                     if number == len(slices):
                         slices.append(lost.next_slice(slices))
                     start = f"{prefix}{number}."
-                    deleted = self._delete_slice(start, key_count(lost.layout, slices[number]))
+                    deleted = self._delete_slice(start, lost.layout, slices[number])
                     if not deleted and number >= len(lost.slices):
                         return
         except FAULTS as error:
@@ -221,11 +221,11 @@ class Membership:
                 {"where": place.name, "error": error, "prefix": prefix},
             )
 
-    def _delete_slice(self, start: str, keys: int) -> int:
+    def _delete_slice(self, start: str, layout: Layout, spec: SliceSpec) -> int:
         """Delete what is left of the keys of one slice; return how many that were."""
-        names = (f"{start}{number}" for number in range(keys))
+        names = (f"{start}{number}" for number in range(key_count(layout, spec)))
         deleted = 0
-        while batch := list(islice(names, _NAMES)):
+        while batch := list(islice(names, keys_at_once(layout))):
             deleted += int(self._link.place.client.unlink(*batch))
         return deleted
 
