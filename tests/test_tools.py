@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import pickle
+import sqlite3
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from scrapy import Request
 from support.contract import fingerprints
 from support.filters import bits_of, everything, everything_in, project
+from support.frontiers import kept_job
 from support.jobs import IDENTITY, open_job, stored_job
 from support.localredis import LocalRedis
 
@@ -429,6 +431,70 @@ def test_damage_is_found(job, tmp_path):
         with pytest.raises(StateError, match="do not match their checksum"):
             look(job)
     assert everything(job) == before
+
+
+def kept(folder):
+    return kept_job(
+        folder,
+        stored=fingerprints(50),
+        journal=fingerprints(50, "b"),
+        withheld=fingerprints(2),
+        urls=URLS[:20],
+    )
+
+
+def test_a_job_of_our_scheduler_is_read_whole(tmp_path):
+    job = kept(tmp_path / "kept")
+    before = everything(tmp_path)
+    assert {one.level for one in tools.check(job)} == {"good", "note"}
+    told = tools.info(job)
+    assert (told.filter.items, told.waiting, told.journal, told.let_through) == (100, 20, 50, 2)
+    assert [one.url for one in tools.queue(job).first] == URLS[19::-1]
+    known = fingerprints(50)
+    assert tools.contains(job, fingerprints=[*known[1:4], *fingerprints(50, "b")]) == [
+        False,
+        *[True] * 52,
+    ]
+    assert everything(tmp_path) == before
+
+
+DAMAGE = {  # what a disk does to a row, and SQLite does not notice
+    "meta": "UPDATE meta SET value = value || '0' WHERE key = 'generation'",
+    "buckets": "UPDATE buckets SET size = size - 1",
+    "marks": "UPDATE marks SET fingerprints = zeroblob(length(fingerprints))",
+    "withheld": "UPDATE withheld SET fingerprint = zeroblob(20)",
+    "requests": "DELETE FROM requests WHERE id = (SELECT min(id) FROM requests)",
+}
+
+
+@pytest.mark.parametrize("table", DAMAGE)
+def test_damaged_rows_are_found(tmp_path, table):
+    job = kept(tmp_path / "kept")
+    hurt(job, DAMAGE[table])
+    before = everything(tmp_path)
+    (bad,) = (one for one in tools.check(job) if one.level == "bad")
+    assert "requests.sqlite" in bad.what
+    assert "checksum" in bad.found or "count 20" in bad.found
+    if table != "requests":  # that row is not read, and all others are good
+        for look in (tools.info, tools.contains, lambda one: tools.copy(one, tmp_path / "x")):
+            with pytest.raises(StateError, match=r"requests.sqlite: found"):
+                look(job)
+    assert everything(tmp_path) == before
+
+
+def test_a_request_that_is_damaged_is_counted(tmp_path):
+    job = kept(tmp_path / "kept")
+    hurt(job, "UPDATE requests SET body = zeroblob(40) WHERE id = (SELECT min(id) FROM requests)")
+    (bad,) = (one for one in tools.check(job) if one.level == "bad")
+    assert "1 of 20 requests do not match their checksums" in bad.found
+    assert len(tools.queue(job, failed=True).failed) == 1
+
+
+def hurt(job, statement):
+    database = sqlite3.connect(job / "requests.sqlite")
+    with database:
+        database.execute(statement)
+    database.close()
 
 
 def test_a_lost_segment_is_found_and_its_bits_are_missed(job, server, redis_target):

@@ -27,7 +27,8 @@ from scrapy_bloom.errors import StateError
 from scrapy_bloom.frontier import file
 from scrapy_bloom.frontier.local import CLEAN, UNDER_WAY
 from scrapy_bloom.frontier.opening import IDENTITY
-from scrapy_bloom.frontier.store import NUMBER_BITS
+from scrapy_bloom.frontier.requests import is_whole
+from scrapy_bloom.frontier.store import NUMBER_BITS, check_row
 from scrapy_bloom.frontier.upkeep import GENERATION
 from scrapy_bloom.frontier.waiting import WaitingRequest, readable
 from scrapy_bloom.storage import fields
@@ -87,12 +88,22 @@ class StoreReader:
     def look(self) -> StoreLook:
         """Return what the file tells, as of one commit."""
         with self._explained(), self._one_moment():
-            noted = dict(self._all("SELECT key, value FROM meta"))
-            buckets = self._all("SELECT path, size FROM buckets")
+            noted = {}
+            for key, value, checksum in self._all("SELECT key, value, checksum FROM meta"):
+                check_row("note", checksum, key, value)
+                noted[key] = value
+            buckets = []
+            rows = self._all("SELECT id, path, slot, size, checksum FROM buckets")
+            for number, path, slot, size, checksum in rows:
+                check_row("queue", checksum, number, path, slot, size)
+                buckets.append((path, size))
             journal = self._all("SELECT coalesce(sum(length(fingerprints) / size), 0) FROM marks")[
                 0
             ][0]
-            withheld = frozenset(row[0] for row in self._all("SELECT fingerprint FROM withheld"))
+            rows = self._all("SELECT fingerprint, checksum FROM withheld")
+            for fingerprint, checksum in rows:
+                check_row("withheld mark", checksum, fingerprint)
+            withheld = frozenset(fingerprint for fingerprint, _ in rows)
             clean = bool(int(noted[CLEAN]))
             by_priority: Counter[int] = Counter()
             for path, size in buckets:
@@ -115,9 +126,12 @@ class StoreReader:
         """
         last = 0
         while rows := self._rows(
-            "SELECT id, size, fingerprints FROM marks WHERE id > ? ORDER BY id LIMIT ?", last
+            "SELECT id, size, fingerprints, checksum FROM marks WHERE id > ? ORDER BY id LIMIT ?",
+            last,
         ):
-            for last, size, packed in rows:  # noqa: B007 - the last id counts
+            for last, size, packed, checksum in rows:  # noqa: B007 - the last id counts
+                with self._explained():
+                    check_row("marks", checksum, size, packed)
                 for start in range(0, len(packed), size):
                     yield packed[start : start + size]
 
@@ -134,11 +148,25 @@ class StoreReader:
             for _, body in self._bucket(number, newest_first=newest_first):
                 yield readable(body, _priority(path))
 
-    def check_whole(self) -> str:
-        """Read all of the file; return what is damaged, empty if nothing is."""
-        with self._explained():
+    def check_whole(self) -> int:
+        """Read all of the file; return how many requests do not match their checksum.
+
+        :raises StateError: if more than single requests are damaged.
+        """
+        with self._explained(), self._one_moment():
             found = str(self._all("PRAGMA quick_check(1)")[0][0])
-        return "" if found == "ok" else found
+            if found != "ok":
+                raise file.DamageError(found)
+            unreadable = rows = 0
+            for (body,) in self._database.execute("SELECT body FROM requests"):
+                rows += 1
+                unreadable += not is_whole(body)
+            expected = self._all("SELECT coalesce(sum(size), 0) FROM buckets")[0][0]
+            if rows != expected:
+                raise file.DamageError(f"{rows:,} requests, but its queues count {expected:,}")
+        for _ in self.marks():
+            pass
+        return unreadable
 
     def close(self) -> None:
         """Close the file. A second call does nothing."""

@@ -109,10 +109,14 @@ def payload_in(body: bytes) -> bytes:
 
     :raises ValueError: if the bytes are not those that were written.
     """
-    payload = body[_CHECKSUM.size :]
-    if _CHECKSUM.pack(crc32(payload)) != body[: _CHECKSUM.size]:
+    if not is_whole(body):
         raise ValueError("its bytes do not match their checksum")
-    return payload
+    return body[_CHECKSUM.size :]
+
+
+def is_whole(body: bytes) -> bool:
+    """Return whether the bytes of a row are those that were written."""
+    return _CHECKSUM.pack(crc32(body[_CHECKSUM.size :])) == body[: _CHECKSUM.size]
 
 
 def _pickle(request: dict[str, Any]) -> bytes:

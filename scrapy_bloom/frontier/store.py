@@ -232,7 +232,7 @@ class Store:
         )
         try:
             for size, packed, checksum in cursor:
-                _check("marks", checksum, size, packed)
+                check_row("marks", checksum, size, packed)
                 for start in range(0, len(packed), size):
                     yield packed[start : start + size]
         finally:
@@ -261,7 +261,7 @@ class Store:
         if row is None:
             return None
         value: Value = row[0]
-        _check("note", row[1], key, value)
+        check_row("note", row[1], key, value)
         return value
 
     def commit(self) -> None:
@@ -306,7 +306,7 @@ class Store:
         self._sizes: dict[int, int] = {}
         newest = 0
         for *bucket, checksum in run("SELECT id, path, slot, size, checksum FROM buckets"):
-            _check("queue", checksum, *bucket)
+            check_row("queue", checksum, *bucket)
             number, path, slot, size = bucket
             self._numbers[path] = number
             self._paths[number], self._slots[number], self._sizes[number] = path, slot, size
@@ -321,7 +321,7 @@ class Store:
         self.journal = self._count_marks()
         self.withheld = set()
         for fingerprint, checksum in run("SELECT fingerprint, checksum FROM withheld"):
-            _check("withheld mark", checksum, fingerprint)
+            check_row("withheld mark", checksum, fingerprint)
             self.withheld.add(fingerprint)
 
     def _newest_rows(self) -> Iterator[tuple[int, int]]:
@@ -434,6 +434,11 @@ def row_checksum(*values: Value | None) -> int:
     return checksum
 
 
-def _check(what: str, found: object, *values: Value | None) -> None:
+def check_row(what: str, found: object, *values: Value | None) -> None:
+    """Compare a row with its checksum.
+
+    :param what: what the row holds, in words.
+    :raises DamageError: if they do not match.
+    """
     if row_checksum(*values) != found:
         raise file.DamageError(f"a {what} does not match its checksum")

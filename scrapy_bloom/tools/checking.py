@@ -166,12 +166,18 @@ def _check_requests(folder: Path, generation: int) -> Iterator[Finding]:
     try:
         with StoreReader(path) as reader:
             look = reader.look()
-            damage = reader.check_whole()
+            unreadable = reader.check_whole()
     except BloomError as error:
         yield _refused(REQUESTS, error)
         return
-    if damage:
-        yield Finding("bad", REQUESTS, f"damaged: {damage}", "Restore the job from a copy.")
+    if unreadable:
+        yield Finding(
+            "bad",
+            REQUESTS,
+            f"{unreadable:,} of {look.waiting:,} requests do not match their checksums",
+            "Their pages are not fetched, the others are. Restore the job from a copy to have them"
+            " all.",
+        )
     else:
         yield Finding(
             "good",
