@@ -5,16 +5,19 @@ from __future__ import annotations
 import io
 import re
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from scrapy_bloom.commands.context import Context, add_key
 from scrapy_bloom.commands.output import Output
 from scrapy_bloom.errors import SettingError
-from scrapy_bloom.tools.lines import Kind, Lines
+from scrapy_bloom.tools.lines import Batch, Kind, Lines
+from scrapy_bloom.tools.marking import adding
 from scrapy_bloom.tools.resolve import SCHEMES
+from scrapy_bloom.tools.target import Adder
 
 _HEX = re.compile(r"(?:[0-9a-fA-F]{2}){8,}")
 
@@ -60,6 +63,46 @@ def opened(args: Namespace, pages: list[str], context: Context) -> Iterator[Bina
             raise SettingError("give URLs, a --file with some, or - for standard input")
         else:
             yield io.BytesIO("\n".join(pages).encode())
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What was done to pages.
+
+    Attributes:
+        known: how many the filter had.
+        unknown: how many it had not.
+        bad: how many lines were bad, and so left out.
+    """
+
+    known: int
+    unknown: int
+    bad: int
+
+
+def on_each(
+    args: Namespace, context: Context, what: str, do: Callable[[Adder, Batch], list[bool]]
+) -> Counted:
+    """Open a filter to add to it, do something to all pages, and tell which lines were bad.
+
+    :param what: what is done, for the progress bar.
+    :param do: does it to a batch; returns for each page whether the filter had it.
+    """
+    target, pages = split(args)
+    known = unknown = 0
+    with (
+        opened(args, pages, context) as stream,
+        adding(target, key=args.key, project=context.project) as (adder, fingerprinter),
+    ):
+        lines = Lines(fingerprinter, kind_of(args), strict=args.strict)
+        with context.output.progress(what, None, "pages") as told:
+            for batch in lines.of_stream(stream):
+                found = do(adder, batch)
+                known += sum(found)
+                unknown += len(found) - sum(found)
+                told(len(found))
+    tell_bad(lines, context.output)
+    return Counted(known, unknown, lines.bad)
 
 
 def tell_bad(lines: Lines, output: Output) -> None:

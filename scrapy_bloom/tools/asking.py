@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
-from scrapy_bloom.tools.lines import Batch, Lines
+from scrapy_bloom.tools.lines import Batch, Lines, fingerprints_of
 from scrapy_bloom.tools.project import Project
 from scrapy_bloom.tools.resolve import Where, target_of
 from scrapy_bloom.tools.target import Open
@@ -86,5 +86,6 @@ def contains(
     :raises BloomError: as :func:`asking`.
     """
     with asking(where, key=key, project=project) as question:
-        made = [question.fingerprinter.of_url(url) for url in urls]
-        return question.open.contains_many([*made, *fingerprints])
+        return question.open.contains_many(
+            fingerprints_of(question.fingerprinter, urls, fingerprints)
+        )

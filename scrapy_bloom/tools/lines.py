@@ -48,6 +48,16 @@ class Batch:
     canonical: Sequence[str]
 
 
+def fingerprints_of(
+    fingerprinter: CanonicalFingerprinter, urls: Iterable[str], fingerprints: Iterable[bytes]
+) -> list[bytes]:
+    """Return the fingerprints of URLs, then those that are given.
+
+    :raises ValueError: if Scrapy cannot make a request for a URL.
+    """
+    return [*map(fingerprinter.of_url, urls), *fingerprints]
+
+
 @dataclass
 class Lines:
     """Reads lines and makes fingerprints of them. Empty lines do not count.

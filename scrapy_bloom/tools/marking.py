@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
+from scrapy_bloom.tools.lines import fingerprints_of
 from scrapy_bloom.tools.project import Project
 from scrapy_bloom.tools.resolve import Where, target_of
 from scrapy_bloom.tools.target import Adder
@@ -50,8 +51,7 @@ def add(
     :raises BloomError: as :func:`adding`.
     """
     with adding(where, key=key, project=project) as (adder, fingerprinter):
-        made = [fingerprinter.of_url(url) for url in urls]
-        return adder.add_many([*made, *fingerprints])
+        return adder.add_many(fingerprints_of(fingerprinter, urls, fingerprints))
 
 
 def forget(
@@ -67,10 +67,7 @@ def forget(
     A Bloom filter cannot take a mark back: its bits are those of others, too. So it keeps an exact
     list of such pages beside it, and the next request for one is new, and seen from then on.
 
-    :param where: as for :func:`adding`, like `key` and `project`.
-    :raises ValueError: if Scrapy cannot make a request for a URL. Then nothing was changed.
-    :raises BloomError: as :func:`adding`.
+    Arguments and errors are those of :func:`add`.
     """
     with adding(where, key=key, project=project) as (adder, fingerprinter):
-        made = [fingerprinter.of_url(url) for url in urls]
-        return adder.let_through([*made, *fingerprints])
+        return adder.let_through(fingerprints_of(fingerprinter, urls, fingerprints))
