@@ -18,7 +18,8 @@ from support.processes import run_program
 
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.storage.files import write_whole
-from scrapy_bloom.storage.snapshot import MAGIC, Identity, read_snapshot
+from scrapy_bloom.storage.frame import MAGIC
+from scrapy_bloom.storage.snapshot import Identity, read_snapshot
 from scrapy_bloom.storage.store import read_job
 
 KNOWN = fingerprints(2500)

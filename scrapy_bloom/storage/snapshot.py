@@ -14,21 +14,15 @@ r"""The file format of a local filter at rest.
 Numbers are big-endian. A reader that knows only version 1 would call withdrawn marks seen and lose
 their pages. It refuses version 2, which is written only if there are such marks. Version 3 is that
 of a filter in Redis that was spread over shards, each with a secret and slices of its own; a job
-directory cannot hold it. Magic, version,
-length and header checksum keep their place in every version to come, so that any version can say of
-any other that it is whole, and newer.
+directory cannot hold it. What is around header and body is that of every version: see `frame`.
 """
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from struct import Struct
 from typing import Any, BinaryIO, Final
-from zlib import crc32
 
 from bitarray import bitarray
 
@@ -40,17 +34,14 @@ from scrapy_bloom.core.state import EMPTY, FilterState, Slice
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.storage import fields
 from scrapy_bloom.storage.files import open_regular, put_in_place, write_beside, write_whole
+from scrapy_bloom.storage.frame import U32, Body, UnusableError, framed, read_header
 from scrapy_bloom.storage.queue_record import QueueRecord
 
-MAGIC: Final = b"scrapy-bloom\r\n\x1a\n"
 _PLAIN: Final = 1
 _WITH_WITHDRAWN: Final = 2
 _WITH_SHARDS: Final = 3
 _VERSIONS: Final = (_PLAIN, _WITH_WITHDRAWN, _WITH_SHARDS)
 _MOST_SHARDS: Final = 1024
-_FRAME: Final = Struct(">HI")
-_U32: Final = Struct(">I")
-_START: Final = len(MAGIC) + _FRAME.size + _U32.size
 _MOST_SLICES: Final = 64  # each is as large as all before it: the last would hold 2^62 items
 _ONE: Final = bitarray("1", "big")
 _ANY: Final = 1 << 63  # larger than any number of ours
@@ -169,7 +160,7 @@ def read_snapshot(
     with file:
         try:
             snapshot = _read(file)
-        except _UnusableError as found:
+        except UnusableError as found:
             raise StateError(f"{path}: {found}") from None
     if snapshot.others and not sharded:
         raise StateError(
@@ -191,9 +182,9 @@ def read_head(path: Path) -> Head | None:
         return None
     with file:
         try:
-            _, header = _read_header(file)
+            _, header = read_header(file, _VERSIONS)
             return Head(_read_generation(header), _read_queue(header))
-        except (ValueError, _UnusableError) as found:
+        except (ValueError, UnusableError) as found:
             raise StateError(f"{path}: {found}") from None
 
 
@@ -214,19 +205,6 @@ def check_identity(path: Path, stored: Identity, wanted: Identity) -> None:
             )
 
 
-class _UnusableError(Exception):
-    """Says what was found, what was expected, and the way out."""
-
-    def __init__(self, found: str, expected: str, way_out: str = "") -> None:
-        super().__init__(
-            f"found {found}, expected {expected}. It was left as it is."
-            + (
-                way_out
-                or " Restore it from a copy, or delete the whole job directory and crawl again."
-            )
-        )
-
-
 def _version(snapshot: Snapshot) -> int:
     if snapshot.others:
         return _WITH_SHARDS
@@ -236,29 +214,21 @@ def _version(snapshot: Snapshot) -> int:
 def chunks_of(snapshot: Snapshot) -> Iterator[bytes]:
     """Yield the bytes of the file, at most about 8 KiB at a time."""
     state, withdrawn = snapshot.state, sorted(snapshot.withdrawn)
-    header = json.dumps(
-        {
-            "written_by": f"scrapy-bloom {__version__}",
-            "identity": asdict(snapshot.identity),
-            "generation": snapshot.generation,
-            "secret": state.secret.hex(),
-            "hashes": state.hashes,
-            "digests": state.digests,
-            "block_bits": BLOCK_BITS,
-            "slices": _listed(state),
-            **({"withdrawn": len(withdrawn)} if withdrawn else {}),
-            **({"queue": asdict(snapshot.queue)} if snapshot.queue else {}),
-            **({"other_shards": list(map(_as_shard, snapshot.others))} if snapshot.others else {}),
-        }
-    ).encode()
-    frame = _FRAME.pack(_version(snapshot), len(header))
-    yield MAGIC + frame + _U32.pack(crc32(frame + header)) + header
-    crc = 0
+    header = {
+        "written_by": f"scrapy-bloom {__version__}",
+        "identity": asdict(snapshot.identity),
+        "generation": snapshot.generation,
+        "secret": state.secret.hex(),
+        "hashes": state.hashes,
+        "digests": state.digests,
+        "block_bits": BLOCK_BITS,
+        "slices": _listed(state),
+        **({"withdrawn": len(withdrawn)} if withdrawn else {}),
+        **({"queue": asdict(snapshot.queue)} if snapshot.queue else {}),
+        **({"other_shards": list(map(_as_shard, snapshot.others))} if snapshot.others else {}),
+    }
     slices = [slice_ for shard in snapshot.shards for slice_ in shard.slices]
-    for chunk in _body_chunks(slices, withdrawn):
-        crc = crc32(chunk, crc)
-        yield chunk
-    yield _U32.pack(crc)
+    yield from framed(_version(snapshot), header, _body_chunks(slices, withdrawn))
 
 
 def _listed(state: FilterState) -> list[dict[str, Any]]:
@@ -276,12 +246,12 @@ def _body_chunks(slices: Iterable[Slice], withdrawn: Iterable[bytes]) -> Iterato
             if block is not EMPTY:
                 yield block.tobytes()
     for fingerprint in withdrawn:
-        yield _U32.pack(len(fingerprint)) + fingerprint
+        yield U32.pack(len(fingerprint)) + fingerprint
 
 
 def _read(file: BinaryIO) -> Snapshot:
-    version, header = _read_header(file)
-    body = _Body(file)
+    version, header = read_header(file, _VERSIONS)
+    body = Body(file)
     try:
         first = _read_state(header, body)
         others = _read_others(header, body) if version == _WITH_SHARDS else ()
@@ -297,61 +267,9 @@ def _read(file: BinaryIO) -> Snapshot:
             fields.text(header, "written_by") if "written_by" in header else "",
         )
     except ValueError as error:
-        raise _UnusableError(f"a header that makes no sense ({error})", "one of ours") from error
+        raise UnusableError(f"a header that makes no sense ({error})", "one of ours") from error
     body.check_end()
     return snapshot
-
-
-def _read_header(file: BinaryIO) -> tuple[int, dict[str, Any]]:
-    """Return the version of the format, and the header."""
-    start = file.read(_START)
-    if not start.startswith(MAGIC):
-        found = "an empty file" if not start else f"a file that starts with {start[:16]!r}"
-        raise _UnusableError(found, "a snapshot of scrapy-bloom")
-    if len(start) < _START:
-        raise _UnusableError(
-            f"a file that ends within its first {_START} bytes", "a whole snapshot"
-        )
-    frame = start[len(MAGIC) : -_U32.size]
-    version, length = _FRAME.unpack(frame)
-    # A forged length must not ask for memory.
-    header = file.read(min(length, os.fstat(file.fileno()).st_size))
-    if crc32(frame + header) != _U32.unpack(start[-_U32.size :])[0]:
-        raise _UnusableError("a header that does not match its checksum", "an undamaged snapshot")
-    if version not in _VERSIONS:
-        raise _UnusableError(
-            f"format version {version}",
-            f"version {_PLAIN} to {_WITH_SHARDS}",
-            " Use the scrapy-bloom that wrote it, or a newer one.",
-        )
-    try:
-        return version, fields.read_object(header)
-    except ValueError as error:
-        raise _UnusableError(f"a header that makes no sense ({error})", "one of ours") from error
-
-
-class _Body:
-    """The bytes between header and end, with their checksum as it builds up."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._crc = 0
-        self._left = os.fstat(file.fileno()).st_size - file.tell() - _U32.size
-
-    def read(self, size: int) -> bytes:
-        # Compared before it is asked for: a forged size must not ask for memory.
-        if size > self._left:
-            raise _UnusableError("a file that ends before its bits do", "a whole snapshot")
-        self._left -= size
-        chunk = self._file.read(size)
-        self._crc = crc32(chunk, self._crc)
-        return chunk
-
-    def check_end(self) -> None:
-        if self._left:
-            raise _UnusableError(f"{self._left} bytes too many", "a whole snapshot")
-        if self._file.read() != _U32.pack(self._crc):
-            raise _UnusableError("bits that do not match their checksum", "an undamaged snapshot")
 
 
 def _identity(header: Mapping[str, Any]) -> Identity:
@@ -363,13 +281,13 @@ def _identity(header: Mapping[str, Any]) -> Identity:
     )
 
 
-def _read_others(header: Mapping[str, Any], body: _Body) -> list[FilterState]:
+def _read_others(header: Mapping[str, Any], body: Body) -> list[FilterState]:
     """Read the shards after the first one, which differ from it in secret and slices."""
     shards = fields.objects(header, "other_shards", _MOST_SHARDS - 1)
     return [_read_state({**header, **shard}, body) for shard in shards]
 
 
-def _read_state(header: Mapping[str, Any], body: _Body) -> FilterState:
+def _read_state(header: Mapping[str, Any], body: Body) -> FilterState:
     fields.integer(header, "block_bits", BLOCK_BITS, BLOCK_BITS)
     hashes = fields.integer(header, "hashes", 1, MAX_HASHES)
     secret = bytes.fromhex(fields.text(header, "secret"))
@@ -386,7 +304,7 @@ def _read_state(header: Mapping[str, Any], body: _Body) -> FilterState:
     )
 
 
-def _read_slice(slice_: Mapping[str, Any], hashes: int, body: _Body) -> Slice:
+def _read_slice(slice_: Mapping[str, Any], hashes: int, body: Body) -> Slice:
     capacity = fields.integer(slice_, "capacity", 1, _ANY)
     items = fields.integer(slice_, "items", 0, capacity)
     error_rate = fields.share(slice_, "error_rate")
@@ -417,6 +335,6 @@ def _read_queue(header: Mapping[str, Any]) -> QueueRecord | None:
     )
 
 
-def _read_withdrawn(header: Mapping[str, Any], body: _Body) -> Collection[bytes]:
+def _read_withdrawn(header: Mapping[str, Any], body: Body) -> Collection[bytes]:
     count = fields.integer(header, "withdrawn", 1, _ANY)
-    return {body.read(_U32.unpack(body.read(_U32.size))[0]) for _ in range(count)}
+    return {body.read(U32.unpack(body.read(U32.size))[0]) for _ in range(count)}

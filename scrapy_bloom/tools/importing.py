@@ -18,7 +18,7 @@ from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.frontier.waiting import read_plain
 from scrapy_bloom.options import CAPACITY, ERROR_RATE
 from scrapy_bloom.storage import scrapy_queue, seen_file
-from scrapy_bloom.storage.snapshot import MAGIC
+from scrapy_bloom.storage.frame import MAGIC
 from scrapy_bloom.tools.contents import Contents
 from scrapy_bloom.tools.lines import BadLine, Kind, Lines
 from scrapy_bloom.tools.local_target import FileTarget, JobTarget, LocalAdder
