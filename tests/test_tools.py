@@ -462,7 +462,7 @@ DAMAGE = {  # what a disk does to a row, and SQLite does not notice
     "meta": "UPDATE meta SET value = value || '0' WHERE key = 'generation'",
     "buckets": "UPDATE buckets SET size = size - 1",
     "marks": "UPDATE marks SET fingerprints = zeroblob(length(fingerprints))",
-    "withheld": "UPDATE withheld SET fingerprint = zeroblob(20)",
+    "withheld": "UPDATE withheld SET checksum = checksum + 1",
     "requests": "DELETE FROM requests WHERE id = (SELECT min(id) FROM requests)",
 }
 
@@ -562,11 +562,135 @@ def test_a_filter_of_sets_is_looked_at_marked_and_deleted(server, tmp_path):
     assert tools.contains(target, fingerprints=known[:3]) == [False, False, True]
     assert tools.add(target, fingerprints=known[:1]) == [False]
     assert {one.level for one in tools.check(target)} == {"good"}
-    with pytest.raises(SettingError, match="layout 'sets' is kept as numbers"):
-        tools.export(target, tmp_path / "x.bloom")
-    assert not (tmp_path / "x.bloom").exists()
+    with pytest.raises(SettingError, match="no page or fingerprint can be had back"):
+        tools.copy(target, tmp_path / "job", project=project())
+    assert not (tmp_path / "job").exists()
     tools.delete(target)
     assert not [name for name in everything_in(server) if key.encode() in name]
+
+
+@given(
+    sizes=st.lists(st.integers(0, 900), min_size=1, max_size=3),
+    capacity=st.integers(1, 3000),
+    rate=st.sampled_from([1e-2, 1e-6, 1e-9]),  # the last one needs numbers of 64 bits
+    shards=st.integers(1, 2),
+    digests=st.booleans(),
+)
+@settings(
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_a_filter_of_sets_makes_a_round_trip(
+    tmp_path_factory, server, sizes, capacity, rate, shards, digests
+):
+    folder, key = tmp_path_factory.mktemp("trip"), next(keys)
+    known = list(itertools.chain(*(fingerprints(n, f"{i}") for i, n in enumerate(sizes))))
+    target, back, third = (f"{server.url}#{one}" for one in (key, next(keys), next(keys)))
+    options = {
+        "capacity": capacity, "error_rate": rate, "shards": shards, "layout": "sets",
+        "digests": digests,
+    }  # fmt: skip
+    with RedisFilter.from_url(server.url, key=key, **options) as seen:
+        seen.add_many(known)
+        count = seen.info().items  # some may be called seen by mistake
+        tools.export(target, folder / "one.bloom")
+        forgotten = seen.forget_many(known[:3]).count(True)
+    gone = tools.contains(target, fingerprints=known)
+    tools.export(target, folder / "two.bloom")
+    tools.import_(back, [folder / "two.bloom"], project=project(spider=""))
+    tools.export(back, folder / "three.bloom")
+    assert (folder / "three.bloom").read_bytes() == (folder / "two.bloom").read_bytes()
+    assert bits_of(back) == bits_of(target)
+    tools.copy(folder / "one.bloom", third)
+    for place in (folder / "one.bloom", third):
+        assert all(tools.contains(place, fingerprints=known))
+        assert tools.info(place).filter.items == count
+        assert tools.info(place).layout == "sets"
+        assert {one.level for one in tools.check(place)} == {"good"}
+    for place in (folder / "two.bloom", back):
+        assert tools.contains(place, fingerprints=known) == gone
+        assert count - 2 * forgotten <= tools.info(place).filter.items <= count - forgotten
+    with RedisFilter.from_url(server.url, key=back.partition("#")[2], **options) as seen:
+        assert seen.contains_many(known) == gone
+        seen.add_many(fingerprints(9, "b"))
+    merged = tools.merge([folder / "one.bloom"], back)
+    assert all(tools.contains(back, fingerprints=[*known, *fingerprints(9, "b")]))
+    assert merged.items == tools.info(back).filter.items
+    tools.delete(back)
+    assert [name for name in everything_in(server) if name.startswith(back.encode())] == []
+
+
+def test_a_lost_bucket_is_found_and_its_numbers_are_missed(server, tmp_path):
+    key = next(keys)
+    target = f"{server.url}#{key}"
+    with RedisFilter.from_url(server.url, key=key, layout="sets") as seen:
+        seen.add_many(fingerprints(5000))
+    assert {one.level for one in tools.check(target)} == {"good"}
+    client = server.client()
+    client.delete(next(client.scan_iter(f"{key}:*")))
+    found = {one.what: one for one in tools.check(target) if one.level == "bad"}
+    assert set(found) == {"numbers", "segments"}
+    done = tools.export(target, tmp_path / "x.bloom")
+    assert "Redis has lost 1 parts" in done.warnings[0]
+    client.sadd(next(client.scan_iter(f"{key}:*")), "no number")
+    before = everything(tmp_path)
+    with pytest.raises(StateError, match="found something else than numbers"):
+        tools.export(target, tmp_path / "y.bloom")
+    assert everything(tmp_path) == before
+
+
+def test_pages_that_are_to_be_let_through_are_no_part_of_a_copied_set(server):
+    """As they are beside the requests of `scrapy_bloom.Scheduler`."""
+    key, known = next(keys), fingerprints(100)
+    with RedisFilter.from_url(server.url, key=key, layout="sets") as seen:
+        seen.add_many(known)
+    state = tools.target_of(f"{server.url}#{key}").read().shards[0]
+    find = state.without(known[:2]).finder()
+    assert [*map(find, known)] == [False, False, *[True] * 98]
+
+
+def test_sets_and_bits_are_not_merged(server, job, tmp_path):
+    key = next(keys)
+    with RedisFilter.from_url(server.url, key=key, layout="sets") as seen:
+        seen.add_many(fingerprints(9))
+    before = everything(tmp_path), everything_in(server)
+    with pytest.raises(SettingError, match="different layouts"):
+        tools.merge([f"{server.url}#{key}"], job)
+    with pytest.raises(SettingError, match="different layouts"):
+        tools.merge([job], f"{server.url}#{key}")
+    assert (everything(tmp_path), everything_in(server)) == before
+
+
+def test_a_job_with_a_file_of_sets_is_refused(server, tmp_path):
+    key = next(keys)
+    with RedisFilter.from_url(server.url, key=key, layout="sets") as seen:
+        seen.add_many(fingerprints(9))
+    (tmp_path / "job").mkdir()
+    path = tmp_path / "x.bloom"
+    tools.export(f"{server.url}#{key}", path)
+    (tmp_path / "job" / "requests.bloom").write_bytes(path.read_bytes())
+    with pytest.raises(StateError, match=r"found a filter of the Redis layout 'sets'.*copy"):
+        open_job(tmp_path / "job")
+    with pytest.raises(SettingError, match="no page or fingerprint can be had back"):
+        tools.add(path, URLS)
+
+
+def test_damage_in_a_file_of_sets_is_found(server, tmp_path):
+    key = next(keys)
+    with RedisFilter.from_url(server.url, key=key, layout="sets") as seen:
+        seen.add_many(fingerprints(900))
+    path = tmp_path / "x.bloom"
+    tools.export(f"{server.url}#{key}", path)
+    whole = path.read_bytes()
+    for place in (5, 17, 20, 60, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(StateError, match="expected"):
+            tools.info(path)
+        path.write_bytes(whole[:place])
+        with pytest.raises(StateError, match="expected"):
+            tools.info(path)
+    path.write_bytes(whole + b"x")
+    with pytest.raises(StateError, match="1 bytes too many"):
+        tools.info(path)
 
 
 def test_sets_are_planned():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Protocol, TypeVar, cast
 
 from bitarray import bitarray
 
 from scrapy_bloom.core import sizing
+from scrapy_bloom.core.growth import SliceSpec
 from scrapy_bloom.core.info import SliceCount, count_bits
+from scrapy_bloom.core.numbers import NumbersState, merge_numbers
 from scrapy_bloom.core.state import EMPTY, FilterState, Slice
 from scrapy_bloom.errors import SettingError
 
@@ -16,47 +18,72 @@ MOST_SLICES: Final = 64
 """More slices than any filter grows to: each is as large as all before it."""
 
 
-def merge_states(states: Sequence[FilterState]) -> FilterState:
+AnyState = FilterState | NumbersState
+"""What a filter consists of, in whichever layout."""
+
+
+def merge_states(states: Sequence[AnyState]) -> AnyState:
     """Return a filter that has every item of these filters. Theirs stay as they are.
 
-    Slices of the same geometry become one, whose bits are set if they are set in any of them
+    Slices of the same geometry become one, which has every bit or number that any of them has
     (Bloom filters of one hash and size are closed under union). Any other slice stays a slice of
     its own. A slice can hold more items than it was sized for then: see :func:`counted`.
 
-    :param states: at least one, all with one secret and one k.
-    :raises SettingError: if they hash in different ways: then no bit of one means anything in the
-        other, and a Bloom filter cannot be read out to be hashed anew.
+    :param states: at least one, all with one layout, one secret and one k.
+    :raises SettingError: if they hash in different ways: then nothing in one means anything in the
+        other, and a filter cannot be read out to be hashed anew.
     """
     first = states[0]
     for other in states[1:]:
         check_same_hash(first, other)
-    slices: list[list[Slice]] = []
-    for state in states:
-        free = list(range(len(slices)))
-        for slice_ in state.slices:
-            match = next((i for i in free if slices[i][0].spec == slice_.spec), None)
-            if match is None:
-                slices.append([slice_])
-            else:
-                free.remove(match)
-                slices[match].append(slice_)
-    if len(slices) > MOST_SLICES:
-        raise SettingError(
-            f"The merged filter would have {len(slices)} slices, at most {MOST_SLICES} are"
-            f" possible. Merge fewer filters at once."
-        )
-    # The newest slice takes what is added: the largest has the most room.
-    slices.sort(key=lambda same: same[0].spec.capacity)
-    merged = [_merge_slices(same, first.hashes) for same in slices]
+    if isinstance(first, NumbersState):
+        same_numbers = _grouped([cast("NumbersState", state).slices for state in states])
+        return NumbersState(first.secret, first.digests, [*map(merge_numbers, same_numbers)])
+    same_bits = _grouped([cast("FilterState", state).slices for state in states])
+    merged = [_merge_slices(same, first.hashes) for same in same_bits]
     return FilterState(first.secret, first.hashes, first.digests, merged)
 
 
-def check_same_hash(one: FilterState, other: FilterState) -> None:
+class _HasSpec(Protocol):
+    @property
+    def spec(self) -> SliceSpec: ...
+
+
+_Slice = TypeVar("_Slice", bound=_HasSpec)
+
+
+def _grouped(chains: Sequence[Sequence[_Slice]]) -> list[list[_Slice]]:
+    """Return the slices of several filters, those of one geometry together.
+
+    :raises SettingError: if they are too many for one filter.
+    """
+    groups: list[list[_Slice]] = []
+    for chain in chains:
+        free = list(range(len(groups)))
+        for slice_ in chain:
+            match = next((i for i in free if groups[i][0].spec == slice_.spec), None)
+            if match is None:
+                groups.append([slice_])
+            else:
+                free.remove(match)
+                groups[match].append(slice_)
+    if len(groups) > MOST_SLICES:
+        raise SettingError(
+            f"The merged filter would have {len(groups)} slices, at most {MOST_SLICES} are"
+            f" possible. Merge fewer filters at once."
+        )
+    # The newest slice takes what is added: the largest has the most room.
+    groups.sort(key=lambda same: same[0].spec.capacity)
+    return groups
+
+
+def check_same_hash(one: AnyState, other: AnyState) -> None:
     """Refuse two filters that hash in different ways.
 
     :raises SettingError: saying what differs, without showing it.
     """
     for what, differs in (
+        ("layouts", one.layout != other.layout),
         ("secrets", one.secret != other.secret),
         ("numbers of bits per item", one.hashes != other.hashes),
         ("kinds of hash", one.digests != other.digests),
@@ -75,7 +102,19 @@ def counted(slice_: Slice, hashes: int) -> int:
     return round(min(sizing.estimated_items(ones, slice_.spec.blocks, hashes), 2.0**62))
 
 
-def count_slice(slice_: Slice, hashes: int) -> SliceCount:
+def specs_of(state: AnyState) -> list[SliceSpec]:
+    """Return the geometry of each slice."""
+    return [slice_.spec for slice_ in state.slices]
+
+
+def count_slices(state: AnyState) -> list[SliceCount]:
+    """Return what is known of each slice, from a count of all that it holds."""
+    if isinstance(state, NumbersState):
+        return [slice_.count() for slice_ in state.slices]
+    return [_count_slice(slice_, state.hashes) for slice_ in state.slices]
+
+
+def _count_slice(slice_: Slice, hashes: int) -> SliceCount:
     """Return what is known of a slice, from a count of all of its bits."""
     fills = [
         0.0 if block is EMPTY else block.count() / sizing.BLOCK_BITS for block in slice_.blocks

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from bitarray import bitarray
 from bitarray.util import zeros
 
 from scrapy_bloom.core.growth import SliceSpec
-from scrapy_bloom.core.sizing import BLOCK_BITS
+from scrapy_bloom.core.sizing import BLOCK_BITS, BLOCK_BYTES
 
 EMPTY: Final = zeros(BLOCK_BITS, "big")
 """Stands for every block that has no item yet, so that a block takes memory only when it is used.
@@ -58,12 +58,14 @@ class FilterState:
     """All that a local filter consists of, apart from the plan for its growth.
 
     Attributes:
+        layout: ``bitmap``, the layout in Redis that has the same bits.
         secret: the key of its probes, 16 bytes.
         hashes: k, positions per probe.
         digests: whether 20-byte fingerprints are taken as SHA-1 digests (see `hashing`).
         slices: its slices, oldest first.
     """
 
+    layout: ClassVar[str] = "bitmap"
     secret: bytes = field(repr=False)
     hashes: int
     digests: bool
@@ -73,3 +75,9 @@ class FilterState:
     def items(self) -> int:
         """How many items were added."""
         return sum(slice_.items for slice_ in self.slices)
+
+    @property
+    def memory(self) -> int:
+        """Bytes of its bits, of those blocks that have any."""
+        touched = sum(block is not EMPTY for slice_ in self.slices for block in slice_.blocks)
+        return touched * BLOCK_BYTES

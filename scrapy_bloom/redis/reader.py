@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from scrapy_bloom.core.info import FilterInfo
+from scrapy_bloom.core.numbers import NumbersState
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.options import REDIS_KEY, REDIS_TIMEOUT, in_arguments
 from scrapy_bloom.redis import scripts
@@ -15,15 +16,18 @@ from scrapy_bloom.redis.deadline import Within
 from scrapy_bloom.redis.header import Header, check_plan, read_header
 from scrapy_bloom.redis.inspection import describe
 from scrapy_bloom.redis.link import ScriptRunner
+from scrapy_bloom.redis.numbers import fetch_numbers
 from scrapy_bloom.redis.place import Place
 from scrapy_bloom.redis.queue.reader import QueueReader
 from scrapy_bloom.redis.sharding import ask_each, picker, shard_key
-from scrapy_bloom.redis.transfer import Fetched, Told, fetch, made_in, segments_of
+from scrapy_bloom.redis.transfer import Fetched, Told, fetch_bits, made_in, segments_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from scrapy_bloom.options import Words
+
+_TEXT: Final = 11  # bytes of a number of 32 bits, as text
 
 
 @dataclass(frozen=True)
@@ -189,8 +193,10 @@ class ShardReader:
         return header, fields
 
     def fetch(self, told: Told) -> Fetched:
-        """Return all of the shard, see :func:`transfer.fetch`."""
-        return fetch(self.place, self.read_with_fields, told)
+        """Return all of the shard, see :func:`transfer.fetch_bits`."""
+        if self.header.plan.layout == NumbersState.layout:
+            return fetch_numbers(self.place, self.read_with_fields, self._run, told)
+        return fetch_bits(self.place, self.read_with_fields, told)
 
     def contains(self, fingerprints: list[bytes]) -> list[bool]:
         """Return which fingerprints are there."""
@@ -203,10 +209,10 @@ class ShardReader:
         return verdicts
 
     def made_bytes(self) -> int:
-        """Return the bytes of the segments that were made; 0 if it has none."""
+        """Return how many bytes :meth:`fetch` reads, about."""
         header, fields = self.read_with_fields()
-        if header.plan.layout != "bitmap":
-            return 0
+        if header.plan.layout == NumbersState.layout:
+            return header.items * _TEXT
         made = made_in(fields)
         return sum(one.size for one in segments_of(header.slices) if one.name in made)
 

@@ -135,6 +135,7 @@ LOOK: Final = Script(_read("look"))
 CLEAR: Final = Script(_read("clear"))
 INSTALL: Final = Script(_read("install"))
 RETIRE: Final = Script(_read("retire"))
+NUMBERS: Final = Script(_read("numbers"))
 
 QUEUE_JOIN: Final = Script(_read("queue_join"))
 QUEUE_RENEW: Final = Script(_read("queue_renew"))

@@ -1,23 +1,29 @@
-"""Whole filters on their way out of Redis and into it: bit by bit, in pieces of 1 MiB.
+"""Whole filters on their way out of Redis and into it.
 
 A filter on its way in has no header until all of it is there, so nobody sees a part of it. Until
-then its segments expire by themselves: what a killed process or a lost server leaves is gone after
+then its keys expire by themselves: what a killed process or a lost server leaves is gone after
 :data:`LEFTOVER` seconds.
+
+What is here is for the layout ``bitmap``, bit by bit in pieces of 1 MiB, and for all layouts;
+`numbers` is for ``sets``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from itertools import islice
+from typing import Any, ClassVar, Final
 
 from bitarray import bitarray
 
 from scrapy_bloom.core.growth import SliceSpec
+from scrapy_bloom.core.merging import AnyState, specs_of
 from scrapy_bloom.core.sizing import BLOCK_BYTES
 from scrapy_bloom.core.state import EMPTY, FilterState, Slice
-from scrapy_bloom.errors import BackendError, SettingError, StateError
+from scrapy_bloom.errors import BackendError, StateError
 from scrapy_bloom.redis import scripts
 from scrapy_bloom.redis.bitmap import SEGMENT_BLOCKS
 from scrapy_bloom.redis.connection import FAULTS
@@ -92,11 +98,11 @@ class Fetched:
     """
 
     header: Header
-    state: FilterState
+    state: AnyState
     lost: Sequence[str]
 
 
-def fetch(
+def fetch_bits(
     place: Place, read: Callable[[], tuple[Header, Mapping[bytes, bytes]]], told: Told
 ) -> Fetched:
     """Read a shard, also while workers add to it: every mark that was there at the start is in it.
@@ -104,18 +110,12 @@ def fetch(
     :param read: returns its header now, and the fields of that.
     :raises BackendError: if the server cannot be used.
     :raises StateError: if the filter goes away meanwhile.
-    :raises SettingError: if its layout has no bits that could be elsewhere.
     """
     touched: dict[int, dict[int, bitarray]] = {}
     done: set[str] = set()
     lost: list[str] = []
     while True:
         header, fields = read()
-        if header.plan.layout != "bitmap":
-            raise SettingError(
-                f"{place.name}: a filter of the layout {header.plan.layout!r} is kept as numbers,"
-                f" and can be nowhere but in Redis. Import its URLs into another one instead."
-            )
         made = made_in(fields) - done
         if not made:
             break
@@ -158,46 +158,42 @@ def _fetch_segment(place: Place, key: str, segment: Segment) -> dict[int, bitarr
     return found
 
 
-class Install:
-    """Puts one shard into Redis: first its segments, by :meth:`upload`, then its header.
+class Install(ABC):
+    """Puts one shard into Redis: first its keys, by :meth:`upload`, then its header.
 
     :param place: where it goes.
     :param plan: what it is for.
     :param state: the filter.
+    :param filled: items in its newest slice.
     :param spider: whose marks it holds; empty if that is not known.
     """
 
-    def __init__(self, place: Place, plan: Plan, state: FilterState, spider: str) -> None:
+    at_once: ClassVar[int]
+    """Keys that are deleted in one call: about a millisecond of the server."""
+
+    def __init__(self, place: Place, plan: Plan, state: AnyState, filled: int, spider: str) -> None:
         self.place = place
-        self._state = state
-        specs = [slice_.spec for slice_ in state.slices]
-        self._fields = fields_of(
-            plan, state.secret, state.hashes, specs, filled=state.slices[-1].items
-        )
+        specs = specs_of(state)
+        self.fields = fields_of(plan, state.secret, state.hashes, specs, filled=filled)
         if spider:
-            self._fields["spider"] = spider.encode()
-        self._prefix = place.prefix(self._fields["epoch"].decode())
-        self._segments = [segment for segment in segments_of(specs) if self._touched(segment)]
-        self._fields |= {f"m:{segment.name}": b"1" for segment in self._segments}
+            self.fields["spider"] = spider.encode()
+        self.prefix = place.prefix(self.fields["epoch"].decode())
 
     @property
+    @abstractmethod
     def size(self) -> int:
         """How many bytes :meth:`upload` sends, about."""
-        return sum(segment.size for segment in self._segments)
 
+    @abstractmethod
+    def keys(self) -> Iterator[str]:
+        """Yield the names of its keys but the header."""
+
+    @abstractmethod
     def upload(self, told: Told) -> None:
-        """Send the segments. They expire unless :meth:`finish` makes them a filter.
+        """Send the keys. They expire unless :meth:`finish` makes them a filter.
 
         :raises BackendError: if the server cannot be used.
         """
-        for segment in self._segments:
-            key = f"{self._prefix}{segment.name}"
-            self._call("SETRANGE", key, segment.size - 1, _MARK)
-            self._call("EXPIRE", key, LEFTOVER)
-            for start, blocks in self._runs(segment):
-                data = b"".join(block.tobytes() for block in blocks)
-                self._call("SETRANGE", key, (start - segment.first) * BLOCK_BYTES, data)
-            told(segment.size)
 
     def finish(self, replaced: str) -> None:
         """Make the filter: from now on it is there.
@@ -206,19 +202,15 @@ class Install:
         :raises BackendError: if the server cannot be used.
         :raises StateError: if something else is there, or a worker uses it.
         """
-        flat = [part for field in self._fields.items() for part in field]
-        signature = self._fields["signature"].decode()
+        flat = [part for field in self.fields.items() for part in field]
+        signature = self.fields["signature"].decode()
         with self.place.explained():
             word, *answer = ScriptRunner(self.place).retry_once(
-                scripts.INSTALL, self._prefix, signature, replaced, *flat
+                scripts.INSTALL, self.prefix, signature, replaced, *flat
             )
         where = self.place.name
         if word == b"lost":
-            raise BackendError(
-                f"{where}: the server has lost a part of the copy while it was made (key"
-                f" {answer[0].decode()}). Nothing was changed. Has it enough memory? Its"
-                f" maxmemory-policy must be noeviction."
-            )
+            raise self.lost(answer[0].decode())
         if word == b"used":
             raise in_use(self.place)
         if word != b"ok":
@@ -228,12 +220,64 @@ class Install:
             )
         old = dict(zip(answer[::2], answer[1::2], strict=True))
         if old:
-            delete_segments(self.place, old)
+            self.delete_replaced(old)
+
+    @abstractmethod
+    def delete_replaced(self, fields: Mapping[bytes, bytes]) -> None:
+        """Delete the keys of the filter whose place it took; `fields` are those of its header."""
 
     def withdraw(self) -> None:
-        """Delete the segments again, as far as that can be done: nobody has seen them."""
+        """Delete the keys again, as far as that can be done: nobody has seen them."""
         with suppress(BackendError, *FAULTS):
-            delete_keys(self.place, [f"{self._prefix}{one.name}" for one in self._segments])
+            delete_keys(self.place, self.keys(), at_once=self.at_once)
+
+    def lost(self, key: str) -> BackendError:
+        """Return the error that says that the server has lost a key."""
+        return BackendError(
+            f"{self.place.name}: the server has lost a part of the copy while it was made (key"
+            f" {key}). Nothing was changed. Has it enough memory? Its maxmemory-policy must be"
+            f" noeviction."
+        )
+
+
+class BitsInstall(Install):
+    """Puts a shard of bits into Redis. Its state shares the bits.
+
+    Arguments are those of :class:`Install`.
+    """
+
+    at_once = _AT_ONCE
+
+    def __init__(self, place: Place, plan: Plan, state: FilterState, spider: str) -> None:
+        super().__init__(place, plan, state, state.slices[-1].items, spider)
+        self._state = state
+        segments = segments_of([slice_.spec for slice_ in state.slices])
+        self._segments = [segment for segment in segments if self._touched(segment)]
+        self.fields |= {f"m:{segment.name}": b"1" for segment in self._segments}
+
+    @property
+    def size(self) -> int:
+        """How many bytes :meth:`upload` sends, about."""
+        return sum(segment.size for segment in self._segments)
+
+    def keys(self) -> Iterator[str]:
+        """Yield the names of its segments."""
+        return (f"{self.prefix}{segment.name}" for segment in self._segments)
+
+    def upload(self, told: Told) -> None:
+        """Send the segments."""
+        for segment in self._segments:
+            key = f"{self.prefix}{segment.name}"
+            self._call("SETRANGE", key, segment.size - 1, _MARK)
+            self._call("EXPIRE", key, LEFTOVER)
+            for start, blocks in self._runs(segment):
+                data = b"".join(block.tobytes() for block in blocks)
+                self._call("SETRANGE", key, (start - segment.first) * BLOCK_BYTES, data)
+            told(segment.size)
+
+    def delete_replaced(self, fields: Mapping[bytes, bytes]) -> None:
+        """Delete the segments of the filter whose place it took."""
+        delete_segments(self.place, fields)
 
     def _runs(self, segment: Segment) -> Iterator[tuple[int, list[bitarray]]]:
         """Yield the blocks that have bits, as runs of neighbours: first number, blocks."""
@@ -269,14 +313,17 @@ def delete_segments(place: Place, fields: Mapping[bytes, bytes], told: Told = in
     delete_keys(place, [f"{prefix}{name}" for name in sorted(made_in(fields))], told)
 
 
-def delete_keys(place: Place, keys: Sequence[str | bytes], told: Told = int) -> None:
+def delete_keys(
+    place: Place, keys: Iterable[str | bytes], told: Told = int, *, at_once: int = _AT_ONCE
+) -> None:
     """Delete keys of one slot, some at once, so that the server never stands still for long.
 
     :param told: called with the number of keys.
+    :param at_once: how many in one call.
     :raises BackendError: if the server cannot be used.
     """
-    for start in range(0, len(keys), _AT_ONCE):
-        some = keys[start : start + _AT_ONCE]
+    left = iter(keys)
+    while some := list(islice(left, at_once)):
         with place.explained(), Within(2 * place.timeout):
             place.client.unlink(*some)
         told(len(some))

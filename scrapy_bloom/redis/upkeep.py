@@ -9,20 +9,23 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
-from scrapy_bloom.core.state import FilterState
+from scrapy_bloom.core.merging import AnyState
+from scrapy_bloom.core.numbers import NumbersState
 from scrapy_bloom.errors import BackendError, StateError
 from scrapy_bloom.options import REDIS_TIMEOUT, Words, in_arguments
 from scrapy_bloom.redis import scripts
 from scrapy_bloom.redis.connection import Target, is_cluster
 from scrapy_bloom.redis.deadline import Within
-from scrapy_bloom.redis.header import Plan
+from scrapy_bloom.redis.header import PROGRAM, Plan
 from scrapy_bloom.redis.link import ScriptRunner
 from scrapy_bloom.redis.membership import read_look
+from scrapy_bloom.redis.numbers import NumbersInstall
 from scrapy_bloom.redis.place import Place
 from scrapy_bloom.redis.queue.reader import QueueReader
 from scrapy_bloom.redis.reader import ShardReader
 from scrapy_bloom.redis.sharding import shard_key
 from scrapy_bloom.redis.transfer import (
+    BitsInstall,
     Install,
     Told,
     delete_keys,
@@ -33,7 +36,8 @@ from scrapy_bloom.redis.watch import LEASE, Watch, wait_deserted
 
 _NOBODY: Final = ""  # the worker on whose behalf the others are looked at: none is registered
 _GLOB: Final = re.compile(r"([\\*?\[\]^-])")
-_SEGMENT: Final = re.compile(rb"[0-9a-f]{16}:\d+\.\d+")
+_MOST_SHARDS: Final = 1024
+_SEGMENT: Final = rb"%s(?P<shard>(?::\d+)?)(?::\{%s(?P=shard)\})?:(?P<epoch>[0-9a-f]{16}):\d+\.\d+"
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class Incoming:
         spider: whose marks it holds; empty if that is not known.
     """
 
-    shards: Sequence[FilterState]
+    shards: Sequence[AnyState]
     error_rate: float
     fingerprinter: str
     canonical: str
@@ -65,7 +69,15 @@ class Incoming:
             number,
             len(self.shards),
             self.canonical,
+            state.layout,
         )
+
+    def install(self, number: int, place: Place) -> Install:
+        """Return what puts one of its shards into a place."""
+        state, plan = self.shards[number], self.plan(number)
+        if isinstance(state, NumbersState):
+            return NumbersInstall(place, plan, state, self.spider)
+        return BitsInstall(place, plan, state, self.spider)
 
 
 class Upkeep:
@@ -114,8 +126,7 @@ class Upkeep:
         :raises StateError: if something else is there, or a crawl uses it.
         """
         installs = [
-            Install(self._at(number), incoming.plan(number), state, incoming.spider)
-            for number, state in enumerate(incoming.shards)
+            incoming.install(number, self._at(number)) for number in range(len(incoming.shards))
         ]
         if replaced and not deserted(replaced):
             raise in_use(self._place)
@@ -156,23 +167,49 @@ class Upkeep:
         for queue in queues:  # last: requests without marks are only fetched again
             delete_keys(self._place, queue.keys)
 
-    def leftovers(self, current: Iterable[str] = (), shards: int = 1) -> Iterator[bytes]:
+    def leftovers(self, current: Iterable[str] = ()) -> Iterator[bytes]:
         """Yield the segments under the key that belong to no filter that is there.
 
         Looks at the names of all keys of the server, which may take a while and stops nobody.
 
         :param current: epochs of the filter that is there, of all its shards.
-        :param shards: how many shards to look for.
         """
         keep = {epoch.encode() for epoch in current}
-        for number in range(shards):
-            prefix = self._at(number).prefix("")[:-1].encode()
-            pattern = _GLOB.sub(r"\\\1", prefix.decode()) + "*"
-            with self._place.explained():
-                for key in self._client.scan_iter(match=pattern, count=1000):
-                    rest = key[len(prefix) :]
-                    if _SEGMENT.fullmatch(rest) and rest[:16] not in keep:
-                        yield key
+        key = re.escape(self._place.key.encode())
+        segment = re.compile(_SEGMENT % (key, key))
+        pattern = _GLOB.sub(r"\\\1", self._place.key) + ":*"
+        others: dict[bytes, bool] = {}
+        with self._place.explained():
+            for name in self._client.scan_iter(match=pattern, count=1000):
+                found = segment.fullmatch(name)
+                if not found or found["epoch"] in keep:
+                    continue
+                shard = found["shard"]
+                if shard and shard not in others:  # it may be that of another filter
+                    others[shard] = bool(self._client.exists(self._place.key.encode() + shard))
+                if not others.get(shard):
+                    yield name
+
+    def finish_deletion(self, told: Told = int) -> None:
+        """Go on with a deletion that was interrupted; change nothing if there was none.
+
+        Then the header of the first shard says so, or is gone while others are there.
+
+        :param told: called with the number of keys that were deleted.
+        """
+        for number in range(_MOST_SHARDS):
+            place = self._at(number)
+            with place.explained(), Within(2 * place.timeout):
+                is_hash = place.client.type(place.key) == b"hash"
+                names = ("program", "shard", "clearing", "condemned")
+                fields = place.client.hmget(place.key, *names) if is_hash else [None] * len(names)
+            program, shard, clearing, condemned = fields
+            if clearing and condemned:
+                _clear(place, "", condemned.decode(), 1, told)
+            elif program == PROGRAM and shard == b"%d" % number:
+                if number == 0:
+                    return  # the filter is there
+                retire(ShardReader(place), told)
 
     def delete_leftovers(self, keys: Sequence[bytes], told: Told = int) -> None:
         """Delete what :meth:`leftovers` has found."""
@@ -217,7 +254,9 @@ def retire(shard: ShardReader, told: Told) -> None:
     """
     place, header = shard.place, shard.header
     if header.plan.layout != "bitmap":
-        _clear(shard, told)
+        _clear(
+            place, place.prefix(header.epoch), header.signature, header.layout.blocks_per_key, told
+        )
         return
     with place.explained():
         word, *answer = ScriptRunner(place).retry_once(
@@ -229,19 +268,13 @@ def retire(shard: ShardReader, told: Told) -> None:
         delete_segments(place, dict(zip(answer[::2], answer[1::2], strict=True)), told)
 
 
-def _clear(shard: ShardReader, told: Told) -> None:
+def _clear(place: Place, prefix: str, signature: str, blocks_per_key: int, told: Told) -> None:
     """Delete a shard of many small keys: each call of the script deletes some of them."""
-    place, header = shard.place, shard.header
     word = b"more"
     while word == b"more":
         with place.explained():
             word = ScriptRunner(place).retry_once(
-                scripts.CLEAR,
-                place.prefix(header.epoch),
-                header.signature,
-                _NOBODY,
-                LEASE,
-                header.layout.blocks_per_key,
+                scripts.CLEAR, prefix, signature, _NOBODY, LEASE, blocks_per_key
             )[0]
         told(1)
     if word == b"used":

@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
 from struct import Struct
 from typing import Any, BinaryIO, Final
 from zlib import crc32
@@ -26,9 +27,23 @@ from zlib import crc32
 from scrapy_bloom.storage import fields
 
 MAGIC: Final = b"scrapy-bloom\r\n\x1a\n"
+OF_NUMBERS: Final = 5
+"""The version that a filter of the Redis layout ``sets`` has: see `numbers_file`."""
+
 U32: Final = Struct(">I")
 _FRAME: Final = Struct(">HI")
 _START: Final = len(MAGIC) + _FRAME.size + U32.size
+
+
+def version_at(path: Path) -> int:
+    """Return the version of a file of ours; 0 if it is none, or not there."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(_START)
+    except OSError:
+        return 0
+    whole = start.startswith(MAGIC) and len(start) == _START
+    return int(_FRAME.unpack_from(start, len(MAGIC))[0]) if whole else 0
 
 
 class UnusableError(Exception):
@@ -74,6 +89,12 @@ def read_header(file: BinaryIO, versions: Collection[int]) -> tuple[int, dict[st
     header = file.read(min(length, os.fstat(file.fileno()).st_size))
     if crc32(frame + header) != U32.unpack(start[-U32.size :])[0]:
         raise UnusableError("a header that does not match its checksum", "an undamaged snapshot")
+    if version == OF_NUMBERS and version not in versions:
+        raise UnusableError(
+            "a filter of the Redis layout 'sets', which is made of numbers",
+            "one that is made of bits",
+            " 'scrapy bloom copy' puts it into Redis.",
+        )
     if version not in versions:
         raise UnusableError(
             f"format version {version}",

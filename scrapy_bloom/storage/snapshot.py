@@ -41,8 +41,8 @@ _PLAIN: Final = 1
 _WITH_WITHDRAWN: Final = 2
 _WITH_SHARDS: Final = 3
 _VERSIONS: Final = (_PLAIN, _WITH_WITHDRAWN, _WITH_SHARDS)
-_MOST_SHARDS: Final = 1024
-_MOST_SLICES: Final = 64  # each is as large as all before it: the last would hold 2^62 items
+MOST_SHARDS: Final = 1024
+MOST_SLICES: Final = 64  # each is as large as all before it: the last would hold 2^62 items
 _ONE: Final = bitarray("1", "big")
 _ANY: Final = 1 << 63  # larger than any number of ours
 _LEAST_RATE: Final = 1e-30  # smaller than any error rate of ours
@@ -256,7 +256,7 @@ def _read(file: BinaryIO) -> Snapshot:
         first = _read_state(header, body)
         others = _read_others(header, body) if version == _WITH_SHARDS else ()
         snapshot = Snapshot(
-            _identity(header),
+            identity_in(header),
             _read_generation(header),
             first,
             _read_withdrawn(header, body)
@@ -272,7 +272,11 @@ def _read(file: BinaryIO) -> Snapshot:
     return snapshot
 
 
-def _identity(header: Mapping[str, Any]) -> Identity:
+def identity_in(header: Mapping[str, Any]) -> Identity:
+    """Return what a header says that its filter belongs to.
+
+    :raises ValueError: if it does not.
+    """
     identity = fields.object_(header, "identity")
     return Identity(
         fields.text(identity, "spider"),
@@ -283,7 +287,7 @@ def _identity(header: Mapping[str, Any]) -> Identity:
 
 def _read_others(header: Mapping[str, Any], body: Body) -> list[FilterState]:
     """Read the shards after the first one, which differ from it in secret and slices."""
-    shards = fields.objects(header, "other_shards", _MOST_SHARDS - 1)
+    shards = fields.objects(header, "other_shards", MOST_SHARDS - 1)
     return [_read_state({**header, **shard}, body) for shard in shards]
 
 
@@ -293,7 +297,7 @@ def _read_state(header: Mapping[str, Any], body: Body) -> FilterState:
     secret = bytes.fromhex(fields.text(header, "secret"))
     if len(secret) != SECRET_BYTES:
         raise ValueError(f"a secret of {len(secret)} bytes")
-    slices = fields.objects(header, "slices", _MOST_SLICES)
+    slices = fields.objects(header, "slices", MOST_SLICES)
     if not slices:
         raise ValueError("there are no slices")
     return FilterState(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, cast
 
 from scrapy_bloom.core.merging import counted
+from scrapy_bloom.core.numbers import NumbersState
 from scrapy_bloom.core.sizing import BLOCK_BITS
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.frontier.reader import StoreReader
@@ -68,8 +69,6 @@ def check(
         raise target.missing()
     if isinstance(target, JobTarget):
         return [*_check_job(target)]
-    if not isinstance(target, FileTarget) and info(target).layout != "bitmap":
-        return [*_check_redis(cast("RedisTarget", target), None)]
     try:
         contents = target.read(progress)
     except BloomError as error:
@@ -90,7 +89,11 @@ def _whole(contents: Contents) -> Finding:
 
 def _check_counts(contents: Contents) -> Iterator[Finding]:
     """Compare the items that were counted with those that the bits show."""
+    if contents.counted is not None:
+        yield _check_numbers(contents.counted, contents.items)
     for shard, state in enumerate(contents.shards):
+        if isinstance(state, NumbersState):
+            continue  # its slices count nothing by themselves
         for number, slice_ in enumerate(state.slices):
             estimate = counted(slice_, state.hashes)
             name = f"slice {number + 1}" + (
@@ -118,6 +121,17 @@ def _check_counts(contents: Contents) -> Iterator[Finding]:
                     "It is fuller than it counts, as after a merge or a copy in mid-crawl: more new"
                     " pages are called seen. See 'error rate now' of 'scrapy bloom info'.",
                 )
+
+
+def _check_numbers(counted: int, items: int) -> Finding:
+    """Compare the items that the header counts with the numbers that are there.
+
+    More are no harm: workers add while all is read.
+    """
+    found = f"{counted:,} items counted, {items:,} numbers found"
+    if items >= counted:
+        return Finding("good", "numbers", found)
+    return Finding("bad", "numbers", found, "Marks are missing: their pages are fetched again.")
 
 
 def _check_job(target: JobTarget) -> Iterator[Finding]:
@@ -195,21 +209,13 @@ def _check_requests(folder: Path, generation: int) -> Iterator[Finding]:
         yield Finding("note", "let through", f"{len(look.withheld):,} pages are new once more")
 
 
-def _check_redis(target: RedisTarget, contents: Contents | None) -> Iterator[Finding]:
+def _check_redis(target: RedisTarget, contents: Contents) -> Iterator[Finding]:
     with target.reader() as reader, target.upkeep() as upkeep:
-        if contents:
-            yield from _check_segments(reader, contents.lost)
-        else:  # a sample has to do: a layout of many small keys
-            state = reader.info()
-            yield Finding(
-                "good",
-                "filter",
-                f"{state.items:,} items counted, a sample shows {state.estimated_items:,.0f}",
-            )
+        yield from _check_segments(reader, contents.lost)
         yield from _check_workers(reader)
         yield from _check_queue(reader)
         epochs = [part.header.epoch for part in reader.parts()]
-        left = list(upkeep.leftovers(epochs, reader.shards))
+        left = list(upkeep.leftovers(epochs))
         if left:
             yield Finding(
                 "note",

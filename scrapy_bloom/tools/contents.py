@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from scrapy_bloom.core.growth import SHARE
 from scrapy_bloom.core.info import FilterInfo, filter_info
-from scrapy_bloom.core.merging import count_slice
-from scrapy_bloom.core.sizing import BLOCK_BYTES
-from scrapy_bloom.core.state import EMPTY, FilterState
+from scrapy_bloom.core.merging import AnyState, count_slices
+from scrapy_bloom.core.numbers import NumbersState
+from scrapy_bloom.core.state import FilterState
+from scrapy_bloom.errors import SettingError
+from scrapy_bloom.storage import numbers_file
+from scrapy_bloom.storage.numbers_file import NumbersFile
 from scrapy_bloom.storage.queue_record import QueueRecord
-from scrapy_bloom.storage.snapshot import Identity, Snapshot
+from scrapy_bloom.storage.snapshot import Identity, Snapshot, chunks_of
 
 _DIGITS: Final = 15  # of an error rate that is divided by the share of the first slice
 
@@ -34,11 +37,12 @@ class Contents:
             if that is not known.
         beside: Scrapy's own queue where it lives, if requests wait there; else empty.
         lost: keys of parts that Redis has lost.
+        counted: how many items Redis counts, where that is not told by its slices; else None.
     """
 
     identity: Identity
     error_rate: float
-    shards: Sequence[FilterState]
+    shards: Sequence[AnyState]
     let_through: Collection[bytes] = field(default=frozenset(), repr=False)
     generation: int = 0
     written_by: str = ""
@@ -46,6 +50,12 @@ class Contents:
     waiting: int | None = None
     beside: str = ""
     lost: Sequence[str] = ()
+    counted: int | None = None
+
+    @classmethod
+    def of_numbers(cls, file: NumbersFile) -> Contents:
+        """Return the contents of a file with a filter of the layout ``sets``."""
+        return cls(file.identity, file.error_rate, file.shards, written_by=file.written_by)
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Contents:
@@ -60,16 +70,36 @@ class Contents:
             snapshot.queue,
         )
 
+    def bits(self) -> Sequence[FilterState]:
+        """Return its shards, if they are made of bits.
+
+        :raises SettingError: if they are made of numbers.
+        """
+        shards = [state for state in self.shards if isinstance(state, FilterState)]
+        if len(shards) < len(self.shards):
+            raise SettingError(
+                "this filter has the layout 'sets': it keeps a number for each page, and no page or"
+                " fingerprint can be had back from that, to set its bits elsewhere. It can be"
+                " exported, and copied to Redis. To fill a filter of bits, import the URLs."
+            )
+        return shards
+
+    def chunks(self, before: Contents | None) -> Iterator[bytes]:
+        """Yield the bytes of a file with the filter; `before` is as for :meth:`snapshot`."""
+        identity = replace(self.identity, canonical=sorted_keys(self.identity.canonical))
+        numbers = [state for state in self.shards if isinstance(state, NumbersState)]
+        if len(numbers) == len(self.shards):
+            return numbers_file.chunks_of(NumbersFile(identity, self.error_rate, numbers))
+        return chunks_of(self.snapshot(before))
+
     def snapshot(self, before: Contents | None) -> Snapshot:
         """Return what is written to a file.
 
         :param before: what the file has now. Generation and queue stay what they are: with others,
             a run that was killed would count as one that has stopped cleanly.
         """
-        identity = Identity(
-            self.identity.spider, self.identity.fingerprinter, sorted_keys(self.identity.canonical)
-        )
-        first, *others = self.shards
+        identity = replace(self.identity, canonical=sorted_keys(self.identity.canonical))
+        first, *others = self.bits()
         generation, queue = (before.generation, before.queue) if before else (0, None)
         return Snapshot(identity, generation, first, self.let_through, queue, others)
 
@@ -80,22 +110,13 @@ class Contents:
 
     @property
     def bytes(self) -> int:
-        """Bytes of its bits, of those blocks that have any."""
-        touched = sum(
-            block is not EMPTY
-            for state in self.shards
-            for slice_ in state.slices
-            for block in slice_.blocks
-        )
-        return touched * BLOCK_BYTES
+        """Bytes of its bits, of those blocks that have any; or of its numbers."""
+        return sum(state.memory for state in self.shards)
 
     def info(self) -> FilterInfo:
-        """Return its state, from a count of all bits."""
+        """Return its state, from a count of all that it holds."""
         return filter_info(
-            [
-                [count_slice(slice_, state.hashes) for slice_ in state.slices]
-                for state in self.shards
-            ],
+            [count_slices(state) for state in self.shards],
             error_rate=self.error_rate,
             memory=self.bytes,
         )

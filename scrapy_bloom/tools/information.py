@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_bloom.core.buckets import bucket_bytes
 from scrapy_bloom.core.info import FilterInfo
-from scrapy_bloom.core.merging import count_slice
+from scrapy_bloom.core.merging import count_slices, specs_of
 from scrapy_bloom.core.sizing import BLOCK_BYTES
 from scrapy_bloom.storage.past import SNAPSHOT, Marker, is_outdated, read_marker
 from scrapy_bloom.storage.snapshot import read_head
@@ -125,15 +125,14 @@ def _of_contents(target: Target, kind: str, **more: Any) -> Information:
     slices = [
         SliceInfo(
             shard,
-            slice_.spec.capacity,
-            slice_.items,
+            spec.capacity,
+            count.items,
             count.bytes_at_capacity,
-            slice_.spec.error_rate,
+            spec.error_rate,
             count.used / count.room,
         )
         for shard, state in enumerate(contents.shards)
-        for slice_ in state.slices
-        for count in [count_slice(slice_, state.hashes)]
+        for spec, count in zip(specs_of(state), count_slices(state), strict=True)
     ]
     first = contents.shards[0]
     identity = contents.identity
@@ -150,6 +149,7 @@ def _of_contents(target: Target, kind: str, **more: Any) -> Information:
         identity.canonical,
         contents.written_by,
         len(contents.let_through),
+        layout=first.layout,
         **more,
     )
 

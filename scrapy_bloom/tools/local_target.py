@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +14,8 @@ from filelock import FileLock, Timeout
 
 from scrapy_bloom.core.info import FilterInfo
 from scrapy_bloom.core.local import LocalFilter
+from scrapy_bloom.core.merging import AnyState
+from scrapy_bloom.core.state import FilterState
 from scrapy_bloom.errors import JobInUseError, SettingError, StateError
 from scrapy_bloom.frontier import file
 from scrapy_bloom.frontier.reader import StoreLook, StoreReader
@@ -21,11 +23,13 @@ from scrapy_bloom.frontier.store import Store
 from scrapy_bloom.redis.sharding import picker
 from scrapy_bloom.storage import merges_file, scrapy_queue
 from scrapy_bloom.storage.files import remove, write_whole
+from scrapy_bloom.storage.frame import OF_NUMBERS, version_at
+from scrapy_bloom.storage.numbers_file import read_numbers
 from scrapy_bloom.storage.past import MARKER, REQUESTS, SNAPSHOT
-from scrapy_bloom.storage.snapshot import Identity, Snapshot, chunks_of, read_snapshot
+from scrapy_bloom.storage.snapshot import Identity, read_snapshot
 from scrapy_bloom.storage.store import LOCK, holding
 from scrapy_bloom.tools.contents import Contents, error_rate_of
-from scrapy_bloom.tools.progress import Progress, silent
+from scrapy_bloom.tools.progress import Progress, Told, silent
 from scrapy_bloom.tools.target import Adder, Change, Open, Target
 
 _US: Final = "scrapy bloom"
@@ -41,30 +45,29 @@ class FileChange(Change):
 
     def put(self, contents: Contents, progress: Progress = silent) -> None:
         """Write the file, whole or not at all."""
-        write_contents(self.path, contents.snapshot(self.contents), progress)
+        path, written = self.path, contents.chunks(self.contents)
+        with progress(f"writing {path}", contents.bytes, "bytes") as told:
+            write_file(path, written, told)
 
 
-def write_contents(path: Path, snapshot: Snapshot, progress: Progress) -> None:
+def write_file(path: Path, content: Iterable[bytes], told: Told) -> None:
     """Write a file with a filter, whole or not at all.
 
     :raises StateError: if it cannot be written.
     """
-    size = sum(len(slice_.blocks) for shard in snapshot.shards for slice_ in shard.slices)
-    with progress(f"writing {path}", size << 13, "bytes") as told:
 
-        def chunks() -> Iterator[bytes]:
-            for chunk in chunks_of(snapshot):
-                yield chunk
-                told(len(chunk))
+    def chunks() -> Iterator[bytes]:
+        for chunk in content:
+            yield chunk
+            told(len(chunk))
 
-        try:
-            write_whole(path, chunks())
-        except OSError as error:
-            raise StateError(
-                f"{error.filename or path}: {error.strerror}. The file was not written, and what"
-                f" was there before is as it was. Make room, or give this user the right to write"
-                f" there."
-            ) from error
+    try:
+        write_whole(path, chunks())
+    except OSError as error:
+        raise StateError(
+            f"{error.filename or path}: {error.strerror}. The file was not written, and what was"
+            f" there before is as it was. Make room, or give this user the right to write there."
+        ) from error
 
 
 class FileTarget(Target):
@@ -136,6 +139,9 @@ class FileTarget(Target):
             remove(self.path)
 
     def _read(self) -> Contents | None:
+        if version_at(self.path) == OF_NUMBERS:
+            numbers = read_numbers(self.path)
+            return Contents.of_numbers(numbers) if numbers else None
         snapshot = read_snapshot(self.path, sharded=True)
         return Contents.of(snapshot) if snapshot else None
 
@@ -268,6 +274,7 @@ class JobChange(FileChange):
                 f"a filter of {len(contents.shards)} shards cannot be kept in a job directory:"
                 f" each shard hashes with a secret of its own. Copy it to Redis, or export it."
             )
+        contents.bits()  # refuses what has none
         check_spider(contents.identity)
         before = self.contents.let_through if self.contents else frozenset[bytes]()
         stopped = self.path.stat().st_mtime_ns if self.path.exists() else None
@@ -308,16 +315,14 @@ class Sharded:
 
     def __init__(self, contents: Contents) -> None:
         self._contents = contents
-        self._filters = [
-            LocalFilter.from_state(state, on_growth=_QUIET) for state in contents.shards
-        ]
-        self._pick = picker(self._filters)
+        self._shards = [_asking(state) for state in contents.shards]
+        self._pick = picker(self._shards)
 
     def contains_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
         """Return for each fingerprint, in order, whether it was added."""
-        if len(self._filters) == 1:
-            return self._filters[0].contains_many(fingerprints)
-        return [fingerprint in self._pick(fingerprint) for fingerprint in fingerprints]
+        if len(self._shards) == 1:
+            return self._shards[0](fingerprints)
+        return [self._pick(fingerprint)([fingerprint])[0] for fingerprint in fingerprints]
 
     def info(self) -> FilterInfo:
         """Return the state of the filter."""
@@ -325,6 +330,14 @@ class Sharded:
 
     def close(self) -> None:
         """Do nothing: memory is all that it holds."""
+
+
+def _asking(state: AnyState) -> Callable[[Iterable[bytes]], list[bool]]:
+    """Return what tells of fingerprints whether they were added."""
+    if isinstance(state, FilterState):
+        return LocalFilter.from_state(state, on_growth=_QUIET).contains_many
+    find = state.finder()
+    return lambda fingerprints: [*map(find, fingerprints)]
 
 
 class LocalAdder:
@@ -343,7 +356,7 @@ class LocalAdder:
                 f"{name}: the filter has {len(contents.shards)} shards. Copy it to Redis to add to"
                 f" it."
             )
-        state = contents.shards[0]
+        state = contents.bits()[0]
         capacity = state.slices[0].spec.capacity
         self.identity = contents.identity
         self._contents = contents

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from scrapy_bloom.core.numbers import NumbersState
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.options import OnBackendError, Words, in_arguments
 from scrapy_bloom.redis.connection import Target as Server
@@ -106,18 +107,23 @@ class RedisTarget(Target):
                 upkeep.delete(reader.parts(), told)
 
     def delete_leftovers(self, progress: Progress = silent) -> int:
-        """Delete the segments of filters that are gone; return how many."""
+        """Delete the keys of filters that are gone; return how many."""
         with self.upkeep() as upkeep:
             epochs: list[str] = []
-            shards = 1
-            if upkeep.kind() != "none":
-                with self.reader() as reader:
-                    epochs = [part.header.epoch for part in reader.parts()]
-                    shards = reader.shards
-            keys = list(upkeep.leftovers(epochs, shards))
-            with progress("deleting", len(keys), "segments") as told:
-                upkeep.delete_leftovers(keys, told)
-        return len(keys)
+            count = 0
+
+            def counting(keys: int) -> None:
+                nonlocal count
+                count += keys
+                told(keys)
+
+            with progress("deleting", None, "keys") as told:
+                upkeep.finish_deletion(counting)
+                if upkeep.kind() != "none":
+                    with self.reader() as reader:
+                        epochs = [part.header.epoch for part in reader.parts()]
+                upkeep.delete_leftovers(list(upkeep.leftovers(epochs)), counting)
+        return count
 
     @contextmanager
     def reader(self) -> Iterator[RedisReader]:
@@ -137,15 +143,21 @@ class RedisTarget(Target):
 
     def _contents(self, reader: RedisReader, progress: Progress) -> Contents:
         with progress(f"reading {self.name}", reader.made_bytes(), "bytes") as told:
+            before = _counted(reader)
             fetched = reader.fetch(told)
         looks = [look for queue in reader.queues() if (look := queue.look())]
+        states, again = [one.state for one in fetched], _again(reader)
+        numbers = [one.without(again) for one in states if isinstance(one, NumbersState)]
+        if numbers:  # from which a page can be taken, so that no list is needed
+            states, again = [*numbers], frozenset()
         return Contents(
             _identity(reader),
             reader.error_rate,
-            [one.state for one in fetched],
-            _again(reader),
+            states,
+            again,
             waiting=sum(look.waiting + look.taken for look in looks) if looks else None,
             lost=[name for one in fetched for name in one.lost],
+            counted=min(before, _counted(reader)) if numbers else None,
         )
 
 
@@ -216,6 +228,10 @@ class RedisChange(Change):
         replaced = self._reader.parts() if self._reader else ()
         with progress(f"writing {self._upkeep.name}", contents.bytes, "bytes") as told:
             self._upkeep.install(incoming, replaced, told)
+
+
+def _counted(reader: RedisReader) -> int:
+    return sum(part.read().items for part in reader.parts())
 
 
 def _again(reader: RedisReader) -> frozenset[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from scrapy_bloom import tools
+from scrapy_bloom.core.numbers import NumbersSlice
 
 
 def project(spider="books", **settings):
@@ -30,14 +31,14 @@ def everything_in(server):
 
 
 def bits_of(target):
-    """Return secret, geometry and bits of a filter, as bytes."""
+    """Return secret, geometry and bits of a filter, as bytes; or numbers."""
     return [
-        (
-            state.secret,
-            [
-                (slice_.spec, b"".join(block.tobytes() for block in slice_.blocks))
-                for slice_ in state.slices
-            ],
-        )
+        (state.secret, [(slice_.spec, _bytes_of(slice_)) for slice_ in state.slices])
         for state in tools.target_of(target).read().shards
     ]
+
+
+def _bytes_of(slice_):
+    if isinstance(slice_, NumbersSlice):
+        return {bucket: numbers.tobytes() for bucket, numbers in slice_.buckets.items()}
+    return b"".join(block.tobytes() for block in slice_.blocks)

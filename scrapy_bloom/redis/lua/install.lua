@@ -1,14 +1,15 @@
--- Make a filter of segments that are there already, in the place of none or of a given one.
+-- Make a filter of keys that are there already, in the place of none or of a given one.
 --
 -- KEYS[1]  the header
--- KEYS[2]  what the names of the segments begin with
+-- KEYS[2]  what the names of the other keys begin with
 -- ARGV[1]  signature of the new filter
 -- ARGV[2]  signature of the filter that it takes the place of; empty if there must be none
 -- ARGV[3...]  fields and values of its header
 --
--- Answers {"ok", field, value, ...}  fields of the filter that was there, for its segments to be
+-- Answers {"ok", field, value, ...}  fields of the filter that was there, for its keys to be
 --                        deleted; none if the same call has installed the filter before
---     or  {"lost", name}  if a segment is not there
+--     or  {"lost", name}  if a segment is not there. The keys of other layouts than "bitmap" may be too
+--                        many for one call: whoever sends them looks at them before.
 --     or  {"used"}       if a worker is registered in the filter that is there
 --     or  {"other"}      if something else is there. If not "ok", nothing was changed.
 local there = redis.call('TYPE', KEYS[1]).ok
@@ -27,6 +28,9 @@ end
 local made = {}
 for i = 3, #ARGV, 2 do
   if ARGV[i]:sub(1, 2) == 'm:' then made[#made + 1] = KEYS[2] .. ARGV[i]:sub(3) end
+end
+for i = 3, #ARGV, 2 do
+  if ARGV[i] == 'layout' then made = {} end  -- a filter of bits has no such field
 end
 for i = 1, #made do
   if redis.call('EXISTS', made[i]) == 0 then return {'lost', made[i]} end
