@@ -23,10 +23,12 @@ if TYPE_CHECKING:
         UncleanStopError,
     )
     from scrapy_bloom.fingerprinter import CanonicalFingerprinter
+    from scrapy_bloom.forgetting import forget
     from scrapy_bloom.redis.filter import RedisFilter
     from scrapy_bloom.redis.options import RedisOptions
     from scrapy_bloom.redis.reader import RedisReader
     from scrapy_bloom.scheduler import Scheduler
+    from scrapy_bloom.session.failed import ForgetFailed
 
     __all__ = [
         "Addon",
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
         "CanonicalFingerprinter",
         "FilterInfo",
         "FilterLostError",
+        "ForgetFailed",
         "JobInUseError",
         "LocalFilter",
         "RedisFilter",
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
         "StateError",
         "UncleanStopError",
         "__version__",
+        "forget",
     ]
 
 _ROOMS = {
@@ -56,6 +60,7 @@ _ROOMS = {
     "CanonicalFingerprinter": "fingerprinter",
     "FilterInfo": "core.info",
     "FilterLostError": "errors",
+    "ForgetFailed": "session.failed",
     "JobInUseError": "errors",
     "LocalFilter": "core.local",
     "RedisFilter": "redis.filter",
@@ -65,6 +70,7 @@ _ROOMS = {
     "SettingError": "errors",
     "StateError": "errors",
     "UncleanStopError": "errors",
+    "forget": "forgetting",
 }
 
 _NEED_REDIS = {"RedisFilter", "RedisReader"}

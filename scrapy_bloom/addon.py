@@ -11,6 +11,7 @@ from scrapy.utils.misc import load_object
 logger = logging.getLogger(__name__)
 
 _OURS: Final = "scrapy_bloom.BloomDupeFilter"
+_FORGETS: Final = "scrapy_bloom.ForgetFailed"
 # Choices of the command line and of Scrapy's commands are left out: they are made on purpose.
 _WARNED_OF: Final = {SETTINGS_PRIORITIES[name] for name in ("addon", "project", "spider")}
 
@@ -24,7 +25,12 @@ class Addon:
     """
 
     def update_settings(self, settings: BaseSettings) -> None:
-        """Set ``DUPEFILTER_CLASS``, unless somebody else has set it."""
+        """Set ``DUPEFILTER_CLASS``, unless somebody else has set it.
+
+        With ``BLOOM_FORGET_FAILED`` add the middleware that sees failures, nearest to the engine.
+        """
+        if settings["BLOOM_FORGET_FAILED"]:
+            settings["DOWNLOADER_MIDDLEWARES"].set(_FORGETS, 0, priority="addon")
         priority = settings.getpriority("DUPEFILTER_CLASS")
         if priority == SETTINGS_PRIORITIES["default"]:
             settings.set("DUPEFILTER_CLASS", _OURS, priority="addon")

@@ -8,7 +8,7 @@ for those who use Scrapy. Its reader gets the name to use in an error; :func:`in
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -42,6 +42,14 @@ class Option(Generic[T]):
     default: T
     read: Reader[T]
     meaning: str
+
+    def read_from(self, written: Mapping[str, Any]) -> T:
+        """Return its value in Scrapy's settings.
+
+        :raises SettingError: if that is none.
+        """
+        value = written.get(self.setting, self.default)
+        return self.default if value is self.default else self.read(self.setting, value)
 
 
 Words = Callable[[Option[Any]], str]
@@ -196,6 +204,24 @@ def _read_seconds(name: str, value: object) -> float:
     raise refusal(name, value, f"give a number of seconds above 0, at most {_HOUR:,}.")
 
 
+def _read_statuses(name: str, value: object) -> bool | tuple[int, ...]:
+    if isinstance(value, str):
+        with suppress(ValueError, RecursionError):
+            value = json.loads(value.lower())
+    if isinstance(value, str):
+        value = value.split(",")
+    if isinstance(value, int) and value in (0, 1):
+        return bool(value)
+    given = value if isinstance(value, Collection) else [value]
+    numbers = [_number(one, {}) for one in given]
+    statuses = tuple(int(one) for one in numbers if one is not None and one == int(one))
+    if statuses and len(statuses) == len(numbers) and all(100 <= one <= 599 for one in statuses):  # noqa: PLR2004
+        return statuses
+    raise refusal(
+        name, value, "give True, False, or a list of HTTP statuses, such as [403, 404, 503]."
+    )
+
+
 def _read_elsewhere(setting: str) -> Reader[Any]:
     """Return the reader of :data:`registry.READERS`. It is imported when it is used.
 
@@ -281,6 +307,15 @@ MAX_DELIVERIES: Final = Option(
     "With `scrapy_bloom.Scheduler` and Redis: when so many workers were killed while they had a"
     " request, it is put aside, and no other one is given it.",
 )
+FORGET_FAILED: Final[Option[bool | tuple[int, ...]]] = Option(
+    "forget_failed",
+    "BLOOM_FORGET_FAILED",
+    default=False,
+    read=_read_statuses,
+    meaning="Whether the next run tries pages again that have failed in this one: `True` for those"
+    " whose download ended in an error after all retries, or in a status of Scrapy's"
+    " `RETRY_HTTP_CODES`; or a list of statuses to use instead of these: `[403, 404, 503]`.",
+)
 BACKEND: Final = Option(
     "backend",
     "BLOOM_BACKEND",
@@ -317,8 +352,8 @@ REDIS_LAYOUT: Final = Option(
     "BLOOM_REDIS_LAYOUT",
     "bitmap",
     one_of(LAYOUTS),
-    "How the filter is stored in Redis: `bitmap`, or `sets`, which is faster and can forget pages,"
-    " but needs Redis 6.2 and its default `set-max-intset-entries`.",
+    "How the filter is stored in Redis: `bitmap`, or `sets`, which is faster, but needs Redis 6.2"
+    " and its default `set-max-intset-entries`.",
 )
 REDIS_CACHE: Final = Option(
     "cache",
@@ -401,6 +436,7 @@ OPTIONS: Final[tuple[Option[Any], ...]] = (
     COMMIT_INTERVAL,
     COMMIT_SYNC,
     MAX_DELIVERIES,
+    FORGET_FAILED,
     BACKEND,
     REDIS_URL,
     *OF_REDIS,

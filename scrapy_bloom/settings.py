@@ -43,17 +43,12 @@ class Settings:
     def __init__(self, written: Mapping[str, Any], *, warn: bool = True) -> None:
         if warn:
             _warn_of_unknown(written)
-        self._values = {option: _read(option, written) for option in OPTIONS}
+        self._values = {option: option.read_from(written) for option in OPTIONS}
         self.redis_params = _scrapy_redis_params(written)
 
     def __getitem__(self, option: Option[T]) -> T:
         value: T = self._values[option]
         return value
-
-
-def _read(option: Option[T], written: Mapping[str, Any]) -> T:
-    value = written.get(option.setting, option.default)
-    return option.default if value is option.default else option.read(option.setting, value)
 
 
 def _scrapy_redis_params(written: Mapping[str, Any]) -> dict[str, Any]:

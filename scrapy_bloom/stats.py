@@ -53,7 +53,22 @@ WITHDRAWN: Final = Stat(
     "requests that were new, but that Scrapy could not store: the next one for such a page is new"
     " again, in this run or the next",
 )
-LET_THROUGH: Final = Stat("bloom/let_through", "of the new ones, those that are so for this reason")
+FORGOTTEN: Final = Stat(
+    "bloom/forgotten", "pages that were forgotten: the next request for each is new again, likewise"
+)
+NOT_FORGOTTEN: Final = Stat(
+    "bloom/not_forgotten",
+    "pages that were to be forgotten, and were not marked or could not be forgotten",
+)
+FAILED: Final = Stat(
+    "bloom/failed",
+    "pages whose requests failed, and that were forgotten for the next run: `BLOOM_FORGET_FAILED`",
+)
+LET_THROUGH: Final = Stat(
+    "bloom/let_through",
+    "of the new ones, those that are so for one of these reasons; with the filter in Redis only"
+    " those that Scrapy could not store",
+)
 STEP: Final = Stat(
     "bloom/canonical/{step}",
     "requests whose URL this step of the canonical form changed; see docs/reference/canonical.md",
@@ -139,6 +154,11 @@ FROM_INFO: Final = {
 }
 """Those that are attributes of :class:`FilterInfo`, by their names there."""
 
+FROM_FILTER: Final = {
+    "let_through": LET_THROUGH,
+}
+"""Those that a local filter counts, by their names in what :attr:`Opened.numbers` returns."""
+
 FROM_BACKEND: Final = {
     "round_trips": Stat("bloom/redis/round_trips", "calls to Redis, repeated ones included"),
     "local": Stat("bloom/redis/local", "checks answered from the worker's own memory"),
@@ -170,6 +190,9 @@ STATS: Final = (
     UNCLEAN_STOP,
     NOT_STORED,
     WITHDRAWN,
+    FORGOTTEN,
+    NOT_FORGOTTEN,
+    FAILED,
     LET_THROUGH,
     STEP,
     MERGED,

@@ -1,24 +1,17 @@
 """The layout "sets": what it can do that the other one cannot, and what it needs of the server."""
 
-import itertools
 import os
 import random
 import signal
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from support.contract import fingerprints
-from support.layouts import name_of_clear, name_of_forget
-from support.localredis import keys
-from support.proxy import FAULTS, Proxy
+from support.layouts import name_of_clear
+from support.proxy import Proxy
 from support.stored import StoredFilter
-from support.waiting import until
 
 from scrapy_bloom import (
     BackendError,
-    FilterLostError,
     RedisFilter,
     RedisOptions,
     RedisReader,
@@ -28,172 +21,6 @@ from scrapy_bloom import (
 from scrapy_bloom.redis.connection import Target
 
 OPENED = {"error_rate": 1e-6, "layout": "sets"}  # of the fixture `opened`
-
-
-class TestForgetting:
-    def test_what_was_forgotten_is_new_once_more(self, server, opened, key):
-        seen = opened(server, key)
-        known = fingerprints(100)
-        seen.add_many(known)
-        assert seen.forget(known[3]) is True
-        assert seen.forget(known[3]) is False
-        assert seen.contains_many(known) == [True] * 3 + [False] + [True] * 96
-        assert seen.info().items == 99
-        assert seen.add_many([known[3], known[3], known[4]]) == [False, True, True]
-        assert seen.info().items == 100
-
-    def test_of_many(self, server, opened, key):
-        seen = opened(server, key, capacity=1000, shards=3)
-        known = fingerprints(6000)
-        seen.add_many(known[:5000])
-        asked = [*known[10:20], known[10], *known[5000:5010]]
-        assert seen.forget_many(asked) == [True] * 10 + [False] * 11
-        assert seen.forget_many([]) == []
-        assert seen.add_many(known[:5000]).count(False) == 10
-        assert seen.info().items == 5000
-
-    @pytest.mark.parametrize("error_rate", [1e-6, 1e-12])
-    def test_in_every_slice_and_with_numbers_of_both_sizes(self, server, opened, key, error_rate):
-        seen = opened(server, key, capacity=100, error_rate=error_rate, cache=0)
-        known = fingerprints(3000)
-        seen.add_many(known)
-        assert seen.info().slices == 6
-        assert seen.forget_many(known[::2]) == [True] * 1500
-        assert seen.contains_many(known) == [False, True] * 1500
-        assert seen.info().items == seen.info().estimated_items == 1500
-
-    def test_all_workers_learn_of_it_and_one_is_granted(self, server, opened, key):
-        workers = [opened(server, key) for _ in range(4)]
-        one, two = fingerprints(2)
-        for worker in workers:
-            worker.add_many([one, two])
-        assert workers[0].forget(one)
-        until(lambda: not any(one in worker for worker in workers))
-        assert [worker.add(one) for worker in workers].count(False) == 1
-        assert [worker.add(one) for worker in workers] == [True] * 4
-        assert [worker.add(two) for worker in workers] == [True] * 4
-
-    def test_what_a_busy_worker_knows_is_forgotten_with_its_next_call(self, server, opened, key):
-        forgetful, busy = opened(server, key), opened(server, key)
-        one = fingerprints(1)[0]
-        busy.add(one)
-        forgetful.forget(one)
-        numbers = itertools.count()
-        until(lambda: busy.add(b"%d" % next(numbers)) or one not in busy)
-        assert busy.add(one) is False
-
-    def test_what_was_forgotten_is_not_reported_after_a_loss(self, server, key):
-        seen = RedisFilter(
-            Target(server.url), options=RedisOptions(key=key, layout="sets", shared_queue=True)
-        )
-        with seen:
-            one, two = fingerprints(2)
-            seen.add_many([one, two])
-            seen.finish(one)
-            seen.finish(two)
-            seen.forget(one)
-            seen.finish(two)
-            server.client().delete(key)
-            until(lambda: seen.counters.losses)
-            assert seen.add(one) is False
-
-    def test_what_is_to_be_reported_is_forgotten_as_well(self, own_server, opened, key):
-        with Proxy(own_server.port) as proxy:
-            seen = opened(proxy.url, key, timeout=0.5)
-            port, proxy.upstream = proxy.upstream, 1
-            proxy.cut()
-            one = fingerprints(1)[0]
-            assert seen.add(one) is False
-            with pytest.raises(BackendError, match="cannot be reached"):
-                seen.forget(one)
-            proxy.upstream = port
-            until(lambda: seen.usable)
-            seen.forget(one)
-            assert seen.add(one) is False
-
-    @pytest.mark.parametrize("fault", FAULTS)
-    def test_a_fault_takes_nothing_out_twice(self, own_server, opened, key, fault):
-        """If a repeated call did, it would undo what somebody was granted since."""
-        one = fingerprints(1)[0]
-        with Proxy(own_server.port, counted=name_of_forget(), delay=0.05) as proxy:
-            faulty, other = opened(proxy.url, key), opened(own_server, key, cache=0)
-            faulty.add(one)
-            proxy.faults = {1: fault}
-            assert faulty.forget(one)
-            assert other.add(one) is False
-            proxy.deliver()
-            assert other.add(one) is True
-            assert faulty.add(one) is True
-
-    def test_close_raises_if_the_filter_has_vanished(self, own_server, opened, key):
-        seen = opened(own_server, key, on_error="close")
-        one = fingerprints(1)[0]
-        seen.add(one)
-        own_server.client().delete(key)
-        with pytest.raises(FilterLostError, match="has lost"):
-            seen.forget(one)
-        assert seen.add(one) is False
-
-    def test_a_bitmap_refuses(self, server, key):
-        with (
-            RedisFilter.from_url(server.url, key=key) as seen,
-            pytest.raises(SettingError, match=r"layout = 'bitmap' cannot forget.*layout = 'sets'"),
-        ):
-            seen.forget(b"x")
-
-    @settings(max_examples=30, stateful_step_count=30)
-    class Machine(RuleBasedStateMachine):
-        """Several workers without memory against a set."""
-
-        server = None
-
-        @initialize()
-        def open(self):
-            key = next(keys)
-            self.filters = [
-                RedisFilter.from_url(
-                    self.server.url, key=key, layout="sets", cache=0, capacity=20, error_rate=1e-9
-                )
-                for _ in range(2)
-            ]
-            self.model = set()
-
-        @rule(items=st.lists(st.integers(0, 200)), worker=st.integers(0, 1))
-        def add(self, items, worker):
-            expected = []
-            for item in items:
-                expected.append(item in self.model)
-                self.model.add(item)
-            assert self.filters[worker].add_many(map(as_bytes, items)) == expected
-
-        @rule(items=st.lists(st.integers(0, 200)), worker=st.integers(0, 1))
-        def forget(self, items, worker):
-            expected = []
-            for item in items:
-                expected.append(item in self.model)
-                self.model.discard(item)
-            assert self.filters[worker].forget_many(map(as_bytes, items)) == expected
-
-        @rule(worker=st.integers(0, 1))
-        def look(self, worker):
-            seen = self.filters[worker]
-            found = seen.contains_many(map(as_bytes, range(201)))
-            assert {item for item in range(201) if found[item]} == self.model
-            assert seen.info().items == len(self.model)
-
-        def teardown(self):
-            for seen in self.filters:
-                assert seen.counters.losses == 0
-                seen.close()
-
-    def test_it_answers_as_a_set_does(self, server):
-        machine = type("Machine", (self.Machine,), {"server": server})
-        machine.TestCase.settings = self.Machine.TestCase.settings
-        machine.TestCase().runTest()
-
-
-def as_bytes(item):
-    return b"%d" % item
 
 
 class TestLosses:

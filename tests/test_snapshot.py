@@ -232,17 +232,18 @@ def test_whatever_a_header_says_it_is_read_or_refused(tmp_path_factory, path, va
 def test_withdrawn_marks_are_kept_and_older_versions_do_not_misread_them(tmp_path_factory, marks):
     folder = tmp_path_factory.mktemp("job")
     job = open_job(folder)
-    job.let_through.update(marks)
+    job.filter.add_many(marks)
+    assert all(job.filter.forget_many(marks))
     job.close()
     version = (folder / "requests.bloom").read_bytes()[16:18]
     assert version == (b"\x00\x02" if marks else b"\x00\x01")
-    assert open_job(folder).let_through == marks
+    assert open_job(folder).filter.forgotten == marks
 
 
 @pytest.mark.parametrize("count", [0, 2, 2**40, 1.5, None])
 def test_a_wrong_count_of_withdrawn_marks_is_refused(tmp_path, count):
     job = open_job(tmp_path)
-    job.let_through.add(b"one")
+    job.filter.forgotten.add(b"one")
     job.close()
     path = tmp_path / "requests.bloom"
     rewrite(path, lambda header: header.update(withdrawn=count) and None)

@@ -137,7 +137,7 @@ def test_a_page_that_is_forgotten_is_new_once_more(job):
     assert tools.contains(job, fingerprints=[one, two, new]) == [False, True, False]
     assert tools.info(job).let_through == 1
     crawl = open_job(job)
-    assert crawl.let_through == {one}
+    assert crawl.filter.forgotten == {one}
     crawl.close()
     assert tools.add(job, fingerprints=[one]) == [False]
     assert tools.contains(job, fingerprints=[one]) == [True]

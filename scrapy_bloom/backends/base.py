@@ -63,10 +63,11 @@ class Opened:
         restored: how many fingerprints it started with.
         restored_from: where they came from; empty if there were none.
         unclean: whether the last run was killed.
-        numbers: returns counts of the backend by their names in :data:`stats.FROM_BACKEND`.
+        numbers: returns counts of filter and backend by their names in :data:`stats.FROM_FILTER`
+            and :data:`stats.FROM_BACKEND`.
         filled_with: what its fingerprints were made with, as in the identity; empty if unknown.
-        let_through: fingerprints that are to be called new once more, though the filter has them.
-            Whatever is in it when the filter is closed is kept, if the filter is.
+        let_through: fingerprints that are to be called new once more, though their marks stay: the
+            filter's own list, kept with it, or one of this crawl.
         closes_slowly: returns whether `close` takes so long that it should run beside the reactor.
             It may be called in another thread then.
         job: what keeps it, if it is journaled.

@@ -35,7 +35,13 @@ class LocalBackend(Backend):
 
         if crawl.job_dir is None:
             memory = LocalFilter(capacity, error_rate, digests=crawl.digests, on_growth=on_growth)
-            return Opened(memory, memory.close, "in memory")
+            return Opened(
+                memory,
+                memory.close,
+                "in memory",
+                let_through=memory.forgotten,
+                numbers=lambda: {"let_through": memory.readmitted},
+            )
         job = JobStore(
             crawl.job_dir,
             crawl.identity,
@@ -54,7 +60,8 @@ class LocalBackend(Backend):
             job.restored_from,
             unclean=job.unclean,
             filled_with=job.filled_with,
-            let_through=job.let_through,
+            let_through=job.filter.forgotten,
+            numbers=lambda: {"let_through": job.filter.readmitted},
             closes_slowly=lambda: job.size > _SLOW,
             job=job if crawl.journaled else None,
         )

@@ -12,10 +12,11 @@ if TYPE_CHECKING:
 
 
 class Filter(Protocol):
-    """A set of fingerprints that forgets none, and rarely takes a new one for one that it has.
+    """A set of fingerprints that rarely takes a new one for one that it has.
 
-    A fingerprint that was added is always called seen. One that was not added is called seen with a
-    probability of at most the error rate. A ``with`` statement closes the filter at its end.
+    A fingerprint that was added, and not forgotten since, is always called seen. One that was not
+    added is called seen with a probability of at most the error rate. A ``with`` statement closes
+    the filter at its end.
     """
 
     def add(self, fingerprint: bytes) -> bool:
@@ -32,6 +33,15 @@ class Filter(Protocol):
 
     def contains_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
         """Return for each fingerprint, in order, whether it was added. Changes nothing."""
+
+    def forget(self, fingerprint: bytes) -> bool:
+        """Make one fingerprint new once more; return whether it was there."""
+
+    def forget_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
+        """Make a batch new once more; return for each, in order, whether it was there.
+
+        The second of two equal fingerprints in one batch was not there any more.
+        """
 
     def info(self) -> FilterInfo:
         """Return the state of the filter now. Reads every bit: not for the hot path."""

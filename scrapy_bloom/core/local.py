@@ -6,6 +6,7 @@ import copy
 import logging
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from bitarray.util import zeros
@@ -48,6 +49,11 @@ class LocalFilter:
     :param on_growth: called with the number of items when the first slice is full and the filter
         begins to grow; None for a warning in the log.
     :raises SettingError: if `capacity` or `error_rate` is outside its range.
+
+    Attributes:
+        forgotten: fingerprints that are new once more, though their bits are set. The filter has
+            each of them.
+        readmitted: how many of them were added again so far.
     """
 
     __slots__ = (
@@ -63,6 +69,8 @@ class LocalFilter:
         "_room",
         "_secret",
         "_spec",
+        "forgotten",
+        "readmitted",
     )
 
     def __init__(
@@ -76,6 +84,8 @@ class LocalFilter:
         self._capacity = read_capacity("capacity", capacity)
         self._error_rate = read_error_rate("error_rate", error_rate)
         self._on_growth = on_growth
+        self.forgotten: set[bytes] = set()
+        self.readmitted = 0
         self._load(_new_state(self._error_rate, digests=digests))
 
     @classmethod
@@ -85,16 +95,19 @@ class LocalFilter:
         capacity: int = DEFAULT_CAPACITY,
         error_rate: float = DEFAULT_ERROR_RATE,
         *,
+        forgotten: Iterable[bytes] = (),
         on_growth: Callable[[int], object] | None = None,
     ) -> Self:
         """Return the filter that `state` describes. It works on the bits of `state`, not on a copy.
 
         :param capacity: the least number of items in each new slice.
         :param error_rate: bound for the total error rate, as far as new slices can still keep it.
+        :param forgotten: fingerprints to forget at once.
         :raises SettingError: if `capacity` or `error_rate` is outside its range.
         """
         self = cls(capacity, error_rate, digests=state.digests, on_growth=on_growth)
         self._load(state)
+        self.forget_many(forgotten)
         return self
 
     def add(self, fingerprint: bytes) -> bool:
@@ -105,13 +118,13 @@ class LocalFilter:
         index = h * len(blocks) >> 32
         block = blocks[index]
         if block[positions].all():
-            return True
+            return not self.forgotten or self._is_not_readmitted(fingerprint)
         for older in self._older:
             block_there = older[h * len(older) >> 32]
             # For most new items this one bit is unset, and testing it is cheaper than testing all
             # k.
             if block_there[positions[0]] and block_there[positions].all():
-                return True
+                return not self.forgotten or self._is_not_readmitted(fingerprint)
         if not self._room:
             self._grow()
             blocks = self._blocks
@@ -129,12 +142,7 @@ class LocalFilter:
 
     def __contains__(self, fingerprint: bytes) -> bool:
         """Return whether the fingerprint was added. Changes nothing."""
-        positions = self._probe(fingerprint)
-        h = positions.pop()
-        return any(
-            blocks[h * len(blocks) >> 32][positions].all()
-            for blocks in (self._blocks, *self._older)
-        )
+        return self.contains_many([fingerprint])[0]
 
     def contains_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
         """Return for each fingerprint, in order, whether it was added. Changes nothing."""
@@ -147,7 +155,24 @@ class LocalFilter:
             seen = newest[h * count >> 32][positions].all()
             if not seen and older:
                 seen = any(blocks[h * len(blocks) >> 32][positions].all() for blocks in older)
-            answers.append(seen)
+            answers.append(seen and fingerprint not in self.forgotten)
+        return answers
+
+    def forget(self, fingerprint: bytes) -> bool:
+        """Make a fingerprint new once more; return whether it was there.
+
+        Its bits are also those of others, and stay. So it is kept in an exact list until it is
+        added again: about 90 bytes each.
+        """
+        return self.forget_many([fingerprint])[0]
+
+    def forget_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
+        """Make fingerprints new once more; return for each, in order, whether it was there."""
+        known = list(fingerprints)
+        # Of repeats the first one takes the answer; for the others it is gone.
+        there = dict(zip(known, self.contains_many(known), strict=True))
+        answers = [there.pop(fingerprint, False) for fingerprint in known]
+        self.forgotten.update(fp for fp, found in zip(known, answers, strict=True) if found)
         return answers
 
     def info(self) -> FilterInfo:
@@ -156,14 +181,16 @@ class LocalFilter:
         counts = [
             count_bits(slice_.spec, slice_.items, _fills(slice_), self._hashes) for slice_ in slices
         ]
-        return filter_info(
+        info = filter_info(
             [counts],
             error_rate=self._error_rate,
             memory=sum(map(_memory, slices)),
         )
+        return replace(info, items=info.items - len(self.forgotten))
 
     def clear(self) -> bool:
         """Forget everything; the filter is as it was when it was new. Returns True."""
+        self.forgotten.clear()
         self._load(_new_state(self._error_rate, digests=self._digests))
         return True
 
@@ -182,26 +209,40 @@ class LocalFilter:
         return self._secret
 
     def state(self) -> FilterState:
-        """Return what the filter consists of, to be stored. The bits are shared, not copied."""
+        """Return what the filter consists of, to be stored. The bits are shared, not copied.
+
+        :attr:`forgotten` is to be stored beside it.
+        """
         newest = Slice(self._spec, self._spec.capacity - self._room, self._blocks)
         return FilterState(self._secret, self._hashes, self._digests, [*self._full, newest])
 
     def __copy__(self) -> Self:
         # Two filters on the same bits would not count each other's items: the bits are copied.
         twin = object.__new__(type(self))
-        parts = self._capacity, self._error_rate, self._on_growth, copy.deepcopy(self.state())
-        twin.__setstate__(parts)
+        twin.__setstate__((*self.__getstate__()[:3], copy.deepcopy(self.state()), self.forgotten))
         return twin
 
     def __deepcopy__(self, memo: dict[int, object]) -> Self:
         return self.__copy__()  # both tell the same `on_growth`
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return self._capacity, self._error_rate, self._on_growth, self.state()
+        parts = self._capacity, self._error_rate, self._on_growth, self.state()
+        return *parts, self.forgotten
 
     def __setstate__(self, parts: tuple[Any, ...]) -> None:
-        self._capacity, self._error_rate, self._on_growth, state = parts
+        # What an older version has pickled ends before the forgotten ones.
+        self._capacity, self._error_rate, self._on_growth, state, *rest = parts
+        self.forgotten = set().union(*rest)
+        self.readmitted = 0
         self._load(state)
+
+    def _is_not_readmitted(self, fingerprint: bytes) -> bool:
+        """Return True for a fingerprint that is seen, and False once for one that was forgotten."""
+        if fingerprint not in self.forgotten:
+            return True
+        self.forgotten.remove(fingerprint)
+        self.readmitted += 1
+        return False
 
     def _load(self, state: FilterState) -> None:
         """Become the filter that `state` describes; one without slices gets its first."""

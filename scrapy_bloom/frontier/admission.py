@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
@@ -110,6 +110,10 @@ class Buffer:
 class Judge(Protocol):
     """Makes the fingerprints of a crawl and counts the verdicts on its requests."""
 
+    @property
+    def failed(self) -> Collection[bytes]:
+        """Marks that are seen in this run, whatever anybody else knows of them."""
+
     def identify(self, request: Request) -> tuple[bytes, Change | None] | None:
         """Return the fingerprint, and what canonicalization has changed; None if that fails."""
 
@@ -123,6 +127,12 @@ class Judge(Protocol):
 
     def fail(self, request: Request, error: Exception) -> object:
         """Count and tell that a request could not be checked."""
+
+    def forget_marks(self, marks: Sequence[bytes]) -> list[bool]:
+        """Make marks new once more; return for each whether it was there. In any thread.
+
+        :raises BloomError: if that cannot be done now.
+        """
 
 
 class Admitted(NamedTuple):
@@ -155,6 +165,7 @@ class Admission:
         self._known = knows
         self._buffer = Buffer()
         self._asking: list[Offer] = []
+        self._forgetting: Counter[bytes] = Counter()
         self.full = False
 
     def __len__(self) -> int:
@@ -207,8 +218,22 @@ class Admission:
         self.full = self.full and len(self._buffer) > BOUND // 2
         return admitted, dropped
 
+    def forget(self, marks: Iterable[bytes]) -> None:
+        """Know nothing of marks until they are forgotten: a request for their page is asked about.
+
+        One that waits here already may get its verdict before that, and one that comes now must
+        not be taken for its repeat.
+        """
+        self._forgetting.update(marks)
+
+    def forgot(self, marks: Iterable[bytes]) -> None:
+        """Note that marks are forgotten, and that the queue knows nothing of them."""
+        self._forgetting -= Counter(marks)
+
     def _knows(self, mark: bytes) -> bool:
-        return mark in self._buffer or self._known(mark)
+        if mark in self._forgetting:
+            return False
+        return mark in self._buffer or mark in self._judge.failed or self._known(mark)
 
     def _asks_further(self, offer: Offer) -> bool:
         """Return whether a request that was seen asks something else; if not, it is a duplicate."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy import signals
@@ -57,7 +57,7 @@ class LocalFrontier(Bodies):
     Attributes:
         store: the store.
         fresh: marks that were made and do not belong to a request yet.
-        let_through: fingerprints that are new once more; those that were met are taken out.
+        forgotten: fingerprints that are new once more.
     """
 
     def __init__(  # noqa: PLR0913 - the parts of a crawl
@@ -78,12 +78,12 @@ class LocalFrontier(Bodies):
         assert crawler.stats is not None  # noqa: S101 - Scrapy makes it before any component
         self.store = store
         self.fresh = fresh
-        self.let_through: set[bytes] = set()
+        self.forgotten: Container[bytes] = ()
         self._spider = spider
         self._stats = crawler.stats
         self._slot_of: Callable[[Request], str] = crawler.engine.downloader.get_slot_key
         self._dumps = dumps
-        self._under_way: UnderWay[int] = UnderWay(store, alive)
+        self._under_way: UnderWay[int] = UnderWay(self, alive)
         self._items = Items(crawler, to_disk=to_disk)
         self._state = SpiderState(store, spider)
         self._upkeep = Upkeep(store, freeze, journal)
@@ -137,8 +137,6 @@ class LocalFrontier(Bodies):
             self._stats.inc_value(stats.HELD.key)
         else:
             self.store.mark(self.fresh)
-        if self.let_through:
-            self.let_through.difference_update(self.fresh)
         self.fresh.clear()
         if self.store.gathered >= _GATHERED and not self._failing:
             self.commit()
@@ -174,6 +172,12 @@ class LocalFrontier(Bodies):
     def finish(self, request: Request) -> None:
         """Take note that the engine is through with a request."""
         self._under_way.finish(request)
+
+    def forget(self, marks: Iterable[bytes]) -> None:
+        """Have the next run take marks for new that this one takes for new from now on."""
+        self.keep_marks()
+        self.store.withhold(marks)
+        self.arm()
 
     def arm(self) -> None:
         """Have a commit made when it is due."""
@@ -246,6 +250,21 @@ class LocalFrontier(Bodies):
                 request,
                 extra={"spider": self._spider},
             )
+
+    # What becomes of requests that were under way
+
+    def done(self, row: int) -> None:
+        """Let go of a request."""
+        self.store.done(row)
+
+    def withhold(self, marks: tuple[bytes, ...]) -> None:
+        """Keep marks of a request that cannot be stored back from the next run."""
+        self.store.withhold(marks)
+
+    def mark(self, marks: tuple[bytes, ...]) -> None:
+        """Keep the marks of a request that was not stored, and is done."""
+        self.store.mark(marks)
+        self.store.withhold(mark for mark in marks if mark in self.forgotten)
 
     # Commits
 

@@ -190,7 +190,7 @@ def _create(path: Path, job: JobStore, plain: QueueKind, start: QueueKind | None
         store.note(IDENTITY, json.dumps(asdict(job.identity)))
         store.note(GENERATION, job.generation)
         store.note(CLEAN, 1)
-        store.withhold(job.let_through)
+        store.withhold(job.filter.forgotten)
         store.commit()
         store.close()
 

@@ -9,6 +9,7 @@ worker had is either in the queue or in its record, from where another worker pu
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
 
     from scrapy_bloom.settings import Settings
 
+Tell = Callable[[Sequence[bytes]], object]
+"""Called with those marks of a page that were there before they were forgotten."""
+
 _LINGER: Final = 0.2  # seconds that a request which is done waits for a call to travel with
 _TENDING: Final = 1.0  # seconds between two looks after dead workers
 _POLL, _SLOWEST_POLL = 0.05, 1.0  # seconds between two looks into an empty queue
@@ -53,7 +57,7 @@ class SharedFrontier:
     Nothing here waits for the server: one call at a time is under way in a thread, and what comes
     meanwhile goes with the next one.
 
-    :param judge: makes the fingerprints and counts the verdicts.
+    :param judge: makes the fingerprints and counts the verdicts, and forgets marks.
     :param queue: where requests go and come from.
     :param alive: tells whether the engine still has a request; None if it says so by itself.
     :param dumps: writes a request, as a dict.
@@ -89,6 +93,8 @@ class SharedFrontier:
         self._dumps = dumps
         self._dropped = dropped
         self._unserializable = unserializable
+        self._judge = judge
+        self._to_forget: deque[tuple[Sequence[bytes], Tell]] = deque()
         self._admission = Admission(judge, queue.knows)
         self._deliveries = Deliveries(
             self._queue,
@@ -162,6 +168,15 @@ class SharedFrontier:
         waiting = self._queue.state().waiting
         return bool(self._admission or self._deliveries or self._taking or waiting)
 
+    def forget(self, marks: Sequence[bytes], tell: Tell) -> None:
+        """Make the marks of one page new once more, before the next request is asked about.
+
+        :param tell: is given those that were there.
+        """
+        self._admission.forget(marks)
+        self._to_forget.append((marks, tell))
+        self._caller.soon()
+
     def finish(self, request: Request) -> None:
         """Take note that the engine is through with a request."""
         self._deliveries.finish(request)
@@ -197,6 +212,15 @@ class SharedFrontier:
     def _choose_call(self, now: float) -> Call | None:
         if self._closing and self._caller.given_up:
             return None
+        if self._to_forget:
+            return self._forget_call()
+        return self._choose_exchange(now)
+
+    def _choose_exchange(self, now: float) -> Call | None:
+        """Return the call that is due when there is nothing to forget.
+
+        Not before: the page that wants something forgotten may be acknowledged by this call.
+        """
         wants_more = not self._closing and self._wants_more(now)
         if self._admission and not (self._offered_last and wants_more):
             self._offered_last = True
@@ -245,6 +269,11 @@ class SharedFrontier:
         entries = [offer.entry for offer in self._admission.batch()]
         return Call(lambda: self._queue.offer(entries), self._offered)
 
+    def _forget_call(self) -> Call:
+        pages = [*self._to_forget]
+        marks = [mark for some, _ in pages for mark in some]
+        return Call(lambda: self._judge.forget_marks(marks), partial(self._forgot, pages))
+
     def _take_call(self, done: Sequence[Ticket]) -> Call:
         count = self._portion - self._deliveries.stock
         return Call(lambda: self._queue.take(count, done), partial(self._took, len(done)))
@@ -258,6 +287,13 @@ class SharedFrontier:
         return Call(lambda: self._queue.fail(tickets), lambda _: unreadable.clear())
 
     # What comes of them
+
+    def _forgot(self, pages: Sequence[tuple[Sequence[bytes], Tell]], found: Sequence[bool]) -> None:
+        answers = iter(found)
+        for marks, tell in pages:
+            self._to_forget.popleft()
+            self._admission.forgot(marks)
+            tell([mark for mark in marks if next(answers)])
 
     def _offered(self, answer: Offered) -> None:
         admitted, dropped = self._admission.answered(answer)

@@ -106,13 +106,13 @@ class Calls:
         return self._call(script, fingerprints, growth, wait=wait)
 
     def forget(self, fingerprints: Sequence[bytes]) -> Reply | Gone:
-        """Take fingerprints out in one numbered call; its verdicts tell which were there.
+        """Make fingerprints new once more in one numbered call; its verdicts tell which were there.
 
         :raises BackendError: if no answer came. The call may have been carried out.
         """
         header = self._registration.header
         script = scripts.forget(header.layout, header.hashes)
-        return self._call(script, fingerprints, None, wait=True)
+        return self._call(script, fingerprints, None, wait=True, more=fingerprints)
 
     def _call(
         self,
@@ -121,6 +121,7 @@ class Calls:
         growth: Growth | None,
         *,
         wait: bool,
+        more: Sequence[bytes] = (),
     ) -> Reply | Gone:
         now, breaker = self._registration, self._link.breaker
         self._number += 1
@@ -131,6 +132,7 @@ class Calls:
             f"{self._number} {self._answered} {look} {known}",
             b"".join(map(self._hash, fingerprints)),
             *([write_slice(growth.spec)] if growth else []),
+            *more,
         )
         ambiguous = False
         while True:

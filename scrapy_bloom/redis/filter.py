@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Literal
 
 from scrapy_bloom.core.info import FilterInfo
-from scrapy_bloom.errors import BackendError, BloomError, SettingError
+from scrapy_bloom.errors import BackendError, BloomError
 from scrapy_bloom.options import (
     DEFAULT_CAPACITY,
     DEFAULT_ERROR_RATE,
@@ -95,8 +95,6 @@ class RedisFilter:
         self._server = target.where()
         self._keep = options.keep
         self._stopped = options.stopped
-        self._layout = layout_of(options.layout)
-        self._words = options.words
         self._pid = os.getpid()
         self._closed = False
         self.counters = Counters()
@@ -261,7 +259,6 @@ class RedisFilter:
         It is granted once more then, to one worker. Other workers learn of it from their next call
         or lease, within about a second; until then they may still call it seen.
 
-        :raises SettingError: if the filter's layout cannot forget.
         :raises BackendError: if Redis cannot be used, whatever the policy.
         :raises FilterLostError: under the policy ``close``, if the filter has vanished.
         """
@@ -272,11 +269,6 @@ class RedisFilter:
 
         :raises BloomError: as :meth:`forget` does.
         """
-        if not self._layout.forgets:
-            raise SettingError(
-                f"A filter with {self._words(REDIS_LAYOUT)} = {self._layout.name!r} cannot forget"
-                f" single pages. Make a new filter with {self._words(REDIS_LAYOUT)} = 'sets'."
-            )
         self._notice_fork()
         known = list(fingerprints)
         different = [*dict.fromkeys(known)]

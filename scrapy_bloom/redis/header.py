@@ -20,12 +20,14 @@ The header is a hash. These fields are set once, and ``signature`` is their SHA-
 =================  ==========================================================================
 
 These change: ``slices`` (capacity:error rate:blocks of each, oldest first), ``filled`` (items in
-the newest one), ``losses`` (how often parts of the filter were lost), ``forgotten`` (items taken
-out again), ``m:i.j`` (which keys of slice *i* were made: in the layout ``bitmap`` key *j*, in
-``sets`` a bit for each of 1,024 keys), ``w:worker`` (number of the worker's last call, and its
-answer), ``l:worker`` (end of its lease). While the filter is deleted, which may take several calls,
-``condemned`` has its signature and ``clearing`` says how far that has come. A filter that was
-copied to Redis has ``spider``, too: whose marks it holds.
+the newest one), ``losses`` (how often parts of the filter were lost), ``forgotten`` (how often
+items were forgotten), ``again`` (how many items are new once more though their bits are set, in the
+layout ``bitmap``; the hash ``again`` beside the segments has them), ``m:i.j`` (which keys of slice
+*i* were made: in the layout ``bitmap`` key *j*, in ``sets`` a bit for each of 1,024 keys),
+``w:worker`` (number of the worker's last call, and its answer), ``l:worker`` (end of its lease).
+While the filter is deleted, which may take several calls, ``condemned`` has its signature and
+``clearing`` says how far that has come. A filter that was copied to Redis has ``spider``, too:
+whose marks it holds.
 """
 
 from __future__ import annotations
@@ -88,7 +90,8 @@ class Header:
         slices: its slices, oldest first.
         filled: items in the newest slice.
         losses: how often parts of it were lost.
-        forgotten: how many items were taken out again.
+        forgotten: how often items were forgotten.
+        again: how many of them are on the list of those that are new once more.
         signature: SHA-1 of the fields that never change.
     """
 
@@ -101,12 +104,14 @@ class Header:
     filled: int
     losses: int
     forgotten: int
+    again: int
     signature: str
 
     @property
     def items(self) -> int:
         """How many items the shard has. All slices but the newest have been filled."""
-        return sum(spec.capacity for spec in self.slices[:-1]) + self.filled - self.forgotten
+        added = sum(spec.capacity for spec in self.slices[:-1]) + self.filled
+        return added - (self.forgotten if self.layout.removes else self.again)
 
     @property
     def layout(self) -> Layout:
@@ -273,6 +278,7 @@ def _parse(fields: Mapping[bytes, bytes]) -> Header:
         filled=int(fields[b"filled"]),
         losses=int(fields[b"losses"]),
         forgotten=int(fields.get(b"forgotten", 0)),
+        again=int(fields.get(b"again", 0)),
         signature=signature,
     )
     if not 1 <= header.hashes <= MAX_HASHES or len(header.secret) != SECRET_BYTES:

@@ -23,7 +23,7 @@ class _ShardCount:
 
     Attributes:
         slices: its slices, oldest first.
-        forgotten: how many items were taken out of it.
+        forgotten: how many of its items are new once more.
         bytes: memory that it takes.
     """
 
@@ -53,7 +53,8 @@ def describe(shards: Iterable[tuple[Place, Header | None, Plan]], error_rate: fl
 def _inspect(place: Place, header: Header | None, plan: Plan) -> _ShardCount:
     if header is None:
         return _empty(plan)
-    text, filled, forgotten = place.client.hmget(place.key, "slices", "filled", "forgotten")
+    gone = "forgotten" if header.layout.removes else "again"
+    text, filled, forgotten = place.client.hmget(place.key, "slices", "filled", gone)
     names = place.client.hkeys(place.key)
     if text is None:
         return _empty(plan)

@@ -89,6 +89,20 @@ class LateFilter:
             return shared.contains_many(fingerprints)
         return [fingerprint in self._granted for fingerprint in fingerprints]
 
+    def forget(self, fingerprint: bytes) -> bool:
+        """Make one fingerprint new once more; return whether it was there.
+
+        :raises BackendError: until the filter is open, and as it does.
+        """
+        return self._open().forget(fingerprint)
+
+    def forget_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
+        """Make fingerprints new once more; return for each, in order, whether it was there.
+
+        :raises BackendError: as :meth:`forget`.
+        """
+        return self._open().forget_many(fingerprints)
+
     def finish(self, fingerprint: bytes, *, added: bool = True) -> None:
         """Learn that this worker has the response of a page."""
         if self._joined is not None:

@@ -24,13 +24,14 @@ class Layout(ABC):
         name: its name in :data:`registry.LAYOUTS`, in the header and in ``lua/``.
         commands: what a user's ACL must allow for it, beside what all filters need.
         blocks_per_key: how many blocks of a slice one key holds.
-        forgets: whether an item can be taken out again.
+        removes: whether an item that is forgotten is taken out, so that it takes no room. If not,
+            it is put on a list of those that are new once more.
     """
 
     name: ClassVar[str]
     commands: ClassVar[tuple[str, ...]]
     blocks_per_key: ClassVar[int]
-    forgets: ClassVar[bool] = False
+    removes: ClassVar[bool] = False
 
     @abstractmethod
     def hashes(self, error_rate: float) -> int:

@@ -213,7 +213,8 @@ class Membership:
                     start = f"{prefix}{number}."
                     deleted = self._delete_slice(start, lost.layout, slices[number])
                     if not deleted and number >= len(lost.slices):
-                        return
+                        break
+                place.client.unlink(f"{prefix}again")
         except FAULTS as error:
             logger.warning(
                 "%(where)s: the rest of a lost filter could not be deleted (%(error)s). The names"

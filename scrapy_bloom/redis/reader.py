@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from scrapy_bloom.options import Words
 
 _TEXT: Final = 11  # bytes of a number of 32 bits, as text
+_CALLS: Final = 10  # whose time it may take to read the list of what is new once more
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,10 @@ class RedisReader:
         """
         return [shard.fetch(told) for shard in self._shards]
 
+    def forgotten(self) -> frozenset[bytes]:
+        """Return the fingerprints that are new once more, though their bits are set."""
+        return frozenset[bytes]().union(*(shard.forgotten() for shard in self._shards))
+
     def queues(self) -> list[QueueReader]:
         """Return what reads the requests beside each of its shards; there may be none."""
         return [QueueReader(shard.place) for shard in self._shards]
@@ -207,6 +212,14 @@ class ShardReader:
             digits = self._run(script, b"".join(map(self._hash, batch)))[0]
             verdicts += scripts.read_verdicts(digits)
         return verdicts
+
+    def forgotten(self) -> list[bytes]:
+        """Return the fingerprints that are on the list of those that are new once more."""
+        if not self.read().again:
+            return []
+        with self.place.explained(), Within(_CALLS * self.place.timeout):
+            listed: dict[bytes, bytes] = self.place.client.hgetall(f"{self._prefix}again")
+        return list(listed.values())
 
     def made_bytes(self) -> int:
         """Return how many bytes :meth:`fetch` reads, about."""

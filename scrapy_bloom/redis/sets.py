@@ -27,7 +27,7 @@ class SetsLayout(Layout):
     name = "sets"
     commands = ("sadd", "smismember", "srem", "scard", "object|encoding")
     blocks_per_key = 1
-    forgets = True
+    removes = True
 
     def hashes(self, error_rate: float) -> int:  # noqa: ARG002 - the slices tell what it needs
         """Return 1: an item is one number."""

@@ -310,7 +310,7 @@ def delete_segments(place: Place, fields: Mapping[bytes, bytes], told: Told = in
     :raises BackendError: if the server cannot be used.
     """
     prefix = place.prefix(fields[b"epoch"].decode())
-    delete_keys(place, [f"{prefix}{name}" for name in sorted(made_in(fields))], told)
+    delete_keys(place, [f"{prefix}{name}" for name in ("again", *sorted(made_in(fields)))], told)
 
 
 def delete_keys(

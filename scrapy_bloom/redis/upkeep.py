@@ -37,7 +37,9 @@ from scrapy_bloom.redis.watch import LEASE, Watch, wait_deserted
 _NOBODY: Final = ""  # the worker on whose behalf the others are looked at: none is registered
 _GLOB: Final = re.compile(r"([\\*?\[\]^-])")
 _MOST_SHARDS: Final = 1024
-_SEGMENT: Final = rb"%s(?P<shard>(?::\d+)?)(?::\{%s(?P=shard)\})?:(?P<epoch>[0-9a-f]{16}):\d+\.\d+"
+_SEGMENT: Final = (
+    rb"%s(?P<shard>(?::\d+)?)(?::\{%s(?P=shard)\})?:(?P<epoch>[0-9a-f]{16}):(?:\d+\.\d+|again)"
+)
 
 
 @dataclass(frozen=True)

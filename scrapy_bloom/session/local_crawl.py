@@ -192,8 +192,9 @@ def _restore(session: Session, frontier: LocalFrontier, found: Found) -> int:
     session.resolver.compare(found.filled_with)
     restored = replay(frontier.store, session.replay)
     frontier.fresh.clear()
-    session.let_through.update(frontier.store.withheld)
-    frontier.let_through = session.let_through
+    session.opened.filter.forget_many(frontier.store.withheld)
+    frontier.forgotten = session.let_through
+    session.carry_out = lambda marks, tell: frontier.forget(session.forget_now(marks, tell))
     return restored
 
 

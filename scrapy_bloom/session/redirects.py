@@ -26,12 +26,14 @@ def follows_itself(
     )
 
 
-def step_fingerprint(request: Request, fingerprint: bytes) -> bytes:
+def step_fingerprint(step: int, fingerprint: bytes) -> bytes:
     """Return 20 bytes that stand for one step of one chain of redirects.
 
     With a mark of them each step is let through once. Some spiders pass ``response.meta`` on: to
     us their links look like redirects. Without the mark every one would be let through again and
     again, and a page that links to itself would be crawled without end.
+
+    :param step: how many redirects came before.
+    :param fingerprint: of the request that the last one of them made.
     """
-    step = len(request.meta["redirect_urls"])
     return blake2b(fingerprint, digest_size=20, salt=step.to_bytes(8, "big")).digest()

@@ -28,6 +28,16 @@ _STATS: Final = {
 }
 
 
+_FROM_THE_START: Final = (
+    stats.WITHDRAWN,
+    stats.FORGOTTEN,
+    stats.NOT_FORGOTTEN,
+    stats.FAILED,
+    stats.LET_THROUGH,
+)
+"""Stats that are 0 until something happens."""
+
+
 class Reporter:
     """Writes to stats and log. Nothing here raises: an error of a stats collector costs no page.
 
@@ -47,6 +57,7 @@ class Reporter:
         self._stats_failed = False
         self._check_failed = False
         self._gave_up = False
+        self._forget_failed = False
 
     def count(self, verdict: Verdict) -> None:
         """Count one check by its verdict."""
@@ -65,7 +76,7 @@ class Reporter:
             self.add(_STATS[verdict].key, count)
             self._pending[verdict] = 0
         numbers = self._numbers()
-        for name, stat in stats.FROM_BACKEND.items():
+        for name, stat in (*stats.FROM_FILTER.items(), *stats.FROM_BACKEND.items()):
             if name in numbers:
                 self.set(stat.key, stat.rounded(numbers[name]))
 
@@ -93,7 +104,7 @@ class Reporter:
         self._numbers = opened.numbers
         self.set(stats.RESTORED.key, 0 if emptied else opened.restored)
         self.set(stats.UNCLEAN_STOP.key, int(opened.unclean))
-        for stat in (stats.WITHDRAWN, stats.LET_THROUGH):
+        for stat in _FROM_THE_START:
             self.add(stat.key, 0)
         restored = f"{opened.restored:,} fingerprints"
         if emptied:
@@ -133,6 +144,20 @@ class Reporter:
             "Could not check whether %(request)s is a duplicate: it is crawled. More such errors"
             " are counted in bloom/errors and not shown.",
             {"request": request},
+            error,
+        )
+
+    def forget_failed(self, request: Request, error: Exception) -> None:
+        """Count that a page could not be forgotten, and log it, once in a crawl."""
+        self.add(stats.NOT_FORGOTTEN.key)
+        if self._forget_failed:
+            return
+        self._forget_failed = True
+        self._log(
+            logging.ERROR,
+            "The page of %(request)s could not be forgotten: it counts as seen. More such errors"
+            " are counted in %(stat)s and not shown.",
+            {"request": request, "stat": stats.NOT_FORGOTTEN.key},
             error,
         )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -11,10 +12,13 @@ from scrapy.utils.job import job_dir
 from scrapy_bloom import stats
 from scrapy_bloom.backends.base import Crawl, Opened, backend_of
 from scrapy_bloom.errors import BloomError
+from scrapy_bloom.options import FORGET_FAILED
+from scrapy_bloom.session.failed import check_watched
 from scrapy_bloom.session.redirects import follows_itself, step_fingerprint
 from scrapy_bloom.session.reporter import Reporter
 from scrapy_bloom.session.resolver import Resolver
 from scrapy_bloom.session.rules import rules_of
+from scrapy_bloom.session.sessions import note_session
 from scrapy_bloom.session.verdict import Verdict
 from scrapy_bloom.settings import Settings
 from scrapy_bloom.storage.snapshot import Identity
@@ -30,6 +34,9 @@ if TYPE_CHECKING:
 OnMark = Callable[[bytes], None]
 """Called with each fingerprint that was not in the filter and now is."""
 
+Tell = Callable[[Sequence[bytes]], object]
+"""Called with those marks of a page that were there before they were forgotten."""
+
 NEW, SEEN, EXEMPT, ERROR = Verdict  # looking up a global is faster than a member of the enum
 
 
@@ -43,12 +50,17 @@ class Session:
     :param resolver: makes the fingerprints.
     :param reporter: writes to stats and log.
     :param on_mark: called with each new mark, during the check that makes it; None costs no time.
+    :param forgets_failed: whether :meth:`forget_failed` will be called.
 
     Attributes:
         opened: the filter, and how it was opened.
         resolver: makes the fingerprints.
         emptied: whether the filter was emptied when it was last asked for that.
         let_through: fingerprints that are new once more, though the filter has them.
+        failed: fingerprints of this run that were forgotten because their requests failed. They
+            are tried again in the next run, and seen in this one.
+        carry_out: forgets the marks of one page, and hands on those that were there. Whoever keeps
+            marks somewhere else, too, puts another function here.
     """
 
     def __init__(
@@ -57,18 +69,25 @@ class Session:
         resolver: Resolver,
         reporter: Reporter,
         on_mark: OnMark | None = None,
+        *,
+        forgets_failed: bool = False,
     ) -> None:
         self.opened = opened
         self.resolver = resolver
         self._reporter = reporter
         self._on_mark = on_mark
         self.let_through = opened.let_through
+        self.failed: set[bytes] = set()
+        self.carry_out: Callable[[Sequence[bytes], Tell], object] = self.forget_now
         self._resolve = resolver.resolve
         self._count = reporter.count
         if on_mark is None:
             self._add, self._add_many = opened.filter.add, opened.filter.add_many
         else:
             self._add, self._add_many = self._add_and_tell, self._add_many_and_tell
+        if forgets_failed:
+            self._add_untried, self._add_many_untried = self._add, self._add_many
+            self._add, self._add_many = self._add_unless_failed, self._add_many_unless_failed
         self.emptied = False
         self._at_end = False
 
@@ -94,6 +113,7 @@ class Session:
         :raises BloomError: if that cannot be done. No lock and no connection stays open then.
         """
         settings = Settings(crawler.settings)
+        check_watched(crawler, settings)
         folder = job_dir(crawler.settings)
         place = Path(folder) if folder else None
         resolver = Resolver(crawler, rules_of(settings), place, reporter)
@@ -106,7 +126,8 @@ class Session:
             queue=queue,
         )
         opened = backend_of(settings, shared_queue=shared_queue).open(settings, crawl)
-        self = cls(opened, resolver, reporter, on_mark)
+        forgets_failed = settings[FORGET_FAILED] is not False
+        self = cls(opened, resolver, reporter, on_mark, forgets_failed=forgets_failed)
         try:
             emptied = empty and self.clear()
             reporter.opened(opened, emptied=emptied)
@@ -115,6 +136,7 @@ class Session:
         except BaseException:
             opened.close()
             raise
+        note_session(crawler, self)
         return self
 
     def check(self, request: Request) -> Verdict:
@@ -163,7 +185,7 @@ class Session:
         whatever the fingerprinter does.
         """
         if follows_itself(request, fingerprint, self.resolver.fingerprinter.fingerprint):
-            return step_fingerprint(request, fingerprint)
+            return step_fingerprint(len(request.meta["redirect_urls"]), fingerprint)
         return None
 
     def tell(
@@ -198,16 +220,58 @@ class Session:
         Does nothing if the page is not marked.
         """
         try:
-            fingerprint, _ = self._resolve(request)
-            marks = [fingerprint]
-            if "redirect_urls" in request.meta:
-                marks.append(step_fingerprint(request, fingerprint))
+            marks = [*islice(self._marks_of(request), 2)]
             found = self.opened.filter.contains_many(marks)
         except Exception as error:  # noqa: BLE001 - the crawl goes on without
             self._reporter.check_failed(request, error)
             return
         self.let_through.update(mark for mark, seen in zip(marks, found, strict=True) if seen)
         self._reporter.add(stats.WITHDRAWN.key, int(found[0]))
+
+    def forget(self, request: Request) -> None:
+        """Make the page of a request new once more: for the next link to it, or for the next run.
+
+        With it go the pages whose redirects have led to it: the next link to one of them is new as
+        well. Never raises.
+        """
+
+        def tell(there: Sequence[bytes]) -> None:
+            found = {*there, *self.failed.intersection(asked)}
+            self.failed.difference_update(asked)
+            self._reporter.add((stats.FORGOTTEN if found else stats.NOT_FORGOTTEN).key)
+
+        asked: list[bytes] = []
+        self._forget(request, tell, asked)
+
+    def forget_failed(self, request: Request) -> None:
+        """Make the page of a request that has failed new for the next run. Never raises.
+
+        In this run it stays seen: a page that cannot be had may have many links to it.
+        """
+
+        def tell(there: Sequence[bytes]) -> None:
+            if there:
+                self.failed.update(there)
+                self._reporter.add(stats.FAILED.key)
+
+        self._forget(request, tell, [])
+
+    def forget_now(self, marks: Sequence[bytes], tell: Tell) -> list[bytes]:
+        """Forget the marks of one page; return those that were there, and hand them to `tell`.
+
+        :raises BloomError: if the filter cannot do that now.
+        """
+        found = self.forget_marks(marks)
+        there = [mark for mark, seen in zip(marks, found, strict=True) if seen]
+        tell(there)
+        return there
+
+    def forget_marks(self, marks: Sequence[bytes]) -> list[bool]:
+        """Forget marks without a word; return for each, in order, whether it was there.
+
+        :raises BloomError: if the filter cannot do that now.
+        """
+        return self.opened.filter.forget_many(marks)
 
     def finish(self, request: Request) -> None:
         """Tell the filter that the response of a request is here, and so the end of its redirects.
@@ -272,6 +336,28 @@ class Session:
         if info.items or not (self.emptied or self._at_end):
             self._reporter.describe(info)
 
+    def _forget(self, request: Request, tell: Tell, marks: list[bytes]) -> None:
+        """Forget the marks of a page, and list them in `marks`."""
+        try:
+            marks.extend(self._marks_of(request))
+            self.carry_out(marks, tell)
+        except Exception as error:  # noqa: BLE001 - in a callback it would cost the items
+            self._reporter.forget_failed(request, error)
+
+    def _marks_of(self, request: Request) -> Iterator[bytes]:
+        """Yield the mark of a page, and that of its step in a chain of redirects, if it is in one.
+
+        Then follow the same of each page before it in the chain, the nearest one first.
+        """
+        fingerprint, _ = self._resolve(request)
+        yield fingerprint
+        urls = [*request.meta.get("redirect_urls", ())]
+        while urls:
+            yield step_fingerprint(len(urls), fingerprint)
+            url = urls.pop()
+            fingerprint = self.resolver.fingerprinter.fingerprint(request.replace(url=url))
+            yield fingerprint
+
     def _add_and_tell(self, fingerprint: bytes) -> bool:
         seen = self.opened.filter.add(fingerprint)
         if not seen and self._on_mark:
@@ -285,6 +371,14 @@ class Session:
             if not seen and self._on_mark:
                 self._on_mark(fingerprint)
         return answers
+
+    def _add_unless_failed(self, fingerprint: bytes) -> bool:
+        return fingerprint in self.failed or self._add_untried(fingerprint)
+
+    def _add_many_unless_failed(self, fingerprints: Iterable[bytes]) -> list[bool]:
+        fingerprints, failed = list(fingerprints), self.failed
+        seen = iter(self._add_many_untried([one for one in fingerprints if one not in failed]))
+        return [one in failed or next(seen) for one in fingerprints]
 
     def _judge(
         self, request: Request, fingerprint: bytes, change: Change | None, *, seen: bool
@@ -313,7 +407,7 @@ class Session:
 
     def _is_let_through(self, fingerprint: bytes) -> bool:
         """Return whether a mark is to be called new once more, which is done then."""
-        if fingerprint not in self.let_through:
+        if fingerprint not in self.let_through or fingerprint in self.failed:
             return False
         self.let_through.remove(fingerprint)
         if self._on_mark:

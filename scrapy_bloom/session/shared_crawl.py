@@ -60,6 +60,7 @@ def open_shared(
             unserializable=Unserializable(crawler, spider).tell,
             give_up=give_up,
         )
+        session.carry_out = frontier.forget
         undo.pop_all()
     state = queue.state()
     frontier.description = (

@@ -84,8 +84,6 @@ class JobStore:
         unclean: whether the run before this one was killed.
         filled_with: what the restored fingerprints were made with, as in its `identity`; empty if
             there are none of ours.
-        let_through: fingerprints that the filter has though their requests were lost. Whatever is
-            in it at :meth:`close` is stored for the next run.
     """
 
     filter: LocalFilter
@@ -111,7 +109,11 @@ class JobStore:
             past = self._look(on_unclean)
             if past.snapshot:
                 self.filter = LocalFilter.from_state(
-                    past.snapshot.state, capacity, error_rate, on_growth=on_growth
+                    past.snapshot.state,
+                    capacity,
+                    error_rate,
+                    forgotten=past.snapshot.withdrawn,
+                    on_growth=on_growth,
                 )
             else:
                 self.filter = LocalFilter(
@@ -151,8 +153,9 @@ class JobStore:
         state = self.filter.state()
         try:
             queue = record_of(self.folder)  # Scrapy has stored it: it closes the filter after that
+            forgotten = self.filter.forgotten
             write_snapshot(
-                path, Snapshot(self.identity, self.generation + 1, state, self.let_through, queue)
+                path, Snapshot(self.identity, self.generation + 1, state, forgotten, queue)
             )
             remove(self.folder / MARKER)
         except OSError as error:
@@ -266,7 +269,6 @@ class JobStore:
     def _start(self, past: Past) -> None:
         self.restored_from = ""
         self.filled_with: Mapping[str, Any] = {}
-        self.let_through = set(past.snapshot.withdrawn if past.snapshot else ())
         self.generation = 0
         if past.snapshot:
             self.restored_from = SNAPSHOT

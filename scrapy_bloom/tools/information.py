@@ -218,7 +218,7 @@ def _of_redis(target: Target) -> Information:
             reader.spider(),
             reader.fingerprinter,
             json.loads(reader.canonical),
-            let_through=sum(look.again for look in looks),
+            let_through=sum(header.again for header in headers) + sum(look.again for look in looks),
             waiting=sum(look.waiting for look in looks) if looks else None,
             under_way=sum(look.taken for look in looks) if looks else None,
             workers=reader.workers(),

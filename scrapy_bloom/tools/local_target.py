@@ -360,32 +360,25 @@ class LocalAdder:
         capacity = state.slices[0].spec.capacity
         self.identity = contents.identity
         self._contents = contents
-        self._kept = LocalFilter.from_state(state, capacity, contents.error_rate, on_growth=_QUIET)
-        self._let_through = set(contents.let_through)
+        self._kept = LocalFilter.from_state(
+            state,
+            capacity,
+            contents.error_rate,
+            forgotten=contents.let_through,
+            on_growth=_QUIET,
+        )
 
     def add_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
         """Add a batch; what was to be let through is seen from now on."""
-        fingerprints = list(fingerprints)
-        seen = self._kept.add_many(fingerprints)
-        if self._let_through:
-            for number, fingerprint in enumerate(fingerprints):
-                if fingerprint in self._let_through:
-                    self._let_through.remove(fingerprint)
-                    seen[number] = False
-        return seen
+        return self._kept.add_many(fingerprints)
 
-    def let_through(self, fingerprints: Iterable[bytes]) -> list[bool]:
-        """List a batch to be called new once more."""
-        fingerprints = list(fingerprints)
-        found = self._kept.contains_many(fingerprints)
-        self._let_through.update(
-            fingerprint for fingerprint, seen in zip(fingerprints, found, strict=True) if seen
-        )
-        return found
+    def forget_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
+        """Make a batch new once more."""
+        return self._kept.forget_many(fingerprints)
 
     def contents(self) -> Contents:
         """Return the filter as it is now."""
-        let_through = frozenset(self._let_through)
+        let_through = frozenset(self._kept.forgotten)
         return replace(self._contents, shards=[self._kept.state()], let_through=let_through)
 
 

@@ -70,4 +70,4 @@ def forget(
     Arguments and errors are those of :func:`add`.
     """
     with adding(where, key=key, project=project) as (adder, fingerprinter):
-        return adder.let_through(fingerprints_of(fingerprinter, urls, fingerprints))
+        return adder.forget_many(fingerprints_of(fingerprinter, urls, fingerprints))

@@ -13,9 +13,7 @@ from scrapy_bloom.options import OnBackendError, Words, in_arguments
 from scrapy_bloom.redis.connection import Target as Server
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.options import RedisOptions
-from scrapy_bloom.redis.queue.reader import QueueReader
 from scrapy_bloom.redis.reader import RedisReader
-from scrapy_bloom.redis.sharding import picker
 from scrapy_bloom.redis.upkeep import Incoming, Upkeep
 from scrapy_bloom.storage.snapshot import Identity
 from scrapy_bloom.tools.contents import Contents, sorted_keys
@@ -177,27 +175,9 @@ class RedisAdder:
         """Add a batch; it is there at once."""
         return self._shared.add_many(fingerprints)
 
-    def let_through(self, fingerprints: Iterable[bytes]) -> list[bool]:
-        """List a batch to be called new once more, where the crawl looks at that list."""
-        fingerprints = list(fingerprints)
-        if self._reader.parts()[0].header.layout.forgets:
-            return self._shared.forget_many(fingerprints)
-        queues = self._reader.queues()
-        if not all(queue.look() for queue in queues):
-            raise SettingError(
-                "a filter of bits in Redis lets pages through once more only beside the requests"
-                " of scrapy_bloom.Scheduler, and there are none here. One of the layout 'sets'"
-                " (BLOOM_REDIS_LAYOUT) does it by itself."
-            )
-        found = self._reader.contains_many(fingerprints)
-        pick = picker(queues)
-        parts: dict[QueueReader, list[bytes]] = {}
-        for fingerprint, seen in zip(fingerprints, found, strict=True):
-            if seen:
-                parts.setdefault(pick(fingerprint), []).append(fingerprint)
-        for queue, some in parts.items():
-            queue.let_through(some)
-        return found
+    def forget_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
+        """Make a batch new once more; it is so at once."""
+        return self._shared.forget_many(fingerprints)
 
 
 class RedisChange(Change):
@@ -235,9 +215,9 @@ def _counted(reader: RedisReader) -> int:
 
 
 def _again(reader: RedisReader) -> frozenset[bytes]:
-    """Return the fingerprints that are new once more for ``scrapy_bloom.Scheduler``."""
+    """Return the fingerprints that are new once more, by the filter or by the queue beside it."""
     queues = [queue for queue in reader.queues() if queue.look()]
-    return frozenset[bytes]().union(*(queue.fingerprints_again() for queue in queues))
+    return reader.forgotten().union(*(queue.fingerprints_again() for queue in queues))
 
 
 def _identity(reader: RedisReader) -> Identity:

@@ -66,8 +66,8 @@ class Adder(Protocol):
     def add_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
         """Add a batch; return for each, in order, whether it was there before."""
 
-    def let_through(self, fingerprints: Iterable[bytes]) -> list[bool]:
-        """List a batch to be called new once more; return which of them the filter has."""
+    def forget_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
+        """Make a batch new once more; return for each, in order, whether it was there."""
 
 
 class Change(ABC):

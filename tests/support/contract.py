@@ -101,6 +101,42 @@ class FilterContract:
         assert 0 < full.expected_lost < 10_000 * 1e-4
         assert full.bytes > empty.bytes
 
+    def test_what_is_forgotten_is_new_once(self, make):
+        seen = make(capacity=100, error_rate=1e-9)
+        known = fingerprints(1000)
+        assert seen.forget(known[0]) is False
+        seen.add_many(known)
+        asked = [*known[10:20], known[10], b"z" * 20]
+        assert seen.forget_many(asked) == [True] * 10 + [False] * 2
+        assert seen.forget(known[10]) is False
+        assert seen.contains_many(known) == [True] * 10 + [False] * 10 + [True] * 980
+        assert seen.info().items == 990
+        assert seen.add_many([known[10], known[10], known[0]]) == [False, True, True]
+        assert seen.info().items == 991
+        assert seen.clear()
+        assert seen.add_many(known) == [False] * 1000
+        assert seen.add_many(known) == [True] * 1000
+
+    def test_it_adds_and_forgets_as_a_set_does(self, make):
+        items = st.lists(st.integers(0, 60).map(b"%d".__mod__), max_size=40)
+
+        @settings(deadline=None, max_examples=25)
+        @given(steps=st.lists(st.tuples(st.booleans(), items), max_size=12))
+        def check(steps):
+            seen, model = make(capacity=10, error_rate=1e-9), set()
+            for forgets, batch in steps:
+                expected = []
+                for item in batch:
+                    expected.append(item in model)
+                    (model.discard if forgets else model.add)(item)
+                assert (seen.forget_many if forgets else seen.add_many)(batch) == expected
+                assert seen.info().items == len(model)
+                assert all(seen.contains_many(list(model)))
+            everything = [b"%d" % item for item in range(61)]
+            assert {one for one in everything if one in seen} == model
+
+        check()
+
     def test_clear_makes_it_new(self, make):
         seen = make(capacity=1000)
         known = fingerprints(3000)

@@ -17,7 +17,16 @@ PACKAGE = "scrapy_bloom"
 # From top to bottom. A room may import from itself and from what stands below it.
 ROOMS = [
     # Doors: what Scrapy and people call. The package itself names what is public.
-    {"", "addon", "commands", "dupefilter", "fingerprinter", "scheduler", "scrapy_redis"},
+    {
+        "",
+        "addon",
+        "commands",
+        "dupefilter",
+        "fingerprinter",
+        "forgetting",
+        "scheduler",
+        "scrapy_redis",
+    },
     {"tools"},
     {"session"},
     {"frontier"},

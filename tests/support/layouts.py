@@ -17,9 +17,10 @@ def name_of_join(layout):
     return scripts.join(layout_of(layout)).sha.encode()
 
 
-def name_of_forget():
-    """Return what a request has in it if and only if it takes items out."""
-    return scripts.forget(layout_of("sets"), 1).sha.encode()
+def name_of_forget(layout, error_rate):
+    """Return what a request has in it if and only if it forgets in a filter of this error rate."""
+    one = layout_of(layout)
+    return scripts.forget(one, one.hashes(error_rate)).sha.encode()
 
 
 def name_of_clear():

@@ -8,10 +8,14 @@ from functools import partial
 
 from scrapy_bloom import RedisFilter
 from support.contract import fingerprints
+from support.waiting import until
 
 
-def grants(url, key, *, workers, items, batch, capacity, shards=1, layout="bitmap"):
-    """Let `workers` processes add the same items in step; return how often each was granted."""
+def grants(url, key, *, workers, items, batch, capacity, shards=1, layout="bitmap", forget=False):
+    """Let `workers` processes add the same items in step; return how often each was granted.
+
+    :param forget: whether the one that is first forgets all items then, and all add them again.
+    """
     open_filter = partial(
         RedisFilter.from_url,
         url,
@@ -24,7 +28,7 @@ def grants(url, key, *, workers, items, batch, capacity, shards=1, layout="bitma
     spawn = multiprocessing.get_context("spawn")
     barrier, results = spawn.Barrier(workers), spawn.Queue()
     processes = [
-        spawn.Process(target=_work, args=(open_filter, items, batch, barrier, results))
+        spawn.Process(target=_work, args=(open_filter, items, batch, barrier, results, forget))
         for _ in range(workers)
     ]
     for process in processes:
@@ -38,14 +42,26 @@ def grants(url, key, *, workers, items, batch, capacity, shards=1, layout="bitma
     return counts
 
 
-def _work(open_filter, items, batch, barrier, results):
+def _work(open_filter, items, batch, barrier, results, forget):
     known = fingerprints(items)
     seen = open_filter()
+    granted = _add_in_step(seen, known, batch, barrier)
+    if forget:
+        if barrier.wait(60) == 0:
+            assert all(seen.forget_many(known))
+        barrier.wait(60)
+        # What a worker knows by itself is seen until it hears of that.
+        until(lambda: not any(seen.contains_many(known)))
+        granted += _add_in_step(seen, known, batch, barrier)
+    seen.close()
+    results.put(granted)
+
+
+def _add_in_step(seen, known, batch, barrier):
     granted = []
-    for start in range(0, items, batch):
+    for start in range(0, len(known), batch):
         part = known[start : start + batch]
         barrier.wait(60)
         verdicts = [seen.add(part[0])] if batch == 1 else seen.add_many(part)
         granted += [start + i for i, was_there in enumerate(verdicts) if not was_there]
-    seen.close()
-    results.put(granted)
+    return granted

@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 class Pages:
     """Serves `{path: page}`; a page is called with (path, cookie) and returns where it redirects
-    to, or its links.
+    to, or its links, or a status, or `...` for no answer at all.
 
     Attributes:
         hits: how often each path (with its query) was asked for, redirects included.
@@ -31,10 +31,14 @@ class Pages:
                     self.send_header("Set-Cookie", "been=here")
                     self.end_headers()
                     return
-                self.send_response(404 if answer is None else 200)
+                if answer is ...:
+                    return
+                status = 404 if answer is None else answer if isinstance(answer, int) else 200
+                self.send_response(status)
                 self.send_header("Content-Type", "text/html")
                 self.end_headers()
-                links = "".join(f'<a href="{href}">link</a>' for href in answer or ())
+                listed = answer if isinstance(answer, list) else []
+                links = "".join(f'<a href="{href}">link</a>' for href in listed)
                 self.wfile.write(f"<html><body>{links}</body></html>".encode())
 
             def log_message(self, *args):

@@ -1,10 +1,13 @@
 """Spiders for single tests, found by name in a project's SPIDER_MODULES."""
 
+import asyncio
 import gc
 import os
+import signal
 
 from scrapy import Request
 
+import scrapy_bloom
 from support.crawling import Follower
 from support.internals import scheduler_of
 
@@ -53,3 +56,27 @@ class Checked(Follower):
         @url {os.environ.get("CHECKED_URL")}
         @returns requests 8 8
     """
+
+
+class Walled(Follower):
+    """Forgets pages that are a login page; may then kill itself, at once or after a commit."""
+
+    name = "walled"
+    dies = ""
+
+    async def start(self):
+        yield Request(self.url, dont_filter=True)
+
+    async def parse(self, response):
+        self.parsed.append(response.url)
+        links = response.css("a::attr(href)").getall()
+        if "/login" in links:
+            scrapy_bloom.forget(response.request, self.crawler)
+            links.remove("/login")
+            if self.dies == "at once":
+                os.kill(os.getpid(), signal.SIGKILL)
+        if self.dies == "later" and response.url.endswith("/again"):
+            await asyncio.sleep(1)
+            os.kill(os.getpid(), signal.SIGKILL)
+        for href in links:
+            yield response.follow(href)

@@ -10,7 +10,7 @@ class StoredFilter:
 
     def __init__(self, client, key):
         self._client = client
-        fields = client.hgetall(key)
+        self.header = fields = client.hgetall(key)
         self.secret = fields[b"secret"]
         self.hashes = int(fields[b"hashes"])
         self.slices = []

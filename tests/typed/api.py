@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
+from scrapy.http import Response
 from scrapy.settings import BaseSettings
 from typing_extensions import assert_type
 
@@ -22,6 +23,7 @@ from scrapy_bloom import (
     CanonicalFingerprinter,
     FilterInfo,
     FilterLostError,
+    ForgetFailed,
     JobInUseError,
     LocalFilter,
     RedisFilter,
@@ -32,6 +34,7 @@ from scrapy_bloom import (
     StateError,
     UncleanStopError,
     __version__,
+    forget,
 )
 from scrapy_bloom.signals import before_commit
 
@@ -54,6 +57,20 @@ class MyDupeFilter(BloomDupeFilter):
     def request_seen(self, request: Request) -> bool:
         """Return whether it was seen."""
         return not request.url.endswith("/robots.txt") and super().request_seen(request)
+
+
+class Books(Spider):
+    """Has login pages fetched again."""
+
+    def parse(self, response: Response) -> None:
+        """Look at a page."""
+        assert response.request is not None
+        forget(response.request, self.crawler)
+
+
+def add_middleware(settings: BaseSettings) -> None:
+    """Do by hand what the add-on does."""
+    settings.set("DOWNLOADER_MIDDLEWARES", {ForgetFailed: 0})
 
 
 class MyScheduler(Scheduler):

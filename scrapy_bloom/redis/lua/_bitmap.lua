@@ -12,11 +12,20 @@
 --     lost                       how many parts were found lost in this call
 --     trial(key)                 the commands that the layout needs, to be tried on a key; also what
 --                                one must answer, and what to say if it answers otherwise
---     take_out(index, probe)     takes an item out of a slice; whether it was there. For layouts that
---                                can forget.
+--     take_out(raw, fingerprint, probe)
+--                                makes an item new once more; how often it was there. `raw` are the
+--                                bytes of the probe.
+--     is_again(raw)              whether an item is on the list of those that are new once more. Asked
+--                                only if `listed`, how many there are, is not 0.
+--     admit_again(raw)           takes an item off that list; whether it was there. Likewise.
+--
+-- Bits are also those of others, so an item is forgotten by a list: a hash from the bytes of its
+-- probe to its fingerprint. The field "again" of the header tells how many there are, so that
+-- without any nothing is looked up.
 local SEGMENT_BLOCKS = @segment_blocks
 local call, read, floor = redis.call, struct.unpack, math.floor
 local slices, lost = {}, 0
+local list = KEYS[2] .. 'again'  -- of what is new once more
 
 local function know(capacity, _, blocks)
   slices[#slices + 1] = {capacity = tonumber(capacity), blocks = tonumber(blocks), segments = {}}
@@ -86,6 +95,39 @@ local function put(index, @probe)
   call('HSET', KEYS[1], 'm:' .. segment.name, '1')
   call('BITFIELD', segment.key, @set_all)
   return false
+end
+
+local function set_listed(count)
+  listed = count
+  if count > 0 then call('HSET', KEYS[1], 'again', count) else call('HDEL', KEYS[1], 'again') end
+end
+
+local function is_again(raw)
+  return call('HEXISTS', list, raw) == 1
+end
+
+local function admit_again(raw)
+  if call('HDEL', list, raw) == 1 then
+    set_listed(listed - 1)
+    return true
+  end
+  if call('EXISTS', list) == 0 then
+    lost = lost + 1
+    set_listed(0)
+  end
+  return false
+end
+
+local function take_out(raw, fingerprint, @probe)
+  if listed > 0 and is_again(raw) then return 0 end
+  for index = #slices, 1, -1 do
+    if has(index, @probe) then
+      call('HSET', list, raw, fingerprint)
+      set_listed(listed + 1)
+      return 1
+    end
+  end
+  return 0
 end
 
 local function look(_)

@@ -30,6 +30,7 @@ local function mark()
       seen = put(newest, @probe)
       if not seen then filled, room = filled + 1, room - 1 end
     end
+    if seen and listed > 0 and admit_again(probes:sub(position, following - 1)) then seen = false end
 -- offer begins
     seen = admit(count + 1, seen)
 -- offer ends

@@ -3,10 +3,12 @@
 local number, answered, look_for_losses, known = ARGV[3]:match('(%d+) (%d+) (%d) (%S+)')
 number, answered, known = tonumber(number), tonumber(answered), tonumber(known)
 local header, worker = KEYS[1], 'w:' .. ARGV[2]
-local state = redis.call('HMGET', header, 'signature', worker, 'slices', 'filled', 'losses')
+local state = redis.call('HMGET', header, 'signature', worker, 'slices', 'filled', 'losses',
+  'again')
 if state[1] ~= ARGV[1] then return 'other' end
 if not state[2] then return 'stranger' end
 local text, filled, losses = state[3], tonumber(state[4]), tonumber(state[5])
+local again_field = state[6]
 local last, status, digits = state[2]:match('^(%d+) (%a+) (%d*)$')
 last = tonumber(last)
 local function answer(rolled_back)

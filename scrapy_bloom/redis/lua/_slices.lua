@@ -1,3 +1,4 @@
 -- Part of add.lua and ask.lua: the layout of the filter, and the slices that `text` lists.
+local listed = tonumber(again_field or 0)
 @layout
 for capacity, rate, size in text:gmatch('(%d+):([^: ]+):(%d+)') do know(capacity, rate, size) end

@@ -9,9 +9,9 @@
 --
 -- Answers {"ok", a digit for each item: 1 if it is there, else 0}
 --     or  {"other"} if the filter is not there.
-local state = redis.call('HMGET', KEYS[1], 'signature', 'slices')
+local state = redis.call('HMGET', KEYS[1], 'signature', 'slices', 'again')
 if state[1] ~= ARGV[1] then return {'other'} end
-local text = state[2]
+local text, again_field = state[2], state[3]
 
 @slices
 local probes, answers, position = ARGV[2], {}, 1
@@ -24,6 +24,7 @@ while position <= #probes do
       break
     end
   end
+  if listed > 0 and seen == '1' and is_again(probes:sub(position, following - 1)) then seen = '0' end
   answers[#answers + 1] = seen
   position = following
 end

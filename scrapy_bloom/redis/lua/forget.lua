@@ -1,4 +1,4 @@
--- Take a batch of items out, in one call of a worker, and say for each item whether it was there.
+-- Make a batch of items new once more, in one call of a worker, and say for each whether it was there.
 -- A template: names after an at-sign are filled in for the layout of the filter and the size of its
 -- probes.
 --
@@ -8,6 +8,7 @@
 -- ARGV[2]  worker
 -- ARGV[3]  as for add.lua; the last two words are not used
 -- ARGV[4]  the probes of all items in one string
+-- ARGV[5...]  their fingerprints
 --
 -- Answers as add.lua does, but never "full".
 @numbered
@@ -17,14 +18,10 @@ local function carry_out()
   local position = 1
   while position <= #probes do
     local @probe, following = read(@format, probes, position)
-    local found = '0'
-    for index = #slices, 1, -1 do
-      if take_out(index, @probe) then
-        forgotten = forgotten + 1
-        found = '1'
-      end
-    end
-    answers[#answers + 1] = found
+    local raw, fingerprint = probes:sub(position, following - 1), ARGV[5 + #answers]
+    local count = take_out(raw, fingerprint, @probe)
+    forgotten = forgotten + count
+    answers[#answers + 1] = count > 0 and '1' or '0'
     position = following
   end
   -- Others learn of it by the change: see renew.lua.

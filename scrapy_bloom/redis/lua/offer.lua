@@ -31,7 +31,8 @@ number, answered, known = tonumber(number), tonumber(answered), tonumber(known)
 local last, status, digits = record:match('^(%d+) (%a+) (%d*)$')
 last = tonumber(last)
 local header = KEYS[1]
-local found = redis.call('HMGET', header, 'signature', 'slices', 'filled', 'losses')
+local found = redis.call('HMGET', header, 'signature', 'slices', 'filled', 'losses', 'again')
+local again_field = found[5]
 local there = found[1] == ARGV[1]
 local text, filled, losses = found[2], tonumber(found[3]), there and tonumber(found[4]) or 0
 local function answer(rolled_back)

@@ -131,12 +131,6 @@ class QueueReader:
             if not int(cursor):
                 return found
 
-    def let_through(self, fingerprints: Sequence[bytes]) -> None:
-        """List fingerprints to be new once more. The only method that writes."""
-        for start in range(0, len(fingerprints), _AT_ONCE):
-            some = fingerprints[start : start + _AT_ONCE]
-            self._call("SADD", f"{self._base}again", *some)
-
     def _taken_by(self, workers: Sequence[bytes]) -> int:
         names = set(workers)
         return sum(name[: -member.ID_BYTES] in names for name, _ in self._hash("taken"))

@@ -1,0 +1,275 @@
+"""Pages that a callback forgets, or that have failed, are fetched again; with every scheduler."""
+
+from contextlib import suppress
+from itertools import count
+
+import pytest
+from pytest_twisted import ensureDeferred
+from scrapy import Request
+from scrapy.exceptions import CloseSpider, IgnoreRequest
+from scrapy.utils.test import get_crawler
+from support.crawling import ADDONS, RFP, Project, crawl
+from support.sites import Pages
+from support.spiders import Walled
+
+import scrapy_bloom
+from scrapy_bloom import ForgetFailed, SettingError
+from scrapy_bloom.options import FORGET_FAILED
+from scrapy_bloom.session.reporter import Reporter
+from scrapy_bloom.session.session import Session
+from scrapy_bloom.session.verdict import Verdict
+
+pytestmark = pytest.mark.scrapy
+
+NEW, SEEN, EXEMPT, _ = Verdict
+ONE = {"CONCURRENT_REQUESTS": 1, "RETRY_TIMES": 1, "BLOOM_REDIS_TIMEOUT": 10}
+KEPT = ["job", "kept job", "redis", "redis sets", "shared", "shared sets"]
+
+
+@pytest.fixture(params=["memory", *KEPT])
+def place(request, tmp_path, key):
+    """Settings of a crawl, for each place of filter and queue."""
+    kind = request.param
+    settings = dict(ONE)
+    if "job" in kind:
+        settings["JOBDIR"] = str(tmp_path / "job")
+    if "kept" in kind or "shared" in kind:
+        settings["SCHEDULER"] = "scrapy_bloom.Scheduler"
+    if "redis" in kind or "shared" in kind:
+        settings["BLOOM_REDIS_URL"] = request.getfixturevalue("server").url
+        settings["BLOOM_REDIS_KEY"] = key
+        settings["JOBDIR"] = str(tmp_path / "job")
+    if "sets" in kind:
+        settings["BLOOM_REDIS_LAYOUT"] = "sets"
+    return settings
+
+
+kept_only = pytest.mark.parametrize("place", KEPT, indirect=True)
+
+
+def stat(crawler, name):
+    return crawler.stats.get_value(f"bloom/{name}")
+
+
+def walls(times, *links):
+    """Return a page that is a login page so many times; that leads to a page which links to it."""
+    answers = count()
+    return lambda *_: ["/login", "/again"] if next(answers) < times else list(links)
+
+
+@ensureDeferred
+async def test_the_next_link_fetches_what_was_forgotten(place):
+    pages = {"/": lambda *_: ["/a"], "/a": walls(1, "/c"), "/again": lambda *_: ["/a"]}
+    pages["/c"] = lambda *_: ["/a", "/c", "/again"]
+    with Pages(pages) as site:
+        crawler = await crawl(Walled, place, url=site.url + "/")
+    assert site.hits == {"/": 1, "/a": 2, "/again": 1, "/c": 1}
+    assert (stat(crawler, "forgotten"), stat(crawler, "not_forgotten")) == (1, 0)
+
+
+@kept_only
+@ensureDeferred
+async def test_so_does_the_next_run_and_then_no_other(place):
+    pages = {"/": lambda *_: ["/a", "/b"], "/a": walls(1, "/c"), "/b": walls(0), "/c": walls(0)}
+    pages["/again"] = walls(0)
+    hits = []
+    with Pages(pages) as site:
+        for _ in range(3):
+            await crawl(Walled, place, url=site.url + "/")
+            hits.append(dict(site.hits))
+    assert hits[0] == {"/": 1, "/a": 1, "/b": 1, "/again": 1}
+    assert hits[1] == hits[0] | {"/": 2, "/a": 2, "/c": 1}
+    assert hits[2] == hits[1] | {"/": 3}
+
+
+@kept_only
+@ensureDeferred
+async def test_the_pages_whose_redirects_led_to_it_are_forgotten_with_it(place):
+    pages = {
+        "/": lambda *_: ["/old"],
+        "/again": lambda *_: ["/old"],
+        "/old": lambda *_: "/middle",
+        "/middle": lambda *_: "/new",
+        "/new": walls(1, "/c"),
+        "/c": lambda *_: ["/old", "/middle", "/new"],
+    }
+    with Pages(pages) as site:
+        await crawl(Walled, place, url=site.url + "/")
+        await crawl(Walled, place, url=site.url + "/")
+    assert site.hits == {"/": 2, "/again": 1, "/old": 2, "/middle": 2, "/new": 2, "/c": 1}
+
+
+@kept_only
+@pytest.mark.parametrize("answer", [503, ...])
+@ensureDeferred
+async def test_what_has_failed_is_tried_again_by_the_next_run(place, answer):
+    """And not by this one, whose other links to it would only fail as well."""
+    failing = True
+    pages = {
+        "/": lambda *_: ["/again", "/bad", "/gone"],
+        "/again": lambda *_: ["/bad"],
+        "/bad": lambda *_: answer if failing else ["/c"],
+        "/c": lambda *_: ["/bad"],
+    }
+    settings = {**place, "BLOOM_FORGET_FAILED": True}
+    with Pages(pages) as site:
+        crawler = await crawl(Walled, settings, url=site.url + "/")
+        assert site.hits == {"/": 1, "/again": 1, "/bad": 2, "/gone": 1}
+        assert (stat(crawler, "failed"), stat(crawler, "not_forgotten")) == (1, 0)
+        failing = False
+        await crawl(Walled, settings, url=site.url + "/")
+        assert site.hits == {"/": 2, "/again": 1, "/bad": 3, "/gone": 1, "/c": 1}
+        await crawl(Walled, settings, url=site.url + "/")
+    assert site.hits == {"/": 3, "/again": 1, "/bad": 3, "/gone": 1, "/c": 1}
+
+
+@ensureDeferred
+async def test_a_list_of_statuses_takes_the_place_of_scrapys(tmp_path):
+    pages = {"/": lambda *_: ["/bad", "/gone", "/none"], "/bad": lambda *_: 503}
+    pages["/none"] = lambda *_: ...
+    settings = {**ONE, "JOBDIR": str(tmp_path), "BLOOM_FORGET_FAILED": [404]}
+    with Pages(pages) as site:
+        for _ in range(2):
+            await crawl(Walled, settings, url=site.url + "/")
+    assert site.hits == {"/": 2, "/bad": 2, "/gone": 2, "/none": 4}
+
+
+@pytest.mark.parametrize("dies", ["at once", "later"])
+def test_a_kill_takes_nothing_back(tmp_path, dies):
+    project = Project(tmp_path)
+    pages = {"/": lambda *_: ["/a"], "/a": walls(1, "/c"), "/again": walls(0), "/c": walls(0)}
+    site = Pages(pages)
+    settings = {**ONE, "SCHEDULER": "scrapy_bloom.Scheduler"}
+    try:
+        with site:
+            start = project.start
+            project.start = lambda *words, **more: start(*words, "-a", f"dies={dies}", **more)
+            project.crawl(Root(site), spider="walled", **settings).end()
+            assert site.hits["/a"] == 1
+            project.start = start
+            for _ in range(2):
+                run = project.crawl(Root(site), spider="walled", **settings)
+                run.end()
+                assert "Traceback" not in run.log, run.log
+    finally:
+        for run in project.runs:
+            run.clear_away()
+    assert (site.hits["/a"], site.hits["/c"]) == (2, 1)
+
+
+class Root:
+    """A site by its root page."""
+
+    def __init__(self, site):
+        self.url = site.url + "/"
+
+
+# Without a crawl
+
+
+def page(name, **more):
+    return Request(f"https://example.com/{name}", **more)
+
+
+def open_session(settings=None):
+    crawler = get_crawler(settings_dict=settings)
+    return Session.open(crawler, Reporter(crawler)), crawler
+
+
+def test_forgetting_is_told_apart_from_forgetting_what_was_never_there():
+    session, crawler = open_session()
+    session.check(page("a"))
+    for name in "ab":
+        scrapy_bloom.forget(page(name), crawler)
+    assert [session.check(page("a")) for _ in range(2)] == [NEW, SEEN]
+    assert session.check(page("b")) is NEW
+    session.close()
+    told = stat(crawler, "forgotten"), stat(crawler, "not_forgotten"), stat(crawler, "let_through")
+    assert told == (1, 1, 1)
+
+
+def test_a_page_that_redirected_to_itself_is_forgotten_with_its_step():
+    session, crawler = open_session()
+    redirected = page("a", meta={"redirect_urls": [page("a").url]})
+    for _ in range(2):
+        assert [session.check(page("a")), session.check(redirected)] == [NEW, EXEMPT]
+        scrapy_bloom.forget(redirected, crawler)
+    session.close()
+
+
+def test_what_cannot_be_forgotten_costs_nothing_else(caplog):
+    class Odd:
+        def fingerprint(self, request):
+            raise ValueError(f"an odd page: {request}")
+
+    session, crawler = open_session({"REQUEST_FINGERPRINTER_CLASS": Odd})
+    for _ in range(2):
+        scrapy_bloom.forget(page("a"), crawler)
+    session.close()
+    assert stat(crawler, "not_forgotten") == 2
+    assert caplog.text.count("could not be forgotten") == 1
+
+
+def test_a_crawl_without_our_filter_says_so(caplog):
+    scrapy_bloom.forget(page("a"), get_crawler())
+    assert "has no open filter of scrapy-bloom" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        *((yes, True) for yes in (True, 1, "1", "True", "true")),
+        *((no, False) for no in (False, 0, "0", "False")),
+        *((some, (403, 503)) for some in ([403, 503], (403, 503), "[403, 503]", "403, 503")),
+        (404, (404,)),
+        ("404", (404,)),
+    ],
+)
+def test_the_setting_is_read(written, read):
+    assert FORGET_FAILED.read("BLOOM_FORGET_FAILED", written) == read
+
+
+@pytest.mark.parametrize(
+    "written", ["", [], "yes please", [200.5], [99], [600], ["a"], 2, None, {}]
+)
+def test_anything_else_is_refused_by_name(written):
+    with pytest.raises(SettingError, match=r"^BLOOM_FORGET_FAILED = .*such as \[403, 404, 503\]"):
+        FORGET_FAILED.read("BLOOM_FORGET_FAILED", written)
+
+
+@ensureDeferred
+async def test_without_its_middleware_a_crawl_is_refused(caplog):
+    settings = {"ADDONS": {}, "BLOOM_FORGET_FAILED": True}
+    settings["DUPEFILTER_CLASS"] = "scrapy_bloom.BloomDupeFilter"
+    with Pages({"/": lambda *_: []}) as site:
+        with suppress(CloseSpider):  # Scrapy 2.13 hands it on
+            await crawl(Walled, settings, url=site.url + "/")
+        assert not site.hits
+        assert "Add 'scrapy_bloom.Addon' to your ADDONS" in caplog.text
+        settings["DOWNLOADER_MIDDLEWARES"] = {"scrapy_bloom.ForgetFailed": 0}
+        await crawl(Walled, settings, url=site.url + "/")
+        assert site.hits
+
+
+def test_the_middleware_looks_away_from_what_is_ignored_on_purpose():
+    session, crawler = open_session({"ADDONS": ADDONS, "BLOOM_FORGET_FAILED": True})
+    watch = ForgetFailed.from_crawler(crawler)
+    session.check(page("a"))
+    watch.process_exception(page("a"), IgnoreRequest("robots.txt"))
+    assert stat(crawler, "failed") == 0
+    watch.process_exception(page("a"), OSError("nobody is there"))
+    assert stat(crawler, "failed") == 1
+    assert session.check(page("a")) is SEEN
+    scrapy_bloom.forget(page("a"), crawler)
+    assert stat(crawler, "forgotten") == 1
+    assert [session.check(page("a")) for _ in range(2)] == [NEW, SEEN]  # the spider knows better
+    session.close()
+
+
+@ensureDeferred
+async def test_failures_without_our_filter_are_nobodys():
+    settings = {"DUPEFILTER_CLASS": RFP, "BLOOM_FORGET_FAILED": True, **ONE}
+    with Pages({"/": lambda *_: ["/bad"], "/bad": lambda *_: 503}) as site:
+        crawler = await crawl(Walled, settings, url=site.url + "/")
+    assert crawler.stats.get_value("finish_reason") == "finished"
+    assert site.hits["/bad"] == 2
