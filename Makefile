@@ -18,7 +18,7 @@ RUN_BENCH := cd $(ROOT) && $(RUN) PYTHONPATH=benchmarks:tests:example_project $(
 
 SPHINX := PYTHONPATH=$(ROOT) $(DOCS)/bin/python -m sphinx -q -W --keep-going
 
-.PHONY: help test lint types tests sdist floor kills demo demo-distributed docs docs-links clean wheel installed redis \
+.PHONY: help test lint types tests sdist floor kills demo demo-distributed docs docs-links matrix clean wheel installed redis \
 	bench bench-quick bench-check bench-installed
 
 help:
@@ -26,10 +26,11 @@ help:
 	@echo "make kills   kill crawls some hundred times (half an hour) and see that nothing is lost"
 	@echo "make demo    crawl a site, kill the crawl, resume it, and count what was fetched"
 	@echo "make demo-distributed    crawl it by workers on one Redis, and kill, freeze and add some"
-	@echo "make bench   measure everything (an hour) and write the figures of docs and README.md"
+	@echo "make bench   measure everything (an hour) and write the figures of docs"
 	@echo "make bench-quick, bench-NAME    the same in small, on the screen only; or one part of it"
 	@echo "make bench-check    hold what should be fast against what it is compared with"
-	@echo "make docs    write the tables of README.md and docs anew, and build the site in build/site"
+	@echo "make docs    write the tables of docs anew, and build the site in build/site"
+	@echo "make matrix    stop, kill and resume crawls on each Python found and each minor Scrapy"
 	@echo "make clean   remove what the others made"
 
 test: lint types tests sdist floor
@@ -96,6 +97,11 @@ docs: installed $(DOCS)/ready
 	$(VENV)/bin/python $(ROOT)/docs/tables.py --write
 	$(SPHINX) -b html $(ROOT)/docs $(ROOT)/build/site
 
+# Python and Scrapy are what is found; each pair gets an environment in .venv-matrix.
+matrix: wheel redis
+	cd $(ROOT) && $(RUN) $(VENV)/bin/python docs/matrix.py $(WHEELS)/*.whl $(MATRIX_ARGS)
+	PYTHONPATH=$(ROOT) $(VENV)/bin/python $(ROOT)/docs/tables.py --write
+
 docs-links: $(DOCS)/ready
 	$(SPHINX) -b linkcheck $(ROOT)/docs $(ROOT)/build/links
 
@@ -137,4 +143,4 @@ $(DOCS)/ready: $(ROOT)/pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(FLOOR) $(BENCH) $(DOCS) $(ROOT)/build $(ROOT)/.hypothesis $(ROOT)/.mypy_cache $(ROOT)/.pytest_cache $(ROOT)/.ruff_cache
+	rm -rf $(VENV) $(FLOOR) $(BENCH) $(DOCS) $(ROOT)/.venv-matrix $(ROOT)/build $(ROOT)/.hypothesis $(ROOT)/.mypy_cache $(ROOT)/.pytest_cache $(ROOT)/.ruff_cache

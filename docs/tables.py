@@ -1,4 +1,4 @@
-"""The tables of README.md and of docs, made from the code and the results that they describe.
+"""The tables of docs, made from the code and the results that they describe.
 
 ``python docs/tables.py`` says whether the files have them as they are now, ``--write`` puts them
 there. Each stands between ``<!-- table: NAME -->`` and ``<!-- end -->``; docs/benchmarks.md is made
@@ -8,6 +8,7 @@ as a whole.
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from collections.abc import Callable
@@ -122,21 +123,27 @@ def code(url: str) -> str:
     return f"`{url}`"
 
 
+def matrix_table() -> str:
+    """Return on which versions `make matrix` has stopped, killed and resumed crawls."""
+    rows = json.loads((ROOT / "docs" / "matrix.json").read_text(encoding="utf-8"))
+    titles = list(rows[0]["columns"])
+    shown = [
+        (r["python"], r["scrapy"], *(r["columns"][t] for t in titles), r["date"]) for r in rows
+    ]
+    return markdown(("Python", "Scrapy", *titles, "date"), shown)
+
+
 def measured_table() -> str:
     """Return the figures that stand for all."""
     return page.short(results.read())
 
 
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
-    "README.md": {
-        "settings": settings_table,
-        "stats": stats_table,
-        "sizing": sizing_table,
-        "measured": measured_table,
-    },
+    "docs/index.md": {"measured": measured_table},
     "docs/guides/sizing.md": {"sizing": sizing_table},
     "docs/reference/settings.md": {"settings": settings_table},
     "docs/reference/stats.md": {"stats": stats_table},
+    "docs/reference/versions.md": {"matrix": matrix_table},
     "docs/reference/canonical.md": {
         "steps": steps_table,
         "tracking": tracking_list,

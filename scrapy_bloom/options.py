@@ -34,7 +34,7 @@ class Option(Generic[T]):
         setting: its name in Scrapy's settings.
         default: the value where users give none.
         read: reads what users wrote.
-        meaning: one or two sentences for the README.
+        meaning: one or two sentences for the docs.
     """
 
     argument: str
@@ -445,4 +445,4 @@ OPTIONS: Final[tuple[Option[Any], ...]] = (
     KEEP_PARAMS,
     RULES,
 )
-"""All of them, in the order of the README."""
+"""All of them, in the order of the docs."""

@@ -19,7 +19,7 @@ class Stat:
 
     Attributes:
         key: its name in Scrapy's stats.
-        meaning: one phrase for the README.
+        meaning: one phrase for the docs.
         rounded: returns a value with only those digits that mean something.
     """
 
@@ -211,4 +211,4 @@ STATS: Final = (
     *FROM_INFO.values(),
     *FROM_BACKEND.values(),
 )
-"""All of them, in the order of the README."""
+"""All of them, in the order of the docs."""

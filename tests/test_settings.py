@@ -220,15 +220,15 @@ def test_each_counter_of_the_redis_backend_and_each_number_of_info_has_a_stat():
     assert set(stats.FROM_INFO) <= {field.name for field in fields(FilterInfo)}
 
 
-def test_the_readme_has_the_tables_of_the_code():
+def test_the_docs_have_the_tables_of_the_code():
     command = [sys.executable, str(ROOT / "docs" / "tables.py")]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
 
 
-def test_the_readmes_python_runs():
-    text = (ROOT / "README.md").read_text()
-    [code] = re.findall(r"## Without Scrapy\n\n```python\n(.*?)```", text, re.DOTALL)
+def test_the_python_of_the_docs_runs():
+    text = (ROOT / "docs" / "guides" / "without-scrapy.md").read_text()
+    code, *_ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     lines = [line.partition("#") for line in code.splitlines() if line]
     scope = {}
     for line, _, comment in lines:

@@ -2,7 +2,7 @@
 
 Each part runs in a process of its own. Those that measure time have the machine to themselves; the
 others, which count, share it two by two. Full results are kept in benchmarks/results.json and shown
-in docs/benchmarks.md and README.md; quick ones in build/bench-quick.json and on the screen.
+in docs; quick ones in build/bench-quick.json and on the screen.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What must hold of our figures, each with its bound, and the figures that the README shows."""
+"""What must hold of our figures, each with its bound, and the figures that the docs begin with."""
 
 from __future__ import annotations
 
@@ -285,7 +285,7 @@ def _dear_pages(results: Results) -> str:
 
 
 def short(results: Results) -> list[tuple[str, str, str, str]]:
-    """Return the rows of the README's table: what, ours, theirs, ratio."""
+    """Return the rows of the home page's table: what, ours, theirs, ratio."""
     return [
         *_times(results),
         *_sizes(results),

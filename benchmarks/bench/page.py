@@ -1,4 +1,4 @@
-"""docs/benchmarks.md and the short table of README.md, made from the results."""
+"""docs/benchmarks.md and the short table of docs/index.md, made from the results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INTRODUCTION = """\
 # Benchmarks
 
 What scrapy-bloom costs and keeps, beside what else there is. `make bench` measures all of it anew,
-in about an hour on two cores, and writes this page, its plots and the short table of the README
+in about an hour on two cores, and writes this page, its plots and the short table of the home page
 from `benchmarks/results.json`; `make bench-quick` takes a few minutes and writes neither;
 `make bench-NAME` measures one part. `make bench-check` holds a few ratios against bounds.
 
@@ -61,7 +61,7 @@ def held(results: Mapping[str, Result]) -> str:
 
 
 def short(results: Mapping[str, Result]) -> str:
-    """Return the short table of the README."""
+    """Return the short table of the home page."""
     return markdown(("what", "scrapy-bloom", "compared with", "ratio"), claims.short(results))
 
 

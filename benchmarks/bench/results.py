@@ -17,7 +17,7 @@ from typing import Any
 from bench.part import Part, Rows
 
 KEPT = Path(__file__).parents[1] / "results.json"
-"""The full results, which the page and README show."""
+"""The full results, which the docs show."""
 
 QUICK = Path(__file__).parents[2] / "build" / "bench-quick.json"
 

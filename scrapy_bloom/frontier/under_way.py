@@ -174,7 +174,8 @@ def watch_engine(engine: Any, version: str) -> Alive | None:
     if not isinstance(in_progress, set):
         raise BackendError(
             f"SCHEDULER = 'scrapy_bloom.Scheduler' cannot see in Scrapy {version} which requests"
-            f" are done. Use a version that it was tested with, see README, or another scheduler."
+            f" are done. Use a version that it was tested with (the docs list them), or another"
+            f" scheduler."
         )
     scraper = engine.scraper
 

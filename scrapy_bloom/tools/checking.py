@@ -158,7 +158,7 @@ def _check_job(target: JobTarget) -> Iterator[Finding]:
             ""
             if running
             else "The next run goes back to the last clean stop, and Scrapy's own queue has lost"
-            " requests: the README says under 'Stop and resume' how to lose no page.",
+            " requests: its log says how to lose no page.",
         )
     for path in sorted(folder.glob(f"{SNAPSHOT}*.tmp")) + sorted(folder.glob(f"{REQUESTS}.new*")):
         yield Finding(
