@@ -24,6 +24,7 @@ from scrapy_bloom.storage import store
 pytestmark = pytest.mark.scrapy
 
 PAGES = 300
+AT_ONCE = 16  # requests of a crawl that are under way at most
 
 # Scrapy opens the queue before the filter, and fails at an empty file in it. A process that is
 # killed, or not yet done, leaves such files for a priority that has but few requests.
@@ -55,8 +56,17 @@ def complete(run):
     assert run.reason == "finished", run.log
 
 
-def stop_after(deliveries, site, start, how=Run.interrupt):
-    """Start a run and stop it when the site has delivered so many more pages; return it, ended."""
+def stop(run):
+    """Ask a run to stop cleanly, and wait until it knows."""
+    run.interrupt()
+    run.said("shutting down gracefully")
+
+
+def stop_after(deliveries, site, start, how=stop):
+    """Start a run and stop it when the site has delivered so many more pages; return it, ended.
+
+    The site answers nothing until the run is told to stop: it cannot come to its own end first.
+    """
     reached, go_on = hold(site, site.delivered + deliveries)
     run = start()
     assert reached.wait(TIMEOUT)
@@ -67,14 +77,15 @@ def stop_after(deliveries, site, start, how=Run.interrupt):
 
 
 def hold(pages, deliveries):
-    """Stop one answer of the site on its way; return when that is and what lets it go."""
+    """Stop the site's answers from one on; return when that is and what lets them go."""
     reached, go_on = Event(), Event()
 
     def stand_still():
         reached.set()
         go_on.wait(TIMEOUT)
 
-    pages.when(deliveries, stand_still)
+    for number in range(deliveries, deliveries + AT_ONCE):
+        pages.when(number, stand_still)
     return reached, go_on
 
 
@@ -203,7 +214,9 @@ def test_a_crawl_killed_in_its_first_run_loses_no_page(project, seed):
         def kill(run):  # at any moment, not only when a page has just come
             Timer(wait, run.kill).start()
 
+        _, go_on = hold(pages, PAGES)  # it must not end before that
         killed = stop_after(at, pages, lambda: project.crawl(pages), kill)
+        go_on.set()
         assert killed.reason == ""
         before = counted(pages)
         resumed = project.crawl(pages)
