@@ -139,8 +139,8 @@ def killed_when_it_had_taken_the_last_request(folder):
     as_late_as_before(path)
 
 
-def killed_when_it_had_more_requests(folder):
-    path = folder / "requests.queue" / "0"
+def killed_when_it_had_more_requests(folder, priority="0"):
+    path = folder / "requests.queue" / priority
     queue = LifoDiskQueue(path)
     queue.push(b"another")
     killed(queue)
@@ -148,11 +148,7 @@ def killed_when_it_had_more_requests(folder):
 
 
 def killed_with_a_new_priority(folder):
-    path = folder / "requests.queue" / "-1"
-    queue = LifoDiskQueue(path)
-    queue.push(b"another")
-    killed(queue)
-    as_late_as_before(path)
+    killed_when_it_had_more_requests(folder, "-1")
 
 
 def killed_with_more_requests_in_a_new_chunk(folder):
