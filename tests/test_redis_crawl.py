@@ -81,12 +81,7 @@ def test_a_worker_that_finishes_early_leaves_the_queue_to_the_others(site, serve
 def test_a_killed_worker_does_not_keep_the_filter(site, server, tmp_path):
     """Its pages in flight are lost with it: scrapy-redis has taken them from the queue."""
     with scrapy_redis(site, server, tmp_path) as crawl:
-        half = at(site, 300)
-        victim = crawl.start()
-        crawl.start()
-        assert half.wait(PATIENCE)
-        victim.kill()
-        victim.wait()
+        crawl.kill_one_of_two(300)
         queue = server.client()
         until(lambda: not queue.exists("worker:requests"), 60)
         crawl.finish()

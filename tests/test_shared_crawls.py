@@ -113,12 +113,7 @@ def test_two_ctrl_c_end_a_worker_at_once(site, server, tmp_path, frozen):
 
 def test_what_a_killed_worker_had_is_fetched_by_another_one(site, server, tmp_path):
     with shared(site, server, tmp_path) as crawl:
-        half = at(site, 200)
-        victim = crawl.start()
-        crawl.start()
-        assert half.wait(PATIENCE)
-        victim.kill()
-        victim.wait()
+        crawl.kill_one_of_two(200)
         stats = crawl.wait()[1]
     assert site.missed == set()
     assert sum(hits - 1 for hits in site.repeated.values()) <= AT_ONCE

@@ -37,6 +37,15 @@ class Crawl:
         self.workers.append(worker)
         return worker
 
+    def kill_one_of_two(self, deliveries):
+        """Start two workers; kill the first when the site has delivered so many pages."""
+        reached = at(self.site, deliveries)
+        victim = self.start()
+        self.start()
+        assert reached.wait(PATIENCE)
+        victim.kill()
+        victim.wait()
+
     def wait(self):
         """Wait for all workers; return their stats, None for one that was killed."""
         for worker in self.workers:
