@@ -89,14 +89,12 @@ class TestALiveWorker:
         with Proxy(own_server.port) as proxy:
             live, other = opened(proxy.url, key, timeout=0.4), opened(own_server, key)
             live.add_many(KNOWN)
-            port, proxy.upstream = proxy.upstream, 1
-            proxy.cut()
             answers = []
             clearing = threading.Thread(target=lambda: answers.append(cleared(other)))
-            clearing.start()
-            clearing.join(LEASE / 2)
-            assert clearing.is_alive()
-            proxy.upstream = port
+            with proxy.down():
+                clearing.start()
+                clearing.join(LEASE / 2)
+                assert clearing.is_alive()
             clearing.join(60)
             assert answers == [False]
             assert self.holds(own_server, opened, key)
@@ -121,11 +119,9 @@ class TestALiveWorker:
         with Proxy(own_server.port) as proxy:
             live = opened(proxy.url, key, cache=0)
             live.add(b"first")
-            port, proxy.upstream = proxy.upstream, 1
-            proxy.cut()
-            live.add_many(fingerprints(15_000, "pending"))
-            proxy.delay = 0.15
-            proxy.upstream = port
+            with proxy.down():
+                live.add_many(fingerprints(15_000, "pending"))
+                proxy.delay = 0.15
             until(lambda: live.usable)
             closing = threading.Thread(target=live.close)
             closing.start()

@@ -39,10 +39,8 @@ class TestAnIdleWorker:
         known = fingerprints(2000)
         with Proxy(server.port) as proxy:
             seen = opened(proxy.url, key)
-            port, proxy.upstream = proxy.upstream, 1
-            proxy.cut()
-            assert seen.add_many(known) == [False] * 2000
-            proxy.upstream = port
+            with proxy.down():
+                assert seen.add_many(known) == [False] * 2000
             other = opened(server, key, cache=0)
             until(lambda: all(other.contains_many(known)))
             assert seen.add_many(known) == [True] * 2000

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 
 import pytest
 from support.localredis import LocalRedis
@@ -68,6 +69,17 @@ class Process:
         self.process.wait()
         self.process.stdin.close()
         self.process.stdout.close()
+
+
+@contextmanager
+def two_workers(url, key, other=None, **options):
+    """Open two workers, the other one at a URL of its own perhaps.
+
+    Return both, and the two of four requests that the first has taken.
+    """
+    with Worker(url, key, **options) as live, Worker(other or url, key) as watcher:
+        live.queue.offer([entry(number) for number in range(4)])
+        yield live, watcher, live.queue.take(2)
 
 
 def requeued(queue):
@@ -203,9 +215,7 @@ class TestALiveWorker:
 
     @pytest.mark.parametrize("seconds", [-3600, 3600])
     def test_when_the_clock_is_moved(self, server, key, seconds):
-        with Worker(server.url, key) as live, Worker(server.url, key) as other:
-            live.queue.offer([entry(number) for number in range(4)])
-            taken = live.queue.take(2)
+        with two_workers(server.url, key) as (live, other, taken):
             end = time.monotonic() + LEASE + 2
             while time.monotonic() < end:
                 self.shifted(server, key, seconds)
@@ -215,13 +225,7 @@ class TestALiveWorker:
             assert other.queue.look()[:2] == (2, 2)
 
     def test_when_the_server_stands_still(self, key):
-        with (
-            LocalRedis() as server,
-            Worker(server.url, key) as live,
-            Worker(server.url, key) as other,
-        ):
-            live.queue.offer([entry(number) for number in range(4)])
-            taken = live.queue.take(2)
+        with LocalRedis() as server, two_workers(server.url, key) as (live, other, taken):
             os.kill(server.pid, signal.SIGSTOP)
             until(lambda: not live.queue.sure, A_WHILE)
             time.sleep(LEASE / 2)
@@ -234,15 +238,10 @@ class TestALiveWorker:
     def test_when_it_cannot_reach_the_server_for_a_while(self, server, key):
         with (
             Proxy(server.port) as proxy,
-            Worker(proxy.url, key, timeout=0.4) as live,
-            Worker(server.url, key) as other,
+            two_workers(proxy.url, key, server.url, timeout=0.4) as (live, other, taken),
         ):
-            live.queue.offer([entry(number) for number in range(4)])
-            taken = live.queue.take(2)
-            port, proxy.upstream = proxy.upstream, 1
-            proxy.cut()
-            time.sleep(LEASE / 2)
-            proxy.upstream = port
+            with proxy.down():
+                time.sleep(LEASE / 2)
             time.sleep(LEASE)
             assert other.queue.requeue_dead() == 0
             assert all(live.queue.holds(one.ticket) for one in taken)
@@ -252,17 +251,13 @@ def test_one_that_is_cut_off_for_longer_starts_nothing(server, key):
     """It cannot know whether others have put back what it has: it waits until it does."""
     with (
         Proxy(server.port) as proxy,
-        Worker(proxy.url, key, timeout=0.4) as cut_off,
-        Worker(server.url, key) as other,
+        two_workers(proxy.url, key, server.url, timeout=0.4) as (cut_off, other, taken),
     ):
-        cut_off.queue.offer([entry(number) for number in range(4)])
-        taken = cut_off.queue.take(2)
-        port, proxy.upstream = proxy.upstream, 1
-        proxy.cut()
-        assert until(lambda: not cut_off.queue.sure or other.queue.requeue_dead(), A_WHILE) is True
-        assert requeued(other.queue) == 2
-        assert all(cut_off.queue.holds(one.ticket) for one in taken)  # as far as it knows
-        proxy.upstream = port
+        queue = other.queue
+        with proxy.down():
+            assert until(lambda: not cut_off.queue.sure or queue.requeue_dead(), A_WHILE) is True
+            assert requeued(queue) == 2
+            assert all(cut_off.queue.holds(one.ticket) for one in taken)  # as far as it knows
         until(lambda: cut_off.queue.sure)
         assert not any(cut_off.queue.holds(one.ticket) for one in taken)
 

@@ -6,7 +6,7 @@ import socket
 import struct
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 FAULTS = ("reset", "drop reply", "stall", "stall reply", "late", "garble reply")
 MORE_FAULTS = (*FAULTS, "half reply", "twice")
@@ -61,6 +61,14 @@ class Proxy:
         """Reset all connections."""
         for connection in list(self._open):
             connection.reset()
+
+    @contextmanager
+    def down(self):
+        """Reset all connections, and let none through in the block."""
+        upstream, self.upstream = self.upstream, 1
+        self.cut()
+        yield
+        self.upstream = upstream
 
     def deliver(self):
         """Carry out the requests that were held back; return how many there were."""
