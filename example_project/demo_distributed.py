@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from signal import SIGCONT, SIGSTOP
+from signal import SIGCONT
 from tempfile import TemporaryDirectory
 from threading import Event
 from typing import Any, Final
@@ -26,6 +26,7 @@ from scrapy.utils.request import fingerprint
 from support.extensions import EXTENSIONS
 from support.localredis import LocalRedis
 from support.localsite import LocalSite
+from support.processes import freeze
 from support.taken import pages_of, taken_by
 
 PAGES: Final = 6000
@@ -101,7 +102,7 @@ def demonstrate(site: LocalSite, server: LocalRedis, folder: Path) -> None:
         killed = had_fetched(site, server, workers[0])
         CONSOLE.print(f"At page {site.delivered:,} a worker was killed with SIGKILL")
         wait(events[1])
-        workers[1].process.send_signal(SIGSTOP)
+        freeze(workers[1].process)
         stopped = time.monotonic()
         frozen = pages_of(site, taken_by(server, workers[1].process.pid))
         CONSOLE.print(f"At page {site.delivered:,} another one was frozen for {FROZEN:.0f} seconds")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,23 +13,29 @@ PROGRAMS = HERE / "programs"
 PATIENCE = 300  # seconds for a process, which takes a few
 
 
-def environment():
+def freeze(process: subprocess.Popen[bytes]) -> None:
+    """Stop a child process, and wait until it stands still: from then on it sends nothing."""
+    process.send_signal(signal.SIGSTOP)
+    os.waitpid(process.pid, os.WUNTRACED)
+
+
+def environment() -> dict[str, str]:
     """Return one in which a process can import the tests' helpers."""
     paths = [str(HERE.parent), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
-def run_program(name, *arguments):
+def run_program(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Run one of the programs beside this file to its end; return what it printed."""
     return run(PROGRAMS / f"{name}.py", *arguments)
 
 
-def run_line(line, *arguments):
+def run_line(line: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Run one line of Python to its end; return what it printed."""
     return run("-c", line, *arguments)
 
 
-def run(*arguments):
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     """Run Python with these arguments to its end; return what it printed."""
     return subprocess.run(
         [sys.executable, *map(str, arguments)],

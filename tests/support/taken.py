@@ -15,8 +15,11 @@ CHECKSUM = 4  # bytes before each request
 PICKLE = 0x80  # its first byte, if it is one
 
 
-def taken_by(server: LocalRedis, pid: int) -> set[str]:
-    """Return the URLs of the requests that a process has taken and that nobody has put back."""
+def taken_by(server: LocalRedis, pid: int) -> list[str]:
+    """Return the URLs of the requests that a process has taken and that nobody has put back.
+
+    A URL is there twice if it redirects to itself: the request and the redirect are two.
+    """
     client: Any = server.client()
     values = [
         value
@@ -25,7 +28,7 @@ def taken_by(server: LocalRedis, pid: int) -> set[str]:
         if f":{pid}:".encode() in field
     ]
     bodies = [member.read(value).body for value in values]
-    return {_request(body[CHECKSUM:])["url"] for body in bodies if body}
+    return [_request(body[CHECKSUM:])["url"] for body in bodies if body]
 
 
 def pages_of(site: LocalSite, urls: Iterable[str], *, direct: bool = False) -> set[int]:
