@@ -46,6 +46,16 @@ def layout_if_asked(request):
 
 
 @pytest.fixture(scope="module")
+def short_leases():
+    """Leases are over sooner for all tests of a file, also in the processes that they start."""
+    from support import pace
+
+    with pytest.MonkeyPatch.context() as patch:
+        pace.shorten(patch)
+        yield
+
+
+@pytest.fixture(scope="module")
 def server():
     """A Redis server for all tests of a file."""
     from support.localredis import LocalRedis

@@ -11,7 +11,7 @@ from support.redis_crawls import PATIENCE, SCRAPY_REDIS, Crawl, at
 from support.waiting import until
 
 pytest.importorskip("scrapy_redis")
-pytestmark = pytest.mark.scrapy
+pytestmark = [pytest.mark.scrapy, pytest.mark.usefixtures("short_leases")]
 
 
 @pytest.fixture

@@ -97,13 +97,11 @@ def test_what_was_forgotten_is_not_reported_after_a_loss(server, key, layout):
 def test_what_is_to_be_reported_is_forgotten_as_well(own_server, opened, key):
     with Proxy(own_server.port) as proxy:
         seen = opened(proxy.url, key, timeout=0.5)
-        port, proxy.upstream = proxy.upstream, 1
-        proxy.cut()
         one = fingerprints(1)[0]
-        assert seen.add(one) is False
-        with pytest.raises(BackendError, match="cannot be reached"):
-            seen.forget(one)
-        proxy.upstream = port
+        with proxy.down():
+            assert seen.add(one) is False
+            with pytest.raises(BackendError, match="cannot be reached"):
+                seen.forget(one)
         until(lambda: seen.usable)
         seen.forget(one)
         assert seen.add(one) is False

@@ -13,9 +13,11 @@ from support.proxy import Proxy
 from support.waiting import until
 
 from scrapy_bloom import BloomError, RedisFilter
+from scrapy_bloom.redis import pace
+
+pytestmark = pytest.mark.usefixtures("short_leases")
 
 KNOWN = fingerprints(50)
-LEASE = 10
 
 
 def cleared(seen):
@@ -50,7 +52,7 @@ class TestALiveWorker:
         live, other = workers
         admin = own_server.client()
         admin.config_set("maxmemory-policy", "noeviction")
-        shift_leases(own_server, key, -LEASE)  # so long it has been full
+        shift_leases(own_server, key, -pace.LEASE)  # so long it has been full
         admin.config_set("maxmemory", 1)
         for _ in range(3):
             assert not cleared(other)
@@ -69,7 +71,7 @@ class TestALiveWorker:
     def test_whose_server_was_frozen(self, own_server, opened, key, workers):
         _, other = workers
         os.kill(own_server.pid, signal.SIGSTOP)
-        time.sleep(LEASE + 1)
+        time.sleep(pace.LEASE + 1)
         os.kill(own_server.pid, signal.SIGCONT)
         assert not cleared(other)
         assert self.holds(own_server, opened, key)
@@ -93,7 +95,7 @@ class TestALiveWorker:
             clearing = threading.Thread(target=lambda: answers.append(cleared(other)))
             with proxy.down():
                 clearing.start()
-                clearing.join(LEASE / 2)
+                clearing.join(pace.LEASE / 2)
                 assert clearing.is_alive()
             clearing.join(60)
             assert answers == [False]
@@ -166,7 +168,7 @@ class TestADeadWorker:
             dead.kill()
             start = time.monotonic()
             assert seen.clear()
-            assert time.monotonic() - start < 2 * LEASE
+            assert time.monotonic() - start < 2 * pace.LEASE
             assert seen.add_many(KNOWN) == [False] * 50
 
     def test_does_not_keep_it_longer_when_the_clock_was_moved_back(self, server, opened, key):
@@ -176,7 +178,7 @@ class TestADeadWorker:
             shift_leases(server, key, 60)
             start = time.monotonic()
             assert seen.clear()
-            assert time.monotonic() - start < 2.5 * LEASE
+            assert time.monotonic() - start < 2.5 * pace.LEASE
 
     def test_is_taken_off_the_register_by_the_next_one(self, server, opened, key):
         with Worker(server, key) as dead, Worker(server, key) as live:
@@ -185,7 +187,7 @@ class TestADeadWorker:
             live.kill()
             assert len(registered(server, key)) == 2
             opened(server, key)
-            until(lambda: len(registered(server, key)) == 1, 3 * LEASE)
+            until(lambda: len(registered(server, key)) == 1, 3 * pace.LEASE)
 
 
 def test_workers_that_finish_together_leave_nothing_and_do_not_wait(server, key):
@@ -200,7 +202,7 @@ def test_workers_that_finish_together_leave_nothing_and_do_not_wait(server, key)
         thread.start()
     for thread in threads:
         thread.join()
-    assert time.monotonic() - start < LEASE / 2
+    assert time.monotonic() - start < pace.LEASE / 2
     assert server.client().keys(f"{key}*") == []
 
 
@@ -212,12 +214,12 @@ def test_leases_are_renewed_beside_a_node_that_hangs(opened):
         os.kill(hung.pid, signal.SIGSTOP)
         try:
             ends = [(node, key, leases(node, key)) for node in sound for key in headers[node]]
-            deadline = time.monotonic() + LEASE
+            deadline = time.monotonic() + pace.LEASE
             for node, key, end in ends:
                 until(lambda: leases(node, key) != end, deadline - time.monotonic())  # noqa: B023
             # The same again: it does not get slower with the time.
             ends = [(node, key, leases(node, key)) for node in sound for key in headers[node]]
-            deadline = time.monotonic() + LEASE / 2
+            deadline = time.monotonic() + pace.LEASE / 2
             for node, key, end in ends:
                 until(lambda: leases(node, key) != end, deadline - time.monotonic())  # noqa: B023
         finally:

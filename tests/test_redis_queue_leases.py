@@ -18,9 +18,10 @@ from support.queues import Worker, drain, entry, keys_of, names, patiently
 from support.waiting import until
 
 from scrapy_bloom.core.growth import filter_hashes
-from scrapy_bloom.redis import scripts
+from scrapy_bloom.redis import pace, scripts
 from scrapy_bloom.redis.layout import layout_of
-from scrapy_bloom.redis.watch import LEASE
+
+pytestmark = pytest.mark.usefixtures("short_leases")
 
 keys = (f"leases:{number}" for number in itertools.count())
 OFFER = scripts.offer(layout_of("bitmap"), filter_hashes(1e-9))
@@ -103,7 +104,10 @@ def test_what_a_killed_worker_had_goes_to_another_one(server, key, caplog):
         assert [one.deliveries for one in taken] == [1, 1, 1, 0, 0, 0, 0]
         assert all(queue.holds(one.ticket) for one in mine)
         (said,) = [line for line in map(str, caplog.messages) if "gave no sign of life" in line]
-        assert f"for {LEASE} s: the 3 requests that it had taken are in the queue again" in said
+        assert (
+            f"for {pace.LEASE:.0f} s: the 3 requests that it had taken are in the queue again"
+            in said
+        )
 
 
 def test_a_request_that_kills_its_workers_is_put_aside_alone(server, key):
@@ -216,7 +220,7 @@ class TestALiveWorker:
     @pytest.mark.parametrize("seconds", [-3600, 3600])
     def test_when_the_clock_is_moved(self, server, key, seconds):
         with two_workers(server.url, key) as (live, other, taken):
-            end = time.monotonic() + LEASE + 2
+            end = time.monotonic() + pace.LEASE + 2
             while time.monotonic() < end:
                 self.shifted(server, key, seconds)
                 assert other.queue.requeue_dead() == 0
@@ -228,7 +232,7 @@ class TestALiveWorker:
         with LocalRedis() as server, two_workers(server.url, key) as (live, other, taken):
             os.kill(server.pid, signal.SIGSTOP)
             until(lambda: not live.queue.sure, A_WHILE)
-            time.sleep(LEASE / 2)
+            time.sleep(pace.LEASE / 2)
             os.kill(server.pid, signal.SIGCONT)
             until(lambda: live.queue.sure and other.queue.sure)
             assert patiently(other.queue.requeue_dead) == 0
@@ -241,8 +245,8 @@ class TestALiveWorker:
             two_workers(proxy.url, key, server.url, timeout=0.4) as (live, other, taken),
         ):
             with proxy.down():
-                time.sleep(LEASE / 2)
-            time.sleep(LEASE)
+                time.sleep(pace.LEASE / 2)
+            time.sleep(pace.LEASE)
             assert other.queue.requeue_dead() == 0
             assert all(live.queue.holds(one.ticket) for one in taken)
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from scrapy_bloom.redis.watch import LEASE, Watch
+from scrapy_bloom.redis.pace import LEASE
+from scrapy_bloom.redis.watch import Watch
 
 
 class Server:

@@ -15,7 +15,7 @@ from support.taken import pages_of, taken_by
 from support.waiting import until
 
 pytest.importorskip("redis")
-pytestmark = pytest.mark.scrapy
+pytestmark = [pytest.mark.scrapy, pytest.mark.usefixtures("short_leases")]
 
 
 @pytest.fixture(scope="module")

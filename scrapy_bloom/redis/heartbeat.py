@@ -9,12 +9,10 @@ from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import Final, Protocol
 
+from scrapy_bloom.redis import pace
+
 logger = logging.getLogger(__name__)
 
-INTERVAL: Final = 1.0
-"""Seconds between two renewals of a worker's lease."""
-
-_INTERVAL_IN_OUTAGE: Final = 0.25
 _SLOW: Final = 0.5  # seconds; if a beat takes longer, the node is assumed to hang
 
 
@@ -47,7 +45,7 @@ class Heartbeat(threading.Thread):
 
     def run(self) -> None:
         """Beat until told to stop."""
-        pause = INTERVAL
+        pause = pace.BEAT
         while True:
             alarmed = self._alarm.wait(pause)
             self._alarm.clear()
@@ -61,7 +59,7 @@ class Heartbeat(threading.Thread):
                 if alarmed or lane.due <= time.monotonic():
                     lane.beat(shards, here=len(by_node) == 1)
             well = all(self._lanes[node].well for node in by_node)
-            pause = INTERVAL if well else _INTERVAL_IN_OUTAGE
+            pause = pace.BEAT if well else pace.BEAT_IN_OUTAGE
         for lane in self._lanes.values():
             lane.stop()
 
@@ -137,4 +135,4 @@ class _Lane:
                 self._first = (i + 1) % count
                 break
         self.well = well
-        self.due = time.monotonic() + (INTERVAL - _INTERVAL_IN_OUTAGE if well else 0)
+        self.due = time.monotonic() + (pace.BEAT - pace.BEAT_IN_OUTAGE if well else 0)

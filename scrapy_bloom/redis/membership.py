@@ -14,13 +14,13 @@ from typing import Any, Final
 
 from scrapy_bloom.core.growth import SliceSpec
 from scrapy_bloom.errors import StateError
-from scrapy_bloom.redis import scripts
+from scrapy_bloom.redis import pace, scripts
 from scrapy_bloom.redis.connection import FAULTS
 from scrapy_bloom.redis.deadline import Within
 from scrapy_bloom.redis.header import Header, Plan, check_plan, new_fields, read_header
 from scrapy_bloom.redis.layout import Layout, key_count, keys_at_once, layout_of
 from scrapy_bloom.redis.link import Link
-from scrapy_bloom.redis.watch import LEASE, Watch
+from scrapy_bloom.redis.watch import Watch
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class Membership:
 
     def rename(self) -> None:
         """Take a new id. The server does not know it, and says so to the next call."""
-        self.renewed -= LEASE
+        self.renewed -= pace.LEASE
         if self.registration is not None:
             self.registration = replace(self.registration, worker=_new_worker())
 
@@ -173,7 +173,7 @@ class Membership:
                 now.prefix,
                 now.header.signature,
                 now.worker,
-                LEASE,
+                pace.LEASE,
                 now.header.layout.blocks_per_key,
                 *(part for field in fields.items() for part in field),
             )
@@ -235,7 +235,7 @@ class Membership:
         began = time.monotonic()
         try:
             script = scripts.join(header.layout)
-            answer = self._link.retry_once(script, prefix, header.signature, worker, LEASE)
+            answer = self._link.retry_once(script, prefix, header.signature, worker, pace.LEASE)
         except FAULTS:
             with suppress(*FAULTS):  # it may be registered
                 self._link.run(scripts.LEAVE, prefix, header.signature, worker)
@@ -253,7 +253,7 @@ class Membership:
 
     def _renewal(self, now: Registration, *, take: bool) -> tuple[Any, ...]:
         signature = now.header.signature
-        return scripts.RENEW, now.prefix, signature, now.worker, LEASE, int(take)
+        return scripts.RENEW, now.prefix, signature, now.worker, pace.LEASE, int(take)
 
     def _look(self, now: Registration, watch: Watch) -> Look | None:
         """Read the records of the other workers, and remove those that the watch found dead."""
@@ -274,7 +274,7 @@ class Membership:
         if watch is None or now.resting:
             return
         watch.note(began, time.monotonic(), server)
-        if watch.well_for >= LEASE:
+        if watch.well_for >= pace.LEASE:
             self._look(now, watch)
             if self._newcomers is watch:
                 self._newcomers = None

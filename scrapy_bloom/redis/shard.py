@@ -24,6 +24,7 @@ import redis
 from scrapy_bloom.core.growth import SliceSpec, outgrown
 from scrapy_bloom.errors import BackendError, FilterLostError
 from scrapy_bloom.options import CAPACITY, ON_BACKEND_ERROR, OnBackendError
+from scrapy_bloom.redis import pace
 from scrapy_bloom.redis.breaker import CircuitBreaker
 from scrapy_bloom.redis.calls import Calls, Gone, Growth, Reply
 from scrapy_bloom.redis.connection import FAULTS
@@ -34,7 +35,7 @@ from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.membership import Membership, Registration
 from scrapy_bloom.redis.place import Place
 from scrapy_bloom.redis.scripts import BATCH
-from scrapy_bloom.redis.watch import LEASE, Watch
+from scrapy_bloom.redis.watch import Watch
 
 logger = logging.getLogger(__name__)
 
@@ -495,7 +496,7 @@ class Shard:
             silent = time.monotonic() - self._membership.renewed
             if not gone.filter and self._membership.register_again():
                 self._begin_calls()
-                if silent < LEASE:  # others forget only who was silent for longer
+                if silent < pace.LEASE:  # others forget only who was silent for longer
                     self._lost("has gone back to a state before this worker came")
                 else:
                     self._report_again("has forgotten this worker")

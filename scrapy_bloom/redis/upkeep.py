@@ -13,7 +13,7 @@ from scrapy_bloom.core.merging import AnyState
 from scrapy_bloom.core.numbers import NumbersState
 from scrapy_bloom.errors import BackendError, StateError
 from scrapy_bloom.options import REDIS_TIMEOUT, Words, in_arguments
-from scrapy_bloom.redis import scripts
+from scrapy_bloom.redis import pace, scripts
 from scrapy_bloom.redis.connection import Target, is_cluster
 from scrapy_bloom.redis.deadline import Within
 from scrapy_bloom.redis.header import PROGRAM, Plan
@@ -32,7 +32,7 @@ from scrapy_bloom.redis.transfer import (
     delete_segments,
     in_use,
 )
-from scrapy_bloom.redis.watch import LEASE, Watch, wait_deserted
+from scrapy_bloom.redis.watch import Watch, wait_deserted
 
 _NOBODY: Final = ""  # the worker on whose behalf the others are looked at: none is registered
 _GLOB: Final = re.compile(r"([\\*?\[\]^-])")
@@ -276,7 +276,7 @@ def _clear(place: Place, prefix: str, signature: str, blocks_per_key: int, told:
     while word == b"more":
         with place.explained():
             word = ScriptRunner(place).retry_once(
-                scripts.CLEAR, prefix, signature, _NOBODY, LEASE, blocks_per_key
+                scripts.CLEAR, prefix, signature, _NOBODY, pace.LEASE, blocks_per_key
             )[0]
         told(1)
     if word == b"used":

@@ -12,14 +12,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-LEASE: Final = 10
-"""Seconds without a sign of life after which a worker counts as dead."""
+from scrapy_bloom.redis import pace
 
-_MAX_GAP: Final = 3.0  # seconds between two looks in which the server may not have been well
 _MAX_DRIFT: Final = 0.5  # seconds by which the server's clock and ours may come apart
-
-_LOOK: Final = 0.2  # seconds between two looks
-_PATIENCE: Final = 2 * LEASE  # most seconds to watch
 
 _RESTING: Final = b"-"
 
@@ -62,7 +57,7 @@ class Watch:
         return {
             name: record
             for name, (record, since) in self._seen.items()
-            if self._ended - max(since, self._well_since) >= LEASE
+            if self._ended - max(since, self._well_since) >= pace.LEASE
         }
 
     def note(self, began: float, ended: float, server: float) -> None:
@@ -75,7 +70,7 @@ class Watch:
         low, high = server - ended, server - began
         if (
             self._ended is None
-            or ended - self._ended > _MAX_GAP
+            or ended - self._ended > pace.MAX_GAP
             or low > self._offset[1] + _MAX_DRIFT
             or high < self._offset[0] - _MAX_DRIFT
         ):
@@ -110,7 +105,7 @@ def wait_deserted(looks: Iterable[Callable[[Watch], bool]], stopped: Callable[[]
     :param stopped: whether to wait no longer.
     """
     watches = [(look, Watch()) for look in looks]
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + 2 * pace.LEASE
     while True:
         watches = [(look, watch) for look, watch in watches if look(watch) and not watch.deserted]
         if not watches:
@@ -119,4 +114,4 @@ def wait_deserted(looks: Iterable[Callable[[Watch], bool]], stopped: Callable[[]
             return False
         if time.monotonic() > deadline or stopped():
             return False
-        time.sleep(_LOOK)
+        time.sleep(pace.LOOK)

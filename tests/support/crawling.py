@@ -19,6 +19,9 @@ OURS = "scrapy_bloom.BloomDupeFilter"
 TIMEOUT = 60
 
 SETTINGS = """
+from support import pace
+
+pace.follow()
 ADDONS = {"scrapy_bloom.Addon": 500}
 SPIDER_MODULES = [
     "support.crawling", "support.spiders", "support.kept_spiders", "support.shared_spiders"

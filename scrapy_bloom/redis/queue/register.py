@@ -12,13 +12,12 @@ from threading import Lock
 from typing import Final, NamedTuple
 
 from scrapy_bloom.errors import StateError
-from scrapy_bloom.redis import scripts
+from scrapy_bloom.redis import pace, scripts
 from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.queue.report import Report, read_report
-from scrapy_bloom.redis.watch import LEASE, Watch
+from scrapy_bloom.redis.watch import Watch
 
 _EPOCH_BYTES: Final = 8
-_NOT_LATER: Final = 1.0  # seconds before others may call this worker dead
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ class Register:
     @property
     def sure(self) -> bool:
         """Whether nobody can have called this worker dead."""
-        return time.monotonic() - self._renewed < LEASE - _NOT_LATER
+        return time.monotonic() - self._renewed < pace.LEASE - pace.NOT_LATER
 
     def join(self) -> Joined:
         """Find the queue or make it, and register under a new name.
@@ -115,7 +114,7 @@ class Register:
         epoch = secrets.token_hex(_EPOCH_BYTES)
         began = time.monotonic()
         word, *told = self._link.retry_once(
-            scripts.QUEUE_JOIN, self._beginning, epoch, worker, LEASE, self._order
+            scripts.QUEUE_JOIN, self._beginning, epoch, worker, pace.LEASE, self._order
         )
         if word != b"ok":
             raise self._refusal(word, [text.decode(errors="replace") for text in told])
@@ -132,7 +131,7 @@ class Register:
         """Renew the lease; return the state of the queue, or None if the worker is unknown."""
         began = time.monotonic()
         script = scripts.QUEUE_RENEW
-        word, *told = self._link.run(script, self._beginning, now.epoch, now.worker, LEASE)
+        word, *told = self._link.run(script, self._beginning, now.epoch, now.worker, pace.LEASE)
         if word != b"ok":
             return None
         with self._link.reading(told):

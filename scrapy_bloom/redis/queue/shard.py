@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from scrapy_bloom.errors import BackendError, FilterLostError
 from scrapy_bloom.options import ON_BACKEND_ERROR, OnBackendError
-from scrapy_bloom.redis import scripts
+from scrapy_bloom.redis import pace, scripts
 from scrapy_bloom.redis.calls import Gone as FilterGone
 from scrapy_bloom.redis.calls import Growth, Reply
 from scrapy_bloom.redis.connection import FAULTS
@@ -35,7 +35,6 @@ from scrapy_bloom.redis.queue.register import Joined, Register, Registration
 from scrapy_bloom.redis.queue.report import Report
 from scrapy_bloom.redis.scripts import BATCH
 from scrapy_bloom.redis.shard import Shard
-from scrapy_bloom.redis.watch import LEASE
 
 logger = logging.getLogger(__name__)
 
@@ -533,7 +532,7 @@ class QueueShard:
             "%(where)s: other workers took this one for dead, because it gave no sign of life for"
             " %(lease)d s. They have put back the %(count)s requests that it had taken: those under"
             " way are fetched twice.",
-            {"where": self.place.name, "lease": LEASE, "count": f"{len(self._own):,}"},
+            {"where": self.place.name, "lease": pace.LEASE, "count": f"{len(self._own):,}"},
         )
         self._own.clear()
         self._ready.clear()

@@ -11,6 +11,7 @@ from typing import Literal
 from zlib import crc32
 
 from scrapy_bloom.errors import BackendError, BloomError, FilterLostError
+from scrapy_bloom.redis import pace
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.heartbeat import Heartbeat
 from scrapy_bloom.redis.queue.base import Entry, Failed, Offered, State, Taken, Ticket
@@ -18,7 +19,6 @@ from scrapy_bloom.redis.queue.batch import Verdict
 from scrapy_bloom.redis.queue.counters import QueueCounters
 from scrapy_bloom.redis.queue.register import worker_name
 from scrapy_bloom.redis.queue.shard import QueueShard
-from scrapy_bloom.redis.watch import LEASE
 
 logger = logging.getLogger(__name__)
 
@@ -239,7 +239,7 @@ class SharedQueue:
             logger.warning(
                 "This worker could not leave the request queue. Others put back the %(count)s"
                 " requests that it had taken when its lease is over, in about %(lease)d s.",
-                {"count": f"{sum(shard.own for shard in self._shards):,}", "lease": LEASE},
+                {"count": f"{sum(shard.own for shard in self._shards):,}", "lease": pace.LEASE},
             )
 
     def _place(self, what: bytes) -> int:
@@ -283,5 +283,5 @@ def _tell_of_dead(name: str, back: int, failed: int) -> None:
         "Worker %(name)s gave no sign of life for %(lease)d s: the %(back)s requests that it had"
         " taken are in the queue again. %(failed)s were put aside, because too many workers have"
         " died with them.",
-        {"name": name, "lease": LEASE, "back": f"{back:,}", "failed": f"{failed:,}"},
+        {"name": name, "lease": pace.LEASE, "back": f"{back:,}", "failed": f"{failed:,}"},
     )

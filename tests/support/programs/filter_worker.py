@@ -7,11 +7,17 @@ It does what it is told on its standard input, one word a line, and prints what 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from support import pace
 
 from scrapy_bloom import RedisFilter
 
 
 def main():
+    pace.follow()
     url, key = sys.argv[1:]
     seen = RedisFilter.from_url(url, key=key, capacity=10_000, error_rate=1e-9)
     print("open", flush=True)

@@ -18,10 +18,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from support import pace
 from support.queues import Worker, entry, names, patiently
 
 
 def main():
+    pace.follow()
     url, key, most = sys.argv[1:]
     tickets = {}
     with Worker(url, key, timeout=1.0, max_deliveries=int(most)) as worker:

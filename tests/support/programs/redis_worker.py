@@ -13,6 +13,10 @@ from scrapy.crawler import CrawlerProcess
 from scrapy.exceptions import DontCloseSpider
 from scrapy.linkextractors import LinkExtractor
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from support import pace
+
 # An idle worker looks for work, and for the end, more often than every 5 seconds.
 for name in ("_SLOT_HEARTBEAT_INTERVAL", "_MIN_BACK_IN_SECONDS"):
     if hasattr(ExecutionEngine, name):
@@ -51,6 +55,7 @@ class Worker(Spider):
 
 
 def main():
+    pace.follow()
     url, stats_file, settings = sys.argv[1:]
     settings = json.loads(settings)
     done = settings.pop("done", "")
