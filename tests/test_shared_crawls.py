@@ -9,7 +9,6 @@ from scrapy.settings import default_settings
 from support.crawling import RFP, Project
 from support.localredis import LocalRedis
 from support.localsite import LocalSite
-from support.processes import freeze
 from support.redis_crawls import PATIENCE, Crawl, at
 from support.taken import pages_of, taken_by
 from support.waiting import until
@@ -190,7 +189,7 @@ def test_a_worker_that_stands_still_gives_up_what_it_had(site, server, tmp_path)
         stopped = crawl.start()
         crawl.start()
         assert third.wait(PATIENCE)
-        freeze(stopped)
+        stopped.freeze()
         had = taken_by(server, stopped.pid)
         until(lambda: "gave no sign of life" in crawl.log(1), PATIENCE)
         stopped.send_signal(signal.SIGCONT)

@@ -4,13 +4,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from threading import Condition, Thread
 
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
 
 from support.processes import PROGRAMS, environment
+from support.starting import Program
 
 ADDONS = {"scrapy_bloom.Addon": 500}
 RFP = "scrapy.dupefilters.RFPDupeFilter"
@@ -88,8 +88,7 @@ class Project:
 
     def python(self, *arguments, **environment):
         """Start a Python program in the project's folder."""
-        line = [sys.executable, *map(str, arguments)]
-        self.runs.append(Run(self.folder, line, self._environment | environment))
+        self.runs.append(Run(self.folder, arguments, self._environment | environment))
         return self.runs[-1]
 
     def crawl(self, site, *, spider="follower", keep=True, environment=None, **settings):
@@ -124,14 +123,8 @@ class Run:
     """
 
     def __init__(self, folder, command, environment):
-        self._process = subprocess.Popen(
-            command,
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+        self._process = Program(
+            command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         self.pid = self._process.pid
         self._lines = []

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
-from contextlib import suppress
 from pathlib import Path
 
 from support.processes import PROGRAMS
+from support.starting import Program
 from support.waiting import until
 
 PATIENCE = 90  # seconds for a crawl, which takes a few
@@ -29,11 +27,11 @@ class Crawl:
     def start(self, url=None, **settings):
         """Start one more worker, at another page if need be; return its process."""
         number = len(self.workers)
-        command = [sys.executable, str(PROGRAMS / "redis_worker.py")]
+        command = [PROGRAMS / "redis_worker.py"]
         command += [url or self.site.url, str(self.folder / f"{number}.json")]
         command += [json.dumps(self.settings | settings)]
         with (self.folder / f"{number}.log").open("wb") as log:
-            worker = subprocess.Popen(command, stderr=log)
+            worker = Program(command, stderr=log)
         self.workers.append(worker)
         return worker
 
@@ -70,8 +68,7 @@ class Crawl:
 
     def __exit__(self, *exc_info):
         for worker in self.workers:
-            with suppress(ProcessLookupError):
-                worker.kill()
+            worker.kill()
             worker.wait()
 
 
