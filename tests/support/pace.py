@@ -4,11 +4,12 @@ import os
 
 from scrapy_bloom.redis import pace
 
-SHARE = 0.3
+SHARE = 0.4
 """Of the usual length. Less, and a machine that is busy takes live workers for dead."""
 
 _VARIABLE = "SHORT_LEASES"
-_NAMES = [name for name in vars(pace) if name.isupper()]
+_NAMES = [name for name in vars(pace) if name.isupper() and name != "MAX_GAP"]
+"""What gets short. The gaps of a machine that is busy do not."""
 
 
 def shorten(patch):
