@@ -68,7 +68,7 @@ floor: $(FLOOR)/ready wheel redis
 KILLS ?= 22
 kills: installed
 	cd $(ROOT) && KILLS=$(KILLS) $(VENV)/bin/pytest -s tests/test_frontier_kills.py tests/test_shared_kills.py $(PYTEST_ARGS)
-	cd $(ROOT) && START_REQUESTS=1000000 $(VENV)/bin/pytest tests/test_shared_frontier.py -k start_requests
+	cd $(ROOT) && START_REQUESTS=1000000 $(VENV)/bin/pytest -s tests/test_shared_frontier.py tests/test_shared_crawls.py -k start_requests
 
 demo: installed
 	PYTHONPATH=$(ROOT)/tests $(VENV)/bin/python $(ROOT)/example_project/demo.py

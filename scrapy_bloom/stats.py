@@ -87,6 +87,9 @@ RECOVERED: Final = Stat(
 HELD: Final = Stat(
     "bloom/frontier/held", "requests that could not be stored: the pages that made them stay there"
 )
+IMPORTED: Final = Stat(
+    "bloom/frontier/imported", "requests of a scrapy-redis crawl that this worker took over"
+)
 UNREADABLE: Final = Stat(
     "bloom/frontier/unreadable", "stored requests that could not be read: they stay in the store"
 )
@@ -131,7 +134,9 @@ FROM_QUEUE: Final = {
         "bloom/frontier/losses", "times that the queue, or a part of it, had vanished from Redis"
     ),
     "maybe_lost": Stat(
-        "bloom/frontier/maybe_lost", "requests that may have vanished with it, at most"
+        "bloom/frontier/maybe_lost",
+        "requests that vanished with it and that no worker has brought back: the same number in"
+        " each worker. Their pages are lost if no other page links to them",
     ),
 }
 """Those that a shared queue counts, by their names in what its ``numbers`` returns."""
@@ -174,8 +179,8 @@ FROM_BACKEND: Final = {
     ),
     "maybe_lost": Stat(
         "bloom/redis/maybe_lost",
-        "with a shared queue, pages that this worker was granted and had not fetched then, at most:"
-        " lost if no other page links to them",
+        "with scrapy-redis's scheduler, pages that this worker was granted and had not fetched"
+        " then, at most: lost if no other page links to them",
     ),
 }
 """Those that a backend counts, by their names in what :attr:`Opened.numbers` returns."""
@@ -199,6 +204,7 @@ STATS: Final = (
     PENDING,
     RECOVERED,
     HELD,
+    IMPORTED,
     UNREADABLE,
     COMMITS,
     LONGEST_COMMIT,

@@ -59,6 +59,15 @@ class TestOrder:
         assert queue.numbers()["given_back"] == 1
 
 
+def test_many_are_taken_in_parts(opened):
+    queue = opened()
+    queue.offer([entry(number) for number in range(1200)])
+    sizes = []
+    while taken := queue.take(10_000):
+        sizes.append(len(taken))
+    assert sizes == [500, 500, 200]
+
+
 class TestFilter:
     def test_seen_means_queued(self, opened):
         one, other = opened(), opened()

@@ -100,7 +100,7 @@ def test_a_node_is_killed_and_another_one_takes_its_place(key):
             with pytest.raises(BackendError):
                 one.queue.offer(pages(300, 400))
             assert two.queue.take(5)  # of shards on other nodes
-            patiently(one.queue.offer, pages(300, 400))
+            assert patiently(one.queue.offer, pages(300, 400)).seen == [False] * 100
             assert cluster.nodes[3].client().info("replication")["role"] == "master"
             patiently(two.queue.look)
             assert all(two.queue.holds(taken.ticket) for taken in has)

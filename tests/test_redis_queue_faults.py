@@ -9,7 +9,7 @@ from support.proxy import MORE_FAULTS, Proxy
 from support.queues import Worker, Workers, drain, entry, keys_of, names, patiently
 from support.waiting import until
 
-from scrapy_bloom import RedisFilter
+from scrapy_bloom import BackendError, RedisFilter
 from scrapy_bloom.core.growth import filter_hashes
 from scrapy_bloom.redis import scripts
 from scrapy_bloom.redis.layout import layout_of
@@ -214,6 +214,28 @@ def test_scripts_that_the_server_forgot_are_sent_again(server):
             server.client().script_flush()
             assert names(worker.queue.take(1)) == [str(number)]
         assert worker.filter.counters.outages == 0
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_what_was_answered_before_an_error_is_told_later(server, shards):
+    """A part of the entries went out in calls that were answered: their verdicts are kept."""
+    key = next(keys)
+    entries = [entry(number, held=number % 100 == 0) for number in range(1300)]
+    entries += [entry("plain", filtered=False)] * 3
+    for number in (1, 2, 3):
+        with (
+            Proxy(server.port, counted=OFFER.sha.encode()) as proxy,
+            Worker(proxy.url, f"{key}:{number}", timeout=0.6, shards=shards) as worker,
+        ):
+            proxy.faults = {number: "drop reply", number + 1: "reset"}
+            with pytest.raises(BackendError):
+                worker.queue.offer(entries)
+            offered = patiently(worker.queue.offer, entries)
+            assert offered.seen == [False] * 1303
+            assert list(offered.tickets) == list(range(0, 1300, 100))
+            assert patiently(worker.queue.look)[:2] == (1290, 0)
+            patiently(worker.queue.acknowledge, list(offered.tickets.values()))
+            assert len(drain(worker.queue)) == 1290
 
 
 def test_marks_that_the_filter_reports_by_itself_do_not_disturb_an_offer(server):

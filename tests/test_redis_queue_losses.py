@@ -45,8 +45,14 @@ class Crawl:
         """Wait until both workers have noticed a loss, without a call of theirs."""
         for queue in self.queues:
             until(lambda queue=queue: queue.numbers()["losses"])
-        for queue in self.queues:  # what is owed
+        for queue in (*self.queues, *self.queues):  # what is owed, and what came of it
             patiently(queue.look)
+
+    @property
+    def missing(self):
+        """How many requests are missing, by what each worker was told last."""
+        (missing,) = {queue.numbers()["maybe_lost"] for queue in self.queues}
+        return missing
 
     def finish(self):
         """Finish all that is left; return the names of what was done, in order."""
@@ -78,6 +84,7 @@ TAKEN_BY_ANOTHER = {"4", "5", "6", "7"}
 
 
 def test_everything_is_flushed(own_server, key, caplog):
+    caplog.set_level("INFO", "scrapy_bloom")
     with Workers() as workers:
         crawl = Crawl(workers, own_server, key)
         own_server.client().flushall()
@@ -88,6 +95,8 @@ def test_everything_is_flushed(own_server, key, caplog):
         until(lambda: crawl.marked() >= {"0", "4"})
         told = [record.getMessage() for record in caplog.records]
         assert any("has lost the request queue. Was it restarted" in line for line in told)
+        assert crawl.missing == 0
+        until(lambda: caplog.text.count("all that the server has lost was brought back") == 2)
 
 
 def test_the_server_is_started_again_without_its_data(own_server, key):
@@ -107,13 +116,14 @@ def test_the_queue_is_evicted(server, key, crawl):
     assert set(found) == ALL
     assert {name for name in found if found.count(name) > 1} == TAKEN_BY_ANOTHER
     assert {queue.numbers()["losses"] for queue in crawl.queues} == {1}
-    assert sum(queue.numbers()["maybe_lost"] for queue in crawl.queues) == 22
+    assert crawl.missing == 0
     assert sum(queue.numbers()["offered_again"] for queue in crawl.queues) == 26
 
 
 def test_what_is_taken_is_evicted(server, key, crawl):
     server.client().delete(keys_of(key)["taken"])
     crawl.noticed()
+    assert crawl.missing == 0
     assert crawl.one.look().elsewhere == 3
     assert crawl.other.look().elsewhere == 4  # one of them is held
     found = crawl.finish()
@@ -128,7 +138,7 @@ def test_the_state_is_evicted(server, key, crawl):
     assert crawl.one.look()[:2] == (22, 3)
     found = crawl.finish()
     assert sorted(found, key=int) == sorted(ALL, key=int)
-    assert sum(queue.numbers()["maybe_lost"] for queue in crawl.queues) == 0
+    assert crawl.missing == 0
 
 
 def test_the_header_of_the_filter_is_evicted(server, key, crawl):
@@ -138,7 +148,7 @@ def test_the_header_of_the_filter_is_evicted(server, key, crawl):
     patiently(crawl.one.look)
     assert set(crawl.finish()) == ALL
     until(lambda: crawl.marked() >= {"0", "4"})
-    assert sum(queue.numbers()["maybe_lost"] for queue in crawl.queues) == 0
+    assert crawl.missing == 0
 
 
 def test_the_list_of_failed_ones_is_evicted(server, key, crawl, caplog):
@@ -146,8 +156,8 @@ def test_the_list_of_failed_ones_is_evicted(server, key, crawl, caplog):
     assert len(crawl.one.failed()) == 1
     server.client().delete(keys_of(key)["failed"])
     crawl.noticed()
-    assert sum(queue.numbers()["maybe_lost"] for queue in crawl.queues) == 1
-    assert any("Up to 1 of the others" in record.getMessage() for record in caplog.records)
+    assert crawl.missing == 1
+    until(lambda: "up to 1 requests that the server has lost" in caplog.text)
 
 
 def test_undone_marks_are_evicted(server, key, crawl):
@@ -155,7 +165,7 @@ def test_undone_marks_are_evicted(server, key, crawl):
     crawl.one.give_back(list(held.values()))
     server.client().delete(keys_of(key)["again"])
     crawl.noticed()
-    assert sum(queue.numbers()["maybe_lost"] for queue in crawl.queues) == 1
+    assert crawl.missing == 1
 
 
 def test_a_loss_ends_the_crawl_under_close(server, key):
@@ -178,7 +188,10 @@ def test_a_queue_that_vanished_while_nobody_was_there_is_said(server, key, caplo
     with Worker(server.url, key) as worker:
         worker.queue.look()
         assert worker.queue.numbers()["maybe_lost"] == 5
-    assert any("Up to 5 of the others" in record.getMessage() for record in caplog.records)
+    assert "up to 5 requests that the server has lost were not brought back" in caplog.text
+    with Worker(server.url, key) as worker:  # it was said
+        worker.queue.look()
+        assert worker.queue.numbers()["maybe_lost"] == 0
 
 
 class Snapshot:
@@ -196,6 +209,29 @@ class Snapshot:
         self._server.kill()
         shutil.copy(self._copy, self._file)
         self._server.start()
+
+
+@pytest.mark.parametrize("what", ["everything", "queue"])
+def test_what_nobody_brings_back_is_counted(server, key, caplog, what):
+    """Its pusher is gone. What came back is not counted, nor what comes twice."""
+    with Workers() as workers:
+        with Worker(server.url, key) as gone:
+            gone.queue.offer([entry(number, priority=-1) for number in range(20)])
+        one, other = (workers.open(server.url, key) for _ in range(2))
+        one.offer([entry(number) for number in range(20, 30)])
+        mine = one.take(4)
+        other.take(5)
+        one.acknowledge([taken.ticket for taken in mine[:2]])
+        client = server.client()
+        lost = client.keys(f"{key}*") if what == "everything" else [keys_of(key)["queue"]]
+        client.delete(*lost)
+        for queue in (one, other):
+            until(lambda queue=queue: queue.numbers()["losses"])
+        for queue in (one, other, one, other):
+            patiently(queue.look)
+        assert [queue.numbers()["maybe_lost"] for queue in (one, other)] == [20, 20]
+        assert one.state()[:2] == (6, 5)
+        until(lambda: caplog.text.count("up to 20 requests that the server has lost") == 2)
 
 
 @pytest.mark.parametrize("steps", range(6))
@@ -250,9 +286,14 @@ def test_what_is_remembered_of_the_last_seconds_has_its_bounds():
     recent.add(entries[1])
     recent.add(entries[1])
     recent.add(entries[2])
-    recent.discard(entries[2])
-    recent.discard(entries[3])
-    now += 2
+    recent.discard(entries[2], 0)
+    assert recent.taken_from_others() == 0
+    for age in (0, 1, KEPT + 1):
+        recent.discard(entries[3], age)
+    assert recent.taken_from_others() == 2
+    now += KEPT - 0.5
+    assert recent.taken_from_others() == 1
+    now -= KEPT - 2.5
     assert recent.drain() == [entries[1], entries[1]]
     for number in range(3):
         recent.add(Entry(bytes(20 << 20), number, b"big"))

@@ -48,6 +48,7 @@ class Worker:
         self.client = Flaky(shard.place.client)
         shard.place = replace(shard.place, client=self.client)
         self.breaker = shard.breaker
+        self.counters = QueueCounters()
         self.queue = QueueShard(
             shard,
             0,
@@ -55,7 +56,7 @@ class Worker:
             max_deliveries=MAX_DELIVERIES,
             name=next(names),
             traffic=self.filter.counters,
-            counters=QueueCounters(),
+            counters=self.counters,
         )
         self.has = {}  # ticket -> name
         self.unanswered = []
@@ -93,6 +94,7 @@ class Model(RuleBasedStateMachine):
         self.undone = Counter()  # name -> how often its mark was undone
         self.done = Counter()  # name -> how often it was acknowledged by the worker that had it
         self.over = Counter()  # name -> how often it was acknowledged by one that had it no more
+        self.died = Counter()  # name -> how many workers have died with it
         self.untold = set()  # names that killed workers have offered and were not told of
 
     def come(self):
@@ -142,6 +144,7 @@ class Model(RuleBasedStateMachine):
         for worker in self.workers:  # nothing stays with a worker that does not know of it
             there = sum(p.count(registered_as(worker.queue)) for p in places.values())
             assert there == worker.queue.own == len(worker.has) + worker.queue.ready
+            assert worker.counters.losses == 0
         state = self.redis.hgetall(keys_of(self.key)["state"])
         assert int(state[b"losses"]) == 0
         assert int(state[b"waiting"]) == sum(p.count("queue") for p in places.values())
@@ -222,6 +225,7 @@ class Model(RuleBasedStateMachine):
         for one in taken:
             name = self.name_of(one)
             assert self.offered[name].body == one.body
+            assert one.deliveries == self.died[name] or self.may_come_twice(name)
             worker.has[one.ticket] = name
         if first is not None and not risky and sum(self.risky(one) for one in first) <= 1:
             assert [self.name_of(one) for one in taken] == [self.name_of(one) for one in first]
@@ -313,6 +317,7 @@ class Model(RuleBasedStateMachine):
         taken = self.redis.hgetall(keys_of(self.key)["taken"]).items()
         mine = [member.read(value) for field, value in taken if field[:-8] == owner]
         held = [one.fingerprint.decode() for one in mine if not one.body]
+        self.died.update(self.name_of(one) for one in mine if one.body)
         done = watcher.until_done(lambda: take_for_dead(watcher.queue, worker.queue) or {0: (0, 0)})
         assert sum(map(sum, done.values())) == len(mine)
         for name in held:

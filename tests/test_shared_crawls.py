@@ -1,6 +1,7 @@
 """Crawls by real worker processes that share filter and queue in a real Redis."""
 
 import os
+import re
 import signal
 import time
 
@@ -15,6 +16,10 @@ from support.waiting import until
 
 pytest.importorskip("redis")
 pytestmark = [pytest.mark.scrapy, pytest.mark.usefixtures("short_leases")]
+
+
+START_REQUESTS = int(os.environ.get("START_REQUESTS", "20000"))
+"""Of one spider; `make kills` asks for a million."""
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +114,28 @@ def test_two_ctrl_c_end_a_worker_at_once(site, server, tmp_path, frozen):
     assert sum(hits - 1 for hits in site.repeated.values()) <= AT_ONCE
     assert last["finish_reason"] == "finished"
     assert queue_is_empty(server)
+
+
+def test_a_crawl_that_was_finished_says_so_and_can_be_begun_anew(project, site, server):
+    ours = {"SCHEDULER": "scrapy_bloom.Scheduler", "BLOOM_REDIS_URL": server.url}
+    first = project.crawl(site, keep=False, **ours)
+    assert first.end(PATIENCE) == 0, first.log
+    assert not first.logged("WARNING")
+    again = project.crawl(site, keep=False, **ours)
+    assert again.end(PATIENCE) == 0, again.log
+    (warning,) = again.logged("WARNING")
+    assert re.search(r"key follower:bloom: \d+ fingerprints are there, and no request", warning)
+    assert "'scrapy bloom delete --spider follower'" in warning
+    assert site.repeated == {}
+    options = [part for name, value in ours.items() for part in ("-s", f"{name}={value}")]
+    delete = project.start("bloom", "delete", "--spider", "follower", "--yes", *options)
+    assert delete.end(PATIENCE) == 0, delete.log
+    assert server.client().keys("*") == []
+    anew = project.crawl(site, keep=False, **ours)
+    assert anew.end(PATIENCE) == 0, anew.log
+    assert not anew.logged("WARNING")
+    assert set(site.repeated.values()) == {2}
+    assert len(site.repeated) == 400
 
 
 def test_what_a_killed_worker_had_is_fetched_by_another_one(site, server, tmp_path):
@@ -258,3 +285,124 @@ def test_scrapy_shell_leaves_filter_and_queue_alone(project, site, server):
     assert run.end(PATIENCE) == 0, run.log
     assert "200" in run.output
     assert server.client().keys("*") == []
+
+
+# Losses and outages
+
+
+@pytest.mark.parametrize("policy", ["wait", "close"])
+def test_a_server_that_is_killed_and_comes_back_costs_nothing(site, tmp_path, policy):
+    """It keeps a log of its writes. Under `close` the next run goes on."""
+    with (
+        LocalRedis(persist=True) as server,
+        shared(site, server, tmp_path, BLOOM_ON_BACKEND_ERROR=policy) as crawl,
+    ):
+        site.when(150, server.kill)
+        crawl.start()
+        crawl.start()
+        until(lambda: "cannot be reached" in crawl.log() or site.delivered > 150, PATIENCE)
+        until(lambda: "cannot be reached" in crawl.log() + crawl.log(1), PATIENCE)
+        if policy == "close":
+            stats = crawl.wait()
+            assert [each["finish_reason"] for each in stats] == ["bloom_backend"] * 2
+            server.start()
+            crawl.start()
+            stats = crawl.wait()[2:]
+        else:
+            server.start()
+            stats = crawl.wait()
+        assert [each["finish_reason"] for each in stats] == ["finished"] * len(stats)
+        assert site.missed == set()
+        under_way = 2 * 2 * 16 if policy == "close" else 0
+        assert sum(hits - 1 for hits in site.repeated.values()) <= under_way
+        assert queue_is_empty(server)
+
+
+@pytest.mark.parametrize("policy", ["wait", "close"])
+def test_a_server_that_is_flushed_is_noticed(site, server, tmp_path, policy):
+    with shared(site, server, tmp_path, BLOOM_ON_BACKEND_ERROR=policy) as crawl:
+        site.when(150, server.client().flushall)
+        crawl.start()
+        stats = crawl.wait()[0]
+    if policy == "close":
+        assert stats["finish_reason"] == "bloom_filter_lost"
+        return
+    assert stats["finish_reason"] == "finished"
+    assert stats["bloom/frontier/losses"] >= 1
+    # It has put all of them into the queue within the last seconds, and brings them back.
+    assert site.missed == set()
+
+
+def test_a_server_and_a_worker_that_are_killed_together_lose_nothing(site, tmp_path):
+    with (
+        LocalRedis(persist=True) as server,
+        shared(site, server, tmp_path, BLOOM_REDIS_WAIT=PATIENCE) as crawl,
+    ):
+        begun = at(site, 150)
+        victim = crawl.start()
+        crawl.start()
+        assert begun.wait(PATIENCE)
+        victim.kill()
+        server.kill()
+        victim.wait()
+        until(lambda: "cannot be reached" in crawl.log(1), PATIENCE)
+        server.start()
+        had = pages_of(site, taken_by(server, victim.pid))
+        stats = crawl.wait()[1]
+        assert stats["finish_reason"] == "finished"
+        assert site.missed == set()
+        assert set(site.repeated) <= had
+        assert stats["bloom/frontier/maybe_lost"] == 0
+        assert queue_is_empty(server)
+
+
+def test_what_only_a_dead_worker_could_bring_back_is_counted(site, server, tmp_path):
+    with shared(site, server, tmp_path) as crawl:
+        begun = at(site, 150)
+        pusher = crawl.start()
+        assert begun.wait(PATIENCE)
+        pusher.send_signal(signal.SIGSTOP)
+        crawl.start()
+        until(lambda: "Crawl kept in Redis" in crawl.log(1), PATIENCE)
+        pusher.kill()
+        pusher.wait()
+        names = [f"worker:bloom:{{worker:bloom}}:{name}" for name in ("queue", "taken")]
+        with server.client().pipeline() as pipeline:
+            pipeline.zcard(names[0]).hlen(names[1]).flushall()
+            waiting, taken, _ = pipeline.execute()
+        stats = crawl.wait()[1]
+    assert stats["finish_reason"] == "finished"
+    assert stats["bloom/frontier/losses"] >= 1
+    lost = stats["bloom/frontier/maybe_lost"]
+    assert lost <= waiting + taken
+    assert lost > 0 or site.missed == set()
+    assert f"up to {lost:,} requests that the server has lost" in crawl.log(1) or not lost
+
+
+def test_a_request_that_kills_its_workers_is_put_aside(project, site, server):
+    ours = {"SCHEDULER": "scrapy_bloom.Scheduler", "BLOOM_REDIS_URL": server.url}
+    settings = {**ours, "BLOOM_MAX_DELIVERIES": 2, "KILLED_BY": site.address(33)}
+    codes = []
+    for _ in range(6):
+        run = project.crawl(site, spider="killed", keep=False, **settings)
+        codes.append(run.end(PATIENCE))
+        if codes[-1] == 0:
+            break
+    assert codes[-1] == 0
+    assert set(codes[:-1]) == {-signal.SIGKILL}
+    assert len(codes) <= 4
+    assert server.client().hlen("killed:bloom:{killed:bloom}:failed") == 1
+    assert len(site.missed) < 10  # those that only page 33 has a link to
+
+
+def test_start_requests_are_in_redis_and_not_in_memory(project, site, server):
+    ours = {"SCHEDULER": "scrapy_bloom.Scheduler", "BLOOM_REDIS_URL": server.url}
+    run = project.crawl(
+        site, spider="starting", keep=False, **ours, START_REQUESTS=START_REQUESTS, LOG_LEVEL="INFO"
+    )
+    assert run.end(20 * PATIENCE) == 0, run.log
+    grown = int(run.log.partition("Grown by ")[2].partition(" MB")[0])
+    print(f"{START_REQUESTS:,} start requests: {grown} MB")  # noqa: T201 - `make kills` shows it
+    assert grown < 100
+    in_redis = server.client().zcard("starting:bloom:{starting:bloom}:queue")
+    assert in_redis == START_REQUESTS - run.stat("scheduler/dequeued")

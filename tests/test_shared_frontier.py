@@ -25,6 +25,7 @@ from scrapy_bloom import registry
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.frontier.admission import BOUND
 from scrapy_bloom.frontier.clock import call_later
+from scrapy_bloom.session.engine import close_spider
 from scrapy_bloom.signals import before_commit
 
 START_REQUESTS = int(os.environ.get("START_REQUESTS", "20000"))
@@ -138,6 +139,29 @@ async def test_a_stopped_crawl_goes_on_where_it_was(server):
         await crawl(settings=ours(), url=pages.url)
     assert pages.missed == set()
     assert pages.repeated == {}
+
+
+@ensureDeferred
+async def test_a_page_whose_callback_fails_in_a_stop_is_put_back(server):
+    class Failing(Follower):
+        stops = True
+
+        async def parse(self, response):
+            if self.stops:
+                close_spider(self.crawler, "enough")
+                await asyncio.sleep(0.1)
+                raise ValueError("the crawl is over")
+            for href in response.css("a::attr(href)").getall():
+                yield response.follow(href)
+
+    with Pages({"/": lambda *_: ["/a"], "/a": lambda *_: []}) as pages:
+        await crawl(Failing, ours(), url=pages.url + "/")
+        assert pages.hits == {"/": 1}
+        assert left(server) == (1, 0)
+        Failing.stops = False
+        await crawl(Failing, ours(), url=pages.url + "/")
+        assert pages.hits == {"/": 2, "/a": 1}
+    assert left(server) == (0, 0)
 
 
 # What pages lead to

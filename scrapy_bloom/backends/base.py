@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from scrapy_bloom.core.base import Filter
 from scrapy_bloom.core.info import FilterInfo
@@ -16,6 +16,9 @@ from scrapy_bloom.registry import BACKENDS
 from scrapy_bloom.settings import Settings
 from scrapy_bloom.storage.snapshot import Identity
 from scrapy_bloom.storage.store import JobStore
+
+if TYPE_CHECKING:
+    from scrapy_bloom.redis.foreign import ForeignQueue
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ class Opened:
             It may be called in another thread then.
         job: what keeps it, if it is journaled.
         queue: the requests beside it, if the crawl has given a form for them.
+        foreign: returns the requests that scrapy-redis keeps in the same place, by their key.
     """
 
     filter: Filter
@@ -86,6 +90,7 @@ class Opened:
     closes_slowly: Callable[[], bool] = bool
     job: JobStore | None = None
     queue: Queue | None = None
+    foreign: Callable[[str], ForeignQueue] | None = None
     delete: Callable[[], bool] | None = None
     finish: Finish | None = None
 

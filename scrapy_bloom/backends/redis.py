@@ -74,10 +74,14 @@ class RedisBackend(Backend):
                 raise
             return _opened_late(join, error, place, crawl)
         opened = _opened(shared, unclean, place, crawl)
-        return (
-            replace(opened, queue=_open_queue(shared, crawl.queue, settings))
-            if crawl.queue
-            else opened
+        if crawl.queue is None:
+            return opened
+        from scrapy_bloom.redis.foreign import ForeignQueue  # noqa: PLC0415 - redis is an extra
+
+        return replace(
+            opened,
+            queue=_open_queue(shared, crawl.queue, settings),
+            foreign=lambda key: ForeignQueue(target, key, timeout=settings[REDIS_TIMEOUT]),
         )
 
     def open_to_read(

@@ -1,4 +1,4 @@
-"""``scrapy bloom give-back``: turn a job of ``scrapy_bloom.Scheduler`` into one of Scrapy's own."""
+"""``scrapy bloom give-back``: from our scheduler back to that of Scrapy, or of scrapy-redis."""
 
 from __future__ import annotations
 
@@ -7,25 +7,55 @@ from pathlib import Path
 
 from scrapy.utils.misc import load_object
 
-from scrapy_bloom.commands.context import Context
+from scrapy_bloom.commands.context import Context, add_target
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.frontier.giving_back import give_back
 from scrapy_bloom.frontier.requests import QueueKind
+from scrapy_bloom.tools.giving_back import give_back as give_back_in_redis
+from scrapy_bloom.tools.local_target import FileTarget, JobTarget
+from scrapy_bloom.tools.resolve import target_of
 
 EXAMPLE = "job"
-SUMMARY = "turn a job of scrapy_bloom.Scheduler into one of Scrapy's own scheduler"
+SUMMARY = "give the requests of scrapy_bloom.Scheduler back to Scrapy's or scrapy-redis's scheduler"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of this sub-command."""
-    parser.add_argument("folder", metavar="JOBDIR", nargs="*", help="the job directory")
+    add_target(parser)
 
 
 def run(args: Namespace, context: Context) -> int:
-    """Give the requests of a job back to Scrapy's own queue; print how many there are."""
-    if len(args.folder) != 1:
-        raise SettingError("give one job directory")
-    folder = Path(args.folder[0])
+    """Give the requests of a crawl back; print how many there are."""
+    target = target_of(args.target, key=args.key, project=context.project)
+    if isinstance(target, JobTarget):
+        return _give_job(target.folder, context)
+    if isinstance(target, FileTarget):
+        raise SettingError(f"{target.name} is a file: give a job directory, or a filter in Redis")
+    done = give_back_in_redis(target, project=context.project, progress=context.output.progress)
+    output = context.output
+    if done.failed:
+        output.note(
+            f"Note: {done.failed:,} requests that were put aside stay where they are."
+            f" 'scrapy bloom queue --failed' shows them."
+        )
+    if done.let_through:
+        output.note(
+            f"Note: {done.let_through:,} pages were to be let through once more, because their"
+            f" requests could not be stored. Other schedulers with this filter call them seen:"
+            f" 'scrapy bloom forget' lets them through in a filter of the layout 'sets'."
+        )
+    if output.as_json:
+        output.json(done)
+    output.done(
+        f"{done.requests:,} requests are in key {done.key}. Set SCHEDULER ="
+        f" 'scrapy_redis.scheduler.Scheduler' and keep DUPEFILTER_CLASS ="
+        f" 'scrapy_bloom.BloomDupeFilter': the filter stays. Another filter knows none of the pages"
+        f" that were fetched."
+    )
+    return 0
+
+
+def _give_job(folder: Path, context: Context) -> int:
     settings = context.scrapys
     plain = QueueKind.of("SCHEDULER_DISK_QUEUE", load_object(settings["SCHEDULER_DISK_QUEUE"]))
     name = settings["SCHEDULER_START_DISK_QUEUE"]

@@ -91,9 +91,7 @@ class Caller:
         call = self._choose(now) if now >= self._retry_at else self._retry_at - now
         if isinstance(call, Call):
             self._calling = True
-            self._lane.call(
-                call.make, partial(self._succeeded, call.succeeded), partial(self._failed, now)
-            )
+            self._lane.call(call.make, partial(self._succeeded, call.succeeded), self._failed)
         elif not self._stopped:  # which may be what it has chosen
             self._arm(call)
 
@@ -106,12 +104,12 @@ class Caller:
         finally:
             self._turn()
 
-    def _failed(self, began: float, error: Exception) -> None:
+    def _failed(self, error: Exception) -> None:
         self._calling = False
         self.failing = True
         now = time.monotonic()
         if self._out_since is None:
-            self._out_since = began
+            self._out_since = now
         if not isinstance(error, BloomError):
             logger.error("A call to Redis failed unforeseen; it is tried again", exc_info=error)
             error = BackendError(f"Calls to Redis fail: {error!r}")

@@ -131,6 +131,10 @@ class Deliveries:
         """Take note that the engine is through with a request."""
         self._under_way.finish(request)
 
+    def keep_taken(self, request: Request) -> bool:
+        """Never let a request be done: it is put back. Return whether it was under way."""
+        return self._under_way.keep(request)
+
     def done(self, row: Taken) -> None:
         """Note that a request is done, but for the verdicts on what it led to."""
         self._over.append((row, self._came()))

@@ -8,8 +8,6 @@ import sqlite3
 from collections.abc import Callable, Container, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from scrapy import signals
-
 from scrapy_bloom import stats
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.frontier import file
@@ -18,6 +16,7 @@ from scrapy_bloom.frontier.clock import call_later, later
 from scrapy_bloom.frontier.items import Items
 from scrapy_bloom.frontier.requests import decode, encode
 from scrapy_bloom.frontier.spider_state import SpiderState
+from scrapy_bloom.frontier.stopping import keep_what_fails
 from scrapy_bloom.frontier.store import Store
 from scrapy_bloom.frontier.under_way import Alive, UnderWay
 from scrapy_bloom.frontier.upkeep import Frozen, Upkeep
@@ -96,8 +95,7 @@ class LocalFrontier(Bodies):
         self._failing = False
         self._said_unreadable = False
         self._ahead = rows_ahead(0)
-        self._engine: Any = crawler.engine
-        crawler.signals.connect(self._callback_failed, signal=signals.spider_error)
+        keep_what_fails(crawler, spider, self._under_way.keep)
         store.note(CLEAN, 0)
 
     # What the queues ask for
@@ -234,22 +232,6 @@ class LocalFrontier(Bodies):
         """Let go of the store and write nothing more."""
         self._broken = True
         self.store.abandon()
-
-    def _callback_failed(self, response: Any) -> None:
-        """Have a page fetched again whose callback failed because the crawl is being stopped.
-
-        What it awaits may end with an error then, such as a download of its own.
-        """
-        slot = getattr(self._engine, "_slot", None)
-        if getattr(slot, "closing", None) is None:
-            return
-        request = getattr(response, "request", None)  # of a response, or of a failure
-        if request is not None and self._under_way.keep(request):
-            logger.info(
-                "%s failed while the spider was closing: the next run fetches it again.",
-                request,
-                extra={"spider": self._spider},
-            )
 
     # What becomes of requests that were under way
 

@@ -22,11 +22,13 @@ from scrapy_bloom import stats
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.frontier.admission import Admission, Judge, Offer
 from scrapy_bloom.frontier.caller import Call, Caller
+from scrapy_bloom.frontier.coming_over import ComingOver, OldQueue
 from scrapy_bloom.frontier.deliveries import Deliveries
 from scrapy_bloom.frontier.ending import Ending
 from scrapy_bloom.frontier.items import Items
 from scrapy_bloom.frontier.requests import encode
 from scrapy_bloom.frontier.start import Gate
+from scrapy_bloom.frontier.stopping import keep_what_fails
 from scrapy_bloom.frontier.under_way import Alive
 from scrapy_bloom.options import (
     COMMIT_SYNC,
@@ -116,11 +118,34 @@ class SharedFrontier:
         self._poll = _POLL
         self._poll_at = self._look_at = self._tend_at = self._linger_at = 0.0
         self._unsure = False
+        self._coming: ComingOver | None = None
         self._closing = False
         self._settled: Deferred[None] | None = None
         self._gate = Gate(lambda: self._admission.full or self._closing)
         self._gate.put_before(crawler.engine)
+        keep_what_fails(crawler, spider, self._deliveries.keep_taken)
         crawler.signals.connect(self._spider_idle, signal=signals.spider_idle)
+
+    def take_over(
+        self, old: OldQueue, loads: Callable[[bytes], dict[str, Any]], *, fresh: bool
+    ) -> None:
+        """Bring the requests of another crawl in, beside this one.
+
+        :param old: its queue.
+        :param loads: reads one of them, as a dict.
+        :param fresh: whether the filter was empty when it was opened.
+        :raises BloomError: if the server cannot be used.
+        """
+        self._coming = ComingOver(
+            old,
+            self._queue,
+            self._spider,
+            self._stats,
+            loads=loads,
+            dumps=self._dumps,
+            bring=self._bring,
+            fresh=fresh,
+        )
 
     # What the scheduler does
 
@@ -166,7 +191,8 @@ class SharedFrontier:
     def pending(self) -> bool:
         """Return whether there is anything to do for this worker."""
         waiting = self._queue.state().waiting
-        return bool(self._admission or self._deliveries or self._taking or waiting)
+        coming = self._coming is not None and self._coming.under_way
+        return bool(self._admission or self._deliveries or self._taking or waiting or coming)
 
     def forget(self, marks: Sequence[bytes], tell: Tell) -> None:
         """Make the marks of one page new once more, before the next request is asked about.
@@ -192,9 +218,11 @@ class SharedFrontier:
         left: Deferred[object] = Deferred()
         self._caller.stop(self._queue.close, left.callback)
         await left
+        if self._coming is not None:
+            self._coming.close()
         self._gate.end()
         self._describe()
-        return not self._caller.failing and not self._admission
+        return not (self._admission or self._deliveries.unsaid or self._caller.failing)
 
     # Calls
 
@@ -234,16 +262,25 @@ class SharedFrontier:
             self._linger_at = now + _LINGER
             if tickets := self._deliveries.first(ready):
                 return self._acknowledge_call(tickets)
-        if self._deliveries.unreadable:
-            return self._fail_call()
-        return None if self._closing else self._choose_idle(now)
+        return self._choose_idle(now)
+
+    def _coming_call(self, now: float) -> Call | None:
+        if self._coming is None:
+            return None
+        return self._coming.call(
+            self._admission.settled, now, closing=self._closing, full=self._admission.full
+        )
 
     def _choose_idle(self, now: float) -> Call | None:
         """Return the call that is due when there is nothing to offer, to take or to acknowledge."""
-        if now >= self._tend_at:
+        if self._deliveries.unreadable:
+            return self._fail_call()
+        if now >= self._tend_at and not self._closing:
             return Call(self._queue.requeue_dead, self._tended)
+        if call := self._coming_call(now):
+            return call
         wants_look = self._ending.wants_look and not self._deliveries.unsaid
-        if wants_look and now >= self._look_at:
+        if wants_look and not self._closing and now >= self._look_at:
             return Call(self._queue.look, self._looked)
         return None
 
@@ -261,8 +298,10 @@ class SharedFrontier:
             due.append(self._poll_at)
         if self._deliveries.unfinished:
             due.append(max(self._linger_at, now + _LINGER / 2))
-        if self._ending.wants_look:
+        if self._ending.wants_look and not self._deliveries.unsaid:
             due.append(self._look_at)
+        if self._coming is not None and not self._admission.full:
+            due.append(self._coming.due(now))
         return max(0.0, min(due) - now)
 
     def _offer_call(self) -> Call:
@@ -314,6 +353,17 @@ class SharedFrontier:
         if not self._admission.full:
             self._gate.open()
         self._wake()
+
+    def _bring(self, request: Request, body: bytes, *, filtered: bool) -> int:
+        """Let a request of another crawl wait; return how many have come, it among them."""
+        offer = self._admission.consider(request) if filtered else Offer(request)
+        if offer is None:
+            self._dropped(request)
+        else:
+            self._ending.busy()
+            offer.body = body
+            self._admission.add(offer)
+        return self._admission.came
 
     def _keep(self, offer: Offer, ticket: Ticket | None) -> None:
         assert offer.held is not None  # noqa: S101 - it cannot be stored
@@ -368,7 +418,8 @@ class SharedFrontier:
         :raises DontCloseSpider: then.
         """
         self._ending.idle()
-        if not self._ending.over and not self._closing:
+        over = self._ending.over and (self._coming is None or self._coming.over)
+        if not over and not self._closing:
             self._caller.soon()
             raise DontCloseSpider
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from scrapy_bloom.redis.connection import Target
@@ -34,7 +34,8 @@ class ForeignKey:
     def size(self) -> int:
         """Return how many members there are."""
         commands = {"set": "SCARD", "zset": "ZCARD", "list": "LLEN"}
-        return int(self._call(commands[self.kind()], self.key))
+        kind = self.kind()
+        return 0 if kind == "none" else int(self._call(commands[kind], self.key))
 
     def members(self) -> Iterator[bytes]:
         """Yield the members, in no order; those of a set or sorted set may come twice."""
@@ -70,3 +71,49 @@ class ForeignKey:
     def _call(self, *command: Any) -> Any:
         with self._explained(), Within(self._timeout):
             return self._client.execute_command(*command)
+
+
+class ForeignQueue(ForeignKey):
+    """A queue of requests as scrapy-redis keeps it: a sorted set, or a list.
+
+    New requests of a list are put at its beginning. So the oldest one is the last.
+    """
+
+    def oldest(self, count: int, after: int = 0) -> list[bytes]:
+        """Return requests: of a list the oldest ones, of a sorted set those with the lowest score.
+
+        :param count: how many, at most.
+        :param after: how many to leave out before them.
+        """
+        if self.kind() == "zset":
+            return list(self._call("ZRANGE", self.key, after, after + count - 1))
+        found = self._call("LRANGE", self.key, -after - count, -after - 1)
+        return list(reversed(found))
+
+    def remove(self, requests: Sequence[bytes]) -> None:
+        """Take these requests out. Those that are not there are passed over."""
+        if self.kind() == "zset":
+            self._call("ZREM", self.key, *requests)
+        else:
+            self._pipeline([("LREM", self.key, -1, request) for request in requests])
+
+    def add(self, requests: Sequence[tuple[int, bytes]], *, ranked: bool) -> None:
+        """Put requests in, each with its priority.
+
+        :param ranked: whether they go into a sorted set; if not, the last one is the newest.
+        """
+        if ranked:
+            self._call("ZADD", self.key, *(part for pair in requests for part in _ranked(*pair)))
+        else:
+            self._call("LPUSH", self.key, *(request for _, request in requests))
+
+    def _pipeline(self, commands: Sequence[tuple[object, ...]]) -> None:
+        with self._explained(), Within(self._timeout):
+            pipeline = self._client.pipeline(transaction=False)
+            for command in commands:
+                pipeline.execute_command(*command)
+            pipeline.execute()
+
+
+def _ranked(priority: int, request: bytes) -> tuple[int, bytes]:
+    return -priority, request

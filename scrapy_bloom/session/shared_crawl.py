@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import scrapy
 
+from scrapy_bloom.errors import BackendError
+from scrapy_bloom.frontier.scrapy_redis import ScrapyRedis
 from scrapy_bloom.frontier.shared import SharedFrontier
 from scrapy_bloom.frontier.under_way import watch_engine
 from scrapy_bloom.session.engine import engine_of
@@ -18,9 +21,25 @@ if TYPE_CHECKING:
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
 
+    from scrapy_bloom.backends.base import Opened
     from scrapy_bloom.errors import BloomError
     from scrapy_bloom.redis.queue.base import Form
     from scrapy_bloom.session.session import Session
+
+
+logger = logging.getLogger(__name__)
+
+_FINISHED = (
+    "An earlier crawl has finished %(place)s: %(count)s fingerprints are there, and no request"
+    " waits or is under way. This crawl fetches none of those pages again, but start requests that"
+    " are not filtered, and may end at once. To crawl anew, run 'scrapy bloom delete --spider"
+    " %(spider)s' first, or set another BLOOM_REDIS_KEY."
+)
+_OTHER_MARKS = (
+    "Key %(key)s holds %(count)s fingerprints that scrapy-redis makes in a way of its own. They"
+    " cannot be turned into ours: pages that its crawl has fetched are fetched again if a link"
+    " leads to them. The key was left as it is; delete it when it is of no more use."
+)
 
 
 def open_shared(
@@ -61,10 +80,46 @@ def open_shared(
             give_up=give_up,
         )
         session.carry_out = frontier.forget
+        comes_over = _take_over(crawler, spider, session.opened, frontier)
         undo.pop_all()
     state = queue.state()
+    if session.opened.restored and not (state.waiting or state.elsewhere or comes_over):
+        values = {
+            "place": session.opened.place,
+            "count": f"{session.opened.restored:,}",
+            "spider": spider.name,
+        }
+        logger.warning(_FINISHED, values, extra={"spider": spider})
     frontier.description = (
         f"Crawl kept {session.opened.place}: {state.waiting:,} requests waiting,"
         f" {state.elsewhere:,} under way in other workers"
     )
     return frontier
+
+
+def _take_over(crawler: Crawler, spider: Spider, opened: Opened, frontier: SharedFrontier) -> bool:
+    """Bring the requests of a crawl of scrapy-redis over, if one has left any; return whether.
+
+    :raises BloomError: if the server cannot be used.
+    """
+    if opened.foreign is None:
+        return False
+    before = ScrapyRedis.of(crawler.settings, spider.name)
+    old, seen = map(opened.foreign, (before.queue, before.seen))
+    try:
+        comes_over = old.kind() in ("zset", "list")
+        marks = seen.size() if seen.kind() == "set" else 0
+    except BackendError as error:  # this user may have no right to keys that are not ours
+        text = "What scrapy-redis may have left under %s is not taken over: %s"
+        logger.info(text, before.queue, error, extra={"spider": spider})
+        return False
+    finally:
+        seen.close()
+    if marks and (comes_over or not opened.restored):
+        values = {"key": before.seen, "count": f"{marks:,}"}
+        logger.warning(_OTHER_MARKS, values, extra={"spider": spider})
+    if comes_over:
+        frontier.take_over(old, before.loads, fresh=not opened.restored)
+    else:
+        old.close()
+    return comes_over

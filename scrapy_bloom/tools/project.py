@@ -9,6 +9,7 @@ from typing import Any
 
 from scrapy import Spider
 from scrapy.crawler import Crawler
+from scrapy.settings import BaseSettings
 from scrapy.settings import Settings as ScrapySettings
 from scrapy.utils.misc import load_object
 from scrapy.utils.project import get_project_settings, inside_project
@@ -47,6 +48,11 @@ class Project:
     def __init__(self, settings: ScrapySettings | None = None, spider: str = "") -> None:
         self._scrapys = get_project_settings() if settings is None else settings
         self.spider = spider
+
+    @property
+    def scrapys(self) -> BaseSettings:
+        """Scrapy's settings, as the crawl of the spider would read them."""
+        return self._crawler.settings
 
     @cached_property
     def settings(self) -> Settings:

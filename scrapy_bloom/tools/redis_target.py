@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -10,11 +11,14 @@ from typing import Final
 from scrapy_bloom.core.numbers import NumbersState
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.options import OnBackendError, Words, in_arguments
+from scrapy_bloom.redis import pace
 from scrapy_bloom.redis.connection import Target as Server
 from scrapy_bloom.redis.filter import RedisFilter
+from scrapy_bloom.redis.foreign import ForeignQueue
 from scrapy_bloom.redis.options import RedisOptions
 from scrapy_bloom.redis.reader import RedisReader
-from scrapy_bloom.redis.upkeep import Incoming, Upkeep
+from scrapy_bloom.redis.transfer import in_use
+from scrapy_bloom.redis.upkeep import Incoming, Upkeep, deserted
 from scrapy_bloom.storage.snapshot import Identity
 from scrapy_bloom.tools.contents import Contents, sorted_keys
 from scrapy_bloom.tools.progress import Progress, silent
@@ -22,6 +26,8 @@ from scrapy_bloom.tools.target import Adder, Change, Open, Target
 
 TIMEOUT: Final = 10.0
 """Seconds that Redis may hold up one call here: nobody waits for a page meanwhile."""
+
+_POLL: Final = 0.25  # seconds between two looks whether workers are gone
 
 
 class RedisTarget(Target):
@@ -95,6 +101,23 @@ class RedisTarget(Target):
             )
             with shared:
                 yield RedisAdder(shared, reader)
+
+    def check_deserted(self, reader: RedisReader) -> None:
+        """Wait until the leases of killed workers are over.
+
+        :raises StateError: if a crawl uses the filter, or the requests beside it.
+        """
+        end = time.monotonic() + pace.LEASE
+        while any(look and look.alive for look in (each.look() for each in reader.queues())):
+            if time.monotonic() > end:
+                raise in_use(reader.parts()[0].place)
+            time.sleep(_POLL)
+        if not deserted(reader.parts()):
+            raise in_use(reader.parts()[0].place)
+
+    def foreign(self, key: str) -> ForeignQueue:
+        """Return what scrapy-redis keeps under a key of the same server."""
+        return ForeignQueue(self._server, key, timeout=self._timeout)
 
     def delete(self, progress: Progress = silent) -> None:
         """Delete the filter, some segments at a time."""

@@ -1,10 +1,14 @@
 """Spiders for crawls that workers share."""
 
+import os
+import resource
+import signal
 from contextlib import suppress
 
-from scrapy import signals
+from scrapy import Request, signals
 
 from scrapy_bloom.frontier.clock import call_later
+from scrapy_bloom.session.engine import close_spider
 from support.crawling import Follower
 from support.gap import Gap
 
@@ -48,3 +52,41 @@ with suppress(ModuleNotFoundError):
 
         def parse_page(self, response):
             return {"url": response.url}
+
+
+class Killed(Follower):
+    """Is killed by one page."""
+
+    name = "killed"
+
+    def parse(self, response):
+        if response.url.endswith(self.settings["KILLED_BY"]):
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield from super().parse(response)
+
+
+class Leaves(Follower):
+    """Follows no link."""
+
+    name = "leaves"
+
+    def parse(self, _):
+        """Make nothing of it."""
+
+
+class Starting(Follower):
+    """Has very many start requests, and says by how much its memory has grown with them."""
+
+    name = "starting"
+    custom_settings = {"CONCURRENT_REQUESTS": 1, "HTTPERROR_ALLOW_ALL": True}  # noqa: RUF012
+
+    async def start(self):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        for number in range(self.settings.getint("START_REQUESTS")):
+            yield Request(f"{self.url}?{number}")
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        self.logger.info("Grown by %d MB", grown / 1024)
+        close_spider(self.crawler, "enough")
+
+    def parse(self, _):
+        """Make nothing of it."""

@@ -6,6 +6,8 @@
 -- ARGV[2]  worker
 -- ARGV[3]  seconds that its lease lasts
 -- ARGV[4]  order and codec of the queue
+-- ARGV[5]  three words, if the worker was registered before: the epoch of the state then, its
+--          version when last heard of, and how many requests there were; else empty
 --
 -- Fails, with nothing changed, if this user may not use a command that is needed later.
 -- Answers {"ok", epoch, how many requests waited when it was made, report, time of the server,
@@ -30,7 +32,8 @@ if redis.call('EXISTS', state) == 0 then
   redis.call('HSET', state, 'program', 'scrapy-bloom', 'format', '1', 'order', ARGV[4], 'epoch',
     ARGV[1], 'found', counts.waiting, 'seq', '0', 'version', '0', 'losses', '0', 'emptied', '0',
     'waiting', counts.waiting, 'taken', counts.taken, 'failed', counts.failed,
-    'again', counts.again)
+    'again', counts.again, 'gone', '0', 'back', '0', 'there',
+    counts.waiting + counts.taken + counts.failed)
   -- Whoever has taken requests and is not heard of any more is dead, as others are.
   local fields = redis.call('HKEYS', taken)
   for i = 1, #fields do redis.call('HSET', state, 'l:' .. fields[i]:sub(1, -9), '0') end
@@ -48,6 +51,17 @@ for i = 1, #fields do
     redis.call('HDEL', state, fields[i], 'o:' .. fields[i]:sub(3))
   end
 end
+-- The worker that has heard of the lost state last knows best how much has gone with it.
+local function add_gone(epoch, version, number)
+  local now, was, there, gone = unpack(redis.call('HMGET', state, 'epoch', 'was', 'there', 'gone'))
+  if epoch == now then return end
+  local told, told_version, told_number = (was or ''):match('^(%S+) (%d+) (%d+)$')
+  if told == epoch and tonumber(told_version) >= tonumber(version) then return end
+  local known = told == epoch and math.max(0, told_number - (there or 0)) or 0
+  gone = (gone or 0) - known + math.max(0, number - (there or 0))
+  redis.call('HSET', state, 'was', ARGV[5], 'gone', string.format('%d', gone))
+end
+if ARGV[5] ~= '' then add_gone(ARGV[5]:match('^(%S+) (%d+) (%d+)$')) end
 -- A repeated call must not take back the number of a call that was made since.
 redis.call('HSETNX', state, 'n:' .. ARGV[2], '0 ')
 redis.call('HSETNX', state, 'o:' .. ARGV[2], '0 ok ')

@@ -45,7 +45,7 @@ for i = 1, #found[2], 2 do
   end
 end
 if found[1] == '0' then
-  redis.call('HDEL', state, 'l:' .. dead)
+  redis.call('HDEL', state, 'l:' .. dead, 'b:' .. dead)
   if died == 0 then redis.call('HDEL', state, 'o:' .. dead) end
 end
 finish(true)

@@ -84,6 +84,18 @@ class State(NamedTuple):
     version: Hashable
 
 
+class Claim(NamedTuple):
+    """What came of asking to be the one worker that does something.
+
+    Attributes:
+        granted: whether this worker is to do it. If not, another one does it, and lives.
+        word: what the first worker that asked has said.
+    """
+
+    granted: bool
+    word: str
+
+
 class Failed(NamedTuple):
     """A request that nobody takes any more.
 
@@ -132,7 +144,8 @@ class Queue(Protocol):
     def take(self, count: int, done: Sequence[Ticket] = ()) -> list[Taken]:
         """Take at most so many requests, from each shard in turn; acknowledge those that are done.
 
-        If this raises, `done` is remembered and acknowledged by a later call.
+        At most 500 come from one shard. If this raises, `done` is remembered and acknowledged by a
+        later call.
         """
 
     def acknowledge(self, tickets: Sequence[Ticket]) -> None:
@@ -156,6 +169,14 @@ class Queue(Protocol):
 
     def look(self) -> State:
         """Ask all shards now. What is remembered is acknowledged with it."""
+
+    def claim(self, what: str, word: str, *, over: bool = False) -> Claim:
+        """Ask to be the one worker that does something, until it dies or leaves.
+
+        :param what: names it.
+        :param word: is kept until it is over; that of the first worker counts. Has no spaces.
+        :param over: note that it is over instead, if no other worker does it.
+        """
 
     def requeue_dead(self) -> int:
         """Put the requests of dead workers back, if there are any; return how many.

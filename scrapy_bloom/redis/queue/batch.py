@@ -102,7 +102,7 @@ class Batch:
                 letter = letter.replace("f", "F").replace("h", "H")
             letters += letter.encode()
             parts += [member.score(entry.priority), name + member.tail(entry)]
-        return Offering(self.fingerprints, bytes(letters), parts)
+        return Offering(self.fingerprints, bytes(letters), parts, again=self.again)
 
     def answered(self, verdicts: Sequence[bool]) -> None:
         """Note the verdicts of the first entries of the call; the others get theirs by the next."""

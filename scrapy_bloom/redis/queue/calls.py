@@ -88,11 +88,13 @@ class Offering(NamedTuple):
         fingerprints: of the requests that have one.
         letters: one for each request, as the script wants them.
         parts: score and rest of each request, one after the other.
+        again: whether they were queued before, and are brought back after a loss.
     """
 
     fingerprints: Sequence[bytes]
     letters: bytes
     parts: Sequence[bytes]
+    again: bool = False
 
 
 class QueueCalls:
@@ -181,7 +183,8 @@ class QueueCalls:
             scripts.offer(header.layout, header.hashes),
             (
                 *(filter_.prefix, header.signature, self._now.worker),
-                f"{number} {self._offered} {int(number % _AUDIT == 0)} {known}",
+                f"{number} {self._offered} {int(number % _AUDIT == 0)} {known}"
+                + (" again" if offering.again else ""),
                 b"".join(map(hash_, offering.fingerprints)),
                 write_slice(growth.spec) if growth else "",
                 *(self._now.epoch, offering.letters, *offering.parts),

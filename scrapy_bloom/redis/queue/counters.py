@@ -20,7 +20,8 @@ class QueueCounters:
         failed: requests of dead workers that it put into the list of failed ones.
         offered_again: entries that it put into the queue once more after a loss.
         losses: times that the queue, or a part of it, had vanished from Redis.
-        maybe_lost: requests that may have vanished with it, at most.
+        maybe_lost: requests that have vanished with it and that no worker has brought back. All
+            workers count the same ones.
     """
 
     batches: int = 0

@@ -92,6 +92,10 @@ class Holdings:
         """Return the requests that are not done, as they are stored."""
         return [value for name, value in self._values.items() if name not in self._done]
 
+    def done(self) -> list[bytes]:
+        """Return the names of what is done and not told yet."""
+        return list(self._done)
+
     def forget_done(self) -> None:
         """Forget what is done: the server has lost it."""
         for name in tuple(self._done):

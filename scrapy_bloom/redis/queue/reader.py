@@ -105,15 +105,15 @@ class QueueReader:
     def first(self, count: int) -> list[Stored]:
         """Return the first requests, in the order in which they will be taken."""
         found = self._call("ZRANGE", f"{self._base}queue", 0, count - 1, "WITHSCORES")
-        return [_read(value, score) for value, score in _pairs(found)]
+        return [read_ranked(value, score) for value, score in pairs(found)]
 
     def waiting(self) -> Iterator[Stored]:
         """Yield what waits, in no order; what comes or goes meanwhile may be among it or not."""
         cursor: Any = 0
         while True:
             cursor, found = self._call("ZSCAN", f"{self._base}queue", cursor, "COUNT", _AT_ONCE)
-            for value, score in _pairs(found):
-                yield _read(value, score)
+            for value, score in pairs(found):
+                yield read_ranked(value, score)
             if not int(cursor):
                 return
 
@@ -139,7 +139,7 @@ class QueueReader:
         cursor: Any = 0
         while True:
             cursor, found = self._call("HSCAN", f"{self._base}{end}", cursor, "COUNT", _AT_ONCE)
-            yield from found.items() if isinstance(found, dict) else _pairs(found)
+            yield from found.items() if isinstance(found, dict) else pairs(found)
             if not int(cursor):
                 return
 
@@ -148,7 +148,7 @@ class QueueReader:
             return self._place.client.execute_command(*command)
 
 
-def _pairs(found: Sequence[Any]) -> Iterator[tuple[bytes, Any]]:
+def pairs(found: Sequence[Any]) -> Iterator[tuple[bytes, Any]]:
     """Yield the pairs of an answer, in whichever form the client gives it."""
     if found and isinstance(found[0], tuple):
         yield from found
@@ -156,7 +156,8 @@ def _pairs(found: Sequence[Any]) -> Iterator[tuple[bytes, Any]]:
         yield from zip(found[::2], found[1::2], strict=True)
 
 
-def _read(value: bytes, score: Any) -> Stored:
+def read_ranked(value: bytes, score: Any) -> Stored:
+    """Return a request of the queue, from its member and score."""
     return member.read(b"%d %s" % (int(float(score)), value))
 
 

@@ -7,6 +7,7 @@ requests either. Whoever put them there can put them there again.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -31,6 +32,7 @@ class Recent:
         self._numbers: dict[Entry, int] = {}  # of equal ones, the last
         self._next = 0
         self._bytes = 0
+        self._others: deque[float] = deque(maxlen=_MOST)
 
     def add(self, entry: Entry) -> None:
         """Take down that an entry was put into the queue."""
@@ -48,11 +50,21 @@ class Recent:
             if not self._entries:
                 return
 
-    def discard(self, entry: Entry) -> None:
-        """Take down that this worker has taken an entry off the queue itself."""
+    def discard(self, entry: Entry, age: float) -> None:
+        """Take down that this worker has taken an entry off the queue.
+
+        :param age: how many seconds ago it was put there.
+        """
         number = self._numbers.get(entry)
         if number is not None:
             self._forget(number)
+        elif age <= KEPT:
+            self._others.append(self._clock() - age)
+
+    def taken_from_others(self) -> int:
+        """Return how many entries this worker has taken that another one still keeps."""
+        since = self._clock() - KEPT
+        return sum(moment >= since for moment in self._others)
 
     def drain(self) -> list[Entry]:
         """Return the entries, oldest first, and forget them."""
@@ -60,6 +72,7 @@ class Recent:
         entries = [entry for moment, entry in self._entries.values() if moment >= since]
         self._entries.clear()
         self._numbers.clear()
+        self._others.clear()
         self._bytes = 0
         return entries
 

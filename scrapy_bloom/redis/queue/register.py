@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.redis import pace, scripts
 from scrapy_bloom.redis.link import Link
+from scrapy_bloom.redis.queue.member import ID_BYTES
 from scrapy_bloom.redis.queue.report import Report, read_report
 from scrapy_bloom.redis.watch import Watch
 
@@ -53,12 +54,10 @@ class Restored(NamedTuple):
     Attributes:
         word: what the script answered.
         report: the state of the queue; None if the queue or the worker is not there.
-        missing: how many requests had vanished.
     """
 
     word: bytes
     report: Report | None
-    missing: int
 
 
 class Requeued(NamedTuple):
@@ -94,8 +93,8 @@ class Register:
         self._beginning = beginning
         self._order = order
         self._name = name
-        self._generation = 0
-        self._renewed = 0.0
+        self._generation = self._restored = 0
+        self._renewed = self._ahead = 0.0
         self._watch = Watch()
         self._lock = Lock()  # of the watch
 
@@ -104,17 +103,27 @@ class Register:
         """Whether nobody can have called this worker dead."""
         return time.monotonic() - self._renewed < pace.LEASE - pace.NOT_LATER
 
-    def join(self) -> Joined:
+    @property
+    def server_time(self) -> float:
+        """The time of the server's clock, in seconds, as far as this worker knows."""
+        return time.monotonic() + self._ahead
+
+    def join(self, known: Report | None = None) -> Joined:
         """Find the queue or make it, and register under a new name.
 
+        :param known: what the queue held when the worker heard of it last.
         :raises StateError: if something else is in its place.
         """
         self._generation += 1
         worker = f"{self._name}.{self._generation}"
         epoch = secrets.token_hex(_EPOCH_BYTES)
+        before = ""
+        if known is not None:
+            held = known.waiting + known.taken + known.failed
+            before = f"{self.now.epoch} {known.version} {held}"
         began = time.monotonic()
         word, *told = self._link.retry_once(
-            scripts.QUEUE_JOIN, self._beginning, epoch, worker, pace.LEASE, self._order
+            scripts.QUEUE_JOIN, self._beginning, epoch, worker, pace.LEASE, self._order, before
         )
         if word != b"ok":
             raise self._refusal(word, [text.decode(errors="replace") for text in told])
@@ -140,23 +149,35 @@ class Register:
         self._renewed = began
         return report
 
-    def restore(self, old: Registration, exchanged: int, values: Iterable[bytes]) -> Restored:
+    def restore(
+        self,
+        old: Registration,
+        exchanged: int,
+        values: Iterable[bytes],
+        *,
+        done: Iterable[bytes],
+        twice: int,
+    ) -> Restored:
         """Take what this worker has, and had under its old name, under its name of now.
 
         :param exchanged: number of its last exchange under its name of now.
+        :param values: the requests that it has.
+        :param done: names of those that are done, which the server need not have any more.
+        :param twice: how many requests it has taken that others are about to queue again.
         """
+        self._restored += 1
         word, *told = self._link.retry_once(
             scripts.QUEUE_RESTORE,
             self._beginning,
             self.now.epoch,
             self.now.worker,
             old.worker,
-            exchanged,
+            f"{exchanged} {self._restored} {twice}",
+            b"".join(name[-ID_BYTES:] for name in done),
             *values,
         )
         with self._link.reading(told):
-            report = read_report(told[0]) if told else None
-            return Restored(word, report, int(told[1]) if word == b"ok" else 0)
+            return Restored(word, read_report(told[0]) if told else None)
 
     def silent(self) -> dict[bytes, bytes]:
         """Return the dead workers, each with the lease that it was seen with for too long."""
@@ -188,6 +209,17 @@ class Register:
             if cursor == b"0":
                 return done
 
+    def claim(self, what: str, word: str, *, over: bool) -> tuple[bytes, Report, str] | None:
+        """Ask to be the one worker that does something; None if the worker is unknown."""
+        now = self.now
+        answer, *told = self._link.retry_once(
+            *(scripts.QUEUE_CLAIM, self._beginning, now.epoch, now.worker, what, word, int(over))
+        )
+        if not told:
+            return None
+        with self._link.reading(told):
+            return answer, read_report(told[0]), told[1].decode()
+
     def leave(self) -> None:
         """Take the worker off the register, after what it has was put back."""
         self.requeue(self.now.worker, b"", 0)
@@ -197,6 +229,7 @@ class Register:
         records = dict(zip(pairs[::2], pairs[1::2], strict=True))
         with self._lock:
             self._watch.look(began, time.monotonic(), float(server), records)
+        self._ahead = float(server) - began
 
     def _refusal(self, word: bytes, told: list[str]) -> StateError:
         place = self._link.place

@@ -16,6 +16,7 @@ class Report(NamedTuple):
         losses: how often something had vanished.
         emptied: how often requests that wait had vanished.
         lost: how many requests of all kinds this call found vanished.
+        missing: how many have vanished so far and were not brought back.
     """
 
     version: int
@@ -25,6 +26,7 @@ class Report(NamedTuple):
     losses: int
     emptied: int
     lost: int
+    missing: int
 
 
 def read_report(text: bytes) -> Report:

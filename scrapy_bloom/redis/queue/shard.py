@@ -7,6 +7,7 @@ the last seconds. If the server loses its part, this worker brings its own back.
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -25,7 +26,7 @@ from scrapy_bloom.redis.counters import Counters
 from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.membership import Registration as FilterRegistration
 from scrapy_bloom.redis.queue import member
-from scrapy_bloom.redis.queue.base import Entry, Failed, Taken, Ticket
+from scrapy_bloom.redis.queue.base import Claim, Entry, Failed, Taken, Ticket
 from scrapy_bloom.redis.queue.batch import Batch, LateVerdicts, Verdict
 from scrapy_bloom.redis.queue.calls import Exchanged, Gone, QueueCalls
 from scrapy_bloom.redis.queue.counters import QueueCounters
@@ -38,6 +39,7 @@ from scrapy_bloom.redis.shard import Shard
 
 logger = logging.getLogger(__name__)
 
+_SETTLING: Final = 5.0  # seconds in which all workers bring back what a server has lost
 _PASSES: Final = 10  # calls in which a server may not know us before it counts as out
 _names = count()
 
@@ -84,16 +86,18 @@ class QueueShard:
         self._late = LateVerdicts()
         self._recent = Recent()
         self._owed: deque[tuple[Entry, bool]] = deque()  # to be offered again, and by force or not
-        self._outstanding = 0  # queued here less finished here
         self._failure: FilterLostError | None = None  # to be raised by the next call
         self._old: deque[_Left] = deque()  # registrations whose requests are to be brought along
         self._gone_back = False
         self._recovering = False  # registered again, but not sure yet what is left
         self._left = False
-        self._vanished = 0  # requests that this worker's calls have missed
+        self._missing = 0  # requests that are missing in the queue, as far as they were counted
+        self._lost_at: float | None = None  # since when it is to be said how many are missing
         shard.queue_apart = True
         with self.place.explained():
             joined = self._register.join()
+        # What was missing before this worker came, others have said.
+        self._missing = max(0, joined.report.missing - joined.report.lost)
         self._begin(joined)
 
     # What needs no call
@@ -156,7 +160,7 @@ class QueueShard:
             self._late.keep(entries, verdicts)
 
     def take(self, most: int) -> list[Taken]:
-        """Take requests, at most so many, and bring what is remembered where it belongs.
+        """Take requests, at most so many and :data:`BATCH`, and tell what is remembered.
 
         :raises BackendError: if the server cannot be used.
         :raises FilterLostError: under the policy ``close``, after a loss.
@@ -196,7 +200,6 @@ class QueueShard:
         """Note that requests are done; the next call tells the server."""
         with self._lock:
             for stored in self._own.acknowledge(names):
-                self._outstanding -= 1
                 if stored.fingerprint is not None:
                     self._shard.finish(stored.fingerprint, added=True)
 
@@ -221,6 +224,24 @@ class QueueShard:
             with self._link.reading(answer):
                 stored = [member.read(value) for value in answer[1:]]
         return [Failed(one.body, one.priority, one.fingerprint, one.deliveries) for one in stored]
+
+    def claim(self, what: str, word: str, *, over: bool) -> Claim:
+        """Ask to be the one worker that does something.
+
+        :raises BackendError: if the server cannot be used.
+        :raises FilterLostError: under the policy ``close``, after a loss.
+        """
+        with self._lock:
+            self._make_good()
+            for _ in range(_PASSES):
+                with self._link.tripping():
+                    answer = self._register.claim(what, word, over=over)
+                if answer is not None:
+                    found, report, kept = answer
+                    self._note(report)
+                    return Claim(found == b"ok", kept)
+                self._recover()
+            raise self._unknown()
 
     def requeue_dead(self) -> dict[str, tuple[int, int]]:
         """Put back what dead workers had; return how many requests of each went back, and failed.
@@ -266,6 +287,8 @@ class QueueShard:
                     # It was asked for without the lock: the last one may be newer.
                     self._note(max(report, self._report._replace(lost=report.lost)))
                 self._make_good()
+                if self._lost_at is not None and time.monotonic() - self._lost_at > _SETTLING:
+                    self._say_missing()
         except FilterLostError as error:
             self._failure = error
         except BackendError:
@@ -290,6 +313,8 @@ class QueueShard:
             try:
                 if self._burdened:
                     self._exchange(0)
+                if self._lost_at is not None:
+                    self._say_missing()
                 self._register.leave()
             except (BackendError, *FAULTS):
                 return False
@@ -355,7 +380,6 @@ class QueueShard:
         self._counters.batches += 1
         self._counters.offered += len(batch.entries)
         self._counters.pushed += new
-        self._outstanding += new
 
     def _settle_new(self, batch: Batch, at: int) -> Ticket | None:
         """Remember an entry that was queued, or is held; return its ticket if it is."""
@@ -366,12 +390,14 @@ class QueueShard:
         return self._ticket(name, member.held(name, entry))
 
     def _exchange(self, most: int) -> None:
-        """Take requests until so many are ready, and bring others where they belong."""
+        """Take requests until so many are ready, one batch at most, and bring others home."""
         self._check()
         for _ in range(_PASSES):
             repeated = self._calls.unanswered
             answer = self._calls.exchange(
-                self._own.request(max(0, most - len(self._ready)), max(1, self._max_deliveries - 1))
+                self._own.request(
+                    min(BATCH, max(0, most - len(self._ready))), max(1, self._max_deliveries - 1)
+                )
             )
             if isinstance(answer, Gone):
                 self._recover()
@@ -390,7 +416,8 @@ class QueueShard:
         for value, stored in answer.taken:
             name, priority, deliveries, fingerprint, body = stored
             ticket = self._ticket(name, value, risky=deliveries >= answer.request.risk)
-            self._recent.discard(Entry(body, priority, fingerprint))
+            age = self._register.server_time - member.pushed_at(name)
+            self._recent.discard(Entry(body, priority, fingerprint), age)
             self._ready.append(Taken(ticket, body, priority, fingerprint, deliveries))
         self._counters.taken += len(answer.taken)
 
@@ -417,17 +444,18 @@ class QueueShard:
 
     def _begin(self, joined: Joined) -> None:
         """Start to count the calls of a new registration."""
-        report = self._report = joined.report
+        report = joined.report
+        self._note(report)
         found_now = int(report.lost > 0)
-        self._vanished += report.lost
         self._known = report._replace(losses=report.losses - found_now)
         self._calls = QueueCalls(
             self._link, self._header, self._beginning, self._register.now, self._traffic
         )
 
     def _note(self, report: Report) -> None:
-        self._vanished += report.lost
         self._report = report
+        self._counters.maybe_lost += report.missing - self._missing
+        self._missing = report.missing
 
     def _make_good(self) -> None:
         """Finish what was begun, and bring back what was lost.
@@ -467,8 +495,10 @@ class QueueShard:
             self._learn(self._batch)
         self._recovering = True
         with self._link.tripping():
-            joined = self._register.join()
+            joined = self._register.join(before)
         lost_all = old.epoch != self._register.now.epoch
+        if lost_all:
+            self._missing = 0  # it is counted anew
         self._begin(joined)
         self._gone_back = False
         emptied = lost_all and joined.found < before.waiting
@@ -491,9 +521,14 @@ class QueueShard:
         """Bring what this worker has under its new name, and own up to what it has not."""
         while self._old:
             left = self._old[0]
-            kept = self._own.unfinished()
             with self._link.tripping():
-                restored = self._register.restore(left.registration, 0, kept)
+                restored = self._register.restore(
+                    left.registration,
+                    0,
+                    self._own.unfinished(),
+                    done=self._own.done(),
+                    twice=self._recent.taken_from_others() if left.emptied else 0,
+                )
             if restored.report is None:
                 return  # the server forgets again: the next call finds out
             self._old.popleft()
@@ -503,10 +538,9 @@ class QueueShard:
                 continue
             self._own.forget_done()
             if left.lost_all:
-                lost = max(0, self._outstanding - len(kept)) if left.emptied else 0
-                self._lost("has lost the request queue", lost, forced=left.emptied)
+                self._lost("has lost the request queue", forced=left.emptied)
             else:
-                self._lost("has gone back to an older state of the request queue", 0, forced=False)
+                self._lost("has gone back to an older state of the request queue", forced=False)
         self._recovering = False
 
     def _restore_lost(self) -> None:
@@ -514,15 +548,20 @@ class QueueShard:
         if self._calls.unanswered:
             self._exchange(0)
         now = self._register.now
+        emptied = self._report.emptied > self._known.emptied
         with self._link.tripping():
-            restored = self._register.restore(now, self._calls.exchanged, self._own.unfinished())
+            restored = self._register.restore(
+                now,
+                self._calls.exchanged,
+                self._own.unfinished(),
+                done=self._own.done(),
+                twice=self._recent.taken_from_others() if emptied else 0,
+            )
         if restored.report is None:
             return
-        emptied = self._report.emptied > self._known.emptied
         self._note(restored.report)
         self._known = self._report
-        lost, self._vanished = max(0, self._vanished - restored.missing), 0
-        self._lost("has lost a part of the request queue", lost, forced=emptied, owed=emptied)
+        self._lost("has lost a part of the request queue", forced=emptied, owed=emptied)
 
     def _taken_over(self) -> None:
         """Note that others have put back all that this worker had."""
@@ -537,23 +576,21 @@ class QueueShard:
         self._own.clear()
         self._ready.clear()
 
-    def _lost(self, what: str, lost: int, *, forced: bool, owed: bool = True) -> None:
+    def _lost(self, what: str, *, forced: bool, owed: bool = True) -> None:
         """Say that requests have vanished, and owe what this worker has queued lately.
 
-        :param lost: how many may be lost, at most, as far as this worker can tell.
         :param forced: whether to queue them even if their pages are marked.
         :param owed: whether to queue them at all.
         """
         recent = self._recent.drain() if owed else []
         self._owed.extend((entry, forced) for entry in recent)
         self._counters.losses += 1
-        self._counters.maybe_lost += lost
+        self._lost_at = time.monotonic()
         values = {
             "where": self.place.name,
             "what": what,
             "own": f"{len(self._own):,}",
             "recent": f"{len(recent):,}",
-            "lost": f"{lost:,}",
         }
         logger.warning(_LOST, values)
         if self._shard.breaker.policy is OnBackendError.CLOSE:
@@ -561,6 +598,14 @@ class QueueShard:
             self._failure = FilterLostError(
                 f"{_LOST % values} It is an error because {words} is 'close'."
             )
+
+    def _say_missing(self) -> None:
+        """Say how many requests are missing after a loss."""
+        self._lost_at = None
+        if self._missing:
+            logger.warning(_MISSING, {"where": self.place.name, "missing": f"{self._missing:,}"})
+        else:
+            logger.info("%s: all that the server has lost was brought back.", self.place.name)
 
 
 class _Left(NamedTuple):
@@ -580,6 +625,10 @@ class _Left(NamedTuple):
 _LOST: Final = (
     "%(where)s: the server %(what)s. Was it restarted without persistence, flushed, or short of"
     " memory (maxmemory-policy must be noeviction)? This worker brings back the %(own)s requests"
-    " that it had taken and offers the %(recent)s again that it has queued in the last seconds. Up"
-    " to %(lost)s of the others may be lost, unless another page links to their pages."
+    " that it had taken and offers the %(recent)s again that it has queued in the last seconds. So"
+    " do the other workers; what is missing then is said in a few seconds."
+)
+_MISSING: Final = (
+    "%(where)s: up to %(missing)s requests that the server has lost were not brought back. Their"
+    " pages are not fetched, unless another page links to them."
 )

@@ -1,0 +1,297 @@
+"""From a crawl of scrapy-redis to ours, and back, by real processes on a real Redis."""
+
+import os
+import pickle
+import signal
+
+import pytest
+from scrapy import Request
+from support.crawling import Project
+from support.localredis import LocalRedis
+from support.localsite import LocalSite
+from support.redis_crawls import PATIENCE, at
+from support.waiting import until
+
+pytest.importorskip("redis")
+pytest.importorskip("scrapy_redis")
+pytestmark = [pytest.mark.scrapy, pytest.mark.usefixtures("short_leases")]
+
+QUEUES = ["PriorityQueue", "FifoQueue", "LifoQueue"]
+THEIR_FILTER = "scrapy_redis.dupefilter.RFPDupeFilter"
+OLD = "follower:requests"
+
+
+@pytest.fixture(scope="module")
+def server():
+    with LocalRedis() as server:
+        yield server
+
+
+@pytest.fixture
+def site(server):
+    server.client().flushall()
+    with LocalSite(pages=400, links=10) as site:
+        yield site
+
+
+@pytest.fixture
+def project(tmp_path):
+    project = Project(tmp_path)
+    yield project
+    for run in project.runs:
+        run.clear_away()
+
+
+def theirs(server, queue="PriorityQueue", **settings):
+    """Return the settings of a crawl with scrapy-redis's scheduler."""
+    return {
+        "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
+        "SCHEDULER_PERSIST": True,
+        "SCHEDULER_QUEUE_CLASS": f"scrapy_redis.queue.{queue}",
+        "REDIS_URL": server.url,
+        **settings,
+    }
+
+
+def ours(server, **settings):
+    return {"SCHEDULER": "scrapy_bloom.Scheduler", "BLOOM_REDIS_URL": server.url, **settings}
+
+
+def begin(project, site, settings):
+    """Crawl a part of the site; return the run, which was stopped cleanly."""
+    third = at(site, 130)
+    run = project.crawl(site, keep=False, **settings)
+    assert third.wait(PATIENCE)
+    run.interrupt()
+    assert run.end(PATIENCE) == 0, run.log
+    assert site.missed
+    return run
+
+
+def size(server, key=OLD):
+    client = server.client()
+    kind = client.type(key)
+    return client.zcard(key) if kind == b"zset" else client.llen(key)
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+def test_a_crawl_of_scrapy_redis_with_our_filter_goes_on(project, site, server, queue):
+    """The filter has the marks of the requests that wait: they are not asked about."""
+    begin(project, site, theirs(server, queue))
+    waiting = size(server)
+    assert waiting
+    runs = [project.crawl(site, keep=False, **ours(server)) for _ in range(2)]
+    for run in runs:
+        assert run.end(PATIENCE) == 0, run.log
+        assert run.reason == "finished"
+        assert not run.logged("WARNING")
+    assert site.missed == set()
+    assert site.repeated == {}
+    assert not server.client().exists(OLD)
+    log = runs[0].log + runs[1].log
+    assert f"Key {OLD}: {waiting:,} requests of scrapy-redis wait there" in log
+    assert f"{waiting:,} requests are taken over, which is all of them" in log
+
+
+@pytest.mark.parametrize("serializer", [None, "marshal"])
+def test_a_crawl_of_scrapy_redis_with_its_own_filter_goes_on(project, site, server, serializer):
+    chosen = {"SCHEDULER_SERIALIZER": serializer} if serializer else {}
+    begin(project, site, theirs(server, DUPEFILTER_CLASS=THEIR_FILTER, **chosen))
+    waiting = size(server)
+    assert waiting
+    run = project.crawl(site, keep=False, **ours(server, **chosen))
+    assert run.end(PATIENCE) == 0, run.log
+    assert site.missed == set()
+    assert run.stat("bloom/frontier/imported") == waiting
+    assert not server.client().exists(OLD)
+    (warning,) = run.logged("WARNING")
+    assert "Key follower:dupefilter holds" in warning
+    assert server.client().exists("follower:dupefilter")
+    again = project.crawl(site, keep=False, **ours(server))
+    assert again.end(PATIENCE) == 0, again.log
+    (warning,) = again.logged("WARNING")  # not once more
+    assert "An earlier crawl has finished" in warning
+
+
+def fill(server, site, queue, numbers, spider="follower"):
+    """Put requests for pages of the site into scrapy-redis's queue."""
+    client = server.client()
+    for number in numbers:
+        request = Request(site.url[:-1] + site.address(number), callback=None)
+        body = pickle.dumps(request.to_dict(), protocol=4)
+        if queue == "PriorityQueue":
+            client.zadd(f"{spider}:requests", {body: -(number % 3)})
+        else:
+            client.lpush(f"{spider}:requests", body)
+
+
+@pytest.mark.parametrize("marked", [False, True])
+@pytest.mark.parametrize("queue", ["PriorityQueue", "FifoQueue"])
+def test_no_request_is_lost_however_often_its_bearer_is_killed(project, server, queue, marked):
+    """Nothing leads to these pages but their requests."""
+    server.client().flushall()
+    with LocalSite(pages=1200, links=1) as site:
+        fill(server, site, queue, range(1, 1200), "leaves")
+        if marked:  # as by our filter beside scrapy-redis's scheduler
+            where = [f"{server.url}#leaves:{key}" for key in ("bloom", "requests")]
+            marking = project.start("bloom", "import", "--spider", "leaves", *where)
+            assert marking.end(PATIENCE) == 0, marking.log
+        killed = 0
+        for left in (1000, 600, 200):
+            run = project.crawl(site, spider="leaves", keep=False, **ours(server))
+            until(lambda left=left: size(server, "leaves:requests") < left, PATIENCE)
+            run.kill()
+            run.end()
+            killed += 1
+        run = project.crawl(site, spider="leaves", keep=False, **ours(server))
+        assert run.end(PATIENCE) == 0, run.log
+    assert run.reason == "finished"
+    assert site.missed == set()
+    under_way = 3 * 16 + (100 if marked else 0)  # the requests of one step
+    assert sum(hits - 1 for hits in site.repeated.values()) <= killed * under_way
+    assert not server.client().exists("leaves:requests")
+
+
+def test_another_worker_goes_on_where_one_was_killed(project, server):
+    """It knows by the lease. Until then it stays, though nothing waits in our queue."""
+    server.client().flushall()
+    with LocalSite(pages=600, links=1) as site:
+        fill(server, site, "PriorityQueue", range(1, 600), "leaves")
+        first = project.crawl(site, spider="leaves", keep=False, **ours(server))
+        until(lambda: size(server, "leaves:requests") < 500, PATIENCE)
+        os.kill(first.pid, signal.SIGSTOP)
+        second = project.crawl(site, spider="leaves", keep=False, **ours(server))
+        second.said("Crawl kept in Redis")
+        first.kill()
+        assert second.end(PATIENCE) == 0, second.log
+    assert site.missed == set()
+    assert second.reason == "finished"
+    assert second.stat("bloom/frontier/imported") > 0
+    assert not server.client().exists("leaves:requests")
+
+
+@pytest.mark.parametrize("queue", ["PriorityQueue", "LifoQueue"])
+def test_requests_that_cannot_be_read_stay_where_they_are(project, site, server, queue):
+    fill(server, site, queue, range(1, 250))
+    client, bad = (
+        server.client(),
+        [b"\x80nonsense", pickle.dumps({"url": site.url, "callback": "no"})],
+    )
+    for body in bad:
+        client.zadd(OLD, {body: -2}) if queue == "PriorityQueue" else client.lpush(OLD, body)
+    fill(server, site, queue, range(250, 400))
+    run = project.crawl(site, keep=False, **ours(server))
+    assert run.end(PATIENCE) == 0, run.log
+    assert site.missed == set()
+    assert run.stat("bloom/frontier/imported") == 399
+    assert len(run.logged("ERROR")) == 1
+    assert "a request cannot be read" in run.logged("ERROR")[0]
+    assert "399 requests are taken over, 2 cannot be read and stay there" in run.log
+    left = client.zrange(OLD, 0, -1) if queue == "PriorityQueue" else client.lrange(OLD, 0, -1)
+    assert sorted(left) == sorted(bad)
+
+
+def test_other_things_under_its_key_are_left_alone(project, site, server):
+    server.client().hset(OLD, "some", "thing")
+    run = project.crawl(site, keep=False, **ours(server))
+    assert run.end(PATIENCE) == 0, run.log
+    assert site.missed == set()
+    assert server.client().hgetall(OLD) == {b"some": b"thing"}
+
+
+def test_ctrl_c_leaves_the_rest_for_the_next_run(project, server):
+    server.client().flushall()
+    with LocalSite(pages=1200, links=1) as site:
+        fill(server, site, "FifoQueue", range(1, 1200), "leaves")
+        run = project.crawl(site, spider="leaves", keep=False, **ours(server))
+        until(lambda: size(server, "leaves:requests") < 1100, PATIENCE)
+        run.interrupt()
+        assert run.end(PATIENCE) == 0, run.log
+        run = project.crawl(site, spider="leaves", keep=False, **ours(server))
+        assert run.end(PATIENCE) == 0, run.log
+    assert site.missed == set()
+    assert site.repeated == {}
+
+
+# Back
+
+
+def give_back(project, server, *options, spider="follower", **settings):
+    """Run the sub-command; return the run."""
+    settings = ours(server) | settings
+    options = [*options, *(f"-s{name}={value}" for name, value in settings.items())]
+    run = project.start("bloom", "give-back", "--spider", spider, *options)
+    run.end(PATIENCE)
+    return run
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+@pytest.mark.parametrize("disk", ["PickleLifoDiskQueue", "MarshalFifoDiskQueue"])
+def test_scrapy_redis_goes_on_with_a_crawl_of_ours(project, site, server, queue, disk):
+    chosen = {"SCHEDULER_DISK_QUEUE": f"scrapy.squeues.{disk}"}
+    begin(project, site, ours(server, **chosen))
+    waiting = server.client().zcard("follower:bloom:{follower:bloom}:queue")
+    assert waiting
+    done = give_back(project, server, SCHEDULER_QUEUE_CLASS=f"scrapy_redis.queue.{queue}")
+    assert f"{waiting:,} requests are in key {OLD}" in done.output + done.log
+    assert size(server) == waiting
+    assert not server.client().keys("follower:bloom:*:queue*")
+    run = project.crawl(site, keep=False, **theirs(server, queue))
+    assert run.end(PATIENCE) == 0, run.log
+    assert site.missed == set()
+    assert site.repeated == {}
+
+
+def test_it_goes_over_and_back_and_over_again(project, site, server):
+    """What was kept of the first time must not hide pages the second time."""
+    delivered = iter((60, 120, 180, 240))
+    for settings in (theirs(server), ours(server), theirs(server), ours(server)):
+        some = at(site, next(delivered))
+        run = project.crawl(site, keep=False, **settings)
+        assert some.wait(PATIENCE)
+        run.interrupt()
+        assert run.end(PATIENCE) == 0, run.log
+        if "BLOOM_REDIS_URL" in settings:
+            assert "requests are in key" in (done := give_back(project, server)).output + done.log
+    run = project.crawl(site, keep=False, **ours(server))
+    assert run.end(PATIENCE) == 0, run.log
+    assert site.missed == set()
+    assert site.repeated == {}
+
+
+def test_what_a_killed_worker_had_is_given_back_as_well(project, site, server):
+    begun = at(site, 40)
+    run = project.crawl(site, keep=False, **ours(server), DOWNLOAD_DELAY=0.1)
+    assert begun.wait(PATIENCE)
+    refused = give_back(project, server)
+    assert "a crawl uses this filter" in refused.log + refused.output
+    assert not server.client().exists(OLD)
+    run.kill()
+    run.end()
+    had = server.client().hlen("follower:bloom:{follower:bloom}:taken")
+    assert had
+    done = give_back(project, server)
+    assert "requests are in key" in done.output + done.log
+    assert not server.client().keys("follower:bloom:*:taken")
+    run = project.crawl(site, keep=False, **theirs(server))
+    assert run.end(PATIENCE) == 0, run.log
+    assert site.missed == set()
+    assert sum(hits - 1 for hits in site.repeated.values()) <= had
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"SCHEDULER_QUEUE_CLASS": "mine.Queue"}, "SCHEDULER_QUEUE_CLASS = 'mine.Queue'"),
+        ({"SCHEDULER_QUEUE_CLASS": "scrapy_redis.queue.FifoQueue"}, "found a zset under"),
+        ({"SCHEDULER_SERIALIZER": "no.such"}, "SCHEDULER_SERIALIZER = 'no.such'"),
+        ({"BLOOM_REDIS_KEY": "nothing"}, "found nothing, expected a filter"),
+    ],
+)
+def test_what_cannot_be_given_back_stays(project, site, server, settings, text):
+    begin(project, site, ours(server))
+    server.client().zadd(OLD, {b"some": 1})
+    before = {key: server.client().dump(key) for key in server.client().keys("*")}
+    run = give_back(project, server, **settings)
+    assert text in run.log + run.output
+    assert {key: server.client().dump(key) for key in server.client().keys("*")} == before
