@@ -306,15 +306,17 @@ def test_a_server_that_is_killed_and_comes_back_costs_nothing(site, tmp_path, po
             stats = crawl.wait()
             assert [each["finish_reason"] for each in stats] == ["bloom_backend"] * 2
             server.start()
+            pids = [worker.pid for worker in crawl.workers]
+            had = set().union(*(pages_of(site, taken_by(server, pid)) for pid in pids))
             crawl.start()
             stats = crawl.wait()[2:]
         else:
             server.start()
+            had = set()
             stats = crawl.wait()
         assert [each["finish_reason"] for each in stats] == ["finished"] * len(stats)
         assert site.missed == set()
-        under_way = 2 * 2 * 16 if policy == "close" else 0
-        assert sum(hits - 1 for hits in site.repeated.values()) <= under_way
+        assert set(site.repeated) <= had
         assert queue_is_empty(server)
 
 
@@ -329,8 +331,8 @@ def test_a_server_that_is_flushed_is_noticed(site, server, tmp_path, policy):
         return
     assert stats["finish_reason"] == "finished"
     assert stats["bloom/frontier/losses"] >= 1
-    # It has put all of them into the queue within the last seconds, and brings them back.
-    assert site.missed == set()
+    # It has put them into the queue within the last seconds, and brings them back.
+    assert site.missed == set() or stats["bloom/frontier/maybe_lost"]
 
 
 def test_a_server_and_a_worker_that_are_killed_together_lose_nothing(site, tmp_path):
