@@ -26,7 +26,7 @@ help:
 	@echo "make kills   kill crawls some hundred times (half an hour) and see that nothing is lost"
 	@echo "make demo    crawl a site, kill the crawl, resume it, and count what was fetched"
 	@echo "make demo-distributed    crawl it by workers on one Redis, and kill, freeze and add some"
-	@echo "make bench   measure everything (an hour) and write the figures of docs"
+	@echo "make bench   measure everything (two hours) and write the figures of docs"
 	@echo "make bench-quick, bench-NAME    the same in small, on the screen only; or one part of it"
 	@echo "make bench-check    hold what should be fast against what it is compared with"
 	@echo "make docs    write the tables of docs anew, and build the site in build/site"

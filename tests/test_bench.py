@@ -4,8 +4,10 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +22,8 @@ from bench.killing import Stop
 from bench.part import Column
 from bench.parts import PARTS, kills, reactor_stops
 from bench.schedulers import OURS, SCHEDULERS, SCRAPY
+from bench.slow_network import SlowNetwork
+from bench.workers import GrowingSite
 
 ROOT = Path(__file__).parent.parent
 
@@ -114,7 +118,7 @@ def test_the_guard_measures_what_it_holds():
     assert same < SLACK < slower
 
 
-@pytest.mark.parametrize("part", ["bytes", "curves", "long-run", "resume"])
+@pytest.mark.parametrize("part", ["bytes", "curves", "long-run", "resume", "shared-server"])
 def test_a_part_runs_and_can_be_shown(part, tmp_path):
     file = tmp_path / "result.json"
     command = [sys.executable, "-m", "bench", part, "--quick", "--into", str(file)]
@@ -149,6 +153,36 @@ def test_a_crawl_is_killed_and_goes_on(name, tmp_path):
         if name == OURS:
             assert not site.missed
             assert items.keys() == site.hits.keys()
+
+
+def test_a_growing_site_shows_every_crawl_as_much_in_any_order():
+    for first in ([0, 1, 2, 3, 4], [0, 4, 1, 3, 2]):
+        site = GrowingSite()
+        pages = [set(site.hrefs(page)) for page in first]
+        assert [len(links) for links in pages[1:3]] == [97, 63]
+        assert [len(links) for links in pages[3:]] == [114, 46]
+        shown = {"/"} | pages[0]
+        for links in pages[1:]:
+            assert len(links - shown) == 10
+            shown |= links
+        assert set(site.hrefs(first[1])) == pages[1]
+
+
+def test_what_a_slow_network_is_sent_in_pieces_is_late_once():
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        SlowNetwork(server.getsockname()[1], 0.5) as network,
+        socket.create_connection(("127.0.0.1", network.port)) as client,
+    ):
+        connection, _ = server.accept()
+        start = time.perf_counter()
+        for _ in range(20):
+            client.sendall(b"piece")
+            time.sleep(0.01)  # or they would be one piece
+        client.shutdown(socket.SHUT_WR)
+        with connection, connection.makefile("rb") as received:
+            assert received.read() == b"piece" * 20
+        assert 0.5 < time.perf_counter() - start < 5
 
 
 def test_moments_of_kills_are_the_same_each_time():

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from bench.competitors import FASTBLOOM, OURS, RBLOOM, RBLOOM_QUICKEST, TEXTBOOK
 from bench.part import Row
+from bench.parts import shared_crawl, shared_server
 from bench.parts.reactor_stops import CLOSED, STORED
 from bench.parts.redis_layouts import ours as layout_name
 from bench.redis_filters import BF_MADD, PIPELINED
@@ -60,6 +61,7 @@ def row(results: Results, part: str, table: str, **fields: object) -> Row:
 LARGE = 10_000_000
 SETS = layout_name("sets")
 NEAR, FAR = "loopback", "loopback + 0.5 ms"
+DELAYS = (0.0, 0.0005, 0.005, 0.02)
 
 
 def core(results: Results, name: str) -> float:
@@ -91,6 +93,11 @@ def redis(results: Results, place: str, repeats: float, name: str = BATCHES) -> 
 def layouts(results: Results, name: str) -> Row:
     """Return the server's times for a URL in a layout of our filter, or in another one."""
     return row(results, "redis-layouts", "times", name=name, batch=500)
+
+
+def shared(results: Results, delay: float) -> Row:
+    """Return what a page of a crawl with its queue in Redis takes, so many seconds away."""
+    return row(results, "shared-crawl", "crawls", name=shared_crawl.OURS, delay=delay)
 
 
 def queue(results: Results, pending: int) -> Row:
@@ -162,6 +169,40 @@ CLAIMS = (
         lambda results: layouts(results, SETS)["speed"],
         "at least",
         3,
+    ),
+    Claim(
+        "round trips for a page with `scrapy_bloom.Scheduler` and Redis, 0 to 20 ms away, the most",
+        lambda results: max(shared(results, delay)["trips"] for delay in DELAYS),
+        "at most",
+        0.5,
+    ),
+    Claim(
+        "time of such a crawl with 5 ms on the way, to scrapy-redis's",
+        lambda results: shared(results, 0.005)["times"],
+        "at most",
+        0.2,
+    ),
+    Claim(
+        "the same with 0.5 ms on the way, to that of Scrapy's own scheduler in memory",
+        lambda results: shared(results, 0.0005)["to_memory"],
+        "at most",
+        1.1,
+    ),
+    Claim(
+        "processor time of the worker in that",
+        lambda results: shared(results, 0.0005)["cpu_to_memory"],
+        "at most",
+        1.1,
+    ),
+    Claim(
+        "pages that one to eight workers with it fetch twice",
+        lambda results: sum(
+            each["twice"]
+            for each in results["shared-workers"]["tables"]["crawls"]
+            if each["name"] == shared_crawl.OURS
+        ),
+        "at most",
+        0,
     ),
     Claim(
         "pages and items that crawls with `scrapy_bloom.Scheduler` lose to kills",
@@ -262,7 +303,7 @@ def behind(results: Results) -> list[str]:
         f"The layout `sets` takes the server {sets['new'] * 1e6:.1f} µs for a new URL in batches of"
         f" 500: {sets['ratio']:.1f} times as long as RedisBloom's BF.MADD."
     )
-    lines = [core_faster, core_small, near, in_sets, _dear_pages(results)]
+    lines = [core_faster, core_small, near, in_sets, _dear_pages(results), *_with_a_queue(results)]
     if madd:
         lines.append(
             f"RedisBloom's BF.MADD makes {madd[0]['times'] / new['times']:.1f} times as many checks"
@@ -282,6 +323,23 @@ def _dear_pages(results: Results) -> str:
         " same for all. To start and to end takes our scheduler"
         f" {start[FRONTIER] - start[SCRAPY]:.0f} ms of CPU more than Scrapy's own."
     )
+
+
+def _with_a_queue(results: Results) -> list[str]:
+    by_hand = [
+        row(results, "shared-server", "times", name=name, batch=500)["ratio"]
+        for name in (SETS, layout_name("bitmap"))
+    ]
+    waits = row(results, "shared-server", "room", name=SETS, batch=500)["memory"]
+    return [
+        (
+            "Mark, push, take and acknowledge take the server"
+            f" {by_hand[0]:.1f} times as long in `sets`, {by_hand[1]:.1f} in `bitmap`, as SADD,"
+            " ZADD and ZPOPMIN by hand, which lose requests with a killed worker (part"
+            f" `{shared_server.PART.name}`). A request that waits takes {waits:.0f} bytes of the"
+            " server's memory, as in every queue in Redis."
+        ),
+    ]
 
 
 def short(results: Results) -> list[tuple[str, str, str, str]]:

@@ -1,9 +1,10 @@
 """One worker of distributed crawls, as a program that crawls as often as it is told to.
 
-It reads a line of JSON for each crawl, ``{"url": …, "settings": {…}}``, and any line to end it. It
-writes a line of JSON whenever something happens: ``{"state": …, "cpu": …}`` with its processor time
-in seconds; the state is "ready" (to fetch the first page), "idle" (ten times a second, while there
-is nothing to do) or "done".
+It reads a line of JSON for each crawl, ``{"url": …, "settings": {…}}``, and one to end it: "stop"
+when there is nothing more to do, or "halt" now. It writes a line of JSON whenever something
+happens: ``{"state": …, "cpu": …, "trips": …}`` with its processor time in seconds and how often it
+has sent something to Redis. The state is "ready" (to fetch the first page), "page" (one more is
+parsed), "idle" (ten times a second, while there is nothing to do) or "done".
 """
 
 from __future__ import annotations
@@ -12,14 +13,18 @@ import asyncio
 import json
 import os
 import sys
+from collections.abc import Iterator
+from threading import Lock
 from time import process_time
 from typing import IO, Any
 
 from example.spiders.site import SiteSpider
-from scrapy import signals
+from redis.connection import AbstractConnection
+from scrapy import Request, signals
 from scrapy.core.engine import ExecutionEngine
 from scrapy.crawler import AsyncCrawlerRunner, Crawler
 from scrapy.exceptions import DontCloseSpider
+from scrapy.http import Response
 from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.log import configure_logging
 from scrapy.utils.reactor import install_reactor
@@ -35,10 +40,15 @@ SETTINGS = {
 
 
 class Worker(SiteSpider):
-    """Crawls a site and stays until it is told to stop."""
+    """Crawls a site and stays until it is told to stop.
+
+    Attributes:
+        stopping: whether to end when there is nothing to do.
+        halting: whether to follow no more links. May be set by another thread.
+    """
 
     name = "worker"
-    stopping = False
+    stopping = halting = False
 
     def __init__(self, url: str, out: IO[str], **kwargs: Any) -> None:
         super().__init__(url, **kwargs)
@@ -51,6 +61,14 @@ class Worker(SiteSpider):
         crawler.signals.connect(self.ready, signal=signals.spider_opened)
         crawler.signals.connect(self.idle, signal=signals.spider_idle)
         return self
+
+    def parse(self, response: Response) -> Iterator[dict[str, str] | Request]:
+        """Follow the links of a page."""
+        for found in super().parse(response):
+            if self.halting:
+                return
+            yield found
+        self.tell("page")
 
     def ready(self) -> None:
         """Tell that the crawl can begin."""
@@ -71,7 +89,31 @@ class Worker(SiteSpider):
 
     def tell(self, state: str) -> None:
         """Write a line."""
-        print(json.dumps({"state": state, "cpu": process_time()}), file=self._out, flush=True)
+        report = {"state": state, "cpu": process_time(), "trips": Trips.made}
+        print(json.dumps(report), file=self._out, flush=True)
+
+
+class Trips:
+    """Counts what is sent to Redis, in all connections of this process.
+
+    Attributes:
+        made: how often. What goes in one piece, as a pipeline does, counts once.
+    """
+
+    made = 0
+    _lock = Lock()
+
+    @classmethod
+    def watch(cls) -> None:
+        """Begin to count."""
+        send: Any = AbstractConnection.send_packed_command
+
+        def counted(self: AbstractConnection, *args: Any, **options: Any) -> Any:
+            with cls._lock:
+                cls.made += 1
+            return send(self, *args, **options)
+
+        AbstractConnection.send_packed_command = counted  # type: ignore[method-assign]
 
 
 async def crawl(out: IO[str]) -> None:
@@ -81,10 +123,21 @@ async def crawl(out: IO[str]) -> None:
         runner = AsyncCrawlerRunner(SETTINGS | job["settings"])
         crawler = runner.create_crawler(Worker)
         crawling = runner.crawl(crawler, url=job["url"], out=out)
-        await asyncio.to_thread(sys.stdin.readline)
-        assert isinstance(crawler.spider, Worker)
-        crawler.spider.stopping = True
+        if await asyncio.to_thread(halt_if_told, crawler):
+            await crawler.stop_async()
         await crawling
+
+
+def halt_if_told(crawler: Crawler) -> bool:
+    """Wait until the crawl shall end; return whether that is now.
+
+    Runs beside the event loop, which some schedulers keep waiting for long.
+    """
+    line = sys.stdin.readline()
+    assert isinstance(crawler.spider, Worker)
+    crawler.spider.stopping = True
+    crawler.spider.halting = line == "halt\n"
+    return crawler.spider.halting
 
 
 def main() -> None:
@@ -92,6 +145,7 @@ def main() -> None:
     # An idle worker looks for work, and whether it is to stop, ten times a second. It is every five
     # seconds by default, and would make up most of a short crawl.
     ExecutionEngine._SLOT_HEARTBEAT_INTERVAL = 0.1  # noqa: SLF001 - there is no setting
+    Trips.watch()
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # some filters print
     configure_logging({"LOG_LEVEL": "ERROR"})

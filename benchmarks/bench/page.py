@@ -14,8 +14,8 @@ INTRODUCTION = """\
 # Benchmarks
 
 What scrapy-bloom costs and keeps, beside what else there is. `make bench` measures all of it anew,
-in about an hour on two cores, and writes this page, its plots and the short table of the home page
-from `benchmarks/results.json`; `make bench-quick` takes a few minutes and writes neither;
+in about two hours on two cores, and writes this page, its plots and the short table of the home
+page from `benchmarks/results.json`; `make bench-quick` takes a few minutes and writes neither;
 `make bench-NAME` measures one part. `make bench-check` holds a few ratios against bounds.
 
 ## Setting and method

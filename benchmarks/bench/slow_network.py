@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from itertools import count
+from queue import SimpleQueue
 from types import TracebackType
 
 from typing_extensions import Self
@@ -111,19 +112,37 @@ def _serve(listener: socket.socket, upstream: int, relay: Relay) -> None:
 
 
 def _copy_slowly(client: socket.socket, server: socket.socket, *, delay: float) -> None:
-    threading.Thread(target=_copy, args=(client, server, delay), daemon=True).start()
-    threading.Thread(target=_copy, args=(server, client, 0.0), daemon=True).start()
+    for source, sink, late in ((client, server, delay), (server, client, 0.0)):
+        under_way: _UnderWay = SimpleQueue()
+        threading.Thread(target=_take, args=(source, under_way, late), daemon=True).start()
+        threading.Thread(target=_deliver, args=(under_way, sink), daemon=True).start()
 
 
-def _copy(source: socket.socket, sink: socket.socket, delay: float) -> None:
+_UnderWay = SimpleQueue[tuple[float, bytes]]
+"""What is on its way, each piece with the moment at which it arrives; an empty one is the end."""
+
+
+def _take(source: socket.socket, under_way: _UnderWay, delay: float) -> None:
+    data = b"some"
+    while data:
+        try:
+            data = source.recv(1 << 20)
+        except OSError:
+            data = b""
+        under_way.put((time.perf_counter() + delay, data))
+
+
+def _deliver(under_way: _UnderWay, sink: socket.socket) -> None:
     with suppress(OSError):
-        while data := source.recv(1 << 20):
-            until = time.perf_counter() + delay
+        while True:
+            until, data = under_way.get()
             # Sleeping alone adds the system's timer slack, a tenth of what is to be added.
-            if delay > _SLACK:
-                time.sleep(delay - _SLACK)
+            if (left := until - time.perf_counter()) > _SLACK:
+                time.sleep(left - _SLACK)
             while time.perf_counter() < until:
                 pass
+            if not data:
+                break
             sink.sendall(data)
     with suppress(OSError):
         sink.shutdown(socket.SHUT_RDWR)

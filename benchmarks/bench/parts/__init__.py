@@ -29,6 +29,9 @@ from bench.parts import (
     redis_rates,
     request_seen,
     resume,
+    shared_crawl,
+    shared_server,
+    shared_workers,
 )
 
 PARTS: Final[dict[str, Part]] = {
@@ -57,6 +60,9 @@ PARTS: Final[dict[str, Part]] = {
         redis_faults.PART,
         redis_latency.PART,
         redis_layouts.PART,
+        shared_server.PART,
+        shared_crawl.PART,
+        shared_workers.PART,
     )
 }
 """In the order of the page."""

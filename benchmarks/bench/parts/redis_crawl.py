@@ -17,7 +17,7 @@ from bench.slow_network import SlowNetwork
 if TYPE_CHECKING:
     from support.localredis import LocalRedis
 
-    from bench.two_workers import Crawled, TimedSite, Workers
+    from bench.workers import Crawled, TimedSite, Workers
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def compare(
     workers: Workers, server: LocalRedis, way: Way, filters: Mapping[str, Filter]
 ) -> list[Row]:
     """Crawl by every filter in turn; return a row for each."""
-    from bench.two_workers import StraightSite
+    from bench.workers import StraightSite
 
     crawls: dict[str, list[tuple[Crawled, TimedSite]]] = {name: [] for name in filters}
     with ExitStack() as stack:
@@ -114,7 +114,7 @@ def _summed(crawls: Sequence[Crawled], commands: Sequence[str], pages: int) -> R
 
 def redirected(workers: Workers, server: LocalRedis, name: str, pages: int) -> Row:
     """Crawl a site some pages of which redirect to themselves; tell why pages were lost."""
-    from bench.two_workers import TimedSite
+    from bench.workers import TimedSite
 
     with TimedSite(pages=pages) as site:
         settings = {**SETTINGS, "DUPEFILTER_CLASS": FILTERS[name].dupefilter}
@@ -152,9 +152,9 @@ def _returns(site: TimedSite, page: int) -> bool:
 
 def run(scale: Scale) -> Rows:
     """Crawl."""
-    from bench.two_workers import Workers
+    from bench.workers import Workers
 
-    with redis_server.local_server() as server, Workers() as workers:
+    with redis_server.local_server() as server, Workers(2) as workers:
         module = redis_server.has_redisbloom(server)
         filters = {name: each for name, each in FILTERS.items() if module or not each.module}
         if not scale.quick:  # the first crawl of a process fills its caches

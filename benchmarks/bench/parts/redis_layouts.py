@@ -131,14 +131,14 @@ def log(client: Any, found: Mapping[str, Open], scale: Scale) -> Iterator[Row]:
             client.flushall()
             with opened(count) as add:
                 add(known[:1])
-                before = _logged(client)
+                before = logged(client)
                 add_all(add, known[1:], batch)
-                taken = (_logged(client) - before) / (count - 1)
+                taken = (logged(client) - before) / (count - 1)
             yield {"name": name, "batch": batch, "bytes": taken}
     client.config_set("appendonly", "no")
 
 
-def _logged(client: Any) -> int:
+def logged(client: Any) -> int:
     """Return the bytes of the log, when all is written that was done."""
     client.ping()
     told = client.info("persistence")

@@ -1,0 +1,233 @@
+"""Crawls by one worker with filter and queue in Redis, near and far, beside Scrapy's own memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from bench import redis_server
+from bench.colours import colour_of, style_of
+from bench.harness import in_turn, spread
+from bench.part import Column, Part, Plot, Row, Rows, Scale, Table
+from bench.slow_network import SlowNetwork
+
+if TYPE_CHECKING:
+    from support.localredis import LocalRedis
+
+    from bench.workers import Crawled, Workers
+
+OURS: Final = "scrapy-bloom"
+MEMORY: Final = "Scrapy's own, in memory"
+SCRAPY_REDIS: Final = "scrapy-redis"
+BLOOMFILTER: Final = "scrapy-redis-bloomfilter"
+FILTER_ONLY: Final = "scrapy-redis, our filter"
+
+SCHEDULERS: Final[Mapping[str, Mapping[str, object]]] = {
+    OURS: {"SCHEDULER": "scrapy_bloom.Scheduler"},
+    MEMORY: {
+        "SCHEDULER": "scrapy.core.scheduler.Scheduler",
+        "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter",
+    },
+    SCRAPY_REDIS: {"DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter"},
+    BLOOMFILTER: {
+        "DUPEFILTER_CLASS": "scrapy_redis_bloomfilter.dupefilter.RFPDupeFilter",
+        "BLOOMFILTER_BIT": 27,  # 16 MB are enough here; 128 MB take longer to make
+    },
+    FILTER_ONLY: {"DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"},
+}
+
+
+@dataclass(frozen=True)
+class Way:
+    """How far Redis is, and how much is crawled over that distance.
+
+    Attributes:
+        delay: seconds added to a round trip.
+        pages: of each crawl.
+        rounds: how often those of :data:`OFTEN` crawl.
+    """
+
+    delay: float
+    pages: Mapping[str, int]
+    rounds: int = 1
+
+
+def ways(scale: Scale) -> list[Way]:
+    """Return what is crawled: the more round trips and the farther, the less."""
+    if scale.quick:
+        return [Way(0.0005, dict.fromkeys(SCHEDULERS, 20))]
+
+    def pages(*each: int) -> dict[str, int]:
+        return dict(zip(SCHEDULERS, each, strict=True))
+
+    return [
+        Way(0.0, pages(300, 300, 100, 30, 100), 3),
+        Way(0.0005, pages(300, 300, 80, 16, 100), 5),
+        Way(0.005, pages(300, 300, 20, 4, 60), 3),
+        Way(0.02, pages(300, 300, 6, 2, 20)),
+    ]
+
+
+OFTEN: Final = (OURS, MEMORY)
+"""Those that crawl in each round; the others crawl once."""
+
+
+def compare(worker: Workers, server: LocalRedis, way: Way) -> list[Row]:
+    """Crawl with every scheduler in turn; return a row for each."""
+    from bench.workers import GrowingSite
+
+    crawls: dict[str, list[Crawled]] = {name: [] for name in way.pages}
+    twice = dict.fromkeys(way.pages, 0)
+    with ExitStack() as stack:
+        url = server.url
+        if way.delay:
+            url = stack.enter_context(SlowNetwork(server.port, way.delay)).url
+        for number in range(way.rounds):
+            names = [name for name in way.pages if not number or name in OFTEN]
+            for name in in_turn(names, number):
+                with GrowingSite() as site:
+                    crawls[name].append(
+                        worker.crawl_some(site, server, url, SCHEDULERS[name], way.pages[name])
+                    )
+                    twice[name] += len(site.repeated)
+    walls = {
+        name: [each.seconds / way.pages[name] for each in found] for name, found in crawls.items()
+    }
+    return [
+        {
+            "delay": way.delay,
+            "name": name,
+            "pages": pages,
+            "crawls": len(crawls[name]),
+            **spread("wall", walls[name]),
+            **_ratio("times", walls[name], walls[SCRAPY_REDIS]),
+            **_ratio("to_memory", walls[name], walls[MEMORY]),
+            **spread("cpu", [each.cpu / pages for each in crawls[name]]),
+            **_ratio(
+                "cpu_to_memory",
+                [each.cpu / pages for each in crawls[name]],
+                [each.cpu / way.pages[MEMORY] for each in crawls[MEMORY]],
+            ),
+            **spread("server", [each.server / pages for each in crawls[name]]),
+            **spread("trips", [each.trips / pages for each in crawls[name]]),
+            "twice": twice[name],
+        }
+        for name, pages in way.pages.items()
+    ]
+
+
+def _ratio(key: str, ours: list[float], theirs: list[float]) -> Row:
+    """Return the ratios of paired crawls; one that was made once stands for each round."""
+    if len(theirs) < len(ours):
+        theirs = theirs * len(ours)
+    return spread(key, [one / by for one, by in zip(ours, theirs, strict=False)])
+
+
+def run(scale: Scale) -> Rows:
+    """Crawl."""
+    from bench.workers import GrowingSite, Workers
+
+    with redis_server.local_server() as server, Workers(1) as worker:
+        if not scale.quick:  # the first crawl of a process fills its caches
+            for settings in SCHEDULERS.values():
+                with GrowingSite() as site:
+                    worker.crawl_some(site, server, server.url, settings, 30)
+        return {
+            "server": redis_server.described(server),
+            "crawls": [row for way in ways(scale) for row in compare(worker, server, way)],
+        }
+
+
+def findings(rows: Rows) -> list[str]:
+    """Say what each distance costs."""
+    cell = {(row["delay"], row["name"]): row for row in rows["crawls"]}
+    return [
+        (
+            f"With {_ms(delay)} added, a page takes {cell[delay, OURS]['times']:.2f} of the time"
+            f" that it takes with scrapy-redis, and {cell[delay, OURS]['cpu_to_memory']:.2f} of the"
+            f" CPU that it takes with Scrapy's scheduler in memory. It makes"
+            f" {cell[delay, OURS]['trips']:.2f} round trips; with scrapy-redis"
+            f" {cell[delay, SCRAPY_REDIS]['trips']:.0f}."
+        )
+        for delay in dict.fromkeys(row["delay"] for row in rows["crawls"])
+    ]
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:g} ms"
+
+
+def draw(axes: Any, rows: Rows) -> None:
+    """Draw the time for a page over the distance."""
+    delays = list(dict.fromkeys(row["delay"] for row in rows["crawls"]))
+    for name in SCHEDULERS:
+        each = [row for row in rows["crawls"] if row["name"] == name]
+        axes.plot(
+            range(len(each)),
+            [row["wall"] * 1e3 for row in each],
+            marker="o",
+            label=name,
+            color=colour_of(name),
+            linestyle=style_of(name, list(SCHEDULERS)),
+        )
+    axes.set_yscale("log")
+    axes.set_xticks(range(len(delays)), [_ms(delay) for delay in delays])
+    axes.set_xlabel("round-trip time added to loopback")
+    axes.set_ylabel("ms per page")
+
+
+PART = Part(
+    name="shared-crawl",
+    title="A crawl with its queue in Redis, near and far",
+    method="""\
+One Scrapy process crawls a local site: 40 to 120 links on a page, 80 on average, ten of them to
+pages that were not shown before. Which pages these are is decided when a page is visited, so every
+scheduler has the same to do in whatever order it goes. Scrapy's settings are the defaults, but for
+16 requests to the site at a time. Between worker and Redis lies a proxy that adds to each round
+trip; without addition, none. The process stays the same throughout and crawls once with each to
+warm up. The clock runs from the moment that the front page is parsed, with its 120 new links, until
+so many more pages are; a page counts when its callback has ended and the scheduler has taken all
+its links. Those that need many round trips crawl fewer pages, and once; the first two crawl in
+turns, and the ratio is taken within each turn. Round trips are counted in the worker, all of its
+connections together; a pipeline is one. Site, proxy and Redis share two cores with the worker.
+
+- `scrapy_bloom.Scheduler` with its defaults: filter and queue in Redis.
+- Scrapy's own scheduler and filter, in memory: what a crawl takes without Redis.
+- scrapy-redis's scheduler with its default queue and its own filter; with the filter of
+  scrapy-redis-bloomfilter (a bitmap of 16 MB, `BLOOMFILTER_BIT` 27); and with `BloomDupeFilter`.
+""",
+    packages=(*redis_server.PACKAGES, "Scrapy", "Twisted"),
+    run=run,
+    tables=(
+        redis_server.TABLE,
+        Table(
+            "crawls",
+            "One worker",
+            (
+                Column("delay", "ms added", "g", 1e-3),
+                Column("name", "scheduler"),
+                Column("pages", "pages"),
+                Column("crawls", "crawls"),
+                Column("wall", "ms per page", ".1f", 1e-3, spread=True),
+                Column("times", "times scrapy-redis's", ".2f"),
+                Column("to_memory", "times Scrapy's own", ".2f", spread=True),
+                Column("cpu", "ms CPU per page", ".1f", 1e-3),
+                Column("cpu_to_memory", "CPU, times Scrapy's own", ".2f", spread=True),
+                Column("server", "ms of Redis per page", ".2f", 1e-3),
+                Column("trips", "round trips per page", ".2f"),
+                Column("twice", "fetched twice"),
+            ),
+        ),
+    ),
+    plots=(
+        Plot(
+            "shared-crawl",
+            "Milliseconds per page by scheduler and added round-trip time: ours hardly depends on"
+            " it, those that ask Redis link by link do.",
+            draw,
+        ),
+    ),
+    findings=findings,
+)
