@@ -220,6 +220,14 @@ def findings(rows: Rows) -> list[str]:
     ]
 
 
+DELAYS: Final = (
+    Column("median", "ms late, median", ".1f", 1e-3),
+    Column("most", "99.9 %", ".1f", 1e-3),
+    Column("longest", "longest", ".1f", 1e-3),
+    Column("own_most", "of it own work, 99.9 %", ".1f", 1e-3),
+    Column("own_longest", "longest", ".1f", 1e-3),
+)
+
 PART = Part(
     name="reactor-stops",
     title="How long the loop of events stands still",
@@ -249,11 +257,7 @@ every {EVERY * 1e3:.0f} ms, filtered and committed, and nothing else goes on.
                 Column("pages", "pages", ","),
                 Column("seconds", "s wall", ".0f"),
                 Column("calls", "calls", ","),
-                Column("median", "ms late, median", ".1f", 1e-3),
-                Column("most", "99.9 %", ".1f", 1e-3),
-                Column("longest", "longest", ".1f", 1e-3),
-                Column("own_most", "of it own work, 99.9 %", ".1f", 1e-3),
-                Column("own_longest", "longest", ".1f", 1e-3),
+                *DELAYS,
                 Column("commits", "commits", ",.0f"),
                 Column("longest_commit", "longest commit, ms", ".1f", 1e-3),
                 Column("snapshots", "snapshots", ".0f"),
@@ -265,11 +269,7 @@ every {EVERY * 1e3:.0f} ms, filtered and committed, and nothing else goes on.
             (
                 Column("name", "when"),
                 Column("calls", "calls", ","),
-                Column("median", "ms late, median", ".1f", 1e-3),
-                Column("most", "99.9 %", ".1f", 1e-3),
-                Column("longest", "longest", ".1f", 1e-3),
-                Column("own_most", "of it own work, 99.9 %", ".1f", 1e-3),
-                Column("own_longest", "longest", ".1f", 1e-3),
+                *DELAYS,
             ),
         ),
     ),
