@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scrapy import signals
@@ -15,12 +16,13 @@ from twisted.internet.defer import Deferred
 from scrapy_bloom import stats
 from scrapy_bloom.backends.base import backend_name
 from scrapy_bloom.dupefilter import BloomDupeFilter
-from scrapy_bloom.errors import BloomError, SettingError
+from scrapy_bloom.errors import BloomError, SettingError, StateError
 from scrapy_bloom.session.engine import close_spider, refuse
 from scrapy_bloom.session.kept_crawl import KeptCrawl, Queues
 from scrapy_bloom.session.local_crawl import open_local
 from scrapy_bloom.session.shared_crawl import open_shared
 from scrapy_bloom.settings import Settings
+from scrapy_bloom.storage.store import unusable
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -56,6 +58,7 @@ class Scheduler(ScrapyScheduler):
     snapshot_after = 1_000_000
 
     _kept: KeptCrawl | None = None
+    _unusable: StateError | None = None
     _refused = False
     _by_command = False
 
@@ -98,6 +101,8 @@ class Scheduler(ScrapyScheduler):
         self.mqs = self._mq()
         self.dqs = None
         try:
+            if self._unusable is not None:
+                raise self._unusable
             if self._is_shared():
                 self._kept = self._open_shared()
             elif self.dqdir:
@@ -152,6 +157,14 @@ class Scheduler(ScrapyScheduler):
         """Note that the engine is through with a request. Only some versions of Scrapy say so."""
         if self._kept is not None:
             self._kept.finish(request)
+
+    def _dqdir(self, jobdir: str | None) -> str | None:
+        """Return the folder of the queues; what is wrong with it is said when the spider opens."""
+        try:
+            return super()._dqdir(jobdir)
+        except OSError as error:
+            self._unusable = unusable(Path(jobdir or ""), error)
+            return None
 
     def _be_scrapys_own(self) -> None:
         """Have the engine call Scrapy's methods without a detour, but those that a subclass has."""

@@ -1,5 +1,6 @@
 """Full disks, files that may not be written, and damage: each is said, and no page is lost."""
 
+import json
 import logging
 import os
 import random
@@ -17,6 +18,7 @@ from support.disks import Limited, kinds, small_disk
 from support.frontiers import NAME, Texts, fill, open_store
 from support.internals import synchronous
 from support.jobs import give_to_an_ordinary_user
+from support.kills import urls_in
 from support.localsite import LocalSite
 from support.processes import PATIENCE
 from support.waiting import until
@@ -87,6 +89,27 @@ def test_a_crawl_whose_disk_has_room_again_has_lost_and_repeated_nothing(full):
         assert site.repeated == {}
     assert run.log.count(FULL) == 1
     assert run.stat("bloom/not_stored") == 0
+
+
+def test_items_that_a_feed_could_not_take_are_given_to_it_again(full):
+    project, disk = full
+    feed = project.job / "items.jsonl"
+    feeds = json.dumps({str(feed): {"format": "jsonlines"}})
+    with LocalSite(pages=400, links=6) as site:
+        run = project.crawl(site, spider="wordy", LOG_LEVEL="INFO", FEEDS=feeds, **OURS)
+        until(lambda: site.delivered >= 60 or run.ended, 60)
+        disk.fill(run)
+        run.said("Items could not be written out")
+        delivered = site.delivered
+        until(lambda: site.delivered >= delivered + 100 or run.ended, 60)
+        disk.make_room()
+        run.said("Items are written out again")
+        assert run.end(PATIENCE) == 0, run.log
+        assert site.missed == set()
+        assert site.repeated == {}
+    assert len(feed.read_text().splitlines()) == len(urls_in(feed)) == 400
+    assert "Traceback" not in run.log
+    assert run.log.count("Items could not be written out") == 1
 
 
 def test_a_stop_on_a_full_disk_is_like_a_kill(full):

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import os
 import pickle
 import random
 import shutil
@@ -676,6 +677,41 @@ def test_a_refused_crawl_ends_with_one_line_and_an_exit_code(project):
         assert len(run.logged("ERROR")) == 1
         assert "Traceback" not in run.log
         assert run.reason == "bloom_setting"
+
+
+def test_a_job_directory_that_is_a_file_is_refused(project):
+    file = project.folder / "file"
+    file.touch()
+    with Pages({"/": lambda *_: []}) as pages:
+        run = project.crawl(pages, **OURS, keep=False, JOBDIR=file)
+        assert run.end() == 1
+    assert pages.hits == {}
+    first, *_ = run.logged("ERROR")  # at the end Scrapy cannot write its state there
+    assert f"{file}/requests.queue: Not a directory. Expected a job directory" in first
+
+
+def test_a_crawl_that_is_refused_after_a_kill_leaves_the_sign_of_it(project):
+    with site() as pages:
+        killed = project.crawl(pages, **OURS)
+        pages.when(50, killed.kill)
+        killed.end()
+        run = project.crawl(pages, **OURS, SCHEDULER_PRIORITY_QUEUE=BY_PRIORITY)
+        assert run.end() == 1
+        assert "found requests in queues that this run would not read" in run.log
+    assert (project.job / "requests.bloom.running").exists()
+
+
+def test_a_log_that_was_cut_off_after_a_kill_is_still_one_of_a_killed_run(project):
+    with site() as pages:
+        killed = project.crawl(pages, **OURS)
+        pages.when(50, killed.kill)
+        killed.end()
+        log = project.job / "requests.sqlite-wal"
+        os.truncate(log, 20_000)
+        run = project.crawl(pages, **OURS)
+        assert run.end() == 0, run.log
+    assert "resumed after a kill" in run.log
+    assert pages.missed == set()
 
 
 @ensureDeferred

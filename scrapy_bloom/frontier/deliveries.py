@@ -57,7 +57,7 @@ class Deliveries:
         # Done, and how many requests must have their verdict before that can be said.
         self._over: deque[tuple[Taken, int]] = deque()
         self.unreadable: list[Taken] = []
-        self._said_unreadable = self._said_items = False
+        self._said_unreadable = False
 
     def __len__(self) -> int:
         """Return how many requests wait here."""
@@ -155,8 +155,7 @@ class Deliveries:
 
     def first(self, count: int) -> list[Ticket]:
         """Write out the items of the first ones that are done; return what to acknowledge."""
-        if count and (error := self._items.flush()) is not None:
-            self._say_items(error)
+        if count and not self._items.flush():
             return []
         return [row.ticket for row, _ in islice(self._over, count)]
 
@@ -177,16 +176,5 @@ class Deliveries:
                 " run the same code? More such errors are counted in %s and not shown.",
                 error,
                 stats.UNREADABLE.key,
-                extra={"spider": self._spider},
-            )
-
-    def _say_items(self, error: Exception) -> None:
-        self._stats.inc_value(stats.COMMIT_ERRORS.key)
-        if not self._said_items:
-            self._said_items = True
-            logger.error(
-                "Items could not be written out: %s. Until that works their pages count as not"
-                " done: if this worker is killed, they are fetched again.",
-                error,
                 extra={"spider": self._spider},
             )

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import logging
+from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from scrapy import signals
 from scrapy.extensions.feedexport import FeedExporter
 from twisted.python.failure import Failure
 
+from scrapy_bloom import stats
 from scrapy_bloom.signals import before_commit
 from scrapy_bloom.storage.files import sync
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from scrapy import Spider
     from scrapy.crawler import Crawler
+
+logger = logging.getLogger(__name__)
 
 
 class Items:
     """Writes out the items that a crawl has so far.
+
+    An item that a feed could not take, since the disk was full, say, is kept and given to it again.
 
     :param to_disk: whether feeds go to the disk itself, and not only out of this process.
     """
@@ -26,31 +36,102 @@ class Items:
         self._crawler = crawler
         self._to_disk = to_disk
         self._pipelines_closed = False
+        self._failing = False
+        self._refused: deque[tuple[Any, Spider]] = deque()
+        self._ends: list[tuple[Any, int | None]] = []  # where files ended before the last item
         self._feeds: Any = crawler.get_extension(FeedExporter)
+        if self._feeds is not None:
+            with suppress(KeyError):  # a class of somebody's that listens in another way
+                crawler.signals.disconnect(self._feeds.item_scraped, signals.item_scraped)
+                crawler.signals.connect(self._export, signals.item_scraped)
 
-    def flush(self) -> Exception | None:
-        """Flush local feeds and have pipelines flushed; return the first error, if there is one."""
+    def flush(self) -> bool:
+        """Flush local feeds and have pipelines flushed; return whether all items are written.
+
+        What fails is logged, once until it works again.
+        """
+        error = self._flush_feeds() or self._flush_pipelines()
+        if error is not None:
+            self._say_failed(error)
+        elif self._failing:
+            self._failing = False
+            logger.info("Items are written out again.", extra={"spider": self._crawler.spider})
+        return error is None
+
+    def pipelines_are_closed(self) -> None:
+        """Ask the pipelines for nothing more: they have written out everything."""
+        self._pipelines_closed = True
+
+    def _export(self, item: Any, spider: Spider) -> None:
+        """Give an item to the feeds, behind those that they have refused."""
+        if self._refused:
+            self._refused.append((item, spider))
+            return
+        self._ends = [(file, _end(file)) for file in self._files()]
         try:
+            self._feeds.item_scraped(item, spider)
+        except OSError as error:
+            self._refused.append((item, spider))
+            self._say_failed(error)
+
+    def _export_refused(self) -> None:
+        """Give the feeds what they have refused.
+
+        :raises OSError: if they refuse it again.
+        """
+        if not self._refused:
+            return
+        for file, end in self._ends:  # a part of an item may be there
+            if end is not None and not file.closed:
+                file.flush()
+                file.seek(end)
+                file.truncate()
+        while self._refused:
+            self._ends = [(file, _end(file)) for file in self._files()]
+            self._feeds.item_scraped(*self._refused[0])
+            self._refused.popleft()
+
+    def _flush_feeds(self) -> Exception | None:
+        try:
+            self._export_refused()
             for file in self._files():
                 file.flush()
                 if self._to_disk:
                     sync(file.fileno())
         except (OSError, ValueError) as error:
             return error
+        return None
+
+    def _flush_pipelines(self) -> Exception | None:
         if self._pipelines_closed:
             return None
-        answers = self._crawler.signals.send_catch_log(before_commit)
-        for _, answer in answers:
+        for _, answer in self._crawler.signals.send_catch_log(before_commit):
             if isinstance(answer, Failure):
                 return Exception(answer.getErrorMessage())
         return None
-
-    def pipelines_are_closed(self) -> None:
-        """Ask the pipelines for nothing more: they have written out everything."""
-        self._pipelines_closed = True
 
     def _files(self) -> Iterator[Any]:
         for slot in getattr(self._feeds, "slots", ()):
             file = getattr(slot, "file", None)
             if file is not None and not file.closed:
                 yield file
+
+    def _say_failed(self, error: Exception) -> None:
+        assert self._crawler.stats is not None  # noqa: S101 - Scrapy makes it before any component
+        self._crawler.stats.inc_value(stats.COMMIT_ERRORS.key)
+        if not self._failing:
+            self._failing = True
+            logger.error(
+                "Items could not be written out: %s. The crawl goes on and tries again; until that"
+                " works their pages count as not done: after a kill they are fetched again.",
+                error,
+                extra={"spider": self._crawler.spider},
+            )
+
+
+def _end(file: Any) -> int | None:
+    """Return where a feed's file ends; None if it is no plain file."""
+    try:
+        return int(file.tell())
+    except OSError:
+        return None

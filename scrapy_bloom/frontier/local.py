@@ -92,11 +92,10 @@ class LocalFrontier(Bodies):
         self._timer: Any = None
         self._closing = False
         self._broken = False
-        self._failing = False
+        self._failing = self._said_failed = False
         self._said_unreadable = False
         self._ahead = rows_ahead(0)
         keep_what_fails(crawler, spider, self._under_way.keep)
-        store.note(CLEAN, 0)
 
     # What the queues ask for
 
@@ -190,7 +189,10 @@ class LocalFrontier(Bodies):
         self._upkeep.before_commit()
         if not self.store.dirty and not self._upkeep.waits_for_commit:
             return not self._failing
-        error = self._items.flush() or self._write()
+        if not self._items.flush():
+            self._try_later()
+            return False
+        error = self._write()
         if error is not None:
             self._say_failed(error)
             return False
@@ -268,14 +270,18 @@ class LocalFrontier(Bodies):
         self._stats.set_value(stats.PENDING.key, len(self.store))
         return None
 
+    def _try_later(self) -> None:
+        self._failing = True
+        self._delay = min(_SLOWEST, self._delay * 2)
+
     def _say_failed(self, error: Exception) -> None:
         self._stats.inc_value(stats.COMMIT_ERRORS.key)
         if isinstance(error, sqlite3.Error) and file.is_damage(error):
             self._break(error)
             return
-        self._delay = min(_SLOWEST, self._delay * 2)
-        if not self._failing:
-            self._failing = True
+        self._try_later()
+        if not self._said_failed:
+            self._said_failed = True
             logger.error(
                 "%s: %s. The crawl goes on and tries again; until that works, a kill takes it back"
                 " to the last commit. No page is lost, some are fetched again.",
@@ -285,9 +291,10 @@ class LocalFrontier(Bodies):
             )
 
     def _say_better(self) -> None:
-        if self._failing:
-            self._failing = False
-            self._delay = self._interval
+        self._failing = False
+        self._delay = self._interval
+        if self._said_failed:
+            self._said_failed = False
             logger.info("%s: commits work again.", self.store.path, extra={"spider": self._spider})
 
     def _say_not_stored(self) -> None:

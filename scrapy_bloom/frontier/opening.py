@@ -218,6 +218,7 @@ def _begin_run(store: Store, folder: Path) -> int:
         )
         last = marker.run
     store.note(_RUN, last + 1)
+    store.note(CLEAN, 0)
     try:
         store.commit()
     except sqlite3.Error:  # the disk is full, say; it is said when it matters

@@ -135,9 +135,9 @@ def open_local(
     fresh: list[bytes] = []
     with ExitStack() as undo:
         session = open_filter(fresh.append)
-        undo.callback(session.close)
         job = session.opened.job
         assert job is not None  # noqa: S101 - it is journaled
+        undo.callback(job.release)  # a crawl that is refused changes nothing
         store, found = open_store(job, kind, start_kind, every_commit=to_disk)
         undo.callback(store.abandon)
         frontier = LocalFrontier(
@@ -208,7 +208,5 @@ def _tell(crawler: Crawler, found: Found, restored: int) -> None:
 
 def _describe(frontier: LocalFrontier, found: Found, restored: int) -> str:
     killed = ", resumed after a kill" if found.killed else ""
-    return (
-        f"Crawl kept in {frontier.store.path}{killed}: {found}, {restored:,} fingerprints restored"
-        f" from it"
-    )
+    marks = f", {restored:,} more fingerprints restored from it" if restored else ""
+    return f"Crawl kept in {frontier.store.path}{killed}: {found}{marks}"

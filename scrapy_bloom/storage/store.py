@@ -122,7 +122,7 @@ class JobStore:
             self._start(past)
         except OSError as error:
             self.release()
-            raise _unusable(folder, error) from error
+            raise unusable(folder, error) from error
         except BaseException:
             self.release()
             raise
@@ -304,7 +304,7 @@ def make_queue_openable(folder: Path) -> None:
     except (Timeout, StateError):
         return  # the filter says so when it is opened
     except OSError as error:
-        raise _unusable(folder, error) from error
+        raise unusable(folder, error) from error
     if flaw:
         raise _unreadable_queue(folder, f"The last run in {folder} was killed.", flaw)
 
@@ -382,7 +382,7 @@ def _take(folder: Path, spider: str) -> FileLock:
             f" Wait until it has stopped, or give this crawl another JOBDIR."
         ) from None
     except OSError as error:
-        raise _unusable(folder, error) from error
+        raise unusable(folder, error) from error
     _HELD_HERE[folder.resolve()] = spider
     return lock
 
@@ -403,7 +403,8 @@ def holding(folder: Path, who: str) -> Iterator[None]:
         lock.release()
 
 
-def _unusable(folder: Path, error: OSError) -> StateError:
+def unusable(folder: Path, error: OSError) -> StateError:
+    """Return what to tell the user about a job directory that cannot be used."""
     return StateError(
         f"{error.filename or folder}: {error.strerror}. Expected a job directory in which this user"
         f" can write; give it those rights or choose another JOBDIR. Nothing in it was changed."

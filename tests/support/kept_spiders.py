@@ -24,6 +24,16 @@ class ItemSpider(Follower):
         yield {"url": response.url}
 
 
+class Wordy(ItemSpider):
+    """Its items are large, so that each of them is written at once."""
+
+    name = "wordy"
+
+    def parse(self, response):
+        for found in super().parse(response):
+            yield {**found, "text": "x" * 8192} if isinstance(found, dict) else found
+
+
 class SomeLambdas(ItemSpider):
     """Every other link has a callback that cannot be stored."""
 
