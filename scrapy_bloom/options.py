@@ -204,6 +204,14 @@ def _read_seconds(name: str, value: object) -> float:
     raise refusal(name, value, f"give a number of seconds above 0, at most {_HOUR:,}.")
 
 
+def _read_flag(name: str, value: object) -> bool:
+    words = {"true": True, "1": True, "false": False, "0": False}
+    flag = words.get(str(value).strip().lower()) if isinstance(value, (str, int)) else None
+    if flag is None:
+        raise refusal(name, value, "give True or False.")
+    return flag
+
+
 def _read_statuses(name: str, value: object) -> bool | tuple[int, ...]:
     if isinstance(value, str):
         with suppress(ValueError, RecursionError):
@@ -306,6 +314,15 @@ MAX_DELIVERIES: Final = Option(
     _read_count(1, 1000),
     "With `scrapy_bloom.Scheduler` and Redis: when so many workers were killed while they had a"
     " request, it is put aside, and no other one is given it.",
+)
+EXACT: Final[Option[bool]] = Option(
+    "exact",
+    "BLOOM_EXACT",
+    default=False,
+    read=_read_flag,
+    meaning="Whether no new page is ever called seen: what the filter calls seen is looked up in an"
+    " exact list in the `JOBDIR`, with `scrapy_bloom.Scheduler`. In Redis, with the layout `sets`,"
+    " the filter's numbers have 63 bits. Costs: see Exact, in the README.",
 )
 FORGET_FAILED: Final[Option[bool | tuple[int, ...]]] = Option(
     "forget_failed",
@@ -437,6 +454,7 @@ OPTIONS: Final[tuple[Option[Any], ...]] = (
     COMMIT_SYNC,
     MAX_DELIVERIES,
     FORGET_FAILED,
+    EXACT,
     BACKEND,
     REDIS_URL,
     *OF_REDIS,

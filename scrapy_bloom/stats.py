@@ -69,6 +69,11 @@ LET_THROUGH: Final = Stat(
     "of the new ones, those that are so for one of these reasons; with the filter in Redis only"
     " those that Scrapy could not store",
 )
+FALSE_POSITIVES: Final = Stat(
+    "bloom/false_positives",
+    "of the new ones, those that the filter called seen and `BLOOM_EXACT` caught in this run; "
+    "`bloom/expected_lost` counts all runs",
+)
 STEP: Final = Stat(
     "bloom/canonical/{step}",
     "requests whose URL this step of the canonical form changed; see docs/reference/canonical.md",
@@ -161,6 +166,7 @@ FROM_INFO: Final = {
 
 FROM_FILTER: Final = {
     "let_through": LET_THROUGH,
+    "false_positives": FALSE_POSITIVES,
 }
 """Those that a local filter counts, by their names in what :attr:`Opened.numbers` returns."""
 
@@ -199,6 +205,7 @@ STATS: Final = (
     NOT_FORGOTTEN,
     FAILED,
     LET_THROUGH,
+    FALSE_POSITIVES,
     STEP,
     MERGED,
     PENDING,

@@ -17,7 +17,9 @@ from scrapy_bloom.options import (
     BACKEND,
     CAPACITY,
     ERROR_RATE,
+    EXACT,
     MAX_DELIVERIES,
+    MIN_ERROR_RATE,
     ON_BACKEND_ERROR,
     ON_UNCLEAN,
     REDIS_CACHE,
@@ -58,6 +60,11 @@ class RedisBackend(Backend):
             run on it was killed, and `on_unclean` is ``fail`` or Scrapy cannot read the queue.
         """
         _check_fits(crawl, settings)
+        if settings[EXACT] and settings[REDIS_LAYOUT] != "sets":
+            raise SettingError(
+                f"{in_settings(EXACT)} = True: with the filter in Redis it needs"
+                f" {in_settings(REDIS_LAYOUT)} = 'sets', whose numbers can have 63 bits."
+            )
         with _client_library():
             from scrapy_bloom.redis.connection import Target  # noqa: PLC0415 - redis is an extra
         target = Target.of(settings[REDIS_URL], settings.redis_params)
@@ -163,7 +170,7 @@ def _join(
     shared = RedisFilter(
         target,
         capacity=settings[CAPACITY],
-        error_rate=settings[ERROR_RATE],
+        error_rate=MIN_ERROR_RATE if settings[EXACT] else settings[ERROR_RATE],
         digests=crawl.digests,
         fingerprinter=crawl.identity.fingerprinter,
         canonical=json.dumps(crawl.identity.canonical, sort_keys=True),

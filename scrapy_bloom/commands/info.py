@@ -65,6 +65,7 @@ def _facts(found: Information) -> list[Fact]:
         Fact("rules", json.dumps(found.canonical)),
         Fact("written by", found.written_by),
         Fact("let through", found.let_through, f"{found.let_through:,} pages are new once more"),
+        Fact("exact", found.exact, f"{found.exact or 0:,} fingerprints in exact lists"),
         Fact("crawl", found.crawl),
         Fact("process", found.process),
         Fact("last clean stop" if found.kind == "job" else "written", found.clean_stop),

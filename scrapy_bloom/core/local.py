@@ -208,6 +208,25 @@ class LocalFilter:
         """The key of this filter's hash, 16 bytes. Who knows it can make any page look seen."""
         return self._secret
 
+    def marked_slices(self) -> int:
+        """Return how many slices have items, the newest one included."""
+        return len(self._full) + (self._room < self._spec.capacity)
+
+    def begin_slice(self, after: int) -> None:
+        """Add to a slice that comes after the first `after` ones, if that is not so already."""
+        if len(self._full) < after:
+            full = [*self.state().slices]
+            self._fill(self._next_slice(full, self._hashes), full)
+
+    def was_in(self, fingerprint: bytes, slices: int) -> bool:
+        """Return whether one of the first so many slices has a fingerprint, forgotten or not."""
+        positions = self._probe(fingerprint)
+        h = positions.pop()
+        return any(
+            slice_.blocks[h * len(slice_.blocks) >> 32][positions].all()
+            for slice_ in self._full[:slices]
+        )
+
     def state(self) -> FilterState:
         """Return what the filter consists of, to be stored. The bits are shared, not copied.
 

@@ -18,6 +18,7 @@ from scrapy_bloom.frontier import file, spider_state
 from scrapy_bloom.frontier.opening import identity_of, replay, start_priorities
 from scrapy_bloom.frontier.requests import QueueKind, payload_of
 from scrapy_bloom.frontier.store import NUMBER_BITS, Store
+from scrapy_bloom.layers.exact import remove_lists
 from scrapy_bloom.storage import scrapy_queue
 from scrapy_bloom.storage.files import remove, write_whole
 from scrapy_bloom.storage.past import REQUESTS
@@ -59,6 +60,7 @@ def give_back(
         store.abandon()
     for end in ("", "-wal", "-shm"):
         remove(path.with_name(path.name + end))
+    remove_lists(path.parent)
     return count
 
 

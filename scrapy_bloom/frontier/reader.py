@@ -31,6 +31,7 @@ from scrapy_bloom.frontier.requests import is_whole
 from scrapy_bloom.frontier.store import NUMBER_BITS, check_row
 from scrapy_bloom.frontier.upkeep import GENERATION
 from scrapy_bloom.frontier.waiting import WaitingRequest, readable
+from scrapy_bloom.layers.exact import NOTE
 from scrapy_bloom.storage import fields
 from scrapy_bloom.storage.files import sqlite_uri
 from scrapy_bloom.storage.snapshot import Identity
@@ -54,6 +55,7 @@ class StoreLook:
         journal: marks since the snapshot.
         withheld: fingerprints that are to be let through once.
         by_priority: how many wait with each of Scrapy's priorities, the highest first.
+        exact: the note that names the exact lists; empty if there are none.
     """
 
     identity: Identity
@@ -64,6 +66,7 @@ class StoreLook:
     journal: int
     withheld: frozenset[bytes] = field(repr=False)
     by_priority: dict[int, int]
+    exact: str = ""
 
 
 class StoreReader:
@@ -117,6 +120,7 @@ class StoreReader:
                 journal,
                 withheld,
                 dict(sorted(by_priority.items(), reverse=True)),
+                str(noted.get(NOTE) or ""),
             )
 
     def marks(self) -> Iterator[bytes]:

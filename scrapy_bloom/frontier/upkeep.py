@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from threading import Thread
 from typing import Final, Protocol
 
@@ -43,6 +43,12 @@ class Frozen(Protocol):
 
     def put_in_place(self) -> None:
         """Give it its name; in any thread."""
+
+    def written(self) -> Mapping[str, str]:
+        """Return notes to be committed when it is written, and before it has its name."""
+
+    def placed(self) -> None:
+        """Learn that it has its name, and that the notes are committed."""
 
 
 class Task:
@@ -134,6 +140,8 @@ class Upkeep:
 
         def written() -> None:
             self._store.note(GENERATION, frozen.generation)
+            for key, value in frozen.written().items():
+                self._store.note(key, value)
             self._next = place
 
         def place() -> None:
@@ -141,6 +149,7 @@ class Upkeep:
 
         def placed() -> None:
             self.snapshots += 1
+            frozen.placed()
             self._store.forget(newest)
 
         self._start(frozen.write, written)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+import sqlite3
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import scrapy
 from scrapy.utils.misc import build_from_crawler
 
 from scrapy_bloom import stats
+from scrapy_bloom.frontier import file
 from scrapy_bloom.frontier.buckets import BucketMaker
 from scrapy_bloom.frontier.local import LocalFrontier
 from scrapy_bloom.frontier.opening import (
@@ -21,6 +24,13 @@ from scrapy_bloom.frontier.opening import (
 )
 from scrapy_bloom.frontier.requests import QueueKind
 from scrapy_bloom.frontier.under_way import watch_engine
+from scrapy_bloom.layers.exact import (
+    NOTE,
+    ExactFilter,
+    ExactLists,
+    FrozenLists,
+    remove_lists,
+)
 from scrapy_bloom.options import COMMIT_INTERVAL, COMMIT_SYNC, CommitSync
 from scrapy_bloom.session.engine import engine_of
 from scrapy_bloom.session.kept_crawl import Queues, Unserializable
@@ -31,7 +41,12 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from scrapy_bloom.errors import BloomError
+    from scrapy_bloom.frontier.store import Store
     from scrapy_bloom.session.session import OnMark, Session
+    from scrapy_bloom.storage.snapshot import PendingSnapshot
+    from scrapy_bloom.storage.store import JobStore
+
+logger = logging.getLogger(__name__)
 
 
 class LocalCrawl:
@@ -140,17 +155,18 @@ def open_local(
         undo.callback(job.release)  # a crawl that is refused changes nothing
         store, found = open_store(job, kind, start_kind, every_commit=to_disk)
         undo.callback(store.abandon)
+        lists = _open_lists(session, store, job)
         frontier = LocalFrontier(
             crawler,
             spider,
             store,
             fresh,
             alive=alive,
-            freeze=job.freeze,
+            freeze=(lambda: FrozenExact(job.freeze(), lists.freeze())) if lists else job.freeze,
             dumps=kind.dumps,
             interval=interval,
             to_disk=to_disk,
-            journal=snapshot_after,
+            journal=min(snapshot_after, _MOST_UNLISTED) if lists else snapshot_after,
             give_up=give_up,
         )
         undo.callback(frontier.abandon)
@@ -160,6 +176,71 @@ def open_local(
         undo.pop_all()
     description = _describe(frontier, found, restored)
     return LocalCrawl(crawler, spider, frontier, queue, queues.memory, seen, description)
+
+
+_MOST_UNLISTED: Final = 200_000
+"""Marks in memory for which there is no list yet: about 90 bytes each."""
+
+
+class FrozenExact:
+    """A filter as it is at one moment, with its exact list."""
+
+    def __init__(self, snapshot: PendingSnapshot, lists: FrozenLists) -> None:
+        self.generation = snapshot.generation
+        self._snapshot = snapshot
+        self._lists = lists
+
+    def write(self) -> None:
+        """Write both to the disk."""
+        self._snapshot.write()
+        self._lists.write()
+
+    def written(self) -> dict[str, str]:
+        """Return the note that names the lists."""
+        return {NOTE: self._lists.use()}
+
+    def put_in_place(self) -> None:
+        """Give the snapshot its name."""
+        self._snapshot.put_in_place()
+
+    def placed(self) -> None:
+        """Remove lists that are in the new one."""
+        self._lists.tidy_up()
+
+
+def _open_lists(session: Session, store: Store, job: JobStore) -> ExactLists | None:
+    """Open the exact lists of a job if its filter is to be exact; if not, remove them.
+
+    :raises StateError: if one of them cannot be used. All stay as they are.
+    """
+    try:
+        noted = str(store.noted(NOTE) or "")
+        filter_ = session.opened.filter
+        lists = None
+        if isinstance(filter_, ExactFilter):
+            lists = ExactLists(job.folder, filter_)
+            if noted:
+                lists.resume(noted)
+            else:
+                lists.begin()
+            noted_now = lists.note()
+        else:
+            noted_now = ""
+        if noted_now != noted:
+            store.note(NOTE, noted_now)
+            store.commit()
+        if lists is None and noted:
+            remove_lists(job.folder)
+            logger.warning(
+                "%s: BLOOM_EXACT was taken out, and the exact list of marks is deleted. If it comes"
+                " back, what is marked until then counts as seen without a look.",
+                store.path,
+            )
+    except sqlite3.Error as error:
+        raise file.unusable(store.path, error) from error
+    except ValueError as error:
+        raise file.damaged(store.path, f"notes that make no sense, {error!r}") from error
+    return lists
 
 
 def _open_queue(
@@ -190,7 +271,11 @@ def _open_queue(
 def _restore(session: Session, frontier: LocalFrontier, found: Found) -> int:
     """Bring the stored marks into the filter; return how many there were."""
     session.resolver.compare(found.filled_with)
-    restored = replay(frontier.store, session.replay)
+    filter_ = session.opened.filter
+    if isinstance(filter_, ExactFilter):
+        restored = replay(frontier.store, filter_.restore)
+    else:
+        restored = replay(frontier.store, session.replay)
     frontier.fresh.clear()
     session.opened.filter.forget_many(frontier.store.withheld)
     frontier.forgotten = session.let_through

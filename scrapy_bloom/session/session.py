@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -10,9 +11,11 @@ from typing import TYPE_CHECKING, Final
 from scrapy.utils.job import job_dir
 
 from scrapy_bloom import stats
-from scrapy_bloom.backends.base import Crawl, Opened, backend_of
-from scrapy_bloom.errors import BloomError
-from scrapy_bloom.options import FORGET_FAILED
+from scrapy_bloom.backends.base import Crawl, Opened, backend_name, backend_of
+from scrapy_bloom.core.local import LocalFilter
+from scrapy_bloom.errors import BloomError, SettingError
+from scrapy_bloom.layers.exact import ExactFilter
+from scrapy_bloom.options import EXACT, FORGET_FAILED
 from scrapy_bloom.session.failed import check_watched
 from scrapy_bloom.session.redirects import follows_itself, step_fingerprint
 from scrapy_bloom.session.reporter import Reporter
@@ -114,6 +117,14 @@ class Session:
         """
         settings = Settings(crawler.settings)
         check_watched(crawler, settings)
+        backend = backend_name(settings, shared_queue=shared_queue)
+        if settings[EXACT] and backend == "local" and not journaled:
+            raise SettingError(
+                f"{EXACT.setting} = True: it needs SCHEDULER = 'scrapy_bloom.Scheduler' with a"
+                f" JOBDIR, or a filter in Redis with BLOOM_REDIS_LAYOUT = 'sets'. Without any of"
+                f" these use Scrapy's own filter, which is exact: DUPEFILTER_CLASS ="
+                f" 'scrapy.dupefilters.RFPDupeFilter'."
+            )
         folder = job_dir(crawler.settings)
         place = Path(folder) if folder else None
         resolver = Resolver(crawler, rules_of(settings), place, reporter)
@@ -126,6 +137,8 @@ class Session:
             queue=queue,
         )
         opened = backend_of(settings, shared_queue=shared_queue).open(settings, crawl)
+        if settings[EXACT] and isinstance(opened.filter, LocalFilter):
+            opened = made_exact(opened, opened.filter)
         forgets_failed = settings[FORGET_FAILED] is not False
         self = cls(opened, resolver, reporter, on_mark, forgets_failed=forgets_failed)
         try:
@@ -414,6 +427,20 @@ class Session:
             self._on_mark(fingerprint)
         self._reporter.add(stats.LET_THROUGH.key)
         return True
+
+
+def made_exact(opened: Opened, inner: LocalFilter) -> Opened:
+    """Return a filter whose false positives are caught; what keeps it has to give it its lists."""
+    exact = ExactFilter(inner)
+
+    def numbers() -> dict[str, float]:
+        return {**opened.numbers(), "false_positives": exact.false_positives}
+
+    def close() -> None:
+        exact.close()
+        opened.close()
+
+    return replace(opened, filter=exact, numbers=numbers, close=close)
 
 
 def _spider_name(crawler: Crawler) -> str:

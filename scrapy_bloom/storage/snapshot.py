@@ -143,6 +143,13 @@ class PendingSnapshot:
         """
         put_in_place(self._path)
 
+    def written(self) -> Mapping[str, str]:
+        """Return notes to be committed when it is written, and before it has its name: none."""
+        return {}
+
+    def placed(self) -> None:
+        """Do nothing: it has its name, and the notes are committed."""
+
 
 def read_snapshot(
     path: Path, identity: Identity | None = None, *, sharded: bool = False

@@ -20,6 +20,7 @@ from scrapy_bloom.errors import JobInUseError, SettingError, StateError
 from scrapy_bloom.frontier import file
 from scrapy_bloom.frontier.reader import StoreLook, StoreReader
 from scrapy_bloom.frontier.store import Store
+from scrapy_bloom.layers.exact import NOTE, remove_lists, with_old_slices
 from scrapy_bloom.redis.sharding import picker
 from scrapy_bloom.storage import merges_file, scrapy_queue
 from scrapy_bloom.storage.files import remove, write_whole
@@ -227,6 +228,7 @@ class JobTarget(Target):
             for name in (SNAPSHOT, MARKER, merges_file.NAME):
                 remove(self.folder / name)
             scrapy_queue.unseal(self.folder)
+            remove_lists(self.folder)
             for end in ("", "-wal", "-shm"):
                 remove(self.requests.with_name(self.requests.name + end))
 
@@ -288,6 +290,11 @@ class JobChange(FileChange):
                 try:
                     store.withhold(set(contents.let_through) - set(before))
                     store.let_be(set(before) - set(contents.let_through))
+                    noted = str(store.noted(NOTE) or "")
+                    if noted and not (self.contents and self.contents.items == contents.items):
+                        # The exact lists do not have what was marked by hand.
+                        slices = len(contents.shards[0].slices)
+                        store.note(NOTE, with_old_slices(noted, slices))
                     store.commit()
                 finally:
                     store.close()

@@ -8,8 +8,10 @@ import signal
 from scrapy import Request
 
 import scrapy_bloom
+from scrapy_bloom.storage import store
 from support.crawling import Follower
 from support.internals import scheduler_of
+from support.lossy import LossyFilter
 
 
 class Forking(Follower):
@@ -56,6 +58,16 @@ class Checked(Follower):
         @url {os.environ.get("CHECKED_URL")}
         @returns requests 8 8
     """
+
+
+class Lossy(Follower):
+    """Its filter calls half of the new pages seen. For a process of its own."""
+
+    name = "lossy"
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        store.LocalFilter = LossyFilter
 
 
 class Walled(Follower):

@@ -1,0 +1,1 @@
+"""Filters around another filter."""
