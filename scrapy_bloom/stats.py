@@ -74,6 +74,19 @@ FALSE_POSITIVES: Final = Stat(
     "of the new ones, those that the filter called seen and `BLOOM_EXACT` caught in this run; "
     "`bloom/expected_lost` counts all runs",
 )
+AUDIT: Final = {
+    "checked": Stat(
+        "bloom/audit/checked", "with `BLOOM_AUDIT`, new pages that were in the exact sample"
+    ),
+    "observed": Stat("bloom/audit/observed", "of these, those that the filter called seen"),
+    "predicted": Stat("bloom/audit/predicted", "how many of these were expected", _decimals(3)),
+    "low": Stat(
+        "bloom/audit/low",
+        "the error rate is above this with a probability of 97.5 % (Wilson interval)",
+        _rounded_rate,
+    ),
+    "high": Stat("bloom/audit/high", "and below this, likewise", _rounded_rate),
+}
 STEP: Final = Stat(
     "bloom/canonical/{step}",
     "requests whose URL this step of the canonical form changed; see docs/reference/canonical.md",
@@ -167,6 +180,7 @@ FROM_INFO: Final = {
 FROM_FILTER: Final = {
     "let_through": LET_THROUGH,
     "false_positives": FALSE_POSITIVES,
+    **AUDIT,
 }
 """Those that a local filter counts, by their names in what :attr:`Opened.numbers` returns."""
 
@@ -206,6 +220,7 @@ STATS: Final = (
     FAILED,
     LET_THROUGH,
     FALSE_POSITIVES,
+    *AUDIT.values(),
     STEP,
     MERGED,
     PENDING,

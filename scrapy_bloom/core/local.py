@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from bitarray.util import zeros
@@ -211,6 +212,18 @@ class LocalFilter:
     def marked_slices(self) -> int:
         """Return how many slices have items, the newest one included."""
         return len(self._full) + (self._room < self._spec.capacity)
+
+    def expected_rate(self, after: int = 0) -> float:
+        """Return the chance that a new item is called seen by a slice after the first `after` ones.
+
+        It is computed from the items, which takes some microseconds; :meth:`info` counts the bits.
+        """
+        k = self._hashes
+        rates = [
+            sizing.false_positive_rate(slice_.items, slice_.spec.blocks, k)
+            for slice_ in self.state().slices[after:]
+        ]
+        return 1 - prod(1 - rate for rate in rates)
 
     def begin_slice(self, after: int) -> None:
         """Add to a slice that comes after the first `after` ones, if that is not so already."""

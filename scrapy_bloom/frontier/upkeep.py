@@ -44,7 +44,7 @@ class Frozen(Protocol):
     def put_in_place(self) -> None:
         """Give it its name; in any thread."""
 
-    def written(self) -> Mapping[str, str]:
+    def written(self) -> Mapping[str, str | bytes]:
         """Return notes to be committed when it is written, and before it has its name."""
 
     def placed(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +24,7 @@ from scrapy_bloom.frontier.opening import (
 )
 from scrapy_bloom.frontier.requests import QueueKind
 from scrapy_bloom.frontier.under_way import watch_engine
+from scrapy_bloom.layers.audit import COUNTS, SAMPLE, AuditFilter
 from scrapy_bloom.layers.exact import (
     NOTE,
     ExactFilter,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
     from scrapy_bloom.errors import BloomError
     from scrapy_bloom.frontier.store import Store
+    from scrapy_bloom.frontier.upkeep import Frozen
     from scrapy_bloom.session.session import OnMark, Session
     from scrapy_bloom.storage.snapshot import PendingSnapshot
     from scrapy_bloom.storage.store import JobStore
@@ -156,13 +158,14 @@ def open_local(
         store, found = open_store(job, kind, start_kind, every_commit=to_disk)
         undo.callback(store.abandon)
         lists = _open_lists(session, store, job)
+        _open_audit(session, store)
         frontier = LocalFrontier(
             crawler,
             spider,
             store,
             fresh,
             alive=alive,
-            freeze=(lambda: FrozenExact(job.freeze(), lists.freeze())) if lists else job.freeze,
+            freeze=_freezer(session, job, lists),
             dumps=kind.dumps,
             interval=interval,
             to_disk=to_disk,
@@ -195,7 +198,7 @@ class FrozenExact:
         self._snapshot.write()
         self._lists.write()
 
-    def written(self) -> dict[str, str]:
+    def written(self) -> dict[str, str | bytes]:
         """Return the note that names the lists."""
         return {NOTE: self._lists.use()}
 
@@ -206,6 +209,51 @@ class FrozenExact:
     def placed(self) -> None:
         """Remove lists that are in the new one."""
         self._lists.tidy_up()
+
+
+class FrozenAudit:
+    """A filter as it is at one moment, with what its audit has found."""
+
+    def __init__(self, snapshot: PendingSnapshot, audit: AuditFilter) -> None:
+        self.generation = snapshot.generation
+        self.write = snapshot.write
+        self.put_in_place = snapshot.put_in_place
+        self.placed = snapshot.placed
+        self.written = audit.notes
+
+
+def _freezer(session: Session, job: JobStore, lists: ExactLists | None) -> Callable[[], Frozen]:
+    """Return what returns the filter as it is at one moment."""
+    filter_ = session.opened.filter
+    if lists is not None:
+        return lambda: FrozenExact(job.freeze(), lists.freeze())
+    if isinstance(filter_, AuditFilter):
+        return lambda: FrozenAudit(job.freeze(), filter_)
+    return job.freeze
+
+
+def _open_audit(session: Session, store: Store) -> None:
+    """Go on with the audit of earlier runs, or end it.
+
+    :raises StateError: if what they have noted cannot be used. It is left as it is.
+    """
+    filter_ = session.opened.filter
+    try:
+        noted, sample = store.noted(COUNTS), store.noted(SAMPLE)
+        if isinstance(filter_, AuditFilter):
+            if noted:
+                filter_.resume(str(noted), sample if isinstance(sample, bytes) else b"")
+            else:
+                filter_.begin()
+            for key, value in filter_.notes().items():
+                store.note(key, value)
+        elif noted:
+            store.note(COUNTS, "")
+            store.note(SAMPLE, b"")
+    except sqlite3.Error as error:
+        raise file.unusable(store.path, error) from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise file.damaged(store.path, f"notes that make no sense, {error!r}") from error
 
 
 def _open_lists(session: Session, store: Store, job: JobStore) -> ExactLists | None:
@@ -272,10 +320,10 @@ def _restore(session: Session, frontier: LocalFrontier, found: Found) -> int:
     """Bring the stored marks into the filter; return how many there were."""
     session.resolver.compare(found.filled_with)
     filter_ = session.opened.filter
-    if isinstance(filter_, ExactFilter):
-        restored = replay(frontier.store, filter_.restore)
-    else:
-        restored = replay(frontier.store, session.replay)
+    add: Callable[[Iterable[bytes]], object] = session.replay
+    if isinstance(filter_, (ExactFilter, AuditFilter)):
+        add = filter_.restore
+    restored = replay(frontier.store, add)
     frontier.fresh.clear()
     session.opened.filter.forget_many(frontier.store.withheld)
     frontier.forgotten = session.let_through

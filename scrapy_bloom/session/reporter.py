@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 from scrapy_bloom import stats
@@ -17,6 +18,8 @@ from scrapy_bloom.session.verdict import Verdict
 if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
+
+    from scrapy_bloom.layers.audit import AuditReport
 
 logger = logging.getLogger(__name__)
 
@@ -174,6 +177,16 @@ class Reporter:
             close_spider(self._crawler, error.reason)
         except Exception as failure:  # noqa: BLE001 - an error of the engine; the crawl goes on
             self._log(logging.ERROR, "The spider could not be closed", {}, failure)
+
+    def audited(self, found: AuditReport) -> None:
+        """Log what an audit has found."""
+        self._log(
+            logging.INFO,
+            "Audit: of %(checked)s new pages in the sample the filter called %(observed)s seen,"
+            " %(predicted).2f were expected. Its error rate is %(low).3g to %(high).3g, with a"
+            " probability of 95 %%.",
+            {**asdict(found), "checked": f"{found.checked:,}", "observed": f"{found.observed:,}"},
+        )
 
     def unstored(self, count: int) -> None:
         """Log that requests are lost at a clean stop."""

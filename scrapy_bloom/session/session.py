@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -13,10 +12,11 @@ from scrapy.utils.job import job_dir
 from scrapy_bloom import stats
 from scrapy_bloom.backends.base import Crawl, Opened, backend_name, backend_of
 from scrapy_bloom.core.local import LocalFilter
-from scrapy_bloom.errors import BloomError, SettingError
-from scrapy_bloom.layers.exact import ExactFilter
-from scrapy_bloom.options import EXACT, FORGET_FAILED
+from scrapy_bloom.errors import BloomError
+from scrapy_bloom.layers.audit import AuditFilter
+from scrapy_bloom.options import AUDIT, EXACT, FORGET_FAILED
 from scrapy_bloom.session.failed import check_watched
+from scrapy_bloom.session.layers import check_layers, made_audited, made_exact
 from scrapy_bloom.session.redirects import follows_itself, step_fingerprint
 from scrapy_bloom.session.reporter import Reporter
 from scrapy_bloom.session.resolver import Resolver
@@ -118,13 +118,8 @@ class Session:
         settings = Settings(crawler.settings)
         check_watched(crawler, settings)
         backend = backend_name(settings, shared_queue=shared_queue)
-        if settings[EXACT] and backend == "local" and not journaled:
-            raise SettingError(
-                f"{EXACT.setting} = True: it needs SCHEDULER = 'scrapy_bloom.Scheduler' with a"
-                f" JOBDIR, or a filter in Redis with BLOOM_REDIS_LAYOUT = 'sets'. Without any of"
-                f" these use Scrapy's own filter, which is exact: DUPEFILTER_CLASS ="
-                f" 'scrapy.dupefilters.RFPDupeFilter'."
-            )
+        kept = bool(crawler.settings["JOBDIR"])
+        check_layers(settings, backend, journaled=journaled, kept=kept)
         folder = job_dir(crawler.settings)
         place = Path(folder) if folder else None
         resolver = Resolver(crawler, rules_of(settings), place, reporter)
@@ -139,6 +134,8 @@ class Session:
         opened = backend_of(settings, shared_queue=shared_queue).open(settings, crawl)
         if settings[EXACT] and isinstance(opened.filter, LocalFilter):
             opened = made_exact(opened, opened.filter)
+        elif (share := settings[AUDIT]) is not None and isinstance(opened.filter, LocalFilter):
+            opened = made_audited(opened, opened.filter, share)
         forgets_failed = settings[FORGET_FAILED] is not False
         self = cls(opened, resolver, reporter, on_mark, forgets_failed=forgets_failed)
         try:
@@ -332,6 +329,8 @@ class Session:
         """Store what is to be stored and write the last stats."""
         self._describe()
         self.resolver.close()
+        if isinstance(self.opened.filter, AuditFilter):
+            self._reporter.audited(self.opened.filter.report())
         self._reporter.set(stats.NOT_STORED.key, 0)
         try:
             self.opened.close()
@@ -427,20 +426,6 @@ class Session:
             self._on_mark(fingerprint)
         self._reporter.add(stats.LET_THROUGH.key)
         return True
-
-
-def made_exact(opened: Opened, inner: LocalFilter) -> Opened:
-    """Return a filter whose false positives are caught; what keeps it has to give it its lists."""
-    exact = ExactFilter(inner)
-
-    def numbers() -> dict[str, float]:
-        return {**opened.numbers(), "false_positives": exact.false_positives}
-
-    def close() -> None:
-        exact.close()
-        opened.close()
-
-    return replace(opened, filter=exact, numbers=numbers, close=close)
 
 
 def _spider_name(crawler: Crawler) -> str:

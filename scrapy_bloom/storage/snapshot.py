@@ -143,7 +143,7 @@ class PendingSnapshot:
         """
         put_in_place(self._path)
 
-    def written(self) -> Mapping[str, str]:
+    def written(self) -> Mapping[str, str | bytes]:
         """Return notes to be committed when it is written, and before it has its name: none."""
         return {}
 

@@ -20,6 +20,7 @@ from scrapy_bloom.errors import JobInUseError, SettingError, StateError
 from scrapy_bloom.frontier import file
 from scrapy_bloom.frontier.reader import StoreLook, StoreReader
 from scrapy_bloom.frontier.store import Store
+from scrapy_bloom.layers.audit import COUNTS, SAMPLE
 from scrapy_bloom.layers.exact import NOTE, remove_lists, with_old_slices
 from scrapy_bloom.redis.sharding import picker
 from scrapy_bloom.storage import merges_file, scrapy_queue
@@ -290,16 +291,22 @@ class JobChange(FileChange):
                 try:
                     store.withhold(set(contents.let_through) - set(before))
                     store.let_be(set(before) - set(contents.let_through))
-                    noted = str(store.noted(NOTE) or "")
-                    if noted and not (self.contents and self.contents.items == contents.items):
-                        # The exact lists do not have what was marked by hand.
-                        slices = len(contents.shards[0].slices)
-                        store.note(NOTE, with_old_slices(noted, slices))
+                    if not (self.contents and self.contents.items == contents.items):
+                        _note_marks(store, len(contents.shards[0].slices))
                     store.commit()
                 finally:
                     store.close()
             except sqlite3.Error as error:
                 raise file.unusable(self._requests, error) from error
+
+
+def _note_marks(store: Store, slices: int) -> None:
+    """Note that exact lists and the sample of an audit lack what was marked by hand."""
+    if noted := store.noted(NOTE):
+        store.note(NOTE, with_old_slices(str(noted), slices))
+    if store.noted(COUNTS):
+        store.note(COUNTS, "")  # the next run begins anew
+        store.note(SAMPLE, b"")
 
 
 def check_spider(identity: Identity) -> None:

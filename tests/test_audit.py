@@ -1,0 +1,181 @@
+"""A filter that is held against an exact sample of the pages that it was asked about."""
+
+import logging
+from contextlib import suppress
+
+import pytest
+from pytest_twisted import ensureDeferred
+from scrapy.exceptions import CloseSpider
+from scrapy.utils.test import get_crawler
+from support.contract import fingerprints
+from support.crawling import Follower, crawl
+from support.localsite import LocalSite
+from support.lossy import LossyFilter
+from support.sites import Pages
+from support.spiders import Walled
+
+from scrapy_bloom import LocalFilter, SettingError, tools
+from scrapy_bloom.core.intervals import wilson
+from scrapy_bloom.layers.audit import COUNTS, SAMPLE, AuditFilter
+from scrapy_bloom.session.reporter import Reporter
+from scrapy_bloom.session.session import Session
+
+pytestmark = pytest.mark.scrapy
+
+
+@pytest.mark.parametrize(
+    ("count", "total", "low", "high"),
+    [
+        (0, 0, 0, 1),
+        (0, 1000, 0, 0.003827),
+        (10, 100, 0.05523, 0.17437),
+        (1, 10, 0.01788, 0.40415),
+        (1000, 1000, 0.996173, 1),
+    ],
+)
+def test_the_interval_is_wilsons(count, total, low, high):
+    assert wilson(count, total) == pytest.approx((low, high), rel=1e-3)
+
+
+def test_what_is_known_to_be_new_is_counted_and_let_through():
+    audit = AuditFilter(LossyFilter(), 1)
+    known = fingerprints(2000)
+    assert not any(audit.add_many(known))
+    assert all(audit.add_many(known))
+    found = audit.report()
+    assert found.checked == 2000
+    assert 850 < found.observed < 1150
+    assert found.low < 0.5 < found.high
+
+
+def test_a_share_of_them_is_in_the_sample():
+    audit = AuditFilter(LocalFilter(), 0.1)
+    audit.add_many(fingerprints(20_000))
+    assert 1750 < audit.report().checked < 2250
+    assert audit.report().observed == 0
+
+
+def test_the_prediction_is_that_of_the_filter():
+    audit = AuditFilter(LocalFilter(capacity=20_000, error_rate=0.5), 1)
+    audit.add_many(fingerprints(20_000))
+    found = audit.report()
+    assert found.predicted == pytest.approx(audit.info().expected_lost, rel=0.05)
+    assert found.observed == pytest.approx(found.predicted, abs=5 * found.predicted**0.5)
+
+
+def test_what_was_forgotten_is_no_error():
+    audit = AuditFilter(LocalFilter(), 1)
+    known = fingerprints(100)
+    audit.add_many(known)
+    assert audit.forget_many(known) == [True] * 100
+    assert audit.add_many(known) == [False] * 100
+    assert audit.add_many(known) == [True] * 100
+    assert (audit.checked, audit.observed) == (100, 0)
+
+
+def test_older_marks_are_seen_and_not_counted():
+    inner = LocalFilter(capacity=1000)
+    old, new = fingerprints(900), fingerprints(500, "b")
+    inner.add_many(old)
+    audit = AuditFilter(inner, 1)
+    audit.begin()
+    assert audit.add_many(old) == [True] * 900
+    assert audit.add_many(new) == [False] * 500
+    assert (audit.checked, audit.observed) == (500, 0)
+
+
+def test_an_earlier_run_is_gone_on_with():
+    known = fingerprints(300)
+    inner = LocalFilter()
+    first = AuditFilter(inner, 1)
+    first.add_many(known)
+    notes = first.notes()
+    again = AuditFilter(LocalFilter.from_state(inner.state()), 1)
+    again.resume(notes[COUNTS], notes[SAMPLE])
+    assert again.add_many(known) == [True] * 300
+    assert again.report() == first.report()
+    assert len(inner.state().slices) == len(again.inner.state().slices) == 1
+    other = AuditFilter(LocalFilter.from_state(inner.state()), 0.5)
+    other.resume(notes[COUNTS], notes[SAMPLE])
+    assert other.add_many(known) == [True] * 300
+    assert other.report().checked == 0
+
+
+class Stopping(Follower):
+    name = "follower"
+
+    def parse(self, response):
+        yield from super().parse(response)
+        if len(self.parsed) == 40:
+            raise CloseSpider("enough")
+
+
+@ensureDeferred
+async def test_a_crawl_tells_at_its_end_what_all_runs_have_found(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("scrapy_bloom.Scheduler.snapshot_after", 30)
+    monkeypatch.setattr("scrapy_bloom.storage.store.LocalFilter", LossyFilter)
+    caplog.set_level(logging.INFO)
+    settings = {"SCHEDULER": "scrapy_bloom.Scheduler", "BLOOM_AUDIT": 1, "JOBDIR": str(tmp_path)}
+    new = checked = 0
+    with LocalSite(pages=200, links=8) as pages:
+        for _ in range(20):
+            crawler = await crawl(Stopping, settings, url=pages.url)
+            stats = crawler.stats.get_stats()
+            new += stats["bloom/new"] + stats["bloom/redirect_exempt"]
+            assert stats["bloom/audit/checked"] > checked or not stats["bloom/new"]
+            checked = stats["bloom/audit/checked"]
+            if not stats["bloom/frontier/pending"]:
+                break
+    assert pages.missed == set()  # all are in the sample, so that none is lost
+    assert checked == new
+    assert stats["bloom/audit/low"] < 0.5 < stats["bloom/audit/high"]
+    assert f"Audit: of {checked:,} new pages in the sample the filter called" in caplog.text
+
+
+@ensureDeferred
+async def test_switched_on_late_and_off_it_calls_nothing_new_that_is_marked(tmp_path):
+    pages = {"/": lambda *_: ["/a", "/b", "/by-hand"], "/a": lambda *_: [], "/b": lambda *_: []}
+    settings = {"SCHEDULER": "scrapy_bloom.Scheduler", "JOBDIR": str(tmp_path / "job")}
+    with Pages(pages) as site:
+        await crawl(Walled, {**settings, "BLOOM_AUDIT": None}, url=site.url + "/")
+        first = dict(site.hits)
+        for share in (1, 1, 0.9, None, 1):
+            crawler = await crawl(Walled, {**settings, "BLOOM_AUDIT": share}, url=site.url + "/")
+            assert crawler.stats.get_value("bloom/audit/observed", 0) == 0
+        tools.add(tmp_path / "job", [site.url + "/hand"])
+        pages["/"] = lambda *_: ["/a", "/b", "/hand"]
+        await crawl(Walled, {**settings, "BLOOM_AUDIT": 1}, url=site.url + "/")
+    assert site.hits == first | {"/": 7}
+
+
+@pytest.mark.parametrize("written", [0, -1, 1.1, "a", "", float("nan"), 1e30, [], True])
+def test_a_share_that_is_none_is_refused(written):
+    crawler = get_crawler(settings_dict={"BLOOM_AUDIT": written})
+    with pytest.raises(SettingError, match=r"BLOOM_AUDIT = .*above 0, at most 1, such as 1e-4"):
+        Session.open(crawler, Reporter(crawler))
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"JOBDIR": "job"}, "it needs SCHEDULER = 'scrapy_bloom.Scheduler'"),
+        ({"BLOOM_REDIS_URL": "redis://127.0.0.1:1"}, "is not for a filter in Redis"),
+    ],
+)
+@ensureDeferred
+async def test_where_it_cannot_be_it_is_refused(tmp_path, monkeypatch, caplog, more, told):
+    monkeypatch.chdir(tmp_path)
+    with Pages({"/": lambda *_: []}) as site, suppress(CloseSpider):
+        await crawl(Walled, {"BLOOM_AUDIT": 1e-4, **more}, url=site.url + "/")
+    assert not site.hits
+    assert told in caplog.text
+
+
+@ensureDeferred
+async def test_beside_the_exact_mode_it_is_refused(tmp_path, caplog):
+    settings = {"BLOOM_AUDIT": 1e-4, "BLOOM_EXACT": True, "JOBDIR": str(tmp_path)}
+    settings["SCHEDULER"] = "scrapy_bloom.Scheduler"
+    with Pages({"/": lambda *_: []}) as site, suppress(CloseSpider):
+        await crawl(Walled, settings, url=site.url + "/")
+    assert not site.hits
+    assert "Remove BLOOM_AUDIT." in caplog.text
