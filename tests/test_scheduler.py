@@ -493,6 +493,23 @@ async def test_a_job_is_given_back_to_scrapys_own_scheduler(project, queue):
 
 
 @ensureDeferred
+async def test_outside_of_the_project_a_job_is_given_back_as_it_was_kept(project, tmp_path_factory):
+    queues = {"SCHEDULER_DISK_QUEUE": FIFO, "SCHEDULER_PRIORITY_QUEUE": other_priority_queue()}
+    with site() as pages:
+        await crawl(Stopping, kept(project.job, **queues), url=pages.url)
+        waiting = len(rows(project.job))
+        (project.folder / "scrapy.cfg").rename(tmp_path_factory.mktemp("away") / "scrapy.cfg")
+        run = project.start("bloom", "give-back", str(project.job))
+        assert run.end() == 0, run.log
+        assert f"{waiting:,} requests are in" in run.output
+        assert FIFO in run.output
+        run = Project(project.folder).crawl(pages, **queues)
+        assert run.end() == 0, run.log
+    assert pages.missed == set()
+    assert pages.repeated == {}
+
+
+@ensureDeferred
 async def test_a_job_is_not_given_back_in_a_form_that_scrapy_would_not_read(project):
     with site() as pages:
         await crawl(Stopping, kept(project.job), url=pages.url)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from typing import Any
 
 from scrapy.utils.misc import load_object
+from scrapy.utils.project import inside_project
 
 from scrapy_bloom.commands.context import Context, add_target
 from scrapy_bloom.errors import SettingError
-from scrapy_bloom.frontier.giving_back import give_back
+from scrapy_bloom.frontier.giving_back import give_back, noted_queues
+from scrapy_bloom.frontier.opening import QUEUE_SETTINGS
 from scrapy_bloom.frontier.requests import QueueKind
 from scrapy_bloom.tools.giving_back import give_back as give_back_in_redis
 from scrapy_bloom.tools.local_target import FileTarget, JobTarget
@@ -56,15 +59,29 @@ def run(args: Namespace, context: Context) -> int:
 
 
 def _give_job(folder: Path, context: Context) -> int:
-    settings = context.scrapys
-    plain = QueueKind.of("SCHEDULER_DISK_QUEUE", load_object(settings["SCHEDULER_DISK_QUEUE"]))
-    name = settings["SCHEDULER_START_DISK_QUEUE"]
-    start = QueueKind.of("SCHEDULER_START_DISK_QUEUE", load_object(name)) if name else None
-    count = give_back(folder, load_object(settings["SCHEDULER_PRIORITY_QUEUE"]), plain, start)
+    chosen = _queues(folder, context)
+    priority, disk, start_disk = (chosen[name] for name in QUEUE_SETTINGS)
+    plain = QueueKind.of("SCHEDULER_DISK_QUEUE", load_object(disk))
+    start = (
+        QueueKind.of("SCHEDULER_START_DISK_QUEUE", load_object(start_disk)) if start_disk else None
+    )
+    count = give_back(folder, load_object(priority), plain, start)
     if context.output.as_json:
         context.output.json({"job": str(folder), "requests": count})
     context.output.done(
-        f"{count:,} requests are in {folder / 'requests.queue'}. Remove SCHEDULER ="
-        f" 'scrapy_bloom.Scheduler' before the next run."
+        f"{count:,} requests are in {folder / 'requests.queue'}, for SCHEDULER_DISK_QUEUE ="
+        f" {disk!r} and SCHEDULER_PRIORITY_QUEUE = {priority!r}. Remove SCHEDULER ="
+        f" 'scrapy_bloom.Scheduler' before the next run, and keep the filter: the marks stay in"
+        f" {folder / 'requests.bloom'}, which no other filter reads."
     )
     return 0
+
+
+def _queues(folder: Path, context: Context) -> dict[str, Any]:
+    """Return how the queue is to be stored: as the project says, else as the last run did."""
+    settings = context.scrapys
+    noted = {} if inside_project() else noted_queues(folder)
+    return {
+        name: settings[name] if settings.getpriority(name) else noted.get(name, settings[name])
+        for name in QUEUE_SETTINGS
+    }

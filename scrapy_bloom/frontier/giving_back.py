@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.frontier import file, spider_state
-from scrapy_bloom.frontier.opening import identity_of, replay, start_priorities
+from scrapy_bloom.frontier.opening import QUEUES, identity_of, replay, start_priorities
 from scrapy_bloom.frontier.requests import QueueKind, payload_of
 from scrapy_bloom.frontier.store import NUMBER_BITS, Store
 from scrapy_bloom.layers.exact import remove_lists
@@ -25,6 +25,25 @@ from scrapy_bloom.storage.past import REQUESTS
 from scrapy_bloom.storage.store import JobStore
 
 _AT_ONCE: Final = 1_000  # rows
+
+
+def noted_queues(folder: Path) -> dict[str, str | None]:
+    """Return the settings of the queues in the last run of a job; empty if it has noted none.
+
+    :raises BloomError: if the store cannot be read.
+    """
+    path = folder / REQUESTS
+    file.check(path)
+    store = Store(path)
+    try:
+        found: dict[str, str | None] = json.loads(str(store.noted(QUEUES) or "{}"))
+    except sqlite3.Error as error:
+        raise file.unusable(path, error) from error
+    except ValueError as error:
+        raise file.damaged(path, f"notes that make no sense, {error!r}") from error
+    finally:
+        store.abandon()
+    return found
 
 
 def give_back(
