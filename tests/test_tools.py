@@ -638,6 +638,31 @@ def test_a_lost_bucket_is_found_and_its_numbers_are_missed(server, tmp_path):
     assert everything(tmp_path) == before
 
 
+def test_what_is_forgotten_stays_so_wherever_the_filter_goes(server, tmp_path, job):
+    known, new = fingerprints(9), fingerprints(1, "b")
+    assert tools.forget(job, fingerprints=known[:5]) == [True] * 5
+    target, back = (f"{server.url}#{next(keys)}" for _ in range(2))
+    tools.copy(job, target)
+    tools.export(target, tmp_path / "one.bloom")
+    tools.copy(tmp_path / "one.bloom", tmp_path / "other")
+    tools.import_(back, [tmp_path / "one.bloom"], project=project())
+    for place in (target, tmp_path / "one.bloom", tmp_path / "other", back):
+        assert tools.contains(place, fingerprints=known) == [False] * 5 + [True] * 4, place
+        assert tools.info(place).let_through == 5
+    for place in (target, tmp_path / "other", back):
+        assert tools.add(place, fingerprints=[*known, *new]) == [False] * 5 + [True] * 4 + [False]
+        assert tools.contains(place, fingerprints=known) == [True] * 9
+        assert tools.info(place).let_through == 0
+    tools.forget(target, fingerprints=known[:2])
+    before = everything_in(server)
+    tools.merge([tmp_path / "one.bloom"], target)
+    assert len(everything_in(server)) == len(before)
+    assert tools.contains(target, fingerprints=known) == [False] * 5 + [True] * 4
+    tools.delete(target)
+    key = target.partition("#")[2].encode()
+    assert not [name for name in everything_in(server) if name.startswith(key)]
+
+
 def test_pages_that_are_to_be_let_through_are_no_part_of_a_copied_set(server):
     """As they are beside the requests of `scrapy_bloom.Scheduler`."""
     key, known = next(keys), fingerprints(100)

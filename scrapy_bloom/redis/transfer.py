@@ -29,6 +29,7 @@ from scrapy_bloom.redis.bitmap import SEGMENT_BLOCKS
 from scrapy_bloom.redis.connection import FAULTS
 from scrapy_bloom.redis.deadline import Within
 from scrapy_bloom.redis.header import Header, Plan, fields_of
+from scrapy_bloom.redis.layout import layout_of
 from scrapy_bloom.redis.link import ScriptRunner
 from scrapy_bloom.redis.place import Place
 
@@ -40,6 +41,7 @@ LEFTOVER: Final = 6 * 3600
 
 _PIECE: Final = 128  # blocks in one call: 1 MiB
 _AT_ONCE: Final = 8  # segments that are deleted in one call: about a millisecond of the server
+_LISTED: Final = 1_000  # fingerprints in one call
 _MARK: Final = (
     b"\x80"  # the byte after the last block: its first bit says that the segment is there
 )
@@ -243,14 +245,26 @@ class Install(ABC):
 class BitsInstall(Install):
     """Puts a shard of bits into Redis. Its state shares the bits.
 
-    Arguments are those of :class:`Install`.
+    Arguments are those of :class:`Install`, and:
+
+    :param again: fingerprints that are new once more, though their bits are set.
     """
 
     at_once = _AT_ONCE
 
-    def __init__(self, place: Place, plan: Plan, state: FilterState, spider: str) -> None:
+    def __init__(
+        self,
+        place: Place,
+        plan: Plan,
+        state: FilterState,
+        spider: str,
+        again: Sequence[bytes] = (),
+    ) -> None:
         super().__init__(place, plan, state, state.slices[-1].items, spider)
         self._state = state
+        self._again = again
+        if again:
+            self.fields |= {name: b"%d" % len(again) for name in ("again", "forgotten")}
         segments = segments_of([slice_.spec for slice_ in state.slices])
         self._segments = [segment for segment in segments if self._touched(segment)]
         self.fields |= {f"m:{segment.name}": b"1" for segment in self._segments}
@@ -261,11 +275,13 @@ class BitsInstall(Install):
         return sum(segment.size for segment in self._segments)
 
     def keys(self) -> Iterator[str]:
-        """Yield the names of its segments."""
-        return (f"{self.prefix}{segment.name}" for segment in self._segments)
+        """Yield the names of its segments, and of the list of what is new once more."""
+        names = [segment.name for segment in self._segments] + ["again"] * bool(self._again)
+        return (f"{self.prefix}{name}" for name in names)
 
     def upload(self, told: Told) -> None:
-        """Send the segments."""
+        """Send the segments, and that list."""
+        self._send_again()
         for segment in self._segments:
             key = f"{self.prefix}{segment.name}"
             self._call("SETRANGE", key, segment.size - 1, _MARK)
@@ -278,6 +294,15 @@ class BitsInstall(Install):
     def delete_replaced(self, fields: Mapping[bytes, bytes]) -> None:
         """Delete the segments of the filter whose place it took."""
         delete_segments(self.place, fields)
+
+    def _send_again(self) -> None:
+        key, state = f"{self.prefix}again", self._state
+        make = layout_of(state.layout).make_hash(state.secret, digests=state.digests)
+        left = iter(self._again)
+        while some := list(islice(left, _LISTED)):
+            pairs = (part for fingerprint in some for part in (make(fingerprint), fingerprint))
+            self._call("HSET", key, *pairs)
+            self._call("EXPIRE", key, LEFTOVER)
 
     def _runs(self, segment: Segment) -> Iterator[tuple[int, list[bitarray]]]:
         """Yield the blocks that have bits, as runs of neighbours: first number, blocks."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
@@ -23,7 +23,7 @@ from scrapy_bloom.redis.numbers import NumbersInstall
 from scrapy_bloom.redis.place import Place
 from scrapy_bloom.redis.queue.reader import QueueReader
 from scrapy_bloom.redis.reader import ShardReader
-from scrapy_bloom.redis.sharding import shard_key
+from scrapy_bloom.redis.sharding import picker, shard_key
 from scrapy_bloom.redis.transfer import (
     BitsInstall,
     Install,
@@ -52,6 +52,7 @@ class Incoming:
         fingerprinter: what made its fingerprints; empty if that is not known.
         canonical: by which rules URLs were rewritten before, as JSON.
         spider: whose marks it holds; empty if that is not known.
+        again: fingerprints that are new once more, though the filter has them.
     """
 
     shards: Sequence[AnyState]
@@ -59,6 +60,7 @@ class Incoming:
     fingerprinter: str
     canonical: str
     spider: str
+    again: Collection[bytes] = ()
 
     def plan(self, number: int) -> Plan:
         """Return what one of its shards is for."""
@@ -79,7 +81,9 @@ class Incoming:
         state, plan = self.shards[number], self.plan(number)
         if isinstance(state, NumbersState):
             return NumbersInstall(place, plan, state, self.spider)
-        return BitsInstall(place, plan, state, self.spider)
+        pick = picker(range(len(self.shards)))
+        again = sorted(one for one in self.again if pick(one) == number)
+        return BitsInstall(place, plan, state, self.spider, again)
 
 
 class Upkeep:

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import Final
 
 from scrapy_bloom.core.numbers import NumbersState
-from scrapy_bloom.errors import SettingError
 from scrapy_bloom.options import OnBackendError, Words, in_arguments
 from scrapy_bloom.redis import pace
 from scrapy_bloom.redis.connection import Target as Server
@@ -215,11 +214,6 @@ class RedisChange(Change):
 
     def put(self, contents: Contents, progress: Progress = silent) -> None:
         """Send the filter, and put it in the place of the other one at once."""
-        if contents.let_through:
-            raise SettingError(
-                f"{len(contents.let_through):,} pages of this filter are to be let through once"
-                f" more, and the copy in Redis would call them seen."
-            )
         identity = contents.identity
         incoming = Incoming(
             contents.shards,
@@ -227,6 +221,7 @@ class RedisChange(Change):
             identity.fingerprinter,
             json.dumps(sorted_keys(identity.canonical), sort_keys=True),
             identity.spider,
+            contents.let_through,
         )
         replaced = self._reader.parts() if self._reader else ()
         with progress(f"writing {self._upkeep.name}", contents.bytes, "bytes") as told:

@@ -28,6 +28,7 @@ end
 local made = {}
 for i = 3, #ARGV, 2 do
   if ARGV[i]:sub(1, 2) == 'm:' then made[#made + 1] = KEYS[2] .. ARGV[i]:sub(3) end
+  if ARGV[i] == 'again' then made[#made + 1] = KEYS[2] .. 'again' end
 end
 for i = 3, #ARGV, 2 do
   if ARGV[i] == 'layout' then made = {} end  -- a filter of bits has no such field
