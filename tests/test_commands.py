@@ -60,6 +60,7 @@ def fields(lines):
 
 
 @pytest.mark.usefixtures("job")
+@pytest.mark.scrapy
 def test_all_sub_commands_in_one_life(bloom, tmp_path, server):
     (tmp_path / "urls.txt").write_text("\n".join(URLS) + "\n")
     redis = f"{server.url}#life"
@@ -278,6 +279,7 @@ def test_a_pipe_that_is_closed_early_is_no_error(tmp_path):
 
 
 @pytest.mark.usefixtures("job")
+@pytest.mark.scrapy
 def test_lines_are_answered_as_they_come(tmp_path):
     process = subprocess.Popen(
         [sys.executable, *BLOOM, "add", "job", "-"],
@@ -306,6 +308,7 @@ def pipe(*arguments, stdin):
 
 
 @pytest.mark.usefixtures("job")
+@pytest.mark.scrapy
 def test_a_terminal_shows_tables(tmp_path):
     shown = on_terminal(tmp_path, "info", "job")
     assert "50 (5% of 1,000)" in shown
@@ -350,6 +353,7 @@ def on_terminal(folder, *arguments):
 # Scrapy's command
 
 
+@pytest.mark.scrapy
 def test_the_overview_names_every_sub_command():
     done = run(*BLOOM, "-h")
     assert done.returncode == 0
@@ -357,6 +361,7 @@ def test_the_overview_names_every_sub_command():
         assert f"\n  {name} " in done.stdout
 
 
+@pytest.mark.scrapy
 def test_each_sub_command_has_help():
     done = run(*BLOOM, "plan", "-h")
     assert done.returncode == 0

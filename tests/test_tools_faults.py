@@ -1,10 +1,12 @@
 """What may happen to the tools: no room, no rights, no server, Ctrl-C, and crawls beside them."""
 
 import itertools
+import json
 import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 import redis
@@ -289,3 +291,105 @@ def test_what_a_killed_worker_has_taken_is_told(tmp_path):
             crawl.wait()
         assert site.missed == set()
         assert tools.contains(target, [page], project=project()) == [True]
+
+
+# In a project
+
+
+@pytest.mark.scrapy
+def test_a_project_names_the_filter(tmp_path):
+    """Each verb finds the filter of a spider, by the settings of the project."""
+    scrapys = Project(tmp_path)
+    with LocalSite(pages=30) as site:
+        assert scrapys.crawl(site, **OURS).end() == 0
+        page = site.url
+    job = ["--spider", "follower", "-s", f"JOBDIR={scrapys.job}"]
+    before = everything(scrapys.job)
+    looked = [
+        scrapys.start("bloom", *arguments, *job)
+        for arguments in (
+            ["info", "--json"],
+            ["check"],
+            ["contains", page],
+            ["queue"],
+            ["export", "out.bloom"],
+        )
+    ]
+    assert [run.end() for run in looked] == [0] * 5
+    told = json.loads(looked[0].output)
+    assert (told["spider"], told["waiting"], told["crawl"]) == ("follower", 0, "stopped cleanly")
+    assert everything(scrapys.job) == before
+    changed = (["forget", page], ["add", page], ["delete", "--yes"])
+    assert [scrapys.start("bloom", *arguments, *job).end() for arguments in changed] == [0] * 3
+    assert not (scrapys.job / "requests.bloom").exists()
+    nobody = scrapys.start("bloom", "info", "--spider", "nobody", "-s", f"JOBDIR={scrapys.job}")
+    assert nobody.end() == 2
+    assert "there is no spider 'nobody' in this project" in nobody.log
+
+
+# While a crawl runs
+
+
+@pytest.fixture
+def frozen():
+    """Return what stops processes until the test has ended."""
+    stopped = []
+
+    def freeze(*pids):
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+            stopped.append(pid)
+
+    yield freeze
+    for pid in stopped:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+def look_at(target, folder, page):
+    """Look in every way; return how often."""
+    tools.info(target)
+    assert "bad" not in {one.level for one in tools.check(target)}
+    tools.contains(target, [page], project=project())
+    tools.queue(target)
+    tools.export(target, folder / "out.bloom")
+    tools.copy(target, folder / "copy.bloom")
+    tools.merge([target], folder / "merged.bloom")
+
+
+@pytest.mark.scrapy
+@pytest.mark.skipif(os.name == "nt", reason="nothing freezes a process there")
+def test_looking_at_a_local_crawl_changes_no_byte(tmp_path, frozen):
+    """The crawl is frozen, so whatever changes was changed by whoever looks."""
+    scrapys = Project(tmp_path)
+    with LocalSite(pages=60) as site:
+        run = scrapys.crawl(site, **OURS, DOWNLOAD_DELAY=0.05, CONCURRENT_REQUESTS=4)
+        until(lambda: site.delivered > 20, 60)
+        frozen(run.pid)
+        before = everything(scrapys.job)
+        assert "requests.sqlite-shm" in {path.name for path in before}
+        look_at(scrapys.job, tmp_path, site.url)
+        assert everything(scrapys.job) == before
+        os.kill(run.pid, signal.SIGCONT)
+        assert run.end() == 0
+        assert site.missed == set()
+        assert site.repeated == {}
+
+
+@pytest.mark.scrapy
+@pytest.mark.skipif(os.name == "nt", reason="nothing freezes a process there")
+def test_looking_at_three_workers_changes_no_key(tmp_path, frozen):
+    """As above; a worker that is frozen for a short while keeps its lease."""
+    with LocalRedis() as server, LocalSite(pages=300, links=10) as site:
+        with Crawl(site, server, tmp_path, **OURS, BLOOM_REDIS_URL=server.url) as crawl:
+            begun = at(site, 60)
+            workers = [crawl.start() for _ in range(3)]
+            assert begun.wait(REDIS_PATIENCE)
+            frozen(*(worker.pid for worker in workers))
+            before = everything_in(server)
+            look_at(f"{server.url}#worker:bloom", tmp_path, site.url)
+            assert everything_in(server) == before
+            for worker in workers:
+                os.kill(worker.pid, signal.SIGCONT)
+            crawl.wait()
+        assert site.missed == set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -18,13 +18,19 @@ SUMMARY = "show how URLs become canonical, and which of them are one page"
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of this sub-command."""
-    parser.add_argument("urls", metavar="URL", nargs="*", help="the first is compared with others")
+    parser.add_argument(
+        "urls",
+        metavar="URL",
+        nargs="*",
+        help="the first is compared with the others",
+    )
     parser.add_argument("--spider", default="", metavar="NAME", help="whose settings count")
 
 
 def run(args: Namespace, context: Context) -> int:
     """Print how each URL becomes canonical, and whether it is the same page as the first one."""
-    first, *others = urls = args.urls or [""]
+    urls = [url for one in args.urls for url in (_lines(context) if one == "-" else [one])]
+    first, *others = urls = urls or [""]
     if not first:
         raise SettingError("give one or more URLs")
     fingerprinter = context.project.fingerprinter
@@ -35,6 +41,11 @@ def run(args: Namespace, context: Context) -> int:
     else:
         context.output.lines(_as_text(explanations, pairs))
     return 0
+
+
+def _lines(context: Context) -> Iterator[str]:
+    with context.stream("-") as stream:
+        yield from filter(None, (line.decode(errors="replace").strip() for line in stream))
 
 
 def _as_json(

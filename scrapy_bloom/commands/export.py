@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
 
 from scrapy_bloom.commands.context import Context, add_key
 from scrapy_bloom.commands.moved import show
+from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.tools.moving import export
 
 EXAMPLE = "job books.bloom"
@@ -16,7 +17,10 @@ SUMMARY = "write a filter to one file, the same bits wherever it lives"
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of this sub-command."""
     parser.add_argument(
-        "places", metavar="[TARGET] FILE", nargs="+", help="the filter, and the file to write"
+        "places",
+        metavar="[TARGET] FILE",
+        nargs="+",
+        help="the filter, and the file, or -",
     )
     add_key(parser)
 
@@ -26,12 +30,17 @@ def run(args: Namespace, context: Context) -> int:
     *target, path = args.places
     if len(target) > 1:
         raise ValueError("give one TARGET and one FILE")
-    done = export(
-        target[0] if target else None,
-        Path(path),
-        key=args.key,
-        project=context.project,
-        progress=context.output.progress,
-    )
-    show(done, context.output)
+    if path == "-" and sys.stdout.isatty():
+        raise SettingError("a filter is no text: give a FILE, or let a program read this")
+    try:
+        done = export(
+            target[0] if target else None,
+            sys.stdout.buffer if path == "-" else path,
+            key=args.key,
+            project=context.project,
+            progress=context.output.progress,
+        )
+    except BrokenPipeError:
+        raise StateError("standard output: nobody has read it to its end") from None
+    show(done, context.output, beside=path == "-")
     return 0

@@ -35,13 +35,20 @@ def move(how: Callable[..., Moved], source: object, args: Namespace, context: Co
     return 0
 
 
-def show(done: Moved, output: Output) -> None:
-    """Write what was put somewhere, and what whoever uses it should know."""
+def show(done: Moved, output: Output, *, beside: bool = False) -> None:
+    """Write what was put somewhere, and what whoever uses it should know.
+
+    :param beside: whether standard output has the filter itself.
+    """
     for warning in done.warnings:
         output.note(f"Note: {warning}")
-    if output.as_json:
-        output.json(done)
-    output.done(
+    text = (
         f"{done.target}: {done.items:,} items in {write_size(done.bytes)}, {done.slices} slices,"
         f" error rate now {done.error_rate_now:.2g} (set: {done.error_rate:g})"
     )
+    if beside:
+        output.note(text)
+        return
+    if output.as_json:
+        output.json(done)
+    output.done(text)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, Final, Literal, cast
+from tempfile import TemporaryDirectory
+from typing import Any, BinaryIO, Final, Literal, cast
 
 from scrapy import Request
 
@@ -136,8 +138,13 @@ class _Source:
     """
 
     def __init__(self, source: Path | str | BinaryIO, form: Form) -> None:
-        self.path = None if isinstance(source, io.IOBase) else Path(str(source))
-        self._stream = source if isinstance(source, io.IOBase) else None
+        self.path: Path | None = None
+        self._stream: io.BufferedReader | None = None
+        if isinstance(source, io.IOBase):
+            peeks = isinstance(source, io.BufferedReader)
+            self._stream = cast("Any", source if peeks else io.BufferedReader(cast("Any", source)))
+        else:
+            self.path = Path(str(source))
         self.form = self._look() if form == "auto" else form
 
     @property
@@ -150,10 +157,10 @@ class _Source:
 
         :raises StateError: if it cannot be read.
         """
-        if self.path is None:
-            return self._stream  # type: ignore[return-value]
+        if self._stream:
+            return self._stream
         try:
-            return self.path.open("rb")
+            return cast("Path", self.path).open("rb")
         except OSError as error:
             raise StateError(
                 f"{self.path}: {error.strerror}. Give a file that this user can read."
@@ -206,19 +213,26 @@ class _Source:
 
         :raises SettingError: if it is none.
         """
-        if self.path is None:
-            raise SettingError("a filter cannot be read from standard input: give the file")
-        return FileTarget(self.path)
+        if self._stream is None:
+            return FileTarget(cast("Path", self.path))
+        # It is read more than once. The folder is gone with this object.
+        self._folder = TemporaryDirectory(prefix="scrapy-bloom-")
+        path = Path(self._folder.name) / "standard input"
+        with path.open("wb") as file:
+            shutil.copyfileobj(self._stream, file)
+        return FileTarget(path)
 
     def _look(self) -> Form:
-        if self.path is None:
-            return "auto"
-        with self.open() as file:
-            start = file.read(len(MAGIC))
+        if self._stream:
+            start = self._stream.peek(len(MAGIC))[: len(MAGIC)]
+        else:
+            with self.open() as file:
+                start = file.read(len(MAGIC))
         if start == MAGIC:
             return "filter"
         binary = start[:1] == b"\0"  # of the length of a record: no text begins with it
-        return "seen" if binary or self.path.name == seen_file.NAME else "auto"
+        named = self.path is not None and self.path.name == seen_file.NAME
+        return "seen" if binary or named else "auto"
 
 
 @contextmanager

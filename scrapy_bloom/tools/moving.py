@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO
 
 from scrapy_bloom.core.merging import merge_states
 from scrapy_bloom.errors import SettingError, StateError
@@ -44,7 +46,7 @@ class Moved:
 
 def export(
     where: Where | None,
-    path: Path | str,
+    path: Path | str | BinaryIO,
     *,
     key: str = "",
     project: Project | None = None,
@@ -55,17 +57,23 @@ def export(
     The same filter gives the same bytes, wherever it is.
 
     :param where: a target, see :func:`target_of`, like `key` and `project`.
-    :param path: the file. One that is there must be such a file, too; it is replaced.
+    :param path: the file, or a stream that is open for writing bytes. A file that is there must be
+        such a file, too; it is replaced.
     :raises BloomError: if the filter cannot be read, or the file not be written. A file that was
         there is as it was.
     """
     source = target_of(where, key=key, project=project)
     contents = source.read(progress)
-    target = FileTarget(Path(path))
+    if isinstance(path, io.IOBase):
+        for chunk in contents.chunks(None):
+            path.write(chunk)
+        path.flush()
+        return _moved(source.name, "standard output", contents, _warnings(contents))
+    target = FileTarget(Path(str(path)))
     with target.change(make=True) as change:
         change.contents = None  # its generation does not count outside of a job
         change.put(contents, progress)
-    return _moved(source.name, target, contents, _warnings(contents))
+    return _moved(source.name, target.name, contents, _warnings(contents))
 
 
 def copy(
@@ -97,7 +105,7 @@ def copy(
                 f" merge' puts one into another, 'scrapy bloom delete' makes room."
             )
         change.put(contents, progress)
-    return _moved(source.name, target, contents, _warnings(contents))
+    return _moved(source.name, target.name, contents, _warnings(contents))
 
 
 def merge(
@@ -128,7 +136,7 @@ def merge(
         merged = merge_contents(parts)
         change.put(merged, progress)
     waiting = [note for one in found for note in _warnings(one)]
-    return _moved(names, target, merged, [*_crowded(merged), *waiting])
+    return _moved(names, target.name, merged, [*_crowded(merged), *waiting])
 
 
 def delete(
@@ -216,11 +224,11 @@ def _in_redis(where: Where | None) -> bool:
     return str(where).startswith(SCHEMES)
 
 
-def _moved(source: str, target: Target, contents: Contents, warnings: Sequence[str]) -> Moved:
+def _moved(source: str, target: str, contents: Contents, warnings: Sequence[str]) -> Moved:
     info = contents.info()
     return Moved(
         source,
-        target.name,
+        target,
         contents.items,
         contents.bytes,
         contents.error_rate,

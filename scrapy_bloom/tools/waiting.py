@@ -72,7 +72,12 @@ def queue(  # noqa: PLR0913 - by keyword
     """
     target = target_of(where, key=key, project=project)
     if isinstance(target, FileTarget):
-        raise StateError(f"{target.name}: a file has no requests. Give the job directory.")
+        if not target.exists():
+            raise target.missing()
+        raise StateError(
+            f"{target.name}: found a file, which has no requests, expected a job directory or the"
+            f" URL of a Redis server."
+        )
     if not isinstance(target, JobTarget):
         return _in_redis(target, peek, most, progress, failed=failed)
     if not target.requests.exists():

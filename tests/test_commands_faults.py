@@ -1,0 +1,552 @@
+"""`scrapy bloom`, each verb by each fault: one line that says why, and nothing is changed."""
+
+import io
+import itertools
+import re
+import shlex
+import sqlite3
+import struct
+import subprocess
+import sys
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from unittest.mock import ANY
+from zlib import crc32
+
+import pytest
+from scrapy.settings import Settings
+from support.contract import fingerprints
+from support.filters import everything, everything_in
+from support.frontiers import kept_job
+from support.jobs import open_job, stored_job
+from support.localredis import LocalRedis
+from support.processes import PATIENCE, environment
+from support.waiting import until
+
+from scrapy_bloom import RedisFilter, tools
+from scrapy_bloom.commands.context import call
+from scrapy_bloom.commands.output import Output
+from scrapy_bloom.registry import COMMANDS
+
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "commands.md"
+NO_COMMANDS = {*COMMANDS, "sets"}  # of Redis
+URL = "http://example.com/"
+BLOOM = shlex.join([sys.executable, "-m", "scrapy", "bloom"])
+keys = (f"faults:{number}" for number in itertools.count())
+
+LOOKING = [
+    "info {}",
+    "check {}",
+    f"contains {{}} {URL}",
+    "queue {}",
+    "export {} out.bloom",
+    "copy {} copy.bloom",
+    "copy {} copy --spider books",
+    "merge {} merged.bloom",
+]
+CHANGING = [
+    f"add {{}} {URL}",
+    f"forget {{}} {URL}",
+    "import {} urls.txt --spider books",
+    "import {} whole.bloom --spider books",
+    "copy whole.bloom {}",
+    "merge whole.bloom {}",
+    "delete {} --yes",
+]
+MAKING = {"import", "copy whole.bloom", "merge whole.bloom"}
+"""Verbs that make a target where there is none."""
+
+
+@pytest.fixture(scope="module")
+def server():
+    with LocalRedis() as server:
+        yield server
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """An empty working directory, but for what is read."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "urls.txt").write_text(f"{URL}\n")
+    stored_job(tmp_path / "whole", fingerprints(50))
+    tools.export(tmp_path / "whole", tmp_path / "whole.bloom")
+    return tmp_path
+
+
+@pytest.fixture
+def bloom(capsys, monkeypatch):
+    """Return what runs a sub-command in this process: exit code, lines, lines of errors."""
+
+    def bloom(line, stdin=b"", **settings):
+        name, *args = shlex.split(line)
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        code = call(name, import_module(COMMANDS[name]), args, Settings(settings))
+        out, err = capsys.readouterr()
+        return code, out.splitlines(), err.splitlines()
+
+    return bloom
+
+
+# What is there is none of ours, or cannot be read
+
+
+def text_file(place, _):
+    (place / "notes.txt").write_text("nothing of ours\n")
+    return "notes.txt"
+
+
+def foreign_job(place, _):
+    (place / "theirs").mkdir()
+    (place / "theirs" / "requests.bloom").write_text("nothing of ours\n")
+    return "theirs"
+
+
+def empty_file(place, _):
+    (place / "empty.bloom").touch()
+    return "empty.bloom"
+
+
+def damaged_file(place, _):
+    data = bytearray((place / "whole.bloom").read_bytes())
+    data[-100] ^= 1
+    (place / "damaged.bloom").write_bytes(data)
+    return "damaged.bloom"
+
+
+def cut_file(place, _):
+    (place / "cut.bloom").write_bytes((place / "whole.bloom").read_bytes()[:500])
+    return "cut.bloom"
+
+
+def newer_file(place, _):
+    data = (place / "whole.bloom").read_bytes()
+    length = struct.unpack_from(">I", data, 18)[0]
+    frame = struct.pack(">HI", 9, length)
+    crc = struct.pack(">I", crc32(frame + data[26 : 26 + length]))
+    (place / "newer.bloom").write_bytes(data[:16] + frame + crc + data[26:])
+    return "newer.bloom"
+
+
+def damaged_requests(place, _):
+    path = kept(place) / "requests.sqlite"
+    data = bytearray(path.read_bytes())
+    data[:16] = b"no database here"
+    path.write_bytes(data)
+    return "kept"
+
+
+def damaged_rows(place, _):
+    database = sqlite3.connect(kept(place) / "requests.sqlite")
+    with database:
+        database.execute("UPDATE meta SET value = value || '0'")
+    database.close()
+    return "kept"
+
+
+def newer_requests(place, _):
+    database = sqlite3.connect(kept(place) / "requests.sqlite")
+    database.execute("PRAGMA user_version = 99")
+    database.close()
+    return "kept"
+
+
+def kept(place):
+    return kept_job(
+        place / "kept", stored=fingerprints(9), journal=fingerprints(9, "b"), urls=[URL]
+    )
+
+
+def text_key(_, server):
+    return of_key(server, lambda client, key: client.set(key, "x"))
+
+
+def foreign_hash(_, server):
+    return of_key(server, lambda client, key: client.hset(key, "a", 1))
+
+
+def sorted_set(_, server):
+    return of_key(server, lambda client, key: client.zadd(key, {"a": 1}))
+
+
+def damaged_header(_, server):
+    return of_filter(server, "capacity", 7)
+
+
+def damaged_slices(_, server):
+    return of_filter(server, "slices", "0:0:0")
+
+
+def newer_filter(_, server):
+    return of_filter(server, "format", 9)
+
+
+def newer_layout(_, server):
+    return of_filter(server, "layout", "later")
+
+
+def of_key(server, write):
+    key = next(keys)
+    write(server.client(), key)
+    return f"{server.url}#{key}"
+
+
+def of_filter(server, field, value):
+    key = next(keys)
+    with RedisFilter.from_url(server.url, key=key) as seen:
+        seen.add_many(fingerprints(9))
+    server.client().hset(key, field, value)
+    return f"{server.url}#{key}"
+
+
+LOCAL = [text_file, foreign_job, empty_file, damaged_file, cut_file, newer_file,
+         damaged_requests, damaged_rows, newer_requests]  # fmt: skip
+SHARED = [text_key, foreign_hash, sorted_set, damaged_header, damaged_slices, newer_filter,
+          newer_layout]  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", [*LOCAL, *SHARED], ids=lambda fault: fault.__name__)
+def test_what_cannot_be_read_is_refused_by_every_verb(bloom, place, server, fault):
+    target = fault(place, server)
+    before = without_locks(place), everything_in(server)
+    for line in (*LOOKING, *CHANGING):
+        code, lines, errors = bloom(line.format(target))
+        if line.startswith("check"):  # whose answer it is
+            assert code in (1, 2), line
+            assert (code == 1) == any(found.startswith("bad\t") for found in lines)
+        else:
+            assert (code, lines, len(errors)) == (2, [], 1), (line, lines, errors)
+            assert "found" in errors[0] or "damaged" in errors[0], (line, errors)
+            name = target.partition("#")[2] or target
+            assert name in errors[0], (line, errors)
+        assert (without_locks(place), everything_in(server)) == before, line
+
+
+def without_locks(place):
+    """Return all that files have. Whoever locks a job directory leaves its lock file."""
+    return {
+        path: found
+        for path, (_, found) in everything(place).items()
+        if path.name != "requests.bloom.lock"
+    }
+
+
+# Nothing is there
+
+
+@pytest.mark.parametrize("kind", ["nowhere", "nowhere.bloom", "redis"])
+def test_what_is_not_there_is_told_by_every_verb(bloom, place, server, kind):
+    target = f"{server.url}#{next(keys)}" if kind == "redis" else kind
+    before = everything(place), everything_in(server)
+    for line in (*LOOKING, *CHANGING):
+        if any(line.startswith(verb) for verb in MAKING):
+            continue
+        code, lines, errors = bloom(line.format(target))
+        assert (code, lines, len(errors)) == (2, [], 1), (line, lines, errors)
+        assert "found no" in errors[0], (line, errors)
+        assert (everything(place), everything_in(server)) == before, line
+
+
+def test_what_is_not_there_is_made_where_that_is_meant(bloom, place, server):
+    for number, line in enumerate(line for line in CHANGING if line.startswith((*MAKING,))):
+        for target in (f"job{number}", f"{number}.bloom", f"{server.url}#{next(keys)}"):
+            assert bloom(line.format(target))[0] == 0, (line, target)
+            assert bloom(f"info {target}")[0] == 0
+            assert bloom(f"check {target}")[0] == 0
+    assert not [*place.rglob("*.tmp")]
+
+
+# Somebody uses it
+
+
+def test_a_job_in_use_is_looked_at_and_refused_by_all_that_change_it(bloom, place):
+    crawl = open_job(place / "job")
+    crawl.filter.add_many(fingerprints(9, "b"))
+    stored = everything(place)
+    for line in LOOKING:  # there is no filter yet
+        assert bloom(line.format("job"))[0] == 2
+        assert everything(place) == stored, line
+    crawl.close()
+    crawl = open_job(place / "job")
+    before = everything(place)
+    for line in LOOKING[:3]:
+        assert bloom(line.format("job"))[0] in (0, 1), line
+        assert everything(place) == before, line
+    for line in CHANGING:
+        code, lines, errors = bloom(line.format("job"))
+        assert (code, lines, len(errors)) == (2, [], 1), (line, lines, errors)
+        assert "using this job directory" in errors[0] or "expected none" in errors[0], line
+        assert everything(place) == before, line
+    crawl.close()
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize("layout", ["bitmap", "sets"])
+def test_a_filter_under_workers_is_not_replaced_or_deleted(bloom, server, layout):
+    key = next(keys)
+    target = f"{server.url}#{key}"
+    with RedisFilter.from_url(server.url, key=key, layout=layout) as seen:
+        seen.add_many(fingerprints(50))
+        for line in (*LOOKING[:3], LOOKING[4], "export {} more.bloom"):
+            assert bloom(line.format(target))[0] in (0, 1), line
+        assert bloom(f"delete {target} --yes")[2][0].endswith("as stopped after some seconds.")
+        code, _, errors = bloom(f"merge more.bloom {target}")
+        assert code == 2
+        assert "a crawl uses this filter" in errors[0]
+        assert bloom(f"add {target} {URL}")[:2] == (
+            0,
+            ["1 pages marked, 0 were marked before"],
+        )
+        assert seen.add_many(fingerprints(50)) == [True] * 50
+        assert seen.counters.losses == 0
+
+
+# Another secret or geometry
+
+
+def test_filters_that_do_not_fit_are_told_why(bloom, place, server):
+    stored_job(place / "other", fingerprints(9))
+    for name, options in {"rate": {"error_rate": 1e-3}, "sets": {"layout": "sets"}}.items():
+        with RedisFilter.from_url(server.url, key=name, **options) as seen:
+            seen.add_many(fingerprints(9))
+    for source, told in (
+        ("other", "different secrets"),
+        (f"{server.url}#rate", "different"),
+        (f"{server.url}#sets", "different layouts"),
+    ):
+        before = everything(place), everything_in(server)
+        code, lines, errors = bloom(f"merge {source} whole")
+        assert (code, lines, len(errors)) == (2, [], 1)
+        assert told in errors[0]
+        assert "Import the URLs" in errors[0]
+        assert (everything(place), everything_in(server)) == before
+    key = next(keys)
+    with RedisFilter.from_url(server.url, key=key, shards=2) as seen:
+        seen.add_many(fingerprints(9))
+    for line, told in (
+        (f"copy {server.url}#{key} new --spider a", "shards cannot be kept in a job directory"),
+        (f"merge {server.url}#{key} whole", "2 shards"),
+        (f"copy {server.url}#sets new --spider a", "no page or fingerprint can be had back"),
+        (f"copy {server.url}#{key} new.bloom --key other", ""),
+    ):
+        code, _, errors = bloom(line)
+        assert told in "".join(errors)
+        assert code == (2 if told else 0)
+        assert not (place / "new").exists()
+
+
+# Whoever asks may not, or there is no room
+
+
+@pytest.mark.parametrize("layout", ["bitmap", "sets"])
+def test_a_server_without_memory_keeps_what_it_has(bloom, place, layout):
+    """And nothing is left of what was on its way."""
+    with LocalRedis() as server:
+        client = server.client()
+        with RedisFilter.from_url(server.url, key="a", layout=layout, capacity=100_000) as seen:
+            seen.add_many(fingerprints(20_000))
+        assert bloom(f"export {server.url}#a a.bloom")[0] == 0
+        client.config_set("maxmemory", client.info("memory")["used_memory"] + 100_000)
+        before = everything_in(server), everything(place)
+        for line in (f"copy a.bloom {server.url}#b", f"merge a.bloom {server.url}#a"):
+            code, lines, errors = bloom(line)
+            assert (code, lines, len(errors)) == (2, [], 1)
+            assert "memory" in errors[0]
+            assert (everything_in(server), everything(place)) == before
+        client.config_set("maxmemory", 0)
+        assert bloom(f"copy a.bloom {server.url}#b")[0] == 0
+        assert bloom(f"merge a.bloom {server.url}#a")[0] == 0
+
+
+def test_whoever_may_only_read_looks_and_changes_nothing(bloom, place, server):
+    """With no other rights than those that the page of the commands names."""
+    key = next(keys)
+    for layout in ("bitmap", "sets"):
+        with RedisFilter.from_url(server.url, key=f"{key}{layout}", layout=layout) as seen:
+            seen.add_many(fingerprints(50))
+    section = PAGE.read_text().partition("## Rights in Redis")[2].partition("## ")[0]
+    look, change, _ = section.strip().split("\n\n")
+    allow(server.client(), "reader", look)
+    allow(server.client(), "mover", look + change)
+    url = server.url.replace("redis://", "redis://reader:pass@")
+    before = everything_in(server)
+    for layout in ("bitmap", "sets"):
+        target = f"{url}#{key}{layout}"
+        for number, line in enumerate(("info {}", "check {}", f"contains {{}} {URL}")):
+            code, _, errors = bloom(line.format(target))
+            assert (code, errors) == (number == 2, []), line  # only the page is not there
+        assert bloom(f"export {target} {layout}.bloom")[0] == 0
+        for line in (
+            f"add {target} {URL}",
+            f"delete {target} --yes",
+            f"copy {target} {url}#{key}new",
+            f"merge {layout}.bloom {target}",
+            f"forget {target} {URL}",
+        ):
+            code, lines, errors = bloom(line)
+            assert (code, lines, len(errors)) == (2, [], 1), (line, lines, errors)
+            assert "pass@" not in errors[0]
+            assert everything_in(server) == before, line
+    assert not (place / "new").exists()
+    url = url.replace("reader", "mover")
+    for layout in ("bitmap", "sets"):
+        target = f"{url}#{key}{layout}"
+        assert bloom(f"copy {target} {target}new") == (0, ANY, [])
+        assert bloom(f"merge {layout}.bloom {target}") == (0, ANY, [])
+        assert bloom(f"import {target}newer {layout}.bloom") == (0, ANY, [])
+
+
+def allow(client, user, text):
+    """Let a user run the commands that a text names, and what every connection begins with."""
+    commands = re.findall(r"`([a-z_|]+)`", text)
+    client.execute_command(
+        *("ACL", "SETUSER", user, "reset", "on", ">pass", "~*"),
+        *(f"+{command}" for command in (*commands, "ping", "hello", "client", "select")
+          if command not in NO_COMMANDS),
+    )  # fmt: skip
+
+
+def test_a_replica_is_looked_at(bloom, place):
+    """Which would refuse a single command that writes."""
+    with LocalRedis() as primary, LocalRedis() as replica:
+        for layout in ("bitmap", "sets"):
+            with RedisFilter.from_url(primary.url, key=layout, layout=layout) as seen:
+                seen.add_many(fingerprints(50))
+        replica.client().replicaof(primary.HOST, primary.port)
+        until(lambda: has_all(replica, primary))
+        before = everything_in(replica)
+        for layout in ("bitmap", "sets"):
+            target = f"{replica.url}#{layout}"
+            for line in ("info {}", "check {}", f"export {{}} {layout}.bloom"):
+                code, _, errors = bloom(line.format(target))
+                assert (code, errors) == (0, []), line
+            assert bloom(f"contains {target} {URL}")[0] == 1
+            for line in (f"add {target} {URL}", f"delete {target} --yes"):
+                code, _, errors = bloom(line)
+                assert code == 2, line
+                assert "replica" in errors[0], errors
+        assert everything_in(replica) == before
+        assert (place / "sets.bloom").exists()
+
+
+def has_all(replica, primary):
+    there, here = (server.client().info("replication") for server in (primary, replica))
+    up = here["master_link_status"] == "up"
+    return up and here["slave_repl_offset"] >= there["master_repl_offset"]
+
+
+# Ctrl-C, and a server that goes away: nothing is half done
+
+
+@pytest.mark.parametrize("layout", ["bitmap", "sets"])
+@pytest.mark.parametrize("after", [1, 2, 4])
+def test_an_interrupted_move_changes_nothing(bloom, place, server, monkeypatch, layout, after):
+    key = next(keys)
+    target = f"{server.url}#{key}"
+    with RedisFilter.from_url(server.url, key=key, layout=layout, capacity=900_000) as seen:
+        seen.add_many(fingerprints(3_000))
+    assert bloom(f"export {target} one.bloom")[0] == 0
+    steps = itertools.count(1)
+
+    def interrupted(*_, **__):
+        @contextmanager
+        def progress(*_, **__):
+            def told(_):
+                if next(steps) == after:
+                    raise KeyboardInterrupt
+
+            yield told
+
+        return progress()
+
+    for line in (
+        f"copy one.bloom {target}:copy",
+        f"copy {target} {target}:copy",
+        f"import {target}:copy one.bloom",
+        f"merge one.bloom {target}",
+        f"export {target} two.bloom",
+        f"export {target} one.bloom",
+    ):
+        before = everything(place), everything_in(server)
+        steps = itertools.count(1)
+        with monkeypatch.context() as patched:
+            patched.setattr(Output, "progress", interrupted)
+            code, lines, errors = bloom(line)
+        if next(steps) <= after:
+            assert code == 0, line  # it was done before
+            bloom(f"delete {target}:copy --yes")
+            (place / "two.bloom").unlink(missing_ok=True)
+            continue
+        assert (code, lines, errors) == (
+            130, [], [f"scrapy bloom {line.split()[0]}: interrupted"],
+        )  # fmt: skip
+        assert (everything(place), everything_in(server)) == before, line
+
+
+@pytest.mark.parametrize("layout", ["bitmap", "sets"])
+def test_an_interrupted_delete_is_gone_on_with(bloom, server, monkeypatch, layout):
+    key = next(keys)
+    target = f"{server.url}#{key}"
+    with RedisFilter.from_url(server.url, key=key, layout=layout, capacity=9_000_000) as seen:
+        seen.add_many(fingerprints(20_000))
+
+    def interrupted(*_, **__):
+        @contextmanager
+        def progress(*_, **__):
+            def told(_):
+                raise KeyboardInterrupt
+
+            yield told
+
+        return progress()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Output, "progress", interrupted)
+        code, _, errors = bloom(f"delete {target} --yes")
+    assert (code, errors) == (130, ["scrapy bloom delete: interrupted"])
+    assert bloom(f"info {target}")[0] == 2  # there is no filter any more
+    assert len(everything_in(server)) > 1
+    assert bloom(f"delete {target} --leftovers")[0] == 0
+    left = [name for name in everything_in(server) if name.startswith(key.encode())]
+    assert left == []
+
+
+# Pipes
+
+
+@pytest.mark.scrapy
+def test_a_filter_goes_through_a_pipe(place):
+    """As it does to another machine."""
+    known = [one.hex() for one in fingerprints(50)]
+    line = f"{BLOOM} export whole - | {BLOOM} import new -"
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {line}"],
+        cwd=place,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "new: made, 50 read, 50 new\n"
+    assert "standard output: 50 items in" in done.stderr
+    assert all(tools.contains(place / "new", fingerprints=map(bytes.fromhex, known)))
+    tools.export(place / "new", place / "new.bloom")
+    assert (place / "new.bloom").read_bytes() == (place / "whole.bloom").read_bytes()
+
+
+def test_requests_seen_is_read_from_a_pipe(bloom, place):
+    seen = b"".join(b"\0\x14" + one for one in fingerprints(99))
+    told = ["seen: made, 99 read, 99 new"]
+    assert bloom("import seen - --spider books", stdin=seen) == (0, told, [])
+    assert all(tools.contains(place / "seen", fingerprints=fingerprints(99)))
+
+
+@pytest.mark.usefixtures("place")
+def test_canon_reads_urls_from_a_pipe(bloom):
+    code, lines, _ = bloom("canon - http://example.com/b", stdin=b"http://example.com:80/b#a\n\n")
+    assert code == 0
+    assert lines[-1] == (
+        "http://example.com:80/b#a and http://example.com/b: one page, because of default_port"
+    )
