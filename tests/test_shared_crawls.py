@@ -290,6 +290,12 @@ def test_scrapy_shell_leaves_filter_and_queue_alone(project, site, server):
 # Losses and outages
 
 
+def begin_again(server):
+    """Start a server, and wait until it has read its log."""
+    server.start()
+    until(lambda: not server.client().info("persistence")["loading"])
+
+
 @pytest.mark.parametrize("policy", ["wait", "close"])
 def test_a_server_that_is_killed_and_comes_back_costs_nothing(site, tmp_path, policy):
     """It keeps a log of its writes. Under `close` the next run goes on."""
@@ -305,13 +311,13 @@ def test_a_server_that_is_killed_and_comes_back_costs_nothing(site, tmp_path, po
         if policy == "close":
             stats = crawl.wait()
             assert [each["finish_reason"] for each in stats] == ["bloom_backend"] * 2
-            server.start()
+            begin_again(server)
             pids = [worker.pid for worker in crawl.workers]
             had = set().union(*(pages_of(site, taken_by(server, pid)) for pid in pids))
             crawl.start()
             stats = crawl.wait()[2:]
         else:
-            server.start()
+            begin_again(server)
             had = set()
             stats = crawl.wait()
         assert [each["finish_reason"] for each in stats] == ["finished"] * len(stats)
@@ -348,7 +354,7 @@ def test_a_server_and_a_worker_that_are_killed_together_lose_nothing(site, tmp_p
         server.kill()
         victim.wait()
         until(lambda: "cannot be reached" in crawl.log(1), PATIENCE)
-        server.start()
+        begin_again(server)
         had = pages_of(site, taken_by(server, victim.pid))
         stats = crawl.wait()[1]
         assert stats["finish_reason"] == "finished"
