@@ -7,6 +7,7 @@ from typing import Final
 from bench.part import Part
 from bench.parts import bytes as bytes_
 from bench.parts import (
+    commands,
     core,
     crawl,
     curves,
@@ -19,6 +20,7 @@ from bench.parts import (
     kills,
     long_run,
     memory,
+    moving,
     reactor_stops,
     real_site,
     redis_crawl,
@@ -63,6 +65,8 @@ PARTS: Final[dict[str, Part]] = {
         shared_server.PART,
         shared_crawl.PART,
         shared_workers.PART,
+        commands.PART,
+        moving.PART,
     )
 }
 """In the order of the page."""
