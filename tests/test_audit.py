@@ -129,6 +129,7 @@ async def test_a_crawl_tells_at_its_end_what_all_runs_have_found(tmp_path, monke
     assert pages.missed == set()  # all are in the sample, so that none is lost
     assert checked == new
     assert stats["bloom/audit/low"] < 0.5 < stats["bloom/audit/high"]
+    assert tools.info(tmp_path).audit.checked == checked
     assert f"Audit: of {checked:,} new pages in the sample the filter called" in caplog.text
 
 

@@ -66,6 +66,7 @@ def _facts(found: Information) -> list[Fact]:
         Fact("written by", found.written_by),
         Fact("let through", found.let_through, f"{found.let_through:,} pages are new once more"),
         Fact("exact", found.exact, f"{found.exact or 0:,} fingerprints in exact lists"),
+        Fact("audit", found.audit, _of_audit(found)),
         Fact("crawl", found.crawl),
         Fact("process", found.process),
         Fact("last clean stop" if found.kind == "job" else "written", found.clean_stop),
@@ -87,3 +88,13 @@ def _facts(found: Information) -> list[Fact]:
             Fact("losses", found.losses),
         ]
     return [fact for fact in facts if fact.value not in ("", None)]
+
+
+def _of_audit(found: Information) -> str:
+    audit = found.audit
+    if audit is None:
+        return ""
+    return (
+        f"{audit.observed:,} of {audit.checked:,} new pages called seen, {audit.predicted:.2f}"
+        f" expected: error rate {audit.low:.3g} to {audit.high:.3g}"
+    )

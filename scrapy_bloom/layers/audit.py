@@ -8,10 +8,10 @@ let through, since it is known to be new.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_bloom.core.intervals import wilson
 from scrapy_bloom.core.local import LocalFilter
@@ -49,6 +49,23 @@ class AuditReport:
     predicted: float
     low: float
     high: float
+
+
+def report_of(counts: str) -> AuditReport | None:
+    """Return what a note tells; None if it is empty.
+
+    :raises ValueError: if it makes no sense.
+    """
+    if not counts:
+        return None
+    checked, observed, predicted = _read(fields.read_object(counts.encode()))
+    return AuditReport(checked, observed, predicted, *wilson(observed, checked))
+
+
+def _read(noted: Mapping[str, Any]) -> tuple[int, int, float]:
+    checked = fields.integer(noted, "checked", 0, _ANY)
+    observed = fields.integer(noted, "observed", 0, checked)
+    return checked, observed, float(noted.get("predicted", 0))
 
 
 class AuditFilter:
@@ -164,9 +181,7 @@ class AuditFilter:
         if noted.get("share") != self.share:
             self.begin()
             return
-        self.checked = fields.integer(noted, "checked", 0, _ANY)
-        self.observed = fields.integer(noted, "observed", 0, self.checked)
-        self.predicted = float(noted["predicted"])
+        self.checked, self.observed, self.predicted = _read(noted)
         self._begin(fields.integer(noted, "old", 0, _ANY))
         at = 0
         while at < len(sample):

@@ -14,6 +14,7 @@ from scrapy_bloom.core.buckets import bucket_bytes
 from scrapy_bloom.core.info import FilterInfo
 from scrapy_bloom.core.merging import count_slices, specs_of
 from scrapy_bloom.core.sizing import BLOCK_BYTES
+from scrapy_bloom.layers.audit import AuditReport, report_of
 from scrapy_bloom.layers.exact import listed
 from scrapy_bloom.storage.past import SNAPSHOT, Marker, is_outdated, read_marker
 from scrapy_bloom.storage.snapshot import read_head
@@ -72,6 +73,7 @@ class Information:
         written_by: what wrote its file; empty if it has none.
         let_through: how many fingerprints are to be called new once more.
         exact: how many fingerprints are in its exact lists; None if it has none.
+        audit: what its audit has found up to the last snapshot; None if it has none.
         crawl: whether its crawl has stopped cleanly, runs or was killed; empty if it has none.
         process: the process that runs, or ran, in its job directory; empty if none is known.
         clean_stop: when its crawl last stopped cleanly, or its file was written; None if unknown.
@@ -97,6 +99,7 @@ class Information:
     written_by: str = ""
     let_through: int = 0
     exact: int | None = None
+    audit: AuditReport | None = None
     crawl: str = ""
     process: str = ""
     clean_stop: datetime | None = None
@@ -170,6 +173,7 @@ def _of_job(target: JobTarget) -> Information:
         clean_stop=_written(FileTarget(target.folder / SNAPSHOT)) if head else None,
         stops=head.generation if head else 0,
         exact=listed(target.folder, look.exact) if look and look.exact else None,
+        audit=report_of(look.audit) if look else None,
         journal=look.journal if look else 0,
         waiting=look.waiting if look else None,
         under_way=look.under_way if look else None,
