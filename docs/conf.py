@@ -34,6 +34,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autoclass_content = "class"
 napoleon_use_ivar = True
+highlight_language = "none"
 copybutton_prompt_text = "$ "
 
 html_theme = "furo"
