@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from support.localsite import SteadySite
 
-from bench import claims, killing, results
+from bench import claims, killing, on_paper, results
 from bench.check import CHECKS, SLACK, Check
 from bench.claims import CLAIMS, Claim
 from bench.harness import Sample, in_turn, mean_of, summed, take_turns
@@ -183,6 +183,12 @@ def test_what_a_slow_network_is_sent_in_pieces_is_late_once():
         with connection, connection.makefile("rb") as received:
             assert received.read() == b"piece" * 20
         assert 0.5 < time.perf_counter() - start < 5
+
+
+def test_the_size_of_the_web_is_that_of_irlbots_crawl(kept):
+    crawl = on_paper.Crawl(kept, claims.SETS, on_paper.PAGES / on_paper.DAYS / on_paper.DAY)
+    assert crawl.checks == pytest.approx(111_000, rel=0.01)
+    assert crawl.filter_cores < crawl.cores
 
 
 def test_moments_of_kills_are_the_same_each_time():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
-from bench import claims
+from bench import claims, on_paper
 from bench.part import Part, Plot, Table
 from bench.parts import PARTS
 from bench.results import Result
@@ -42,6 +42,7 @@ def page(results: Mapping[str, Result]) -> str:
         "## What must hold\n\n" + held(results),
         "## Where we are behind\n\n" + "\n".join(f"- {x}" for x in claims.behind(results)) + "\n",
         *(_section(PARTS[name], results[name]) for name in PARTS if name in results),
+        on_paper.section(results),
     ]
     return "\n".join(sections)
 
