@@ -23,7 +23,7 @@ from scrapy_bloom.storage import store
 
 pytestmark = pytest.mark.scrapy
 
-PAGES = 300
+PAGES = 150
 AT_ONCE = 16  # requests of a crawl that are under way at most
 
 # Scrapy opens the queue before the filter, and fails at an empty file in it. A process that is
@@ -116,7 +116,7 @@ async def test_a_site_with_the_habits_of_real_ones_is_fetched_whole_and_once():
 
 @ensureDeferred
 async def test_a_filter_that_grows_often_misses_nothing():
-    with site() as pages:
+    with site(300) as pages:
         crawler = await crawl(url=pages.url, settings={"BLOOM_CAPACITY": 1})
     assert pages.missed == set()
     assert pages.repeated == {}
@@ -149,7 +149,7 @@ if hasattr(default_settings, "TWISTED_REACTOR_ENABLED"):  # older ones need a re
     def test_a_crawl_without_a_reactor_misses_nothing(project):
         with site() as pages:
             settings = {"TWISTED_REACTOR_ENABLED": False, "BLOOM_CAPACITY": "100M"}
-            run = stop_after(100, pages, lambda: project.crawl(pages, **settings))
+            run = stop_after(50, pages, lambda: project.crawl(pages, **settings))
             assert run.reason == "shutdown"
             complete(project.crawl(pages, TWISTED_REACTOR_ENABLED=False))
         assert pages.missed == set()
@@ -162,7 +162,7 @@ if hasattr(default_settings, "TWISTED_REACTOR_ENABLED"):  # older ones need a re
 def test_a_crawl_stopped_and_resumed_misses_nothing_and_repeats_nothing(project):
     with site() as pages:
         for _ in range(3):
-            run = stop_after(60, pages, lambda: project.crawl(pages))
+            run = stop_after(30, pages, lambda: project.crawl(pages))
             assert run.reason == "shutdown"
             assert run.logged("WARNING") == []
         fetched = pages.delivered
@@ -183,10 +183,10 @@ def test_a_finished_job_fetches_nothing_again(project):
 
 def test_a_running_job_of_scrapy_switches_over_at_a_clean_stop(project):
     with site(kind=PlainSite) as pages:
-        run = stop_after(100, pages, lambda: project.crawl(pages, DUPEFILTER_CLASS=RFP))
+        run = stop_after(50, pages, lambda: project.crawl(pages, DUPEFILTER_CLASS=RFP))
         assert run.reason == "shutdown"
         seen = (project.job / "requests.seen").read_bytes()
-        run = stop_after(100, pages, lambda: project.crawl(pages))
+        run = stop_after(50, pages, lambda: project.crawl(pages))
         assert "restored from requests.seen" in run.log
         assert run.logged("WARNING") == []
         last = project.crawl(pages)
@@ -234,8 +234,8 @@ def test_a_crawl_killed_in_its_first_run_loses_no_page(project, seed):
 def test_a_crawl_killed_in_a_resumed_run_names_a_way_that_loses_no_page(project, how):
     queue = project.job / "requests.queue"
     with site() as pages:
-        stop_after(80, pages, lambda: project.crawl(pages, **ONE_PRIORITY))
-        killed = stop_after(80, pages, lambda: project.crawl(pages, **ONE_PRIORITY), Run.kill)
+        stop_after(40, pages, lambda: project.crawl(pages, **ONE_PRIORITY))
+        killed = stop_after(40, pages, lambda: project.crawl(pages, **ONE_PRIORITY), Run.kill)
         warned = project.crawl(pages, **ONE_PRIORITY)
         warned.said("BLOOM_ON_UNCLEAN = 'reset'")
         how(warned)
@@ -269,7 +269,7 @@ def test_a_job_that_was_killed_does_not_start_where_it_is_not_to(project):
 
 def test_scrapys_own_job_killed_in_its_first_run_switches_over_and_loses_no_page(project):
     with site(kind=PlainSite) as pages:
-        stop_after(120, pages, lambda: project.crawl(pages, DUPEFILTER_CLASS=RFP), Run.kill)
+        stop_after(60, pages, lambda: project.crawl(pages, DUPEFILTER_CLASS=RFP), Run.kill)
         before = counted(pages)
         resumed = project.crawl(pages)
         complete(resumed)
@@ -283,9 +283,9 @@ def test_scrapys_own_filter_killed_in_a_resumed_run_is_told_after_the_switch(pro
     """Soon after it resumed, when it has not yet written a mark."""
     ours = {"DUPEFILTER_CLASS": first} if first else {}
     with site() as pages:
-        stop_after(80, pages, lambda: project.crawl(pages, **ONE_PRIORITY, **ours))
+        stop_after(40, pages, lambda: project.crawl(pages, **ONE_PRIORITY, **ours))
         stop_after(
-            40,
+            20,
             pages,
             lambda: project.crawl(pages, **ONE_PRIORITY, DUPEFILTER_CLASS=RFP),
             Run.kill,
@@ -307,8 +307,8 @@ def test_a_kill_of_scrapys_own_filter_is_told_after_a_run_with_a_wrong_setting(p
     """At the end of the refused run Scrapy stores its queue anew, which hides the kill."""
     with site(kind=PlainSite) as pages:
         own = {**ONE_PRIORITY, "DUPEFILTER_CLASS": RFP}
-        stop_after(80, pages, lambda: project.crawl(pages, **own))
-        stop_after(40, pages, lambda: project.crawl(pages, **own), Run.kill)
+        stop_after(40, pages, lambda: project.crawl(pages, **own))
+        stop_after(20, pages, lambda: project.crawl(pages, **own), Run.kill)
         refused = project.crawl(pages, **ONE_PRIORITY, BLOOM_CAPACITY=0)
         refused.end()
         assert "BLOOM_CAPACITY" in refused.logged("ERROR")[0]
@@ -323,7 +323,7 @@ def test_a_kill_of_scrapys_own_filter_is_told_after_a_run_with_a_wrong_setting(p
 
 def test_a_deleted_queue_is_refused_until_it_is_reset(project):
     with site() as pages:
-        stop_after(80, pages, lambda: project.crawl(pages))
+        stop_after(40, pages, lambda: project.crawl(pages))
         shutil.rmtree(project.job / "requests.queue")
         before = counted(pages)
         for _ in range(2):
@@ -344,8 +344,8 @@ def test_a_deleted_queue_is_refused_until_it_is_reset(project):
 def test_a_second_crawl_of_a_job_is_refused_and_the_first_is_not_disturbed(project, resumed):
     with site() as pages:
         if resumed:
-            stop_after(60, pages, lambda: project.crawl(pages, **ONE_PRIORITY))
-        reached, go_on = hold(pages, pages.delivered + 90)
+            stop_after(30, pages, lambda: project.crawl(pages, **ONE_PRIORITY))
+        reached, go_on = hold(pages, pages.delivered + 45)
         first = project.crawl(pages, **ONE_PRIORITY)
         assert reached.wait(TIMEOUT)
         second = project.crawl(pages, **ONE_PRIORITY)
@@ -365,7 +365,7 @@ def test_a_second_crawl_of_a_job_is_refused_and_the_first_is_not_disturbed(proje
 
 def test_forks_disturb_neither_the_filter_nor_its_lock(project):
     with site() as pages:
-        reached, go_on = hold(pages, 150)
+        reached, go_on = hold(pages, 75)
         first = project.crawl(pages, spider="forking")
         assert reached.wait(TIMEOUT)
         assert not (project.job / "requests.bloom").exists()

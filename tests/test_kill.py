@@ -4,7 +4,7 @@ import json
 
 from support.processes import run_program
 
-KILLS = 200
+KILLS = 80
 
 
 def test_sigkill_at_any_moment_leaves_the_old_state_or_the_new_one(tmp_path):

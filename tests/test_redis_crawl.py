@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.scrapy, pytest.mark.usefixtures("short_leases")]
 @pytest.fixture
 def site(server):
     server.client().flushall()
-    with LocalSite(pages=600, links=10) as site:
+    with LocalSite(pages=240, links=10) as site:
         yield site
 
 
@@ -29,7 +29,7 @@ def scrapy_redis(site, server, folder, **settings):
 @pytest.mark.parametrize("persist", [True, False])
 def test_three_scrapy_redis_workers_fetch_each_page_once(site, server, tmp_path, persist):
     with scrapy_redis(site, server, tmp_path, SCHEDULER_PERSIST=persist) as crawl:
-        third, two_thirds, all_pages = (at(site, n) for n in (200, 400, 600))
+        third, two_thirds, all_pages = (at(site, n) for n in (80, 160, 240))
         crawl.start()
         assert third.wait(PATIENCE)
         crawl.start()
@@ -54,7 +54,7 @@ def test_three_scrapy_redis_workers_fetch_each_page_once(site, server, tmp_path,
 
 def test_workers_that_finish_at_the_same_time_leave_nothing(site, server, tmp_path):
     with scrapy_redis(site, server, tmp_path) as crawl:
-        all_pages = at(site, 600)
+        all_pages = at(site, 240)
         for _ in range(3):
             crawl.start()
         assert all_pages.wait(PATIENCE)
@@ -66,10 +66,10 @@ def test_workers_that_finish_at_the_same_time_leave_nothing(site, server, tmp_pa
 
 def test_a_worker_that_finishes_early_leaves_the_queue_to_the_others(site, server, tmp_path):
     with scrapy_redis(site, server, tmp_path) as crawl:
-        begun, all_pages = at(site, 50), at(site, 600)
+        begun, all_pages = at(site, 20), at(site, 240)
         crawl.start()
         assert begun.wait(PATIENCE)
-        crawl.start(CLOSESPIDER_PAGECOUNT=50)
+        crawl.start(CLOSESPIDER_PAGECOUNT=20)
         crawl.workers[1].wait(PATIENCE)
         assert "Filter and request queue are not emptied" in crawl.log(1)
         assert all_pages.wait(PATIENCE)
@@ -78,9 +78,13 @@ def test_a_worker_that_finishes_early_leaves_the_queue_to_the_others(site, serve
         assert not site.repeated
 
 
-def test_a_killed_worker_does_not_keep_the_filter(site, server, tmp_path):
+def test_a_killed_worker_does_not_keep_the_filter(server, tmp_path):
     """Its pages in flight are lost with it: scrapy-redis has taken them from the queue."""
-    with scrapy_redis(site, server, tmp_path) as crawl:
+    server.client().flushall()
+    with (
+        LocalSite(pages=600, links=10) as site,
+        scrapy_redis(site, server, tmp_path) as crawl,
+    ):
         crawl.kill_one_of_two(300)
         queue = server.client()
         until(lambda: not queue.exists("worker:requests"), 60)
@@ -92,7 +96,7 @@ def test_a_killed_worker_does_not_keep_the_filter(site, server, tmp_path):
 
 def test_flush_on_start_leaves_the_filter_of_live_workers_alone(site, server, tmp_path):
     with scrapy_redis(site, server, tmp_path, SCHEDULER_FLUSH_ON_START=True) as crawl:
-        third, all_pages = (at(site, n) for n in (200, 600))
+        third, all_pages = (at(site, n) for n in (80, 240))
         crawl.start()
         assert third.wait(PATIENCE)
         crawl.start()
@@ -104,7 +108,7 @@ def test_flush_on_start_leaves_the_filter_of_live_workers_alone(site, server, tm
 
 
 def test_flush_on_start_empties_what_an_earlier_crawl_left(site, server, tmp_path):
-    for pages in (600, 1200):
+    for pages in (240, 480):
         with scrapy_redis(
             site, server, tmp_path, SCHEDULER_FLUSH_ON_START=True, SCHEDULER_PERSIST=True
         ) as crawl:
@@ -122,12 +126,12 @@ def test_flush_on_start_empties_what_an_earlier_crawl_left(site, server, tmp_pat
 def test_workers_with_queues_of_their_own_share_a_filter(site, server, tmp_path):
     shared = {"BLOOM_REDIS_URL": server.url, "done": f"{server.url}#done"}
     with Crawl(site, server, tmp_path, **shared) as crawl:
-        all_pages = at(site, 600)
+        all_pages = at(site, 240)
         # Neither goes on from its start page before the other has come.
         both = at(site, 2)
         site.when(1, lambda: both.wait(PATIENCE))
         crawl.start()
-        crawl.start(url=site.url + "go/599")  # a way to a page that few pages have
+        crawl.start(url=site.url + "go/239")  # a way to a page that few pages have
         assert all_pages.wait(PATIENCE)
         stats = crawl.finish()
         assert not site.missed
@@ -138,7 +142,7 @@ def test_workers_with_queues_of_their_own_share_a_filter(site, server, tmp_path)
 
 def test_what_a_killed_crawl_left_is_emptied(site, server, tmp_path):
     with Crawl(site, server, tmp_path, BLOOM_REDIS_URL=server.url) as crawl:
-        half = at(site, 300)
+        half = at(site, 120)
         crawl.start()
         assert half.wait(PATIENCE)
         crawl.workers[0].kill()
@@ -152,7 +156,7 @@ def test_what_a_killed_crawl_left_is_emptied(site, server, tmp_path):
 def test_a_job_that_was_killed_starts_with_an_empty_filter(site, server, tmp_path):
     settings = {"BLOOM_REDIS_URL": server.url, "JOBDIR": str(tmp_path / "job")}
     with Crawl(site, server, tmp_path, **settings) as crawl:
-        quarter, half = at(site, 150), at(site, 300)
+        quarter, half = at(site, 60), at(site, 120)
         crawl.start()
         assert quarter.wait(PATIENCE)
         crawl.workers[0].send_signal(signal.SIGINT)
@@ -166,7 +170,7 @@ def test_a_job_that_was_killed_starts_with_an_empty_filter(site, server, tmp_pat
         crawl.start()
         crawl.wait()
         assert crawl.stats(2)["bloom/unclean_stop"] == 0
-        assert crawl.stats(2)["bloom/restored"] > 150
+        assert crawl.stats(2)["bloom/restored"] > 60
         assert not site.missed
         assert not site.repeated
 
@@ -182,8 +186,8 @@ class TestFaults:
 
     def test_allow(self, site, faulty, tmp_path):
         with Crawl(site, faulty, tmp_path, BLOOM_REDIS_URL=faulty.url) as crawl:
-            site.when(200, faulty.kill)
-            later = at(site, 400)
+            site.when(80, faulty.kill)
+            later = at(site, 160)
             crawl.start()
             assert later.wait(PATIENCE)
             faulty.start()
@@ -199,7 +203,7 @@ class TestFaults:
         with Crawl(
             site, faulty, tmp_path, BLOOM_REDIS_URL=faulty.url, BLOOM_ON_BACKEND_ERROR="wait"
         ) as crawl:
-            site.when(200, faulty.kill)
+            site.when(80, faulty.kill)
             crawl.start()
             until(lambda: "stands still" in crawl.log(), PATIENCE)
             faulty.start()
@@ -214,7 +218,7 @@ class TestFaults:
         with Crawl(
             site, faulty, tmp_path, BLOOM_REDIS_URL=faulty.url, BLOOM_ON_BACKEND_ERROR="close"
         ) as crawl:
-            site.when(200, faulty.kill)
+            site.when(80, faulty.kill)
             crawl.start()
             stats = crawl.wait()[0]
         assert stats["finish_reason"] == "bloom_backend"
@@ -226,7 +230,7 @@ class TestFaults:
         with Crawl(
             site, server, tmp_path, BLOOM_REDIS_URL=server.url, BLOOM_ON_BACKEND_ERROR="close"
         ) as crawl:
-            site.when(200, server.client().flushall)
+            site.when(80, server.client().flushall)
             crawl.start()
             stats = crawl.wait()[0]
         assert stats["finish_reason"] == "bloom_filter_lost"
@@ -236,7 +240,7 @@ class TestFaults:
         with Crawl(
             site, server, tmp_path, BLOOM_REDIS_URL=server.url, BLOOM_ON_BACKEND_ERROR=policy
         ) as crawl:
-            site.when(200, server.client().flushall)
+            site.when(80, server.client().flushall)
             crawl.start()
             stats = crawl.wait()[0]
         assert stats["finish_reason"] == "finished"

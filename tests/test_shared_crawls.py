@@ -31,7 +31,7 @@ def server():
 @pytest.fixture
 def site(server):
     server.client().flushall()
-    with LocalSite(pages=400, links=10) as site:
+    with LocalSite(pages=240, links=10) as site:
         yield site
 
 
@@ -61,7 +61,7 @@ def queue_is_empty(server):
 
 def test_three_workers_fetch_each_page_once_and_end_together(site, server, tmp_path):
     with shared(site, server, tmp_path) as crawl:
-        third, two_thirds = at(site, 130), at(site, 260)
+        third, two_thirds = at(site, 80), at(site, 160)
         crawl.start()
         assert third.wait(PATIENCE)
         crawl.start()
@@ -75,12 +75,12 @@ def test_three_workers_fetch_each_page_once_and_end_together(site, server, tmp_p
     assert not any(each.get("log_count/ERROR") for each in stats)
     assert queue_is_empty(server)
     trips = sum(each["bloom/redis/round_trips"] for each in stats)
-    assert trips < 400
+    assert trips < 240
 
 
 def test_ctrl_c_puts_everything_back(site, server, tmp_path):
     with shared(site, server, tmp_path) as crawl:
-        begun = at(site, 60)
+        begun = at(site, 40)
         crawl.start()
         assert begun.wait(PATIENCE)
         crawl.workers[0].send_signal(signal.SIGINT)
@@ -99,7 +99,7 @@ def test_ctrl_c_puts_everything_back(site, server, tmp_path):
 def test_two_ctrl_c_end_a_worker_at_once(site, server, tmp_path, frozen):
     """Also while Redis does not answer. What it had comes back when its lease is over."""
     with shared(site, server, tmp_path) as crawl:
-        begun = at(site, 60)
+        begun = at(site, 40)
         crawl.start()
         assert begun.wait(PATIENCE)
         if frozen:
@@ -140,7 +140,7 @@ def test_a_crawl_that_was_finished_says_so_and_can_be_begun_anew(project, site, 
 
 def test_what_a_killed_worker_had_is_fetched_by_another_one(site, server, tmp_path):
     with shared(site, server, tmp_path) as crawl:
-        crawl.kill_one_of_two(200)
+        crawl.kill_one_of_two(120)
         stats = crawl.wait()[1]
     assert site.missed == set()
     assert sum(hits - 1 for hits in site.repeated.values()) <= AT_ONCE
@@ -180,19 +180,19 @@ def test_spiders_of_scrapy_redis(project, site, server, spider):
     server.client().lpush(f"{spider}:start_urls", f'{{"url": "{site.url}"}}')
     run = project.crawl(site, spider=spider, keep=False, **settings)
     until(lambda: not site.missed, PATIENCE)
-    another = f"{site.url}go/399"  # taken while it is idle; redirects to a page that was seen
+    another = f"{site.url}go/239"  # taken while it is idle; redirects to a page that was seen
     server.client().lpush(f"{spider}:start_urls", f'{{"url": "{another}"}}')
     until(lambda: another in site.urls, PATIENCE)
     assert run.end(PATIENCE) == 0, run.log
     assert run.reason == "finished", run.log
     assert site.missed == set()
-    assert site.repeated == {0: 2, 399: 2}  # start requests, and redirects of them, have no filter
+    assert site.repeated == {0: 2, 239: 2}  # start requests, and redirects of them, have no filter
     assert queue_is_empty(server)
 
 
 def test_a_frozen_server_does_not_stop_the_event_loop(project, site, server):
     ours = {"SCHEDULER": "scrapy_bloom.Scheduler", "BLOOM_REDIS_URL": server.url}
-    begun = at(site, 100)
+    begun = at(site, 60)
     run = project.crawl(site, spider="gauging", keep=False, **ours, LOG_LEVEL="INFO")
     assert begun.wait(PATIENCE)
     os.kill(server.pid, signal.SIGSTOP)
@@ -212,7 +212,7 @@ def test_a_frozen_server_does_not_stop_the_event_loop(project, site, server):
 
 def test_a_worker_that_stands_still_gives_up_what_it_had(site, server, tmp_path):
     with shared(site, server, tmp_path) as crawl:
-        third = at(site, 130)
+        third = at(site, 80)
         stopped = crawl.start()
         crawl.start()
         assert third.wait(PATIENCE)
