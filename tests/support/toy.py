@@ -29,11 +29,13 @@ class ToyFilter(Filter):
         self._hashes = filter_hashes(self._error_rate)
         self.clear()
         if dump:
-            self.secret, self._slices = pickle.loads(dump)
+            self.secret, self._slices, self._forgotten = pickle.loads(dump)
 
     def add(self, fingerprint):
         if fingerprint in self:
             return True
+        if self._forgotten.pop(fingerprint, None) is not None:
+            return False
         if self._slices[-1][1] == self._slices[-1][0].capacity:
             self._grow()
         spec, items, bits = self._slices[-1]
@@ -45,27 +47,37 @@ class ToyFilter(Filter):
         return [self.add(fingerprint) for fingerprint in fingerprints]
 
     def __contains__(self, fingerprint):
-        return any(self._bits(fingerprint, spec) <= bits for spec, _, bits in self._slices)
+        return fingerprint not in self._forgotten and self._place(fingerprint) is not None
 
     def contains_many(self, fingerprints):
         return [fingerprint in self for fingerprint in fingerprints]
 
+    def forget(self, fingerprint):
+        """Bits cannot be taken back: what is forgotten is kept, with the number of its slice."""
+        if known := fingerprint in self:
+            self._forgotten[fingerprint] = self._place(fingerprint)
+        return known
+
+    def forget_many(self, fingerprints):
+        return [self.forget(fingerprint) for fingerprint in fingerprints]
+
     def info(self):
         counts = []
-        for spec, items, bits in self._slices:
+        gone = Counter(self._forgotten.values())
+        for number, (spec, items, bits) in enumerate(self._slices):
             touched = Counter(bit // BLOCK_BITS for bit in bits)
             fills = [touched[block] / BLOCK_BITS for block in range(spec.blocks)]
-            counts.append(count_bits(spec, items, fills, self._hashes))
+            counts.append(count_bits(spec, items - gone[number], fills, self._hashes))
         memory = sum(60 * len(bits) for _, _, bits in self._slices)  # about
         return filter_info([counts], error_rate=self._error_rate, memory=memory)
 
     def clear(self):
-        self.secret, self._slices = new_secret(), []
+        self.secret, self._slices, self._forgotten = new_secret(), [], {}
         self._grow()
         return True
 
     def dump(self):
-        return pickle.dumps((self.secret, self._slices))
+        return pickle.dumps((self.secret, self._slices, self._forgotten))
 
     def close(self):
         pass
@@ -75,6 +87,13 @@ class ToyFilter(Filter):
 
     def __exit__(self, *exc_info):
         self.close()
+
+    def _place(self, fingerprint):
+        """Return the number of the slice that has a fingerprint's bits, None if none has."""
+        for number, (spec, _, bits) in enumerate(self._slices):
+            if self._bits(fingerprint, spec) <= bits:
+                return number
+        return None
 
     def _bits(self, fingerprint, spec):
         *positions, h = make_probe(self.secret, self._hashes, digests=True)(fingerprint)
