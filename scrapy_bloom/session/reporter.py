@@ -31,6 +31,8 @@ _STATS: Final = {
 }
 
 
+_COUNTED: Final = stats.FROM_FILTER | stats.FROM_BACKEND
+
 _FROM_THE_START: Final = (
     stats.WITHDRAWN,
     stats.FORGOTTEN,
@@ -78,10 +80,9 @@ class Reporter:
         for verdict, count in self._pending.items():
             self.add(_STATS[verdict].key, count)
             self._pending[verdict] = 0
-        numbers = self._numbers()
-        for name, stat in (*stats.FROM_FILTER.items(), *stats.FROM_BACKEND.items()):
-            if name in numbers:
-                self.set(stat.key, stat.rounded(numbers[name]))
+        for name, value in self._numbers().items():
+            if stat := _COUNTED.get(name):
+                self.set(stat.key, stat.rounded(value))
 
     def add(self, key: str, count: int = 1) -> None:
         """Add to one of Scrapy's stats."""
