@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from scrapy_bloom.addon import Addon
     from scrapy_bloom.core.info import FilterInfo
     from scrapy_bloom.core.local import LocalFilter
+    from scrapy_bloom.core.window import WindowedFilter
     from scrapy_bloom.dupefilter import BloomDupeFilter
     from scrapy_bloom.errors import (
         BackendError,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
         "SettingError",
         "StateError",
         "UncleanStopError",
+        "WindowedFilter",
         "__version__",
         "forget",
     ]
@@ -71,6 +73,7 @@ _ROOMS = {
     "StateError": "errors",
     "UncleanStopError": "errors",
     "forget": "forgetting",
+    "WindowedFilter": "core.window",
 }
 
 _NEED_REDIS = {"RedisFilter", "RedisReader"}

@@ -145,6 +145,39 @@ def read_error_rate(name: str, value: object) -> float:
     )
 
 
+def read_window(name: str, value: object) -> float | None:
+    """Return `value` as the seconds of a window; None, for ever, stays what it is.
+
+    :param value: a number of seconds, or text such as ``30d``, ``12h``, ``90m``, ``2w``.
+    :raises SettingError: if it is none of these, below a second or above a hundred years.
+    """
+    if value is None:
+        return None
+    seconds = _number(value, _SPANS)
+    if seconds is not None and 1 <= seconds <= LONGEST:
+        return seconds
+    raise refusal(name, value, f"give a time from 1 second to 100 years: {_SPAN_EXAMPLES}.")
+
+
+def read_age(name: str, value: object) -> float:
+    """Return `value` as the seconds of a greatest age: as a window, but from 0.
+
+    :raises SettingError: as :func:`read_window` does.
+    """
+    seconds = _number(value, _SPANS)
+    if seconds is not None and 0 <= seconds <= LONGEST:
+        return seconds
+    raise refusal(name, value, f"give a time from 0 to 100 years: {_SPAN_EXAMPLES}.")
+
+
+def write_span(seconds: float) -> str:
+    """Return a time as users write it: ``30d``, ``90m``, or seconds if no unit fits."""
+    for unit in reversed(_SPANS):
+        if seconds >= _SPANS[unit] and seconds % _SPANS[unit] == 0:
+            return f"{seconds / _SPANS[unit]:.0f}{unit.lower()}"
+    return f"{seconds:g}s"
+
+
 def write_size(size: float) -> str:
     """Return a number of bytes as people read it: ``49.8 kB``, ``4.3 MB``, ``44.0 GB``."""
     for unit in ("kB", "MB"):
@@ -161,8 +194,9 @@ def _number(value: object, suffixes: dict[str, float]) -> float | None:
     factor = 1.0
     if isinstance(value, str):
         value = value.strip()
-        factor = suffixes.get(value[-1:].upper(), 1.0)
-        value = value[:-1] if factor != 1 else value
+        suffix = value[-1:].upper()
+        factor = suffixes.get(suffix, 1.0)
+        value = value[:-1] if suffix in suffixes else value
     try:
         number = float(value) * factor
     except (ValueError, OverflowError):
@@ -272,9 +306,17 @@ DEFAULT_ERROR_RATE: Final = 1e-6
 MAX_CAPACITY: Final = 10_000_000_000
 MIN_ERROR_RATE: Final = 1e-15
 
+LONGEST: Final = 36_500 * 86_400
+"""Seconds of the longest window."""
+
 _SUFFIXES: Final = {"K": 1e3, "M": 1e6, "G": 1e9}
+_SPANS: Final = {"S": 1.0, "M": 60.0, "H": 3600.0, "D": 86_400.0, "W": 604_800.0}
+_SPAN_EXAMPLES: Final = "seconds, or '90m', '12h', '30d', '2w'"
 _BYTES_PER_ITEM: Final = 4.4  # of a slice at the default error rate, full to its capacity
 _HOUR: Final = 3600
+
+MAX_AGE: Final = "bloom_max_age"
+"""The key in a request's meta: a page is new again when it was let through so long ago."""
 
 CAPACITY: Final = Option(
     "capacity",
@@ -291,6 +333,15 @@ ERROR_RATE: Final = Option(
     read_error_rate,
     "The share of new requests that may be called seen and so be lost: from 1e-15 to below 1. It"
     " holds for the whole crawl, however far the filter grows.",
+)
+WINDOW: Final[Option[float | None]] = Option(
+    "window",
+    "BLOOM_WINDOW",
+    None,
+    read_window,
+    'How long a page is seen after it was let through: `"30d"`, `"12h"`, `"90m"`, or seconds. It is'
+    " at least so long, and at most an eighth longer. `None`: for ever. All workers of a filter in"
+    " Redis need the same.",
 )
 ON_UNCLEAN: Final = Option(
     "on_unclean",
@@ -469,6 +520,7 @@ OF_REDIS: Final[tuple[Option[Any], ...]] = (
 OPTIONS: Final[tuple[Option[Any], ...]] = (
     CAPACITY,
     ERROR_RATE,
+    WINDOW,
     ON_UNCLEAN,
     COMMIT_INTERVAL,
     COMMIT_SYNC,

@@ -87,6 +87,12 @@ AUDIT: Final = {
     ),
     "high": Stat("bloom/audit/high", "and below this, likewise", _rounded_rate),
 }
+AGED: Final = Stat(
+    "bloom/max_age/new", "of the new ones, those with a `bloom_max_age` in their meta"
+)
+INVALID_MAX_AGE: Final = Stat(
+    "bloom/max_age/invalid", "requests whose `bloom_max_age` cannot be read: crawled"
+)
 STEP: Final = Stat(
     "bloom/canonical/{step}",
     "requests whose URL this step of the canonical form changed; see docs/reference/canonical.md",
@@ -183,6 +189,12 @@ FROM_FILTER: Final = {
     **AUDIT,
 }
 """Those that a local filter counts, by their names in what :attr:`Opened.numbers` returns."""
+FROM_WINDOW: Final = {
+    "generations": Stat("bloom/window/generations", "generations that the window has"),
+    "oldest": Stat("bloom/window/oldest", "when the oldest one began, in seconds since 1970"),
+    "newest": Stat("bloom/window/newest", "when the newest one began, likewise"),
+}
+"""Those that are attributes of :class:`FilterInfo` too, with `BLOOM_WINDOW` only."""
 
 FROM_BACKEND: Final = {
     "round_trips": Stat("bloom/redis/round_trips", "calls to Redis, repeated ones included"),
@@ -221,6 +233,8 @@ STATS: Final = (
     LET_THROUGH,
     FALSE_POSITIVES,
     *AUDIT.values(),
+    AGED,
+    INVALID_MAX_AGE,
     STEP,
     MERGED,
     PENDING,
@@ -237,6 +251,7 @@ STATS: Final = (
     BATCH_SIZE,
     *FROM_QUEUE.values(),
     *FROM_INFO.values(),
+    *FROM_WINDOW.values(),
     *FROM_BACKEND.values(),
 )
 """All of them, in the order of the docs."""

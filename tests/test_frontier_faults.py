@@ -15,7 +15,7 @@ from scrapy.pqueues import ScrapyPriorityQueue
 from scrapy.squeues import MarshalLifoDiskQueue
 from support.crawling import Follower, Project, crawl
 from support.disks import Limited, kinds, small_disk
-from support.frontiers import NAME, Texts, fill, open_store
+from support.frontiers import NAME, Restored, Texts, fill, marks_of, open_store
 from support.internals import synchronous
 from support.jobs import give_to_an_ordinary_user
 from support.kills import urls_in
@@ -275,7 +275,7 @@ def read_all(path):
         if note is None:
             raise LookupError("a run does not start without its notes")
         priorities = start_priorities(store, ScrapyPriorityQueue)
-        assert replay(store, list) == store.journal
+        assert replay(store, Restored()) == store.journal
         names = [name for each in priorities for name in (str(each), f"{each}s")]
         queues = make_queues(store, texts, names)
         if sum(map(len, queues)) != len(store):
@@ -386,7 +386,7 @@ def test_a_log_that_is_hurt_leaves_one_of_the_commits(tmp_path, hurt):
         store = open_store(again)
         rows = [int(body) for _, body in store.read(0, 1 << 62, 500, newest_first=False)]
         assert rows == list(range(len(rows)))
-        assert list(store.marks()) == [b"%02d" % number for number in rows]
+        assert marks_of(store) == [b"%02d" % number for number in rows]
         lengths.add(len(rows))
         store.abandon()
         shutil.rmtree(again)
@@ -425,12 +425,12 @@ def test_a_long_journal_shows_how_far_it_was_read(tmp_path, caplog):
         store.mark([b"%020d" % number for number in range(first, first + 20_000)])
         store.commit()
     seconds = iter(range(0, 1000, 2))
-    known = []
-    assert replay(store, known.extend, lambda: next(seconds)) == 220_000
-    assert len(set(known)) == 220_000
+    restored = Restored()
+    assert replay(store, restored, clock=lambda: next(seconds)) == 220_000
+    assert len(set(restored.known)) == 220_000
     lines = [record.getMessage() for record in caplog.records]
     assert lines[0] == f"{tmp_path / NAME}: 100,000 of 220,000 marks read"
     caplog.clear()
-    replay(store, list, lambda: 0)
+    replay(store, Restored(), clock=lambda: 0)
     assert caplog.text == ""
     store.close()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from support.frontiers import NAME, Texts, fill, open_store
+from support.frontiers import NAME, Texts, fill, marks_of, open_store
 from support.internals import rows_in_memory, statements_fail
 
 from scrapy_bloom.errors import StateError
@@ -174,7 +174,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.model.marks, self.model.withheld = set(marks), set(withheld)
         self.model.notes = dict(notes)
         assert set(self.store.paths()) == set(stored)
-        assert set(self.store.marks()) == marks
+        assert set(marks_of(self.store)) == marks
         assert self.store.withheld == withheld
         assert self.store.noted("key") == notes.get("key")
 
@@ -274,9 +274,9 @@ def test_a_newer_format_is_refused(tmp_path):
     open_store(tmp_path).close()
     path = tmp_path / NAME
     with sqlite3.connect(path) as database:
-        database.execute("PRAGMA user_version = 2")
+        database.execute("PRAGMA user_version = 3")
     database.close()
-    with pytest.raises(StateError, match="found format version 2, expected version 1"):
+    with pytest.raises(StateError, match="found format version 3, expected version 1 or 2"):
         open_store(tmp_path)
 
 
@@ -332,5 +332,5 @@ def test_the_log_may_be_cut_anywhere(tmp_path):
         store = open_store(again)
         rows = [int(body) for _, body in store.read(0, 1 << 62, 500, newest_first=False)]
         assert rows == list(range(len(rows)))
-        assert list(store.marks()) == [b"%02d" % number for number in rows]
+        assert marks_of(store) == [b"%02d" % number for number in rows]
         store.abandon()

@@ -95,7 +95,7 @@ def test_replayed_marks_are_seen_and_neither_counted_nor_handed_on():
     first.close()
     again = []
     second, stats = open_session(on_mark=again.append)
-    second.replay(before)
+    second.opened.filter.restore(before)
     assert [second.check(r) for r in (page("a"), redirected("a"), page("b"))] == [SEEN, SEEN, NEW]
     assert len(again) == 1
     second.close()

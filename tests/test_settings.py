@@ -30,6 +30,7 @@ def test_every_option_has_its_default_where_nothing_is_written():
     assert {option.setting: read[option] for option in OPTIONS} == {
         "BLOOM_CAPACITY": 1_000_000,
         "BLOOM_ERROR_RATE": 1e-6,
+        "BLOOM_WINDOW": None,
         "BLOOM_ON_UNCLEAN": OnUnclean.ROLLBACK,
         "BLOOM_BACKEND": "auto",
         "BLOOM_REDIS_URL": "",

@@ -148,9 +148,9 @@ def test_a_damaged_file_is_refused_in_clear_words(snapshot):
 
 
 def test_a_newer_version_is_refused_as_newer(snapshot):
-    rewrite(snapshot, lambda _: b"\x00\x04")
+    rewrite(snapshot, lambda _: b"\x00\x06")
     text = refused(snapshot)
-    assert "found format version 4, expected version 1 to 3" in text
+    assert "found format version 6, expected version 1 to 4" in text
     assert "a newer one" in text
 
 

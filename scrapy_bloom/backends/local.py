@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
+import time
 from pathlib import Path
 from typing import Final
 
 from scrapy_bloom.backends.base import Backend, Crawl, Opened, OpenedToRead
 from scrapy_bloom.core.growth import outgrown
-from scrapy_bloom.core.local import LocalFilter
 from scrapy_bloom.errors import StateError
-from scrapy_bloom.options import CAPACITY, ERROR_RATE, ON_UNCLEAN, in_settings
+from scrapy_bloom.options import CAPACITY, ERROR_RATE, ON_UNCLEAN, WINDOW, in_settings
 from scrapy_bloom.settings import Settings
-from scrapy_bloom.storage.store import JobStore, read_job
+from scrapy_bloom.storage.store import JobStore, make_filter, read_job
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,15 @@ class LocalBackend(Backend):
             logger.warning("Bloom filter: %s", outgrown(items, error_rate, in_settings(CAPACITY)))
 
         if crawl.job_dir is None:
-            memory = LocalFilter(capacity, error_rate, digests=crawl.digests, on_growth=on_growth)
+            memory = make_filter(
+                None,
+                capacity=capacity,
+                error_rate=error_rate,
+                digests=crawl.digests,
+                on_growth=on_growth,
+                window=settings[WINDOW],
+                clock=time.time,
+            )
             return Opened(
                 memory,
                 memory.close,
@@ -50,6 +58,8 @@ class LocalBackend(Backend):
             digests=crawl.digests,
             on_unclean=settings[ON_UNCLEAN],
             on_growth=on_growth,
+            window=settings[WINDOW],
+            clock=time.time,
             journaled=crawl.journaled,
         )
         return Opened(

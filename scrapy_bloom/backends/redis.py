@@ -29,6 +29,7 @@ from scrapy_bloom.options import (
     REDIS_TIMEOUT,
     REDIS_URL,
     REDIS_WAIT,
+    WINDOW,
     OnBackendError,
     OnUnclean,
     in_settings,
@@ -174,6 +175,7 @@ def _join(
         digests=crawl.digests,
         fingerprinter=crawl.identity.fingerprinter,
         canonical=json.dumps(crawl.identity.canonical, sort_keys=True),
+        window=settings[WINDOW],
         options=options,
     )
     try:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser, Namespace
+from datetime import datetime, timezone
 
 from scrapy_bloom.commands.context import Context, add_target
 from scrapy_bloom.commands.output import Fact
-from scrapy_bloom.options import write_size
+from scrapy_bloom.core.info import FilterInfo
+from scrapy_bloom.options import write_size, write_span
 from scrapy_bloom.tools.information import Information, info
 
 EXAMPLE = "job"
@@ -46,6 +48,17 @@ def run(args: Namespace, context: Context) -> int:
     return 0
 
 
+def _window_facts(state: FilterInfo) -> list[Fact]:
+    if state.window is None or state.oldest is None or state.newest is None:
+        return []
+    return [
+        Fact("window", state.window, write_span(state.window)),
+        Fact("generations", state.generations),
+        Fact("oldest since", datetime.fromtimestamp(state.oldest, tz=timezone.utc)),
+        Fact("newest since", datetime.fromtimestamp(state.newest, tz=timezone.utc)),
+    ]
+
+
 def _facts(found: Information) -> list[Fact]:
     state = found.filter
     share = state.items / state.capacity
@@ -60,6 +73,7 @@ def _facts(found: Information) -> list[Fact]:
         Fact("error rate", state.error_rate, f"{state.error_rate:g}, as set"),
         Fact("error rate now", state.estimated_fp_rate, f"{state.estimated_fp_rate:.3g}"),
         Fact("expected lost", state.expected_lost, f"{state.expected_lost:.3g} pages so far"),
+        *_window_facts(state),
         Fact("bits per item", found.hashes),
         Fact("fingerprinter", found.fingerprinter),
         Fact("rules", json.dumps(found.canonical)),

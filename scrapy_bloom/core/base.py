@@ -28,6 +28,12 @@ class Filter(Protocol):
         The second of two equal fingerprints in one batch was there before.
         """
 
+    def add_aged(self, fingerprint: bytes, max_age: float) -> bool:
+        """Return whether this method let a fingerprint through less than `max_age` seconds ago.
+
+        If not, add it, and remember the time. What came by other methods only is let through.
+        """
+
     def __contains__(self, fingerprint: bytes) -> bool:
         """Return whether the fingerprint was added. Changes nothing."""
 

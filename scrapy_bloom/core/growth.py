@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Final
 
 from scrapy_bloom.core import sizing
@@ -29,6 +30,12 @@ class SliceSpec:
     error_rate: float
     blocks: int
 
+
+PARTS: Final = 8
+"""A window has so many parts: a generation takes items for one part of it."""
+
+MOST_GENERATIONS: Final = PARTS + 1
+"""Most generations that are live at once: those of a window, and the one that is about to end."""
 
 SHARE: Final = 0.2
 """The next slice may use this part of the error rate that is left over.
@@ -83,6 +90,49 @@ def next_share(slices: Sequence[SliceSpec], capacity: int, error_rate: float) ->
 
     Arguments are those of :func:`next_slice`.
     """
-    spent = sum(spec.error_rate for spec in slices)
-    unspent = error_rate - spent if spent < error_rate else error_rate / 2 ** len(slices)
+    unspent = _unspent(slices, error_rate)
     return max(capacity, sum(spec.capacity for spec in slices)), SHARE * unspent
+
+
+def generation_length(window: float) -> float:
+    """Return for how many seconds a generation takes items."""
+    return window / PARTS
+
+
+def generation_life(window: float) -> float:
+    """Return how many seconds after its beginning a generation is dropped.
+
+    An item that came at its beginning has been there for 9/8 of the window then, and one that came
+    at its end for the window.
+    """
+    return window + generation_length(window)
+
+
+def generation_capacity(items: int, capacity: int) -> int:
+    """Return how many items the first slice of a generation is sized for.
+
+    That is what came on average in the window, at least what `capacity` means. So after a burst all
+    further generations together are at most as large as the burst, and a small generation in a
+    large filter does not grow many times.
+
+    :param items: how many items the other generations have.
+    :param capacity: as the user gave it: for the whole window, and for a filter without items.
+    """
+    return ceil(max(capacity, items) / PARTS) if items else capacity
+
+
+def generation_rate(others: Sequence[SliceSpec], error_rate: float) -> float:
+    """Return the bound for the sum of the error rates of one generation's slices.
+
+    It is an equal share, but never more than what the others leave: those may be older than the
+    window, and have been made for another error rate.
+
+    :param others: the slices of all other generations. None of them grows any more.
+    :param error_rate: bound for all generations together.
+    """
+    return min(error_rate / MOST_GENERATIONS, _unspent(others, error_rate))
+
+
+def _unspent(slices: Sequence[SliceSpec], error_rate: float) -> float:
+    spent = sum(spec.error_rate for spec in slices)
+    return error_rate - spent if spent < error_rate else error_rate / 2 ** len(slices)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from scrapy_bloom.core import sizing
@@ -26,6 +26,10 @@ class FilterInfo:
         bytes: bytes of memory that the filter takes now, bookkeeping included.
         bytes_at_capacity: bytes of memory that it takes when all slices made so far are full.
         slices: how many slices the filter has grown to.
+        window: seconds that items are kept for, at least; None for ever, as in what follows.
+        generations: how many generations there are.
+        oldest: when the oldest one began, in seconds since 1970.
+        newest: when the newest one began, likewise.
     """
 
     capacity: int
@@ -38,6 +42,17 @@ class FilterInfo:
     bytes: int
     bytes_at_capacity: int
     slices: int
+    window: float | None = None
+    generations: int | None = None
+    oldest: float | None = None
+    newest: float | None = None
+
+    def dated(self, window: float, dates: Iterable[float]) -> FilterInfo:
+        """Return the same with a window, and the dates of the slices."""
+        known = {*dates}
+        return replace(
+            self, window=window, generations=len(known), oldest=min(known), newest=max(known)
+        )
 
 
 @dataclass(frozen=True)

@@ -28,11 +28,13 @@ class Slice:
         items: items added to it.
         blocks: `spec.blocks` bit arrays of 65,536 bits each, in Redis's bit order; untouched ones
             are :data:`EMPTY` itself.
+        since: when its generation began, in seconds since 1970; None without a window.
     """
 
     spec: SliceSpec
     items: int
     blocks: list[bitarray]
+    since: float | None = None
 
     @classmethod
     def new(cls, spec: SliceSpec) -> Slice:
@@ -40,17 +42,23 @@ class Slice:
         return cls.of(spec, 0, {})
 
     @classmethod
-    def of(cls, spec: SliceSpec, items: int, touched: Mapping[int, bitarray]) -> Slice:
+    def of(
+        cls,
+        spec: SliceSpec,
+        items: int,
+        touched: Mapping[int, bitarray],
+        since: float | None = None,
+    ) -> Slice:
         """Return a slice with the given blocks, each by its number. All others are empty."""
         blocks = [EMPTY] * spec.blocks
         for number, block in touched.items():
             blocks[number] = block
-        return cls(spec, items, blocks)
+        return cls(spec, items, blocks, since)
 
     def __reduce__(self) -> tuple[Callable[..., Slice], tuple[Any, ...]]:
         # If EMPTY were copied, all empty places would share that copy, and items be written to it.
         touched = {i: block for i, block in enumerate(self.blocks) if block is not EMPTY}
-        return Slice.of, (self.spec, self.items, touched)
+        return Slice.of, (self.spec, self.items, touched, self.since)
 
 
 @dataclass(frozen=True)
@@ -62,7 +70,10 @@ class FilterState:
         secret: the key of its probes, 16 bytes.
         hashes: k, positions per probe.
         digests: whether 20-byte fingerprints are taken as SHA-1 digests (see `hashing`).
-        slices: its slices, oldest first.
+        slices: its slices, oldest first. Those of one generation have the same date.
+        ages: when pages with a greatest age were last let through, in seconds since 1970.
+        window: seconds that items are kept for, at least; None for ever.
+        error_rate: bound for the total error rate; None without a window, where slices tell it.
     """
 
     layout: ClassVar[str] = "bitmap"
@@ -70,6 +81,9 @@ class FilterState:
     hashes: int
     digests: bool
     slices: Sequence[Slice]
+    ages: Mapping[bytes, float] = field(default_factory=dict, repr=False)
+    window: float | None = None
+    error_rate: float | None = None
 
     @property
     def items(self) -> int:

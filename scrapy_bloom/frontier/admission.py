@@ -39,6 +39,7 @@ class Offer:
         body: the request as bytes; empty if it cannot be stored.
         held: its visit then.
         number: counts the requests in the order in which they came, from 1.
+        max_age: seconds after which its page is new again; None for never.
     """
 
     request: Request
@@ -49,11 +50,13 @@ class Offer:
     body: bytes = b""
     held: Visit[Taken] | None = None
     number: int = 0
+    max_age: float | None = None
 
     @property
     def entry(self) -> Entry:
         """What is sent."""
-        return Entry(self.body, self.request.priority, self.mark)
+        age = None if self.step else self.max_age
+        return Entry(self.body, self.request.priority, self.mark, age)
 
 
 class Buffer:
@@ -116,6 +119,9 @@ class Judge(Protocol):
 
     def identify(self, request: Request) -> tuple[bytes, Change | None] | None:
         """Return the fingerprint, and what canonicalization has changed; None if that fails."""
+
+    def max_age(self, request: Request) -> float | None:
+        """Return the seconds after which the page of a request is new again; None for never."""
 
     def next_step(self, request: Request, fingerprint: bytes) -> bytes | None:
         """Return what to ask further about a redirected request; None if there is nothing."""
@@ -187,7 +193,8 @@ class Admission:
         if not request.dont_filter and (identified := self._judge.identify(request)):
             offer.fingerprint, offer.change = identified
             offer.mark = offer.fingerprint
-            if self._knows(offer.mark) and not self._asks_further(offer):
+            offer.max_age = self._judge.max_age(request)
+            if offer.max_age is None and self._knows(offer.mark) and not self._asks_further(offer):
                 return None
         return offer
 

@@ -92,7 +92,7 @@ def _give_back(
     beside.mkdir()
     count = sum(_write(store, path, beside, plain, start) for path in store.paths())
     write_whole(beside / scrapy_queue.SAVED, [json.dumps(state).encode()])
-    replay(store, job.filter.add_many)
+    replay(store, job.filter)
     spider_state.restore(store, job.folder, killed=True)
     snapshot = job.freeze(store.withheld)
     snapshot.write()

@@ -6,11 +6,10 @@ import json
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 
@@ -45,7 +44,7 @@ QUEUE_SETTINGS: Final = (
 """Scrapy's settings that say how its own queue is stored."""
 
 _RUN: Final = "run"
-_AT_ONCE: Final = 50_000  # marks
+_WINDOW: Final = "window"
 _SILENT: Final = 3.0  # seconds
 
 
@@ -112,23 +111,41 @@ def open_store(
     return store, found
 
 
+class Restores(Protocol):
+    """A filter that takes over what an earlier run has added."""
+
+    @property
+    def since(self) -> float | None:
+        """When the generation began that takes marks now; None without a window."""
+
+    def restore(self, fingerprints: Iterable[bytes], since: float | None = None) -> None:
+        """Add marks of a generation that began at this time; None if that is not known."""
+
+    def restore_ages(self, ages: Mapping[bytes, float]) -> None:
+        """Take over when pages with a greatest age were last let through."""
+
+
 def replay(
     store: Store,
-    add: Callable[[Iterable[bytes]], object],
+    into: Restores,
+    window: float | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
-    """Give all marks of the journal to `add`, in batches; return how many there were.
+    """Give all marks of the journal to a filter; return how many there were.
 
     What takes more than a few seconds shows its progress in the log.
 
+    :param window: that of this run, in seconds; None for none. Marks that were made with another
+        one count as of now, also in later runs.
     :param clock: tells the time in seconds.
     :raises StateError: if the journal is damaged.
     """
     total, done, last = store.journal, 0, clock()
-    marks = store.marks()
     try:
-        while batch := list(islice(marks, _AT_ONCE)):
-            add(batch)
+        changed = _window_changed(store, window, into.since)
+        into.restore_ages(store.ages())
+        for batch, since in store.marks():
+            into.restore(batch, None if changed is None else max(since or changed, changed))
             done += len(batch)
             if clock() - last > _SILENT:
                 last = clock()
@@ -136,6 +153,19 @@ def replay(
     except sqlite3.Error as error:
         raise file.unusable(store.path, error) from error
     return done
+
+
+def _window_changed(store: Store, window: float | None, now: float | None) -> float | None:
+    """Return when the window became what it is; None without one. Note a change in the store."""
+    if window is None:
+        if store.noted(_WINDOW):
+            store.note(_WINDOW, "")
+        return None
+    noted, _, changed = str(store.noted(_WINDOW) or "").partition(" ")
+    if noted == repr(window):
+        return float(changed)
+    store.note(_WINDOW, f"{window!r} {now!r}")
+    return now
 
 
 def start_priorities(store: Store, queue_class: type[Any]) -> Any:

@@ -28,7 +28,7 @@ from scrapy_bloom.frontier import file
 from scrapy_bloom.frontier.local import CLEAN, UNDER_WAY
 from scrapy_bloom.frontier.opening import IDENTITY
 from scrapy_bloom.frontier.requests import is_whole
-from scrapy_bloom.frontier.store import NUMBER_BITS, check_row
+from scrapy_bloom.frontier.store import NUMBER_BITS, Marks, check_row, dated, unpacked
 from scrapy_bloom.frontier.upkeep import GENERATION
 from scrapy_bloom.frontier.waiting import WaitingRequest, readable
 from scrapy_bloom.layers.audit import COUNTS
@@ -127,21 +127,32 @@ class StoreReader:
                 str(noted.get(COUNTS) or ""),
             )
 
-    def marks(self) -> Iterator[bytes]:
+    def marks(self) -> Iterator[Marks]:
         """Yield the marks since the filter's snapshot, oldest first.
 
         Read them before the snapshot: whatever a new snapshot takes over meanwhile is in it.
         """
-        last = 0
+        last, since_column = 0, "NULL" if self._version == file.FORMAT else "since"
         while rows := self._rows(
-            "SELECT id, size, fingerprints, checksum FROM marks WHERE id > ? ORDER BY id LIMIT ?",
+            f"SELECT id, size, fingerprints, checksum, {since_column} FROM marks WHERE id > ?"  # noqa: S608
+            " ORDER BY id LIMIT ?",
             last,
         ):
-            for last, size, packed, checksum in rows:  # noqa: B007 - the last id counts
+            for last, size, packed, checksum, since in rows:  # noqa: B007 - the last id counts
                 with self._explained():
-                    check_row("marks", checksum, size, packed)
-                for start in range(0, len(packed), size):
-                    yield packed[start : start + size]
+                    check_row("marks", checksum, *dated(size, packed, since))
+                yield Marks(unpacked(size, packed), since)
+
+    def ages(self) -> dict[bytes, float]:
+        """Return when pages with a greatest age were last let through."""
+        if self._version == file.FORMAT:
+            return {}
+        ages = {}
+        with self._explained():
+            for fingerprint, last, checksum in self._all("SELECT * FROM ages"):
+                check_row("age", checksum, fingerprint, last)
+                ages[fingerprint] = last
+        return ages
 
     def requests(self, *, newest_first: bool) -> Iterator[WaitingRequest]:
         """Yield what waits, in the order of priorities and, within one, of the queues.
@@ -209,8 +220,8 @@ class StoreReader:
 
     def _check(self) -> None:
         application = self._all("PRAGMA application_id")[0][0]
-        version = self._all("PRAGMA user_version")[0][0]
-        file.check_numbers(self.path, version, application)
+        self._version: int = self._all("PRAGMA user_version")[0][0]
+        file.check_numbers(self.path, self._version, application)
 
     def _all(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         return self._database.execute(statement, values).fetchall()

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
 from scrapy_bloom.frontier import file
@@ -25,7 +25,31 @@ NUMBER_BITS: Final = 40
 
 _NUMBER: Final = (1 << NUMBER_BITS) - 1
 
-Value = str | int | bytes
+Value = str | int | float | bytes
+
+
+class Marks(NamedTuple):
+    """Fingerprints of one row of the journal.
+
+    Attributes:
+        fingerprints: the fingerprints, oldest first.
+        since: when the generation began that they were added to; None without a window.
+    """
+
+    fingerprints: list[bytes]
+    since: float | None
+
+
+class Dates(Protocol):
+    """A filter as the journal sees it: what it tells of marks that were made just now."""
+
+    @property
+    def since(self) -> float | None:
+        """When the generation began that takes marks now; None without a window."""
+
+    @property
+    def ages(self) -> Mapping[bytes, float]:
+        """When pages with a greatest age were last let through."""
 
 
 class Watcher(Protocol):
@@ -57,6 +81,8 @@ class Store:
         withheld: fingerprints whose requests are neither done nor stored.
     """
 
+    _version: int
+
     def __init__(self, path: Path, *, every_commit: bool = False) -> None:
         self.path = path
         self._database = file.connect_to_read(path)  # what cannot be used is left as it is
@@ -65,7 +91,9 @@ class Store:
         self.longest = 0.0
         self._new: dict[int, bytes] = {}
         self._gone: set[int] = set()
-        self._marks: list[bytes] = []
+        self._dates: Dates | None = None
+        self._marks: dict[float | None, list[bytes]] = {}
+        self._new_ages: dict[bytes, float] = {}
         self._withheld_changes: dict[bytes, bool] = {}
         self._meta: dict[str, Value] = {}
         self._forget: int | None = None
@@ -90,6 +118,7 @@ class Store:
             self._new
             or self._gone
             or self._marks
+            or self._new_ages
             or self._withheld_changes
             or self._meta
             or self._forget is not None
@@ -205,10 +234,18 @@ class Store:
 
     # Marks
 
+    def follow(self, dates: Dates) -> None:
+        """Store from now on with each mark when it was made, as far as the filter knows."""
+        self._dates = dates
+
     def mark(self, fingerprints: Iterable[bytes]) -> None:
         """Add marks of requests that are stored or done; they are withheld no longer."""
+        since, ages = (self._dates.since, self._dates.ages) if self._dates else (None, {})
+        marks = self._marks.setdefault(since, [])
         for fingerprint in fingerprints:
-            self._marks.append(fingerprint)
+            marks.append(fingerprint)
+            if fingerprint in ages:
+                self._new_ages[fingerprint] = ages[fingerprint]
             if fingerprint in self.withheld:
                 self.withheld.remove(fingerprint)
                 self._withheld_changes[fingerprint] = False
@@ -225,18 +262,28 @@ class Store:
             self.withheld.discard(fingerprint)
             self._withheld_changes[fingerprint] = False
 
-    def marks(self) -> Iterator[bytes]:
+    def marks(self) -> Iterator[Marks]:
         """Yield the committed marks since the last snapshot, oldest first."""
+        since_column = "NULL" if self._version == file.FORMAT else "since"
         cursor = self._database.execute(
-            "SELECT size, fingerprints, checksum FROM marks ORDER BY id"
+            f"SELECT size, fingerprints, checksum, {since_column} FROM marks ORDER BY id"  # noqa: S608
         )
         try:
-            for size, packed, checksum in cursor:
-                check_row("marks", checksum, size, packed)
-                for start in range(0, len(packed), size):
-                    yield packed[start : start + size]
+            for size, packed, checksum, since in cursor:
+                check_row("marks", checksum, *dated(size, packed, since))
+                yield Marks(unpacked(size, packed), since)
         finally:
             cursor.close()
+
+    def ages(self) -> dict[bytes, float]:
+        """Return when pages with a greatest age were last let through, as it is committed."""
+        ages = {}
+        if self._version != file.FORMAT:
+            query = "SELECT fingerprint, last, checksum FROM ages"
+            for fingerprint, last, checksum in self._database.execute(query):
+                check_row("age", checksum, fingerprint, last)
+                ages[fingerprint] = last
+        return ages
 
     def newest_mark(self) -> int:
         """Return the place of the newest committed mark in the journal, for :meth:`forget`."""
@@ -271,11 +318,13 @@ class Store:
         """
         begin = time.perf_counter()
         self._roll_back()
+        version = self._version
         try:
             self._database.execute("BEGIN IMMEDIATE")
             self._write()
             self._database.execute("COMMIT")
         except BaseException:
+            self._version = version
             with suppress(sqlite3.Error):  # the next commit tries again
                 self._roll_back()
             raise
@@ -300,6 +349,7 @@ class Store:
 
     def _read(self) -> None:
         run = self._database.execute
+        self._version = run("PRAGMA user_version").fetchone()[0]
         self._numbers: dict[str, int] = {}
         self._paths: dict[int, str] = {}
         self._slots: dict[int, str | None] = {}
@@ -352,11 +402,7 @@ class Store:
         self._write_buckets()
         if self._forget is not None:
             self._database.execute("DELETE FROM marks WHERE id <= ?", (self._forget,))
-        if self._marks:
-            many(
-                "INSERT INTO marks (size, fingerprints, checksum) VALUES (?, ?, ?)",
-                [(*row, row_checksum(*row)) for row in _pack(self._marks)],
-            )
+        self._write_marks()
         for fingerprint, withheld in self._withheld_changes.items():
             if withheld:
                 row = fingerprint, row_checksum(fingerprint)
@@ -367,6 +413,26 @@ class Store:
         if self._meta:
             rows = [(*note, row_checksum(*note)) for note in self._meta.items()]
             many("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", rows)
+
+    def _write_marks(self) -> None:
+        with_dates = any(since is not None for since in self._marks)
+        if (with_dates or self._new_ages) and self._version == file.FORMAT:
+            for statement in file.TO_DATED:
+                self._database.execute(statement).close()
+            self._version = file.DATED
+        for since, marks in self._marks.items():
+            rows = [(*row, since, row_checksum(*dated(*row, since))) for row in _pack(marks)]
+            self._database.executemany(
+                "INSERT INTO marks (size, fingerprints, checksum) VALUES (?1, ?2, ?4)"
+                if since is None
+                else "INSERT INTO marks (size, fingerprints, since, checksum) VALUES (?, ?, ?, ?)",
+                rows,
+            )
+        if self._new_ages:
+            self._database.executemany(
+                "INSERT OR REPLACE INTO ages VALUES (?, ?, ?)",
+                [(*row, row_checksum(*row)) for row in self._new_ages.items()],
+            )
 
     def _write_buckets(self) -> None:
         rows = []
@@ -399,8 +465,9 @@ class Store:
             self._forget = None
             self.journal = self._count_marks()
         else:
-            self.journal += len(self._marks)
+            self.journal += sum(map(len, self._marks.values()))
         self._marks.clear()
+        self._new_ages.clear()
         touched, self._touched = self._touched, set()
         for number in touched:
             watcher = self._watchers.get(number)
@@ -424,6 +491,16 @@ def _pack(marks: list[bytes]) -> list[tuple[int, bytes]]:
     for mark in marks:
         by_size.setdefault(len(mark), []).append(mark)
     return [(size, b"".join(group)) for size, group in by_size.items()]
+
+
+def unpacked(size: int, packed: bytes) -> list[bytes]:
+    """Return the fingerprints of a row, each of `size` bytes."""
+    return [packed[start : start + size] for start in range(0, len(packed), size)]
+
+
+def dated(size: int, packed: bytes, since: float | None) -> tuple[Value, ...]:
+    """Return what the checksum of a row of marks is made from."""
+    return (size, packed) if since is None else (size, packed, since)
 
 
 def row_checksum(*values: Value | None) -> int:

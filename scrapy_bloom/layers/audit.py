@@ -106,7 +106,26 @@ class AuditFilter:
         """Add a batch; return for each, in order, whether it was there before."""
         return [self.add(fingerprint) for fingerprint in fingerprints]
 
-    def restore(self, fingerprints: Iterable[bytes]) -> None:
+    def add_aged(self, fingerprint: bytes, max_age: float) -> bool:
+        """Return whether a page was let through less than `max_age` seconds ago; if not, do so."""
+        seen = self.inner.add_aged(fingerprint, max_age)
+        if not seen and self._is_sampled(fingerprint):
+            self._sample.add(fingerprint)  # it is old from now on, and was not asked about
+        return seen
+
+    @property
+    def since(self) -> None:
+        """None: there is no window."""
+
+    def restore_ages(self, ages: Mapping[bytes, float]) -> None:
+        """Take over when an earlier run has let pages through for their age."""
+        self.inner.restore_ages(ages)
+
+    def restore(
+        self,
+        fingerprints: Iterable[bytes],
+        since: float | None = None,  # noqa: ARG002 - there is no window
+    ) -> None:
         """Add marks of an earlier run; they are not counted."""
         fingerprints = list(fingerprints)
         self.inner.add_many(fingerprints)

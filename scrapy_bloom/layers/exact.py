@@ -6,7 +6,7 @@ disk, and a page that is seen costs one look-up.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -59,7 +59,26 @@ class ExactFilter:
         """Add a batch; return for each, in order, whether it was there before."""
         return [self.add(fingerprint) for fingerprint in fingerprints]
 
-    def restore(self, fingerprints: Iterable[bytes]) -> None:
+    def add_aged(self, fingerprint: bytes, max_age: float) -> bool:
+        """Return whether a page was let through less than `max_age` seconds ago; if not, do so."""
+        seen = self.inner.add_aged(fingerprint, max_age)  # which keeps the dates exactly
+        if not seen:
+            self.recent.add(fingerprint)
+        return seen
+
+    @property
+    def since(self) -> None:
+        """None: there is no window."""
+
+    def restore_ages(self, ages: Mapping[bytes, float]) -> None:
+        """Take over when an earlier run has let pages through for their age."""
+        self.inner.restore_ages(ages)
+
+    def restore(
+        self,
+        fingerprints: Iterable[bytes],
+        since: float | None = None,  # noqa: ARG002 - there is no window
+    ) -> None:
         """Add marks of an earlier run that are in no file."""
         fingerprints = list(fingerprints)
         self.inner.add_many(fingerprints)

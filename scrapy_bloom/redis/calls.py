@@ -8,7 +8,7 @@ whenever its answer did not come.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -16,7 +16,7 @@ from scrapy_bloom.core.growth import SliceSpec
 from scrapy_bloom.redis import scripts
 from scrapy_bloom.redis.connection import BROKEN, FAULTS
 from scrapy_bloom.redis.counters import Counters
-from scrapy_bloom.redis.header import read_slices, write_slice
+from scrapy_bloom.redis.header import StoredSlice, read_slices, write_slice
 from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.membership import Registration
 
@@ -24,7 +24,8 @@ _AUDIT: Final = 1000
 """A look for lost segments in every so many calls finds those that no check needs."""
 
 _GONE: Final = (b"other", b"stranger", b"stale")
-_ANSWER: Final = re.compile(rb"(ok|full|broken) (\d+) ([01]) ([01]*)(?: (.*))?", re.DOTALL)
+_FULL: Final = (b"full", b"due")
+_ANSWER: Final = re.compile(rb"(ok|full|due|broken) (\d+) ([01]) ([01]*)(?: (.*))?", re.DOTALL)
 _DIGITS: Final = re.compile(rb"[01]*")
 
 
@@ -33,7 +34,7 @@ class Growth:
     """The slice to add if all others are full.
 
     Attributes:
-        after: how many slices there must be; with another number none is added.
+        after: the number that the slice gets; with another one none is added.
         spec: the slice.
     """
 
@@ -49,6 +50,8 @@ class Reply(NamedTuple):
         losses: how often segments of the filter were lost so far.
         rolled_back: whether the server has gone back to a state before the worker's last call.
         slices: if the filter is full, the slices that it has; else empty.
+        due: whether it is full because a generation is to begin.
+        lasts: seconds until something is forgotten for its age; None if the answer does not tell.
         error: if an error ended the call, its text. Then the first fingerprint without a verdict
             may be marked.
     """
@@ -56,8 +59,10 @@ class Reply(NamedTuple):
     verdicts: list[bool]
     losses: int
     rolled_back: bool
-    slices: tuple[SliceSpec, ...] = ()
+    slices: tuple[StoredSlice, ...] = ()
     error: str = ""
+    due: bool = False
+    lasts: float | None = None
 
 
 class Gone(NamedTuple):
@@ -91,7 +96,12 @@ class Calls:
         self._number = self._answered = 0
 
     def add(
-        self, fingerprints: Sequence[bytes], growth: Growth | None, *, wait: bool = True
+        self,
+        fingerprints: Sequence[bytes],
+        growth: Growth | None,
+        *,
+        wait: bool = True,
+        max_age: float | None = None,
     ) -> Reply | Gone:
         """Add fingerprints in one numbered call, sent again if need be.
 
@@ -99,11 +109,14 @@ class Calls:
         the server is back, for as long as the policy says.
 
         :param wait: whether to wait for the server, if the policy says so.
+        :param max_age: the greatest age of the first one, in seconds; None for none.
         :raises BackendError: if no answer came. The call may have been carried out.
         """
         header = self._registration.header
-        script = scripts.add(header.layout, header.hashes)
-        return self._call(script, fingerprints, growth, wait=wait)
+        aged = max_age is not None
+        script = scripts.add(header.layout, header.hashes, dated=header.dated, aged=aged)
+        more = [write_ages({1: max_age})] if max_age is not None else []
+        return self._call(script, fingerprints, growth, wait=wait, more=more, aged=aged)
 
     def forget(self, fingerprints: Sequence[bytes]) -> Reply | Gone:
         """Make fingerprints new once more in one numbered call; its verdicts tell which were there.
@@ -111,7 +124,7 @@ class Calls:
         :raises BackendError: if no answer came. The call may have been carried out.
         """
         header = self._registration.header
-        script = scripts.forget(header.layout, header.hashes)
+        script = scripts.forget(header.layout, header.hashes, dated=header.dated)
         return self._call(script, fingerprints, None, wait=True, more=fingerprints)
 
     def _call(
@@ -121,7 +134,8 @@ class Calls:
         growth: Growth | None,
         *,
         wait: bool,
-        more: Sequence[bytes] = (),
+        more: Sequence[bytes | str] = (),
+        aged: bool = False,
     ) -> Reply | Gone:
         now, breaker = self._registration, self._link.breaker
         self._number += 1
@@ -131,7 +145,7 @@ class Calls:
             now.worker,
             f"{self._number} {self._answered} {look} {known}",
             b"".join(map(self._hash, fingerprints)),
-            *([write_slice(growth.spec)] if growth else []),
+            *([write_slice(growth.spec)] if growth else [""] if aged else []),
             *more,
         )
         ambiguous = False
@@ -166,7 +180,7 @@ class Calls:
         self._counters.round_trips += 1
         with self._link.tripping():
             answer = self._link.retry_once(
-                scripts.ask(now.header.layout, now.header.hashes),
+                scripts.ask(now.header.layout, now.header.hashes, dated=now.header.dated),
                 now.prefix,
                 now.header.signature,
                 b"".join(map(self._hash, fingerprints)),
@@ -175,6 +189,14 @@ class Calls:
             if reply is None:
                 raise self._link.garbled(answer)
         return reply
+
+
+def write_ages(ages: Mapping[int, float]) -> str:
+    """Return greatest ages as the scripts want them.
+
+    :param ages: the seconds, by the place of the item in the call, counted from 1.
+    """
+    return " ".join(f"{item}:{seconds!r}" for item, seconds in ages.items())
 
 
 def read_reply(answer: object, count: int) -> Reply | Gone | None:
@@ -190,7 +212,8 @@ def read_reply(answer: object, count: int) -> Reply | Gone | None:
         return None
     text = rest.decode(errors="replace")
     try:
-        slices = read_slices(text) if word == b"full" else ()
+        slices = read_slices(text) if word in _FULL else ()
+        lasts = float(text) if word == b"ok" and text else None
     except ValueError:
         return None
     return Reply(
@@ -199,6 +222,8 @@ def read_reply(answer: object, count: int) -> Reply | Gone | None:
         rolled_back == b"1",
         slices,
         error=text or "an error" if word == b"broken" else "",
+        due=word == b"due",
+        lasts=lasts,
     )
 
 

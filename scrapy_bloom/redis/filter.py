@@ -25,6 +25,7 @@ from scrapy_bloom.options import (
     OnBackendError,
     read_capacity,
     read_error_rate,
+    read_window,
 )
 from scrapy_bloom.redis.breaker import CircuitBreaker
 from scrapy_bloom.redis.connection import Client, Target, is_cluster, warn_of_eviction
@@ -66,6 +67,9 @@ class RedisFilter:
     :param digests: as for :class:`LocalFilter`.
     :param fingerprinter: what makes the fingerprints; all workers of a filter need the same.
     :param canonical: by which rules URLs were spelled, as JSON; kept for whoever asks.
+    :param window: seconds that an item is seen, from 1 to 3,153,600,000, and at most an eighth
+        longer; None for ever. All workers of a filter need the same. In a filter that no worker
+        uses and that has another one, or none, what is there counts as added now.
     :param options: see :class:`RedisOptions`; None for its defaults.
     :raises SettingError: if a value is outside its range.
     :raises BackendError: if the server cannot be used. The policy ``wait`` waits for it first.
@@ -78,7 +82,7 @@ class RedisFilter:
         canonical: by which rules the URLs were spelled of those who made the filter.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one for each thing that users may choose
         self,
         target: Target,
         *,
@@ -87,11 +91,13 @@ class RedisFilter:
         digests: bool = True,
         fingerprinter: str = "",
         canonical: str = "{}",
+        window: float | None = None,
         options: RedisOptions | None = None,
     ) -> None:
         options = options or RedisOptions()
         capacity = read_capacity("capacity", capacity)
         self._error_rate = read_error_rate("error_rate", error_rate)
+        seconds = read_window("window", window)
         self._server = target.where()
         self._keep = options.keep
         self._stopped = options.stopped
@@ -108,6 +114,7 @@ class RedisFilter:
                 options.shards,
                 canonical,
                 options.layout,
+                seconds or 0.0,
             )
             for number in range(options.shards)
         ]
@@ -134,6 +141,7 @@ class RedisFilter:
         digests: bool = True,
         fingerprinter: str = "",
         canonical: str = "{}",
+        window: float | None = None,
         shards: int = REDIS_SHARDS.default,
         layout: str = REDIS_LAYOUT.default,
         cache: int = REDIS_CACHE.default,
@@ -158,6 +166,7 @@ class RedisFilter:
             digests=digests,
             fingerprinter=fingerprinter,
             canonical=canonical,
+            window=window,
             options=RedisOptions(
                 key=key,
                 shards=shards,
@@ -233,6 +242,23 @@ class RedisFilter:
         verdicts = dict(zip(unknown, self._add_unknown(unknown), strict=True))
         # Of repeats the first one takes the verdict, the others are seen.
         return [verdicts.pop(fingerprint, True) for fingerprint in known]
+
+    def add_aged(self, fingerprint: bytes, max_age: float) -> bool:
+        """Return whether this method let a fingerprint through less than `max_age` seconds ago.
+
+        Among all workers, by the clock of the server. If not, add it, and remember the time. What
+        came by other methods only is let through, since nobody knows when that was.
+
+        :raises BackendError: as :meth:`add_many`.
+        :raises FilterLostError: as :meth:`add_many`.
+        """
+        self._notice_fork()
+        shard = self._shard(fingerprint)
+        try:
+            return shard.add_aged(fingerprint, max_age)
+        except BloomError:
+            shard.disown([fingerprint])
+            raise
 
     def __contains__(self, fingerprint: bytes) -> bool:
         """Return whether the fingerprint was added. Changes nothing."""

@@ -4,7 +4,7 @@ The header is a hash. These fields are set once, and ``signature`` is their SHA-
 
 =================  ==========================================================================
 ``program``        ``scrapy-bloom``
-``format``         1, or 2 if it has a field ``layout``
+``format``         1; 2 if it has a field ``layout``; 3 if its slices have dates, as well
 ``epoch``          random; a filter with another epoch is another filter
 ``rebuilt_of``     epoch of the lost filter that this one replaces
 ``secret``         key of the probes, 16 bytes
@@ -19,15 +19,17 @@ The header is a hash. These fields are set once, and ``signature`` is their SHA-
 ``layout``         how its items are stored; a filter without this field is a ``bitmap``
 =================  ==========================================================================
 
-These change: ``slices`` (capacity:error rate:blocks of each, oldest first), ``filled`` (items in
-the newest one), ``losses`` (how often parts of the filter were lost), ``forgotten`` (how often
-items were forgotten), ``again`` (how many items are new once more though their bits are set, in the
-layout ``bitmap``; the hash ``again`` beside the segments has them), ``m:i.j`` (which keys of slice
-*i* were made: in the layout ``bitmap`` key *j*, in ``sets`` a bit for each of 1,024 keys),
-``w:worker`` (number of the worker's last call, and its answer), ``l:worker`` (end of its lease).
-While the filter is deleted, which may take several calls, ``condemned`` has its signature and
-``clearing`` says how far that has come. A filter that was copied to Redis has ``spider``, too:
-whose marks it holds.
+These change: ``slices`` (capacity:error rate:blocks of each, oldest first; in format 3 then
+:number:date:items), ``window`` (in format 3: seconds, 0 for ever), ``dropped`` (in format 3:
+number:keys of slices that are being deleted), ``filled`` (items in the newest one), ``losses`` (how
+often parts of the filter were lost), ``forgotten`` (how often items were forgotten), ``again`` (how
+many items are new once more though their bits are set, in the layout ``bitmap``; the hash ``again``
+beside the segments has them), ``m:i.j`` (which keys of slice *i* were made: in the layout
+``bitmap`` key *j*, in ``sets`` a bit for each of 1,024 keys), ``w:worker`` (number of the worker's
+last call, and its answer), ``l:worker`` (end of its lease). While the filter is deleted, which may
+take several calls, ``condemned`` has its signature and ``clearing`` says how far that has come. A
+filter that was copied to Redis has ``spider``, too: whose marks it holds. The hash ``i.ages``
+beside the keys of slice *i* tells when pages with a greatest age were let through.
 """
 
 from __future__ import annotations
@@ -38,7 +40,12 @@ from dataclasses import dataclass, field
 from hashlib import sha1
 from typing import Final
 
-from scrapy_bloom.core.growth import SliceSpec
+from scrapy_bloom.core.growth import (
+    MOST_GENERATIONS,
+    SliceSpec,
+    generation_capacity,
+    generation_rate,
+)
 from scrapy_bloom.core.hashing import SECRET_BYTES, new_secret
 from scrapy_bloom.core.sizing import MAX_HASHES
 from scrapy_bloom.errors import StateError
@@ -47,7 +54,8 @@ from scrapy_bloom.redis.place import Place
 from scrapy_bloom.registry import LAYOUTS
 
 PROGRAM: Final = b"scrapy-bloom"
-_FORMATS: Final = (b"1", b"2")  # without and with the field "layout"
+_FORMATS: Final = (b"1", b"2", b"3")  # without and with the field "layout", with dates
+_DATED: Final = "3"
 _MAX_BLOCKS: Final = 1 << 32
 _EPOCH_BYTES: Final = 8
 
@@ -65,6 +73,7 @@ class Plan:
         shards: how many shards there are.
         canonical: the rules by which URLs were rewritten before, as JSON. Workers may differ in it.
         layout: how its items are stored.
+        window: seconds that an item is kept, at least; 0 for ever.
     """
 
     capacity: int
@@ -75,6 +84,27 @@ class Plan:
     shards: int = 1
     canonical: str = "{}"
     layout: str = "bitmap"
+    window: float = 0.0
+
+
+@dataclass(frozen=True)
+class StoredSlice(SliceSpec):
+    """A slice as the header lists it.
+
+    Attributes:
+        number: the number in the names of its keys.
+        since: when its generation began, in seconds since 1970; 0 if it has no date (yet).
+        items: items in it; those of the newest slice are in ``filled``.
+    """
+
+    number: int
+    since: float
+    items: int
+
+    @property
+    def spec(self) -> SliceSpec:
+        """Its geometry."""
+        return SliceSpec(self.capacity, self.error_rate, self.blocks)
 
 
 @dataclass(frozen=True)
@@ -93,6 +123,8 @@ class Header:
         forgotten: how often items were forgotten.
         again: how many of them are on the list of those that are new once more.
         signature: SHA-1 of the fields that never change.
+        dated: whether its slices have dates.
+        constant: the fields that never change.
     """
 
     plan: Plan
@@ -100,35 +132,52 @@ class Header:
     rebuilt_of: str
     secret: bytes = field(repr=False)
     hashes: int
-    slices: tuple[SliceSpec, ...]
+    slices: tuple[StoredSlice, ...]
     filled: int
     losses: int
     forgotten: int
     again: int
     signature: str
+    dated: bool = False
+    constant: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
     @property
     def items(self) -> int:
-        """How many items the shard has. All slices but the newest have been filled."""
-        added = sum(spec.capacity for spec in self.slices[:-1]) + self.filled
-        return added - (self.forgotten if self.layout.removes else self.again)
+        """How many items the shard has; with dates about, if some were forgotten and dropped."""
+        added = sum(slice_.items for slice_ in self.slices[:-1]) + self.filled
+        return max(0, added - (self.forgotten if self.layout.removes else self.again))
 
     @property
     def layout(self) -> Layout:
         """How its items are stored."""
         return layout_of(self.plan.layout)
 
-    def next_slice(self, slices: Sequence[SliceSpec]) -> SliceSpec:
-        """Return the slice to add to `slices`."""
+    def next_slice(self, slices: Sequence[StoredSlice], *, due: bool = False) -> SliceSpec:
+        """Return the slice to add to `slices`.
+
+        :param due: whether it begins a generation.
+        """
         plan = self.plan
-        return self.layout.next_slice(slices, plan.capacity, plan.error_rate, self.hashes)
+        if not plan.window:
+            return self.layout.next_slice(slices, plan.capacity, plan.error_rate, self.hashes)
+        newest = None if due else slices[-1].since
+        others = [slice_ for slice_ in slices if slice_.since != newest]
+        capacity = generation_capacity(sum(one.items for one in others), plan.capacity)
+        rate = generation_rate(others, plan.error_rate)
+        chain = [slice_ for slice_ in slices if slice_.since == newest]
+        return self.layout.next_slice(chain, capacity, rate, self.hashes)
+
+    def with_dates(self) -> tuple[str, str]:
+        """Return the signature and the format of this filter once its slices have dates."""
+        return _signature({**self.constant, "format": _DATED.encode()}), _DATED
 
 
 def first_slice(plan: Plan) -> tuple[SliceSpec, int]:
     """Return the slice that a new filter of this plan begins with, and its k."""
     layout = layout_of(plan.layout)
-    hashes = layout.hashes(plan.error_rate)
-    return layout.next_slice([], plan.capacity, plan.error_rate, hashes), hashes
+    rate = plan.error_rate / MOST_GENERATIONS if plan.window else plan.error_rate
+    hashes = layout.hashes(rate)
+    return layout.next_slice([], plan.capacity, rate, hashes), hashes
 
 
 def new_fields(plan: Plan, rebuilt_of: str) -> dict[str, bytes]:
@@ -153,7 +202,7 @@ def fields_of(
     """
     constant = {
         "program": PROGRAM,
-        "format": b"1" if plan.layout == "bitmap" else b"2",
+        "format": _DATED.encode() if plan.window else b"1" if plan.layout == "bitmap" else b"2",
         "epoch": secrets.token_hex(_EPOCH_BYTES).encode(),
         "rebuilt_of": rebuilt_of.encode(),
         "secret": secret,
@@ -169,10 +218,18 @@ def fields_of(
     }
     if plan.layout == "bitmap":  # as versions wrote it that knew no other layout, and still read it
         del constant["layout"]
+    # The first call finds the newest slice empty, and dates it.
+    dates = [f":{number}:0:{spec.capacity}" for number, spec in enumerate(slices)]
+    dates[-1] = f":{len(slices) - 1}:0:{filled}"
+    listed = [
+        write_slice(spec) + date * bool(plan.window)
+        for spec, date in zip(slices, dates, strict=True)
+    ]
     return {
         **constant,
         "signature": _signature(constant).encode(),
-        "slices": " ".join(map(write_slice, slices)).encode(),
+        **({"window": repr(plan.window).encode()} if plan.window else {}),
+        "slices": " ".join(listed).encode(),
         "filled": str(filled).encode(),
         "losses": b"0",
     }
@@ -191,8 +248,8 @@ def read_header(place: Place, fields: Mapping[bytes, bytes]) -> Header:
         )
     if fields.get(b"format") not in _FORMATS:
         raise StateError(
-            f"{place.name}: found a filter of format {_text(fields.get(b'format'))}, expected 1 or"
-            f" 2. It was written by another version of scrapy-bloom. Use that version,"
+            f"{place.name}: found a filter of format {_text(fields.get(b'format'))}, expected 1 to"
+            f" 3. It was written by another version of scrapy-bloom. Use that version,"
             f" or {place.or_other_key}"
         )
     layout = fields.get(b"layout", b"bitmap")
@@ -232,15 +289,18 @@ def check_plan(place: Place, found: Plan, asked: Plan) -> None:
         )
 
 
-def read_slices(text: str) -> tuple[SliceSpec, ...]:
+def read_slices(text: str) -> tuple[StoredSlice, ...]:
     """Return the slices that the field ``slices`` lists.
 
     :raises ValueError: if it lists none, or an impossible one.
     """
     slices = []
-    for part in text.split(" "):
-        capacity, rate, blocks = part.split(":")
-        spec = SliceSpec(int(capacity), float(rate), int(blocks))
+    for place, part in enumerate(text.split(" ")):
+        capacity, rate, blocks, *dated = part.split(":")
+        number, since, items = dated or (place, 0, capacity)
+        spec = StoredSlice(
+            int(capacity), float(rate), int(blocks), int(number), float(since), int(items)
+        )
         if spec.capacity < 1 or not 0 < spec.error_rate < 1 or not 1 <= spec.blocks <= _MAX_BLOCKS:
             raise ValueError(f"no slice can be {part!r}")
         slices.append(spec)
@@ -269,6 +329,7 @@ def _parse(fields: Mapping[bytes, bytes]) -> Header:
             shards=int(text["shards"]),
             canonical=text["canonical"],
             layout=text.get("layout", "bitmap"),
+            window=float(fields.get(b"window", 0)),
         ),
         epoch=text["epoch"],
         rebuilt_of=text["rebuilt_of"],
@@ -280,6 +341,8 @@ def _parse(fields: Mapping[bytes, bytes]) -> Header:
         forgotten=int(fields.get(b"forgotten", 0)),
         again=int(fields.get(b"again", 0)),
         signature=signature,
+        dated=text["format"] == _DATED,
+        constant=constant,
     )
     if not 1 <= header.hashes <= MAX_HASHES or len(header.secret) != SECRET_BYTES:
         raise ValueError(f"no filter has {header.hashes} hashes and such a secret")
@@ -312,6 +375,7 @@ _MUST_AGREE: Final = {
     "shard number": "shard",
     "a number of shards of": "shards",
     "a layout of": "layout",
+    "a window, in seconds, of": "window",
 }
 
 _CONSTANT: Final = (

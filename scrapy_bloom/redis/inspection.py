@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -25,11 +26,15 @@ class _ShardCount:
         slices: its slices, oldest first.
         forgotten: how many of its items are new once more.
         bytes: memory that it takes.
+        window: seconds that its items are kept; 0 for ever.
+        dates: those of its slices.
     """
 
     slices: Sequence[SliceCount]
     forgotten: int
     bytes: int
+    window: float = 0.0
+    dates: Sequence[float] = ()
 
 
 def describe(shards: Iterable[tuple[Place, Header | None, Plan]], error_rate: float) -> FilterInfo:
@@ -47,34 +52,41 @@ def describe(shards: Iterable[tuple[Place, Header | None, Plan]], error_rate: fl
         error_rate=error_rate,
         memory=sum(count.bytes for count in counts),
     )
-    return replace(info, items=info.items - sum(count.forgotten for count in counts))
+    info = replace(info, items=info.items - sum(count.forgotten for count in counts))
+    window = counts[0].window
+    return (
+        info.dated(window, [date for count in counts for date in count.dates]) if window else info
+    )
 
 
 def _inspect(place: Place, header: Header | None, plan: Plan) -> _ShardCount:
     if header is None:
         return _empty(plan)
-    gone = "forgotten" if header.layout.removes else "again"
-    text, filled, forgotten = place.client.hmget(place.key, "slices", "filled", gone)
+    field = "forgotten" if header.layout.removes else "again"
+    text, filled, forgotten = place.client.hmget(place.key, "slices", "filled", field)
     names = place.client.hkeys(place.key)
     if text is None:
         return _empty(plan)
     layout, specs = header.layout, read_slices(text.decode())
-    items = [*(spec.capacity for spec in specs[:-1]), int(filled or 0)]
+    items = [*(spec.items for spec in specs[:-1]), int(filled or 0)]
     pipeline = place.client.pipeline(transaction=False)
     ends = [0]
-    for i, spec in enumerate(specs):
-        layout.ask(pipeline, f"{place.prefix(header.epoch)}{i}.", spec)
+    for spec in specs:
+        layout.ask(pipeline, f"{place.prefix(header.epoch)}{spec.number}.", spec)
         ends.append(len(pipeline))
     answers = pipeline.execute()
     slices, memory = [], 0
-    for i, (spec, added, (start, end)) in enumerate(zip(specs, items, pairwise(ends), strict=True)):
+    for spec, added, (start, end) in zip(specs, items, pairwise(ends), strict=True):
         slices.append(layout.count(spec, added, answers[start:end], header.hashes))
-        field = f"m:{i}.".encode()
-        made = [int(name[len(field) :]) for name in names if name.startswith(field)]
+        start_ = f"m:{spec.number}.".encode()
+        made = [int(name[len(start_) :]) for name in names if name.startswith(start_)]
         memory += layout.memory(spec, added, made)
-    return _ShardCount(slices, int(forgotten or 0), memory)
+    gone = min(sum(items), int(forgotten or 0))
+    dates = [spec.since or time.time() for spec in specs]
+    return _ShardCount(slices, gone, memory, header.plan.window, dates)
 
 
 def _empty(plan: Plan) -> _ShardCount:
     spec, hashes = first_slice(plan)
-    return _ShardCount([layout_of(plan.layout).count(spec, 0, [0], hashes)], 0, 0)
+    count = layout_of(plan.layout).count(spec, 0, [0], hashes)
+    return _ShardCount([count], 0, 0, plan.window, [time.time()])

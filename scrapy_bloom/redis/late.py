@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
@@ -38,6 +39,7 @@ class LateFilter:
         self._error: BloomError = error
         self._granted: dict[bytes, None] = {}
         self._counters = Counters(outages=1)
+        self._let_through: dict[bytes, float] = {}  # for their age, and when that was
         self._joined: RedisFilter | None = None  # by the crawl; from then on it has the filter
         self._opened: RedisFilter | None = None  # by the thread
         self._refused = False
@@ -77,6 +79,18 @@ class LateFilter:
             self._counters.unknown += not seen
             self._counters.local += seen
         return verdicts
+
+    def add_aged(self, fingerprint: bytes, max_age: float) -> bool:
+        """Return whether a page was let through less than `max_age` seconds ago; if not, do so."""
+        if self._joined is not None:
+            return self._joined.add_aged(fingerprint, max_age)
+        now = time.monotonic()
+        last = self._let_through.get(fingerprint)
+        if last is not None and now - last < max_age:
+            return True
+        self.add(fingerprint)
+        self._let_through[fingerprint] = now
+        return False
 
     def __contains__(self, fingerprint: bytes) -> bool:
         """Return whether the fingerprint was added."""

@@ -8,8 +8,8 @@ import secrets
 import socket
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from itertools import count, islice
+from dataclasses import asdict, dataclass, replace
+from itertools import chain, count, islice
 from typing import Any, Final
 
 from scrapy_bloom.core.growth import SliceSpec
@@ -94,11 +94,28 @@ class Membership:
             with self._link.reading(answer):
                 found = dict(zip(answer[1::2], answer[2::2], strict=True))
             header = read_header(place, found)
+            if header.plan.window != self.plan.window and self._rewindow(header):
+                continue
             check_plan(place, header.plan, self.plan)
             if self._register(header, place.prefix(header.epoch)):
                 self.losses, self.forgotten = header.losses, header.forgotten
                 # The epoch tells, even if the call that made the filter got no answer.
                 return header.epoch == fields["epoch"].decode()
+
+    def _rewindow(self, header: Header) -> bool:
+        """Give a filter that nobody uses the window of the plan; return False if it is used."""
+        signature, format_ = header.with_dates()
+        prefix = self._link.place.prefix(header.epoch)
+        window = repr(self.plan.window)
+        answer = self._link.retry_once(
+            scripts.REWINDOW, prefix, header.signature, signature, format_, window
+        )
+        if answer[0] == b"ok":
+            logger.info(
+                "%s: the filter had another window, or none. What it has counts as added now.",
+                self._link.place.name,
+            )
+        return bool(answer[0] != b"used")
 
     def register_again(self) -> bool:
         """Register under a new id; return whether the filter is still there."""
@@ -207,12 +224,14 @@ class Membership:
         slices = list(lost.slices)
         try:
             with Within(_CALLS * place.timeout):
-                for number in count():
-                    if number == len(slices):
-                        slices.append(lost.next_slice(slices))
+                for place_ in count():
+                    number = slices[0].number + place_
+                    if place_ == len(slices):
+                        spec = lost.next_slice(slices)
+                        slices.append(replace(slices[-1], **asdict(spec), number=number))
                     start = f"{prefix}{number}."
-                    deleted = self._delete_slice(start, lost.layout, slices[number])
-                    if not deleted and number >= len(lost.slices):
+                    deleted = self._delete_slice(start, lost.layout, slices[place_])
+                    if not deleted and place_ >= len(lost.slices):
                         break
                 place.client.unlink(f"{prefix}again")
         except FAULTS as error:
@@ -224,7 +243,7 @@ class Membership:
 
     def _delete_slice(self, start: str, layout: Layout, spec: SliceSpec) -> int:
         """Delete what is left of the keys of one slice; return how many that were."""
-        names = (f"{start}{number}" for number in range(key_count(layout, spec)))
+        names = (f"{start}{end}" for end in chain(["ages"], range(key_count(layout, spec))))
         deleted = 0
         while batch := list(islice(names, keys_at_once(layout))):
             deleted += int(self._link.place.client.unlink(*batch))

@@ -42,7 +42,8 @@ def fetch_numbers(
     """
     header, fields = read()
     slices, lost = [], []
-    for index, spec in enumerate(header.slices):
+    for spec in header.slices:
+        index = spec.number
         buckets: dict[int, array[int]] = {}
         made = _made_in(fields, index)
         while some := list(islice(made, _AT_ONCE)):
@@ -63,7 +64,7 @@ def fetch_numbers(
                 if numbers:
                     buckets[bucket] = numbers
             told(sum(map(len, texts)))
-        slices.append(NumbersSlice(spec, buckets))
+        slices.append(NumbersSlice(spec.spec, buckets))
     return Fetched(header, NumbersState(header.secret, header.plan.digests, slices), lost)
 
 
@@ -129,11 +130,9 @@ class NumbersInstall(Install):
     def delete_replaced(self, fields: Mapping[bytes, bytes]) -> None:
         """Delete the buckets of the filter whose place it took."""
         prefix = self.place.prefix(fields[b"epoch"].decode())
-        count = len(read_slices(fields[b"slices"].decode()))
+        numbers = [one.number for one in read_slices(fields[b"slices"].decode())]
         keys = (
-            f"{prefix}{index}.{bucket}"
-            for index in range(count)
-            for bucket in _made_in(fields, index)
+            f"{prefix}{index}.{bucket}" for index in numbers for bucket in _made_in(fields, index)
         )
         delete_keys(self.place, keys, at_once=_NAMES)
 

@@ -206,7 +206,8 @@ class ShardReader:
     def contains(self, fingerprints: list[bytes]) -> list[bool]:
         """Return which fingerprints are there."""
         verdicts: list[bool] = []
-        script = scripts.ask(self.header.layout, self.header.hashes)
+        header = self.header
+        script = scripts.ask(header.layout, header.hashes, dated=header.dated)
         for start in range(0, len(fingerprints), scripts.BATCH):
             batch = fingerprints[start : start + scripts.BATCH]
             digits = self._run(script, b"".join(map(self._hash, batch)))[0]

@@ -38,9 +38,19 @@ _PART: Final = re.compile(r"^@(\w+)\n", re.MULTILINE)
 _FIRST: Final = "--!df flags=allow-undeclared-keys\n"
 """Without this line Dragonfly refuses scripts that make names of keys. Others see a comment."""
 
-_REST: Final = re.compile(r"-- rest begins\n(.*?)-- rest ends\n", re.DOTALL)
 
-_OFFER: Final = re.compile(r"-- offer begins\n(.*?)-- offer ends\n", re.DOTALL)
+def _section(name: str) -> re.Pattern[str]:
+    return re.compile(rf"-- {name} begins\n(.*?)-- {name} ends\n", re.DOTALL)
+
+
+_REST: Final = _section("rest")
+_OFFER: Final = _section("offer")
+_WINDOW: Final = _section("window")
+_PLAIN: Final = _section("plain")
+_AGES: Final = _section("ages")
+
+_NAMES: Final = 500  # in one command that deletes keys
+_BLOCKS: Final = 4096  # that these keys may have room for: Redis takes time to free large strings
 
 _SEEN: Final = ord("1")
 
@@ -63,27 +73,31 @@ class Script:
 
 
 @cache
-def add(layout: Layout, hashes: int) -> Script:
-    """Return the script that adds probes of that many positions."""
-    return Script(_filled_in("add", layout, hashes), bytes)
+def add(layout: Layout, hashes: int, *, dated: bool = False, aged: bool = False) -> Script:
+    """Return the script that adds probes of that many positions.
+
+    :param dated: whether the slices of the filter have dates.
+    :param aged: whether some of the items have a greatest age.
+    """
+    return Script(_filled_in("add", layout, hashes, dated=dated, aged=aged), bytes)
 
 
 @cache
-def ask(layout: Layout, hashes: int) -> Script:
+def ask(layout: Layout, hashes: int, *, dated: bool = False) -> Script:
     """Return the script that looks for probes of that many positions."""
-    return Script(_filled_in("ask", layout, hashes))
+    return Script(_filled_in("ask", layout, hashes, dated=dated))
 
 
 @cache
-def offer(layout: Layout, hashes: int) -> Script:
+def offer(layout: Layout, hashes: int, *, dated: bool = False, aged: bool = False) -> Script:
     """Return the script that adds probes of that many positions, and queues what was new."""
-    return Script(_filled_in("offer", layout, hashes), bytes)
+    return Script(_filled_in("offer", layout, hashes, dated=dated, aged=aged), bytes)
 
 
 @cache
-def forget(layout: Layout, hashes: int) -> Script:
+def forget(layout: Layout, hashes: int, *, dated: bool = False) -> Script:
     """Return the script that takes probes of that many positions out again."""
-    return Script(_filled_in("forget", layout, hashes), bytes)
+    return Script(_filled_in("forget", layout, hashes, dated=dated), bytes)
 
 
 @cache
@@ -120,11 +134,20 @@ def _read(name: str, layout: str = "") -> str:
     return _PART.sub(part, text)
 
 
-def _filled_in(name: str, layout: Layout, hashes: int) -> str:
+def _filled_in(
+    name: str, layout: Layout, hashes: int, *, dated: bool = False, aged: bool = False
+) -> str:
     """Return the text of a script for a layout and probes of `hashes` positions."""
-    words = layout.words(hashes)
+    words = {
+        **layout.words(hashes),
+        "blocks_per_key": str(layout.blocks_per_key),
+        "per_call": str(max(1, min(_NAMES, _BLOCKS // layout.blocks_per_key))),
+    }
     source = _REST.sub(r"\1" if words.get("rest", "") else "", _read(name, layout.name))
     source = _OFFER.sub(r"\1" if name == "offer" else "", source)
+    source = _WINDOW.sub(r"\1" if dated else "", source)
+    source = _PLAIN.sub("" if dated else r"\1", source)
+    source = _AGES.sub(r"\1" if aged else "", source)
     return _Template(source).substitute(words)
 
 
@@ -136,6 +159,7 @@ CLEAR: Final = Script(_read("clear"))
 INSTALL: Final = Script(_read("install"))
 RETIRE: Final = Script(_read("retire"))
 NUMBERS: Final = Script(_read("numbers"))
+REWINDOW: Final = Script(_read("rewindow"))
 
 QUEUE_JOIN: Final = Script(_read("queue_join"))
 QUEUE_RENEW: Final = Script(_read("queue_renew"))

@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from math import inf
 from threading import Event, Lock
 from typing import Final
 
 import redis
 
-from scrapy_bloom.core.growth import SliceSpec, outgrown
+from scrapy_bloom.core.growth import outgrown
 from scrapy_bloom.errors import BackendError, FilterLostError
 from scrapy_bloom.options import CAPACITY, ON_BACKEND_ERROR, OnBackendError
 from scrapy_bloom.redis import pace
@@ -29,7 +30,7 @@ from scrapy_bloom.redis.breaker import CircuitBreaker
 from scrapy_bloom.redis.calls import Calls, Gone, Growth, Reply
 from scrapy_bloom.redis.connection import FAULTS
 from scrapy_bloom.redis.counters import Counters
-from scrapy_bloom.redis.header import Header, Plan
+from scrapy_bloom.redis.header import Header, Plan, StoredSlice
 from scrapy_bloom.redis.ledger import Ledger
 from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.membership import Membership, Registration
@@ -41,6 +42,9 @@ logger = logging.getLogger(__name__)
 
 Ask = Callable[[Registration, Sequence[bytes], Growth | None], Reply | Gone]
 """Makes one call that adds fingerprints; see :meth:`Calls.add`."""
+
+_AGES: Final = 100_000
+"""Most pages whose dates a worker keeps itself."""
 
 _TENDING: Final = 0.25
 """Seconds that the heartbeat spends on reports before it sees to the leases again."""
@@ -95,8 +99,10 @@ class Shard:
         self._forgotten = 0  # how many items were taken out, as far as the ledger knows
         self.lock = Lock()
         self.queue_apart = False
-        self.knows = self._ledger.knows
-        self.unknown = self._ledger.unknown
+        self._let_through: dict[bytes, float] = {}  # by this worker, for their age: when that was
+        self._lasts_until = inf  # when something is forgotten for its age, on the monotonic clock
+        self.knows = self._knows if plan.window else self._ledger.knows
+        self.unknown = self._unknown if plan.window else self._ledger.unknown
         self.disown = self._ledger.disown
         self.finish = self._ledger.finish
         self.grant = self._ledger.grant
@@ -153,6 +159,31 @@ class Shard:
                     self._report(wait=False)
             verdicts = self._add_until_done(fingerprints, wait=False, ask=ask)
             return self._ledger.settle(fingerprints, verdicts)
+
+    def add_aged(self, fingerprint: bytes, max_age: float) -> bool:
+        """Return whether a page was let through less than `max_age` seconds ago; if not, do so.
+
+        While Redis cannot be asked, only this worker's own pages are known.
+
+        :raises BackendError: under the policy ``close``, if the server cannot be used.
+        :raises FilterLostError: under the policy ``close``, if the filter has vanished.
+        """
+        began = time.monotonic()
+        with self.lock:
+            last = self._let_through.get(fingerprint)
+            if last is not None and began - last < max_age:
+                self._counters.local += 1
+                return True
+
+            def ask(_: Registration, some: Sequence[bytes], growth: Growth | None) -> Reply | Gone:
+                return self._calls.add(some, growth, max_age=max_age)
+
+            seen = self._add([fingerprint], ask)[0]
+            if not seen:
+                if len(self._let_through) >= _AGES:
+                    self._let_through.clear()
+                self._let_through[fingerprint] = began
+        return seen
 
     def contains(self, fingerprints: Sequence[bytes]) -> list[bool]:
         """Return which fingerprints are there; False where that cannot be known.
@@ -289,14 +320,14 @@ class Shard:
 
     # Verdicts
 
-    def _add(self, fingerprints: Sequence[bytes]) -> list[bool]:
+    def _add(self, fingerprints: Sequence[bytes], ask: Ask | None = None) -> list[bool]:
         self._unlearn()
         try:
             self.breaker.check()
             self._raise_failure()
             if self._ledger.pending:
                 self._report()
-            verdicts = self._add_until_done(fingerprints)
+            verdicts = self._add_until_done(fingerprints, ask=ask)
         except _UnknownVerdictError:
             return self._grant(fingerprints)
         except (BackendError, FilterLostError):
@@ -310,6 +341,22 @@ class Shard:
         if self._forgotten != self._membership.forgotten:
             self._forgotten = self._membership.forgotten
             self._ledger.unlearn()
+            self._let_through.clear()
+        self._forget_old()
+
+    def _forget_old(self) -> None:
+        """Forget what the filter may have forgotten for its age."""
+        if time.monotonic() >= self._lasts_until:
+            self._lasts_until = inf
+            self._ledger.unlearn()
+
+    def _knows(self, fingerprint: bytes) -> bool:
+        self._forget_old()
+        return self._ledger.knows(fingerprint)
+
+    def _unknown(self, fingerprints: Iterable[bytes]) -> list[bytes]:
+        self._forget_old()
+        return self._ledger.unknown(fingerprints)
 
     def _grant(self, fingerprints: Sequence[bytes]) -> list[bool]:
         """Call all new, and remember to tell Redis."""
@@ -338,7 +385,7 @@ class Shard:
             reply = self._call(fingerprints[len(verdicts) :], growth, wait=wait, ask=ask)
             verdicts += reply.verdicts
             if reply.slices:
-                growth = self._growth(reply.slices)
+                growth = self._growth(reply.slices, due=reply.due)
             self._notice(reply)
             if reply.error:
                 self._ledger.doubt(fingerprints[len(verdicts)])
@@ -371,12 +418,14 @@ class Shard:
         :raises FilterLostError: if the filter is gone and the policy is ``close``.
         """
         while True:
-            now = self._ensure_open()
+            now, began = self._ensure_open(), time.monotonic()
             if ask is None:
                 reply = self._calls.add(fingerprints, growth, wait=wait)
             else:
                 reply = ask(now, fingerprints, growth)
             if isinstance(reply, Reply):
+                if now.header.plan.window:
+                    self._lasts_until = began + (reply.lasts or 0)
                 return reply
             self._recover(reply)
             if reply.ambiguous:
@@ -389,6 +438,7 @@ class Shard:
             self._ensure_open()
             reply = self._calls.forget(fingerprints[len(there) :])
             self._ledger.take_out(fingerprints)
+            self._let_through.clear()
             if isinstance(reply, Gone):
                 self._recover(reply)
                 continue
@@ -407,14 +457,15 @@ class Shard:
                 return answer
             self._recover(answer)
 
-    def _growth(self, slices: Sequence[SliceSpec]) -> Growth:
+    def _growth(self, slices: Sequence[StoredSlice], *, due: bool = False) -> Growth:
         """Return the slice that a full filter needs next, and tell the user when growth begins."""
         header = self._ensure_open().header
         plan = header.plan
-        if len(slices) == 1:
+        if len(slices) == 1 and not due:
             told = outgrown(slices[0].capacity, plan.error_rate, self.place.words(CAPACITY))
             logger.warning("%s: %s", self.place.name, told)
-        return Growth(len(slices), header.next_slice(slices))
+        after = slices[-1].number + 1
+        return Growth(after, header.next_slice(slices, due=due))
 
     # Recovery
 

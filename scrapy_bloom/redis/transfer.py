@@ -10,6 +10,7 @@ What is here is for the layout ``bitmap``, bit by bit in pieces of 1 MiB, and fo
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -28,7 +29,7 @@ from scrapy_bloom.redis import scripts
 from scrapy_bloom.redis.bitmap import SEGMENT_BLOCKS
 from scrapy_bloom.redis.connection import FAULTS
 from scrapy_bloom.redis.deadline import Within
-from scrapy_bloom.redis.header import Header, Plan, fields_of
+from scrapy_bloom.redis.header import Header, Plan, StoredSlice, fields_of, read_slices
 from scrapy_bloom.redis.layout import layout_of
 from scrapy_bloom.redis.link import ScriptRunner
 from scrapy_bloom.redis.place import Place
@@ -79,7 +80,8 @@ class Segment:
 
 def segments_of(slices: Sequence[SliceSpec]) -> Iterator[Segment]:
     """Yield all segments that slices of this geometry have, made or not."""
-    for slice_, spec in enumerate(slices):
+    for place, spec in enumerate(slices):
+        slice_ = spec.number if isinstance(spec, StoredSlice) else place
         for number, first in enumerate(range(0, spec.blocks, SEGMENT_BLOCKS)):
             yield Segment(slice_, number, min(SEGMENT_BLOCKS, spec.blocks - first))
 
@@ -132,12 +134,25 @@ def fetch_bits(
                     touched.setdefault(segment.slice_, {}).update(blocks)
                 told(segment.size)
         done |= made
-    items = [*(spec.capacity for spec in header.slices[:-1]), header.filled]
+    items = [*(spec.items for spec in header.slices[:-1]), header.filled]
+    window = header.plan.window or None
     slices = [
-        Slice.of(spec, count, touched.get(number, {}))
-        for number, (spec, count) in enumerate(zip(header.slices, items, strict=True))
+        Slice.of(
+            spec.spec,
+            min(count, spec.capacity),
+            touched.get(spec.number, {}),
+            (spec.since or time.time()) if window else None,
+        )
+        for spec, count in zip(header.slices, items, strict=True)
     ]
-    state = FilterState(header.secret, header.hashes, header.plan.digests, slices)
+    state = FilterState(
+        header.secret,
+        header.hashes,
+        header.plan.digests,
+        slices,
+        window=window,
+        error_rate=header.plan.error_rate if window else None,
+    )
     return Fetched(header, state, lost)
 
 
@@ -335,7 +350,9 @@ def delete_segments(place: Place, fields: Mapping[bytes, bytes], told: Told = in
     :raises BackendError: if the server cannot be used.
     """
     prefix = place.prefix(fields[b"epoch"].decode())
-    delete_keys(place, [f"{prefix}{name}" for name in ("again", *sorted(made_in(fields)))], told)
+    dates = (f"{one.number}.ages" for one in read_slices(fields[b"slices"].decode()))
+    names = ("again", *dates, *sorted(made_in(fields)))
+    delete_keys(place, [f"{prefix}{name}" for name in names], told)
 
 
 def delete_keys(

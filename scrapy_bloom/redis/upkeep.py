@@ -38,7 +38,8 @@ _NOBODY: Final = ""  # the worker on whose behalf the others are looked at: none
 _GLOB: Final = re.compile(r"([\\*?\[\]^-])")
 _MOST_SHARDS: Final = 1024
 _SEGMENT: Final = (
-    rb"%s(?P<shard>(?::\d+)?)(?::\{%s(?P=shard)\})?:(?P<epoch>[0-9a-f]{16}):(?:\d+\.\d+|again)"
+    rb"%s(?P<shard>(?::\d+)?)(?::\{%s(?P=shard)\})?:(?P<epoch>[0-9a-f]{16})"
+    rb":(?:\d+\.(?:\d+|ages)|again)"
 )
 
 

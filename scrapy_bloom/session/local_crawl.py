@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,7 +33,7 @@ from scrapy_bloom.layers.exact import (
     FrozenLists,
     remove_lists,
 )
-from scrapy_bloom.options import COMMIT_INTERVAL, COMMIT_SYNC, CommitSync
+from scrapy_bloom.options import COMMIT_INTERVAL, COMMIT_SYNC, WINDOW, CommitSync
 from scrapy_bloom.session.engine import engine_of
 from scrapy_bloom.session.kept_crawl import Queues, Unserializable
 from scrapy_bloom.settings import Settings
@@ -176,7 +176,7 @@ def open_local(
         )
         undo.callback(frontier.abandon)
         queue = _open_queue(crawler, queues, kind, start_kind, frontier)
-        restored = _restore(session, frontier, found)
+        restored = _restore(session, frontier, found, settings[WINDOW])
         _tell(crawler, found, restored)
         undo.pop_all()
     description = _describe(frontier, found, restored)
@@ -318,14 +318,15 @@ def _open_queue(
     return queue
 
 
-def _restore(session: Session, frontier: LocalFrontier, found: Found) -> int:
+def _restore(session: Session, frontier: LocalFrontier, found: Found, window: float | None) -> int:
     """Bring the stored marks into the filter; return how many there were."""
     session.resolver.compare(found.filled_with)
+    job = session.opened.job
+    assert job is not None  # noqa: S101 - it is journaled
     filter_ = session.opened.filter
-    add: Callable[[Iterable[bytes]], object] = session.replay
-    if isinstance(filter_, (ExactFilter, AuditFilter)):
-        add = filter_.restore
-    restored = replay(frontier.store, add)
+    into = filter_ if isinstance(filter_, (ExactFilter, AuditFilter)) else job.filter
+    restored = replay(frontier.store, into, window)
+    frontier.store.follow(job.filter)
     frontier.fresh.clear()
     session.opened.filter.forget_many(frontier.store.withheld)
     frontier.forgotten = session.let_through

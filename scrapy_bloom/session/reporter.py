@@ -11,7 +11,7 @@ from scrapy_bloom import stats
 from scrapy_bloom.backends.base import Opened
 from scrapy_bloom.core.info import FilterInfo
 from scrapy_bloom.errors import BloomError
-from scrapy_bloom.options import write_size
+from scrapy_bloom.options import write_size, write_span
 from scrapy_bloom.session.engine import close_spider
 from scrapy_bloom.session.verdict import Verdict
 
@@ -102,6 +102,9 @@ class Reporter:
         """Write the state of the filter to the stats."""
         for name, stat in stats.FROM_INFO.items():
             self.set(stat.key, stat.rounded(getattr(info, name)))
+        if info.window is not None:
+            for name, stat in stats.FROM_WINDOW.items():
+                self.set(stat.key, stat.rounded(getattr(info, name)))
 
     def opened(self, opened: Opened, *, emptied: bool) -> None:
         """Tell how the filter was opened, and whether it was emptied then."""
@@ -127,12 +130,13 @@ class Reporter:
         self._log(
             logging.INFO,
             "Bloom filter %(place)s: capacity %(capacity)s, error rate %(rate)g, %(size)s when"
-            " full, %(restored)s",
+            " full%(window)s, %(restored)s",
             {
                 "place": opened.place,
                 "capacity": f"{info.capacity:,}",
                 "rate": info.error_rate,
                 "size": write_size(info.bytes_at_capacity),
+                "window": f", window {write_span(info.window)}" if info.window else "",
                 "restored": restored,
             },
         )

@@ -14,7 +14,8 @@ from scrapy_bloom.backends.base import Crawl, Opened, backend_name, backend_of
 from scrapy_bloom.core.local import LocalFilter
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.layers.audit import AuditFilter
-from scrapy_bloom.options import AUDIT, EXACT, FORGET_FAILED
+from scrapy_bloom.options import AUDIT, EXACT, FORGET_FAILED, MAX_AGE, WINDOW
+from scrapy_bloom.session.ages import Ages
 from scrapy_bloom.session.failed import check_watched
 from scrapy_bloom.session.layers import check_layers, made_audited, made_exact
 from scrapy_bloom.session.redirects import follows_itself, step_fingerprint
@@ -53,9 +54,11 @@ class Session:
     :param resolver: makes the fingerprints.
     :param reporter: writes to stats and log.
     :param on_mark: called with each new mark, during the check that makes it; None costs no time.
+    :param window: seconds that a page is seen; None for ever.
     :param forgets_failed: whether :meth:`forget_failed` will be called.
 
     Attributes:
+        ages: reads the greatest ages that requests ask for.
         opened: the filter, and how it was opened.
         resolver: makes the fingerprints.
         emptied: whether the filter was emptied when it was last asked for that.
@@ -73,8 +76,10 @@ class Session:
         reporter: Reporter,
         on_mark: OnMark | None = None,
         *,
+        window: float | None = None,
         forgets_failed: bool = False,
     ) -> None:
+        self.ages = Ages(window, reporter)
         self.opened = opened
         self.resolver = resolver
         self._reporter = reporter
@@ -137,7 +142,14 @@ class Session:
         elif (share := settings[AUDIT]) is not None and isinstance(opened.filter, LocalFilter):
             opened = made_audited(opened, opened.filter, share)
         forgets_failed = settings[FORGET_FAILED] is not False
-        self = cls(opened, resolver, reporter, on_mark, forgets_failed=forgets_failed)
+        self = cls(
+            opened,
+            resolver,
+            reporter,
+            on_mark,
+            window=settings[WINDOW],
+            forgets_failed=forgets_failed,
+        )
         try:
             emptied = empty and self.clear()
             reporter.opened(opened, emptied=emptied)
@@ -153,7 +165,8 @@ class Session:
         """Mark a request, and return the verdict on it."""
         try:
             fingerprint, change = self._resolve(request)
-            seen = self._add(fingerprint)
+            aged = MAX_AGE in request.meta
+            seen = self._add_aged(request, fingerprint) if aged else self._add(fingerprint)
         except Exception as error:  # noqa: BLE001 - raised, it would cost the page
             return self.fail(request, error)
         if seen or change:
@@ -167,6 +180,9 @@ class Session:
         The filter is asked once for all of them; with Redis that is one round trip for each 500. Of
         two equal requests the second one is seen.
         """
+        requests = list(requests)
+        if any(MAX_AGE in request.meta for request in requests):
+            return [self.check(request) for request in requests]
         found = [(request, self.identify(request)) for request in requests]
         try:
             seen = iter(self._add_many([resolved[0] for _, resolved in found if resolved]))
@@ -187,6 +203,10 @@ class Session:
         except Exception as error:  # noqa: BLE001 - raised, it would cost the page
             self.fail(request, error)
             return None
+
+    def max_age(self, request: Request) -> float | None:
+        """Return the seconds after which the page of a request is new again; None for never."""
+        return self.ages.of(request)
 
     def next_step(self, request: Request, fingerprint: bytes) -> bytes | None:
         """Return what to ask about a request that was seen: the mark of its step in a chain.
@@ -299,10 +319,6 @@ class Session:
         except Exception as error:  # noqa: BLE001 - the page is crawled, and perhaps once more
             self._reporter.check_failed(request, error)
 
-    def replay(self, marks: Iterable[bytes]) -> None:
-        """Mark fingerprints that an earlier run has made, without a verdict or a word of it."""
-        self.opened.filter.add_many(marks)
-
     def clear(self, *, at_end: bool = False) -> bool:
         """Empty the filter; return False where it stays, because others use it or nobody knows.
 
@@ -369,6 +385,18 @@ class Session:
             url = urls.pop()
             fingerprint = self.resolver.fingerprinter.fingerprint(request.replace(url=url))
             yield fingerprint
+
+    def _add_aged(self, request: Request, fingerprint: bytes) -> bool:
+        """Mark a request that asks for a greatest age; return whether its page is not so old."""
+        max_age = self.ages.of(request)
+        if max_age is None or fingerprint in self.failed:
+            return self._add(fingerprint)
+        seen = self.opened.filter.add_aged(fingerprint, max_age)
+        if not seen:
+            self._reporter.add(stats.AGED.key)
+            if self._on_mark:
+                self._on_mark(fingerprint)
+        return seen
 
     def _add_and_tell(self, fingerprint: bytes) -> bool:
         seen = self.opened.filter.add(fingerprint)

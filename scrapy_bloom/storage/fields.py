@@ -32,6 +32,14 @@ def integer(fields: Mapping[str, Any], name: str, low: int, high: int) -> int:
     return value
 
 
+def number(fields: Mapping[str, Any], name: str, low: float, high: float) -> float:
+    """Return a field that is a number from `low` to `high`."""
+    value = fields[name] if isinstance(fields.get(name), int) else _field(fields, name, float)
+    if isinstance(value, bool) or not low <= value <= high:
+        raise ValueError(f"{name} is {value!r:.60}")
+    return float(value)
+
+
 def share(fields: Mapping[str, Any], name: str) -> float:
     """Return a field that is a number above 0 and below 1."""
     value = _field(fields, name, float)

@@ -3,18 +3,21 @@ r"""The file format of a local filter at rest.
 ::
 
     magic      16 bytes   b"scrapy-bloom\r\n\x1a\n"
-    version    u16        1; 2 if any mark is withdrawn; 3 if there are several shards
+    version    u16        1; 2 if any mark is withdrawn; 3 if there are several shards; 4 if there
+                          is a window, or are dates of pages with a greatest age
     length     u32        of the header
     crc32      u32        of version, length and header
     header     JSON, UTF-8: everything but the bits and the withdrawn marks
     body       for each slice: a bitmap of the blocks that are stored, then those blocks;
-               then each withdrawn fingerprint: its length in bytes, u32, and its bytes
+               then each withdrawn fingerprint: its length in bytes, u32, and its bytes;
+               then each fingerprint with a date: likewise, and then the date, f64
     crc32      u32        of the body
 
 Numbers are big-endian. A reader that knows only version 1 would call withdrawn marks seen and lose
 their pages. It refuses version 2, which is written only if there are such marks. Version 3 is that
 of a filter in Redis that was spread over shards, each with a secret and slices of its own; a job
-directory cannot hold it. What is around header and body is that of every version: see `frame`.
+directory cannot hold it. A reader that does not know version 4 would never forget a page. What is
+around header and body is that of every version: see `frame`.
 """
 
 from __future__ import annotations
@@ -22,16 +25,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from struct import Struct
 from typing import Any, BinaryIO, Final
 
 from bitarray import bitarray
 
 from scrapy_bloom._version import __version__
-from scrapy_bloom.core.growth import SliceSpec
+from scrapy_bloom.core.growth import MOST_GENERATIONS, SliceSpec
 from scrapy_bloom.core.hashing import SECRET_BYTES
 from scrapy_bloom.core.sizing import BLOCK_BITS, BLOCK_BYTES, MAX_HASHES, blocks_for
 from scrapy_bloom.core.state import EMPTY, FilterState, Slice
 from scrapy_bloom.errors import StateError
+from scrapy_bloom.options import LONGEST
 from scrapy_bloom.storage import fields
 from scrapy_bloom.storage.files import open_regular, put_in_place, write_beside, write_whole
 from scrapy_bloom.storage.frame import U32, Body, UnusableError, framed, read_header
@@ -40,11 +45,15 @@ from scrapy_bloom.storage.queue_record import QueueRecord
 _PLAIN: Final = 1
 _WITH_WITHDRAWN: Final = 2
 _WITH_SHARDS: Final = 3
-_VERSIONS: Final = (_PLAIN, _WITH_WITHDRAWN, _WITH_SHARDS)
+_WITH_DATES: Final = 4
+_VERSIONS: Final = (_PLAIN, _WITH_WITHDRAWN, _WITH_SHARDS, _WITH_DATES)
+_F64: Final = Struct(">d")
 MOST_SHARDS: Final = 1024
 MOST_SLICES: Final = 64  # each is as large as all before it: the last would hold 2^62 items
+_MOST_DATED: Final = MOST_SLICES * MOST_GENERATIONS
 _ONE: Final = bitarray("1", "big")
 _ANY: Final = 1 << 63  # larger than any number of ours
+_LATEST: Final = 1e12  # seconds since 1970: a date that no clock tells
 _LEAST_RATE: Final = 1e-30  # smaller than any error rate of ours
 
 
@@ -213,6 +222,8 @@ def check_identity(path: Path, stored: Identity, wanted: Identity) -> None:
 
 
 def _version(snapshot: Snapshot) -> int:
+    if any(shard.window is not None or shard.ages for shard in snapshot.shards):
+        return _WITH_DATES
     if snapshot.others:
         return _WITH_SHARDS
     return _WITH_WITHDRAWN if snapshot.withdrawn else _PLAIN
@@ -229,24 +240,40 @@ def chunks_of(snapshot: Snapshot) -> Iterator[bytes]:
         "hashes": state.hashes,
         "digests": state.digests,
         "block_bits": BLOCK_BITS,
+        **_dates(state),
         "slices": _listed(state),
         **({"withdrawn": len(withdrawn)} if withdrawn else {}),
         **({"queue": asdict(snapshot.queue)} if snapshot.queue else {}),
         **({"other_shards": list(map(_as_shard, snapshot.others))} if snapshot.others else {}),
     }
     slices = [slice_ for shard in snapshot.shards for slice_ in shard.slices]
-    yield from framed(_version(snapshot), header, _body_chunks(slices, withdrawn))
+    yield from framed(_version(snapshot), header, _body_chunks(slices, withdrawn, state.ages))
+
+
+def _dates(state: FilterState) -> dict[str, Any]:
+    window = {} if state.window is None else {"window": state.window, "total": state.error_rate}
+    return {**window, **({"ages": len(state.ages)} if state.ages else {})}
 
 
 def _listed(state: FilterState) -> list[dict[str, Any]]:
-    return [{**asdict(slice_.spec), "items": slice_.items} for slice_ in state.slices]
+    dated = state.window is not None
+    return [
+        {
+            **asdict(slice_.spec),
+            "items": slice_.items,
+            **({"since": slice_.since} if dated else {}),
+        }
+        for slice_ in state.slices
+    ]
 
 
 def _as_shard(state: FilterState) -> dict[str, Any]:
     return {"secret": state.secret.hex(), "slices": _listed(state)}
 
 
-def _body_chunks(slices: Iterable[Slice], withdrawn: Iterable[bytes]) -> Iterator[bytes]:
+def _body_chunks(
+    slices: Iterable[Slice], withdrawn: Iterable[bytes], ages: Mapping[bytes, float]
+) -> Iterator[bytes]:
     for slice_ in slices:
         yield bitarray([block is not EMPTY for block in slice_.blocks], "big").tobytes()
         for block in slice_.blocks:
@@ -254,6 +281,8 @@ def _body_chunks(slices: Iterable[Slice], withdrawn: Iterable[bytes]) -> Iterato
                 yield block.tobytes()
     for fingerprint in withdrawn:
         yield U32.pack(len(fingerprint)) + fingerprint
+    for fingerprint, last in sorted(ages.items()):
+        yield U32.pack(len(fingerprint)) + fingerprint + _F64.pack(last)
 
 
 def _read(file: BinaryIO) -> Snapshot:
@@ -261,14 +290,20 @@ def _read(file: BinaryIO) -> Snapshot:
     body = Body(file)
     try:
         first = _read_state(header, body)
-        others = _read_others(header, body) if version == _WITH_SHARDS else ()
+        sharded = version == _WITH_SHARDS or "other_shards" in header
+        others = _read_others(header, body) if sharded else ()
+        withdrawn = (
+            _read_withdrawn(header, body)
+            if version == _WITH_WITHDRAWN or "withdrawn" in header
+            else ()
+        )
+        if "ages" in header:
+            first = replace(first, ages=_read_ages(header, body))
         snapshot = Snapshot(
             identity_in(header),
             _read_generation(header),
             first,
-            _read_withdrawn(header, body)
-            if version == _WITH_WITHDRAWN or "withdrawn" in header
-            else (),
+            withdrawn,
             _read_queue(header),
             others,
             fields.text(header, "written_by") if "written_by" in header else "",
@@ -304,18 +339,22 @@ def _read_state(header: Mapping[str, Any], body: Body) -> FilterState:
     secret = bytes.fromhex(fields.text(header, "secret"))
     if len(secret) != SECRET_BYTES:
         raise ValueError(f"a secret of {len(secret)} bytes")
-    slices = fields.objects(header, "slices", MOST_SLICES)
+    window = fields.number(header, "window", 1, LONGEST) if "window" in header else None
+    # What was dated keeps its slices when the window is taken away.
+    slices = fields.objects(header, "slices", _MOST_DATED)
     if not slices:
         raise ValueError("there are no slices")
     return FilterState(
         secret,
         hashes,
         fields.flag(header, "digests"),
-        [_read_slice(slice_, hashes, body) for slice_ in slices],
+        [_read_slice(slice_, hashes, body, dated=window is not None) for slice_ in slices],
+        window=window,
+        error_rate=None if window is None else fields.share(header, "total"),
     )
 
 
-def _read_slice(slice_: Mapping[str, Any], hashes: int, body: Body) -> Slice:
+def _read_slice(slice_: Mapping[str, Any], hashes: int, body: Body, *, dated: bool) -> Slice:
     capacity = fields.integer(slice_, "capacity", 1, _ANY)
     items = fields.integer(slice_, "items", 0, capacity)
     error_rate = fields.share(slice_, "error_rate")
@@ -328,7 +367,8 @@ def _read_slice(slice_: Mapping[str, Any], hashes: int, body: Body) -> Slice:
     for number in stored[:blocks].search(_ONE):
         block = touched[number] = bitarray(endian="big")
         block.frombytes(body.read(BLOCK_BYTES))
-    return Slice.of(SliceSpec(capacity, error_rate, blocks), items, touched)
+    since = fields.number(slice_, "since", 0, _LATEST) if dated else None
+    return Slice.of(SliceSpec(capacity, error_rate, blocks), items, touched, since)
 
 
 def _read_generation(header: Mapping[str, Any]) -> int:
@@ -349,3 +389,12 @@ def _read_queue(header: Mapping[str, Any]) -> QueueRecord | None:
 def _read_withdrawn(header: Mapping[str, Any], body: Body) -> Collection[bytes]:
     count = fields.integer(header, "withdrawn", 1, _ANY)
     return {body.read(U32.unpack(body.read(U32.size))[0]) for _ in range(count)}
+
+
+def _read_ages(header: Mapping[str, Any], body: Body) -> dict[bytes, float]:
+    ages = {}
+    for _ in range(fields.integer(header, "ages", 1, _ANY)):
+        fingerprint = body.read(U32.unpack(body.read(U32.size))[0])
+        last = _F64.unpack(body.read(_F64.size))[0]
+        ages[fingerprint] = fields.number({"date": last}, "date", 0, _LATEST)
+    return ages

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -19,6 +20,8 @@ from filelock import FileLock, Timeout
 
 from scrapy_bloom.core.local import LocalFilter
 from scrapy_bloom.core.sizing import BLOCK_BYTES
+from scrapy_bloom.core.state import FilterState
+from scrapy_bloom.core.window import WindowedFilter, filter_of
 from scrapy_bloom.errors import JobInUseError, StateError
 from scrapy_bloom.options import DEFAULT_CAPACITY, DEFAULT_ERROR_RATE, OnUnclean
 from scrapy_bloom.storage import scrapy_queue, seen_file
@@ -67,6 +70,9 @@ class JobStore:
     :param digests: as for :class:`LocalFilter`; a stored filter keeps its own.
     :param on_unclean: what to do if the last run was killed.
     :param on_growth: as for :class:`LocalFilter`.
+    :param window: seconds that a mark is kept; None for ever. A stored filter gets this window;
+        if it had another one, or none, all that is in it counts as added now.
+    :param clock: tells the time in seconds since 1970.
     :param journaled: whether the marks since the last snapshot are kept with the requests, in
         ``requests.sqlite``. No kill can part them then, so that no marker is looked for, and
         :meth:`close` stores nothing: :meth:`freeze` does.
@@ -98,6 +104,8 @@ class JobStore:
         digests: bool = True,
         on_unclean: OnUnclean = OnUnclean.ROLLBACK,
         on_growth: Callable[[int], object] | None = None,
+        window: float | None = None,
+        clock: Callable[[], float] = time.time,
         journaled: bool = False,
     ) -> None:
         self.folder = folder
@@ -107,18 +115,17 @@ class JobStore:
         self._lock = _take(folder, identity.spider)
         try:
             past = self._look(on_unclean)
+            self.filter = make_filter(
+                past.snapshot.state if past.snapshot else None,
+                capacity=capacity,
+                error_rate=error_rate,
+                digests=digests,
+                on_growth=on_growth,
+                window=window,
+                clock=clock,
+            )
             if past.snapshot:
-                self.filter = LocalFilter.from_state(
-                    past.snapshot.state,
-                    capacity,
-                    error_rate,
-                    forgotten=past.snapshot.withdrawn,
-                    on_growth=on_growth,
-                )
-            else:
-                self.filter = LocalFilter(
-                    capacity, error_rate, digests=digests, on_growth=on_growth
-                )
+                self.filter.forget_many(past.snapshot.withdrawn)
             self._start(past)
         except OSError as error:
             self.release()
@@ -285,6 +292,32 @@ class JobStore:
             self.mark_running()
 
 
+def make_filter(
+    state: FilterState | None,
+    *,
+    capacity: int,
+    error_rate: float,
+    digests: bool,
+    on_growth: Callable[[int], object] | None,
+    window: float | None,
+    clock: Callable[[], float] = time.time,
+) -> LocalFilter:
+    """Return a filter with what is stored, if anything is; arguments as for :class:`JobStore`."""
+    if window is None:
+        if state is None:
+            return LocalFilter(
+                capacity, error_rate, digests=digests, on_growth=on_growth, clock=clock
+            )
+        return LocalFilter.from_state(state, capacity, error_rate, on_growth=on_growth, clock=clock)
+    if state is None:
+        return WindowedFilter(
+            window, capacity, error_rate, digests=digests, on_growth=on_growth, clock=clock
+        )
+    return WindowedFilter.windowed_from_state(
+        state, window, capacity, error_rate, on_growth=on_growth, clock=clock
+    )
+
+
 def make_queue_openable(folder: Path) -> None:
     """Make sure that Scrapy can open the queue that a killed run has left in a job directory.
 
@@ -346,7 +379,7 @@ def read_job(
     if snapshot is None:
         return None
     return StoredJob(
-        LocalFilter.from_state(snapshot.state, capacity, error_rate),
+        filter_of(snapshot.state, capacity, error_rate),
         snapshot.identity,
         snapshot.generation,
         clean=marker is None or is_outdated(marker, snapshot),

@@ -115,15 +115,22 @@ class Contents:
 
     def info(self) -> FilterInfo:
         """Return its state, from a count of all that it holds."""
-        return filter_info(
+        info = filter_info(
             [count_slices(state) for state in self.shards],
             error_rate=self.error_rate,
             memory=self.bytes,
         )
+        shards = [state for state in self.shards if isinstance(state, FilterState)]
+        if not shards or shards[0].window is None:
+            return info
+        dates = [slice_.since or 0 for state in shards for slice_ in state.slices]
+        return info.dated(shards[0].window, dates)
 
 
 def error_rate_of(state: FilterState) -> float:
     """Return the bound for the total error rate that a filter's first slice was made for."""
+    if state.error_rate is not None:
+        return state.error_rate
     return float(f"{state.slices[0].spec.error_rate / SHARE:.{_DIGITS}g}")
 
 

@@ -16,6 +16,7 @@ from scrapy_bloom.core.info import FilterInfo
 from scrapy_bloom.core.local import LocalFilter
 from scrapy_bloom.core.merging import AnyState
 from scrapy_bloom.core.state import FilterState
+from scrapy_bloom.core.window import filter_of
 from scrapy_bloom.errors import JobInUseError, SettingError, StateError
 from scrapy_bloom.frontier import file
 from scrapy_bloom.frontier.reader import StoreLook, StoreReader
@@ -243,13 +244,16 @@ class JobTarget(Target):
             look = reader.look()
             # Before the snapshot: a new one, which has them, may come at any moment.
             marks = list(reader.marks())
+            ages = reader.ages()
         snapshot = read_snapshot(self.folder / SNAPSHOT)
         kept = LocalFilter(on_growth=_QUIET)
         if snapshot:
             first = snapshot.state.slices[0].spec.capacity
             rate = error_rate_of(snapshot.state)
-            kept = LocalFilter.from_state(snapshot.state, first, rate, on_growth=_QUIET)
-        kept.add_many(marks)
+            kept = filter_of(snapshot.state, first, rate, on_growth=_QUIET)
+        for row in marks:
+            kept.restore(row.fingerprints, row.since)
+        kept.restore_ages(ages)
         state = kept.state()
         return Contents(
             look.identity,
@@ -349,7 +353,7 @@ class Sharded:
 def _asking(state: AnyState) -> Callable[[Iterable[bytes]], list[bool]]:
     """Return what tells of fingerprints whether they were added."""
     if isinstance(state, FilterState):
-        return LocalFilter.from_state(state, on_growth=_QUIET).contains_many
+        return filter_of(state, on_growth=_QUIET).contains_many
     find = state.finder()
     return lambda fingerprints: [*map(find, fingerprints)]
 
@@ -374,13 +378,8 @@ class LocalAdder:
         capacity = state.slices[0].spec.capacity
         self.identity = contents.identity
         self._contents = contents
-        self._kept = LocalFilter.from_state(
-            state,
-            capacity,
-            contents.error_rate,
-            forgotten=contents.let_through,
-            on_growth=_QUIET,
-        )
+        self._kept = filter_of(state, capacity, contents.error_rate, on_growth=_QUIET)
+        self._kept.forgotten.update(contents.let_through)
 
     def add_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
         """Add a batch; what was to be let through is seen from now on."""

@@ -96,6 +96,7 @@ class RedisTarget(Target):
                 digests=reader.digests,
                 fingerprinter=reader.fingerprinter,
                 canonical=reader.canonical,
+                window=reader.parts()[0].header.plan.window or None,
                 options=options,
             )
             with shared:

@@ -77,3 +77,24 @@ def kept_job(folder, *, stored=(), journal=(), withheld=(), urls=()):
     store.close()
     job.release()
     return folder
+
+
+def marks_of(store):
+    """Return the fingerprints in the journal of a store, oldest first."""
+    return [fingerprint for row in store.marks() for fingerprint in row.fingerprints]
+
+
+class Restored:
+    """Takes what is replayed, and lists it."""
+
+    since = None
+
+    def __init__(self):
+        self.known = []
+
+    def restore(self, fingerprints, since=None):
+        assert since is None
+        self.known += fingerprints
+
+    def restore_ages(self, ages):
+        assert not ages

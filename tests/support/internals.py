@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from scrapy_bloom.canonical import fingerprint
 from scrapy_bloom.frontier.store import Store
+from scrapy_bloom.redis import scripts
 
 
 def repeat_the_self_check():
@@ -71,3 +72,39 @@ def fail_after_writing(monkeypatch, fails):
             raise sqlite3.OperationalError("database or disk is full")
 
     monkeypatch.setattr(Store, "_write", write)
+
+
+@contextmanager
+def clock_of_redis(client, now):
+    """Let the scripts of filters ask a key for the time, which nobody can set on a server.
+
+    :param now: seconds since 1970 at the beginning.
+    :return: what sets the time.
+    """
+    key, cached = "clock of the tests", (scripts.add, scripts.ask, scripts.offer, scripts.forget)
+    read, rewindow = scripts._read, scripts.REWINDOW
+
+    def read_with_clock(name, layout=""):
+        asked = f"redis.call('HMGET', '{key}', 's', 'us')"
+        return read(name, layout).replace("redis.call('TIME')", asked)
+
+    def set_clock(seconds):
+        client.hset(key, mapping={"s": int(seconds), "us": round(seconds % 1 * 1e6)})
+
+    scripts._read = read_with_clock
+    scripts.REWINDOW = scripts.Script(read_with_clock("rewindow"))
+    for one in cached:
+        one.cache_clear()
+    set_clock(now)
+    try:
+        yield set_clock
+    finally:
+        scripts._read, scripts.REWINDOW = read, rewindow
+        for one in cached:
+            one.cache_clear()
+
+
+def forget_own_dates(shared):
+    """Let a worker of a filter in Redis ask for the age of each page, as one does that came new."""
+    for shard in shared.shards:
+        shard._let_through.clear()

@@ -5,6 +5,36 @@ from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
+class News:
+    """The pages of a news site on which time passes, for :class:`Pages`.
+
+    Three lists, each with links to the others and to its newest articles. Each list gets a new
+    article every six hours, and shows the last eight of them.
+
+    :param now: tells the time in seconds; the site begins with what there is at that time.
+    """
+
+    LISTS = ("/", "/sport", "/art")
+    PERIOD = 6 * 3600
+
+    def __init__(self, now):
+        self._now = now
+        self._begin = int(now())
+
+    def get(self, path):
+        if path in self.LISTS:
+            return lambda *_: [*self.LISTS, *self.articles(path)[-8:]]
+        return (lambda *_: list(self.LISTS)) if path.startswith("/article") else None
+
+    def articles(self, path):
+        """List all articles that a list has had so far, oldest first."""
+        count = (int(self._now()) - self._begin) // self.PERIOD + 8
+        return [f"/article{path.rstrip('/')}/{number}" for number in range(count)]
+
+    def all_articles(self):
+        return [article for path in self.LISTS for article in self.articles(path)]
+
+
 class Pages:
     """Serves `{path: page}`; a page is called with (path, cookie) and returns where it redirects
     to, or its links, or a status, or `...` for no answer at all.

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable, Iterable
 
 from scrapy import Request, Spider
@@ -33,6 +34,7 @@ from scrapy_bloom import (
     SettingError,
     StateError,
     UncleanStopError,
+    WindowedFilter,
     __version__,
     forget,
 )
@@ -119,6 +121,10 @@ def in_memory(urls: Iterable[str]) -> FilterInfo:
     assert_type(seen.clear(), bool)
     seen.close()
     grown: list[int] = []
+    with WindowedFilter(30 * 86_400, 10_000, 1e-6, clock=time.time) as windowed:
+        assert_type(windowed, WindowedFilter)
+        assert_type(windowed.add_aged(b"list", 3600), bool)
+        assert_type(windowed.info().generations, int | None)
     with LocalFilter(capacity=10_000, on_growth=grown.append) as seen:
         assert_type(seen, LocalFilter)
         assert_type(copy.deepcopy(seen), LocalFilter)

@@ -4,7 +4,9 @@
 --
 -- A layout defines what is used here, and does nothing by itself:
 --     slices                     the slices that are known, oldest first, each with its capacity
---     know(capacity, rate, size) adds one, from the words by which the header lists it
+--     know(capacity, rate, size, number)
+--                                adds one, from the words by which the header lists it; without a number
+--                                it has that of its place, from 0
 --     has(index, probe)          whether a slice has an item; nil if what would tell it is not there
 --     missed(index, probe)       takes down that `has` found nothing that could tell
 --     put(index, probe)          adds an item to a slice; whether it was there
@@ -27,8 +29,13 @@ local call, read, floor = redis.call, struct.unpack, math.floor
 local slices, lost = {}, 0
 local list = KEYS[2] .. 'again'  -- of what is new once more
 
-local function know(capacity, _, blocks)
-  slices[#slices + 1] = {capacity = tonumber(capacity), blocks = tonumber(blocks), segments = {}}
+local function know(capacity, _, blocks, number)
+  slices[#slices + 1] = {
+    capacity = tonumber(capacity),
+    blocks = tonumber(blocks),
+    number = number or #slices,
+    segments = {},
+  }
 end
 
 -- Where a probe's bits are in a slice: the segment, and the offset of the block in it.
@@ -43,7 +50,7 @@ local function place(index, h)
   local segment = slice.segments[number]
   if not segment then
     local first = number * SEGMENT_BLOCKS
-    local name = (index - 1) .. '.' .. number
+    local name = slice.number .. '.' .. number
     local mark = string.format('%d', math.min(SEGMENT_BLOCKS, all - first) * 65536)
     segment = {name = name, key = KEYS[2] .. name, first = first, mark = mark}
     slice.segments[number] = segment
@@ -120,7 +127,7 @@ end
 
 local function take_out(raw, fingerprint, @probe)
   if listed > 0 and is_again(raw) then return 0 end
-  for index = #slices, 1, -1 do
+  for index = #slices, oldest, -1 do
     if has(index, @probe) then
       call('HSET', list, raw, fingerprint)
       set_listed(listed + 1)

@@ -8,8 +8,14 @@ local done, problem = pcall(carry_out)
 if not done then status = 'broken' end
 digits = table.concat(answers)
 losses = losses + lost
+-- window begins
+keep()
+-- window ends
 redis.call('HSET', header, worker, number .. ' ' .. status .. ' ' .. digits, 'filled', filled,
   'slices', text, 'losses', losses)
 local line = answer(last < answered and 1 or 0)
+-- window begins
+if status == 'ok' then return line .. lasts() end
+-- window ends
 if done then return line end
 return line .. ' ' .. (type(problem) == 'table' and problem.err or tostring(problem))

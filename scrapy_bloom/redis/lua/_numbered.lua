@@ -13,7 +13,7 @@ local last, status, digits = state[2]:match('^(%d+) (%a+) (%d*)$')
 last = tonumber(last)
 local function answer(rolled_back)
   local line = status .. ' ' .. losses .. ' ' .. rolled_back .. ' ' .. digits
-  return status == 'full' and line .. ' ' .. text or line
+  return (status == 'full' or status == 'due') and line .. ' ' .. text or line
 end
 if number < last then return 'stale' end
 if number == last then return answer(0) end

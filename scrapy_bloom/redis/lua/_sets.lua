@@ -10,11 +10,13 @@ local BITS = {1, 2, 4, 8, 16, 32, 64, 128}
 local call, read, floor, format = redis.call, struct.unpack, math.floor, string.format
 local slices, lost = {}, 0
 
-local function know(capacity, rate, size)
+local function know(capacity, rate, size, number)
+  number = number or #slices
   slices[#slices + 1] = {
     capacity = tonumber(capacity),
     size = tonumber(size),
-    start = KEYS[2] .. #slices .. '.',
+    number = number,
+    start = KEYS[2] .. number .. '.',
     -- Numbers of 32 bits cannot have a lower rate than that of one item in each bucket.
     wide = tonumber(rate) < 2 ^ -32,
   }
@@ -46,7 +48,7 @@ end
 -- Write down whether a bucket is made; return what was written before.
 local function note(index, bucket, made)
   local chunk = floor(bucket / CHUNK)
-  local field = 'm:' .. (index - 1) .. '.' .. chunk
+  local field = 'm:' .. slices[index].number .. '.' .. chunk
   local bits = call('HGET', KEYS[1], field) or string.rep('\0', CHUNK / 8)
   local offset = bucket - chunk * CHUNK
   local at = floor(offset / 8) + 1
@@ -81,7 +83,7 @@ local function look(turn)
     chunk = chunk - math.ceil(slices[index].size / CHUNK)
     index = index + 1
   end
-  local bits = call('HGET', KEYS[1], 'm:' .. (index - 1) .. '.' .. chunk) or ''
+  local bits = call('HGET', KEYS[1], 'm:' .. slices[index].number .. '.' .. chunk) or ''
   for at = 1, #bits do
     local byte = bits:byte(at)
     for i = 1, 8 do
@@ -100,7 +102,7 @@ local admit_again = is_again
 
 local function take_out(_, _, @probe)
   local count = 0
-  for index = #slices, 1, -1 do
+  for index = #slices, oldest, -1 do
     local key, number = place(index, @probe)
     count = count + call('SREM', key, number)
   end

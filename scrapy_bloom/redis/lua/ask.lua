@@ -18,7 +18,7 @@ local probes, answers, position = ARGV[2], {}, 1
 while position <= #probes do
   local @probe, following = read(@format, probes, position)
   local seen = '0'
-  for index = #slices, 1, -1 do
+  for index = #slices, oldest, -1 do
     if has(index, @probe) then
       seen = '1'
       break

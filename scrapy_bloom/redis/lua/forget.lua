@@ -20,6 +20,7 @@ local function carry_out()
     local @probe, following = read(@format, probes, position)
     local raw, fingerprint = probes:sub(position, following - 1), ARGV[5 + #answers]
     local count = take_out(raw, fingerprint, @probe)
+    for index = 1, #slices do call('HDEL', KEYS[2] .. slices[index].number .. '.ages', raw) end
     forgotten = forgotten + count
     answers[#answers + 1] = count > 0 and '1' or '0'
     position = following

@@ -11,7 +11,8 @@
 -- ARGV[5]  the slice to add when all are full; empty if the worker names none
 -- ARGV[6]  epoch of the queue's state
 -- ARGV[7]  a letter for each request: "f" if it has an item; "h" if it has one and is held; "p" if
---          it has none. "F" and "H" are queued, or held, even if their items were there.
+--          it has none. "F" and "H" are queued, or held, even if their items were there. Then, if
+--          some have a greatest age, a space and ITEM:SECONDS of each, as for add.lua.
 -- ARGV[8...]  for each request the score, and its member without the number and the byte after it;
 --          before it stand 8 bytes, its name, if it is held
 --
@@ -38,14 +39,15 @@ local there = found[1] == ARGV[1]
 local text, filled, losses = found[2], tonumber(found[3]), there and tonumber(found[4]) or 0
 local function answer(rolled_back)
   local line = status .. ' ' .. losses .. ' ' .. rolled_back .. ' ' .. digits
-  return report() .. '\n' .. (status == 'full' and line .. ' ' .. text or line)
+  local more = status == 'full' or status == 'due'
+  return report() .. '\n' .. (more and line .. ' ' .. text or line)
 end
 if number < last then return 'stale' end
-if number == last and (there or status ~= 'full') then return answer(0) end
+if number == last and (there or status ~= 'full' and status ~= 'due') then return answer(0) end
 if redis.call('HEXISTS', state, 'n:' .. ARGV[2]) == 0 then return 'buried' end
 if not there then return 'other' end
 
-local letters = ARGV[7]
+local letters = ARGV[7]:match('^%a*')
 local order, newest_number = unpack(redis.call('HMGET', state, 'order', 'seq'))
 local time = redis.call('TIME')
 -- Numbers follow the clock, so that none comes twice after the server has lost its state.
@@ -85,7 +87,7 @@ local function admit(item, seen)
 end
 
 @slices
-local probes = ARGV[4]
+local probes, ages_text = ARGV[4], ARGV[7]:match(' (.*)$')
 
 if look_for_losses == '1' then look(math.floor(number / 1000)) end
 
@@ -98,6 +100,9 @@ local done, problem = pcall(mark)
 if not done then status = 'broken' end
 digits = table.concat(answers)
 losses = losses + lost
+-- window begins
+keep()
+-- window ends
 if #pushed > 0 then redis.call('ZADD', queue, unpack(pushed)) end
 if #held > 0 then redis.call('HSET', taken, unpack(held)) end
 redis.call('HSET', header, 'filled', filled, 'slices', text, 'losses', losses)
@@ -105,5 +110,8 @@ if ARGV[3]:sub(-6) == ' again' then counts.back = counts.back + #pushed / 2 end
 finish(#pushed + #held > 0, 'seq', string.format('%.0f', first + #letters),
   'o:' .. ARGV[2], number .. ' ' .. status .. ' ' .. digits)
 local line = answer(last < answered and 1 or 0)
+-- window begins
+if status == 'ok' then return line .. lasts() end
+-- window ends
 if done then return line end
 return line .. ' ' .. (type(problem) == 'table' and problem.err or tostring(problem))

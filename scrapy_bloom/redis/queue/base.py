@@ -20,11 +20,13 @@ class Entry(NamedTuple):
             with its worker, and only its mark is in Redis. A held request has a fingerprint.
         priority: the higher, the sooner it is taken.
         fingerprint: what is marked; None for a request that is not filtered.
+        max_age: seconds after which its page is new again; None for never.
     """
 
     body: bytes
     priority: int
     fingerprint: bytes | None
+    max_age: float | None = None
 
 
 class Ticket(NamedTuple):

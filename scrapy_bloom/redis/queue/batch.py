@@ -102,7 +102,12 @@ class Batch:
                 letter = letter.replace("f", "F").replace("h", "H")
             letters += letter.encode()
             parts += [member.score(entry.priority), name + member.tail(entry)]
-        return Offering(self.fingerprints, bytes(letters), parts, again=self.again)
+        ages = {
+            item: age
+            for item, at in enumerate(self._todo, 1)
+            if (age := self.entries[at].max_age) is not None
+        }
+        return Offering(self.fingerprints, bytes(letters), parts, again=self.again, ages=ages)
 
     def answered(self, verdicts: Sequence[bool]) -> None:
         """Note the verdicts of the first entries of the call; the others get theirs by the next."""

@@ -8,7 +8,7 @@ server cannot be used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import redis
@@ -89,12 +89,14 @@ class Offering(NamedTuple):
         letters: one for each request, as the script wants them.
         parts: score and rest of each request, one after the other.
         again: whether they were queued before, and are brought back after a loss.
+        ages: the greatest ages in seconds, by the places of their fingerprints, counted from 1.
     """
 
     fingerprints: Sequence[bytes]
     letters: bytes
     parts: Sequence[bytes]
     again: bool = False
+    ages: Mapping[int, float] = {}
 
 
 class QueueCalls:
@@ -178,16 +180,21 @@ class QueueCalls:
         number = self._offered + 1
         hash_ = header.layout.make_hash(header.secret, digests=header.plan.digests)
         known = growth.after if growth else "-"
+        letters = offering.letters
+        if offering.ages:
+            letters += f" {calls.write_ages(offering.ages)}".encode()
         answer: tuple[Report, Reply] | Gone = self._send(
             self._header,
-            scripts.offer(header.layout, header.hashes),
+            scripts.offer(
+                header.layout, header.hashes, dated=header.dated, aged=bool(offering.ages)
+            ),
             (
                 *(filter_.prefix, header.signature, self._now.worker),
                 f"{number} {self._offered} {int(number % _AUDIT == 0)} {known}"
                 + (" again" if offering.again else ""),
                 b"".join(map(hash_, offering.fingerprints)),
                 write_slice(growth.spec) if growth else "",
-                *(self._now.epoch, offering.letters, *offering.parts),
+                *(self._now.epoch, letters, *offering.parts),
             ),
             lambda answer: _read_offered(answer, len(offering.fingerprints)),
         )

@@ -385,7 +385,7 @@ class QueueShard:
         """Remember an entry that was queued, or is held; return its ticket if it is."""
         entry, name = batch.entries[at], batch.names.get(at)
         if name is None:
-            self._recent.add(entry)
+            self._recent.add(entry._replace(max_age=None))
             return None
         return self._ticket(name, member.held(name, entry))
 

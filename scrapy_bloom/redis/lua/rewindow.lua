@@ -1,0 +1,31 @@
+-- Give a filter another window, or its first one. All that it has counts as added now.
+--
+-- KEYS[1]  the header
+-- KEYS[2]  not used
+-- ARGV[1]  signature of the filter
+-- ARGV[2]  its signature with the new format
+-- ARGV[3]  the format
+-- ARGV[4]  seconds of the window; 0 for ever
+--
+-- Answers {"ok"}
+--     or  {"used"}   if a worker has a lease that is not over. Then nothing was changed.
+--     or  {"other"}  if the filter is not there. Then nothing was changed.
+local state = redis.call('HMGET', KEYS[1], 'signature', 'slices', 'filled')
+if state[1] ~= ARGV[1] then return {'other'} end
+local time = redis.call('TIME')
+local now = time[1] + time[2] / 1000000
+local fields = redis.call('HGETALL', KEYS[1])
+for i = 1, #fields, 2 do
+  if fields[i]:sub(1, 2) == 'l:' and tonumber(fields[i + 1]) >= now then return {'used'} end
+end
+local words = {}
+for word in state[2]:gmatch('%S+') do
+  local spec, capacity, rest = word:match('^((%d+):[^:]+:%d+):?(.*)$')
+  local number, items = rest:match('^(%d+):[%d.]+:(%d+)$')
+  number, items = number or #words, items or capacity
+  words[#words + 1] = string.format('%s:%d:%.6f:%d', spec, number, now, items)
+end
+words[#words] = words[#words]:gsub('%d+$', state[3])
+redis.call('HSET', KEYS[1], 'signature', ARGV[2], 'format', ARGV[3], 'window', ARGV[4], 'slices',
+  table.concat(words, ' '))
+return {'ok'}

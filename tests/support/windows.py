@@ -1,0 +1,291 @@
+"""A window against a simple model: a dict of what was let through, and when."""
+
+from __future__ import annotations
+
+import shutil
+from itertools import count
+from pathlib import Path
+from tempfile import mkdtemp
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from scrapy_bloom import RedisFilter
+from scrapy_bloom.core.growth import MOST_GENERATIONS
+from scrapy_bloom.frontier import file
+from scrapy_bloom.frontier.opening import replay
+from scrapy_bloom.frontier.store import Store
+from support.contract import fingerprints
+from support.internals import forget_own_dates
+from support.jobs import open_job
+from support.localredis import keys
+
+WINDOW = 800
+LONGEST = 900  # 9/8 of it
+PAGES = fingerprints(12, "page")
+START = 1_000_000_000
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    def __init__(self):
+        self.now = float(START)
+
+    def __call__(self):
+        return self.now
+
+
+class WindowMachine(RuleBasedStateMachine):
+    """Subclasses open a filter with this clock, and may stop and kill what keeps it.
+
+    Time that has passed is counted apart from the clock, which may be set: `passed` only grows.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.clock = Clock()
+        self.passed = 0
+        self.set_back = -LONGEST  # when the clock was last set back
+        self.known = {}  # fingerprint -> when it was let through, in `passed`
+        self.ages = {}  # fingerprint -> when its page was let through for its age, on the clock
+        self.fresh = count()
+        self.open()
+
+    def open(self):
+        raise NotImplementedError
+
+    def marked(self, fingerprint):
+        """Is told of each fingerprint that was let through."""
+
+    def forgot(self, fingerprint):
+        """Is told of each fingerprint that was there and was forgotten."""
+
+    @rule(page=st.sampled_from(PAGES))
+    def add(self, page):
+        self.check(page, self.filter.add(page))
+
+    @rule(pages=st.lists(st.sampled_from(PAGES), max_size=5))
+    def ask(self, pages):
+        for page, seen in zip(pages, self.filter.contains_many(pages), strict=True):
+            self.judge(page, seen)
+
+    @rule(size=st.sampled_from([1, 10, 100]))
+    def burst(self, size):
+        pages = fingerprints(size, f"fresh {next(self.fresh)}")
+        for page, seen in zip(pages, self.filter.add_many(pages), strict=True):
+            self.check(page, seen)
+
+    @rule(page=st.sampled_from(PAGES), age=st.sampled_from([0, 1, 50, 300, WINDOW]))
+    def add_aged(self, page, age):
+        last = self.ages.get(page)
+        expected = last is not None and 0 <= self.clock.now - last < age
+        assert self.filter.add_aged(page, age) is expected
+        if not expected:
+            self.ages[page] = self.clock.now
+            self.let_through(page)
+
+    @rule(page=st.sampled_from(PAGES))
+    def forget(self, page):
+        found = self.filter.forget(page)
+        self.judge(page, found)
+        self.known.pop(page, None)
+        self.ages.pop(page, None)
+        if found:
+            self.forgot(page)
+
+    @rule(seconds=st.sampled_from([1, 30, 99, 100, 101, 250, 799, 800, 900, 5000]))
+    def wait(self, seconds):
+        self.clock.now += seconds
+        self.passed += seconds
+
+    @rule(seconds=st.sampled_from([1, 30, 100, 450, 3000]))
+    def set_clock_back(self, seconds):
+        self.clock.now -= seconds
+        self.set_back = self.passed
+
+    @rule(back=st.booleans())
+    def look_at_all(self, back):
+        """Ask for everything that there ever was."""
+        pages = sorted(self.known, reverse=back)
+        for page, seen in zip(pages, self.filter.contains_many(pages), strict=True):
+            self.judge(page, seen)
+
+    @invariant()
+    def there_are_few_generations(self):
+        info = self.filter.info()
+        assert info.generations <= MOST_GENERATIONS
+        assert info.oldest <= info.newest <= self.clock.now
+        assert info.estimated_fp_rate <= info.error_rate
+
+    def check(self, page, seen):
+        self.judge(page, seen)
+        if not seen:
+            self.let_through(page)
+
+    def judge(self, page, seen):
+        """Compare a verdict with what the model allows."""
+        came = self.known.get(page)
+        if came is None:
+            assert not seen
+        elif self.passed - came < WINDOW:
+            assert seen
+        elif came >= self.set_back + LONGEST and self.passed - came >= LONGEST:
+            # While generations from before the clock was set back are there, later ones may have
+            # to wait for their end.
+            assert not seen
+
+    def let_through(self, page):
+        self.known[page] = self.passed
+        self.marked(page)
+
+
+class RedisMachine(WindowMachine):
+    """Two workers of one filter in Redis, by the clock of the server. Subclasses give both.
+
+    Attributes:
+        server: the server.
+        layout: how the filter is stored.
+        set_clock: sets what the server takes for the time.
+    """
+
+    def open(self):
+        self.key = next(keys)
+        self.workers = [self.join(), self.join()]
+        self.turn = 0
+
+    def join(self):
+        self.set_clock(self.clock.now)
+        return RedisFilter.from_url(
+            self.server.url,
+            key=self.key,
+            layout=self.layout,
+            cache=0,
+            capacity=20,
+            error_rate=1e-9,
+            window=WINDOW,
+        )
+
+    @property
+    def filter(self):
+        """The workers take turns, and find the server at the time that it is."""
+        self.set_clock(self.clock.now)
+        self.turn = 1 - self.turn
+        worker = self.workers[self.turn]
+        forget_own_dates(worker)  # which it takes from a clock that nobody sets
+        return worker
+
+    @invariant()
+    def there_are_few_generations(self):
+        info = self.filter.info()
+        assert info.generations <= MOST_GENERATIONS + 1  # one may wait to be dropped by a call
+        assert info.estimated_fp_rate <= info.error_rate
+
+    @rule(number=st.integers(0, 1))
+    def stop_and_start(self, number):
+        self.workers[number].close()
+        self.workers[number] = self.join()
+
+    def teardown(self):
+        for worker in self.workers:
+            worker.close()
+
+
+class InFolder(WindowMachine):
+    """One that is kept in a job directory."""
+
+    def __init__(self):
+        self.folder = Path(mkdtemp())
+        self.kept = ({}, {})
+        super().__init__()
+
+    def teardown(self):
+        self.leave()
+        shutil.rmtree(self.folder)
+
+    def leave(self):
+        """Let go of the folder as a kill does."""
+        self.job.release()
+
+    def keep(self):
+        self.kept = (dict(self.known), dict(self.ages))
+
+    def go_back(self):
+        self.known, self.ages = (dict(part) for part in self.kept)
+
+    @rule()
+    def kill(self):
+        self.leave()
+        self.go_back()
+        self.open()
+
+
+class JobMachine(InFolder):
+    """Kept at clean stops, as with Scrapy's scheduler."""
+
+    def open(self):
+        self.job = open_job(
+            self.folder, capacity=20, error_rate=1e-9, window=WINDOW, clock=self.clock
+        )
+        self.filter = self.job.filter
+
+    @rule()
+    def stop(self):
+        self.job.close()
+        self.keep()
+        self.open()
+
+
+class JournalMachine(InFolder):
+    """Kept with every commit, as with our scheduler."""
+
+    def open(self):
+        path = self.folder / "requests.sqlite"
+        if not path.exists():
+            file.create(path, lambda _: None)
+        self.job = open_job(
+            self.folder,
+            capacity=20,
+            error_rate=1e-9,
+            window=WINDOW,
+            clock=self.clock,
+            journaled=True,
+        )
+        self.filter = self.job.filter
+        self.store = Store(path)
+        replay(self.store, self.filter, WINDOW)
+        self.store.follow(self.filter)
+        self.filter.forgotten.update(self.store.withheld)
+
+    def leave(self):
+        self.store.abandon()
+        self.job.release()
+
+    def marked(self, fingerprint):
+        self.store.mark([fingerprint])
+
+    def forgot(self, fingerprint):
+        self.store.withhold([fingerprint])
+
+    @rule()
+    def commit(self):
+        self.store.commit()
+        self.keep()
+
+    @rule()
+    def snapshot(self):
+        newest = self.store.newest_mark()
+        frozen = self.job.freeze()
+        frozen.write()
+        self.commit()
+        frozen.put_in_place()
+        self.store.forget(newest)
+        self.commit()
+
+    @rule()
+    def stop(self):
+        self.commit()
+        self.snapshot()
+        self.store.close()
+        self.job.close()
+        self.open()

@@ -1,0 +1,257 @@
+"""``bloom_max_age`` and ``BLOOM_WINDOW`` in crawls of one site, over simulated weeks."""
+
+import logging
+import time
+from collections import Counter
+
+import pytest
+from pytest_twisted import ensureDeferred
+from scrapy import Request
+from scrapy.core.scheduler import Scheduler
+from scrapy.utils.misc import build_from_crawler
+from scrapy.utils.test import get_crawler
+from support.crawling import Follower, crawl
+from support.internals import clock_of_redis
+from support.localredis import keys
+from support.sites import News, Pages
+
+from scrapy_bloom import BloomDupeFilter, SettingError
+
+pytestmark = pytest.mark.scrapy
+
+HOUR, DAY = 3600, 86_400
+START = 1_800_000_000
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock for all that asks for the time of day."""
+    now = [float(START)]
+    monkeypatch.setattr(time, "time", lambda: float(now[0]))
+    return now
+
+
+def open_filter(**settings):
+    crawler = get_crawler(None, {"DUPEFILTER_CLASS": BloomDupeFilter, **settings})
+    dupefilter = build_from_crawler(Scheduler, crawler).df
+    dupefilter.open()
+    return dupefilter, crawler.stats
+
+
+def page(name, age=None, **meta):
+    if age is not None:
+        meta["bloom_max_age"] = age
+    return Request(f"https://example.com/{name}", meta=meta)
+
+
+def test_lists_are_new_after_their_age_and_articles_never(clock):
+    seen, stats = open_filter()
+    times = {"list": [], "feed": [], "always": [], "article": []}
+    ages = {"list": "1h", "feed": 1800, "always": 0}
+    for minute in range(0, 240, 10):
+        clock[0] = START + 60 * minute
+        for name, fetched in times.items():
+            if not seen.request_seen(page(name, ages.get(name))):
+                fetched.append(minute)
+    assert times == {
+        "list": [0, 60, 120, 180],
+        "feed": [*range(0, 240, 30)],
+        "always": [*range(0, 240, 10)],
+        "article": [0],
+    }
+    seen.close("finished")
+    assert stats.get_value("bloom/max_age/new") == 4 + 8 + 24
+    assert stats.get_value("bloom/checked") == 4 * 24
+    assert stats.get_value("bloom/new") == 4 + 8 + 24 + 1
+
+
+def test_requests_without_an_age_see_what_was_let_through_with_one(clock):
+    seen, _ = open_filter(BLOOM_WINDOW="8d")
+    assert not seen.request_seen(page("list", "1h"))
+    assert seen.request_seen(page("list"))
+    clock[0] += 7 * DAY
+    assert not seen.request_seen(page("list", "1h"))  # counts anew, for the window, too
+    clock[0] += 7 * DAY
+    assert seen.request_seen(page("list"))
+    clock[0] += 2 * DAY
+    assert not seen.request_seen(page("list"))
+
+
+@pytest.mark.parametrize("age", [-1, "30 days", 1e30, "soon", [], {}, b"1h", True, float("nan")])
+def test_an_age_that_cannot_be_read_costs_no_page_and_is_said_once(caplog, age):
+    seen, stats = open_filter()
+    assert not seen.request_seen(page("a", age))
+    assert not seen.request_seen(page("a", age))
+    assert seen.request_seen(page("a"))
+    seen.close("finished")
+    assert stats.get_value("bloom/max_age/invalid") == 2
+    assert stats.get_value("bloom/errors") == 0
+    [record] = [r for r in caplog.records if "bloom_max_age" in r.getMessage()]
+    assert record.levelname == "WARNING"
+    assert "give a time from 0 to 100 years: seconds, or '90m'" in record.getMessage()
+
+
+def test_an_age_longer_than_the_window_is_the_window_and_said_once(clock, caplog):
+    seen, _ = open_filter(BLOOM_WINDOW="1d")
+    assert not seen.request_seen(page("a", "2d"))
+    clock[0] += DAY - 1
+    assert seen.request_seen(page("a", "2d"))
+    clock[0] += 1
+    assert not seen.request_seen(page("a", "2d"))
+    [record] = [r for r in caplog.records if "longer than BLOOM_WINDOW" in r.getMessage()]
+    assert "which is 1d" in record.getMessage()
+
+
+def test_a_redirect_goes_on_with_a_page_that_was_let_through(clock):
+    seen, _ = open_filter()
+    for _ in range(3):
+        assert not seen.request_seen(page("list", "1h"))
+        redirected = page("list/1", "1h", redirect_urls=["https://example.com/list"])
+        assert not seen.request_seen(redirected)
+        clock[0] += HOUR - 1
+        assert seen.request_seen(page("list", "1h"))
+        clock[0] += 1
+
+
+@pytest.mark.parametrize("window", [0, -1, "30 days", 1e30, "1e30", ""])
+def test_an_impossible_window_refuses_the_crawl_by_name(window, caplog):
+    from scrapy.exceptions import CloseSpider
+
+    with pytest.raises(CloseSpider):
+        open_filter(BLOOM_WINDOW=window)
+    assert f"BLOOM_WINDOW = {window!r}: give a time from 1 second to 100 years" in caplog.text
+
+
+@pytest.mark.parametrize("layer", [{"BLOOM_EXACT": True}, {"BLOOM_AUDIT": 1e-3}])
+def test_a_window_and_what_follows_a_growing_filter_are_refused_together(tmp_path, layer):
+    crawler = get_crawler(
+        None,
+        {
+            "JOBDIR": str(tmp_path),
+            "SCHEDULER": "scrapy_bloom.Scheduler",
+            "BLOOM_WINDOW": "30d",
+            **layer,
+        },
+    )
+    dupefilter = build_from_crawler(BloomDupeFilter, crawler)
+    with pytest.raises(SettingError, match="is set, and BLOOM_WINDOW, too"):
+        dupefilter.open_journaled(lambda _: None)
+
+
+class Reader(Follower):
+    """Reads the lists of a news site again every hour, and articles once."""
+
+    name = "reader"
+
+    async def start(self):
+        yield self.request_of(self.url + "/")
+
+    def request(self, response, href):
+        return self.request_of(response.urljoin(href))
+
+    def request_of(self, url):
+        is_list = "/article" not in url
+        return Request(url, meta={"bloom_max_age": "1h"} if is_list else {})
+
+
+SCHEDULERS = {
+    "Scrapy's": {},
+    "ours": {"SCHEDULER": "scrapy_bloom.Scheduler"},
+}
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@ensureDeferred
+async def test_lists_hourly_and_articles_once_over_thirty_days(clock, tmp_path, scheduler):
+    settings = {"JOBDIR": str(tmp_path), "BLOOM_CAPACITY": 1000, **SCHEDULERS[scheduler]}
+    news = News(time.time)
+    with Pages(news) as site:
+        runs = 0
+        for hours in [0, 0.5, *range(6, 30 * 24 + 1, 6)]:
+            clock[0] = START + hours * HOUR
+            await crawl(Reader, settings, url=site.url)
+            runs += hours != 0.5  # the lists were read half an hour before
+    hits = Counter(site.hits)
+    assert {hits[path] for path in News.LISTS} == {runs}
+    assert {hits[article] for article in news.all_articles()} == {1}
+    assert len(news.all_articles()) == 3 * (30 * 4 + 8)
+
+
+SHARED = {
+    "ours": "scrapy_bloom.Scheduler",
+    "scrapy-redis's": "scrapy_redis.scheduler.Scheduler",
+}
+
+
+@pytest.mark.parametrize("scheduler", SHARED)
+@ensureDeferred
+async def test_lists_hourly_and_articles_once_with_a_filter_in_redis(
+    clock, server, layout, scheduler
+):
+    settings = {
+        "SCHEDULER": SHARED[scheduler],
+        "SCHEDULER_PERSIST": True,
+        "BLOOM_REDIS_URL": server.url,
+        "REDIS_URL": server.url,
+        "BLOOM_REDIS_KEY": next(keys),
+        "SCHEDULER_QUEUE_KEY": next(keys),
+        "BLOOM_REDIS_LAYOUT": layout,
+        "BLOOM_WINDOW": "30d",
+    }
+    news = News(time.time)
+    with Pages(news) as site, clock_of_redis(server.client(), START) as set_clock:
+        runs = 0
+        for hours in [0, 0.5, *range(6, 3 * 24 + 1, 6)]:
+            clock[0] = START + hours * HOUR
+            set_clock(clock[0])
+            await crawl(Reader, settings, url=site.url)
+            runs += hours != 0.5
+    hits = Counter(site.hits)
+    assert {hits[path] for path in News.LISTS} == {runs}
+    assert {hits[article] for article in news.all_articles()} == {1}
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@ensureDeferred
+async def test_a_site_is_crawled_again_after_the_window(clock, tmp_path, scheduler):
+    links = {f"/{number}": [f"/{number * 2 + 1}", f"/{number * 2 + 2}"] for number in range(15)}
+    settings = {"JOBDIR": str(tmp_path), "BLOOM_WINDOW": "7d", **SCHEDULERS[scheduler]}
+    pages = {"/": lambda *_: ["/0"]}
+    pages |= {path: lambda *_, there=there: there for path, there in links.items()}
+    pages |= {f"/{number}": lambda *_: [] for number in range(15, 31)}
+    fetched = []
+    with Pages(pages) as site:
+        for day in range(29):
+            clock[0] = START + day * DAY
+            before = sum(site.hits.values())
+            # The start page is fetched each day, and all its links are followed.
+            await crawl(Daily, settings, url=site.url)
+            fetched.append(sum(site.hits.values()) - before)
+    whole = [day for day, count in enumerate(fetched) if count > 2]
+    assert whole == [0, 8, 16, 24]
+    assert {fetched[day] for day in whole} == {32}
+    assert set(fetched) == {1, 32}
+
+
+class Daily(Follower):
+    """Starts with a page that is not filtered."""
+
+    name = "daily"
+
+    async def start(self):
+        yield Request(self.url + "/", dont_filter=True)
+
+
+def test_the_log_names_the_window_and_the_stats_its_generations(clock, caplog):
+    caplog.set_level(logging.INFO)
+    seen, stats = open_filter(BLOOM_WINDOW="30d")
+    assert "when full, window 30d, 0 fingerprints restored" in caplog.text
+    seen.request_seen(page("a"))
+    clock[0] += 5 * DAY
+    seen.request_seen(page("b"))
+    seen.close("finished")
+    assert stats.get_value("bloom/window/generations") == 2
+    assert stats.get_value("bloom/window/oldest") == START
+    assert stats.get_value("bloom/window/newest") == START + 5 * DAY
+    _, stats = open_filter()
+    assert not [key for key in stats.get_stats() if "window" in key]

@@ -1,0 +1,246 @@
+"""A filter in Redis that forgets: by the clock of the server, for all workers alike."""
+
+import time
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import settings
+from support.contract import FilterContract, fingerprints
+from support.internals import clock_of_redis, forget_own_dates
+from support.localredis import keys
+from support.windows import LONGEST, START, WINDOW, RedisMachine
+
+from scrapy_bloom import RedisFilter, RedisReader, StateError, tools
+from scrapy_bloom.redis import shard as shards
+from scrapy_bloom.redis.queue.base import Entry
+from scrapy_bloom.redis.queue.shared import SharedQueue
+
+QUICK = settings(deadline=None, max_examples=25, stateful_step_count=40)
+
+
+@pytest.fixture
+def clock(server):
+    """What sets the time of the server, and the time that it has first."""
+    with clock_of_redis(server.client(), START) as set_clock:
+        yield set_clock
+
+
+@pytest.fixture
+def opened():
+    filters = []
+    yield filters
+    for seen in filters:
+        seen.close()
+
+
+@pytest.fixture
+def join(server, opened, layout):
+    """Open a filter with a window as one more worker."""
+
+    def join(key, **options):
+        options = {"layout": layout, "cache": 0, "window": WINDOW, **options}
+        opened.append(RedisFilter.from_url(server.url, key=key, **options))
+        return opened[-1]
+
+    return join
+
+
+class TestRedisFilterWithWindow(FilterContract):
+    @pytest.fixture
+    def make(self, join):
+        return lambda **sizes: join(next(keys), **sizes)
+
+
+def test_two_workers_see_what_the_model_allows(server, clock, layout):
+    machine = type("Machine", (RedisMachine,), {})
+    machine.server, machine.layout, machine.set_clock = server, layout, staticmethod(clock)
+    case = machine.TestCase
+    case.settings = QUICK
+    case("runTest").debug()
+
+
+def test_a_page_is_granted_once_when_a_generation_begins_or_goes(join, clock):
+    key = next(keys)
+    one, two = join(key, capacity=50), join(key, capacity=50)
+    now = START
+    for part in range(40):
+        pages = fingerprints(30, f"part {part}")
+        first, second = one.add_many(pages[:20]), two.add_many(pages[10:])
+        assert first + second == [False] * 20 + [True] * 10 + [False] * 10
+        now += 60
+        clock(now)
+        assert all(two.contains_many(pages))
+
+
+def test_what_is_forgotten_takes_no_room_on_the_server(server, join, clock):
+    key = next(keys)
+    seen = join(key, capacity=1000)
+    client = server.client()
+    now, sizes = START, []
+    for part in range(60):
+        seen.add_many(fingerprints(200, f"part {part}"))
+        seen.add_aged(b"list %d" % part, 10)
+        now += 100
+        clock(now)
+        sizes.append(len(client.keys(f"{key}*")))
+        assert len(client.hkeys(key)) < 100
+    assert max(sizes[20:]) <= max(sizes[10:20])
+    info = seen.info()
+    assert (info.generations, info.window) == (9, WINDOW)
+    assert 1500 < info.items < 2000
+    assert info.newest == START + 5900
+    assert seen.clear()
+    assert client.keys(f"{key}*") == [key.encode()]
+
+
+def test_a_large_generation_is_deleted_in_parts(server, join, clock, layout):
+    key = next(keys)
+    seen = join(key, capacity=3_000_000 if layout == "bitmap" else 300_000)
+    seen.add_many(fingerprints(20_000))
+    client = server.client()
+    left = [len(client.keys(f"{key}*:0.*"))]
+    clock(START + 10 * WINDOW)
+    while left[-1]:
+        seen.add(b"page %d" % len(left))
+        left.append(len(client.keys(f"{key}*:0.*")))
+        assert len(left) < 100
+    assert left[0] > (600 if layout == "sets" else 3)
+    assert max(before - after for before, after in pairwise(left)) <= 501
+
+
+@pytest.mark.parametrize("before", [None, WINDOW / 4, WINDOW * 4])
+def test_a_window_that_is_added_changed_or_taken_away_forgets_nothing_early(join, clock, before):
+    key = next(keys)
+    pages = fingerprints(150)
+    seen = join(key, window=before, capacity=40)
+    seen.add_many(pages)
+    with pytest.raises(StateError, match="with a window, in seconds, of"):
+        join(key, window=WINDOW)
+    seen.close()
+    clock(START + 50)
+    seen = join(key, window=WINDOW)
+    assert seen.restored == 150
+    clock(START + 50 + WINDOW - 1)
+    assert all(seen.contains_many(pages))
+    seen.close()
+    seen = join(key, window=None)
+    clock(START + 100 * WINDOW)
+    assert seen.add_many(pages) == [True] * 150
+    assert seen.add_many(fingerprints(150, "b")) == [False] * 150
+    assert (seen.info().window, seen.info().items) == (None, 300)
+    seen.close()
+    seen = join(key, window=WINDOW)
+    clock(START + 100 * WINDOW + LONGEST)
+    assert seen.add_many(pages) == [False] * 150
+
+
+def test_a_worker_forgets_what_it_remembers_itself(join, clock, monkeypatch):
+    passed = [0.0]
+    monkeypatch.setattr(
+        shards, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0])
+    )
+    seen = join(next(keys), cache=1000)
+    assert not seen.add(b"page")
+    for seconds in (0, 100, 799):
+        passed[0] = seconds
+        clock(START + seconds)
+        calls = seen.counters.round_trips
+        assert seen.add(b"page")
+        assert seen.counters.round_trips == calls, "it is remembered here"
+    passed[0] = LONGEST + 1
+    clock(START + LONGEST + 1)
+    assert not seen.add(b"page")
+
+
+def test_an_age_is_exact_and_the_same_for_all_workers(join, clock):
+    key = next(keys)
+    workers = [join(key), join(key, cache=100)]
+
+    def ask(worker, seconds, age=60):
+        clock(START + seconds)
+        forget_own_dates(worker)
+        return worker.add_aged(b"list", age)
+
+    one, two = workers
+    assert [ask(one, 0), ask(two, 1), ask(one, 59.9)] == [False, True, True]
+    assert [ask(two, 60), ask(one, 60), ask(two, 61, 0), ask(two, 61, 1)] == [False, True] * 2
+    assert one.add(b"list")
+    assert two.add_aged(b"list", 3600), "by its own memory"
+    assert not one.add(b"page")
+    assert not ask(two, 62, 0)
+
+
+def test_a_page_let_through_for_its_age_is_kept_for_the_window(join, clock):
+    seen = join(next(keys))
+    for seconds in (0, 500, 1000):
+        clock(START + seconds)
+        forget_own_dates(seen)
+        assert not seen.add_aged(b"list", 100)
+    clock(START + 1000 + WINDOW - 1)
+    assert seen.add(b"list")
+    clock(START + 1000 + LONGEST)
+    assert not seen.add(b"list")
+
+
+def test_ages_work_without_a_window(server, join, clock):
+    key = next(keys)
+    seen = join(key, window=None, capacity=10)
+    assert not seen.add_aged(b"list", 60)
+    seen.add_many(fingerprints(100))
+    forget_own_dates(seen)
+    assert seen.add_aged(b"list", 60)
+    clock(START + 60)
+    forget_own_dates(seen)
+    assert not seen.add_aged(b"list", 60)
+    assert seen.forget(b"list")
+    assert not seen.add_aged(b"list", 60)
+    assert seen.delete()
+    assert not server.client().keys(f"{key}*")
+
+
+def test_requests_with_an_age_go_into_the_shared_queue_when_their_page_is_old(
+    server, opened, clock, layout
+):
+    from scrapy_bloom.redis.connection import Target
+    from scrapy_bloom.redis.options import RedisOptions
+
+    shared = RedisFilter(
+        Target(server.url),
+        window=WINDOW,
+        options=RedisOptions(key=next(keys), layout=layout, shared_queue=True),
+    )
+    opened.append(shared)
+    queue = SharedQueue(shared)
+
+    def offer(seconds, *ages):
+        clock(START + seconds)
+        entries = [
+            Entry(b"%d" % place, 0, b"list" if age is not None else b"article", age)
+            for place, age in enumerate(ages)
+        ]
+        return list(queue.offer(entries).seen)
+
+    assert offer(0, 60, None, 60, None) == [False, False, True, True]
+    assert offer(59, 60, None, 59) == [True, True, False]
+    assert offer(60, None, 60, 0) == [True, True, False]
+    assert len(queue.take(10)) == 4
+    queue.close()
+
+
+def test_a_copy_in_a_file_has_the_window(server, join, clock, layout, tmp_path):
+    key = next(keys)
+    seen = join(key, capacity=50)
+    pages = fingerprints(200)
+    seen.add_many(pages)
+    clock(START + 300)
+    seen.add_many(fingerprints(50, "b"))
+    with RedisReader.from_url(server.url, key=key) as reader:
+        assert all(reader.contains_many(pages))
+        assert reader.info().generations == 2
+    told = tools.info(server.url, key=key)
+    assert (told.filter.window, told.filter.generations) == (WINDOW, 2)
+    if layout == "bitmap":
+        tools.export(server.url, tmp_path / "copy", key=key)
+        copied = tools.info(tmp_path / "copy")
+        assert (copied.filter.window, copied.filter.generations) == (WINDOW, 2)
