@@ -25,6 +25,8 @@ from bench.schedulers import OURS, SCHEDULERS, SCRAPY
 from bench.slow_network import SlowNetwork
 from bench.workers import GrowingSite
 
+pytestmark = pytest.mark.server
+
 ROOT = Path(__file__).parent.parent
 
 
