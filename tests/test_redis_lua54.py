@@ -27,6 +27,8 @@ def made(server, layout):
 
 
 class TestRedisFilterOnLua54(FilterContract):
+    SMALL = 200  # it is slow
+
     @pytest.fixture
     def make(self, made):
         return made

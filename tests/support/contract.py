@@ -19,7 +19,13 @@ def fingerprints(count, tag="a"):
 
 
 class FilterContract:
-    """Subclasses give a fixture `make`: called with capacity and error rate, it makes a filter."""
+    """Subclasses give a fixture `make`: called with capacity and error rate, it makes a filter.
+
+    Attributes:
+        SMALL: capacity of the filters that are to grow far.
+    """
+
+    SMALL = 1000
 
     def test_the_first_add_is_new_and_the_second_is_seen(self, make):
         seen = make()
@@ -69,22 +75,24 @@ class FilterContract:
         assert seen.add_many(different) == [True] * len(different)
 
     def test_it_grows_and_forgets_nothing(self, make):
-        seen = make(capacity=1000, error_rate=1e-6)
-        known = fingerprints(20_000)
-        for start in range(0, len(known), 1000):
-            seen.add_many(known[start : start + 1000])
-            assert all(seen.contains_many(known[: start + 1000 : 37]))
+        capacity = self.SMALL
+        seen = make(capacity=capacity, error_rate=1e-6)
+        known = fingerprints(20 * capacity)
+        for start in range(0, len(known), capacity):
+            seen.add_many(known[start : start + capacity])
+            assert all(seen.contains_many(known[: start + capacity : 37]))
         assert all(seen.contains_many(known))
         info = seen.info()
-        assert info.slices == 6  # 1000, then doubled five times
-        assert info.capacity == 32_000
+        assert info.slices == 6  # doubled five times
+        assert info.capacity == 32 * capacity
 
     def test_the_error_rate_holds_far_over_capacity(self, make):
-        seen = make(capacity=1000, error_rate=0.01)
-        lost = sum(seen.add_many(fingerprints(30_000)))
-        assert lost <= 300
-        wrong = sum(seen.contains_many(fingerprints(30_000, "never added")))
-        assert wrong <= 300
+        many = 30 * self.SMALL
+        seen = make(capacity=self.SMALL, error_rate=0.01)
+        lost = sum(seen.add_many(fingerprints(many)))
+        assert lost <= many / 100
+        wrong = sum(seen.contains_many(fingerprints(many, "never added")))
+        assert wrong <= many / 100
 
     def test_info_tells_what_went_in(self, make):
         seen = make(capacity=10_000, error_rate=1e-4)
