@@ -322,12 +322,14 @@ class Store:
         try:
             self._database.execute("BEGIN IMMEDIATE")
             self._write()
+            journal = self._journal_now()  # what is asked after the commit cannot undo it
             self._database.execute("COMMIT")
         except BaseException:
             self._version = version
             with suppress(sqlite3.Error):  # the next commit tries again
                 self._roll_back()
             raise
+        self.journal = journal
         self._settle()
         self.commits += 1
         self.longest = max(self.longest, time.perf_counter() - begin)
@@ -391,6 +393,12 @@ class Store:
             "SELECT coalesce(sum(length(fingerprints) / size), 0) FROM marks"
         ).fetchone()[0]
         return count
+
+    def _journal_now(self) -> int:
+        """Return how many marks are stored once this transaction is committed."""
+        if self._forget is None:
+            return self.journal + sum(map(len, self._marks.values()))
+        return self._count_marks()
 
     def _write(self) -> None:
         many = self._database.executemany
@@ -461,11 +469,7 @@ class Store:
         self._gone.clear()
         self._withheld_changes.clear()
         self._meta.clear()
-        if self._forget is not None:
-            self._forget = None
-            self.journal = self._count_marks()
-        else:
-            self.journal += sum(map(len, self._marks.values()))
+        self._forget = None
         self._marks.clear()
         self._new_ages.clear()
         touched, self._touched = self._touched, set()
