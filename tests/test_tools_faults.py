@@ -278,6 +278,7 @@ def test_three_workers_crawl_as_if_nobody_looked(tmp_path, scheduler):
 
 
 @pytest.mark.scrapy
+@pytest.mark.usefixtures("short_leases")
 def test_what_a_killed_worker_has_taken_is_told(tmp_path):
     with LocalRedis() as server, LocalSite(pages=300, links=10) as site:
         url = {"BLOOM_REDIS_URL": server.url}
