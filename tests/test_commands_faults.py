@@ -22,11 +22,13 @@ from support.frontiers import kept_job
 from support.jobs import open_job, stored_job
 from support.localredis import LocalRedis
 from support.processes import PATIENCE, environment
+from support.queues import Worker, entry, keys_of
 from support.waiting import until
 
-from scrapy_bloom import RedisFilter, tools
+from scrapy_bloom import RedisFilter, RedisReader, tools
 from scrapy_bloom.commands.context import call
 from scrapy_bloom.commands.output import Output
+from scrapy_bloom.redis.upkeep import retire
 from scrapy_bloom.registry import COMMANDS
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "commands.md"
@@ -509,6 +511,53 @@ def test_an_interrupted_delete_is_gone_on_with(bloom, server, monkeypatch, layou
     assert bloom(f"delete {target} --leftovers")[0] == 0
     left = [name for name in everything_in(server) if name.startswith(key.encode())]
     assert left == []
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize("layout", ["bitmap", "sets"])
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_killed_delete_leaves_no_requests_without_a_filter(bloom, server, layout, shards):
+    """A crawl that begins anew must not take them up. What is left, is found and deleted."""
+    key = next(keys)
+    target = f"{server.url}#{key}"
+    with Worker(server.url, key, layout=layout, shards=shards) as worker:
+        worker.queue.offer([entry(number) for number in range(20)])
+        worker.queue.take(5, [])
+    with RedisReader.from_url(server.url, key=key) as reader:
+        first, *others = reader.parts()
+        queues = {queue: queue.look() for queue in reader.queues()}
+        assert all(queues.values())
+        with pytest.raises(KeyboardInterrupt):
+            retire(first, interrupt, next(iter(queues)).keys)
+        assert [queue.look() for queue in queues] == [None, *list(queues.values())[1:]]
+    assert bloom(f"info {target}")[0] == 2
+    code, _, errors = bloom(f"delete {target} --yes")
+    assert (code, len(errors)) == (2, 1)
+    assert bloom(f"delete {target} --leftovers")[0] == 0
+    assert not [name for name in everything_in(server) if name.startswith(key.encode())]
+
+
+@pytest.mark.usefixtures("place")
+def test_requests_whose_filter_is_gone_are_leftovers(bloom, server):
+    key = next(keys)
+    target = f"{server.url}#{key}"
+    with Worker(server.url, key) as worker:
+        worker.queue.offer([entry(number) for number in range(20)])
+        known = set(keys_of(key).values())
+    server.client().delete(key)
+    code, lines, _ = bloom(f"check {target}")
+    assert code == 1
+    assert "delete --leftovers" in lines[-1]
+    code, _, errors = bloom(f"delete {target} --yes")
+    assert code == 2
+    assert "add --leftovers" in errors[0]
+    assert known & {name.decode() for name in everything_in(server)}
+    assert bloom(f"delete {target} --leftovers")[0] == 0
+    assert not [name for name in everything_in(server) if name.startswith(key.encode())]
+
+
+def interrupt(_):
+    raise KeyboardInterrupt
 
 
 # Pipes

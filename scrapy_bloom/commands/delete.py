@@ -5,8 +5,10 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from scrapy_bloom.commands.context import Context, add_target
+from scrapy_bloom.errors import StateError
 from scrapy_bloom.tools.information import Information, info
 from scrapy_bloom.tools.moving import delete, delete_leftovers
+from scrapy_bloom.tools.resolve import target_of
 
 EXAMPLE = "job --yes"
 SUMMARY = "delete a filter that no crawl uses, with the requests of our scheduler beside it"
@@ -28,9 +30,18 @@ def run(args: Namespace, context: Context) -> int:
         count = delete_leftovers(
             args.target, key=args.key, project=project, progress=output.progress
         )
-        output.done(f"{count:,} segments deleted")
+        output.done(f"{count:,} keys deleted")
         return 0
-    found = info(args.target, key=args.key, project=project)
+    try:
+        found = info(args.target, key=args.key, project=project)
+    except StateError as error:
+        left = target_of(args.target, key=args.key, project=project).leftovers()
+        if not left:
+            raise
+        raise StateError(
+            f"{error} {len(left):,} keys of one that is gone are still there: add --leftovers to"
+            f" delete them."
+        ) from error
     if not context.confirm(f"Delete {_described(found)}?", yes=args.yes):
         return 1
     delete(args.target, key=args.key, project=project, progress=output.progress)

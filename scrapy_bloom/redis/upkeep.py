@@ -41,6 +41,7 @@ _SEGMENT: Final = (
     rb"%s(?P<shard>(?::\d+)?)(?::\{%s(?P=shard)\})?:(?P<epoch>[0-9a-f]{16})"
     rb":(?:\d+\.(?:\d+|ages)|again)"
 )
+_QUEUE: Final = rb"%s(?P<shard>(?::\d+)?)(?::\{%s(?P=shard)\})?:queue:state"
 
 
 @dataclass(frozen=True)
@@ -159,8 +160,9 @@ class Upkeep:
     def delete(self, shards: Sequence[ShardReader], told: Told = int) -> None:
         """Delete a filter that no crawl uses, and the requests beside it, some keys at a time.
 
-        The first shard goes first: without it there is no filter. What an interruption leaves is
-        among the :meth:`leftovers`.
+        The first shard goes first: without it there is no filter. The requests beside a shard go at
+        the same moment as its header: neither stays without the other. What an interruption leaves
+        is among the :meth:`leftovers`.
 
         :param told: called with the number of keys of segments that were deleted.
         :raises StateError: if a crawl uses it. Nothing was changed then.
@@ -169,13 +171,11 @@ class Upkeep:
         looks = [queue.look() for queue in queues]
         if any(look and look.alive for look in looks) or not deserted(shards):
             raise in_use(self._place)
-        for shard in shards:
-            retire(shard, told)
-        for queue in queues:  # last: requests without marks are only fetched again
-            delete_keys(self._place, queue.keys)
+        for shard, queue in zip(shards, queues, strict=True):
+            retire(shard, told, queue.keys)
 
     def leftovers(self, current: Iterable[str] = ()) -> Iterator[bytes]:
-        """Yield the segments under the key that belong to no filter that is there.
+        """Yield the segments and requests under the key that belong to no filter that is there.
 
         Looks at the names of all keys of the server, which may take a while and stops nobody.
 
@@ -184,10 +184,13 @@ class Upkeep:
         keep = {epoch.encode() for epoch in current}
         key = re.escape(self._place.key.encode())
         segment = re.compile(_SEGMENT % (key, key))
+        queue = re.compile(_QUEUE % (key, key))
         pattern = _GLOB.sub(r"\\\1", self._place.key) + ":*"
         others: dict[bytes, bool] = {}
         with self._place.explained():
             for name in self._client.scan_iter(match=pattern, count=1000):
+                if found := queue.fullmatch(name):
+                    yield from self._deserted_queue(found["shard"])
                 found = segment.fullmatch(name)
                 if not found or found["epoch"] in keep:
                     continue
@@ -196,6 +199,24 @@ class Upkeep:
                     others[shard] = bool(self._client.exists(self._place.key.encode() + shard))
                 if not others.get(shard):
                     yield name
+
+    def _deserted_queue(self, shard: bytes) -> Iterator[bytes]:
+        """Yield the keys of a shard's queue, if neither its header nor a worker is there."""
+        place = replace(self._place, key=self._place.key + shard.decode())
+        if self._client.exists(place.key):
+            return
+        queue = QueueReader(place)
+        look = queue.look()
+        if look and not look.alive:
+            yield from (key.encode() for key in queue.keys if self._client.exists(key))
+
+    def gone(self) -> bool:
+        """Return whether no filter is under the key, or one whose deletion was interrupted."""
+        kind = self.kind()
+        if kind != "hash":
+            return kind == "none"
+        with self._place.explained(), Within(2 * self._place.timeout):
+            return bool(self._client.hexists(self._place.key, "condemned"))
 
     def finish_deletion(self, told: Told = int) -> None:
         """Go on with a deletion that was interrupted; change nothing if there was none.
@@ -216,7 +237,7 @@ class Upkeep:
             elif program == PROGRAM and shard == b"%d" % number:
                 if number == 0:
                     return  # the filter is there
-                retire(ShardReader(place), told)
+                retire(ShardReader(place), told, QueueReader(place).keys)
 
     def delete_leftovers(self, keys: Sequence[bytes], told: Told = int) -> None:
         """Delete what :meth:`leftovers` has found."""
@@ -254,20 +275,20 @@ def deserted(shards: Sequence[ShardReader]) -> bool:
     return wait_deserted((_look_at(shard) for shard in shards), lambda: False)
 
 
-def retire(shard: ShardReader, told: Told) -> None:
+def retire(shard: ShardReader, told: Told, beside: Sequence[str] = ()) -> None:
     """Delete one shard that no worker uses.
 
+    :param beside: keys that go at the same moment as its header.
     :raises StateError: if one does. Nothing was changed then.
     """
     place, header = shard.place, shard.header
     if header.plan.layout != "bitmap":
-        _clear(
-            place, place.prefix(header.epoch), header.signature, header.layout.blocks_per_key, told
-        )
+        per_key = header.layout.blocks_per_key
+        _clear(place, place.prefix(header.epoch), header.signature, per_key, told, beside)
         return
     with place.explained():
         word, *answer = ScriptRunner(place).retry_once(
-            scripts.RETIRE, place.prefix(header.epoch), header.signature
+            scripts.RETIRE, place.prefix(header.epoch), header.signature, *beside
         )
     if word == b"used":
         raise in_use(place)
@@ -275,13 +296,23 @@ def retire(shard: ShardReader, told: Told) -> None:
         delete_segments(place, dict(zip(answer[::2], answer[1::2], strict=True)), told)
 
 
-def _clear(place: Place, prefix: str, signature: str, blocks_per_key: int, told: Told) -> None:
-    """Delete a shard of many small keys: each call of the script deletes some of them."""
+def _clear(
+    place: Place,
+    prefix: str,
+    signature: str,
+    blocks_per_key: int,
+    told: Told,
+    beside: Sequence[str] = (),
+) -> None:
+    """Delete a shard of many small keys: each call of the script deletes some of them.
+
+    The keys `beside` go with the first call.
+    """
     word = b"more"
     while word == b"more":
         with place.explained():
             word = ScriptRunner(place).retry_once(
-                scripts.CLEAR, prefix, signature, _NOBODY, pace.LEASE, blocks_per_key
+                scripts.CLEAR, prefix, signature, _NOBODY, pace.LEASE, blocks_per_key, *beside
             )[0]
         told(1)
     if word == b"used":

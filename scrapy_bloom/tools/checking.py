@@ -65,6 +65,11 @@ def check(
     :raises BackendError: if its server cannot be used.
     """
     target = target_of(where, key=key, project=project)
+    if left := target.leftovers():
+        return [
+            Finding("bad", "filter", f"{target.name}: found no filter, only what one has left"),
+            _leftovers(left),
+        ]
     if not target.exists():
         raise target.missing()
     if isinstance(target, JobTarget):
@@ -215,14 +220,9 @@ def _check_redis(target: RedisTarget, contents: Contents) -> Iterator[Finding]:
         yield from _check_workers(reader)
         yield from _check_queue(reader)
         epochs = [part.header.epoch for part in reader.parts()]
-        left = list(upkeep.leftovers(epochs))
+        left = [key.decode() for key in upkeep.leftovers(epochs)]
         if left:
-            yield Finding(
-                "note",
-                "leftovers",
-                f"{len(left):,} segments of filters that are gone, such as {left[0].decode()}",
-                "'scrapy bloom delete --leftovers' removes them.",
-            )
+            yield _leftovers(left)
         policy = upkeep.policy()
         if policy.startswith("allkeys"):
             yield Finding(
@@ -231,6 +231,15 @@ def _check_redis(target: RedisTarget, contents: Contents) -> Iterator[Finding]:
                 f"may throw the filter away when its memory is full (maxmemory-policy {policy})",
                 "Set maxmemory-policy to noeviction, or use a server of its own.",
             )
+
+
+def _leftovers(keys: Sequence[str]) -> Finding:
+    return Finding(
+        "note",
+        "leftovers",
+        f"{len(keys):,} keys of filters that are gone, such as {keys[0]}",
+        "'scrapy bloom delete --leftovers' removes them.",
+    )
 
 
 def _check_segments(reader: RedisReader, lost: Sequence[str]) -> Iterator[Finding]:

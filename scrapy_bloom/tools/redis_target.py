@@ -127,6 +127,11 @@ class RedisTarget(Target):
             with self.reader() as reader, progress("deleting", None, "segments") as told:
                 upkeep.delete(reader.parts(), told)
 
+    def leftovers(self) -> list[str]:
+        """Return the keys that filters that are gone have left there, if none is there now."""
+        with self.upkeep() as upkeep:
+            return [key.decode() for key in upkeep.leftovers()] if upkeep.gone() else []
+
     def delete_leftovers(self, progress: Progress = silent) -> int:
         """Delete the keys of filters that are gone; return how many."""
         with self.upkeep() as upkeep:

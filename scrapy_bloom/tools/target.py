@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -147,6 +147,10 @@ class Target(ABC):
         :raises StateError: if there is none, or a crawl uses it. Nothing was changed then.
         :raises JobInUseError: likewise.
         """
+
+    def leftovers(self) -> Sequence[str]:
+        """Return the keys that filters that are gone have left there, if none is there now."""
+        return ()
 
     def delete_leftovers(self, progress: Progress = silent) -> int:  # noqa: ARG002
         """Delete what filters that are gone have left there; return how many keys."""

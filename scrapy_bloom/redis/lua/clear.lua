@@ -4,11 +4,12 @@
 -- KEYS[1]  the header
 -- KEYS[2]  what the names of the other keys begin with
 -- ARGV[1]  signature of the filter
--- ARGV[2]  worker
+-- ARGV[2]  worker; empty if the caller is none
 -- ARGV[3]  seconds that its lease lasts
 -- ARGV[4]  blocks in a key
 -- ARGV[5...]  fields and values of the header of an empty filter, in which the worker is then
---          registered; nothing if no filter shall be made
+--          registered; nothing if no filter shall be made. From a caller that is no worker: names
+--          of keys that are deleted with the filter, at the moment at which it is condemned
 --
 -- Answers {"ok"}
 --     or  {"more"} if the filter is condemned, and the same call is needed again to go on deleting
@@ -30,9 +31,12 @@ if state[2] ~= ARGV[1] then
   -- From here on the filter is gone for all other scripts.
   redis.call('HSET', KEYS[1], 'signature', '', 'condemned', ARGV[1],
     'clearing', '0 0 ' .. ARGV[4] .. ' ' .. KEYS[2])
+  if ARGV[2] == '' and #ARGV > 4 then
+    redis.call('UNLINK', (table.unpack or unpack)(ARGV, 5))
+  end
 end
 if not clear_part() then return {'more'} end
-if #ARGV > 4 then
+if ARGV[2] ~= '' and #ARGV > 4 then
   local time = redis.call('TIME')
   local lease = string.format('%.6f', time[1] + time[2] / 1000000 + ARGV[3])
   redis.call('HSET', KEYS[1], 'w:' .. ARGV[2], '0 ok ', 'l:' .. ARGV[2], lease,
