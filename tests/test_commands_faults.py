@@ -524,7 +524,7 @@ def test_a_killed_delete_leaves_no_requests_without_a_filter(bloom, server, layo
         worker.queue.offer([entry(number) for number in range(20)])
         worker.queue.take(5, [])
     with RedisReader.from_url(server.url, key=key) as reader:
-        first, *others = reader.parts()
+        first = reader.parts()[0]
         queues = {queue: queue.look() for queue in reader.queues()}
         assert all(queues.values())
         with pytest.raises(KeyboardInterrupt):
@@ -599,3 +599,30 @@ def test_canon_reads_urls_from_a_pipe(bloom):
     assert lines[-1] == (
         "http://example.com:80/b#a and http://example.com/b: one page, because of default_port"
     )
+
+
+# Whoever reads a message must not lose a crawl by it
+
+
+@pytest.mark.usefixtures("place")
+def test_what_waits_at_either_side_of_a_merge_is_told(bloom, place):
+    job = kept(place)
+    tools.export(job, "later.bloom")
+    assert bloom(f"add later.bloom {URL}later")[0] == 0
+    code, _, notes = bloom("merge later.bloom kept")
+    assert code == 0
+    assert [note for note in notes if note.startswith("Note: kept: 1 requests wait there.")]
+    code, _, notes = bloom("merge kept later.bloom again.bloom")
+    assert code == 0
+    assert len(notes) == 1
+    assert "kept: 1 requests wait there. Its filter calls their pages seen" in notes[0]
+
+
+def test_a_file_of_somebody_else_is_no_reason_to_delete_a_job(bloom, place):
+    kept(place)
+    for name in ("kept/requests.sqlite", "urls.txt"):
+        for line in ("info {}", "export whole {}", "copy whole {}", "delete {} --yes"):
+            code, _, errors = bloom(line.format(name))
+            assert (code, len(errors)) == (2, 1), line
+            assert "delete the whole" not in errors[0], line
+            assert "Give the job directory" in errors[0], line

@@ -25,8 +25,8 @@ from scrapy_bloom.layers.audit import COUNTS, SAMPLE
 from scrapy_bloom.layers.exact import NOTE, remove_lists, with_old_slices
 from scrapy_bloom.redis.sharding import picker
 from scrapy_bloom.storage import merges_file, scrapy_queue
-from scrapy_bloom.storage.files import remove, write_whole
-from scrapy_bloom.storage.frame import OF_NUMBERS, version_at
+from scrapy_bloom.storage.files import open_regular, remove, write_whole
+from scrapy_bloom.storage.frame import MAGIC, OF_NUMBERS, version_at
 from scrapy_bloom.storage.numbers_file import read_numbers
 from scrapy_bloom.storage.past import MARKER, REQUESTS, SNAPSHOT
 from scrapy_bloom.storage.snapshot import Identity, read_snapshot
@@ -142,11 +142,27 @@ class FileTarget(Target):
             remove(self.path)
 
     def _read(self) -> Contents | None:
+        self._check_ours()
         if version_at(self.path) == OF_NUMBERS:
             numbers = read_numbers(self.path)
             return Contents.of_numbers(numbers) if numbers else None
         snapshot = read_snapshot(self.path, sharded=True)
         return Contents.of(snapshot) if snapshot else None
+
+    def _check_ours(self) -> None:
+        """Refuse a file of somebody else, whatever it is."""
+        opened = open_regular(self.path)
+        if opened is None:
+            return
+        with opened as file_:
+            start = file_.read(len(MAGIC))
+        if start != MAGIC:
+            raise StateError(
+                f"{self.path}: found a file that starts with {start!r}, expected a filter of"
+                f" scrapy-bloom. It was left as it is. Give the job directory of a crawl, a"
+                f" file that 'scrapy bloom export' has written, or the URL of a Redis server and a"
+                f" --key."
+            )
 
 
 class JobTarget(Target):

@@ -68,12 +68,12 @@ def export(
         for chunk in contents.chunks(None):
             path.write(chunk)
         path.flush()
-        return _moved(source.name, "standard output", contents, _warnings(contents))
+        return _moved(source.name, "standard output", contents, _warnings(source, contents))
     target = FileTarget(Path(str(path)))
     with target.change(make=True) as change:
         change.contents = None  # its generation does not count outside of a job
         change.put(contents, progress)
-    return _moved(source.name, target.name, contents, _warnings(contents))
+    return _moved(source.name, target.name, contents, _warnings(source, contents))
 
 
 def copy(
@@ -105,7 +105,7 @@ def copy(
                 f" merge' puts one into another, 'scrapy bloom delete' makes room."
             )
         change.put(contents, progress)
-    return _moved(source.name, target.name, contents, _warnings(contents))
+    return _moved(source.name, target.name, contents, _warnings(source, contents))
 
 
 def merge(
@@ -132,11 +132,14 @@ def merge(
     found = [_renamed(one.read(progress), project) for one in read]
     names = ", ".join(one.name for one in read)
     with target.change(make=True) as change:
-        parts = [*([change.contents] if change.contents else []), *found]
+        there = change.contents
+        parts = [*([there] if there else []), *found]
         merged = merge_contents(parts)
         change.put(merged, progress)
-    waiting = [note for one in found for note in _warnings(one)]
-    return _moved(names, target.name, merged, [*_crowded(merged), *waiting])
+    notes = [note for pair in zip(read, found, strict=True) for note in _warnings(*pair)]
+    if there:
+        notes += _waiting_there(target, there)
+    return _moved(names, target.name, merged, [*_crowded(merged), *notes])
 
 
 def delete(
@@ -238,12 +241,12 @@ def _moved(source: str, target: str, contents: Contents, warnings: Sequence[str]
     )
 
 
-def _warnings(contents: Contents) -> list[str]:
-    """Return what whoever takes a copy should know."""
+def _warnings(source: Target, contents: Contents) -> list[str]:
+    """Return what whoever takes a copy of a filter should know."""
     notes = []
     if contents.waiting:
         notes.append(
-            f"{contents.waiting:,} requests wait where this filter lives. It calls their pages"
+            f"{source.name}: {contents.waiting:,} requests wait there. Its filter calls their pages"
             f" seen, but the requests are not copied: a crawl with the copy alone would not fetch"
             f" them."
         )
@@ -258,6 +261,18 @@ def _warnings(contents: Contents) -> list[str]:
             f" fetched again."
         )
     return notes
+
+
+def _waiting_there(target: Target, before: Contents) -> list[str]:
+    """Return what to know of a crawl that is under way where other filters were merged into."""
+    if not before.waiting and not before.beside:
+        return []
+    waiting = f"{before.waiting:,} requests wait" if before.waiting else "requests wait"
+    note = (
+        f"{target.name}: {waiting} there. What they lead to is not fetched by that crawl if a"
+        f" filter that was merged in calls it seen."
+    )
+    return [note]
 
 
 def _crowded(contents: Contents) -> list[str]:
