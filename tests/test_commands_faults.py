@@ -550,7 +550,7 @@ def test_requests_whose_filter_is_gone_are_leftovers(bloom, server):
     assert "delete --leftovers" in lines[-1]
     code, _, errors = bloom(f"delete {target} --yes")
     assert code == 2
-    assert "add --leftovers" in errors[0]
+    assert "Add --leftovers" in errors[0]
     assert known & {name.decode() for name in everything_in(server)}
     assert bloom(f"delete {target} --leftovers")[0] == 0
     assert not [name for name in everything_in(server) if name.startswith(key.encode())]

@@ -35,12 +35,13 @@ def run(args: Namespace, context: Context) -> int:
     try:
         found = info(args.target, key=args.key, project=project)
     except StateError as error:
-        left = target_of(args.target, key=args.key, project=project).leftovers()
+        target = target_of(args.target, key=args.key, project=project)
+        left = target.leftovers()
         if not left:
             raise
         raise StateError(
-            f"{error} {len(left):,} keys of one that is gone are still there: add --leftovers to"
-            f" delete them."
+            f"{target.name}: found no filter, only {len(left):,} keys that one has left. Add"
+            f" --leftovers to delete them."
         ) from error
     if not context.confirm(f"Delete {_described(found)}?", yes=args.yes):
         return 1
