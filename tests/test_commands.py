@@ -174,7 +174,7 @@ def test_each_prints_json(bloom, tmp_path, line):
         ("contains job --file nowhere", "nowhere: No such file"),
         ("contains nowhere http://example.com/", "found no filter"),
         ("import", "the following arguments are required"),
-        ("import job", "the following arguments are required"),
+        ("import job", "give a TARGET"),
         ("import job nowhere", "nowhere: No such file"),
         ("import new urls.txt --form numbers", "invalid choice"),
         ("copy job", "the following arguments are required"),

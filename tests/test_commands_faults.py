@@ -28,6 +28,7 @@ from support.waiting import until
 from scrapy_bloom import RedisFilter, RedisReader, tools
 from scrapy_bloom.commands.context import call
 from scrapy_bloom.commands.output import Output
+from scrapy_bloom.frontier import giving_back
 from scrapy_bloom.redis.upkeep import retire
 from scrapy_bloom.registry import COMMANDS
 
@@ -626,3 +627,66 @@ def test_a_file_of_somebody_else_is_no_reason_to_delete_a_job(bloom, place):
             assert (code, len(errors)) == (2, 1), line
             assert "delete the whole" not in errors[0], line
             assert "Give the job directory" in errors[0], line
+
+
+# What is mistyped
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (f"contains whole {URL} -", "not both"),
+        (f"contains whole {URL} --file urls.txt", "not both"),
+        ("export whole nodir/whole.bloom", "nodir: found no such folder"),
+        ("import whole urls.txt --strict --form fingerprints", "expected hexadecimal digits."),
+    ],
+)
+def test_what_is_mistyped_is_told(bloom, place, line, told):
+    before = without_locks(place)
+    code, lines, errors = bloom(line)
+    assert (code, lines, len(errors)) == (2, [], 1)
+    assert told in errors[0]
+    assert without_locks(place) == before
+
+
+@pytest.mark.usefixtures("place")
+def test_a_fingerprint_of_another_length_is_a_bad_line(bloom):
+    code, lines, notes = bloom("contains whole --fingerprint --file -", stdin=b"abcd\nxyz\n")
+    assert (code, lines) == (1, [])
+    assert "expected 40 hexadecimal digits, not 4" in notes[0]
+    assert "expected hexadecimal digits" in notes[1]
+
+
+def test_an_import_without_a_target_is_into_that_of_the_project(bloom, place):
+    line = "import urls.txt --spider books"
+    assert bloom(line, JOBDIR=str(place / "job"))[0] == 0
+    assert bloom(f"contains job {URL}")[0] == 0
+    code, _, errors = bloom(line)
+    assert (code, len(errors)) == (2, 1)
+
+
+def test_what_a_killed_give_back_has_written_is_removed(place):
+    left = kept(place) / "requests.queue.new"
+    left.mkdir()
+    (left / "0").write_bytes(b"half")
+    open_job(place / "kept", journaled=True).release()
+    assert not left.exists()
+
+
+def test_a_give_back_that_fails_leaves_no_folder(bloom, place, monkeypatch):
+    folder = kept(place)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(giving_back, "write_whole", full)
+    code, _, errors = bloom(
+        "give-back kept",
+        SCHEDULER_PRIORITY_QUEUE="scrapy.pqueues.ScrapyPriorityQueue",
+        SCHEDULER_START_DISK_QUEUE=None,
+    )
+    assert code == 2
+    assert "left as it was" in errors[0]
+    assert not (folder / "requests.queue.new").exists()
+    assert bloom("queue kept")[1][0] == "waiting\t1"

@@ -49,13 +49,18 @@ class BloomCommand(ScrapyCommand):
             sys.stderr.write(f"scrapy bloom: give one of: {', '.join(COMMANDS)}\n")
             self.exitcode = 2
             return
-        from scrapy_bloom.commands.context import call  # noqa: PLC0415 - see the top of this file
-
-        assert self.settings is not None  # noqa: S101 - Scrapy sets it before anything is called
         if opts.help:
             rest = ["--help"]
-        command = cast("SubCommand", import_module(COMMANDS[name]))
-        self.exitcode = call(name, command, rest, self.settings)
+        assert self.settings is not None  # noqa: S101 - Scrapy sets it before anything is called
+        try:
+            # Imported only here: see the top of this file.
+            from scrapy_bloom.commands.context import call  # noqa: PLC0415
+
+            command = cast("SubCommand", import_module(COMMANDS[name]))
+            self.exitcode = call(name, command, rest, self.settings)
+        except KeyboardInterrupt:  # before the sub-command has begun
+            sys.stderr.write(f"scrapy bloom {name}: interrupted\n")
+            self.exitcode = 130
 
 
 def _overview() -> str:

@@ -141,7 +141,10 @@ def call(name: str, command: SubCommand, args: Sequence[str], settings: Settings
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        return _cannot(name, f"{error.filename or 'a file'}: {error.strerror}")
+        text = f"{error.filename or 'a file'}: {error.strerror}."
+        if isinstance(error, PermissionError):
+            text += " Give this user the right to it, and to the folder around it."
+        return _cannot(name, text)
     except KeyboardInterrupt:
         _cannot(name, "interrupted")
         return INTERRUPTED

@@ -14,9 +14,12 @@ SUMMARY = "fill a filter with URLs, fingerprints, requests.seen or another filte
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of this sub-command."""
-    parser.add_argument("target", metavar="TARGET", help="the filter; made where there is none")
     parser.add_argument(
-        "files", metavar="FILE", nargs="+", help="files, or - for standard input, in any form"
+        "places",
+        metavar="[TARGET] FILE",
+        nargs="+",
+        help="the filter, made where there is none, and files, or - for standard input, in any"
+        " form. For several files give a TARGET",
     )
     add_key(parser)
     parser.add_argument("--form", choices=FORMS, default="auto", help="what the files hold")
@@ -26,9 +29,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace, context: Context) -> int:
     """Import, and print what came of it; return 1 if lines were bad."""
     output = context.output
+    target, files = (args.places[0], args.places[1:]) if args.places[1:] else (None, args.places)
     done = import_(
-        args.target,
-        [sys.stdin.buffer if name == "-" else name for name in args.files],
+        target,
+        [sys.stdin.buffer if name == "-" else name for name in files],
         form=args.form,
         strict=args.strict,
         key=args.key,

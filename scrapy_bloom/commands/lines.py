@@ -55,6 +55,10 @@ def kind_of(args: Namespace) -> Kind:
 def opened(args: Namespace, pages: list[str], context: Context) -> Iterator[BinaryIO]:
     """Open the pages as one stream of lines."""
     with ExitStack() as stack:
+        if "-" in pages and pages != ["-"]:
+            raise SettingError("give URLs, or - for those on standard input, not both")
+        if args.file and pages:
+            raise SettingError("give URLs or a --file with some, not both")
         if args.file:
             yield stack.enter_context(context.stream(args.file))
         elif pages == ["-"]:

@@ -87,18 +87,21 @@ def _give_back(
     job: JobStore, store: Store, state: Any, plain: QueueKind, start: QueueKind | None
 ) -> int:
     queue = job.folder / scrapy_queue.NAME
-    beside = queue.with_name(queue.name + ".new")
-    shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir()
-    count = sum(_write(store, path, beside, plain, start) for path in store.paths())
-    write_whole(beside / scrapy_queue.SAVED, [json.dumps(state).encode()])
-    replay(store, job.filter)
-    spider_state.restore(store, job.folder, killed=True)
-    snapshot = job.freeze(store.withheld)
-    snapshot.write()
-    snapshot.put_in_place()
-    shutil.rmtree(queue, ignore_errors=True)
-    beside.rename(queue)
+    beside = scrapy_queue.unfinished(job.folder)
+    beside.mkdir()  # the job has removed what a killed process left there
+    try:
+        count = sum(_write(store, path, beside, plain, start) for path in store.paths())
+        write_whole(beside / scrapy_queue.SAVED, [json.dumps(state).encode()])
+        replay(store, job.filter)
+        spider_state.restore(store, job.folder, killed=True)
+        snapshot = job.freeze(store.withheld)
+        snapshot.write()
+        snapshot.put_in_place()
+        shutil.rmtree(queue, ignore_errors=True)
+        beside.rename(queue)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)  # it takes room, perhaps the last
+        raise
     return count
 
 

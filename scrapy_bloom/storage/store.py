@@ -115,6 +115,7 @@ class JobStore:
         self._lock = _take(folder, identity.spider)
         try:
             past = self._look(on_unclean)
+            scrapy_queue.remove_unfinished(folder)
             self.filter = make_filter(
                 past.snapshot.state if past.snapshot else None,
                 capacity=capacity,
@@ -412,7 +413,7 @@ def _take(folder: Path, spider: str) -> FileLock:
         who = f"process {holder.pid} on {holder.host}" if holder else "another process"
         raise JobInUseError(
             f"{folder}: {who} is using this job directory. Only one crawl at a time can use it."
-            f" Wait until it has stopped, or give this crawl another JOBDIR."
+            f" Wait until it has stopped; a crawl can have another JOBDIR."
         ) from None
     except OSError as error:
         raise unusable(folder, error) from error

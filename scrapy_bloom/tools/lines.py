@@ -16,6 +16,7 @@ Kind = Literal["auto", "urls", "fingerprints"]
 _CHUNK: Final = 1 << 20
 _LONGEST: Final = 1 << 16  # bytes of a line
 _SHOWN: Final = 20  # bad lines that are told in words
+_DIGEST: Final = 20  # bytes of a SHA-1
 _HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2}){8,}")
 
 
@@ -127,16 +128,27 @@ class Lines:
         if self.kind == "urls":
             return of_url
         if self.kind == "fingerprints":
-            return lambda text: (bytes.fromhex(text), "")
+            return lambda text: (self._read(text), "")
         is_hex = _HEX.fullmatch
         return lambda text: (bytes.fromhex(text), "") if is_hex(text) else of_url(text)
+
+    def _read(self, text: str) -> bytes:
+        try:
+            fingerprint = bytes.fromhex(text)
+        except ValueError:
+            raise ValueError("not a fingerprint: expected hexadecimal digits") from None
+        if self.fingerprinter.digests and len(fingerprint) != _DIGEST:
+            raise ValueError(
+                f"not a fingerprint: expected {2 * _DIGEST} hexadecimal digits, not {len(text)}"
+            )
+        return fingerprint
 
     def _note(self, number: int, line: bytes | str, error: ValueError) -> None:
         text = line.decode(errors="replace") if isinstance(line, bytes) else line
         reason = "not UTF-8" if isinstance(error, UnicodeError) else str(error)
         bad = BadLine(number, text.strip()[:100], reason)
         if self.strict:
-            raise SettingError(f"line {number:,}: {bad.text!r}: {bad.reason}")
+            raise SettingError(f"line {number:,}: {bad.text!r}: {bad.reason.rstrip('.')}.")
         self.bad += 1
         if len(self.shown) < _SHOWN:
             self.shown.append(bad)

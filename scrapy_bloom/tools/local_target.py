@@ -108,6 +108,11 @@ class FileTarget(Target):
     @contextmanager
     def change(self, *, make: bool = False) -> Iterator[Change]:
         """Lock the file."""
+        if not self.path.parent.is_dir():
+            raise StateError(
+                f"{self.path.parent}: found no such folder. Make it, or correct the path. Nothing"
+                f" was changed."
+            )
         try:
             lock = FileLock(self.path.with_name(self.path.name + ".lock"), timeout=0)
             lock.acquire()
