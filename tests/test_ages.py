@@ -183,6 +183,7 @@ SHARED = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:Passing a 'spider' argument")  # scrapy-redis does
 @pytest.mark.parametrize("scheduler", SHARED)
 @ensureDeferred
 async def test_lists_hourly_and_articles_once_with_a_filter_in_redis(
