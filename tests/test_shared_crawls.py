@@ -135,7 +135,7 @@ def test_a_crawl_that_was_finished_says_so_and_can_be_begun_anew(project, site, 
     assert anew.end(PATIENCE) == 0, anew.log
     assert not anew.logged("WARNING")
     assert set(site.repeated.values()) == {2}
-    assert len(site.repeated) == 400
+    assert len(site.repeated) == site.pages
 
 
 def test_what_a_killed_worker_had_is_fetched_by_another_one(site, server, tmp_path):
