@@ -151,7 +151,7 @@ class LocalFilter:
     def add_aged(self, fingerprint: bytes, max_age: float) -> bool:
         """Return whether this method let a fingerprint through less than `max_age` seconds ago.
 
-        If not, add it, and remember the time: about 200 bytes for each fingerprint. What came by
+        If not, add it, and remember the time: about 130 bytes for each fingerprint. What came by
         other methods only is let through, since nobody knows when that was.
         """
         now = self._clock()
