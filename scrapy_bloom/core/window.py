@@ -223,6 +223,7 @@ class WindowedFilter(LocalFilter):
     def _put(self, fingerprints: Iterable[bytes]) -> None:
         """Add to the newest generation what it does not have, whatever the older ones have."""
         for fingerprint in fingerprints:
+            self.forgotten.discard(fingerprint)  # its bits may be in an older generation only
             self._older = tuple(slice_.blocks for slice_ in reversed(self._full))
             LocalFilter.add(self, fingerprint)
         self._look_everywhere()

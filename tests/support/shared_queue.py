@@ -48,8 +48,13 @@ class Server:
         return self.workers[-1]
 
     def put_back(self, worker, identity, *, died=False):
-        """Put what a worker has taken back; the mark of a held request is undone."""
-        waiting = worker.taken.pop(identity)
+        """Put what a worker has taken back; the mark of a held request is undone.
+
+        What it does not have any more, since a call is repeated or it was taken for dead, stays.
+        """
+        waiting = worker.taken.pop(identity, None)
+        if waiting is None:
+            return
         self.version += 1
         if waiting.entry.body:
             deliveries = waiting.deliveries + died
@@ -176,8 +181,11 @@ class Worker(Queue):
     def fail(self, tickets):
         def fail():
             for ticket in tickets:
-                waiting = self.taken.pop(ticket.id)
-                self.server.failed.append(Failed(*waiting.entry, waiting.deliveries))
+                waiting = self.taken.pop(ticket.id, None)
+                if waiting is not None:
+                    entry = waiting.entry
+                    failed = entry.body, entry.priority, entry.fingerprint, waiting.deliveries
+                    self.server.failed.append(Failed(*failed))
 
         self._make("fail", fail)
 
