@@ -119,7 +119,7 @@ def test_a_large_queue_is_taken_over_whole_however_often_that_is_killed(project)
         assert run.end(PATIENCE) == 0, run.log
         queue = project.job / "requests.queue"
         waiting = urls_waiting(queue, project.folder / "copy")
-        assert len(waiting) > 0.9 * swarm
+        assert len(waiting) > 0.7 * swarm
         before = contents(queue)
         on_the_way = [
             "scrapy_bloom.frontier.file:create:before:1",

@@ -653,7 +653,7 @@ async def test_marks_without_their_requests_are_refused(job, caplog, queue_too):
 
 
 def test_a_log_that_was_deleted_after_a_kill_is_missed(project):
-    with site() as pages:
+    with site(600) as pages:  # so that no run gets to its end
         for _ in range(2):  # in a first run, and in a resumed one
             killed = project.crawl(pages, **OURS)
             pages.when(pages.delivered + 50, killed.kill)
@@ -712,7 +712,7 @@ def test_a_crawl_that_is_refused_after_a_kill_leaves_the_sign_of_it(project):
         killed = project.crawl(pages, **OURS)
         pages.when(50, killed.kill)
         killed.end()
-        run = project.crawl(pages, **OURS, SCHEDULER_PRIORITY_QUEUE=BY_PRIORITY)
+        run = project.crawl(pages, **OURS, SCHEDULER_PRIORITY_QUEUE=other_priority_queue())
         assert run.end() == 1
         assert "found requests in queues that this run would not read" in run.log
     assert (project.job / "requests.bloom.running").exists()
