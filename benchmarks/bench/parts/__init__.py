@@ -32,6 +32,7 @@ from bench.parts import (
     request_seen,
     resume,
     shared_crawl,
+    shared_kills,
     shared_server,
     shared_workers,
 )
@@ -64,6 +65,7 @@ PARTS: Final[dict[str, Part]] = {
         redis_layouts.PART,
         shared_server.PART,
         shared_crawl.PART,
+        shared_kills.PART,
         shared_workers.PART,
         commands.PART,
         moving.PART,
