@@ -11,16 +11,12 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from scrapy_bloom.core.intervals import wilson
 from scrapy_bloom.core.local import LocalFilter
+from scrapy_bloom.layers.around import FilterAround
 from scrapy_bloom.storage import fields
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-    from scrapy_bloom.core.info import FilterInfo
 
 COUNTS: Final = "audit"
 """Key of the note with what was counted so far; empty if there is no audit."""
@@ -68,7 +64,7 @@ def _read(noted: Mapping[str, Any]) -> tuple[int, int, float]:
     return checked, observed, float(noted.get("predicted", 0))
 
 
-class AuditFilter:
+class AuditFilter(FilterAround):
     """A :class:`Filter` around a local one, which is not to be used by anybody else.
 
     :param inner: the filter. If it has marks, :meth:`begin` or :meth:`resume` has to be called.
@@ -83,16 +79,14 @@ class AuditFilter:
     """
 
     def __init__(self, inner: LocalFilter, share: float) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.share = share
         self._limit = share * 2**64
         self._start()
 
     def add(self, fingerprint: bytes) -> bool:
         """Add one fingerprint; return whether it was there before."""
-        if not self._is_sampled(fingerprint):
-            return self.inner.add(fingerprint)
-        if fingerprint in self._sample:
+        if not self._is_sampled(fingerprint) or fingerprint in self._sample:
             return self.inner.add(fingerprint)
         if self._old and self.inner.was_in(fingerprint, self._old):
             return self.inner.add(fingerprint)  # it may be old, or not: nobody knows
@@ -102,24 +96,12 @@ class AuditFilter:
         self._sample.add(fingerprint)
         return False
 
-    def add_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
-        """Add a batch; return for each, in order, whether it was there before."""
-        return [self.add(fingerprint) for fingerprint in fingerprints]
-
     def add_aged(self, fingerprint: bytes, max_age: float) -> bool:
         """Return whether a page was let through less than `max_age` seconds ago; if not, do so."""
         seen = self.inner.add_aged(fingerprint, max_age)
         if not seen and self._is_sampled(fingerprint):
             self._sample.add(fingerprint)  # it is old from now on, and was not asked about
         return seen
-
-    @property
-    def since(self) -> None:
-        """None: there is no window."""
-
-    def restore_ages(self, ages: Mapping[bytes, float]) -> None:
-        """Take over when an earlier run has let pages through for their age."""
-        self.inner.restore_ages(ages)
 
     def restore(
         self,
@@ -147,25 +129,11 @@ class AuditFilter:
         """Make a batch new once more; return for each, in order, whether it was there."""
         return self.inner.forget_many(fingerprints)
 
-    def info(self) -> FilterInfo:
-        """Return the state of the filter."""
-        return self.inner.info()
-
     def clear(self) -> bool:
         """Forget everything, and begin to count anew."""
         self.inner.clear()
         self._start()
         return True
-
-    def close(self) -> None:
-        """Close the filter."""
-        self.inner.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def report(self) -> AuditReport:
         """Return what was found so far."""

@@ -6,18 +6,14 @@ disk, and a page that is seen costs one look-up.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from scrapy_bloom.core.local import LocalFilter
+from scrapy_bloom.layers.around import FilterAround
 from scrapy_bloom.storage.exact_file import ExactFile, ExactKey, count_in, write_exact
 from scrapy_bloom.storage.files import remove
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-    from scrapy_bloom.core.info import FilterInfo
 
 PREFIX: Final = "requests.exact."
 """What the names of the lists in a job directory begin with; a number follows."""
@@ -26,7 +22,7 @@ NOTE: Final = "exact"
 """Key of the note that says which lists there are; empty if there are none."""
 
 
-class ExactFilter:
+class ExactFilter(FilterAround):
     """A :class:`Filter` around a local one, which is not to be used by anybody else.
 
     :param inner: the filter.
@@ -40,7 +36,7 @@ class ExactFilter:
     """
 
     def __init__(self, inner: LocalFilter) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.false_positives = 0
         self.old = 0
         self.recent: set[bytes] = set()
@@ -55,24 +51,12 @@ class ExactFilter:
         self.recent.add(fingerprint)
         return False
 
-    def add_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
-        """Add a batch; return for each, in order, whether it was there before."""
-        return [self.add(fingerprint) for fingerprint in fingerprints]
-
     def add_aged(self, fingerprint: bytes, max_age: float) -> bool:
         """Return whether a page was let through less than `max_age` seconds ago; if not, do so."""
         seen = self.inner.add_aged(fingerprint, max_age)  # which keeps the dates exactly
         if not seen:
             self.recent.add(fingerprint)
         return seen
-
-    @property
-    def since(self) -> None:
-        """None: there is no window."""
-
-    def restore_ages(self, ages: Mapping[bytes, float]) -> None:
-        """Take over when an earlier run has let pages through for their age."""
-        self.inner.restore_ages(ages)
 
     def restore(
         self,
@@ -100,10 +84,6 @@ class ExactFilter:
         """Make a batch new once more; return for each, in order, whether it was there."""
         return [self.forget(fingerprint) for fingerprint in fingerprints]
 
-    def info(self) -> FilterInfo:
-        """Return the state of the filter, as if it were alone."""
-        return self.inner.info()
-
     def clear(self) -> bool:
         """Forget everything."""
         self.recent.clear()
@@ -117,13 +97,7 @@ class ExactFilter:
         """Close the files."""
         for one in self.lists:
             one.close()
-        self.inner.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        super().close()
 
     def _is_listed(self, fingerprint: bytes) -> bool:
         if fingerprint in self.recent:
