@@ -1,9 +1,12 @@
 """What holds for all tests."""
 
 import atexit
+import io
 import os
+import shlex
 import sys
 import sysconfig
+from importlib import import_module
 from importlib.machinery import PathFinder
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,6 +40,35 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if servers & {*item.fixturenames, *vars(item.module)}:
             item.add_marker("server")
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A Scrapy project in an empty folder; what it has started is cleared away after the test."""
+    from support.crawling import Project
+
+    project = Project(tmp_path)
+    yield project
+    for run in project.runs:
+        run.clear_away()
+
+
+@pytest.fixture
+def bloom(capsys, monkeypatch):
+    """Return what runs a sub-command in this process: exit code, lines, lines of errors."""
+    from scrapy.settings import Settings
+
+    from scrapy_bloom.commands.context import call
+    from scrapy_bloom.registry import COMMANDS
+
+    def bloom(line, stdin=b"", **settings):
+        name, *args = shlex.split(line)
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        code = call(name, import_module(COMMANDS[name]), args, Settings(settings))
+        out, err = capsys.readouterr()
+        return code, out.splitlines(), err.splitlines()
+
+    return bloom
 
 
 # Redis for the tests. What they import is imported here when a test asks for it: many files do not.

@@ -15,20 +15,15 @@ from scrapy.settings import Settings
 from support.contract import fingerprints
 from support.filters import everything
 from support.jobs import open_job, stored_job
-from support.localredis import LocalRedis
 from support.processes import PATIENCE, environment, run
 
 from scrapy_bloom.commands.context import call
 from scrapy_bloom.registry import COMMANDS
 
+pytestmark = pytest.mark.server  # `make check` leaves all of them out
+
 BLOOM = ("-m", "scrapy", "bloom")
 URLS = [f"http://example.com/{number}" for number in range(20)]
-
-
-@pytest.fixture(scope="module")
-def server():
-    with LocalRedis() as server:
-        yield server
 
 
 @pytest.fixture
@@ -36,20 +31,6 @@ def job(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     stored_job(tmp_path / "job", fingerprints(50))
     return tmp_path / "job"
-
-
-@pytest.fixture
-def bloom(capsys, monkeypatch):
-    """Return what runs a sub-command in this process: exit code, lines, lines of errors."""
-
-    def bloom(line, stdin=b"", **settings):
-        name, *args = shlex.split(line)
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        code = call(name, import_module(COMMANDS[name]), args, Settings(settings))
-        out, err = capsys.readouterr()
-        return code, out.splitlines(), err.splitlines()
-
-    return bloom
 
 
 def fields(lines):

@@ -1,6 +1,5 @@
 """`scrapy bloom`, each verb by each fault: one line that says why, and nothing is changed."""
 
-import io
 import itertools
 import re
 import shlex
@@ -9,13 +8,11 @@ import struct
 import subprocess
 import sys
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from unittest.mock import ANY
 from zlib import crc32
 
 import pytest
-from scrapy.settings import Settings
 from support.contract import fingerprints
 from support.filters import everything, everything_in
 from support.frontiers import kept_job
@@ -26,7 +23,6 @@ from support.queues import Worker, entry, keys_of
 from support.waiting import until
 
 from scrapy_bloom import RedisFilter, RedisReader, tools
-from scrapy_bloom.commands.context import call
 from scrapy_bloom.commands.output import Output
 from scrapy_bloom.frontier import giving_back
 from scrapy_bloom.redis.upkeep import retire
@@ -61,12 +57,6 @@ MAKING = {"import", "copy whole.bloom", "merge whole.bloom"}
 """Verbs that make a target where there is none."""
 
 
-@pytest.fixture(scope="module")
-def server():
-    with LocalRedis() as server:
-        yield server
-
-
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """An empty working directory, but for what is read."""
@@ -75,20 +65,6 @@ def place(tmp_path, monkeypatch):
     stored_job(tmp_path / "whole", fingerprints(50))
     tools.export(tmp_path / "whole", tmp_path / "whole.bloom")
     return tmp_path
-
-
-@pytest.fixture
-def bloom(capsys, monkeypatch):
-    """Return what runs a sub-command in this process: exit code, lines, lines of errors."""
-
-    def bloom(line, stdin=b"", **settings):
-        name, *args = shlex.split(line)
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        code = call(name, import_module(COMMANDS[name]), args, Settings(settings))
-        out, err = capsys.readouterr()
-        return code, out.splitlines(), err.splitlines()
-
-    return bloom
 
 
 # What is there is none of ours, or cannot be read

@@ -13,7 +13,7 @@ from pytest_twisted import ensureDeferred
 from queuelib.queue import LifoDiskQueue
 from scrapy.settings import default_settings
 from scrapy.squeues import PickleLifoDiskQueue
-from support.crawling import OURS, RFP, TIMEOUT, Follower, Project, Run, crawl, make_crawler
+from support.crawling import OURS, RFP, TIMEOUT, Follower, Run, crawl, make_crawler
 from support.localsite import Kind, LocalSite
 from twisted.internet import reactor
 from twisted.internet.defer import gatherResults
@@ -40,14 +40,6 @@ class PlainSite(LocalSite):
 
 def site(pages=PAGES, kind=LocalSite, seed=1):
     return kind(pages=pages, links=8, seed=seed)
-
-
-@pytest.fixture
-def project(tmp_path):
-    project = Project(tmp_path)
-    yield project
-    for run in project.runs:
-        run.clear_away()
 
 
 def complete(run):

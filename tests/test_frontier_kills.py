@@ -13,7 +13,7 @@ from operator import attrgetter
 import pytest
 from queuelib import LifoDiskQueue
 from scrapy.settings import default_settings
-from support.crawling import Project, Several
+from support.crawling import Several
 from support.kept_sites import ManyHosts, SitemapSite, StormySite
 from support.kills import CLOSING, MOMENTS, ONCE, items_in, series, urls_in
 from support.localsite import LocalSite
@@ -65,14 +65,6 @@ SITES = {
     "many hosts": ManyHosts,
     "sitemap spider": SitemapSite,
 }
-
-
-@pytest.fixture
-def project(tmp_path):
-    project = Project(tmp_path)
-    yield project
-    for run in project.runs:
-        run.clear_away()
 
 
 @pytest.mark.parametrize("name", SERIES)

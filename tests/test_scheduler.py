@@ -41,14 +41,6 @@ BY_PRIORITY = "scrapy.pqueues.ScrapyPriorityQueue"
 
 
 @pytest.fixture
-def project(tmp_path):
-    project = Project(tmp_path)
-    yield project
-    for run in project.runs:
-        run.clear_away()
-
-
-@pytest.fixture
 def job(tmp_path):
     return tmp_path / "job"
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from scrapy.settings import default_settings
-from support.crawling import RFP, Project
+from support.crawling import RFP
 from support.localredis import LocalRedis
 from support.localsite import LocalSite
 from support.redis_crawls import PATIENCE, Crawl, at
@@ -22,25 +22,11 @@ START_REQUESTS = int(os.environ.get("START_REQUESTS", "20000"))
 """Of one spider; `make kills` asks for a million."""
 
 
-@pytest.fixture(scope="module")
-def server():
-    with LocalRedis() as server:
-        yield server
-
-
 @pytest.fixture
 def site(server):
     server.client().flushall()
     with LocalSite(pages=240, links=10) as site:
         yield site
-
-
-@pytest.fixture
-def project(tmp_path):
-    project = Project(tmp_path)
-    yield project
-    for run in project.runs:
-        run.clear_away()
 
 
 AT_ONCE = 3 * 32

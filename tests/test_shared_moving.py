@@ -6,8 +6,6 @@ import signal
 
 import pytest
 from scrapy import Request
-from support.crawling import Project
-from support.localredis import LocalRedis
 from support.localsite import LocalSite
 from support.redis_crawls import PATIENCE, at
 from support.waiting import until
@@ -21,25 +19,11 @@ THEIR_FILTER = "scrapy_redis.dupefilter.RFPDupeFilter"
 OLD = "follower:requests"
 
 
-@pytest.fixture(scope="module")
-def server():
-    with LocalRedis() as server:
-        yield server
-
-
 @pytest.fixture
 def site(server):
     server.client().flushall()
     with LocalSite(pages=400, links=10) as site:
         yield site
-
-
-@pytest.fixture
-def project(tmp_path):
-    project = Project(tmp_path)
-    yield project
-    for run in project.runs:
-        run.clear_away()
 
 
 def theirs(server, queue="PriorityQueue", **settings):

@@ -14,7 +14,6 @@ from support.contract import fingerprints
 from support.filters import bits_of, everything, everything_in, project
 from support.frontiers import kept_job
 from support.jobs import IDENTITY, open_job, stored_job
-from support.localredis import LocalRedis
 
 from scrapy_bloom import JobInUseError, RedisFilter, SettingError, StateError, tools
 from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
@@ -22,14 +21,10 @@ from scrapy_bloom.core.local import LocalFilter
 from scrapy_bloom.core.merging import merge_states
 from scrapy_bloom.storage.snapshot import Snapshot, read_snapshot, write_snapshot
 
+pytestmark = pytest.mark.server  # `make check` leaves all of them out
+
 URLS = [f"http://example.com/{number}" for number in range(200)]
 keys = (f"tools:{number}" for number in itertools.count())
-
-
-@pytest.fixture(scope="module")
-def server():
-    with LocalRedis() as server:
-        yield server
 
 
 @pytest.fixture

@@ -28,12 +28,6 @@ OURS = {"SCHEDULER": "scrapy_bloom.Scheduler"}
 keys = (f"faults:{number}" for number in itertools.count())
 
 
-@pytest.fixture(scope="module")
-def server():
-    with LocalRedis() as server:
-        yield server
-
-
 @pytest.fixture
 def large(tmp_path):
     """A filter of several segments."""
