@@ -24,7 +24,7 @@ def opened(cluster):
     filters = []
 
     def opened(key=None, **options):
-        defaults = {"shards": 6}
+        defaults = {"shards": 6, "timeout": 10.0}
         seen = RedisFilter.from_url(cluster.url, key=key or next(keys), **(defaults | options))
         filters.append(seen)
         return seen

@@ -16,7 +16,7 @@ from scrapy_bloom import BackendError, RedisFilter
 @pytest.fixture
 def open_filter(layout):
     def open_filter(url, key, **options):
-        defaults = {"capacity": 1000, "error_rate": 1e-9, "timeout": 0.5, "layout": layout}
+        defaults = {"capacity": 1000, "error_rate": 1e-9, "timeout": 2.0, "layout": layout}
         return RedisFilter.from_url(url, key=key, **(defaults | options))
 
     return open_filter

@@ -24,7 +24,7 @@ class TestRedisFilter(FilterContract):
     @pytest.fixture
     def make(self, server, opened, layout):
         def make(**sizes):
-            seen = RedisFilter.from_url(server.url, key=next(keys), layout=layout, **sizes)
+            seen = RedisFilter.from_url(server.url, key=next(keys), layout=layout, timeout=10.0, **sizes)
             opened.append(seen)
             return seen
 
@@ -35,7 +35,7 @@ class TestRedisFilterWithoutMemory(FilterContract):
     @pytest.fixture
     def make(self, server, opened, layout):
         def make(**sizes):
-            seen = RedisFilter.from_url(server.url, key=next(keys), layout=layout, cache=0, **sizes)
+            seen = RedisFilter.from_url(server.url, key=next(keys), layout=layout, cache=0, timeout=10.0, **sizes)
             opened.append(seen)
             return seen
 

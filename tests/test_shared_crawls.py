@@ -178,6 +178,7 @@ def test_spiders_of_scrapy_redis(project, site, server, spider):
 
 def test_a_frozen_server_does_not_stop_the_event_loop(project, site, server):
     ours = {"SCHEDULER": "scrapy_bloom.Scheduler", "BLOOM_REDIS_URL": server.url}
+    ours["BLOOM_REDIS_TIMEOUT"] = "8"
     begun = at(site, 60)
     run = project.crawl(site, spider="gauging", keep=False, **ours, LOG_LEVEL="INFO")
     assert begun.wait(PATIENCE)
@@ -193,7 +194,7 @@ def test_a_frozen_server_does_not_stop_the_event_loop(project, site, server):
     assert site.repeated == {}
     longest = float(run.log.partition("Longest stop: ")[2].partition(" s")[0])
     print(f"longest stop of the event loop: {longest:.3f} s")  # noqa: T201 - to be read
-    assert longest < 1
+    assert longest < 4  # who waits for the server waits for eight
 
 
 def test_a_worker_that_stands_still_gives_up_what_it_had(site, server, tmp_path):

@@ -82,6 +82,7 @@ class Worker(Queue):
         self.known = set()
         self.counters = QueueCounters()
         self.last = State(0, 0, -1)
+        self.answered = 0
         self.gone = False
         self.owed = []
         self.unanswered = None
@@ -93,6 +94,7 @@ class Worker(Queue):
             yield
             others = (len(each.taken) for each in self.server.workers if each is not self)
             self.last = State(len(self.server.waiting), sum(others), self.server.version)
+            self.answered += 1
 
     def _make(self, name, make):
         def call():
