@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bench.competitors import FASTBLOOM, OURS, RBLOOM, RBLOOM_QUICKEST, TEXTBOOK
 from bench.part import Row
-from bench.parts import shared_crawl, shared_server
+from bench.parts import redis_large, shared_crawl, shared_server
 from bench.parts.reactor_stops import CLOSED, STORED
 from bench.parts.redis_layouts import ours as layout_name
 from bench.redis_filters import BF_MADD, PIPELINED
@@ -100,6 +100,12 @@ def shared(results: Results, delay: float) -> Row:
     return row(results, "shared-crawl", "crawls", name=shared_crawl.OURS, delay=delay)
 
 
+def large(results: Results, layout: str) -> Row:
+    """Return the figures of a filter in Redis with the most URLs."""
+    rows = results["redis-large"]["tables"]["growth"]
+    return max((r for r in rows if r["name"] == layout), key=lambda r: int(r["urls"]))
+
+
 def queue(results: Results, pending: int) -> Row:
     """Return the times of our queue with so many pending requests."""
     return row(results, "frontier-queue", "queue", name=FRONTIER, pending=pending)
@@ -169,6 +175,12 @@ CLAIMS = (
         lambda results: layouts(results, SETS)["speed"],
         "at least",
         3,
+    ),
+    Claim(
+        "checks a second of one core of Redis with 100,000,000 URLs in `sets`, one in ten new",
+        lambda results: large(results, SETS)["sustained"],
+        "at least",
+        redis_large.IRLBOT,
     ),
     Claim(
         "round trips for a page with `scrapy_bloom.Scheduler` and Redis, 0 to 20 ms away, the most",
@@ -331,6 +343,7 @@ def _with_a_queue(results: Results) -> list[str]:
         for name in (SETS, layout_name("bitmap"))
     ]
     waits = row(results, "shared-server", "room", name=SETS, batch=500)["memory"]
+    bitmap = large(results, layout_name("bitmap"))
     return [
         (
             "Mark, push, take and acknowledge take the server"
@@ -338,6 +351,10 @@ def _with_a_queue(results: Results) -> list[str]:
             " ZADD and ZPOPMIN by hand, which lose requests with a killed worker (part"
             f" `{shared_server.PART.name}`). A request that waits takes {waits:.0f} bytes of the"
             " server's memory, as in every queue in Redis."
+        ),
+        (
+            f"In `bitmap` one core of Redis sustains {bitmap['sustained']:,.0f} checks a second"
+            f" with {bitmap['urls']:,} URLs; IRLbot made {redis_large.IRLBOT:,}."
         ),
     ]
 

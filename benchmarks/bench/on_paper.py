@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from math import ceil
 from typing import Final
 
-from bench.claims import SETS, layouts, row
+from bench.claims import SETS, large, row
 from bench.parts.redis_layouts import ours
 from bench.parts.shared_crawl import OURS
 from bench.results import Result
@@ -42,7 +42,7 @@ class Crawl:
     """
 
     def __init__(self, results: Mapping[str, Result], layout: str, pages: float) -> None:
-        check = layouts(results, layout)
+        check = large(results, layout)
         way = row(results, "shared-server", "times", name=layout, batch=500)
         room = row(results, "shared-server", "room", name=layout, batch=500)
         page = row(results, "shared-crawl", "crawls", name=OURS, delay=0.0005)
@@ -60,10 +60,8 @@ def section(results: Mapping[str, Result]) -> str:
     """Return the section of the page."""
     bitmap = ours("bitmap")
     waiting = row(results, "shared-server", "room", name=SETS, batch=500)["memory"]
-    filters = {
-        name: URLS * row(results, "redis-layouts", "memory", name=name)["full"]
-        for name in (SETS, bitmap)
-    }
+    full = {name: large(results, name) for name in (SETS, bitmap)}
+    filters = {name: URLS * each["memory"] / each["urls"] for name, each in full.items()}
     queue = (URLS - PAGES) * waiting
     speeds = {"IRLbot's": PAGES / DAYS / DAY, "a billion pages a day": FAST / DAY}
     crawls = {
@@ -98,9 +96,9 @@ def section(results: Mapping[str, Result]) -> str:
     text = f"""\
 IRLbot took {PAGES / 1e9:g} billion pages in {DAYS} days and met {LINKS / 1e9:g} billion links to \
 {URLS / 1e9:g} billion URLs: {LINKS / DAYS / DAY:,.0f} checks a second. What follows is reckoned \
-from the figures of parts `redis-layouts`, `shared-server` and `shared-crawl`, with \
+from the figures of parts `redis-large`, `shared-server` and `shared-crawl`, with \
 {LINKS / PAGES:.0f} links on a page, {URLS / PAGES:.1f} of them new. Nothing of it was measured at \
-that size: a filter that no cache of a processor holds takes the server longer."""
+that size."""
     breaks = f"""\
 The memory of the queue breaks first: at {waiting:.0f} bytes each, the {(URLS - PAGES) / 1e9:.0f} \
 billion URLs that nobody has fetched when the crawl ends take {queue / filters[SETS]:.0f} times as \
