@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from bench import killing
+from bench.axes import bars_of_kills
 from bench.harness import in_turn
 from bench.part import Column, Part, Plot, Row, Rows, Scale, Table
 from bench.schedulers import ABOUT, PACKAGES, SCHEDULERS
@@ -105,17 +106,14 @@ def summed(name: str, crawls: list[Row]) -> Row:
 
 def draw(axes: Any, rows: Rows) -> None:
     """Draw what became of the pages as bars, a group for each scheduler."""
-    bars = (("lost", "pages lost"), ("items_lost", "items lost"), ("again", "fetched again"))
-    for place, (key, what) in enumerate(bars):
-        axes.bar(
-            [number + 0.27 * (place - 1) for number in range(len(rows["kills"]))],
-            [row[key] / row["pages"] * 100 for row in rows["kills"]],
-            0.25,
-            label=what,
-        )
-    axes.set_xticks(
-        range(len(rows["kills"])),
-        [f"{row['name']}\n{row['kills']} kills" for row in rows["kills"]],
+    bars_of_kills(
+        axes,
+        rows["kills"],
+        {
+            "pages lost": lambda row: float(row["lost"] / row["pages"] * 100),
+            "items lost": lambda row: float(row["items_lost"] / row["pages"] * 100),
+            "fetched again": lambda row: float(row["again"] / row["pages"] * 100),
+        },
     )
     axes.set(ylabel="% of the pages of all crawls")
 

@@ -9,6 +9,7 @@ from statistics import mean
 from typing import TYPE_CHECKING, Any, Final
 
 from bench import redis_server
+from bench.axes import in_ms, over_distances
 from bench.colours import colour_of, hatch_of
 from bench.harness import in_turn, spread
 from bench.part import Column, Part, Plot, Row, Rows, Scale, Table
@@ -178,7 +179,7 @@ def findings(rows: Rows) -> list[str]:
     for delay in dict.fromkeys(row["delay"] for row in rows["crawls"]):
         ours, theirs = cell[delay, OURS], cell[delay, SCRAPY_REDIS]
         said.append(
-            f"With {_ms(delay)} added a crawl takes {ours['times']:.2f} times as long with our"
+            f"With {in_ms(delay)} added a crawl takes {ours['times']:.2f} times as long with our"
             f" filter as with scrapy-redis's, {ours['cpu'] / theirs['cpu']:.2f} times the workers'"
             f" CPU and {ours['server'] / theirs['server']:.2f} times that of Redis: checks make"
             f" {ours['trips']:.1f} round trips for a page instead of {theirs['trips']:.1f}."
@@ -195,10 +196,6 @@ def findings(rows: Rows) -> list[str]:
         f" for a duplicate. Ours loses {of[OURS]['lost_returning']}."
     )
     return said
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:g} ms"
 
 
 def draw(axes: Any, rows: Rows) -> None:
@@ -226,10 +223,7 @@ def draw(axes: Any, rows: Rows) -> None:
             linewidth=0,
             ecolor="gray",
         )
-    axes.set_yscale("log")
-    axes.set_xticks(range(len(delays)), [_ms(delay) for delay in delays])
-    axes.set_xlabel("round-trip time added to loopback")
-    axes.set_ylabel("ms per page")
+    over_distances(axes, delays)
 
 
 PART = Part(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from bench import redis_server
+from bench.axes import in_ms, over_distances
 from bench.colours import colour_of, style_of
 from bench.harness import in_turn, spread
 from bench.part import Column, Part, Plot, Row, Rows, Scale, Table
@@ -145,7 +146,7 @@ def findings(rows: Rows) -> list[str]:
     cell = {(row["delay"], row["name"]): row for row in rows["crawls"]}
     return [
         (
-            f"With {_ms(delay)} added, a page takes {cell[delay, OURS]['times']:.2f} of the time"
+            f"With {in_ms(delay)} added, a page takes {cell[delay, OURS]['times']:.2f} of the time"
             f" that it takes with scrapy-redis, and {cell[delay, OURS]['cpu_to_memory']:.2f} of the"
             f" CPU that it takes with Scrapy's scheduler in memory. It makes"
             f" {cell[delay, OURS]['trips']:.2f} round trips; with scrapy-redis"
@@ -153,10 +154,6 @@ def findings(rows: Rows) -> list[str]:
         )
         for delay in dict.fromkeys(row["delay"] for row in rows["crawls"])
     ]
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:g} ms"
 
 
 def draw(axes: Any, rows: Rows) -> None:
@@ -172,10 +169,7 @@ def draw(axes: Any, rows: Rows) -> None:
             color=colour_of(name),
             linestyle=style_of(name, list(SCHEDULERS)),
         )
-    axes.set_yscale("log")
-    axes.set_xticks(range(len(delays)), [_ms(delay) for delay in delays])
-    axes.set_xlabel("round-trip time added to loopback")
-    axes.set_ylabel("ms per page")
+    over_distances(axes, delays)
 
 
 PART = Part(

@@ -16,6 +16,7 @@ from threading import Event
 from time import monotonic
 from typing import Any
 
+from bench.axes import bars_of_kills
 from bench.harness import in_turn
 from bench.part import Column, Part, Plot, Row, Rows, Scale, Table
 from bench.redis_server import PACKAGES
@@ -133,16 +134,13 @@ def summed(name: str, crawls: list[Row]) -> Row:
 
 def draw(axes: Any, rows: Rows) -> None:
     """Draw what became of the pages as bars, a group for each scheduler."""
-    for place, (key, what) in enumerate((("lost", "lost"), ("again", "fetched again"))):
-        axes.bar(
-            [number + 0.4 * (place - 0.5) for number in range(len(rows["kills"]))],
-            [row[key] / row["kills"] for row in rows["kills"]],
-            0.38,
-            label=what,
-        )
-    axes.set_xticks(
-        range(len(rows["kills"])),
-        [f"{row['name']}\n{row['kills']} kills" for row in rows["kills"]],
+    bars_of_kills(
+        axes,
+        rows["kills"],
+        {
+            "lost": lambda row: float(row["lost"] / row["kills"]),
+            "fetched again": lambda row: float(row["again"] / row["kills"]),
+        },
     )
     axes.set(ylabel="pages for each kill")
 
