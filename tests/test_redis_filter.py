@@ -24,7 +24,8 @@ class TestRedisFilter(FilterContract):
     @pytest.fixture
     def make(self, server, opened, layout):
         def make(**sizes):
-            seen = RedisFilter.from_url(server.url, key=next(keys), layout=layout, timeout=10.0, **sizes)
+            patient = {"layout": layout, "timeout": 10.0, **sizes}
+            seen = RedisFilter.from_url(server.url, key=next(keys), **patient)
             opened.append(seen)
             return seen
 
@@ -35,7 +36,8 @@ class TestRedisFilterWithoutMemory(FilterContract):
     @pytest.fixture
     def make(self, server, opened, layout):
         def make(**sizes):
-            seen = RedisFilter.from_url(server.url, key=next(keys), layout=layout, cache=0, timeout=10.0, **sizes)
+            patient = {"layout": layout, "cache": 0, "timeout": 10.0, **sizes}
+            seen = RedisFilter.from_url(server.url, key=next(keys), **patient)
             opened.append(seen)
             return seen
 

@@ -19,6 +19,7 @@ from support.kept_sites import StormySite
 from support.localsite import LocalSite
 from support.shared_queue import Server, SharedBackend
 from support.sites import Pages
+from support.waiting import until_later
 from twisted.internet.defer import gatherResults
 
 from scrapy_bloom import registry
@@ -290,8 +291,7 @@ async def test_a_worker_stays_while_another_one_has_a_page_under_way(server):
             self.parsed.append(response.url)
             if response.url.endswith("/"):
                 gate.set()
-                while len(server.workers) < 2 or server.workers[1].answered < 5:
-                    await asyncio.sleep(0.01)
+                await until_later(lambda: server.workers[1:] and server.workers[1].answered >= 5)
                 for number in range(40):
                     yield response.follow(f"/{number}")
 

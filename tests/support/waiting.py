@@ -1,5 +1,6 @@
 """Waiting for a thing that happens elsewhere."""
 
+import asyncio
 import time
 
 
@@ -10,3 +11,13 @@ def until(condition, seconds=30):
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.01)
     return result
+
+
+async def until_later(condition, seconds=30):
+    """Do the same, and let the event loop go on meanwhile."""
+    deadline = time.monotonic() + seconds
+    while True:
+        if result := condition():
+            return result
+        assert time.monotonic() < deadline, "waited in vain"
+        await asyncio.sleep(0.01)
