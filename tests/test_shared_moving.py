@@ -278,3 +278,47 @@ def test_what_cannot_be_given_back_stays(project, site, server, settings, text):
     run = give_back(project, server, **settings)
     assert text in run.log + run.output
     assert {key: server.client().dump(key) for key in server.client().keys("*")} == before
+
+
+# Without giving anything back
+
+
+def everything(server):
+    """Return all that the server has, by key."""
+    return {key: server.client().dump(key) for key in server.client().keys("*")}
+
+
+@pytest.mark.parametrize("persist", [True, False])
+@pytest.mark.parametrize("scheduler", ["scrapy_redis.scheduler.Scheduler", None])
+def test_another_scheduler_is_refused_where_requests_of_ours_wait(
+    project, site, server, scheduler, persist
+):
+    """It would find their pages seen, and end as if all was done."""
+    begin(project, site, ours(server))
+    before, fetched = everything(server), dict(site.hits)
+    settings = theirs(server, SCHEDULER_PERSIST=persist, BLOOM_REDIS_URL=server.url)
+    if scheduler is None:  # Scrapy's own
+        settings = {"BLOOM_REDIS_URL": server.url}
+    run = project.crawl(site, keep=False, **settings)
+    assert run.end(PATIENCE) == 1, run.log
+    assert run.reason == "bloom_state", run.log
+    (error,) = (line for line in run.logged("ERROR") if "key follower:bloom: found" in line)
+    assert "scrapy bloom give-back" in error
+    assert site.hits == fetched
+    left = everything(server)
+    left.pop(OLD.encode(), None)  # the start page, which nobody has fetched
+    assert left == before
+    run = project.crawl(site, keep=False, **ours(server))
+    assert run.end(PATIENCE) == 0, run.log
+    assert site.missed == set()
+    assert site.repeated == {}
+
+
+def test_a_queue_of_ours_that_is_empty_refuses_nobody(project, site, server):
+    run = project.crawl(site, keep=False, **ours(server))
+    assert run.end(PATIENCE) == 0, run.log
+    assert site.missed == set()
+    run = project.crawl(site, keep=False, **theirs(server))
+    assert run.end(PATIENCE) == 0, run.log
+    assert not run.logged("ERROR")
+    assert site.repeated == {}

@@ -237,6 +237,7 @@ def _options(settings: Settings, crawl: Crawl) -> RedisOptions:
         wait=settings[REDIS_WAIT],
         keep=crawl.shared_queue or crawl.job_dir is not None,
         shared_queue=crawl.shared_queue,
+        beside=crawl.queue is not None,
         stopped=_forced_stop(),
         words=in_settings,
     )

@@ -27,6 +27,7 @@ from scrapy_bloom.options import (
     read_error_rate,
     read_window,
 )
+from scrapy_bloom.redis.beside import check_empty, count_unmarked
 from scrapy_bloom.redis.breaker import CircuitBreaker
 from scrapy_bloom.redis.connection import Client, Target, is_cluster, warn_of_eviction
 from scrapy_bloom.redis.counters import Counters
@@ -80,6 +81,8 @@ class RedisFilter:
         counters: what went over the wire so far.
         restored: how many fingerprints it held when this worker came.
         canonical: by which rules the URLs were spelled of those who made the filter.
+        unmarked: how many requests waited beside it, though no filter was there; 0 if the options
+            do not say that the crawl uses them.
     """
 
     def __init__(  # noqa: PLR0913 - one for each thing that users may choose
@@ -119,7 +122,7 @@ class RedisFilter:
             for number in range(options.shards)
         ]
         self._alarm = threading.Event()
-        self._client, self._shards = _patiently(
+        self._client, self._shards, self.unmarked = _patiently(
             options, lambda: _open_shards(target, plans, options, self.counters, self._alarm)
         )
         self._shard = picker(self._shards)
@@ -432,15 +435,19 @@ def _open_shards(
     options: RedisOptions,
     counters: Counters,
     alarm: threading.Event,
-) -> tuple[Client, list[Shard]]:
+) -> tuple[Client, list[Shard], int]:
     # A check makes two tries before it gives up.
     client = target.connect(options.timeout / 2)
     server = target.where()
     shards: list[Shard] = []
     try:
-        for plan in plans:
+        places = [_place(client, server, plan.shard, options) for plan in plans]
+        if options.beside is False:
+            check_empty(places)
+        unmarked = count_unmarked(places) if options.beside else 0
+        for plan, place in zip(plans, places, strict=True):
             shard = Shard(
-                _place(client, server, plan.shard, options),
+                place,
                 plan,
                 cache=options.cache // options.shards,
                 shared_queue=options.shared_queue,
@@ -455,7 +462,7 @@ def _open_shards(
                 shard.leave()
         client.close()
         raise
-    return client, shards
+    return client, shards, unmarked
 
 
 def _place(client: Client, server: str, shard: int, options: RedisOptions) -> Place:
@@ -473,8 +480,8 @@ def _place(client: Client, server: str, shard: int, options: RedisOptions) -> Pl
 
 
 def _patiently(
-    options: RedisOptions, open_shards: Callable[[], tuple[Client, list[Shard]]]
-) -> tuple[Client, list[Shard]]:
+    options: RedisOptions, open_shards: Callable[[], tuple[Client, list[Shard], int]]
+) -> tuple[Client, list[Shard], int]:
     """Open the shards, and under the policy ``wait`` try for as long as it says."""
     deadline = time.monotonic() + options.wait
     while True:

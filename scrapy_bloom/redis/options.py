@@ -41,6 +41,8 @@ class RedisOptions:
         keep: whether the filter outlives the last worker that closes.
         shared_queue: whether the requests wait in Redis as well, for any worker. If so, a worker
             reports only finished pages again after a loss.
+        beside: whether the crawl uses the request queue beside the filter. One that does not is
+            refused where requests wait in it. None if that is not known: nobody looks then.
         stopped: called while the crawl waits for Redis; returns whether to stop waiting.
         words: names an option in messages, by default as the arguments above.
     """
@@ -54,6 +56,7 @@ class RedisOptions:
     wait: float = REDIS_WAIT.default
     keep: bool = True
     shared_queue: bool = False
+    beside: bool | None = None
     stopped: Callable[[], bool] = field(default=lambda: False, repr=False, compare=False)
     words: Words = field(default=in_arguments, repr=False, compare=False)
 

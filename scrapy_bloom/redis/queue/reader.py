@@ -102,6 +102,20 @@ class QueueReader:
             losses=int(state.get(b"losses", 0)),
         )
 
+    def held(self) -> int:
+        """Return how many requests wait, or were taken by workers; 0 if there is no queue of ours.
+
+        Only needs commands that a filter without a queue needs as well.
+        """
+        state = f"{self._base}queue:state"
+        if self._call("TYPE", state) != b"hash":
+            return 0
+        program, *counts = self._call("HMGET", state, "program", "waiting", "taken")
+        if program != b"scrapy-bloom":
+            return 0
+        there = [self._call("EXISTS", f"{self._base}{end}") for end in ("queue", "taken")]
+        return sum(max(1, int(n or 0)) for n, found in zip(counts, there, strict=True) if found)
+
     def first(self, count: int) -> list[Stored]:
         """Return the first requests, in the order in which they will be taken."""
         found = self._call("ZRANGE", f"{self._base}queue", 0, count - 1, "WITHSCORES")

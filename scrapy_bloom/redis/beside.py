@@ -1,0 +1,47 @@
+"""Whether a crawl and the requests beside its filter go together, before the crawl joins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scrapy_bloom.errors import StateError
+from scrapy_bloom.options import REDIS_KEY
+from scrapy_bloom.redis.deadline import Within
+from scrapy_bloom.redis.place import Place
+from scrapy_bloom.redis.queue.reader import QueueReader
+
+
+def count_unmarked(places: Sequence[Place]) -> int:
+    """Return how many requests wait where no filter is.
+
+    Workers make the filter before they queue anything. So where requests were found and, after
+    that, no filter, it is gone.
+
+    :param places: of all shards.
+    :raises BackendError: if the server cannot be used.
+    """
+    held = [(place, QueueReader(place).held()) for place in places]
+    return sum(count for place, count in held if count and not _exists(place))
+
+
+def check_empty(places: Sequence[Place]) -> None:
+    """Refuse a crawl that would not fetch the requests beside the filter.
+
+    :param places: of all shards.
+    :raises BackendError: if the server cannot be used.
+    :raises StateError: if requests wait, or were taken by workers.
+    """
+    if count := sum(QueueReader(place).held() for place in places):
+        first = places[0]
+        raise StateError(
+            f"{first.name}: found {count:,} requests that SCHEDULER = 'scrapy_bloom.Scheduler' has"
+            f" left, expected none: this crawl would not fetch them, and the filter calls their"
+            f" pages seen. Nothing was changed. To go on with them, set that SCHEDULER again, or"
+            f" give them to scrapy-redis's with 'scrapy bloom give-back'. To begin anew, run"
+            f" 'scrapy bloom delete', or set another {first.words(REDIS_KEY)}."
+        )
+
+
+def _exists(place: Place) -> bool:
+    with place.explained(), Within(2 * place.timeout):
+        return bool(place.client.exists(place.key))
