@@ -153,7 +153,8 @@ class BloomDupeFilter:
         if not emptied:
             spared = spare_queue(self._crawler, self)
             logger.info(
-                "%s not emptied: other workers may be using them.",
+                "%s not emptied: other workers may be using them, or have left requests beside the"
+                " filter.",
                 "Filter and request queue are" if spared else "The filter is",
                 extra={"spider": self._crawler.spider},
             )

@@ -19,12 +19,13 @@ from support.frontiers import kept_job
 from support.jobs import open_job, stored_job
 from support.localredis import LocalRedis
 from support.processes import PATIENCE, environment
-from support.queues import Worker, entry, keys_of
+from support.queues import Worker, entry
 from support.waiting import until
 
 from scrapy_bloom import RedisFilter, RedisReader, tools
 from scrapy_bloom.commands.output import Output
 from scrapy_bloom.frontier import giving_back
+from scrapy_bloom.redis.sharding import shard_key
 from scrapy_bloom.redis.upkeep import retire
 from scrapy_bloom.registry import COMMANDS
 
@@ -508,29 +509,41 @@ def test_a_killed_delete_leaves_no_requests_without_a_filter(bloom, server, layo
             retire(first, interrupt, next(iter(queues)).keys)
         assert [queue.look() for queue in queues] == [None, *list(queues.values())[1:]]
     assert bloom(f"info {target}")[0] == 2
-    code, _, errors = bloom(f"delete {target} --yes")
-    assert (code, len(errors)) == (2, 1)
-    assert bloom(f"delete {target} --leftovers")[0] == 0
+    nothing_left = shards == 1  # it is so small
+    assert bloom(f"delete {target} --yes")[0] == (2 if nothing_left else 0)
     assert not [name for name in everything_in(server) if name.startswith(key.encode())]
 
 
 @pytest.mark.usefixtures("place")
-def test_requests_whose_filter_is_gone_are_leftovers(bloom, server):
+@pytest.mark.parametrize("how", ["--yes", "--leftovers"])
+@pytest.mark.parametrize("shards", [1, 3])
+def test_requests_whose_filter_is_gone_are_found_and_deleted(bloom, server, how, shards):
     key = next(keys)
     target = f"{server.url}#{key}"
-    with Worker(server.url, key) as worker:
+    with Worker(server.url, key, shards=shards) as worker:
         worker.queue.offer([entry(number) for number in range(20)])
-        known = set(keys_of(key).values())
-    server.client().delete(key)
+    server.client().delete(*(shard_key(key, number) for number in range(shards)))
     code, lines, _ = bloom(f"check {target}")
     assert code == 1
     assert "delete --leftovers" in lines[-1]
-    code, _, errors = bloom(f"delete {target} --yes")
+    code, _, errors = bloom(f"info {target}")
     assert code == 2
-    assert "Add --leftovers" in errors[0]
-    assert known & {name.decode() for name in everything_in(server)}
-    assert bloom(f"delete {target} --leftovers")[0] == 0
+    assert "only 20 requests that wait there" in errors[0]
+    code, lines, errors = bloom(f"queue {target}")
+    assert code == 0
+    assert "waiting\t20" in lines
+    assert "the filter beside these requests has gone" in errors[0]
+    code, _, errors = bloom(f"give-back {target}")
+    assert code == 2
+    assert "whose requests these are" in errors[0]
+    before = everything_in(server)
+    code, _, errors = bloom(f"delete {target}")
+    assert code == 2
+    assert "with all requests that wait there? There is nobody to ask here" in errors[0]
+    assert everything_in(server) == before
+    assert bloom(f"delete {target} {how}")[0] == 0
     assert not [name for name in everything_in(server) if name.startswith(key.encode())]
+    assert bloom(f"queue {target}")[0] == 2
 
 
 def interrupt(_):

@@ -322,3 +322,27 @@ def test_a_queue_of_ours_that_is_empty_refuses_nobody(project, site, server):
     assert run.end(PATIENCE) == 0, run.log
     assert not run.logged("ERROR")
     assert site.repeated == {}
+
+
+def test_requests_whose_filter_is_gone_are_fetched_and_that_is_said(project, site, server):
+    begin(project, site, ours(server))
+    server.client().delete("follower:bloom")
+    run = project.crawl(site, keep=False, **ours(server))
+    assert run.end(PATIENCE) == 0, run.log
+    assert site.missed == set()
+    assert max(site.hits.values()) <= 2
+    (warning,) = run.logged("WARNING")
+    assert "requests wait in Redis at" in warning
+    assert "but the filter was gone" in warning
+
+
+def test_they_are_given_back_as_well(project, site, server):
+    begin(project, site, ours(server))
+    waiting = server.client().zcard("follower:bloom:{follower:bloom}:queue")
+    server.client().delete("follower:bloom")
+    done = give_back(project, server)
+    assert f"{waiting:,} requests" in done.output, done.log
+    assert size(server) == waiting
+    run = project.crawl(site, keep=False, **theirs(server))
+    assert run.end(PATIENCE) == 0, run.log
+    assert site.missed == set()

@@ -75,6 +75,7 @@ class Opened:
             It may be called in another thread then.
         job: what keeps it, if it is journaled.
         queue: the requests beside it, if the crawl has given a form for them.
+        unmarked: how many requests waited there without a filter.
         foreign: returns the requests that scrapy-redis keeps in the same place, by their key.
     """
 
@@ -90,6 +91,7 @@ class Opened:
     closes_slowly: Callable[[], bool] = bool
     job: JobStore | None = None
     queue: Queue | None = None
+    unmarked: int = 0
     foreign: Callable[[str], ForeignQueue] | None = None
     delete: Callable[[], bool] | None = None
     finish: Finish | None = None

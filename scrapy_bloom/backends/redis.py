@@ -89,6 +89,7 @@ class RedisBackend(Backend):
         return replace(
             opened,
             queue=_open_queue(shared, crawl.queue, settings),
+            unmarked=shared.unmarked,
             foreign=lambda key: ForeignQueue(target, key, timeout=settings[REDIS_TIMEOUT]),
         )
 

@@ -34,15 +34,22 @@ def run(args: Namespace, context: Context) -> int:
         return 0
     try:
         found = info(args.target, key=args.key, project=project)
-    except StateError as error:
+    except StateError:
         target = target_of(args.target, key=args.key, project=project)
         left = target.leftovers()
         if not left:
             raise
-        raise StateError(
-            f"{target.name}: found no filter, only {len(left):,} keys that one has left. Add"
-            f" --leftovers to delete them."
-        ) from error
+        question = (
+            f"There is no filter at {target.name}. Delete the {len(left):,} keys that one has left,"
+            f" with all requests that wait there?"
+        )
+        if not context.confirm(question, yes=args.yes):
+            return 1
+        count = target.delete_leftovers(output.progress)
+        if output.as_json:
+            output.json({"deleted": target.name})
+        output.done(f"{target.name}: {count:,} keys deleted, which a filter had left")
+        return 0
     if not context.confirm(f"Delete {_described(found)}?", yes=args.yes):
         return 1
     delete(args.target, key=args.key, project=project, progress=output.progress)

@@ -37,6 +37,12 @@ def run(args: Namespace, context: Context) -> int:
         project=context.project,
         progress=output.progress,
     )
+    if not found.marked:
+        output.note(
+            "Note: the filter beside these requests has gone. A crawl with scrapy_bloom.Scheduler"
+            " fetches them, and may fetch pages twice. To begin anew, run 'scrapy bloom delete'"
+            " first."
+        )
     if output.as_json:
         output.json(found)
     elif args.failed:

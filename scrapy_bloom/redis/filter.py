@@ -38,6 +38,7 @@ from scrapy_bloom.redis.inspection import describe
 from scrapy_bloom.redis.layout import layout_of
 from scrapy_bloom.redis.options import RedisOptions
 from scrapy_bloom.redis.place import Place
+from scrapy_bloom.redis.queue.reader import QueueReader
 from scrapy_bloom.redis.shard import Shard
 from scrapy_bloom.redis.sharding import ask_each, picker, shard_capacity, shard_key
 from scrapy_bloom.redis.watch import wait_deserted
@@ -103,6 +104,7 @@ class RedisFilter:
         seconds = read_window("window", window)
         self._server = target.where()
         self._keep = options.keep
+        self._beside = options.beside
         self._stopped = options.stopped
         self._pid = os.getpid()
         self._closed = False
@@ -335,7 +337,8 @@ class RedisFilter:
         This worker goes on using it, empty or not. Takes about a second if others use it, 10 s if
         one was killed, and 20 s at most: other workers count as dead only after the server was seen
         to be well for 10 s and they gave no sign of life. False also if another worker has cleared
-        the filter at the same moment.
+        the filter at the same moment, or if the options say that the crawl does not use the request
+        queue beside it, and requests wait there.
 
         :raises BackendError: if Redis cannot be used, or takes no writes.
         """
@@ -378,7 +381,8 @@ class RedisFilter:
                 locks.enter_context(shard.lock)
                 shard.rest()
             try:
-                if wait_deserted((shard.look for shard in shards), self._stopped):
+                looks = (shard.look for shard in shards)
+                if wait_deserted(looks, self._stopped) and not self._hides_requests():
                     cleared = all(shard.clear(stay=stay) for shard in shards)
             except BackendError:
                 for shard in shards:
@@ -390,6 +394,12 @@ class RedisFilter:
                 elif not cleared:
                     shard.forget_cache()
         return cleared
+
+    def _hides_requests(self) -> bool:
+        """Return whether requests have come beside the filter that this crawl does not fetch."""
+        return self._beside is False and any(
+            QueueReader(shard.place).held() for shard in self._shards
+        )
 
     def _unknown(self, fingerprints: Iterable[bytes]) -> list[bytes]:
         if len(self._shards) == 1:

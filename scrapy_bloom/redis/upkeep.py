@@ -185,12 +185,11 @@ class Upkeep:
         key = re.escape(self._place.key.encode())
         segment = re.compile(_SEGMENT % (key, key))
         queue = re.compile(_QUEUE % (key, key))
-        pattern = _GLOB.sub(r"\\\1", self._place.key) + ":*"
         others: dict[bytes, bool] = {}
         with self._place.explained():
-            for name in self._client.scan_iter(match=pattern, count=1000):
+            for name in self._names():
                 if found := queue.fullmatch(name):
-                    yield from self._deserted_queue(found["shard"])
+                    yield from self._deserted_keys(found["shard"])
                 found = segment.fullmatch(name)
                 if not found or found["epoch"] in keep:
                     continue
@@ -200,14 +199,43 @@ class Upkeep:
                 if not others.get(shard):
                     yield name
 
-    def _deserted_queue(self, shard: bytes) -> Iterator[bytes]:
-        """Yield the keys of a shard's queue, if neither its header nor a worker is there."""
+    def other_shards(self) -> Iterator[bytes]:
+        """Yield the headers of shards but the first, as a deletion leaves them that was cut off."""
+        header = re.compile(rb"%s:(?P<number>\d+)" % re.escape(self._place.key.encode()))
+        for found in map(header.fullmatch, self._names()):
+            if found and self._client.type(found[0]) == b"hash":
+                told = self._client.hmget(found[0], "program", "shard")
+                if told == [PROGRAM, found["number"]]:
+                    yield found[0]
+
+    def lone_queues(self) -> list[QueueReader]:
+        """Return the request queues under the key that have no filter, also those in use.
+
+        Looks at the names of all keys of the server, as :meth:`leftovers` does.
+        """
+        key = re.escape(self._place.key.encode())
+        name = re.compile(_QUEUE % (key, key))
+        found = map(name.fullmatch, sorted({*self._names()}))
+        queues = [self._lone_queue(one["shard"]) for one in found if one]
+        return [queue for queue in queues if queue]
+
+    def _names(self) -> Iterator[bytes]:
+        """Yield the names of all keys that may belong to the filter."""
+        pattern = _GLOB.sub(r"\\\1", self._place.key) + ":*"
+        with self._place.explained():
+            yield from self._client.scan_iter(match=pattern, count=1000)
+
+    def _lone_queue(self, shard: bytes) -> QueueReader | None:
+        """Return what reads a shard's queue, if the shard's header is not there."""
         place = replace(self._place, key=self._place.key + shard.decode())
-        if self._client.exists(place.key):
-            return
-        queue = QueueReader(place)
-        look = queue.look()
-        if look and not look.alive:
+        with place.explained(), Within(2 * place.timeout):
+            return None if place.client.exists(place.key) else QueueReader(place)
+
+    def _deserted_keys(self, shard: bytes) -> Iterator[bytes]:
+        """Yield the keys of a shard's queue, if neither its header nor a worker is there."""
+        queue = self._lone_queue(shard)
+        look = queue.look() if queue else None
+        if queue and look and not look.alive:
             yield from (key.encode() for key in queue.keys if self._client.exists(key))
 
     def gone(self) -> bool:

@@ -35,10 +35,16 @@ _FINISHED = (
     " are not filtered, and may end at once. To crawl anew, run 'scrapy bloom delete --spider"
     " %(spider)s' first, or set another BLOOM_REDIS_KEY."
 )
+_UNMARKED = (
+    "%(count)s requests wait %(place)s, but the filter was gone: it was deleted or emptied, or the"
+    " server has lost it. The requests are fetched, and pages may be fetched twice. To crawl anew"
+    " instead, stop all workers and run 'scrapy bloom delete --spider %(spider)s'."
+)
 _OTHER_MARKS = (
     "Key %(key)s holds %(count)s fingerprints that scrapy-redis makes in a way of its own. They"
     " cannot be turned into ours: pages that its crawl has fetched are fetched again if a link"
-    " leads to them. The key was left as it is; delete it when it is of no more use."
+    " leads to them. The key was left as it is. When it is of no more use: redis-cli DEL"
+    " %(key)s"
 )
 
 
@@ -83,18 +89,21 @@ def open_shared(
         comes_over = _take_over(crawler, spider, session.opened, frontier)
         undo.pop_all()
     state = queue.state()
-    if session.opened.restored and not (state.waiting or state.elsewhere or comes_over):
-        values = {
-            "place": session.opened.place,
-            "count": f"{session.opened.restored:,}",
-            "spider": spider.name,
-        }
-        logger.warning(_FINISHED, values, extra={"spider": spider})
+    if not (state.waiting or state.elsewhere or comes_over):
+        _warn(spider, session.opened, _FINISHED, session.opened.restored)
+    _warn(spider, session.opened, _UNMARKED, session.opened.unmarked)
     frontier.description = (
         f"Crawl kept {session.opened.place}: {state.waiting:,} requests waiting,"
         f" {state.elsewhere:,} under way in other workers"
     )
     return frontier
+
+
+def _warn(spider: Spider, opened: Opened, text: str, count: int) -> None:
+    """Log what an earlier crawl has left, if there is any of it."""
+    if count:
+        values = {"place": opened.place, "count": f"{count:,}", "spider": spider.name}
+        logger.warning(text, values, extra={"spider": spider})
 
 
 def _take_over(crawler: Crawler, spider: Spider, opened: Opened, frontier: SharedFrontier) -> bool:

@@ -71,11 +71,17 @@ def give_back(
 
     if not isinstance(target, RedisTarget):
         raise SettingError(f"{target.name} is not in Redis")
-    with target.reader() as reader:
-        form = ScrapyRedis.of(project.scrapys, project.spider or reader.spider())
+    with target.queues() as queues:
+        spider = project.spider or queues.spider
+        if not (spider or queues.shards):
+            raise SettingError(
+                f"{target.name}: it is not known whose requests these are. Give the spider's name"
+                f" with --spider"
+            )
+        form = ScrapyRedis.of(project.scrapys, spider)
         kind = _KINDS[form.order]
-        givers = [QueueGiver(part.place) for part in reader.parts()]
-        target.check_deserted(reader)
+        givers = [QueueGiver(reader.place) for reader in queues.readers]
+        target.check_deserted(queues)
         queue = target.foreign(form.queue)
         try:
             if (found := queue.kind()) not in (kind, "none"):

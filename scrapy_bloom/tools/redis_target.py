@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 from scrapy_bloom.core.numbers import NumbersState
+from scrapy_bloom.errors import BackendError, StateError
 from scrapy_bloom.options import OnBackendError, Words, in_arguments
 from scrapy_bloom.redis import pace
 from scrapy_bloom.redis.connection import Target as Server
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.foreign import ForeignQueue
 from scrapy_bloom.redis.options import RedisOptions
-from scrapy_bloom.redis.reader import RedisReader
+from scrapy_bloom.redis.queue.reader import QueueReader
+from scrapy_bloom.redis.reader import RedisReader, ShardReader
 from scrapy_bloom.redis.transfer import in_use
 from scrapy_bloom.redis.upkeep import Incoming, Upkeep, deserted
 from scrapy_bloom.storage.snapshot import Identity
@@ -27,6 +29,20 @@ TIMEOUT: Final = 10.0
 """Seconds that Redis may hold up one call here: nobody waits for a page meanwhile."""
 
 _POLL: Final = 0.25  # seconds between two looks whether workers are gone
+
+
+class Queues(NamedTuple):
+    """The requests beside a filter, open for reading.
+
+    Attributes:
+        readers: of each shard.
+        shards: those of the filter; none if it has gone.
+        spider: whose requests they are; empty if that is not known.
+    """
+
+    readers: Sequence[QueueReader]
+    shards: Sequence[ShardReader]
+    spider: str
 
 
 class RedisTarget(Target):
@@ -102,18 +118,31 @@ class RedisTarget(Target):
             with shared:
                 yield RedisAdder(shared, reader)
 
-    def check_deserted(self, reader: RedisReader) -> None:
+    @contextmanager
+    def queues(self) -> Iterator[Queues]:
+        """Open the requests beside the filter for reading, also if the filter has gone.
+
+        :raises StateError: if neither is there.
+        """
+        with self.upkeep() as upkeep:
+            if upkeep.gone() and (lone := upkeep.lone_queues()):
+                yield Queues(lone, (), "")
+                return
+        with self.reader() as reader:
+            yield Queues(reader.queues(), reader.parts(), reader.spider())
+
+    def check_deserted(self, queues: Queues) -> None:
         """Wait until the leases of killed workers are over.
 
         :raises StateError: if a crawl uses the filter, or the requests beside it.
         """
         end = time.monotonic() + pace.LEASE
-        while any(look and look.alive for look in (each.look() for each in reader.queues())):
+        while any(look and look.alive for look in (each.look() for each in queues.readers)):
             if time.monotonic() > end:
-                raise in_use(reader.parts()[0].place)
+                raise in_use(queues.readers[0].place)
             time.sleep(_POLL)
-        if not deserted(reader.parts()):
-            raise in_use(reader.parts()[0].place)
+        if not deserted(queues.shards):
+            raise in_use(queues.readers[0].place)
 
     def foreign(self, key: str) -> ForeignQueue:
         """Return what scrapy-redis keeps under a key of the same server."""
@@ -130,7 +159,8 @@ class RedisTarget(Target):
     def leftovers(self) -> list[str]:
         """Return the keys that filters that are gone have left there, if none is there now."""
         with self.upkeep() as upkeep:
-            return [key.decode() for key in upkeep.leftovers()] if upkeep.gone() else []
+            keys = [*upkeep.other_shards(), *upkeep.leftovers()] if upkeep.gone() else []
+            return [key.decode() for key in keys]
 
     def delete_leftovers(self, progress: Progress = silent) -> int:
         """Delete the keys of filters that are gone; return how many."""
@@ -154,7 +184,12 @@ class RedisTarget(Target):
     @contextmanager
     def reader(self) -> Iterator[RedisReader]:
         """Open the filter for reading only."""
-        reader = RedisReader(self._server, key=self.key, timeout=self._timeout, words=self._words)
+        try:
+            reader = RedisReader(
+                self._server, key=self.key, timeout=self._timeout, words=self._words
+            )
+        except StateError as error:
+            raise self._without_filter(error) from None
         with reader:
             yield reader
 
@@ -166,6 +201,22 @@ class RedisTarget(Target):
             yield upkeep
         finally:
             upkeep.close()
+
+    def _without_filter(self, error: StateError) -> StateError:
+        """Return what to say where there is no filter: that requests are there, if they are."""
+        try:
+            with self.upkeep() as upkeep:
+                lone = upkeep.lone_queues() if upkeep.gone() else []
+                count = sum(queue.held() for queue in lone)
+        except BackendError:  # this user may have no right to look for them
+            return error
+        if not lone:
+            return error
+        return StateError(
+            f"{self.name}: found no filter, only {count:,} requests that wait there, expected a"
+            f" filter. 'scrapy bloom queue' shows them, a crawl with scrapy_bloom.Scheduler fetches"
+            f" them, 'scrapy bloom delete' removes them."
+        )
 
     def _contents(self, reader: RedisReader, progress: Progress) -> Contents:
         with progress(f"reading {self.name}", reader.made_bytes(), "bytes") as told:

@@ -36,6 +36,7 @@ class Waiting:
         read: how many were read for that.
         first: the first ones, in the order in which they will be fetched.
         failed: those that were given up, or cannot be read.
+        marked: whether the filter is there that has their marks.
     """
 
     target: str
@@ -46,6 +47,7 @@ class Waiting:
     read: int
     first: Sequence[WaitingRequest]
     failed: Sequence[WaitingRequest]
+    marked: bool = True
 
 
 def queue(  # noqa: PLR0913 - by keyword
@@ -120,8 +122,8 @@ def _in_redis(target: Target, peek: int, most: int, progress: Progress, *, faile
     from scrapy_bloom.tools.redis_target import RedisTarget  # noqa: PLC0415
 
     assert isinstance(target, RedisTarget)  # noqa: S101 - there is no other kind
-    with target.reader() as reader:
-        queues = reader.queues()
+    with target.queues() as opened:
+        queues = opened.readers
         looks = [look for queue in queues if (look := queue.look())]
         if not looks:
             raise StateError(
@@ -153,6 +155,7 @@ def _in_redis(target: Target, peek: int, most: int, progress: Progress, *, faile
             read,
             () if failed else [_shown(stored) for stored in first[:peek]],
             [_shown(stored) for stored in given_up],
+            marked=bool(opened.shards),
         )
 
 

@@ -52,10 +52,13 @@ class QueueReader:
     """Reads the queue of one shard.
 
     :param place: where the filter's shard is.
+
+    Attributes:
+        place: that place.
     """
 
     def __init__(self, place: Place) -> None:
-        self._place = place
+        self.place = place
         self._base = place.beginning
 
     @property
@@ -72,15 +75,15 @@ class QueueReader:
         :raises StateError: if something else is there.
         """
         key = f"{self._base}queue:state"
-        runner = ScriptRunner(replace(self._place, key=key))
-        with self._place.explained():
+        runner = ScriptRunner(replace(self.place, key=key))
+        with self.place.explained():
             _, server, *told = runner.retry_once(scripts.QUEUE_SURVEY, self._base, "")
         state = dict(zip(told[4::2], told[5::2], strict=True))
         if not state:
             return None
         if state.get(b"program") != b"scrapy-bloom" or state.get(b"format") != b"1":
             raise StateError(
-                f"{self._place.name}: found a request queue of format"
+                f"{self.place.name}: found a request queue of format"
                 f" {state.get(b'format', b'?').decode(errors='replace')!r}, expected '1'. It was"
                 f" written by another version of scrapy-bloom, or by another program."
             )
@@ -158,8 +161,8 @@ class QueueReader:
                 return
 
     def _call(self, *command: Any) -> Any:
-        with self._place.explained(), Within(_CALLS * self._place.timeout):
-            return self._place.client.execute_command(*command)
+        with self.place.explained(), Within(_CALLS * self.place.timeout):
+            return self.place.client.execute_command(*command)
 
 
 def pairs(found: Sequence[Any]) -> Iterator[tuple[bytes, Any]]:
