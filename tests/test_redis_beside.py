@@ -81,3 +81,13 @@ def test_keys_of_others_are_no_queue(place, key):
     client.delete(named["state"])
     client.set(named["state"], "text")
     join(place, key, beside=False).close()
+
+
+def test_a_filter_is_not_emptied_where_others_have_left_requests_meanwhile(place, key):
+    with join(place, key, beside=False) as seen:
+        leave(place, key, 3)
+        assert seen.delete() is False
+        assert seen.clear() is False
+        with Worker(place.url, key) as worker:
+            worker.queue.acknowledge([one.ticket for one in worker.queue.take(3)])
+        assert seen.delete() is True

@@ -216,8 +216,12 @@ def test_scrapy_redis_goes_on_with_a_crawl_of_ours(project, site, server, queue,
     waiting = server.client().zcard("follower:bloom:{follower:bloom}:queue")
     assert waiting
     done = give_back(project, server, SCHEDULER_QUEUE_CLASS=f"scrapy_redis.queue.{queue}")
-    assert f"{waiting:,} requests are in key {OLD}" in done.output + done.log
+    holds = f"requests were moved to key {OLD}, which holds {waiting:,} now"
+    assert f"{waiting:,} {holds}" in done.output
+    assert "workers are registered" not in done.log
     assert size(server) == waiting
+    again = give_back(project, server, SCHEDULER_QUEUE_CLASS=f"scrapy_redis.queue.{queue}")
+    assert f"0 {holds}" in again.output
     assert not server.client().keys("follower:bloom:*:queue*")
     run = project.crawl(site, keep=False, **theirs(server, queue))
     assert run.end(PATIENCE) == 0, run.log
@@ -235,7 +239,9 @@ def test_it_goes_over_and_back_and_over_again(project, site, server):
         run.interrupt()
         assert run.end(PATIENCE) == 0, run.log
         if "BLOOM_REDIS_URL" in settings:
-            assert "requests are in key" in (done := give_back(project, server)).output + done.log
+            assert "requests were moved to key" in (done := give_back(project, server)).output, (
+                done.log
+            )
     run = project.crawl(site, keep=False, **ours(server))
     assert run.end(PATIENCE) == 0, run.log
     assert site.missed == set()
@@ -254,7 +260,8 @@ def test_what_a_killed_worker_had_is_given_back_as_well(project, site, server):
     had = server.client().hlen("follower:bloom:{follower:bloom}:taken")
     assert had
     done = give_back(project, server)
-    assert "requests are in key" in done.output + done.log
+    assert "requests were moved to key" in done.output, done.log
+    assert "workers are registered. If they were killed" in done.log
     assert not server.client().keys("follower:bloom:*:taken")
     run = project.crawl(site, keep=False, **theirs(server))
     assert run.end(PATIENCE) == 0, run.log

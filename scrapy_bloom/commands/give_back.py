@@ -34,8 +34,10 @@ def run(args: Namespace, context: Context) -> int:
         return _give_job(target.folder, context)
     if isinstance(target, FileTarget):
         raise SettingError(f"{target.name} is a file: give a job directory, or a filter in Redis")
-    done = give_back_in_redis(target, project=context.project, progress=context.output.progress)
     output = context.output
+    done = give_back_in_redis(
+        target, project=context.project, progress=output.progress, note=output.note
+    )
     if done.failed:
         output.note(
             f"Note: {done.failed:,} requests that were put aside stay where they are."
@@ -50,8 +52,9 @@ def run(args: Namespace, context: Context) -> int:
     if output.as_json:
         output.json(done)
     output.done(
-        f"{done.requests:,} requests are in key {done.key}. Set SCHEDULER ="
-        f" 'scrapy_redis.scheduler.Scheduler' and keep DUPEFILTER_CLASS ="
+        f"{done.requests:,} requests were moved to key {done.key}, which holds {done.holds:,} now."
+        f" Set SCHEDULER = 'scrapy_redis.scheduler.Scheduler', SCHEDULER_PERSIST = True and"
+        f" REDIS_URL. Keep ADDONS as it is, or without it DUPEFILTER_CLASS ="
         f" 'scrapy_bloom.BloomDupeFilter': the filter stays. Another filter knows none of the pages"
         f" that were fetched."
     )

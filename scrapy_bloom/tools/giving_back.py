@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import marshal
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -35,6 +35,7 @@ class GivenBack:
         target: where they were.
         key: the key of scrapy-redis's queue.
         requests: how many requests were written to it.
+        holds: how many it has now, with those that were there.
         failed: how many stay in our list of those that nobody takes any more.
         let_through: how many pages our scheduler would have let through once more. For scrapy-redis
             with our filter they are seen.
@@ -43,6 +44,7 @@ class GivenBack:
     target: str
     key: str
     requests: int
+    holds: int
     failed: int
     let_through: int
 
@@ -53,13 +55,15 @@ def give_back(
     key: str = "",
     project: Project | None = None,
     progress: Progress = silent,
+    note: Callable[[str], object] = str,
 ) -> GivenBack:
     """Write the requests of ``scrapy_bloom.Scheduler`` to the queue of scrapy-redis.
 
-    The filter stays: with ``DUPEFILTER_CLASS = "scrapy_bloom.BloomDupeFilter"`` it goes on.
+    The filter stays: with the add-on, or :class:`BloomDupeFilter`, it goes on.
 
     :param where: a target in Redis, see :func:`target_of`, like `key`. No crawl may use it.
     :param project: whose settings name scrapy-redis's key, queue class and serializer.
+    :param note: is told if there are leases of killed workers to wait for, as a sentence.
     :raises SettingError: if it is no target in Redis, or the queue class is not scrapy-redis's.
     :raises BloomError: if a crawl uses it, or the server cannot be used.
     """
@@ -81,7 +85,7 @@ def give_back(
         form = ScrapyRedis.of(project.scrapys, spider)
         kind = _KINDS[form.order]
         givers = [QueueGiver(reader.place) for reader in queues.readers]
-        target.check_deserted(queues)
+        target.check_deserted(queues, note)
         queue = target.foreign(form.queue)
         try:
             if (found := queue.kind()) not in (kind, "none"):
@@ -93,11 +97,12 @@ def give_back(
             for giver in givers:
                 giver.begin()
                 written.give(giver)
+            holds = queue.size()
         finally:
             queue.close()
         looks = [giver.left() for giver in givers]
     failed, again = (sum(counts) for counts in zip(*looks, strict=True))
-    return GivenBack(target.name, form.queue, written.count, failed, again)
+    return GivenBack(target.name, form.queue, written.count, holds, failed, again)
 
 
 class _Written:

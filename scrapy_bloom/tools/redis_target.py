@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
@@ -131,17 +131,28 @@ class RedisTarget(Target):
         with self.reader() as reader:
             yield Queues(reader.queues(), reader.parts(), reader.spider())
 
-    def check_deserted(self, queues: Queues) -> None:
+    def check_deserted(self, queues: Queues, note: Callable[[str], object]) -> None:
         """Wait until the leases of killed workers are over.
 
+        :param note: is told of it, if that may take its time.
         :raises StateError: if a crawl uses the filter, or the requests beside it.
         """
+
+        def are_held() -> bool:
+            return any(look and look.alive for look in (one.look() for one in queues.readers))
+
+        if are_held() or any(shard.workers() for shard in queues.shards):
+            note(
+                f"{self.name}: workers are registered. If they were killed, their leases are over"
+                f" in about {pace.LEASE:.0f} s: waiting for that, at most {2 * pace.LEASE:.0f} s."
+            )
+        # Each worker of the queue is one of the filter. So mostly nothing is left to wait for then.
+        free = deserted(queues.shards)
         end = time.monotonic() + pace.LEASE
-        while any(look and look.alive for look in (each.look() for each in queues.readers)):
-            if time.monotonic() > end:
-                raise in_use(queues.readers[0].place)
+        while free and are_held():
+            free = time.monotonic() < end
             time.sleep(_POLL)
-        if not deserted(queues.shards):
+        if not free:
             raise in_use(queues.readers[0].place)
 
     def foreign(self, key: str) -> ForeignQueue:
