@@ -3,6 +3,7 @@
 import itertools
 import re
 import shlex
+import socket
 import sqlite3
 import struct
 import subprocess
@@ -679,3 +680,12 @@ def test_a_give_back_that_fails_leaves_no_folder(bloom, place, monkeypatch):
     assert "left as it was" in errors[0]
     assert not (folder / "requests.queue.new").exists()
     assert bloom("queue kept")[1][0] == "waiting\t1"
+
+
+def test_a_server_that_hangs_names_the_setting_that_waits_longer(bloom, monkeypatch):
+    monkeypatch.setattr("scrapy_bloom.tools.redis_target.TIMEOUT", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        target = f"redis://127.0.0.1:{silent.getsockname()[1]}"
+        code, _, [said] = bloom(f"info {target} --key books", BLOOM_REDIS_TIMEOUT="0.3")
+    assert code == 2
+    assert said.endswith("did not answer in time. If it is far or busy, raise BLOOM_REDIS_TIMEOUT.")

@@ -59,6 +59,12 @@ class Project:
         """The options of this package, as the crawl of the spider would read them."""
         return Settings(self._crawler.settings)
 
+    @property
+    def timeout(self) -> float:
+        """``BLOOM_REDIS_TIMEOUT``, whatever the spider may say of it."""
+        given = self._scrapys.get(REDIS_TIMEOUT.setting, REDIS_TIMEOUT.default)
+        return REDIS_TIMEOUT.read(in_settings(REDIS_TIMEOUT), given)
+
     @cached_property
     def fingerprinter(self) -> CanonicalFingerprinter:
         """What makes the fingerprints of the spider's crawl."""
