@@ -422,6 +422,8 @@ def has_all(replica, primary):
 @pytest.mark.parametrize("layout", ["bitmap", "sets"])
 @pytest.mark.parametrize("after", [1, 2, 4])
 def test_an_interrupted_move_changes_nothing(bloom, place, server, monkeypatch, layout, after):
+    with server.client() as client:
+        client.flushall()  # all that is there is read, again and again
     key = next(keys)
     target = f"{server.url}#{key}"
     with RedisFilter.from_url(server.url, key=key, layout=layout, capacity=900_000) as seen:
