@@ -124,9 +124,9 @@ def test_ctrl_c_at_the_command_line_leaves_nothing(tmp_path):
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    process.stdin.write(b"http://example.com/\n" * 100)
+    process.stdin.write(b"http://example.com/\n" * 20_000)  # so many times what a pipe holds
     process.stdin.flush()
-    until((tmp_path / "new" / "requests.bloom.lock").exists, 60)
+    assert (tmp_path / "new" / "requests.bloom.lock").exists()
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=PATIENCE)
     assert errors.decode() == "scrapy bloom import: interrupted\n"
