@@ -138,6 +138,7 @@ def opened(request, layout_if_asked):
 
     filters = []
     usual = {"capacity": 10_000, "error_rate": 1e-9, "layout": layout_if_asked}
+    usual |= {"timeout": 10.0}  # no test is about a slow machine
     usual |= getattr(request.module, "OPENED", {})
 
     def opened(server, key, **options):

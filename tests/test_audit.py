@@ -60,7 +60,7 @@ def test_the_prediction_is_that_of_the_filter():
     audit.add_many(fingerprints(20_000))
     found = audit.report()
     assert found.predicted == pytest.approx(audit.info().expected_lost, rel=0.05)
-    assert found.observed == pytest.approx(found.predicted, abs=5 * found.predicted**0.5)
+    assert found.observed == pytest.approx(found.predicted, abs=8 * found.predicted**0.5)
 
 
 def test_what_was_forgotten_is_no_error():

@@ -184,7 +184,7 @@ def test_what_a_slow_network_is_sent_in_pieces_is_late_once():
         client.shutdown(socket.SHUT_WR)
         with connection, connection.makefile("rb") as received:
             assert received.read() == b"piece" * 20
-        assert 0.5 < time.perf_counter() - start < 5
+        assert 0.5 < time.perf_counter() - start < 10  # which is each piece late by itself
 
 
 def test_the_size_of_the_web_is_that_of_irlbots_crawl(kept):

@@ -42,7 +42,7 @@ def cluster():
 def use(url, key, layout, **options):
     """Do all that one can do with a filter."""
     known = fingerprints(300)
-    options = {"key": key, "layout": layout, "capacity": 100, "cache": 0, **options}
+    options = {"key": key, "layout": layout, "capacity": 100, "cache": 0, "timeout": 10, **options}
     with (
         RedisFilter.from_url(url, **options) as seen,
         RedisFilter.from_url(url, **options) as other,
@@ -144,7 +144,7 @@ def test_without_one_of_them_a_cluster_is_refused_by_its_name(cluster, command):
         )
     words = rf"does not let this user .*\+{re.escape(command)}"
     with pytest.raises(BackendError, match=words):
-        RedisFilter.from_url(as_worker(cluster.url), key="crawl:9", shards=3)
+        RedisFilter.from_url(as_worker(cluster.url), key="crawl:9", shards=3, timeout=10)
     for node in cluster.nodes:
         assert not node.client().keys("crawl:9*")
 

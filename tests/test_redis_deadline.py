@@ -13,8 +13,8 @@ from support.waiting import until
 
 from scrapy_bloom import BackendError, RedisFilter, RedisReader
 
-TIMEOUT = 1.0
-SLACK = 1.5  # of a machine that does other things as well
+TIMEOUT = 2.0
+SLACK = 8.0  # of a machine that does other things as well: what hangs takes a minute
 
 
 @pytest.fixture
@@ -45,8 +45,9 @@ def test_a_name_that_nobody_resolves_any_more(server, key, dead_names, caplog):
         proxy.cut()
         with in_time():
             assert seen.add(b"y") is False
-        with in_time(0):
-            assert [seen.add(b"x"), seen.add(b"y"), seen.add(b"z")] == [True, True, False]
+        with in_time(0):  # or each of them would wait
+            assert [seen.add(b"x"), seen.add(b"y")] == [True, True]
+            assert [seen.add(item) for item in fingerprints(50)] == [False] * 50
         with in_time(2 * TIMEOUT):
             seen.close()
     assert "did not answer in time" in caplog.text
@@ -67,8 +68,8 @@ def test_a_reply_that_drips(server, key):
         with in_time():
             assert seen.add_many(fingerprints(20, "b")) == [False] * 20
         assert seen.counters.outages == 1
-        with in_time(0):
-            assert seen.contains_many(fingerprints(20, "b")) == [True] * 20
+        with in_time(0):  # or each of them would wait
+            assert all(item in seen for item in fingerprints(20, "b"))
         with in_time(5 * TIMEOUT), pytest.raises(BackendError, match="did not answer in time"):
             seen.info()
         with in_time(4 * TIMEOUT):
@@ -97,10 +98,10 @@ def test_connections_that_drip_from_the_start(server, key):
 def test_a_connection_works_again_after_a_call_that_took_nearly_too_long(server, key):
     with (
         Proxy(server.port) as proxy,
-        RedisFilter.from_url(proxy.url, key=key, timeout=4.0, cache=0) as seen,
+        RedisFilter.from_url(proxy.url, key=key, timeout=6.0, cache=0) as seen,
     ):
         for _ in range(3):
-            proxy.delay = 1.2
+            proxy.delay = 1.8
             assert seen.add_many(fingerprints(3)) in ([False] * 3, [True] * 3)
         proxy.delay = 0
         assert seen.add_many(fingerprints(3)) == [True] * 3

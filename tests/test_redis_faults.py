@@ -36,13 +36,12 @@ def server():
 def opened(request, layout_if_asked):
     """Open filters that are closed after the test.
 
-    A short time-out is for classes whose servers go out. A busy machine may be slower than that.
+    A short time-out is for tests of what stands still. A busy machine may be slower than that.
     """
     filters = []
-    timeout = getattr(request.cls, "timeout", 5)
 
     def opened(server, key=None, **options):
-        defaults = {"capacity": 10_000, "error_rate": 1e-9, "timeout": timeout}
+        defaults = {"capacity": 10_000, "error_rate": 1e-9, "timeout": 10.0}
         defaults["layout"], (of, capacity) = layout_if_asked, getattr(request.cls, "sizes", ("", 0))
         if layout_if_asked == of:
             defaults["capacity"] = capacity
@@ -76,8 +75,6 @@ def segments(server, key):
 
 
 class TestCircuitBreaker:
-    timeout = 0.4
-
     def test_allow_goes_on_by_memory_and_reports_later(self, lasting_server, opened, caplog):
         server, key = lasting_server, next(keys)
         seen = opened(server, key)
@@ -99,20 +96,20 @@ class TestCircuitBreaker:
         assert other.add_many([*before, *during, *after]) == [True] * 150
 
     def test_an_outage_costs_the_time_of_one_check(self, own_server, opened):
-        seen = opened(own_server, timeout=1.0)
+        seen = opened(own_server, timeout=5.0)
         seen.add_many(fingerprints(10))
         os.kill(own_server.pid, signal.SIGSTOP)
         try:
             start = time.perf_counter()
             assert [seen.add(item) for item in fingerprints(2000, "new")] == [False] * 2000
-            assert time.perf_counter() - start < 1.6
+            assert 5 <= time.perf_counter() - start < 10  # not of two, nor of 2000
         finally:
             os.kill(own_server.pid, signal.SIGCONT)
         assert seen.counters.outages == 1
 
     def test_a_server_that_sleeps_briefly_is_waited_for(self, server, opened):
         key = next(keys)
-        seen, other = opened(server, key, timeout=4.0), opened(server, key, timeout=4.0)
+        seen, other = opened(server, key), opened(server, key)
         known = fingerprints(20)
         sleeper = asleep(server, 0.3)
         assert seen.add_many(known) == [False] * 20
@@ -123,9 +120,9 @@ class TestCircuitBreaker:
 
     def test_a_server_that_sleeps_long_is_an_outage(self, server, opened):
         key = next(keys)
-        seen = opened(server, key, cache=0)
+        seen = opened(server, key, cache=0, timeout=2.0)
         known = fingerprints(20)
-        sleeper = asleep(server, 1.5)
+        sleeper = asleep(server, 6)
         assert seen.add_many(known) == [False] * 20
         assert seen.counters.outages == 1
         assert sleeper.recv(9) == b"+OK\r\n"
@@ -142,22 +139,23 @@ class TestCircuitBreaker:
         known = fingerprints(20)
         seen.add_many(known[:10])
         server.kill()
-        restart = subprocess.Popen(["sleep", "0.5"])
-        helper = threading.Thread(target=lambda: (restart.wait(), server.start()))
+        helper = threading.Thread(
+            target=lambda: (until(lambda: seen.counters.outages), server.start())
+        )
         helper.start()
         assert seen.add_many(known) == [True] * 10 + [False] * 10
         helper.join()
-        assert 0.2 < seen.counters.waited < 10
+        assert 0 < seen.counters.waited < 30
         assert seen.counters.unknown == 0
         assert opened(server, key).add_many(known) == [True] * 20
 
     def test_wait_has_an_end(self, own_server, opened, caplog):
-        seen = opened(own_server, on_error="wait", wait=0.5)
+        seen = opened(own_server, on_error="wait", wait=1)
         own_server.kill()
         start = time.perf_counter()
         assert [seen.add(item) for item in fingerprints(100)] == [False] * 100
-        assert 0.5 <= time.perf_counter() - start < 2
-        assert 0.4 < seen.counters.waited < 1
+        assert 1 <= time.perf_counter() - start < 10  # or each check would wait
+        assert 0.9 < seen.counters.waited < 10
         assert "wait is over" in caplog.text
 
     def test_close_raises(self, own_server, opened):

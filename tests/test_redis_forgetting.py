@@ -96,7 +96,7 @@ def test_what_was_forgotten_is_not_reported_after_a_loss(server, key, layout):
 
 def test_what_is_to_be_reported_is_forgotten_as_well(own_server, opened, key):
     with Proxy(own_server.port) as proxy:
-        seen = opened(proxy.url, key, timeout=0.5)
+        seen = opened(proxy.url, key)
         one = fingerprints(1)[0]
         with proxy.down():
             assert seen.add(one) is False
@@ -112,7 +112,8 @@ def test_a_fault_takes_nothing_out_twice(own_server, opened, key, layout, fault)
     """If a repeated call did, it would undo what somebody was granted since."""
     one = fingerprints(1)[0]
     with Proxy(own_server.port, counted=name_of_forget(layout, 1e-6), delay=0.05) as proxy:
-        faulty, other = opened(proxy.url, key), opened(own_server, key, cache=0)
+        faulty = opened(proxy.url, key, timeout=3.0)
+        other = opened(own_server, key, cache=0)
         faulty.add(one)
         proxy.faults = {1: fault}
         assert faulty.forget(one)

@@ -38,7 +38,7 @@ def test_the_heartbeat_goes_on_after_a_reply_that_cannot_be_read(server, key, re
 def test_checks_that_cannot_be_read_end_as_an_outage(server, key, caplog):
     with (
         Proxy(server.port) as proxy,
-        RedisFilter.from_url(proxy.url, key=key, on_error="close", timeout=1.0) as seen,
+        RedisFilter.from_url(proxy.url, key=key, on_error="close", timeout=10.0) as seen,
     ):
         assert seen.add(b"x") is False
         proxy.faults = dict.fromkeys(range(proxy.requests + 1, 100_000), "garble reply")
@@ -72,7 +72,7 @@ def test_a_server_that_answers_nonsense_from_the_start_is_refused(server, key, r
     with Shaped(server.port, counted=b"EVAL") as proxy:
         proxy.faults = dict.fromkeys(range(1, 100_000), "garble reply")
         with pytest.raises(BackendError, match="cannot be understood"):
-            RedisFilter.from_url(proxy.url, key=key, timeout=1.0)
+            RedisFilter.from_url(proxy.url, key=key, timeout=10.0)
 
 
 @pytest.mark.parametrize("reply", REPLIES)
@@ -82,7 +82,7 @@ def test_a_reply_of_another_shape_is_no_verdict(server, key, reply):
 
     with (
         Shaped(server.port) as proxy,
-        RedisFilter.from_url(proxy.url, key=key, timeout=1.0) as seen,
+        RedisFilter.from_url(proxy.url, key=key, timeout=10.0) as seen,
     ):
         assert seen.add(b"x") is False
         proxy.faults = dict.fromkeys(range(proxy.requests + 1, 100_000), "garble reply")

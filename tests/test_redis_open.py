@@ -177,14 +177,14 @@ def test_a_replica(key):
 def test_a_server_that_is_loading(key):
     with LocalRedis(persist=True) as server:
         client = server.client()
-        for number in range(2000):  # it answers while it loads, once for every 2 MB
+        for number in range(4000):  # it answers while it loads, once for every 2 MB
             client.set(f"key:{number}", os.urandom(4000))
         client.bgrewriteaof()
         until(lambda: not client.info("persistence")["aof_rewrite_in_progress"])
         server.kill()
-        server.start("--key-load-delay", "1000")
+        server.start("--key-load-delay", "2500")
         with pytest.raises(BackendError, match="is still loading its data"):
-            open_filter(server.url, key, timeout=8)
+            open_filter(server.url, key, timeout=30)
 
 
 @pytest.mark.parametrize("kind", ["string", "set", "list", "hash"])

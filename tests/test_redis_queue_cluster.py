@@ -90,7 +90,7 @@ def test_eight_workers_in_lockstep_on_a_cluster(cluster, key):
 def test_a_node_is_killed_and_another_one_takes_its_place(key):
     """The others go on meanwhile, and nothing is lost."""
     with LocalCluster(replica=True) as cluster:
-        options = {"shards": 6, "timeout": 1.0}
+        options = {"shards": 6, "timeout": 4.0}
         with Worker(cluster.url, key, **options) as one, Worker(cluster.url, key, **options) as two:
             one.queue.offer(pages(300))
             has = two.queue.take(60)
@@ -118,7 +118,7 @@ def test_a_slot_moves_to_another_node(cluster):
     slot = key_slot(key.encode())
     source = cluster.nodes[slot * 3 // 16384]
     target = cluster.nodes[(slot * 3 // 16384 + 1) % 3]
-    with Worker(cluster.url, key, timeout=1.0) as one, Worker(cluster.url, key) as other:
+    with Worker(cluster.url, key, timeout=4.0) as one, Worker(cluster.url, key) as other:
         one.queue.offer([*pages(50), entry("held", held=True)])
         taken = one.queue.take(10)
         outcome = []

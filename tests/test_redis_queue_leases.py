@@ -242,10 +242,10 @@ class TestALiveWorker:
     def test_when_it_cannot_reach_the_server_for_a_while(self, server, key):
         with (
             Proxy(server.port) as proxy,
-            two_workers(proxy.url, key, server.url, timeout=0.4) as (live, other, taken),
+            two_workers(proxy.url, key, server.url) as (live, other, taken),
         ):
             with proxy.down():
-                time.sleep(pace.LEASE / 2)
+                time.sleep(pace.LEASE / 4)
             time.sleep(pace.LEASE)
             assert other.queue.requeue_dead() == 0
             assert all(live.queue.holds(one.ticket) for one in taken)
@@ -255,7 +255,7 @@ def test_one_that_is_cut_off_for_longer_starts_nothing(server, key):
     """It cannot know whether others have put back what it has: it waits until it does."""
     with (
         Proxy(server.port) as proxy,
-        two_workers(proxy.url, key, server.url, timeout=0.4) as (cut_off, other, taken),
+        two_workers(proxy.url, key, server.url) as (cut_off, other, taken),
     ):
         queue = other.queue
         with proxy.down():

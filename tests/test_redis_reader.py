@@ -142,7 +142,7 @@ def test_a_replica_will_do(key, layout):
 def test_a_server_that_is_out_is_an_error(key):
     with LocalRedis() as server:
         RedisFilter.from_url(server.url, key=key, capacity=1000).close()
-        reader = RedisReader.from_url(server.url, key=key, timeout=1.0)
+        reader = RedisReader.from_url(server.url, key=key, timeout=10.0)
         server.kill()
         for ask in (lambda: b"x" in reader, reader.info, reader.workers):
             with pytest.raises(BackendError, match="cannot be reached"):
@@ -154,9 +154,9 @@ def test_in_a_cluster(layout):
     known = fingerprints(500)
     with LocalCluster() as cluster:
         with RedisFilter.from_url(
-            cluster.url, key="k", capacity=1000, shards=6, layout=layout
+            cluster.url, key="k", capacity=1000, shards=6, layout=layout, timeout=10
         ) as seen:
             seen.add_many(known)
-        with RedisReader.from_url(cluster.url, key="k") as reader:
+        with RedisReader.from_url(cluster.url, key="k", timeout=10) as reader:
             assert all(reader.contains_many(known))
             assert reader.info().items == 500

@@ -87,7 +87,7 @@ class TestClearing:
     ):
         client = own_server.client()
         with Proxy(own_server.port, counted=name_of_clear()) as proxy:
-            seen = opened(proxy.url, key, capacity="3M", timeout=1)
+            seen = opened(proxy.url, key, capacity="3M")
             seen.add_many(fingerprints(8000))
             proxy.faults = dict.fromkeys(range(calls + 1, calls + 3), "reset")
             with pytest.raises(BackendError):

@@ -19,6 +19,12 @@ def shorten(patch):
     patch.setenv(_VARIABLE, str(SHARE))
 
 
+def usual(patch):
+    """Make them as long as they are, for a test of what must be done within one."""
+    for name in _NAMES:
+        patch.setattr(pace, name, getattr(pace, name) / SHARE)
+
+
 def follow():
     """Make them short in this process if they are in the one that has started it."""
     for name in _NAMES:

@@ -20,7 +20,7 @@ class Crawl:
         self.site = site
         self.server = server
         self.folder = Path(folder)
-        self.settings = settings
+        self.settings = {"BLOOM_REDIS_TIMEOUT": 10} | settings  # a busy machine is no outage
         self.workers = []
         self.redis_url = server.url
 

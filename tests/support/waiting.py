@@ -4,7 +4,7 @@ import asyncio
 import time
 
 
-def until(condition, seconds=30):
+def until(condition, seconds=60):
     """Wait until the condition holds, and fail if it does not in time; return what it returned."""
     deadline = time.monotonic() + seconds
     while not (result := condition()):

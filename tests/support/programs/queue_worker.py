@@ -26,7 +26,7 @@ def main():
     pace.follow()
     url, key, most = sys.argv[1:]
     tickets = {}
-    with Worker(url, key, timeout=1.0, max_deliveries=int(most)) as worker:
+    with Worker(url, key, max_deliveries=int(most)) as worker:
         queue = worker.queue
 
         def take(count):
