@@ -127,7 +127,10 @@ SNAPSHOTS: Final = Stat(
 )
 FRONTIER_BYTES: Final = Stat("bloom/frontier/bytes", "size of the store's file")
 
-WAITING: Final = Stat("bloom/frontier/waiting", "requests in the shared queue when last heard of")
+WAITING: Final = Stat(
+    "bloom/frontier/waiting",
+    "requests that wait in the shared queue, as last heard; at the end, those that are left there",
+)
 BATCH_SIZE: Final = Stat(
     "bloom/frontier/batch_size",
     "requests that were offered to it in one call, on average",

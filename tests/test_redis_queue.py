@@ -3,10 +3,11 @@
 import itertools
 
 import pytest
-from support.queues import Workers, entry, keys_of, names
+from support.queues import Worker, Workers, entry, keys_of, names
 
-from scrapy_bloom import BackendError, StateError
+from scrapy_bloom import BackendError, RedisReader, StateError
 from scrapy_bloom.redis.queue.base import Entry
+from scrapy_bloom.redis.queue.shared import SharedQueue
 
 keys = (f"queue:{number}" for number in itertools.count())
 
@@ -20,6 +21,26 @@ def key():
 def opened(server, key):
     with Workers() as workers:
         yield lambda **options: workers.open(server.url, key, **options)
+
+
+class TestName:
+    def test_a_worker_has_one_name_in_the_filter_and_in_the_queue(self, server, key):
+        with Worker(server.url, key) as worker, RedisReader.from_url(server.url, key=key) as reader:
+            ((known,), (look,)) = reader.workers(), [queue.look() for queue in reader.queues()]
+            assert look.alive == [f"{known.id}.1"]
+            second = SharedQueue(worker.filter)
+            assert len(reader.queues()[0].look().alive) == 2
+            second.close()
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_what_is_left_is_known_at_the_end(server, key, shards):
+    with Worker(server.url, key, shards=shards) as worker:
+        worker.queue.offer([entry(number) for number in range(20)])
+        taken = worker.queue.take(8)
+        worker.queue.acknowledge([taken[0].ticket])
+        worker.queue.close()
+        assert worker.queue.state()[:2] == (19, 0)
 
 
 class TestOrder:

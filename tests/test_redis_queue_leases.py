@@ -108,9 +108,10 @@ def test_what_a_killed_worker_had_goes_to_another_one(server, key, caplog):
             f"for {pace.LEASE:.0f} s: the 3 requests that it had taken are in the queue again"
             in said
         )
+        assert "put aside" not in said
 
 
-def test_a_request_that_kills_its_workers_is_put_aside_alone(server, key):
+def test_a_request_that_kills_its_workers_is_put_aside_alone(server, key, caplog):
     """Its neighbours die with it, again and again, and none of them is put aside."""
     with Worker(server.url, key, max_deliveries=3) as watcher:
         watcher.queue.offer([entry("killer", 1), *(entry(number) for number in range(8))])
@@ -122,6 +123,8 @@ def test_a_request_that_kills_its_workers_is_put_aside_alone(server, key):
         failed = [one.body for one in watcher.queue.failed()]
         assert failed == [entry("killer").body]
         assert watcher.queue.failed()[0].deliveries == 3
+        said = [line for line in map(str, caplog.messages) if "gave no sign of life" in line]
+        assert ["1 were put aside, because too many" in line for line in said] == [0, 0, 1]
         assert sorted(drain(watcher.queue)) == [str(number) for number in range(8)]
 
 

@@ -125,7 +125,9 @@ async def test_the_order_is_by_priority_and_then_that_of_the_setting(server, ord
 
 
 @ensureDeferred
-async def test_a_stopped_crawl_goes_on_where_it_was(server):
+async def test_a_stopped_crawl_goes_on_where_it_was(server, caplog):
+    caplog.set_level("INFO")
+
     class Stopping(Follower):
         def parse(self, response):
             yield from super().parse(response)
@@ -135,9 +137,14 @@ async def test_a_stopped_crawl_goes_on_where_it_was(server):
     with LocalSite(pages=200, links=8) as pages:
         first = await crawl(Stopping, ours(), url=pages.url)
         assert pages.missed
-        assert left(server)[0] == first.stats.get_value("bloom/frontier/waiting") > 0
-        assert left(server)[1] == 0
+        waiting = first.stats.get_value("bloom/frontier/waiting")
+        assert left(server) == (waiting, 0)
+        assert waiting
+        said = f"{waiting:,} requests wait in Redis. Start the crawl again to go on."
+        assert said in caplog.messages
+        caplog.clear()
         await crawl(settings=ours(), url=pages.url)
+        assert "wait in Redis" not in caplog.text
     assert pages.missed == set()
     assert pages.repeated == {}
 
@@ -297,7 +304,8 @@ async def test_a_worker_stays_while_another_one_has_a_page_under_way(server):
 
     answers = {"/": lambda *_: [], **{f"/{n}": lambda *_: [] for n in range(40)}}
     with Pages(answers) as pages:
-        first = make_crawler(First, ours(CONCURRENT_REQUESTS=2))
+        # Slow, or it would be through before the other one has looked again.
+        first = make_crawler(First, ours(CONCURRENT_REQUESTS=2, DOWNLOAD_DELAY=0.5))
         second = make_crawler(type("Second", (Nothing,), {}), ours(CONCURRENT_REQUESTS=2))
         running = first.crawl(url=pages.url + "/")
         await deferred_from_coro(gate.wait())

@@ -8,6 +8,7 @@ worker had is either in the queue or in its record, from where another worker pu
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from scrapy_bloom.settings import Settings
+
+logger = logging.getLogger(__name__)
 
 Tell = Callable[[Sequence[bytes]], object]
 """Called with those marks of a page that were there before they were forgotten."""
@@ -222,6 +225,7 @@ class SharedFrontier:
             self._coming.close()
         self._gate.end()
         self._describe()
+        self._say_what_waits()
         return not (self._admission or self._deliveries.unsaid or self._caller.failing)
 
     # Calls
@@ -427,6 +431,18 @@ class SharedFrontier:
         slot = self._crawler.engine._slot  # noqa: SLF001 - it has no other name
         if slot is not None and slot.closing is None:
             slot.nextcall.schedule()
+
+    def _say_what_waits(self) -> None:
+        """Log how many requests the crawl leaves, and what becomes of them."""
+        state = self._queue.state()
+        values = {"waiting": f"{state.waiting:,}", "elsewhere": f"{state.elsewhere:,}"}
+        if state.elsewhere:
+            text = "%(waiting)s requests wait in Redis, other workers have %(elsewhere)s under way."
+        elif state.waiting:
+            text = "%(waiting)s requests wait in Redis. Start the crawl again to go on."
+        else:
+            return
+        logger.info(text, values, extra={"spider": self._spider})
 
     def _describe(self) -> None:
         numbers = self._queue.numbers()

@@ -36,6 +36,7 @@ from scrapy_bloom.redis.header import Plan
 from scrapy_bloom.redis.heartbeat import Heartbeat
 from scrapy_bloom.redis.inspection import describe
 from scrapy_bloom.redis.layout import layout_of
+from scrapy_bloom.redis.membership import new_worker
 from scrapy_bloom.redis.options import RedisOptions
 from scrapy_bloom.redis.place import Place
 from scrapy_bloom.redis.queue.reader import QueueReader
@@ -108,6 +109,7 @@ class RedisFilter:
         self._stopped = options.stopped
         self._pid = os.getpid()
         self._closed = False
+        self._has_queue = False
         self.counters = Counters()
         plans = [
             Plan(
@@ -353,6 +355,18 @@ class RedisFilter:
         :raises BackendError: if Redis cannot be used, or takes no writes.
         """
         return self._clear(stay=False)
+
+    def new_queue_worker(self) -> str:
+        """Return a name for a worker of the request queue beside the filter, never the same.
+
+        The first one is the name of this worker in the filter, so that people find it in both.
+        """
+        self._notice_fork()
+        now = self._shards[0].registration
+        if now is None or self._has_queue:
+            return new_worker()
+        self._has_queue = True
+        return now.worker
 
     def close(self) -> None:
         """Report what Redis does not know yet and leave the register. A second call does nothing.

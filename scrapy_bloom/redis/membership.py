@@ -126,7 +126,7 @@ class Membership:
         """Take a new id. The server does not know it, and says so to the next call."""
         self.renewed -= pace.LEASE
         if self.registration is not None:
-            self.registration = replace(self.registration, worker=_new_worker())
+            self.registration = replace(self.registration, worker=new_worker())
 
     def rest(self) -> None:
         """Give up the lease with the next look, so that others need not wait for this worker."""
@@ -250,7 +250,7 @@ class Membership:
         return deleted
 
     def _register(self, header: Header, prefix: str) -> bool:
-        worker = _new_worker()
+        worker = new_worker()
         began = time.monotonic()
         try:
             script = scripts.join(header.layout)
@@ -310,5 +310,6 @@ def read_look(began: float, answer: list[bytes]) -> Look:
     return began, time.monotonic(), float(server), records
 
 
-def _new_worker() -> str:
+def new_worker() -> str:
+    """Return a name for a worker that no other one has."""
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(8)}"

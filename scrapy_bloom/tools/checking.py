@@ -13,6 +13,7 @@ from scrapy_bloom.core.numbers import NumbersState
 from scrapy_bloom.core.sizing import BLOCK_BITS
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.frontier.reader import StoreReader
+from scrapy_bloom.redis import pace
 from scrapy_bloom.storage import scrapy_queue
 from scrapy_bloom.storage.past import REQUESTS, SNAPSHOT, is_outdated, read_marker
 from scrapy_bloom.storage.snapshot import read_snapshot
@@ -268,7 +269,8 @@ def _check_workers(reader: RedisReader) -> Iterator[Finding]:
             "note",
             "workers",
             f"{len(dead)} registered without a lease: {', '.join(dead[:5])}",
-            "They were killed, or are frozen. The next worker that starts takes them off.",
+            f"They were killed, or are frozen, which does no harm. A worker that is started now"
+            f" takes them off after {pace.LEASE:.0f} s.",
         )
 
 
@@ -294,7 +296,8 @@ def _check_queue(reader: RedisReader) -> Iterator[Finding]:
                 "taken",
                 f"{look.left:,} requests were taken by {len(look.dead)} workers that are gone:"
                 f" {', '.join(look.dead[:5])}",
-                "The next worker that runs puts them back.",
+                f"A worker that runs puts them back, if it hears nothing of them for"
+                f" {pace.LEASE:.0f} s.",
             )
         if look.failed:
             yield Finding(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import secrets
-import socket
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -220,9 +218,12 @@ class Register:
         with self._link.reading(told):
             return answer, read_report(told[0]), told[1].decode()
 
-    def leave(self) -> None:
-        """Take the worker off the register, after what it has was put back."""
-        self.requeue(self.now.worker, b"", 0)
+    def leave(self) -> Report | None:
+        """Take the worker off the register, after what it has was put back.
+
+        Returns the state of the queue then, or None if it or the worker is not there any more.
+        """
+        return self.requeue(self.now.worker, b"", 0).report
 
     def _look(self, began: float, told: list[bytes]) -> None:
         server, *pairs = told
@@ -256,8 +257,3 @@ class Register:
             f" {self._order!r}. All workers of a queue must agree. Change SCHEDULER_DISK_QUEUE of"
             f" this worker, or {place.or_other_key}"
         )
-
-
-def worker_name() -> str:
-    """Return a name for this worker that no other one has."""
-    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(8)}"

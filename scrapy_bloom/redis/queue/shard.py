@@ -315,7 +315,9 @@ class QueueShard:
                     self._exchange(0)
                 if self._lost_at is not None:
                     self._say_missing()
-                self._register.leave()
+                if report := self._register.leave():
+                    self._note(report)
+                    self._own, self._ready = Holdings(), deque()
             except (BackendError, *FAULTS):
                 return False
             return True

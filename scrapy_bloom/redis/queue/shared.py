@@ -17,7 +17,6 @@ from scrapy_bloom.redis.heartbeat import Heartbeat
 from scrapy_bloom.redis.queue.base import Claim, Entry, Failed, Offered, State, Taken, Ticket
 from scrapy_bloom.redis.queue.batch import Verdict
 from scrapy_bloom.redis.queue.counters import QueueCounters
-from scrapy_bloom.redis.queue.register import worker_name
 from scrapy_bloom.redis.queue.shard import QueueShard
 
 logger = logging.getLogger(__name__)
@@ -55,7 +54,7 @@ class SharedQueue:
         self._closed = False
         self._next = 0  # the shard that is asked first
         self._shards: list[QueueShard] = []
-        name = worker_name()
+        name = filter.new_queue_worker()
         try:
             for number, shard in enumerate(filter.shards):
                 self._shards.append(
@@ -289,7 +288,13 @@ def _tell_of_dead(name: str, back: int, failed: int) -> None:
         return
     logger.warning(
         "Worker %(name)s gave no sign of life for %(lease)d s: the %(back)s requests that it had"
-        " taken are in the queue again. %(failed)s were put aside, because too many workers have"
-        " died with them.",
-        {"name": name, "lease": pace.LEASE, "back": f"{back:,}", "failed": f"{failed:,}"},
+        " taken are in the queue again%(failed)s.",
+        {
+            "name": name,
+            "lease": pace.LEASE,
+            "back": f"{back:,}",
+            "failed": f", {failed:,} were put aside, because too many workers have died with them"
+            if failed
+            else "",
+        },
     )
