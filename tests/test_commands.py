@@ -17,6 +17,7 @@ from support.filters import everything
 from support.jobs import open_job, stored_job
 from support.processes import PATIENCE, environment, run
 
+from scrapy_bloom.commands import info
 from scrapy_bloom.commands.context import call
 from scrapy_bloom.registry import COMMANDS
 
@@ -35,6 +36,25 @@ def job(tmp_path, monkeypatch):
 
 def fields(lines):
     return dict(line.split("\t", 1) for line in lines)
+
+
+@pytest.mark.usefixtures("job")
+def test_info_is_for_people_and_json_for_programs(bloom):
+    told = fields(bloom("info job")[1])
+    exact = json.loads("\n".join(bloom("info job --json")[1]))
+    assert float(told["expected lost"]) == pytest.approx(exact["filter"]["expected_lost"], rel=0.01)
+    assert len(told["expected lost"]) <= 9
+    assert exact["filter"]["expected_lost"] > 0
+
+
+def test_info_tells_rules_in_words():
+    rules = {"*": {"level": "safe", "drop": ["a", "b"]}, "example.com": {"level": "off"}}
+    record = {"form": 2, "rules": rules, "w3lib": "2.5.0"}
+    told = "safe, drop a b, 1 domains with rules of their own, form 2, w3lib 2.5.0"
+    assert info.rules_in_words(record) == told
+    record["rules"] = {"sha256": "abc", "domains": 30, "begin": "{"}
+    assert info.rules_in_words(record).startswith("SHA-256 abc, 30 domains")
+    assert info.rules_in_words({}) == ""
 
 
 # Every sub-command

@@ -50,7 +50,7 @@ def test_it_answers_as_the_filter_does_and_changes_nothing(server, key, shards, 
 
 def test_a_key_without_a_filter_is_an_error_and_stays_without_one(server, key):
     before = everything(server)
-    with pytest.raises(StateError, match=f"key {key}: found nothing, expected a filter. Give the"):
+    with pytest.raises(StateError, match=f"key {key}: found nothing, expected a filter. It is"):
         RedisReader.from_url(server.url, key=key)
     assert everything(server) == before
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
 from datetime import datetime, timezone
+from typing import Any
 
+from scrapy_bloom.canonical.rules import EVERYWHERE
 from scrapy_bloom.commands.context import Context, add_target
 from scrapy_bloom.commands.output import Fact
 from scrapy_bloom.core.info import FilterInfo
@@ -52,7 +54,7 @@ def _window_facts(state: FilterInfo) -> list[Fact]:
     if state.window is None or state.oldest is None or state.newest is None:
         return []
     return [
-        Fact("window", state.window, write_span(state.window)),
+        Fact("window", write_span(state.window)),
         Fact("generations", state.generations),
         Fact("oldest since", datetime.fromtimestamp(state.oldest, tz=timezone.utc)),
         Fact("newest since", datetime.fromtimestamp(state.newest, tz=timezone.utc)),
@@ -76,11 +78,11 @@ def _facts(found: Information) -> list[Fact]:
         *_window_facts(state),
         Fact("bits per item", found.hashes),
         Fact("fingerprinter", found.fingerprinter),
-        Fact("rules", json.dumps(found.canonical)),
+        Fact("rules", rules_in_words(found.canonical)),
         Fact("written by", found.written_by),
         Fact("let through", found.let_through, f"{found.let_through:,} pages are new once more"),
         Fact("exact", found.exact, f"{found.exact or 0:,} fingerprints in exact lists"),
-        Fact("audit", found.audit, _of_audit(found)),
+        Fact("audit", _of_audit(found)),
         Fact("crawl", found.crawl),
         Fact("process", found.process),
         Fact("last clean stop" if found.kind == "job" else "written", found.clean_stop),
@@ -102,6 +104,26 @@ def _facts(found: Information) -> list[Fact]:
             Fact("losses", found.losses),
         ]
     return [fact for fact in facts if fact.value not in ("", None)]
+
+
+def rules_in_words(record: Mapping[str, Any]) -> str:
+    """Return by which rules URLs were rewritten, and by which versions.
+
+    :param record: as a filter has it.
+    """
+    rules = dict(record.get("rules", {}))
+    general = dict(rules.pop(EVERYWHERE, {}))
+    words = [general.pop("level")] if "level" in general else []
+    words += [
+        f"{name} {' '.join(value) if isinstance(value, list) else value}"
+        for name, value in general.items()
+    ]
+    if "sha256" in rules:  # they are too long to be recorded in full
+        words.append(f"SHA-256 {rules['sha256']}")
+    domains = rules.get("domains", len(rules))
+    words += [f"{domains:,} domains with rules of their own"] * bool(domains)
+    words += [f"{name} {value}" for name, value in record.items() if name != "rules"]
+    return ", ".join(words)
 
 
 def _of_audit(found: Information) -> str:

@@ -69,7 +69,7 @@ class Output:
     def facts(self, title: str, facts: Sequence[Fact]) -> None:
         """Write what is known of one thing."""
         if not self.on_terminal:
-            sys.stdout.writelines(f"{fact.name}\t{_text(fact.value)}\n" for fact in facts)
+            sys.stdout.writelines(f"{fact.name}\t{_plain_text(fact.value)}\n" for fact in facts)
             return
         from rich.table import Table  # noqa: PLC0415 - see the top of this file
 
@@ -191,6 +191,11 @@ def _text(value: object) -> str:
     if value is None:
         return ""
     return json.dumps(value) if isinstance(value, (Mapping, bool)) else str(value)
+
+
+def _plain_text(value: object) -> str:
+    """Return a fact for a pipe: people read it there, too. JSON has all digits of a number."""
+    return f"{value:.3g}" if isinstance(value, float) else _text(value)
 
 
 def _shown(value: object) -> str:

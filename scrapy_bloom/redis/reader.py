@@ -258,8 +258,12 @@ class ShardReader:
             fields: dict[bytes, bytes] = place.client.hgetall(place.key) if kind == b"hash" else {}
         if fields and b"clearing" not in fields:
             return fields
-        found = "nothing" if kind in (b"none", b"hash") else f"a {kind.decode()}"
-        raise StateError(f"{place.name}: found {found}, expected a filter. {place.other_key}")
+        found, way = f"a {kind.decode()}", place.other_key
+        if kind in (b"none", b"hash"):
+            found = "nothing"
+            its_key = place.words(REDIS_KEY)
+            way = f"It is there once a crawl has begun. If one has, give its {its_key}."
+        raise StateError(f"{place.name}: found {found}, expected a filter. {way}")
 
 
 def find_shards(place: Place) -> list[ShardReader]:
