@@ -15,7 +15,9 @@ from support.internals import clock_of_redis
 from support.localredis import keys
 from support.sites import News, Pages
 
-from scrapy_bloom import BloomDupeFilter, SettingError
+from scrapy_bloom import BloomDupeFilter
+from scrapy_bloom.core.growth import MOST_GENERATIONS
+from scrapy_bloom.layers.exact import PREFIX
 
 pytestmark = pytest.mark.scrapy
 
@@ -122,22 +124,6 @@ def test_an_impossible_window_refuses_the_crawl_by_name(window, caplog):
     assert f"BLOOM_WINDOW = {window!r}: give a time from 1 second to 100 years" in caplog.text
 
 
-@pytest.mark.parametrize("layer", [{"BLOOM_EXACT": True}, {"BLOOM_AUDIT": 1e-3}])
-def test_a_window_and_what_follows_a_growing_filter_are_refused_together(tmp_path, layer):
-    crawler = get_crawler(
-        None,
-        {
-            "JOBDIR": str(tmp_path),
-            "SCHEDULER": "scrapy_bloom.Scheduler",
-            "BLOOM_WINDOW": "30d",
-            **layer,
-        },
-    )
-    dupefilter = build_from_crawler(BloomDupeFilter, crawler)
-    with pytest.raises(SettingError, match="is set, and BLOOM_WINDOW, too"):
-        dupefilter.open_journaled(lambda _: None)
-
-
 class Reader(Follower):
     """Reads the lists of a news site again every hour, and articles once."""
 
@@ -212,11 +198,18 @@ async def test_lists_hourly_and_articles_once_with_a_filter_in_redis(
     assert {hits[article] for article in news.all_articles()} == {1}
 
 
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
+LAYERS = {
+    **SCHEDULERS,
+    "exact": {**SCHEDULERS["ours"], "BLOOM_EXACT": True},
+    "audited": {**SCHEDULERS["ours"], "BLOOM_AUDIT": 1},
+}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
 @ensureDeferred
-async def test_a_site_is_crawled_again_after_the_window(clock, tmp_path, scheduler):
+async def test_a_site_is_crawled_again_after_the_window(clock, tmp_path, layer):
     links = {f"/{number}": [f"/{number * 2 + 1}", f"/{number * 2 + 2}"] for number in range(15)}
-    settings = {"JOBDIR": str(tmp_path), "BLOOM_WINDOW": "7d", **SCHEDULERS[scheduler]}
+    settings = {"JOBDIR": str(tmp_path), "BLOOM_WINDOW": "7d", **LAYERS[layer]}
     pages = {"/": lambda *_: ["/0"]}
     pages |= {path: lambda *_, there=there: there for path, there in links.items()}
     pages |= {f"/{number}": lambda *_: [] for number in range(15, 31)}
@@ -228,6 +221,9 @@ async def test_a_site_is_crawled_again_after_the_window(clock, tmp_path, schedul
             # The start page is fetched each day, and all its links are followed.
             await crawl(Daily, settings, url=site.url)
             fetched.append(sum(site.hits.values()) - before)
+            lists = [*tmp_path.glob(f"{PREFIX}*")]
+            assert bool(lists) == (layer == "exact")
+            assert len(lists) <= MOST_GENERATIONS
     whole = [day for day, count in enumerate(fetched) if count > 2]
     assert whole == [0, 8, 16, 24]
     assert {fetched[day] for day in whole} == {32}

@@ -1,6 +1,7 @@
 """No new page is called seen: the exact lists in files, the filter around them, and crawls."""
 
 import random
+import time
 from contextlib import ExitStack, suppress
 from hashlib import sha1
 
@@ -141,14 +142,16 @@ class Jobs(RuleBasedStateMachine):
     @rule()
     def start_again(self):
         """As after a kill: what is in no list comes out of the journal, and the filter as well."""
-        recent, inner = set(self.exact.recent), self.exact.inner
+        groups = (*self.exact.recent, *self.exact.writing)
+        recent = set().union(*(each.fingerprints for each in groups))
+        inner = self.exact.inner
         self.exact.close()
         again = LossyFilter.from_state(inner.state(), **POOR, forgotten=inner.forgotten)
         self.exact = ExactFilter(again)
         self.lists = ExactLists(self.folder, self.exact)
         self.lists.resume(self.note)
         self.exact.restore(recent - again.forgotten)
-        self.exact.recent.update(recent)
+        self.exact.restored(list(recent), None)
         assert self.lists.note() == self.note
 
     @rule()
@@ -190,7 +193,7 @@ def test_there_are_few_lists_and_each_mark_is_written_few_times(tmp_path):
         frozen.use()
         frozen.tidy_up()
         assert len(exact.lists) <= 7
-    assert sum(one.count for one in exact.lists) == 3200
+    assert sum(one.file.count for one in exact.lists) == 3200
     assert len(list(tmp_path.glob(f"{PREFIX}*"))) == len(exact.lists)
     exact.close()
 
@@ -306,6 +309,52 @@ async def test_a_missing_list_is_refused(job, caplog):
             await crawl(Walled, kept(job), url=site.url + "/")
     assert site.hits == before
     assert f"{path.name}: found no file, expected the exact list" in caplog.text
+
+
+@ensureDeferred
+async def test_without_a_snapshot_the_lists_begin_anew(job, caplog):
+    with Pages({"/": lambda *_: ["/a"], "/a": lambda *_: []}) as site:
+        await crawl(Walled, kept(job), url=site.url + "/")
+        (job / "requests.bloom").unlink()
+        for _ in range(2):
+            await crawl(Walled, kept(job), url=site.url + "/")
+    assert site.hits == {"/": 3, "/a": 2}
+    assert "marks are missing. No page is lost" in caplog.text
+
+
+@ensureDeferred
+async def test_a_window_may_come_change_and_go(job, monkeypatch):
+    start = time.time()
+    now = [start]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    pages = {"/": lambda *_: ["/a", "/b", "/by-hand"], "/a": lambda *_: [], "/b": lambda *_: []}
+    fetched = []
+    with Pages(pages) as site:
+
+        async def run(day, window, **more):
+            now[0] = start + 86_400 * day
+            await crawl(Walled, kept(job, BLOOM_WINDOW=window, **more), url=site.url + "/")
+            fetched.append(site.hits["/a"])
+
+        await run(0, None)
+        await run(0, "8d")
+        tools.add(job, [site.url + "/hand"])
+        pages["/"] = lambda *_: ["/a", "/b", "/hand"]
+        await run(7.9, "8d")
+        await run(8, "16d")  # all counts as of now
+        await run(23.9, "16d")
+        await run(24, None)
+        await run(300, None)
+        await run(301, "8d", BLOOM_EXACT=False)
+        await run(302, "8d")
+        await run(308.9, "8d")
+        assert fetched == [1] * 10
+        assert site.hits["/hand"] == 0
+        assert tools.info(job).exact == 0
+        await run(311, "8d")
+        assert fetched[-1] == 2
+        assert site.hits["/hand"] == 1
+        assert tools.info(job).exact == 3
 
 
 @pytest.mark.parametrize("more", [{}, {"JOBDIR": "job"}])

@@ -6,15 +6,19 @@ from types import SimpleNamespace
 
 import pytest
 from hypothesis import settings
+from scrapy.utils.test import get_crawler
 from support.contract import FilterContract, fingerprints
 from support.internals import clock_of_redis, forget_own_dates
 from support.localredis import keys
 from support.windows import LONGEST, START, WINDOW, RedisMachine
 
 from scrapy_bloom import RedisFilter, RedisReader, StateError, tools
+from scrapy_bloom.options import MIN_ERROR_RATE
 from scrapy_bloom.redis import shard as shards
 from scrapy_bloom.redis.queue.base import Entry
 from scrapy_bloom.redis.queue.shared import SharedQueue
+from scrapy_bloom.session.reporter import Reporter
+from scrapy_bloom.session.session import Session
 
 QUICK = settings(deadline=None, max_examples=25, stateful_step_count=40)
 
@@ -58,6 +62,38 @@ def test_two_workers_see_what_the_model_allows(server, clock, layout):
     case = machine.TestCase
     case.settings = QUICK
     case("runTest").debug()
+
+
+def test_so_they_do_with_the_numbers_of_the_exact_mode(server, clock):
+    machine = type("Machine", (RedisMachine,), {"error_rate": MIN_ERROR_RATE, "layout": "sets"})
+    machine.server, machine.set_clock = server, staticmethod(clock)
+    case = machine.TestCase
+    case.settings = QUICK
+    case("runTest").debug()
+
+
+@pytest.mark.scrapy
+def test_the_exact_mode_has_wide_numbers_in_each_generation(server, clock):
+    settings = {
+        "BLOOM_EXACT": True,
+        "BLOOM_WINDOW": WINDOW,
+        "BLOOM_CAPACITY": 100,
+        "BLOOM_REDIS_LAYOUT": "sets",
+        "BLOOM_REDIS_URL": server.url,
+        "BLOOM_REDIS_KEY": next(keys),
+    }
+    crawler = get_crawler(settings_dict=settings)
+    session = Session.open(crawler, Reporter(crawler))
+    seen = session.opened.filter
+    for part in range(9):
+        clock(START + 100 * part)
+        seen.add_many(fingerprints(300, f"part {part}"))
+    info = seen.info()
+    assert info.generations == 9
+    assert info.slices > 9
+    assert info.error_rate == MIN_ERROR_RATE
+    assert info.estimated_fp_rate < MIN_ERROR_RATE
+    session.close()
 
 
 def test_a_page_is_granted_once_when_a_generation_begins_or_goes(join, clock):

@@ -6,7 +6,7 @@ import copy
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -160,8 +160,12 @@ class LocalFilter:
         if fresh and fingerprint not in self.forgotten:
             return True
         self._ages[fingerprint] = now
-        self._renew(fingerprint)
+        self.renew(fingerprint)
         return False
+
+    def renew(self, fingerprint: bytes) -> None:
+        """Have a fingerprint, let through just now, be kept for as long as any other one."""
+        self.add(fingerprint)
 
     @property
     def ages(self) -> Mapping[bytes, float]:
@@ -172,6 +176,15 @@ class LocalFilter:
     def since(self) -> float | None:
         """When the generation began that takes items now; None without a window."""
         return None
+
+    @property
+    def window(self) -> float | None:
+        """Seconds that items are kept, at least; None for ever."""
+        return None
+
+    def now(self) -> float:
+        """Return the time by the clock of the filter, in seconds since 1970."""
+        return self._clock()
 
     def restore(
         self,
@@ -259,35 +272,41 @@ class LocalFilter:
         """The key of this filter's hash, 16 bytes. Who knows it can make any page look seen."""
         return self._secret
 
-    def marked_slices(self) -> int:
-        """Return how many slices have items, the newest one included."""
+    def until_now(self) -> float:
+        """Return a number that stands for what is in the filter now, and not for what comes later.
+
+        0 if there is nothing. It is for the methods below, also of the same filter in a later run.
+        """
         return len(self._full) + (self._room < self._spec.capacity)
 
-    def expected_rate(self, after: int = 0) -> float:
-        """Return the chance that a new item is called seen by a slice after the first `after` ones.
+    def expected_rate(self, after: float = 0) -> float:
+        """Return the chance that a new item is called seen by what came after :meth:`until_now`.
 
         It is computed from the items, which takes some microseconds; :meth:`info` counts the bits.
         """
         k = self._hashes
         rates = [
             sizing.false_positive_rate(slice_.items, slice_.spec.blocks, k)
-            for slice_ in self.state().slices[after:]
+            for slice_ in self._slices_after(after)
         ]
         return 1 - prod(1 - rate for rate in rates)
 
-    def begin_slice(self, after: int) -> None:
-        """Add to a slice that comes after the first `after` ones, if that is not so already."""
-        if len(self._full) < after:
+    def begin_after(self, until: float) -> None:
+        """Keep what comes apart from what :meth:`until_now` stands for, as far as possible."""
+        if len(self._full) < until:
             full = [*self.state().slices]
             self._fill(self._next_slice(full, self._hashes), full)
 
-    def was_in(self, fingerprint: bytes, slices: int) -> bool:
-        """Return whether one of the first so many slices has a fingerprint, forgotten or not."""
+    def was_in(self, fingerprint: bytes, until: float) -> bool:
+        """Return whether a fingerprint, forgotten or not, is in what :meth:`until_now` stands for.
+
+        What has come later may be in it, too, if it could not be kept apart.
+        """
         positions = self._probe(fingerprint)
         h = positions.pop()
         return any(
             slice_.blocks[h * len(slice_.blocks) >> 32][positions].all()
-            for slice_ in self._full[:slices]
+            for slice_ in self._slices_until(until)
         )
 
     def state(self) -> FilterState:
@@ -348,14 +367,16 @@ class LocalFilter:
         self._blocks = newest.blocks
         self._room = newest.spec.capacity - newest.items
 
+    def _slices_until(self, until: float) -> Sequence[Slice]:
+        return self._full[: int(until)]
+
+    def _slices_after(self, until: float) -> Sequence[Slice]:
+        return self._chain()[int(until) :]
+
     def _chain(self) -> list[Slice]:
         """Return the slices, oldest first."""
         newest = Slice(self._spec, self._spec.capacity - self._room, self._blocks)
         return [*self._full, newest]
-
-    def _renew(self, fingerprint: bytes) -> None:
-        """Have a fingerprint, let through just now, be kept for as long as any other one."""
-        self.add(fingerprint)
 
     def _grow(self) -> None:
         full = self._chain()

@@ -134,6 +134,25 @@ class WindowedFilter(LocalFilter):
         """When the newest generation began."""
         return self._since
 
+    @property
+    def window(self) -> float:
+        """Seconds that items are kept, at least."""
+        return self._window
+
+    def renew(self, fingerprint: bytes) -> None:
+        """Have a fingerprint, let through just now, be kept for as long as any other one."""
+        self._turn(self._clock())
+        self._put([fingerprint])
+
+    def until_now(self) -> float:
+        """Return when the newest generation began that has items; 0 if there are no items."""
+        if not self._empty:
+            return self._since
+        return self._closed[-1].since if self._closed else 0.0
+
+    def begin_after(self, until: float) -> None:
+        """Do nothing: the next generation begins when it is due."""
+
     def restore(self, fingerprints: Iterable[bytes], since: float | None = None) -> None:
         """Add what an earlier run has added to a generation of this date, if that is live still."""
         now = self._clock()
@@ -165,7 +184,7 @@ class WindowedFilter(LocalFilter):
         """Return what the filter consists of, to be stored. The bits are shared, not copied."""
         slices = [
             replace(slice_, since=generation.since)
-            for generation in (*self._closed, Generation(self._since, self._chain()))
+            for generation in self._generations()
             for slice_ in generation.slices
         ]
         state = LocalFilter.state(self)
@@ -216,9 +235,18 @@ class WindowedFilter(LocalFilter):
         old = [slice_ for generation in self._closed for slice_ in generation.slices]
         self._older = tuple(slice_.blocks for slice_ in reversed([*old, *self._full]))
 
-    def _renew(self, fingerprint: bytes) -> None:
-        self._turn(self._clock())
-        self._put([fingerprint])
+    def _slices_until(self, until: float) -> Sequence[Slice]:
+        return [
+            slice_ for part in self._generations() if part.since <= until for slice_ in part.slices
+        ]
+
+    def _slices_after(self, until: float) -> Sequence[Slice]:
+        return [
+            slice_ for part in self._generations() if part.since > until for slice_ in part.slices
+        ]
+
+    def _generations(self) -> list[Generation]:
+        return [*self._closed, Generation(self._since, self._chain())]
 
     def _put(self, fingerprints: Iterable[bytes]) -> None:
         """Add to the newest generation what it does not have, whatever the older ones have."""

@@ -51,6 +51,7 @@ class LocalFrontier(Bodies):
     :param interval: seconds from one commit to the next.
     :param to_disk: whether what is written goes to the disk itself.
     :param journal: makes a snapshot of the filter when there are more marks than this.
+    :param at_once: whether to make one as soon as possible.
     :param give_up: closes the spider for an error; called at most once.
 
     Attributes:
@@ -72,6 +73,7 @@ class LocalFrontier(Bodies):
         interval: float,
         to_disk: bool,
         journal: int,
+        at_once: bool,
         give_up: Callable[[BloomError], None],
     ) -> None:
         assert crawler.stats is not None  # noqa: S101 - Scrapy makes it before any component
@@ -85,7 +87,7 @@ class LocalFrontier(Bodies):
         self._under_way: UnderWay[int] = UnderWay(self, alive)
         self._items = Items(crawler, to_disk=to_disk)
         self._state = SpiderState(store, spider)
-        self._upkeep = Upkeep(store, freeze, journal)
+        self._upkeep = Upkeep(store, freeze, journal, at_once=at_once)
         self._interval = self._delay = interval
         self._give_up = give_up
         self._pid = os.getpid()
@@ -212,7 +214,8 @@ class LocalFrontier(Bodies):
         self._items.pipelines_are_closed()
         try:
             await self._finish_upkeep()
-            if self.store.journal and not self._failing and not self._broken:
+            needed = self.store.journal or self._upkeep.due
+            if needed and not self._failing and not self._broken:
                 self._upkeep.begin_snapshot()
                 await self._finish_upkeep()
             if self._failing or self._broken:

@@ -82,13 +82,18 @@ class Upkeep:
 
     :param freeze: returns the filter as it is now.
     :param journal: makes a snapshot when the journal has more marks than this.
+    :param at_once: whether to make one as soon as possible.
 
     Attributes:
+        due: whether a snapshot is needed that was not begun yet.
         snapshots: how many snapshots were put in place.
     """
 
-    def __init__(self, store: Store, freeze: Callable[[], Frozen], journal: int) -> None:
+    def __init__(
+        self, store: Store, freeze: Callable[[], Frozen], journal: int, *, at_once: bool = False
+    ) -> None:
         self._store = store
+        self.due = at_once
         self._freeze = freeze
         self._journal = journal
         self._task: Task | None = None
@@ -128,13 +133,14 @@ class Upkeep:
             do, self._next = self._next, None
             do()
         elif self._task is None:
-            if self._store.journal > self._journal and not self._failed:
+            if (self.due or self._store.journal > self._journal) and not self._failed:
                 self.begin_snapshot()
             elif self._store.commits - self._checkpointed >= _COMMITS:
                 self._begin_checkpoint()
 
     def begin_snapshot(self) -> None:
         """Begin a snapshot; nothing else may be going on."""
+        self.due = False
         newest = self._store.newest_mark()
         frozen = self._freeze()
 

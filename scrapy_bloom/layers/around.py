@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from scrapy_bloom.core.local import LocalFilter
 
@@ -17,17 +17,16 @@ if TYPE_CHECKING:
 class FilterAround(ABC):
     """A :class:`Filter` around a local one, which is not to be used by anybody else.
 
-    :param inner: the filter.
+    :param inner: the filter, with a window or without.
 
     Attributes:
         inner: the filter.
-        since: None: there is no window.
+        old: what was in the filter before this one came, as :meth:`LocalFilter.until_now` says it.
     """
-
-    since: ClassVar[None] = None
 
     def __init__(self, inner: LocalFilter) -> None:
         self.inner = inner
+        self.old = 0.0
 
     @abstractmethod
     def add(self, fingerprint: bytes) -> bool:
@@ -36,6 +35,26 @@ class FilterAround(ABC):
     def add_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
         """Add a batch; return for each, in order, whether it was there before."""
         return [self.add(fingerprint) for fingerprint in fingerprints]
+
+    @property
+    def since(self) -> float | None:
+        """When the generation began that takes items now; None without a window."""
+        return self.inner.since
+
+    def restore(self, fingerprints: Iterable[bytes], since: float | None = None) -> None:
+        """Add marks of an earlier run.
+
+        :param since: when the generation began that they were added to; None if that is not known.
+        """
+        fingerprints, newest = list(fingerprints), self.inner.until_now()
+        self.inner.restore(fingerprints, since)
+        if self.old and self.old == newest:  # what is old may have got another date by that
+            self.old = self.inner.until_now() if self.inner.window is not None else self.old
+        self.restored(fingerprints, since)
+
+    @abstractmethod
+    def restored(self, fingerprints: list[bytes], since: float | None) -> None:
+        """Note marks that were restored."""
 
     def restore_ages(self, ages: Mapping[bytes, float]) -> None:
         """Take over when an earlier run has let pages through for their age."""

@@ -3,6 +3,8 @@
 The sample has those fingerprints whose keyed hash falls into a given share, all of them that were
 met. So of these it is known which were new. A new one that the filter calls seen is counted, and is
 let through, since it is known to be new.
+
+With a window a page may become new again. That is for the filter to say: it is counted once.
 """
 
 from __future__ import annotations
@@ -11,8 +13,11 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import repeat
+from math import inf
 from typing import Any, Final
 
+from scrapy_bloom.core.growth import generation_life
 from scrapy_bloom.core.intervals import wilson
 from scrapy_bloom.core.local import LocalFilter
 from scrapy_bloom.layers.around import FilterAround
@@ -26,6 +31,12 @@ SAMPLE: Final = "audit sample"
 
 _ANY: Final = 1 << 63
 _LONGEST: Final = 255
+_FEW: Final = 10_000
+
+_LIVES: Final = 3
+"""So many lives of a generation a fingerprint stays in the sample. One would do, if no clock were
+ever set: the filter keeps some for longer then.
+"""
 
 
 @dataclass(frozen=True)
@@ -72,6 +83,7 @@ class AuditFilter(FilterAround):
 
     Attributes:
         inner: the filter.
+        old: marks of which nothing is known, as :meth:`LocalFilter.until_now` says it.
         share: as above.
         checked: new fingerprints of the sample.
         observed: how many of them the filter called seen.
@@ -80,38 +92,41 @@ class AuditFilter(FilterAround):
 
     def __init__(self, inner: LocalFilter, share: float) -> None:
         super().__init__(inner)
+        self._sample: dict[bytes, float] = {}
         self.share = share
         self._limit = share * 2**64
         self._start()
 
     def add(self, fingerprint: bytes) -> bool:
         """Add one fingerprint; return whether it was there before."""
-        if not self._is_sampled(fingerprint) or fingerprint in self._sample:
+        if not self._is_sampled(fingerprint):
             return self.inner.add(fingerprint)
-        if self._old and self.inner.was_in(fingerprint, self._old):
-            return self.inner.add(fingerprint)  # it may be old, or not: nobody knows
-        self.predicted += self.inner.expected_rate(self._old)
+        known = fingerprint in self._sample
+        if known or (self.old and self.inner.was_in(fingerprint, self.old)):
+            seen = self.inner.add(fingerprint)  # if it is unknown, it may be old, or not
+            if not seen:
+                self._keep(fingerprint)
+            return seen
+        self.predicted += self.inner.expected_rate(self.old)
         self.checked += 1
-        self.observed += self.inner.add(fingerprint)
-        self._sample.add(fingerprint)
+        if self.inner.add(fingerprint):
+            self.observed += 1
+            self.inner.renew(fingerprint)  # what it was taken for may be dropped before it
+        self._keep(fingerprint)
         return False
 
     def add_aged(self, fingerprint: bytes, max_age: float) -> bool:
         """Return whether a page was let through less than `max_age` seconds ago; if not, do so."""
         seen = self.inner.add_aged(fingerprint, max_age)
         if not seen and self._is_sampled(fingerprint):
-            self._sample.add(fingerprint)  # it is old from now on, and was not asked about
+            self._keep(fingerprint)  # it is old from now on, and was not asked about
         return seen
 
-    def restore(
-        self,
-        fingerprints: Iterable[bytes],
-        since: float | None = None,  # noqa: ARG002 - there is no window
-    ) -> None:
-        """Add marks of an earlier run; they are not counted."""
-        fingerprints = list(fingerprints)
-        self.inner.add_many(fingerprints)
-        self._sample.update(one for one in fingerprints if self._is_sampled(one))
+    def restored(self, fingerprints: list[bytes], since: float | None) -> None:  # noqa: ARG002 - now will do
+        """Note marks of an earlier run; they are not counted."""
+        for fingerprint in fingerprints:
+            if self._is_sampled(fingerprint):
+                self._keep(fingerprint)
 
     def __contains__(self, fingerprint: bytes) -> bool:
         """Return whether the fingerprint was added. Changes nothing."""
@@ -142,14 +157,17 @@ class AuditFilter(FilterAround):
 
     def notes(self) -> dict[str, str | bytes]:
         """Return what :meth:`resume` needs."""
-        counts = {
+        self._let_go()
+        some = {one: since for one, since in self._sample.items() if len(one) <= _LONGEST}
+        counts: dict[str, Any] = {
             "share": self.share,
-            "old": self._old,
+            "old": self.old,
             "checked": self.checked,
             "observed": self.observed,
             "predicted": self.predicted,
         }
-        some = (one for one in self._sample if len(one) <= _LONGEST)
+        if self.inner.window is not None:
+            counts |= {"window": self.inner.window, "dates": [*some.values()]}
         return {
             COUNTS: json.dumps(counts),
             SAMPLE: b"".join(bytes([len(one)]) + one for one in some),
@@ -157,37 +175,56 @@ class AuditFilter(FilterAround):
 
     def begin(self) -> None:
         """Begin with a filter that may have marks already: of those nothing is known."""
-        self._begin(self.inner.marked_slices())
+        self._begin(self.inner.until_now())
 
     def resume(self, counts: str, sample: bytes) -> None:
-        """Go on with what an earlier run has counted, if that had the same share; else begin anew.
+        """Go on with what an earlier run has counted, if its share and window were the same.
+
+        Else begin anew.
 
         :raises ValueError: if the notes make no sense.
         """
         noted = fields.read_object(counts.encode())
-        if noted.get("share") != self.share:
+        window = self.inner.window
+        if (noted.get("share"), noted.get("window")) != (self.share, window):
             self.begin()
             return
         self.checked, self.observed, self.predicted = _read(noted)
-        self._begin(fields.integer(noted, "old", 0, _ANY))
-        at = 0
+        self._begin(fields.number(noted, "old", 0, _ANY))
+        found, at = [], 0
         while at < len(sample):
             end = at + 1 + sample[at]
-            self._sample.add(sample[at + 1 : end])
+            found.append(sample[at + 1 : end])
             at = end
+        dates = repeat(inf, len(found)) if window is None else map(float, noted.get("dates", ()))
+        self._sample = dict(zip(found, dates, strict=True))
 
     def _start(self) -> None:
         """Begin to count."""
         self._hasher = blake2b(key=self.inner.secret, digest_size=8, person=b"audit")
-        self._sample: set[bytes] = set()
+        self._sample = {}
+        self._many = _FEW
         self.checked = self.observed = 0
-        self._old = 0
+        self.old = 0.0
         self.predicted = 0.0
 
-    def _begin(self, old: int) -> None:
-        """Let the first slices be, and add to others."""
-        self._old = old
-        self.inner.begin_slice(old)
+    def _begin(self, old: float) -> None:
+        """Let the marks be that were there, and keep others apart."""
+        self.old = old
+        self.inner.begin_after(old)
+
+    def _keep(self, fingerprint: bytes) -> None:
+        """Note that a fingerprint of the sample was let through."""
+        self._sample[fingerprint] = inf if self.inner.window is None else self.inner.now()
+        if len(self._sample) > self._many:
+            self._let_go()
+            self._many = max(_FEW, 2 * len(self._sample))
+
+    def _let_go(self) -> None:
+        """Drop what the filter has dropped for sure, even if the clock was set meanwhile."""
+        if self.inner.window is not None:
+            end = self.inner.now() - _LIVES * generation_life(self.inner.window)
+            self._sample = {one: last for one, last in self._sample.items() if last > end}
 
     def _is_sampled(self, fingerprint: bytes) -> bool:
         hasher = self._hasher.copy()

@@ -2,16 +2,24 @@
 
 What is new to the filter is new, and only noted. So most new pages cost nothing but room on the
 disk, and a page that is seen costs one look-up.
+
+With a window each list belongs to one generation of the filter, and is dropped with it, never
+later. What the filter still has, and no list, is new.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import json
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Final
 
+from scrapy_bloom.core.growth import generation_life
 from scrapy_bloom.core.local import LocalFilter
 from scrapy_bloom.layers.around import FilterAround
+from scrapy_bloom.storage import fields
 from scrapy_bloom.storage.exact_file import ExactFile, ExactKey, count_in, write_exact
 from scrapy_bloom.storage.files import remove
 
@@ -22,6 +30,37 @@ NOTE: Final = "exact"
 """Key of the note that says which lists there are; empty if there are none."""
 
 
+@dataclass
+class Marks:
+    """Fingerprints that are in no file yet.
+
+    Attributes:
+        since: when the generation began that has them; infinite without a window.
+        fingerprints: the fingerprints.
+    """
+
+    since: float
+    fingerprints: set[bytes] = field(default_factory=set)
+
+
+@dataclass(eq=False)
+class ListFile:
+    """A list in a file.
+
+    Attributes:
+        since: when the generation began that has its marks; infinite without a window.
+        file: the file.
+    """
+
+    since: float
+    file: ExactFile
+
+    @property
+    def number(self) -> int:
+        """That in its name: the newer, the higher."""
+        return int(self.file.path.name.removeprefix(PREFIX))
+
+
 class ExactFilter(FilterAround):
     """A :class:`Filter` around a local one, which is not to be used by anybody else.
 
@@ -29,18 +68,19 @@ class ExactFilter(FilterAround):
 
     Attributes:
         inner: the filter.
+        old: marks that it has had before and that are not listed: they are seen without a look.
         false_positives: new fingerprints that the filter called seen, and that were caught.
-        old: how many slices of the filter have marks that are not listed: what they have is seen.
-        recent: fingerprints that are in no file yet.
+        recent: marks that are in no file yet, by generation.
+        writing: those that are being written to files.
         lists: the files with the others.
     """
 
     def __init__(self, inner: LocalFilter) -> None:
         super().__init__(inner)
         self.false_positives = 0
-        self.old = 0
-        self.recent: set[bytes] = set()
-        self.lists: list[ExactFile] = []
+        self.recent: list[Marks] = []
+        self.writing: list[Marks] = []
+        self.lists: list[ListFile] = []
 
     def add(self, fingerprint: bytes) -> bool:
         """Add one fingerprint; return whether it was there before."""
@@ -48,25 +88,25 @@ class ExactFilter(FilterAround):
             if self._is_listed(fingerprint):
                 return True
             self.false_positives += 1
-        self.recent.add(fingerprint)
+            self.inner.renew(fingerprint)  # what it was taken for may be dropped before it
+        self._note(fingerprint)
         return False
 
     def add_aged(self, fingerprint: bytes, max_age: float) -> bool:
         """Return whether a page was let through less than `max_age` seconds ago; if not, do so."""
         seen = self.inner.add_aged(fingerprint, max_age)  # which keeps the dates exactly
         if not seen:
-            self.recent.add(fingerprint)
+            self._note(fingerprint)
         return seen
 
-    def restore(
-        self,
-        fingerprints: Iterable[bytes],
-        since: float | None = None,  # noqa: ARG002 - there is no window
-    ) -> None:
-        """Add marks of an earlier run that are in no file."""
-        fingerprints = list(fingerprints)
-        self.inner.add_many(fingerprints)
-        self.recent.update(fingerprints)
+    def restored(self, fingerprints: list[bytes], since: float | None) -> None:
+        """Note marks of an earlier run that are in no file."""
+        if self.inner.window is None:
+            since = inf
+        else:
+            now = self.inner.now()
+            since = now if since is None else min(since, now)
+        self._marks_of(since).update(fingerprints)
 
     def __contains__(self, fingerprint: bytes) -> bool:
         """Return whether the fingerprint was added. Changes nothing."""
@@ -86,25 +126,107 @@ class ExactFilter(FilterAround):
 
     def clear(self) -> bool:
         """Forget everything."""
-        self.recent.clear()
+        self.recent, self.writing = [], []
         for one in self.lists:
-            one.close()
+            one.file.close()
         self.lists = []
-        self.old = 0
+        self.old = 0.0
         return self.inner.clear()
 
     def close(self) -> None:
         """Close the files."""
         for one in self.lists:
-            one.close()
+            one.file.close()
         super().close()
 
+    @property
+    def unlisted(self) -> int:
+        """How many marks are in no file yet."""
+        return sum(len(each.fingerprints) for each in (*self.recent, *self.writing))
+
+    def ended(self) -> list[ListFile]:
+        """Return the lists whose generation has ended; let go of other marks of such ones."""
+        now, life = self._moment()
+        self.recent = [each for each in self.recent if each.since + life > now]
+        return [one for one in self.lists if one.since + life <= now]
+
+    def _note(self, fingerprint: bytes) -> None:
+        since = self.inner.since
+        self._marks_of(inf if since is None else since).add(fingerprint)
+
+    def _marks_of(self, since: float) -> set[bytes]:
+        """Return the marks of a generation that are in no file."""
+        if not self.recent or self.recent[-1].since != since:
+            known = [each for each in self.recent if each.since == since] or [Marks(since)]
+            self.recent = [each for each in self.recent if each.since != since] + known
+        return self.recent[-1].fingerprints
+
     def _is_listed(self, fingerprint: bytes) -> bool:
-        if fingerprint in self.recent:
-            return True
+        now, life = self._moment()
+        for each in (*self.recent, *self.writing):
+            if fingerprint in each.fingerprints and each.since + life > now:
+                return True
         if self.old and self.inner.was_in(fingerprint, self.old):
             return True
-        return any(fingerprint in one for one in self.lists)
+        return any(one.since + life > now and fingerprint in one.file for one in self.lists)
+
+    def _moment(self) -> tuple[float, float]:
+        """Return the time, and for how many seconds a generation lives; 0 and 0 without a window.
+
+        If the clock went back, what seems to come from the future counts as of now, as in the
+        filter. What was there before the lists can then not be told from what came later.
+        """
+        window = self.inner.window
+        if window is None:
+            return 0.0, 0.0
+        now = self.inner.now()
+        if self.old > now:
+            self.old = 0.0
+        for marks in (*self.recent, *self.writing):
+            marks.since = min(marks.since, now)
+        for one in self.lists:
+            one.since = min(one.since, now)
+        return now, generation_life(window)
+
+
+@dataclass(frozen=True)
+class Noted:
+    """The lists of a job, as they are noted in the store of its requests.
+
+    Attributes:
+        old: marks that are in no list, as for the filter; None for all that the filter has.
+        lists: the number of each list, and when its generation began.
+        window: the window that the dates belong to; None without one.
+    """
+
+    old: float | None
+    lists: Sequence[tuple[int, float]]
+    window: float | None
+
+    @classmethod
+    def read(cls, text: str) -> Noted:
+        """Return what a note says.
+
+        :raises ValueError: if it makes no sense.
+        """
+        if not text.startswith("{"):
+            old, *numbers = map(int, text.split())
+            return cls(old, [(number, inf) for number in numbers], None)
+        noted = fields.read_object(text.encode())
+        try:
+            return cls(
+                None if noted["old"] is None else float(noted["old"]),
+                [(int(number), float(since)) for number, since in noted["lists"]],
+                float(noted["window"]),
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(repr(error)) from error
+
+    def __str__(self) -> str:
+        """Return the note."""
+        if self.window is None:
+            return " ".join(str(int(one)) for one in (self.old or 0, *(n for n, _ in self.lists)))
+        return json.dumps({"window": self.window, "old": self.old, "lists": [*self.lists]})
 
 
 class ExactLists:
@@ -122,101 +244,143 @@ class ExactLists:
 
     def begin(self) -> None:
         """Begin with a filter that may have marks already: those count as seen, unlisted."""
-        self._open(self._filter.inner.marked_slices(), [])
+        self._open(self._filter.inner.until_now(), [])
 
     def resume(self, noted: str) -> None:
         """Go on with the lists that a note names.
 
+        If they were made with another window, or none, all that they have counts as of now, as in
+        the filter.
+
         :raises ValueError: if the note makes no sense.
         :raises StateError: if a list is missing, or cannot be used. All stay as they are.
         """
-        old, *numbers = map(int, noted.split())
-        self._open(old, numbers)
+        inner, found = self._filter.inner, Noted.read(noted)
+        old, lists = found.old, found.lists
+        if found.window != inner.window:
+            now = inf if inner.since is None else inner.since
+            lists = [(number, now) for number, _ in lists]
+            old = 0.0 if old == 0 else None
+        self._open(inner.until_now() if old is None else old, lists)
 
     def note(self) -> str:
         """Return what :meth:`resume` needs."""
-        return _note(self._filter.old, [self._number(one.path) for one in self._filter.lists])
+        return note_of(self._filter)
 
     def freeze(self) -> FrozenLists:
-        """Return what is to be written now; the crawl may go on meanwhile."""
-        recent = frozenset(self._filter.recent)
-        kept, merged, size = list(self._filter.lists), [], len(recent)
-        by_age = sorted(kept, key=lambda one: self._number(one.path))
-        while by_age and by_age[-1].count <= 2 * size:
-            size += by_age[-1].count
-            merged.append(by_age.pop())
-        newest = max([0, *(self._number(one.path) for one in kept)])
-        path = self._folder / f"{PREFIX}{newest + 1}"
-        return FrozenLists(self._filter, self._key, path, recent, merged)
+        """Return what is to be written now; the crawl may go on meanwhile.
 
-    def _open(self, old: int, numbers: Collection[int]) -> None:
+        What the last one could not write is in it.
+        """
+        filter_ = self._filter
+        filter_.recent += filter_.writing
+        ended = filter_.ended()
+        by_date: dict[float, Marks] = {}
+        for each in filter_.recent:
+            by_date.setdefault(each.since, Marks(each.since)).fingerprints.update(each.fingerprints)
+        filter_.writing, filter_.recent = [*by_date.values()], []
+        number = max([0, *(one.number for one in filter_.lists)])
+        parts = []
+        for each in filter_.writing:
+            number += 1
+            merged, size = [], len(each.fingerprints)
+            same = [one for one in filter_.lists if one.since == each.since]
+            for one in sorted(same, key=lambda one: -one.number):
+                if one.file.count > 2 * size:
+                    break
+                size += one.file.count
+                merged.append(one)
+            parts.append(Part(each, self._folder / f"{PREFIX}{number}", merged))
+        return FrozenLists(filter_, self._key, parts, ended)
+
+    def _open(self, old: float, lists: Collection[tuple[int, float]]) -> None:
         filter_ = self._filter
         filter_.old = old
-        filter_.inner.begin_slice(old)
+        filter_.inner.begin_after(old)
         try:
-            for number in numbers:
-                filter_.lists.append(ExactFile(self._folder / f"{PREFIX}{number}", self._key))
+            for number, since in lists:
+                file = ExactFile(self._folder / f"{PREFIX}{number}", self._key)
+                filter_.lists.append(ListFile(since, file))
         except BaseException:
-            filter_.close()
+            for one in filter_.lists:
+                one.file.close()
             raise
-        # The largest one first: what is seen is most likely in it.
-        filter_.lists.sort(key=lambda one: -one.count)
-        remove_lists(self._folder, keep=[one.path for one in filter_.lists])
+        remove_lists(self._folder, [one.file.path for one in filter_.lists])
 
-    @staticmethod
-    def _number(path: Path) -> int:
-        return int(path.name.removeprefix(PREFIX))
+
+@dataclass(frozen=True)
+class Part:
+    """What becomes one list.
+
+    Attributes:
+        marks: those that are in no file yet.
+        path: where they go.
+        merged: lists of the same generation that go there, too.
+    """
+
+    marks: Marks
+    path: Path
+    merged: Sequence[ListFile]
 
 
 class FrozenLists:
-    """A list on its way to the disk, in steps; :meth:`write` may be called in any thread."""
+    """Lists on their way to the disk, in steps; :meth:`write` may be called in any thread."""
 
     def __init__(
         self,
         filter: ExactFilter,  # noqa: A002 - that is what it is
         key: ExactKey,
-        path: Path,
-        recent: frozenset[bytes],
-        merged: list[ExactFile],
+        parts: Sequence[Part],
+        ended: Sequence[ListFile],
     ) -> None:
         self._filter = filter
         self._key = key
-        self._path = path
-        self._recent = recent
-        self._merged = merged
-        self._new: ExactFile | None = None
+        self._parts = parts
+        self._new: list[ListFile] = []
+        self._gone = [*ended, *(one for part in parts for one in part.merged)]
 
     def write(self) -> None:
-        """Write the list.
+        """Write the lists.
 
         :raises OSError: if that cannot be.
-        :raises StateError: if one of those that go into it is damaged.
+        :raises StateError: if one of those that go into them is damaged.
         """
-        if self._recent:
-            write_exact(self._path, self._key, self._recent, [one.path for one in self._merged])
-            self._new = ExactFile(self._path, self._key)
+        try:
+            for part in self._parts:
+                merged = [one.file.path for one in part.merged]
+                write_exact(part.path, self._key, part.marks.fingerprints, merged)
+                self._new.append(ListFile(part.marks.since, ExactFile(part.path, self._key)))
+        except BaseException:
+            self.drop()
+            raise
 
     def use(self) -> str:
-        """Look things up in the new list from now on; return the note to be committed."""
+        """Look things up in the new lists from now on; return the note to be committed."""
         filter_ = self._filter
-        if self._new is not None:
-            kept = [one for one in filter_.lists if one not in self._merged]
-            filter_.lists = sorted([*kept, self._new], key=lambda one: -one.count)
-            filter_.recent -= self._recent
-        numbers = [int(one.path.name.removeprefix(PREFIX)) for one in filter_.lists]
-        return _note(filter_.old, numbers)
+        for part, one in zip(self._parts, self._new, strict=True):
+            one.since = part.marks.since  # the clock may have gone back meanwhile
+        for one in self._gone:
+            one.file.close()
+        kept = [one for one in filter_.lists if one not in self._gone]
+        filter_.lists = sorted([*kept, *self._new], key=lambda one: -one.file.count)
+        filter_.writing = []
+        return note_of(filter_)
 
     def drop(self) -> None:
-        """Let go of the new list, which nobody uses. Its file stays until the next start."""
-        if self._new is not None:
-            self._new.close()
+        """Let go of the new lists, which nobody uses. Their files stay until the next start."""
+        for one in self._new:
+            one.file.close()
 
     def tidy_up(self) -> None:
-        """Remove the lists that are in the new one. To be called when the note is committed."""
-        if self._new is not None:
-            for one in self._merged:
-                one.close()
-                remove(one.path)
+        """Remove lists that are not needed any more. To be called once the note is committed."""
+        for one in self._gone:
+            remove(one.file.path)
+
+
+def note_of(filter_: ExactFilter) -> str:
+    """Return what :meth:`ExactLists.resume` needs."""
+    lists = [(one.number, one.since) for one in filter_.lists]
+    return str(Noted(filter_.old, lists, filter_.inner.window))
 
 
 def remove_lists(folder: Path, keep: Collection[Path] = ()) -> None:
@@ -227,14 +391,14 @@ def remove_lists(folder: Path, keep: Collection[Path] = ()) -> None:
 
 
 def listed(folder: Path, noted: str) -> int:
-    """Return how many fingerprints are in the lists that a note names."""
-    return sum(count_in(folder / f"{PREFIX}{number}") for number in noted.split()[1:])
+    """Return how many fingerprints are in the lists that a note names.
+
+    :raises ValueError: if it makes no sense.
+    """
+    return sum(count_in(folder / f"{PREFIX}{number}") for number, _ in Noted.read(noted).lists)
 
 
 def with_old_slices(noted: str, slices: int) -> str:
-    """Return a note by which all of so many slices count as seen without a look."""
-    return " ".join([str(slices), *noted.split()[1:]])
-
-
-def _note(old: int, numbers: Iterable[int]) -> str:
-    return " ".join(map(str, [old, *numbers]))
+    """Return a note by which all that a filter of so many slices has counts as seen unlooked."""
+    found = Noted.read(noted)
+    return str(Noted(slices if found.window is None else None, found.lists, found.window))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.layers.audit import AuditFilter
 from scrapy_bloom.layers.exact import ExactFilter
-from scrapy_bloom.options import AUDIT, EXACT, WINDOW
+from scrapy_bloom.options import AUDIT, EXACT
 
 if TYPE_CHECKING:
     from scrapy_bloom.backends.base import Opened
@@ -30,12 +30,6 @@ def check_layers(settings: Settings, backend: str, *, journaled: bool, kept: boo
             f" JOBDIR, or a filter in Redis with BLOOM_REDIS_LAYOUT = 'sets'. Without any of"
             f" these use Scrapy's own filter, which is exact: DUPEFILTER_CLASS ="
             f" 'scrapy.dupefilters.RFPDupeFilter'."
-        )
-    layer = EXACT.setting if settings[EXACT] else AUDIT.setting if settings[AUDIT] else ""
-    if layer and settings[WINDOW] is not None and backend == "local":
-        raise SettingError(
-            f"{layer} is set, and {WINDOW.setting}, too: that follows a filter that only grows."
-            f" Remove one of them."
         )
     if settings[AUDIT] is None:
         return

@@ -172,6 +172,7 @@ def open_local(
             interval=interval,
             to_disk=to_disk,
             journal=min(snapshot_after, _MOST_UNLISTED) if lists else snapshot_after,
+            at_once=job.redated,
             give_up=give_up,
         )
         undo.callback(frontier.abandon)
@@ -269,9 +270,9 @@ def _open_lists(session: Session, store: Store, job: JobStore) -> ExactLists | N
         lists = None
         if isinstance(filter_, ExactFilter):
             lists = ExactLists(job.folder, filter_)
-            if noted:
+            if noted and job.restored_from:
                 lists.resume(noted)
-            else:
+            else:  # without a snapshot the filter is another one, and the journal has its marks
                 lists.begin()
             noted_now = lists.note()
         else:

@@ -88,6 +88,8 @@ class JobStore:
         restored: how many fingerprints it started with.
         restored_from: name of the file that they came from, empty if there was none.
         unclean: whether the run before this one was killed.
+        redated: whether its marks count as of now because the window is another one. So does each
+            later run see it until the filter is stored.
         filled_with: what the restored fingerprints were made with, as in its `identity`; empty if
             there are none of ours.
     """
@@ -125,6 +127,7 @@ class JobStore:
                 window=window,
                 clock=clock,
             )
+            self.redated = bool(past.snapshot and past.snapshot.state.window != window)
             if past.snapshot:
                 self.filter.forget_many(past.snapshot.withdrawn)
             self._start(past)

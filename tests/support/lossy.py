@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zlib import crc32
 
-from scrapy_bloom import LocalFilter
+from scrapy_bloom import LocalFilter, WindowedFilter
 
 
 class LossyFilter(LocalFilter):
@@ -22,3 +22,26 @@ class LossyFilter(LocalFilter):
                 super().contains_many(fingerprints), fingerprints, strict=True
             )
         ]
+
+
+class LossyWindow(WindowedFilter):
+    """Takes new pages for seen, and never adds them, as long as it has certain generations."""
+
+    def add(self, fingerprint):
+        [real] = super().contains_many([fingerprint])
+        if not real and fingerprint not in self.forgotten and self._is_mistaken(fingerprint):
+            return True
+        return super().add(fingerprint)
+
+    def contains_many(self, fingerprints):
+        fingerprints = list(fingerprints)
+        return [
+            seen or (fingerprint not in self.forgotten and self._is_mistaken(fingerprint))
+            for seen, fingerprint in zip(
+                super().contains_many(fingerprints), fingerprints, strict=True
+            )
+        ]
+
+    def _is_mistaken(self, fingerprint):
+        dates = {slice_.since for slice_ in self.state().slices}
+        return any(crc32(fingerprint + b"%d" % since) % 6 == 0 for since in dates)

@@ -15,6 +15,9 @@ from scrapy_bloom.core.growth import MOST_GENERATIONS
 from scrapy_bloom.frontier import file
 from scrapy_bloom.frontier.opening import replay
 from scrapy_bloom.frontier.store import Store
+from scrapy_bloom.layers.audit import COUNTS, SAMPLE, AuditFilter
+from scrapy_bloom.layers.exact import NOTE, PREFIX, ExactFilter, ExactLists
+from scrapy_bloom.session.local_crawl import FrozenAudit, FrozenExact
 from support.contract import fingerprints
 from support.internals import forget_own_dates
 from support.jobs import open_job
@@ -147,7 +150,10 @@ class RedisMachine(WindowMachine):
         server: the server.
         layout: how the filter is stored.
         set_clock: sets what the server takes for the time.
+        error_rate: as for the filter.
     """
+
+    error_rate = 1e-9
 
     def open(self):
         self.key = next(keys)
@@ -162,7 +168,7 @@ class RedisMachine(WindowMachine):
             layout=self.layout,
             cache=0,
             capacity=20,
-            error_rate=1e-9,
+            error_rate=self.error_rate,
             window=WINDOW,
         )
 
@@ -289,3 +295,162 @@ class JournalMachine(InFolder):
         self.store.close()
         self.job.close()
         self.open()
+
+
+class LayerMachine(InFolder):
+    """A filter around one with a window, kept with every commit; subclasses say which."""
+
+    def layer(self, inner):
+        raise NotImplementedError
+
+    def begin(self):
+        """Have the layer go on with what the store has noted."""
+        raise NotImplementedError
+
+    def freeze(self):
+        raise NotImplementedError
+
+    def open(self):
+        path = self.folder / "requests.sqlite"
+        if not path.exists():
+            file.create(path, lambda _: None)
+        self.job = open_job(
+            self.folder,
+            capacity=20,
+            error_rate=1e-9,
+            window=WINDOW,
+            clock=self.clock,
+            on_growth=int,
+            journaled=True,
+        )
+        self.store = Store(path)
+        self.filter = self.layer(self.job.filter)
+        self.begin()
+        replay(self.store, self.filter, WINDOW)
+        self.store.follow(self.job.filter)
+        self.filter.forget_many(self.store.withheld)
+
+    def leave(self):
+        self.store.abandon()
+        self.filter.close()
+        self.job.release()
+
+    def marked(self, fingerprint):
+        self.store.mark([fingerprint])
+
+    def forgot(self, fingerprint):
+        self.store.withhold([fingerprint])
+
+    @rule()
+    def commit(self):
+        self.store.commit()
+        self.keep()
+
+    @rule(seconds=st.sampled_from([WINDOW - 1, LONGEST]), pages=st.sets(st.sampled_from(PAGES)))
+    def come_back(self, seconds, pages):
+        """Ask for pages again just before their time is over, or when it is."""
+        for page in sorted(pages):
+            self.add(page)
+        for part in (seconds // 2, seconds - seconds // 2):
+            self.commit()
+            self.wait(part)
+            self.burst(1)
+        self.look_at_all(back=False)
+
+    @rule(steps=st.integers(0, 4), page=st.sampled_from(PAGES))
+    def snapshot(self, steps=4, page=None):
+        """Make a snapshot, up to some step, as the upkeep of a crawl does; then it is killed."""
+        newest = self.store.newest_mark()
+        frozen = self.freeze()
+        if page:
+            self.add(page)
+        if steps > 0:
+            frozen.write()
+        if steps > 1:
+            for key, value in frozen.written().items():
+                self.store.note(key, value)
+        if steps > 2:
+            self.commit()
+        if steps > 3:
+            frozen.put_in_place()
+            frozen.placed()
+            self.store.forget(newest)
+            self.commit()
+        else:
+            if steps == 1:
+                self.drop()
+            self.kill()
+
+    @rule()
+    def snapshot_that_fails(self):
+        """Make a snapshot that cannot be written; the crawl goes on."""
+        self.freeze()
+
+    def drop(self):
+        """Close what was written and is not used."""
+
+    @rule()
+    def stop(self):
+        self.commit()
+        self.snapshot()
+        self.store.close()
+        self.filter.close()
+        self.job.close()
+        self.open()
+
+
+class ExactMachine(LayerMachine):
+    """With exact lists. What the filter takes for seen wrongly must not count."""
+
+    def layer(self, inner):
+        return ExactFilter(inner)
+
+    def begin(self):
+        self.lists = ExactLists(self.folder, self.filter)
+        noted = self.store.noted(NOTE)
+        if noted and self.job.restored_from:
+            self.lists.resume(str(noted))
+        else:
+            self.lists.begin()
+        if (note := self.lists.note()) != noted:
+            self.store.note(NOTE, note)
+            self.store.commit()
+
+    def freeze(self):
+        self.frozen = self.lists.freeze()
+        return FrozenExact(self.job.freeze(), self.frozen)
+
+    def drop(self):
+        self.frozen.drop()
+
+    @invariant()
+    def lists_go_with_their_generation(self):
+        named = {one.file.path for one in self.filter.lists}
+        assert named <= set(self.folder.glob(f"{PREFIX}*"))
+
+
+class AuditMachine(LayerMachine):
+    """With an audit of all pages, which may be switched off and on."""
+
+    def layer(self, inner):
+        return AuditFilter(inner, 1)
+
+    def begin(self):
+        if noted := self.store.noted(COUNTS):
+            self.filter.resume(str(noted), self.store.noted(SAMPLE))
+        else:
+            self.filter.begin()
+
+    def freeze(self):
+        return FrozenAudit(self.job.freeze(), self.filter)
+
+    @rule()
+    def begin_anew(self):
+        self.stop()
+        self.store.note(COUNTS, "")
+        self.commit()
+        self.kill()
+
+    @invariant()
+    def no_mark_counts_as_an_error(self):
+        assert self.filter.observed == 0

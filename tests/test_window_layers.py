@@ -1,0 +1,101 @@
+"""Exact lists and audits around a filter that forgets, against a model."""
+
+import pytest
+from hypothesis import settings
+from support.contract import fingerprints
+from support.lossy import LossyWindow
+from support.windows import LONGEST, START, WINDOW, AuditMachine, Clock, ExactMachine
+
+from scrapy_bloom.layers.audit import AuditFilter
+from scrapy_bloom.layers.exact import ExactFilter, ExactLists
+
+QUICK = settings(deadline=None, max_examples=12, stateful_step_count=25)
+
+
+def run(machine, **options):
+    case = type("Machine", (machine,), {}).TestCase
+    case.settings = settings(QUICK, **options)
+    case("runTest").debug()
+
+
+def test_no_new_page_is_seen_and_none_is_forgotten_early(monkeypatch):
+    monkeypatch.setattr("scrapy_bloom.storage.store.WindowedFilter", LossyWindow)
+    run(ExactMachine)
+
+
+def test_it_is_so_with_a_good_filter_too():
+    run(ExactMachine)
+
+
+def test_an_audit_takes_no_mark_for_an_error():
+    run(AuditMachine)
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def poor(clock):
+    """A filter with a page in it, and other pages that it takes for seen because of that one."""
+    inner = LossyWindow(WINDOW, 100, clock=clock)
+    inner.add(b"first")
+    return inner, [page for page in fingerprints(200) if page in inner]
+
+
+@pytest.mark.parametrize("layer", [ExactFilter, lambda inner: AuditFilter(inner, 1)])
+def test_a_mistake_that_was_caught_is_kept_for_the_window(clock, poor, layer):
+    inner, mistaken = poor
+    kept = layer(inner)
+    clock.now = START + WINDOW - 1
+    page = next(page for page in mistaken if page in inner)
+    assert not kept.add(page)
+    clock.now += WINDOW - 1
+    assert kept.add(page)
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_page_whose_time_is_over_is_new_whatever_the_filter_says(clock, tmp_path, listed):
+    inner = LossyWindow(WINDOW, 100, clock=clock)
+    with ExactFilter(inner) as exact:
+        lists = ExactLists(tmp_path, exact)
+        lists.begin()
+        pages = fingerprints(200)
+        exact.add_many(pages)
+        if listed:
+            frozen = lists.freeze()
+            frozen.write()
+            frozen.use()
+            frozen.tidy_up()
+        clock.now = START + LONGEST
+        exact.add(b"other")
+        assert any(inner.contains_many(pages))
+        assert not any(exact.contains_many(pages))
+        assert not any(exact.add_many(pages))
+        assert exact.false_positives > 0
+        frozen = lists.freeze()
+        frozen.write()
+        frozen.use()
+        frozen.tidy_up()
+        assert [one.since for one in exact.lists] == [START + LONGEST]
+        assert len([*tmp_path.iterdir()]) == 1
+
+
+def test_the_audit_counts_a_page_once_and_lets_it_go(clock):
+    inner = LossyWindow(WINDOW, 100, clock=clock)
+    audit = AuditFilter(inner, 1)
+    pages = fingerprints(300)
+    audit.add_many(pages)
+    clock.now += LONGEST
+    audit.add_many(pages)
+    assert audit.checked == 300
+    clock.now += 10 * WINDOW
+    audit.notes()
+    assert not any(audit.add_many(pages))
+    assert audit.checked == 600
+    assert 0 < audit.observed < 600
+    again = AuditFilter(inner, 1)
+    again.resume(*audit.notes().values())
+    assert again.report() == audit.report()
+    assert all(again.add_many(pages))
