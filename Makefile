@@ -68,7 +68,8 @@ tests: installed redis
 	cd $(ROOT) && $(RUN) $(VENV)/bin/pytest $(FOUR) $(PYTEST_ARGS)
 
 quick: installed
-	cd $(ROOT) && $(VENV)/bin/pytest -n 2 --dist worksteal -m "not scrapy and not server" -q $(PYTEST_ARGS)
+	cd $(ROOT) && $(VENV)/bin/pytest -n 2 --dist worksteal -q --hypothesis-profile quick \
+		-m "not scrapy and not server and not long" $(PYTEST_ARGS)
 
 # What a packager does: the tests that the sdist holds, by `python -m pytest` in its folder.
 sdist: installed

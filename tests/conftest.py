@@ -1,6 +1,7 @@
 """What holds for all tests."""
 
 import atexit
+import inspect
 import io
 import os
 import shlex
@@ -29,16 +30,21 @@ atexit.register(_state.cleanup)
 os.environ["XDG_STATE_HOME"] = _state.name
 
 # A machine that does other things, too, is slow at times, and no test is about that.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=100
+)
+settings.register_profile("quick", settings.get_profile("patient"), max_examples=20)  # make check
 settings.load_profile("patient")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark the tests that start a Redis server: `make check` leaves them out."""
+    """Mark the tests that start a Redis server, or crawl a site: `make check` leaves them out."""
     servers = {"server", "own_server", "lasting_server", "LocalRedis", "LocalCluster"}
     for item in items:
-        if servers & {*item.fixturenames, *vars(item.module)}:
+        test = inspect.unwrap(item.function)
+        here = {*item.fixturenames, *test.__code__.co_names}
+        if servers & {*here, *vars(item.module)} or {"site", "LocalSite", "Pages"} & here:
             item.add_marker("server")
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from support.examples import share_of
 from support.frontiers import NAME, Texts, fill, marks_of, open_store
 from support.internals import rows_in_memory, statements_fail
 
@@ -187,7 +188,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 StoreMachine.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, print_blob=True
+    max_examples=share_of(60), stateful_step_count=40, deadline=None, print_blob=True
 )
 
 

@@ -2,11 +2,13 @@
 
 import json
 
+import pytest
 from support.processes import run_program
 
 KILLS = 80
 
 
+@pytest.mark.long
 def test_sigkill_at_any_moment_leaves_the_old_state_or_the_new_one(tmp_path):
     result = run_program("kill_often", tmp_path, KILLS)
     assert result.returncode == 0, result.stderr

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.contract import fingerprints
+from support.examples import share_of
 from support.jobs import IDENTITY, everything_in, open_job, stored_job
 from support.processes import run_program
 
@@ -60,7 +61,7 @@ def test_what_was_stored_is_there_again(snapshot):
     assert not any(job.filter.contains_many(fingerprints(1000, "other")))
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=share_of(20))
 @given(
     runs=st.lists(st.lists(st.binary(max_size=24), max_size=60), min_size=1, max_size=4),
     capacity=st.integers(1, 100),
@@ -209,7 +210,7 @@ paths = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=share_of(300))
 @given(path=paths, value=anything, version=st.sampled_from([b"\x00\x01", b"\x00\x02"]))
 def test_whatever_a_header_says_it_is_read_or_refused(tmp_path_factory, path, value, version):
     folder = tmp_path_factory.mktemp("job")
@@ -227,7 +228,7 @@ def test_whatever_a_header_says_it_is_read_or_refused(tmp_path_factory, path, va
         read_job(folder).filter.add_many(fingerprints(500, "more"))
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=share_of(20))
 @given(marks=st.sets(st.binary(max_size=300), max_size=20))
 def test_withdrawn_marks_are_kept_and_older_versions_do_not_misread_them(tmp_path_factory, marks):
     folder = tmp_path_factory.mktemp("job")

@@ -15,6 +15,8 @@ from scrapy_bloom.settings import Settings
 
 
 class TestToyFilter(FilterContract):
+    SMALL = 200  # it is slow
+
     @pytest.fixture
     def make(self):
         return ToyFilter

@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 from hypothesis import settings
 from support.contract import FilterContract, fingerprints
+from support.examples import share_of
 from support.jobs import open_job
 from support.windows import LONGEST, WINDOW, Clock, JobMachine, JournalMachine, WindowMachine
 
@@ -35,13 +36,13 @@ class MemoryMachine(WindowMachine):
         self.filter = WindowedFilter(WINDOW, 20, 1e-9, clock=self.clock)
 
 
-QUICK = settings(deadline=None, max_examples=60, stateful_step_count=40)
+QUICK = settings(deadline=None, max_examples=share_of(60), stateful_step_count=40)
 TestInMemory = MemoryMachine.TestCase
 TestInMemory.settings = QUICK
 TestInJob = JobMachine.TestCase
-TestInJob.settings = settings(QUICK, max_examples=40)
+TestInJob.settings = settings(QUICK, max_examples=share_of(40))
 TestInJournal = JournalMachine.TestCase
-TestInJournal.settings = settings(QUICK, max_examples=40)
+TestInJournal.settings = settings(QUICK, max_examples=share_of(40))
 
 
 @pytest.fixture

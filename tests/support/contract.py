@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scrapy_bloom.errors import SettingError
+from support.examples import share_of
 
 any_fingerprint = st.one_of(st.binary(min_size=20, max_size=20), st.binary(max_size=40))
 
@@ -53,7 +54,7 @@ class FilterContract:
 
     def test_it_answers_as_a_set_does(self, make):
         # Not a property by decorator: pytest-twisted would wrap it once for each subclass.
-        @settings(deadline=None, max_examples=25)
+        @settings(deadline=None, max_examples=share_of(25))
         @given(batches=st.lists(st.lists(any_fingerprint, max_size=12), max_size=6))
         def check(batches):
             seen, model = make(), set()
@@ -128,7 +129,7 @@ class FilterContract:
     def test_it_adds_and_forgets_as_a_set_does(self, make):
         items = st.lists(st.integers(0, 60).map(b"%d".__mod__), max_size=40)
 
-        @settings(deadline=None, max_examples=25)
+        @settings(deadline=None, max_examples=share_of(25))
         @given(steps=st.lists(st.tuples(st.booleans(), items), max_size=12))
         def check(steps):
             seen, model = make(capacity=10, error_rate=1e-9), set()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
@@ -91,11 +92,18 @@ def level(name):
     return next((number for number, rooms in enumerate(ROOMS) if name in rooms), None)
 
 
+@cache
+def _nodes(text):
+    """Return all of a source that imports, may name a module, or calls."""
+    kinds = ast.Import, ast.ImportFrom, ast.Constant, ast.Call
+    return [node for node in ast.walk(ast.parse(text)) if isinstance(node, kinds)]
+
+
 def imports(modules):
     """List every import of every module; for a name out of one of ours, its module."""
     found = []
     for source, (text, is_folder) in modules.items():
-        for node in ast.walk(ast.parse(text)):
+        for node in _nodes(text):
             if isinstance(node, ast.Import):
                 targets = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
@@ -156,7 +164,7 @@ def forbidden(modules):
         if room(module) in WITHOUT_CALLS:
             problems += [
                 f"{module}, line {node.lineno}: calls {node.func.id}(); {room(module)!r} must not"
-                for node in ast.walk(ast.parse(text))
+                for node in _nodes(text)
                 if isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Name)
                 and node.func.id in CALLS
