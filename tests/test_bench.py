@@ -120,7 +120,10 @@ def test_the_guard_measures_what_it_holds():
     assert same < SLACK < slower
 
 
-@pytest.mark.parametrize("part", ["bytes", "curves", "long-run", "resume", "shared-server"])
+RUN = ["bytes", "curves", "exact", "long-run", "resume", "shared-server"]
+
+
+@pytest.mark.parametrize("part", RUN)
 def test_a_part_runs_and_can_be_shown(part, tmp_path):
     file = tmp_path / "result.json"
     command = [sys.executable, "-m", "bench", part, "--quick", "--into", str(file)]

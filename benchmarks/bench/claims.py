@@ -7,13 +7,16 @@ from dataclasses import dataclass
 
 from bench.competitors import FASTBLOOM, OURS, RBLOOM, RBLOOM_QUICKEST, TEXTBOOK
 from bench.part import Row
-from bench.parts import redis_large, shared_crawl, shared_server
+from bench.parts import redis_large, shared_crawl, shared_server, window
+from bench.parts.exact import EXACT
 from bench.parts.reactor_stops import CLOSED, STORED
 from bench.parts.redis_layouts import ours as layout_name
 from bench.redis_filters import BF_MADD, PIPELINED
 from bench.redis_filters import OURS_BATCHED as BATCHES
 from bench.redis_filters import SCRAPY_REDIS as SADD
 from bench.results import Result
+from bench.revisits import OURS as WINDOWED
+from bench.revisits import OURS_REDIS as WINDOWED_REDIS
 from bench.schedulers import OURS as FRONTIER
 from bench.scrapy_filters import DEFAULT as SAFE
 from bench.scrapy_filters import SCRAPY
@@ -271,6 +274,22 @@ CLAIMS = (
         1.05,
     ),
     Claim(
+        "new pages that the exact mode calls seen, of 10,000,000",
+        lambda results: row(results, "exact", "exact", name=EXACT, items=LARGE)["lost"],
+        "at most",
+        0,
+    ),
+    Claim(
+        "pages that crawls of 45 days with a window miss, or fetch again early",
+        lambda results: sum(
+            found["missed"] + found["early"]
+            for found in results["window"]["tables"]["crawls"]
+            if found["name"] in (WINDOWED, WINDOWED_REDIS)
+        ),
+        "at most",
+        0,
+    ),
+    Claim(
         "ms by which a call is late at most while a filter for 100,000,000 URLs is stored",
         lambda results: max(
             row(results, "reactor-stops", "alone", name=name)["longest"] * 1e3
@@ -315,7 +334,8 @@ def behind(results: Results) -> list[str]:
         f"The layout `sets` takes the server {sets['new'] * 1e6:.1f} µs for a new URL in batches of"
         f" 500: {sets['ratio']:.1f} times as long as RedisBloom's BF.MADD."
     )
-    lines = [core_faster, core_small, near, in_sets, _dear_pages(results), *_with_a_queue(results)]
+    lines = [core_faster, core_small, near, in_sets, _with_a_window(results)]
+    lines += [_dear_pages(results), *_with_a_queue(results)]
     if madd:
         lines.append(
             f"RedisBloom's BF.MADD makes {madd[0]['times'] / new['times']:.1f} times as many checks"
@@ -323,6 +343,19 @@ def behind(results: Results) -> list[str]:
             " that are lost (part `redis-faults`)."
         )
     return lines
+
+
+def _with_a_window(results: Results) -> str:
+    sets, bitmap, exact = (
+        row(results, "window", "steady", name=name, window=window.WITH)
+        for name in (window.in_redis("sets"), window.in_redis("bitmap"), window.SORTED)
+    )
+    return (
+        f"With `BLOOM_WINDOW` a new URL takes the server {sets['new'] * 1e6:.0f} µs in `sets`,"
+        f" {bitmap['new'] * 1e6:.0f} in `bitmap`: nine generations are looked into. A sorted set"
+        f" takes {exact['new'] * 1e6:.0f} µs, and {exact['bytes'] / sets['bytes']:.0f} times the"
+        " memory (part `window`)."
+    )
 
 
 def _dear_pages(results: Results) -> str:

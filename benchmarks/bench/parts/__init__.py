@@ -12,6 +12,7 @@ from bench.parts import (
     crawl,
     curves,
     error_rate,
+    exact,
     frontier_crawl,
     frontier_queue,
     growth,
@@ -36,6 +37,7 @@ from bench.parts import (
     shared_kills,
     shared_server,
     shared_workers,
+    window,
 )
 
 PARTS: Final[dict[str, Part]] = {
@@ -71,6 +73,8 @@ PARTS: Final[dict[str, Part]] = {
         shared_workers.PART,
         commands.PART,
         moving.PART,
+        exact.PART,
+        window.PART,
     )
 }
 """In the order of the page."""
