@@ -25,7 +25,7 @@ RUN_BENCH := cd $(ROOT) && $(RUN) PYTHONPATH=benchmarks:tests:example_project $(
 
 SPHINX := PYTHONPATH=$(ROOT) $(DOCS)/bin/python -m sphinx -q -W --keep-going
 
-.PHONY: help check quick test ready lint types tests sdist floor kills demo demo-distributed docs docs-links matrix clean wheel installed redis \
+.PHONY: help check quick test ready lint types tests sdist floor kills demo demo-distributed month docs docs-links matrix clean wheel installed redis \
 	bench bench-quick bench-check bench-installed
 
 help:
@@ -34,6 +34,7 @@ help:
 	@echo "make kills   kill crawls some hundred times (half an hour) and see that nothing is lost"
 	@echo "make demo    crawl a site, kill the crawl, resume it, and count what was fetched"
 	@echo "make demo-distributed    crawl it by workers on one Redis, and kill, freeze and add some"
+	@echo "make month   crawl a news site for 30 simulated days, and print what was fetched when"
 	@echo "make bench   measure everything (two hours) and write the figures of docs"
 	@echo "make bench-quick, bench-NAME    the same in small, on the screen only; or one part of it"
 	@echo "make bench-check    hold what should be fast against what it is compared with"
@@ -58,7 +59,7 @@ PYRIGHT := PYRIGHT_PYTHON_GLOBAL_NODE=0 PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(VENV)
 types: installed
 	cd $(ROOT) && $(VENV)/bin/mypy
 	cd $(ROOT)/benchmarks && $(VENV)/bin/mypy --strict -p bench --config-file ../pyproject.toml
-	cd $(ROOT)/example_project && $(VENV)/bin/mypy --strict -p example && $(VENV)/bin/mypy --strict demo.py demo_distributed.py
+	cd $(ROOT)/example_project && $(VENV)/bin/mypy --strict -p example && $(VENV)/bin/mypy --strict demo.py demo_distributed.py month.py
 	cd $(ROOT)/tests/typed && $(VENV)/bin/mypy --config-file= --cache-dir $(ROOT)/.mypy_cache --strict api.py
 	cd $(ROOT)/tests/typed && $(PYRIGHT) --pythonpath $(VENV)/bin/python api.py
 
@@ -91,6 +92,9 @@ demo: installed
 
 demo-distributed: installed redis
 	$(RUN) PYTHONPATH=$(ROOT)/tests $(VENV)/bin/python $(ROOT)/example_project/demo_distributed.py
+
+month: installed
+	PYTHONPATH=$(ROOT)/tests $(VENV)/bin/python $(ROOT)/example_project/month.py
 
 bench: bench-installed
 	$(RUN_BENCH)

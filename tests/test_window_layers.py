@@ -18,15 +18,18 @@ def run(machine, **options):
     case("runTest").debug()
 
 
+@pytest.mark.long
 def test_no_new_page_is_seen_and_none_is_forgotten_early(monkeypatch):
     monkeypatch.setattr("scrapy_bloom.storage.store.WindowedFilter", LossyWindow)
     run(ExactMachine)
 
 
+@pytest.mark.long
 def test_it_is_so_with_a_good_filter_too():
     run(ExactMachine)
 
 
+@pytest.mark.long
 def test_an_audit_takes_no_mark_for_an_error():
     run(AuditMachine)
 

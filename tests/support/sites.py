@@ -1,8 +1,18 @@
 """A web site of a few pages, each a function, on loopback."""
 
+from __future__ import annotations
+
 import threading
 from collections import Counter
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Page = Callable[..., Any]
+"""Called with the path and the cookie; returns what :class:`Pages` says."""
 
 
 class News:
@@ -17,21 +27,21 @@ class News:
     LISTS = ("/", "/sport", "/art")
     PERIOD = 6 * 3600
 
-    def __init__(self, now):
+    def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._begin = int(now())
 
-    def get(self, path):
+    def get(self, path: str) -> Page | None:
         if path in self.LISTS:
             return lambda *_: [*self.LISTS, *self.articles(path)[-8:]]
         return (lambda *_: list(self.LISTS)) if path.startswith("/article") else None
 
-    def articles(self, path):
+    def articles(self, path: str) -> list[str]:
         """List all articles that a list has had so far, oldest first."""
         count = (int(self._now()) - self._begin) // self.PERIOD + 8
         return [f"/article{path.rstrip('/')}/{number}" for number in range(count)]
 
-    def all_articles(self):
+    def all_articles(self) -> list[str]:
         return [article for path in self.LISTS for article in self.articles(path)]
 
 
@@ -43,15 +53,15 @@ class Pages:
         hits: how often each path (with its query) was asked for, redirects included.
     """
 
-    def __init__(self, pages):
+    def __init__(self, pages: Any) -> None:
         self.pages = pages
-        self.hits = Counter()
+        self.hits: Counter[str] = Counter()
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         site = self
 
         class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
+            def do_GET(self) -> None:
                 site.hits[self.path] += 1
                 page = site.pages.get(self.path.partition("?")[0])
                 answer = page(self.path, self.headers.get("Cookie")) if page else None
@@ -71,7 +81,7 @@ class Pages:
                 links = "".join(f'<a href="{href}">link</a>' for href in listed)
                 self.wfile.write(f"<html><body>{links}</body></html>".encode())
 
-            def log_message(self, *args):
+            def log_message(self, *args: object) -> None:
                 pass
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -79,11 +89,11 @@ class Pages:
         self._thread.start()
         return self
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, *exc_info: object) -> None:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
 
     @property
-    def url(self):
+    def url(self) -> str:
         return f"http://127.0.0.1:{self._server.server_address[1]}"
