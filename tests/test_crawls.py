@@ -15,6 +15,7 @@ from scrapy.settings import default_settings
 from scrapy.squeues import PickleLifoDiskQueue
 from support.crawling import OURS, RFP, TIMEOUT, Follower, Run, crawl, make_crawler
 from support.localsite import Kind, LocalSite
+from support.stopping import hold, stop_after
 from twisted.internet import reactor
 from twisted.internet.defer import gatherResults
 from w3lib.url import canonicalize_url
@@ -24,7 +25,6 @@ from scrapy_bloom.storage import store
 pytestmark = pytest.mark.scrapy
 
 PAGES = 150
-AT_ONCE = 16  # requests of a crawl that are under way at most
 
 # Scrapy opens the queue before the filter, and fails at an empty file in it. A process that is
 # killed, or not yet done, leaves such files for a priority that has but few requests.
@@ -46,39 +46,6 @@ def complete(run):
     """Wait for a run that is to end by itself."""
     assert run.end() == 0, run.log
     assert run.reason == "finished", run.log
-
-
-def stop(run):
-    """Ask a run to stop cleanly, and wait until it knows."""
-    run.interrupt()
-    run.said("shutting down gracefully")
-
-
-def stop_after(deliveries, site, start, how=stop):
-    """Start a run and stop it when the site has delivered so many more pages; return it, ended.
-
-    The site answers nothing until the run is told to stop: it cannot come to its own end first.
-    """
-    reached, go_on = hold(site, site.delivered + deliveries)
-    run = start()
-    assert reached.wait(TIMEOUT)
-    how(run)
-    go_on.set()
-    run.end()
-    return run
-
-
-def hold(pages, deliveries):
-    """Stop the site's answers from one on; return when that is and what lets them go."""
-    reached, go_on = Event(), Event()
-
-    def stand_still():
-        reached.set()
-        go_on.wait(TIMEOUT)
-
-    for number in range(deliveries, deliveries + AT_ONCE):
-        pages.when(number, stand_still)
-    return reached, go_on
 
 
 # To the end in one run
@@ -357,7 +324,7 @@ def test_a_second_crawl_of_a_job_is_refused_and_the_first_is_not_disturbed(proje
 
 def test_forks_disturb_neither_the_filter_nor_its_lock(project):
     with site() as pages:
-        reached, go_on = hold(pages, 75)
+        reached, go_on = hold(pages, 110)
         first = project.crawl(pages, spider="forking")
         assert reached.wait(TIMEOUT)
         assert not (project.job / "requests.bloom").exists()

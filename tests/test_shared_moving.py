@@ -5,9 +5,11 @@ import pickle
 import signal
 
 import pytest
+import scrapy
 from scrapy import Request
 from support.localsite import LocalSite
 from support.redis_crawls import PATIENCE, at
+from support.stopping import stop_after
 from support.waiting import until
 
 pytest.importorskip("redis")
@@ -43,8 +45,7 @@ def ours(server, **settings):
 
 def begin(project, site, settings):
     """Crawl a part of the site; return the run, which was stopped cleanly."""
-    run = project.crawl(site, keep=False, **settings)
-    site.when(130, run.interrupt)
+    run = stop_after(130, site, lambda: project.crawl(site, keep=False, **settings))
     assert run.end(PATIENCE) == 0, run.log
     assert site.missed
     return run
@@ -308,17 +309,19 @@ def test_another_scheduler_is_refused_where_requests_of_ours_wait(
         settings = {"BLOOM_REDIS_URL": server.url}
     run = project.crawl(site, keep=False, **settings)
     assert run.end(PATIENCE) == 1, run.log
-    assert run.reason == "bloom_state", run.log
+    if scrapy.version_info >= (2, 14):  # older ones say "shutdown" for every refusal
+        assert run.reason == "bloom_state", run.log
     (error,) = (line for line in run.logged("ERROR") if "key follower:bloom: found" in line)
     assert "scrapy bloom give-back" in error
-    assert site.hits == fetched
-    left = everything(server)
-    left.pop(OLD.encode(), None)  # the start page, which nobody has fetched
-    assert left == before
+    # Scrapy before 2.18 may fetch the start page before it ends a crawl with scrapy-redis.
+    again = set() if scrapy.version_info >= (2, 18) else {0}
+    assert {page for page, hits in site.hits.items() if hits != fetched[page]} <= again
+    server.client().delete(OLD)  # the start page, or its links
+    assert everything(server) == before
     run = project.crawl(site, keep=False, **ours(server))
     assert run.end(PATIENCE) == 0, run.log
     assert site.missed == set()
-    assert site.repeated == {}
+    assert set(site.repeated) <= again
 
 
 def test_a_queue_of_ours_that_is_empty_refuses_nobody(project, site, server):

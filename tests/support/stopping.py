@@ -1,0 +1,41 @@
+"""Stopping crawls in the midst of their work, on a machine of any speed."""
+
+from threading import Event
+
+from support.crawling import TIMEOUT
+
+AT_ONCE = 16
+"""Requests of a crawl that are under way at most."""
+
+
+def stop(run):
+    """Ask a run to stop cleanly, and wait until it knows."""
+    run.interrupt()
+    run.said("shutting down gracefully")
+
+
+def stop_after(deliveries, site, start, how=stop):
+    """Start a run and stop it when the site has delivered so many more pages; return it, ended.
+
+    The site answers nothing until the run is told to stop: it cannot come to its own end first.
+    """
+    reached, go_on = hold(site, site.delivered + deliveries)
+    run = start()
+    assert reached.wait(TIMEOUT)
+    how(run)
+    go_on.set()
+    run.end(TIMEOUT)
+    return run
+
+
+def hold(site, deliveries):
+    """Stop the site's answers from one on; return when that is and what lets them go."""
+    reached, go_on = Event(), Event()
+
+    def stand_still():
+        reached.set()
+        go_on.wait(TIMEOUT)
+
+    for number in range(deliveries, deliveries + AT_ONCE):
+        site.when(number, stand_still)
+    return reached, go_on
