@@ -163,6 +163,7 @@ def shared():
 
 
 @pytest.mark.scrapy
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "mode", "named"),
     [
@@ -409,6 +410,7 @@ class Looking(Follower):
 
 
 @pytest.mark.scrapy
+@pytest.mark.long
 @ensureDeferred
 @pytest.mark.parametrize(("setting", "mode"), [("process", 1), ("machine", 2)])
 async def test_a_commit_is_written_for_what_it_is_to_survive(tmp_path, setting, mode):

@@ -19,7 +19,7 @@ from support.kills import CLOSING, MOMENTS, ONCE, items_in, series, urls_in
 from support.localsite import LocalSite
 from support.processes import PATIENCE
 
-pytestmark = pytest.mark.scrapy
+pytestmark = [pytest.mark.scrapy, pytest.mark.long]
 
 KILLS = int(os.environ.get("KILLS", "1"))
 """Kills in each of the series; `make kills` asks for many."""

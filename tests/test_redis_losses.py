@@ -99,6 +99,7 @@ class TestFinished:
 
 
 @pytest.mark.scrapy
+@pytest.mark.long
 class TestSharedQueue:
     """The queue of scrapy-redis vanishes with the filter: a mark must not outlive its request."""
 
@@ -136,6 +137,7 @@ class TestSharedQueue:
 
 
 @pytest.mark.scrapy
+@pytest.mark.long
 def test_two_interrupts_end_the_waiting(site, tmp_path):
     with LocalRedis() as server:
         settings = {"BLOOM_ON_BACKEND_ERROR": "wait", "BLOOM_REDIS_WAIT": 60}
@@ -183,6 +185,7 @@ def beating():
 
 
 @pytest.mark.scrapy
+@pytest.mark.long
 class TestCrawlsThatOpen:
     @pytest.mark.parametrize("command", [b"INFO", b"EVAL", b"HMGET", b"BITCOUNT"])
     def test_a_reset_while_opening(self, site, server, tmp_path, command):

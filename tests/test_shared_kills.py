@@ -13,7 +13,7 @@ from support.taken import pages_of, taken_by
 from support.waiting import until
 
 pytest.importorskip("redis")
-pytestmark = [pytest.mark.scrapy, pytest.mark.usefixtures("short_leases")]
+pytestmark = [pytest.mark.scrapy, pytest.mark.long, pytest.mark.usefixtures("short_leases")]
 
 KILLS = int(os.environ.get("KILLS", "1"))
 """Kills in each of the series; `make kills` asks for many."""

@@ -201,6 +201,7 @@ def test_what_is_there_is_not_ours(server, tmp_path):
 
 
 @pytest.mark.scrapy
+@pytest.mark.long
 @pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
 def test_a_job_of_our_scheduler_is_looked_at_and_stays_as_it_is(tmp_path, kill):
     scrapys = Project(tmp_path)
@@ -235,6 +236,7 @@ SCHEDULERS = {"scrapy-redis": SCRAPY_REDIS, "ours": OURS}
 
 
 @pytest.mark.scrapy
+@pytest.mark.long
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_three_workers_crawl_as_if_nobody_looked(tmp_path, scheduler):
     pytest.importorskip("scrapy_redis")
@@ -272,6 +274,7 @@ def test_three_workers_crawl_as_if_nobody_looked(tmp_path, scheduler):
 
 
 @pytest.mark.scrapy
+@pytest.mark.long
 @pytest.mark.usefixtures("short_leases")
 def test_what_a_killed_worker_has_taken_is_told(tmp_path):
     with LocalRedis() as server, LocalSite(pages=300, links=10) as site:
@@ -304,6 +307,7 @@ def test_what_a_killed_worker_has_taken_is_told(tmp_path):
 
 
 @pytest.mark.scrapy
+@pytest.mark.long
 def test_a_project_names_the_filter(tmp_path):
     """Each verb finds the filter of a spider, by the settings of the project."""
     scrapys = Project(tmp_path)
@@ -365,6 +369,7 @@ def look_at(target, folder, page):
 
 
 @pytest.mark.scrapy
+@pytest.mark.long
 @pytest.mark.skipif(os.name == "nt", reason="nothing freezes a process there")
 def test_looking_at_a_local_crawl_changes_no_byte(tmp_path, frozen):
     """The crawl is frozen, so whatever changes was changed by whoever looks."""
@@ -384,6 +389,7 @@ def test_looking_at_a_local_crawl_changes_no_byte(tmp_path, frozen):
 
 
 @pytest.mark.scrapy
+@pytest.mark.long
 @pytest.mark.skipif(os.name == "nt", reason="nothing freezes a process there")
 def test_looking_at_three_workers_changes_no_key(tmp_path, frozen):
     """As above; a worker that is frozen for a short while keeps its lease."""
