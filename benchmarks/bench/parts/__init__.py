@@ -36,6 +36,7 @@ from bench.parts import (
     shared_crawl,
     shared_kills,
     shared_server,
+    shared_stops,
     shared_workers,
     window,
 )
@@ -70,6 +71,7 @@ PARTS: Final[dict[str, Part]] = {
         shared_server.PART,
         shared_crawl.PART,
         shared_kills.PART,
+        shared_stops.PART,
         shared_workers.PART,
         commands.PART,
         moving.PART,
