@@ -53,13 +53,22 @@ def synchronous(crawler):
 
 @contextmanager
 def statements_fail(store, after):
-    """Have one statement of a store's database interrupted, after so many steps of SQLite."""
+    """Have one statement of a store's database interrupted, after so many steps of SQLite.
+
+    Not the last one: a COMMIT asks the handler once more when it is done, and fails although it has
+    written everything. No error of a disk does that.
+    """
     steps = iter(range(after + 1))
-    store._database.set_progress_handler(lambda: next(steps, None) == after, 1)
+    statements = [""]
+    store._database.set_trace_callback(statements.append)
+    store._database.set_progress_handler(
+        lambda: next(steps, None) == after and statements[-1] != "COMMIT", 1
+    )
     try:
         yield
     finally:
         store._database.set_progress_handler(None, 0)
+        store._database.set_trace_callback(None)
 
 
 def fail_after_writing(monkeypatch, fails):
