@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
-from scrapy.crawler import AsyncCrawlerRunner
+from scrapy.crawler import CrawlerRunner
 from scrapy.utils.project import get_project_settings
 from scrapy.utils.reactor import install_reactor
 from support.sites import News, Pages
@@ -84,7 +84,8 @@ async def crawl(site: Any, news: Walled, job: str, days: int, now: list[float]) 
         before, walls = site.hits.copy(), news.walls.total()
         for hour in range(0, 24, EVERY):
             now[0] = float(START + (24 * day + hour) * HOUR)
-            await AsyncCrawlerRunner(settings).crawl("news", url=site.url)
+            crawling = CrawlerRunner(settings).crawl("news", url=site.url)
+            await crawling.asFuture(asyncio.get_running_loop())
         new = site.hits - before
         lists = sum(new[path] for path in news.LISTS)
         found.append(

@@ -253,10 +253,11 @@ async def test_no_page_is_missed_over_stops_though_the_filter_loses_many(job, mo
         assert pages.missed
 
 
-def test_a_kill_takes_nothing(tmp_path):
+@pytest.mark.parametrize("window", [None, "30d"])
+def test_a_kill_takes_nothing(tmp_path, window):
     project = Project(tmp_path)
     missed_by = random.Random(7)
-    more = {name: value for name, value in POOR_CRAWL.items() if name != "JOBDIR"}
+    more = {**POOR_CRAWL, "BLOOM_WINDOW": window} if window else POOR_CRAWL
     try:
         with LocalSite(pages=250, links=8) as site:
             for _ in range(4):

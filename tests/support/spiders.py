@@ -11,7 +11,7 @@ import scrapy_bloom
 from scrapy_bloom.storage import store
 from support.crawling import Follower
 from support.internals import scheduler_of
-from support.lossy import LossyFilter
+from support.lossy import LossyFilter, LossyWindow
 
 
 class Forking(Follower):
@@ -68,6 +68,7 @@ class Lossy(Follower):
     def __init__(self, **arguments):
         super().__init__(**arguments)
         store.LocalFilter = LossyFilter
+        store.WindowedFilter = LossyWindow
 
 
 class Walled(Follower):
