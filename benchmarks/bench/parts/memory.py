@@ -54,7 +54,7 @@ def draw(axes: Any, rows: Rows) -> None:
         axes.plot(
             [0] + [r["urls"] / 1e6 for r in way],
             [0] + [r["grown"] / 1e6 for r in way],
-            label=name,
+            label=name.partition(",")[0],  # no other setting of ours is in this plot
             color=colour_of(name),
         )
     axes.set(xlabel="million URLs", ylabel="MB that the process has grown by")
