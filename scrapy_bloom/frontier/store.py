@@ -429,13 +429,17 @@ class Store:
                 self._database.execute(statement).close()
             self._version = file.DATED
         for since, marks in self._marks.items():
-            rows = [(*row, since, row_checksum(*dated(*row, since))) for row in _pack(marks)]
-            self._database.executemany(
-                "INSERT INTO marks (size, fingerprints, checksum) VALUES (?1, ?2, ?4)"
-                if since is None
-                else "INSERT INTO marks (size, fingerprints, since, checksum) VALUES (?, ?, ?, ?)",
-                rows,
-            )
+            packed = [(row, row_checksum(*dated(*row, since))) for row in _pack(marks)]
+            if since is None:
+                self._database.executemany(
+                    "INSERT INTO marks (size, fingerprints, checksum) VALUES (?, ?, ?)",
+                    [(*row, checksum) for row, checksum in packed],
+                )
+            else:
+                self._database.executemany(
+                    "INSERT INTO marks (size, fingerprints, since, checksum) VALUES (?, ?, ?, ?)",
+                    [(*row, since, checksum) for row, checksum in packed],
+                )
         if self._new_ages:
             self._database.executemany(
                 "INSERT OR REPLACE INTO ages VALUES (?, ?, ?)",
