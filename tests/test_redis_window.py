@@ -9,8 +9,9 @@ from hypothesis import settings
 from scrapy.utils.test import get_crawler
 from support.contract import FilterContract, fingerprints
 from support.internals import clock_of_redis, forget_own_dates
+from support.jobs import IDENTITY, open_job
 from support.localredis import keys
-from support.windows import LONGEST, START, WINDOW, RedisMachine
+from support.windows import LONGEST, START, WINDOW, Clock, RedisMachine
 
 from scrapy_bloom import RedisFilter, RedisReader, StateError, tools
 from scrapy_bloom.options import MIN_ERROR_RATE
@@ -262,6 +263,45 @@ def test_requests_with_an_age_go_into_the_shared_queue_when_their_page_is_old(
     assert offer(60, None, 60, 0) == [True, True, False]
     assert len(queue.take(10)) == 4
     queue.close()
+
+
+@pytest.mark.parametrize("window", [WINDOW, None, WINDOW * 4])
+def test_a_copy_of_a_job_keeps_the_dates(server, opened, clock, tmp_path, window):
+    key, now = next(keys), Clock()
+    job = open_job(tmp_path / "job", capacity=100, window=WINDOW, clock=now)
+    parts = [fingerprints(60, f"part {part}") for part in range(12)]
+    for pages in parts:
+        job.filter.add_many(pages)
+        now.now += 75
+    job.filter.forget_many(parts[-1][:5])
+    job.close()
+    clock(now.now)
+    tools.copy(tmp_path / "job", server.url, target_key=key)
+    copied = tools.info(server.url, key=key).filter
+    before = open_job(tmp_path / "job", capacity=100, window=WINDOW, clock=now)
+    assert (copied.window, copied.items) == (WINDOW, before.filter.info().items)
+    shared = RedisFilter.from_url(
+        server.url, key=key, cache=0, window=window, fingerprinter=IDENTITY.fingerprinter
+    )
+    opened.append(shared)
+    asked = [page for pages in parts for page in pages]
+    same, first = 0, None
+    for part in range(14):
+        if part == 5:
+            new = fingerprints(200, "new")
+            assert shared.add_many(new) == before.filter.add_many(new)
+        found = before.filter.contains_many(asked)
+        in_redis = shared.contains_many(asked)
+        if window == WINDOW:
+            assert in_redis == found
+        else:  # all that was there when it was opened counts as of then
+            first = first or found
+            assert in_redis == first
+        same += 0 < sum(found) < len(asked)
+        now.now += 75
+        clock(now.now)
+    assert same > 8
+    before.release()
 
 
 def test_a_copy_in_a_file_has_the_window(server, join, clock, layout, tmp_path):

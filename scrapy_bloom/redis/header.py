@@ -197,7 +197,7 @@ def fields_of(
 ) -> dict[str, bytes]:
     """Return the fields of a header, with an epoch of its own.
 
-    :param slices: its slices, oldest first.
+    :param slices: its slices, oldest first; with a window those with dates keep them.
     :param filled: items in the newest one.
     """
     constant = {
@@ -218,9 +218,14 @@ def fields_of(
     }
     if plan.layout == "bitmap":  # as versions wrote it that knew no other layout, and still read it
         del constant["layout"]
-    # The first call finds the newest slice empty, and dates it.
-    dates = [f":{number}:0:{spec.capacity}" for number, spec in enumerate(slices)]
-    dates[-1] = f":{len(slices) - 1}:0:{filled}"
+    # Without a date the first call finds the newest slice empty, and dates it.
+    dates = [
+        f":{number}:{spec.since:.6f}:{spec.items}"
+        if isinstance(spec, StoredSlice)
+        else f":{number}:0:{spec.capacity}"
+        for number, spec in enumerate(slices)
+    ]
+    dates[-1] = dates[-1].rpartition(":")[0] + f":{filled}"
     listed = [
         write_slice(spec) + date * bool(plan.window)
         for spec, date in zip(slices, dates, strict=True)

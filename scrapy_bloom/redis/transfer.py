@@ -14,7 +14,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any, ClassVar, Final
 
@@ -175,6 +175,15 @@ def _fetch_segment(place: Place, key: str, segment: Segment) -> dict[int, bitarr
     return found
 
 
+def dated_specs_of(state: AnyState) -> list[StoredSlice]:
+    """Return the slices of a filter with a window, as a header lists them."""
+    assert isinstance(state, FilterState)  # noqa: S101 - others have no dates
+    return [
+        StoredSlice(**asdict(one.spec), number=number, since=one.since or 0.0, items=one.items)
+        for number, one in enumerate(state.slices)
+    ]
+
+
 class Install(ABC):
     """Puts one shard into Redis: first its keys, by :meth:`upload`, then its header.
 
@@ -190,7 +199,7 @@ class Install(ABC):
 
     def __init__(self, place: Place, plan: Plan, state: AnyState, filled: int, spider: str) -> None:
         self.place = place
-        specs = specs_of(state)
+        specs = dated_specs_of(state) if plan.window else specs_of(state)
         self.fields = fields_of(plan, state.secret, state.hashes, specs, filled=filled)
         if spider:
             self.fields["spider"] = spider.encode()

@@ -92,9 +92,9 @@ class WindowMachine(RuleBasedStateMachine):
     def forget(self, page):
         found = self.filter.forget(page)
         self.judge(page, found)
-        self.known.pop(page, None)
         self.ages.pop(page, None)
-        if found:
+        if found:  # else it is too old, and comes back if the clock is set back before a kill
+            self.known.pop(page, None)
             self.forgot(page)
 
     @rule(seconds=st.sampled_from([1, 30, 99, 100, 101, 250, 799, 800, 900, 5000]))
