@@ -52,6 +52,7 @@ class WindowMachine(RuleBasedStateMachine):
         self.set_back = -LONGEST  # when the clock was last set back
         self.known = {}  # fingerprint -> when it was let through, in `passed`
         self.ages = {}  # fingerprint -> when its page was let through for its age, on the clock
+        self.lapsed = set()  # those for which that is so long ago that it may be dropped
         self.fresh = count()
         self.open()
 
@@ -83,9 +84,11 @@ class WindowMachine(RuleBasedStateMachine):
     def add_aged(self, page, age):
         last = self.ages.get(page)
         expected = last is not None and 0 <= self.clock.now - last < age
-        assert self.filter.add_aged(page, age) is expected
-        if not expected:
+        seen = self.filter.add_aged(page, age)
+        assert seen is expected or (page in self.lapsed and not seen)
+        if not seen:
             self.ages[page] = self.clock.now
+            self.lapsed.discard(page)
             self.let_through(page)
 
     @rule(page=st.sampled_from(PAGES))
@@ -101,6 +104,11 @@ class WindowMachine(RuleBasedStateMachine):
     def wait(self, seconds):
         self.clock.now += seconds
         self.passed += seconds
+        self.lapse()
+
+    def lapse(self):
+        now = self.clock.now
+        self.lapsed.update(page for page, last in self.ages.items() if now - last >= WINDOW)
 
     @rule(seconds=st.sampled_from([1, 30, 100, 450, 3000]))
     def set_clock_back(self, seconds):
@@ -202,7 +210,7 @@ class InFolder(WindowMachine):
 
     def __init__(self):
         self.folder = Path(mkdtemp())
-        self.kept = ({}, {})
+        self.kept = ({}, {}, set())
         super().__init__()
 
     def teardown(self):
@@ -214,10 +222,11 @@ class InFolder(WindowMachine):
         self.job.release()
 
     def keep(self):
-        self.kept = (dict(self.known), dict(self.ages))
+        self.kept = (dict(self.known), dict(self.ages), set(self.lapsed))
 
     def go_back(self):
-        self.known, self.ages = (dict(part) for part in self.kept)
+        self.known, self.ages, self.lapsed = (part.copy() for part in self.kept)
+        self.lapse()
 
     @rule()
     def kill(self):
