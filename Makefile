@@ -25,12 +25,13 @@ RUN_BENCH := cd $(ROOT) && $(RUN) PYTHONPATH=benchmarks:tests:example_project $(
 
 SPHINX := PYTHONPATH=$(ROOT) $(DOCS)/bin/python -m sphinx -q -W --keep-going
 
-.PHONY: help check quick test ready lint types tests sdist floor kills demo demo-distributed month docs docs-links matrix clean wheel installed redis \
+.PHONY: help check quick test coverage ready lint types tests sdist floor kills demo demo-distributed month docs docs-links matrix clean wheel installed redis \
 	bench bench-quick bench-check bench-installed
 
 help:
 	@echo "make check   lint, types and the tests that start neither a crawl nor a server"
 	@echo "make test    lint, types and the whole test suite, on the newest Scrapy and the oldest"
+	@echo "make coverage    list the lines that the last make test has not run"
 	@echo "make kills   kill crawls some hundred times (half an hour) and see that nothing is lost"
 	@echo "make demo    crawl a site, kill the crawl, resume it, and count what was fetched"
 	@echo "make demo-distributed    crawl it by workers on one Redis, and kill, freeze and add some"
@@ -64,9 +65,15 @@ types: installed
 	cd $(ROOT)/tests/typed && $(PYRIGHT) --pythonpath $(VENV)/bin/python api.py
 
 # The installed wheel is tested, not the checkout: pytest does not put its working directory on
-# sys.path, and one test makes sure of it.
+# sys.path, and one test makes sure of it. All tests together run so much of it as pyproject.toml asks;
+# some tests, by PYTEST_ARGS, need not. From 3.12 on Python itself notes what is run, which is cheap.
+CORE = COVERAGE_CORE=$$($(VENV)/bin/python -c 'import sys; print("sysmon" if sys.version_info >= (3, 12) else "ctrace")')
 tests: installed redis
-	cd $(ROOT) && $(RUN) $(VENV)/bin/pytest $(FOUR) $(PYTEST_ARGS)
+	cd $(ROOT) && $(RUN) $(CORE) $(VENV)/bin/pytest $(FOUR) $(or $(PYTEST_ARGS),--cov --cov-report=)
+
+# What the last `make tests` has not run, line by line.
+coverage: $(VENV)/ready
+	cd $(ROOT) && $(VENV)/bin/coverage report
 
 quick: installed
 	cd $(ROOT) && $(VENV)/bin/pytest -n 2 --dist worksteal -q --hypothesis-profile quick \

@@ -12,6 +12,8 @@ from scrapy_bloom.core.growth import SliceSpec
 from scrapy_bloom.core.sizing import false_positive_rate
 from scrapy_bloom.core.state import FilterState, Slice
 
+pytestmark = pytest.mark.no_cover
+
 KINDS = {
     "random": lambda i: hashlib.blake2b(b"%d" % i, digest_size=20).digest(),
     "sequential": lambda i: i.to_bytes(20, "big"),
