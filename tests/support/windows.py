@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from itertools import count
+from math import inf
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -252,7 +253,16 @@ class JobMachine(InFolder):
 
 
 class JournalMachine(InFolder):
-    """Kept with every commit, as with our scheduler."""
+    """Kept with every commit, as with our scheduler.
+
+    If the clock is set back to before the window came, marks of the journal count as of each start
+    until there is a snapshot: then they may be kept for longer.
+    """
+
+    @rule(seconds=st.sampled_from([1, 30, 100, 450, 3000]))
+    def set_clock_back(self, seconds):
+        self.clock.now -= seconds
+        self.set_back = inf
 
     def open(self):
         path = self.folder / "requests.sqlite"
@@ -306,7 +316,7 @@ class JournalMachine(InFolder):
         self.open()
 
 
-class LayerMachine(InFolder):
+class LayerMachine(JournalMachine):
     """A filter around one with a window, kept with every commit; subclasses say which."""
 
     def layer(self, inner):
