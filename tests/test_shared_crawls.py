@@ -162,7 +162,7 @@ def test_spiders_of_scrapy_redis(project, site, server, spider):
     """They take start URLs from a list while they are idle, and end after `max_idle_time`."""
     pytest.importorskip("scrapy_redis")
     ours = {"SCHEDULER": "scrapy_bloom.Scheduler", "BLOOM_REDIS_URL": server.url}
-    settings = {**ours, "REDIS_URL": server.url, "MAX_IDLE_TIME_BEFORE_CLOSE": 3}
+    settings = {**ours, "REDIS_URL": server.url, "MAX_IDLE_TIME_BEFORE_CLOSE": 12}
     server.client().lpush(f"{spider}:start_urls", f'{{"url": "{site.url}"}}')
     run = project.crawl(site, spider=spider, keep=False, **settings)
     until(lambda: not site.missed, PATIENCE)
