@@ -384,7 +384,7 @@ EXACT: Final[Option[bool]] = Option(
     read=_read_flag,
     meaning="Whether no new page is ever called seen: what the filter calls seen is looked up in an"
     " exact list in the `JOBDIR`, with `scrapy_bloom.Scheduler`. In Redis, with the layout `sets`,"
-    " the filter's numbers have 63 bits. Costs: see Exact, in the README.",
+    " the filter's numbers have 63 bits. Costs: see docs/guides/exact.md.",
 )
 AUDIT: Final[Option[float | None]] = Option(
     "audit",

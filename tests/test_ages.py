@@ -188,12 +188,14 @@ async def test_lists_hourly_and_articles_once_with_a_filter_in_redis(
     }
     news = News(time.time)
     with Pages(news) as site, clock_of_redis(server.client(), START) as set_clock:
-        runs = 0
+        runs = aged = 0
         for hours in [0, 0.5, *range(6, 3 * 24 + 1, 6)]:
             clock[0] = START + hours * HOUR
             set_clock(clock[0])
-            await crawl(Reader, settings, url=site.url)
+            crawler = await crawl(Reader, settings, url=site.url)
+            aged += crawler.stats.get_value("bloom/max_age/new", 0)
             runs += hours != 0.5
+    assert aged == runs * len(News.LISTS)
     hits = Counter(site.hits)
     assert {hits[path] for path in News.LISTS} == {runs}
     assert {hits[article] for article in news.all_articles()} == {1}

@@ -340,6 +340,8 @@ class SharedFrontier:
 
     def _offered(self, answer: Offered) -> None:
         admitted, dropped = self._admission.answered(answer)
+        if aged := sum(offer.max_age is not None for offer, _ in admitted):
+            self._stats.inc_value(stats.AGED.key, aged)
         pushed = 0
         for offer, ticket in admitted:
             if offer.held is None:

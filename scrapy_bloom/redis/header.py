@@ -38,7 +38,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha1
-from typing import Final
+from typing import Any, Final
 
 from scrapy_bloom.core.growth import (
     MOST_GENERATIONS,
@@ -49,6 +49,7 @@ from scrapy_bloom.core.growth import (
 from scrapy_bloom.core.hashing import SECRET_BYTES, new_secret
 from scrapy_bloom.core.sizing import MAX_HASHES
 from scrapy_bloom.errors import StateError
+from scrapy_bloom.options import ERROR_RATE, EXACT, REDIS_LAYOUT, REDIS_SHARDS, WINDOW
 from scrapy_bloom.redis.layout import Layout, layout_of
 from scrapy_bloom.redis.place import Place
 from scrapy_bloom.registry import LAYOUTS
@@ -282,15 +283,17 @@ def check_plan(place: Place, found: Plan, asked: Plan) -> None:
     :raises StateError: if something else differs. The message names it.
     """
     differing = [
-        (name, getattr(found, attribute), getattr(asked, attribute))
-        for name, attribute in _MUST_AGREE.items()
+        (name, getattr(found, attribute), getattr(asked, attribute), options)
+        for name, (attribute, *options) in _MUST_AGREE.items()
         if getattr(found, attribute) != getattr(asked, attribute)
     ]
     if differing:
-        what = "; ".join(f"{name} {have!r}, expected {want!r}" for name, have, want in differing)
+        what = "; ".join(f"{name} {have!r}, expected {want!r}" for name, have, want, _ in differing)
+        options = [place.words(option) for *_, some in differing for option in some]
         raise StateError(
-            f"{place.name}: found a filter with {what}. All workers of a filter must agree. Change"
-            f" the options of this worker, or {place.or_other_key}"
+            f"{place.name}: found a filter with {what}. All workers of a filter must agree, now and"
+            f" later. Change {' or '.join(options) or 'the options'} of this worker, or"
+            f" {place.or_other_key}"
         )
 
 
@@ -373,15 +376,16 @@ def _text(value: bytes | None) -> str:
     return "missing" if value is None else repr(value.decode(errors="replace")[:40])
 
 
-_MUST_AGREE: Final = {
-    "an error rate of": "error_rate",
-    "fingerprints of": "fingerprinter",
-    "SHA-1 fingerprints": "digests",
-    "shard number": "shard",
-    "a number of shards of": "shards",
-    "a layout of": "layout",
-    "a window, in seconds, of": "window",
+_MUST_AGREE: Final[Mapping[str, tuple[Any, ...]]] = {
+    "an error rate of": ("error_rate", ERROR_RATE, EXACT),
+    "fingerprints of": ("fingerprinter",),
+    "SHA-1 fingerprints": ("digests",),
+    "shard number": ("shard",),
+    "a number of shards of": ("shards", REDIS_SHARDS),
+    "a layout of": ("layout", REDIS_LAYOUT),
+    "a window, in seconds, of": ("window", WINDOW),
 }
+"""For each, how a message calls it, the field of a plan and the options that choose it."""
 
 _CONSTANT: Final = (
     "program",

@@ -112,8 +112,11 @@ class Membership:
         )
         if answer[0] == b"ok":
             logger.info(
-                "%s: the filter had another window, or none. What it has counts as added now.",
+                "%s: the filter had a window of %g seconds and has one of %g from now on, where 0"
+                " stands for none. What is in it counts as added now.",
                 self._link.place.name,
+                header.plan.window,
+                self.plan.window,
             )
         return bool(answer[0] != b"used")
 

@@ -13,6 +13,7 @@ from scrapy_bloom.errors import BackendError
 from scrapy_bloom.frontier.scrapy_redis import ScrapyRedis
 from scrapy_bloom.frontier.shared import SharedFrontier
 from scrapy_bloom.frontier.under_way import watch_engine
+from scrapy_bloom.options import WINDOW
 from scrapy_bloom.session.engine import engine_of
 from scrapy_bloom.session.kept_crawl import Queues, Unserializable
 from scrapy_bloom.settings import Settings
@@ -31,9 +32,10 @@ logger = logging.getLogger(__name__)
 
 _FINISHED = (
     "An earlier crawl has finished %(place)s: %(count)s fingerprints are there, and no request"
-    " waits or is under way. This crawl fetches none of those pages again, but start requests that"
-    " are not filtered, and may end at once. To crawl anew, run 'scrapy bloom delete --spider"
-    " %(spider)s' first, or set another BLOOM_REDIS_KEY."
+    " waits or is under way. This crawl fetches those pages again that were forgotten, or are old"
+    " enough by bloom_max_age, and start requests that are not filtered. Else it ends at once. To"
+    " fetch all anew, run 'scrapy bloom delete --spider %(spider)s' first, set BLOOM_WINDOW, or set"
+    " another BLOOM_REDIS_KEY."
 )
 _UNMARKED = (
     "%(count)s requests wait %(place)s, but the filter was gone: it was deleted or emptied, or the"
@@ -89,12 +91,12 @@ def open_shared(
         comes_over = _take_over(crawler, spider, session.opened, frontier)
         undo.pop_all()
     state = queue.state()
-    if not (state.waiting or state.elsewhere or comes_over):
+    if not (state.waiting or state.elsewhere or comes_over or settings[WINDOW]):
         _warn(spider, session.opened, _FINISHED, session.opened.restored)
     _warn(spider, session.opened, _UNMARKED, session.opened.unmarked)
     frontier.description = (
         f"Crawl kept {session.opened.place}: {state.waiting:,} requests waiting,"
-        f" {state.elsewhere:,} under way in other workers"
+        f" {state.elsewhere:,} taken by other workers"
     )
     return frontier
 
