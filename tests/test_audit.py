@@ -137,6 +137,15 @@ async def test_a_crawl_tells_at_its_end_what_all_runs_have_found(tmp_path, monke
 
 
 @ensureDeferred
+async def test_an_audit_of_nothing_states_no_error_rate(caplog):
+    caplog.set_level(logging.INFO)
+    with Pages({"/": lambda *_: []}) as site:
+        await crawl(Follower, {"BLOOM_AUDIT": 1e-9}, url=site.url + "/")
+    assert "Audit: no new page was in the sample yet." in caplog.text
+    assert "with a probability" not in caplog.text
+
+
+@ensureDeferred
 async def test_switched_on_late_and_off_it_calls_nothing_new_that_is_marked(tmp_path):
     pages = {"/": lambda *_: ["/a", "/b", "/by-hand"], "/a": lambda *_: [], "/b": lambda *_: []}
     settings = {"SCHEDULER": "scrapy_bloom.Scheduler", "JOBDIR": str(tmp_path / "job")}

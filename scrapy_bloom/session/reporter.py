@@ -185,6 +185,9 @@ class Reporter:
 
     def audited(self, found: AuditReport) -> None:
         """Log what an audit has found."""
+        if not found.checked:
+            self._log(logging.INFO, "Audit: no new page was in the sample yet.", {})
+            return
         self._log(
             logging.INFO,
             "Audit: of %(checked)s new pages in the sample the filter called %(observed)s seen,"
