@@ -123,6 +123,8 @@ def test_ctrl_c_at_the_command_line_leaves_nothing(tmp_path):
         env=environment(),
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        # Who runs the tests in the background of a shell has it ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - a call alone
     )
     process.stdin.write(b"http://example.com/\n" * 20_000)  # so many times what a pipe holds
     process.stdin.flush()
