@@ -156,12 +156,16 @@ class Run:
         """End it at once."""
         self._process.kill()
 
-    def said(self, text):
-        """Wait until it writes a line with this text to its log."""
+    def said(self, *texts):
+        """Wait until it writes a line with one of these texts to its log."""
+
+        def is_there():
+            return any(text in self.log for text in texts)
+
         with self._more:
-            self._more.wait_for(lambda: text in self.log or self._ended, TIMEOUT)
-            if text not in self.log:
-                raise AssertionError(f"never said {text!r}:\n{self.log}")
+            self._more.wait_for(lambda: is_there() or self._ended, TIMEOUT)
+            if not is_there():
+                raise AssertionError(f"never said any of {texts!r}:\n{self.log}")
 
     def end(self, seconds=TIMEOUT):
         """Wait for its end; return its exit code."""

@@ -11,7 +11,8 @@ AT_ONCE = 16
 def stop(run):
     """Ask a run to stop cleanly, and wait until it knows."""
     run.interrupt()
-    run.said("shutting down gracefully")
+    # Scrapy logs it in the handler of the signal: in mid-write of another line it cannot.
+    run.said("shutting down gracefully", "reentrant call")
 
 
 def stop_after(deliveries, site, start, how=stop):
