@@ -11,6 +11,7 @@ from support.crawling import RFP
 from support.localredis import LocalRedis
 from support.localsite import LocalSite
 from support.redis_crawls import PATIENCE, Crawl, at
+from support.stopping import KNOWS
 from support.taken import pages_of, taken_by
 from support.waiting import until
 
@@ -91,7 +92,7 @@ def test_two_ctrl_c_end_a_worker_at_once(site, server, tmp_path, frozen):
         if frozen:
             server.client().client_pause(6000)
         crawl.workers[0].send_signal(signal.SIGINT)
-        until(lambda: "shutting down gracefully" in crawl.log())
+        until(lambda: any(line in crawl.log() for line in KNOWS))
         crawl.workers[0].send_signal(signal.SIGINT)
         crawl.workers[0].wait(5)
         crawl.start()

@@ -3,6 +3,7 @@
 import os
 import pickle
 import signal
+from functools import partial
 
 import pytest
 import scrapy
@@ -232,12 +233,9 @@ def test_scrapy_redis_goes_on_with_a_crawl_of_ours(project, site, server, queue,
 
 def test_it_goes_over_and_back_and_over_again(project, site, server):
     """What was kept of the first time must not hide pages the second time."""
-    delivered = iter((60, 120, 180, 240))
     for settings in (theirs(server), ours(server), theirs(server), ours(server)):
-        some = at(site, next(delivered))
-        run = project.crawl(site, keep=False, **settings)
-        assert some.wait(PATIENCE)
-        run.interrupt()
+        start = partial(project.crawl, site, keep=False, **settings)
+        run = stop_after(50, site, start)
         assert run.end(PATIENCE) == 0, run.log
         if "BLOOM_REDIS_URL" in settings:
             assert "requests were moved to key" in (done := give_back(project, server)).output, (

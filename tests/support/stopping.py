@@ -8,11 +8,14 @@ AT_ONCE = 16
 """Requests of a crawl that are under way at most."""
 
 
+KNOWS = ("shutting down gracefully", "reentrant call")
+"""What Scrapy logs when it is to stop. In mid-write of another line its handler cannot."""
+
+
 def stop(run):
     """Ask a run to stop cleanly, and wait until it knows."""
     run.interrupt()
-    # Scrapy logs it in the handler of the signal: in mid-write of another line it cannot.
-    run.said("shutting down gracefully", "reentrant call")
+    run.said(*KNOWS)
 
 
 def stop_after(deliveries, site, start, how=stop):
