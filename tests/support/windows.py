@@ -354,17 +354,6 @@ class LayerMachine(JournalMachine):
         self.filter.close()
         self.job.release()
 
-    def marked(self, fingerprint):
-        self.store.mark([fingerprint])
-
-    def forgot(self, fingerprint):
-        self.store.withhold([fingerprint])
-
-    @rule()
-    def commit(self):
-        self.store.commit()
-        self.keep()
-
     @rule(seconds=st.sampled_from([WINDOW - 1, LONGEST]), pages=st.sets(st.sampled_from(PAGES)))
     def come_back(self, seconds, pages):
         """Ask for pages again just before their time is over, or when it is."""
