@@ -99,6 +99,31 @@ async def test_the_pages_whose_redirects_led_to_it_are_forgotten_with_it(place):
     assert site.hits == {"/": 2, "/again": 1, "/old": 2, "/middle": 2, "/new": 2, "/c": 1}
 
 
+class Asking(Walled):
+    """Sends a form to pages whose names say so."""
+
+    name = "asking"
+
+    async def parse(self, response):
+        async for request in super().parse(response):
+            yield request.replace(method="POST", body=b"q=1") if "form" in request.url else request
+
+
+@pytest.mark.parametrize("place", ["kept job", "shared"], indirect=True)
+@ensureDeferred
+async def test_so_is_a_form_whose_answer_came_by_a_get(place):
+    pages = {
+        "/": lambda *_: ["/form"],
+        "/form": lambda *_: "/new",
+        "/new": walls(1, "/c"),
+        "/c": lambda *_: ["/form", "/new"],
+    }
+    with Pages(pages) as site:
+        await crawl(Asking, place, url=site.url + "/")
+        await crawl(Asking, place, url=site.url + "/")
+    assert site.hits == {"/": 2, "POST /form q=1": 2, "/new": 2, "/again": 1, "/c": 1}
+
+
 @kept_only
 @pytest.mark.parametrize("answer", [503, ...])
 @ensureDeferred
@@ -194,6 +219,39 @@ def test_a_page_that_redirected_to_itself_is_forgotten_with_its_step():
     for _ in range(2):
         assert [session.check(page("a")), session.check(redirected)] == [NEW, EXEMPT]
         scrapy_bloom.forget(redirected, crawler)
+    session.close()
+
+
+def redirected(request, url, **changes):
+    """Return what Scrapy makes of a request that is redirected."""
+    urls = [*request.meta.get("redirect_urls", ()), request.url]
+    return request.replace(url=url, **changes, meta={**request.meta, "redirect_urls": urls})
+
+
+def test_each_form_of_a_chain_is_forgotten_with_its_own_body():
+    session, crawler = open_session()
+    spared, first = (page("form", method="POST", body=text) for text in "ab")
+    assert session.check_many([spared, first]) == [NEW, NEW]
+    second = redirected(first, page("other").url)
+    assert session.check(second) is NEW
+    got = redirected(second, page("got").url, method="GET", body=b"")
+    assert session.check(got) is NEW
+    scrapy_bloom.forget(got, crawler)
+    assert session.check_many([spared, first, second, got]) == [SEEN, NEW, NEW, NEW]
+    session.close()
+
+
+def test_meta_that_is_passed_on_misleads_nobody_and_does_not_grow():
+    session, crawler = open_session()
+    form = page("form", method="POST", body=b"a")
+    assert session.check(form) is NEW
+    link = page("form", meta=form.meta)  # by the note it would be the form
+    other = page("other", method="POST", meta=form.meta)
+    assert session.check_many([link, other]) == [NEW, NEW]
+    assert [*other.meta["bloom_marks"]] == [other.url]
+    got = redirected(link, page("got").url)
+    scrapy_bloom.forget(got, crawler)
+    assert session.check(link) is NEW
     session.close()
 
 

@@ -2,14 +2,51 @@
 
 A page may redirect to itself to set a cookie, or to another spelling of its own URL. Without this
 rule it would never be parsed: the first request marks the page, and the second one is dropped.
+
+What a request was before a redirect is not always to be seen from what it has become: 301, 302 and
+303 make a GET of a POST, and its body is gone. So what is not a GET carries its mark with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
 
-from scrapy import Request
+if TYPE_CHECKING:
+    from scrapy import Request
+
+MARKS: Final = "bloom_marks"
+"""The key in a request's meta: marks of requests that were no GET, as hex, by their URL."""
+
+
+def note_mark(request: Request, fingerprint: bytes) -> None:
+    """Note the mark of a request with it, for those that redirects will make of it.
+
+    Notes of other requests stay only if they are earlier ones of its chain: some spiders pass
+    ``response.meta`` on, and the notes would become more and more.
+    """
+    meta = request.meta
+    known = meta.get(MARKS, {})
+    before = {url: known[url] for url in meta.get("redirect_urls", ()) if url in known}
+    meta[MARKS] = {**before, request.url: fingerprint.hex()}
+
+
+def chain_before(
+    request: Request, fingerprint_of: Callable[[Request], bytes]
+) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield the requests that redirects have made a request of, the nearest one first.
+
+    Each is the number of redirects before it, and its mark. After one from a note comes that of the
+    same URL with what the request is now: the note may have come with the meta of another request.
+
+    :param fingerprint_of: the function that made the fingerprints.
+    """
+    urls, noted = request.meta.get("redirect_urls", ()), request.meta.get(MARKS, {})
+    for step in reversed(range(len(urls))):
+        url = urls[step]
+        marks = [bytes.fromhex(noted[url])] if url in noted else []
+        yield step, [*marks, fingerprint_of(request.replace(url=url))]
 
 
 def follows_itself(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +18,12 @@ from scrapy_bloom.options import AUDIT, EXACT, FORGET_FAILED, MAX_AGE, WINDOW
 from scrapy_bloom.session.ages import Ages
 from scrapy_bloom.session.failed import check_watched
 from scrapy_bloom.session.layers import check_layers, made_audited, made_exact
-from scrapy_bloom.session.redirects import follows_itself, step_fingerprint
+from scrapy_bloom.session.redirects import (
+    chain_before,
+    follows_itself,
+    note_mark,
+    step_fingerprint,
+)
 from scrapy_bloom.session.reporter import Reporter
 from scrapy_bloom.session.resolver import Resolver
 from scrapy_bloom.session.rules import rules_of
@@ -165,6 +170,8 @@ class Session:
         """Mark a request, and return the verdict on it."""
         try:
             fingerprint, change = self._resolve(request)
+            if request.method != "GET":
+                note_mark(request, fingerprint)
             aged = MAX_AGE in request.meta
             seen = self._add_aged(request, fingerprint) if aged else self._add(fingerprint)
         except Exception as error:  # noqa: BLE001 - raised, it would cost the page
@@ -199,10 +206,13 @@ class Session:
         None if that fails: the verdict is ``ERROR`` then, and that is told.
         """
         try:
-            return self._resolve(request)
+            fingerprint, change = self._resolve(request)
+            if request.method != "GET":
+                note_mark(request, fingerprint)
         except Exception as error:  # noqa: BLE001 - raised, it would cost the page
             self.fail(request, error)
             return None
+        return fingerprint, change
 
     def max_age(self, request: Request) -> float | None:
         """Return the seconds after which the page of a request is new again; None for never."""
@@ -313,9 +323,8 @@ class Session:
         try:
             fingerprint, _ = self._resolve(request)
             self.opened.finish(fingerprint, added=not request.dont_filter)
-            for url in request.meta.get("redirect_urls", ()):
-                before = self.resolver.fingerprinter.fingerprint(request.replace(url=url))
-                self.opened.finish(before, added=False)
+            for _, marks in chain_before(request, self.resolver.fingerprinter.fingerprint):
+                self.opened.finish(marks[0], added=False)
         except Exception as error:  # noqa: BLE001 - the page is crawled, and perhaps once more
             self._reporter.check_failed(request, error)
 
@@ -378,13 +387,13 @@ class Session:
         Then follow the same of each page before it in the chain, the nearest one first.
         """
         fingerprint, _ = self._resolve(request)
-        yield fingerprint
-        urls = [*request.meta.get("redirect_urls", ())]
-        while urls:
-            yield step_fingerprint(len(urls), fingerprint)
-            url = urls.pop()
-            fingerprint = self.resolver.fingerprinter.fingerprint(request.replace(url=url))
-            yield fingerprint
+        itself = len(request.meta.get("redirect_urls", ())), [fingerprint]
+        before = chain_before(request, self.resolver.fingerprinter.fingerprint)
+        for step, marks in chain([itself], before):
+            for mark in marks:
+                yield mark
+                if step:
+                    yield step_fingerprint(step, mark)
 
     def _add_aged(self, request: Request, fingerprint: bytes) -> bool:
         """Mark a request that asks for a greatest age; return whether its page is not so old."""

@@ -50,7 +50,8 @@ class Pages:
     to, or its links, or a status, or `...` for no answer at all.
 
     Attributes:
-        hits: how often each path (with its query) was asked for, redirects included.
+        hits: how often each path (with its query) was asked for, redirects included. The path of a
+            POST comes after that word and before its body.
     """
 
     def __init__(self, pages: Any) -> None:
@@ -61,8 +62,15 @@ class Pages:
         site = self
 
         class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                self.answer(f"POST {self.path} {body.decode()}")
+
             def do_GET(self) -> None:
-                site.hits[self.path] += 1
+                self.answer(self.path)
+
+            def answer(self, hit: str) -> None:
+                site.hits[hit] += 1
                 page = site.pages.get(self.path.partition("?")[0])
                 answer = page(self.path, self.headers.get("Cookie")) if page else None
                 if isinstance(answer, str):
