@@ -255,3 +255,32 @@ def test_the_log_names_the_window_and_the_stats_its_generations(clock, caplog):
     assert stats.get_value("bloom/window/newest") == START + 5 * DAY
     _, stats = open_filter()
     assert not [key for key in stats.get_stats() if "window" in key]
+
+
+def test_a_window_that_is_another_one_is_said_with_what_becomes_of_the_marks(tmp_path, caplog):
+    caplog.set_level(logging.INFO, "scrapy_bloom")
+
+    def run(window):
+        caplog.clear()
+        seen, _ = open_filter(JOBDIR=str(tmp_path), BLOOM_WINDOW=window)
+        seen.request_seen(page("a"))
+        seen.close("finished")
+        return [line for line in caplog.messages if "BLOOM_WINDOW" in line]
+
+    counts = "What the filter has counts as let through now."
+    assert run(None) == []
+    assert run("3d") == [f"{tmp_path}: BLOOM_WINDOW was not set and is 3d. {counts}"]
+    assert run("3d") == []
+    assert run("90m") == [f"{tmp_path}: BLOOM_WINDOW was 3d and is 90m. {counts}"]
+    gone = "What the filter has is seen for ever."
+    assert run(None) == [f"{tmp_path}: BLOOM_WINDOW was 90m and is not set. {gone}"]
+
+
+@ensureDeferred
+async def test_it_is_said_once_where_marks_are_kept_with_the_requests(tmp_path, caplog):
+    caplog.set_level(logging.INFO, "scrapy_bloom")
+    settings = {**SCHEDULERS["ours"], "JOBDIR": str(tmp_path)}
+    with Pages({"/": lambda *_: ["/a"]}) as site:
+        for window in (None, "3d", "3d"):
+            await crawl(Daily, {**settings, "BLOOM_WINDOW": window}, url=site.url)
+    assert caplog.text.count("BLOOM_WINDOW was not set and is 3d.") == 1

@@ -146,19 +146,27 @@ async def test_an_audit_of_nothing_states_no_error_rate(caplog):
 
 
 @ensureDeferred
-async def test_switched_on_late_and_off_it_calls_nothing_new_that_is_marked(tmp_path):
+async def test_switched_on_late_and_off_it_calls_nothing_new_that_is_marked(tmp_path, caplog):
+    caplog.set_level(logging.INFO, "scrapy_bloom")
     pages = {"/": lambda *_: ["/a", "/b", "/by-hand"], "/a": lambda *_: [], "/b": lambda *_: []}
     settings = {"SCHEDULER": "scrapy_bloom.Scheduler", "JOBDIR": str(tmp_path / "job")}
     with Pages(pages) as site:
         await crawl(Walled, {**settings, "BLOOM_AUDIT": None}, url=site.url + "/")
         first = dict(site.hits)
         for share in (1, 1, 0.9, None, 1):
+            pages["/"] = lambda *_, share=share: ["/a", "/b", "/by-hand", f"/only/{share}"]
             crawler = await crawl(Walled, {**settings, "BLOOM_AUDIT": share}, url=site.url + "/")
             assert crawler.stats.get_value("bloom/audit/observed", 0) == 0
         tools.add(tmp_path / "job", [site.url + "/hand"])
         pages["/"] = lambda *_: ["/a", "/b", "/hand"]
         await crawl(Walled, {**settings, "BLOOM_AUDIT": 1}, url=site.url + "/")
-    assert site.hits == first | {"/": 7}
+    assert site.hits == first | {"/": 7, "/only/1": 1, "/only/0.9": 1, "/only/None": 1}
+    dropped = "so what the audit of earlier runs has counted is dropped: 0 of 1 new pages"
+    told = [line.partition(": ")[2] for line in caplog.messages if dropped in line]
+    assert [line.partition(",")[0] for line in told] == [
+        "BLOOM_AUDIT or BLOOM_WINDOW is another one now",
+        "BLOOM_AUDIT was taken out",
+    ]
 
 
 @pytest.mark.parametrize("written", [0, -1, 1.1, "a", "", float("nan"), 1e30, [], True])

@@ -1,5 +1,6 @@
 """No new page is called seen: the exact lists in files, the filter around them, and crawls."""
 
+import logging
 import random
 import time
 from contextlib import ExitStack, suppress
@@ -285,9 +286,12 @@ async def test_switched_on_late_old_marks_are_seen_and_off_the_lists_go(job, cap
         pages["/d"] = lambda *_: []
         pages["/"] = lambda *_: ["/a", "/b", "/e"]
         pages["/e"] = lambda *_: []
+        caplog.set_level(logging.INFO, "scrapy_bloom")
         for _ in range(2):
             await crawl(Walled, kept(job), url=site.url + "/")
         assert site.hits == first | {"/": 3, "/e": 1}
+        assert caplog.text.count("BLOOM_EXACT is new to this job") == 1
+        assert "from now on. The 3 fingerprints of before are in no list" in caplog.text
         tools.add(job, [site.url + "/by-hand"])
         pages["/"] = lambda *_: ["/a", "/b", "/e", "/by-hand"]
         await crawl(Walled, kept(job), url=site.url + "/")
@@ -325,7 +329,8 @@ async def test_without_a_snapshot_the_lists_begin_anew(job, caplog):
 
 
 @ensureDeferred
-async def test_a_window_may_come_change_and_go(job, monkeypatch):
+async def test_a_window_may_come_change_and_go(job, monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "scrapy_bloom")
     start = time.time()
     now = [start]
     monkeypatch.setattr(time, "time", lambda: now[0])
@@ -353,6 +358,8 @@ async def test_a_window_may_come_change_and_go(job, monkeypatch):
         assert fetched == [1] * 10
         assert site.hits["/hand"] == 0
         assert tools.info(job).exact == 0
+        said = "from the next generation of BLOOM_WINDOW, at the latest in 1d, on."
+        assert caplog.text.count(said) == caplog.text.count("is new to this job") == 1
         await run(311, "8d")
         assert fetched[-1] == 2
         assert site.hits["/hand"] == 1

@@ -248,7 +248,8 @@ def version_of(path):
 
 
 @pytest.mark.parametrize("other", [None, WINDOW / 8, WINDOW * 8])
-def test_a_journal_of_another_window_counts_as_of_the_change(tmp_path, clock, other):
+def test_a_journal_of_another_window_counts_as_of_the_change(tmp_path, clock, other, caplog):
+    caplog.set_level(logging.INFO, "scrapy_bloom")
     path = tmp_path / "requests.sqlite"
     file.create(path, lambda _: None)
 
@@ -270,6 +271,7 @@ def test_a_journal_of_another_window_counts_as_of_the_change(tmp_path, clock, ot
     clock.now += 101
     assert run(WINDOW, b"a", b"b") == [False, True]
     assert run(None, b"a", b"b") == [True, True]
+    assert caplog.text.count("BLOOM_WINDOW was ") == 2
 
 
 def test_a_newer_journal_is_refused(tmp_path):

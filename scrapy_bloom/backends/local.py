@@ -12,7 +12,7 @@ from scrapy_bloom.core.growth import outgrown
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.options import CAPACITY, ERROR_RATE, ON_UNCLEAN, WINDOW, in_settings
 from scrapy_bloom.settings import Settings
-from scrapy_bloom.storage.store import JobStore, make_filter, read_job
+from scrapy_bloom.storage.store import JobStore, make_filter, read_job, tell_window
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +62,8 @@ class LocalBackend(Backend):
             clock=time.time,
             journaled=crawl.journaled,
         )
+        if job.redated and job.restored:
+            tell_window(job.folder, job.window_before, settings[WINDOW])
         return Opened(
             job.filter,
             job.close,

@@ -92,7 +92,7 @@ def _give_back(
     try:
         count = sum(_write(store, path, beside, plain, start) for path in store.paths())
         write_whole(beside / scrapy_queue.SAVED, [json.dumps(state).encode()])
-        replay(store, job.filter)
+        replay(store, job.filter, told=True)
         spider_state.restore(store, job.folder, killed=True)
         snapshot = job.freeze(store.withheld)
         snapshot.write()

@@ -23,7 +23,7 @@ from scrapy_bloom.frontier.upkeep import GENERATION
 from scrapy_bloom.storage import scrapy_queue
 from scrapy_bloom.storage.past import REQUESTS, SNAPSHOT, read_marker
 from scrapy_bloom.storage.snapshot import Identity, check_identity
-from scrapy_bloom.storage.store import JobStore
+from scrapy_bloom.storage.store import JobStore, tell_window
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
@@ -130,6 +130,8 @@ def replay(
     into: Restores,
     window: float | None = None,
     clock: Callable[[], float] = time.monotonic,
+    *,
+    told: bool = False,
 ) -> int:
     """Give all marks of the journal to a filter; return how many there were.
 
@@ -138,11 +140,12 @@ def replay(
     :param window: that of this run, in seconds; None for none. Marks that were made with another
         one count as of now, also in later runs.
     :param clock: tells the time in seconds.
+    :param told: whether it was logged that the window is another one.
     :raises StateError: if the journal is damaged.
     """
     total, done, last = store.journal, 0, clock()
     try:
-        changed = _window_changed(store, window, into.since)
+        changed = _window_changed(store, window, into.since, told=told or not total)
         into.restore_ages(store.ages())
         for batch, since in store.marks():
             into.restore(batch, None if changed is None else max(since or changed, changed))
@@ -155,17 +158,18 @@ def replay(
     return done
 
 
-def _window_changed(store: Store, window: float | None, now: float | None) -> float | None:
-    """Return when the window became what it is; None without one. Note a change in the store."""
-    if window is None:
-        if store.noted(_WINDOW):
-            store.note(_WINDOW, "")
-        return None
+def _window_changed(
+    store: Store, window: float | None, now: float | None, *, told: bool
+) -> float | None:
+    """Return when the window became what it is; None without one. Note and log a change."""
     noted, _, changed = str(store.noted(_WINDOW) or "").partition(" ")
-    if noted == repr(window):
-        return float(changed)
-    store.note(_WINDOW, f"{window!r} {now!r}")
-    return now
+    before = float(noted) if noted else None
+    if before == window:
+        return None if window is None else float(changed)
+    store.note(_WINDOW, "" if window is None else f"{window!r} {now!r}")
+    if not told:
+        tell_window(store.path.parent, before, window)
+    return None if window is None else now
 
 
 def start_priorities(store: Store, queue_class: type[Any]) -> Any:

@@ -177,10 +177,10 @@ class AuditFilter(FilterAround):
         """Begin with a filter that may have marks already: of those nothing is known."""
         self._begin(self.inner.until_now())
 
-    def resume(self, counts: str, sample: bytes) -> None:
+    def resume(self, counts: str, sample: bytes) -> bool:
         """Go on with what an earlier run has counted, if its share and window were the same.
 
-        Else begin anew.
+        Else begin anew, and return False.
 
         :raises ValueError: if the notes make no sense.
         """
@@ -188,7 +188,7 @@ class AuditFilter(FilterAround):
         window = self.inner.window
         if (noted.get("share"), noted.get("window")) != (self.share, window):
             self.begin()
-            return
+            return False
         self.checked, self.observed, self.predicted = _read(noted)
         self._begin(fields.number(noted, "old", 0, _ANY))
         found, at = [], 0
@@ -198,6 +198,7 @@ class AuditFilter(FilterAround):
             at = end
         dates = repeat(inf, len(found)) if window is None else map(float, noted.get("dates", ()))
         self._sample = dict(zip(found, dates, strict=True))
+        return True
 
     def _start(self) -> None:
         """Begin to count."""

@@ -12,6 +12,7 @@ import scrapy
 from scrapy.utils.misc import build_from_crawler
 
 from scrapy_bloom import stats
+from scrapy_bloom.core.growth import generation_length
 from scrapy_bloom.frontier import file
 from scrapy_bloom.frontier.buckets import BucketMaker
 from scrapy_bloom.frontier.local import LocalFrontier
@@ -25,7 +26,7 @@ from scrapy_bloom.frontier.opening import (
 )
 from scrapy_bloom.frontier.requests import QueueKind
 from scrapy_bloom.frontier.under_way import watch_engine
-from scrapy_bloom.layers.audit import COUNTS, SAMPLE, AuditFilter
+from scrapy_bloom.layers.audit import COUNTS, SAMPLE, AuditFilter, report_of
 from scrapy_bloom.layers.exact import (
     NOTE,
     ExactFilter,
@@ -33,7 +34,15 @@ from scrapy_bloom.layers.exact import (
     FrozenLists,
     remove_lists,
 )
-from scrapy_bloom.options import COMMIT_INTERVAL, COMMIT_SYNC, WINDOW, CommitSync
+from scrapy_bloom.options import (
+    AUDIT,
+    COMMIT_INTERVAL,
+    COMMIT_SYNC,
+    EXACT,
+    WINDOW,
+    CommitSync,
+    write_span,
+)
 from scrapy_bloom.session.engine import engine_of
 from scrapy_bloom.session.kept_crawl import Queues, Unserializable
 from scrapy_bloom.settings import Settings
@@ -242,17 +251,29 @@ def _open_audit(session: Session, store: Store) -> None:
     """
     filter_ = session.opened.filter
     try:
-        noted, sample = store.noted(COUNTS), store.noted(SAMPLE)
+        noted, sample = str(store.noted(COUNTS) or ""), store.noted(SAMPLE)
+        before = report_of(noted)
+        dropped = ""
         if isinstance(filter_, AuditFilter):
-            if noted:
-                filter_.resume(str(noted), sample if isinstance(sample, bytes) else b"")
-            else:
+            if not noted:
                 filter_.begin()
+            elif not filter_.resume(noted, sample if isinstance(sample, bytes) else b""):
+                dropped = f"{AUDIT.setting} or {WINDOW.setting} is another one now"
             for key, value in filter_.notes().items():
                 store.note(key, value)
         elif noted:
             store.note(COUNTS, "")
             store.note(SAMPLE, b"")
+            dropped = f"{AUDIT.setting} was taken out"
+        if dropped and before and before.checked:
+            logger.info(
+                "%s: %s, so what the audit of earlier runs has counted is dropped: %s of %s new"
+                " pages in the sample were called seen.",
+                store.path,
+                dropped,
+                f"{before.observed:,}",
+                f"{before.checked:,}",
+            )
     except sqlite3.Error as error:
         raise file.unusable(store.path, error) from error
     except (KeyError, TypeError, ValueError) as error:
@@ -274,6 +295,7 @@ def _open_lists(session: Session, store: Store, job: JobStore) -> ExactLists | N
                 lists.resume(noted)
             else:  # without a snapshot the filter is another one, and the journal has its marks
                 lists.begin()
+                _tell_unlisted(filter_, job)
             noted_now = lists.note()
         else:
             noted_now = ""
@@ -292,6 +314,26 @@ def _open_lists(session: Session, store: Store, job: JobStore) -> ExactLists | N
     except ValueError as error:
         raise file.damaged(store.path, f"notes that make no sense, {error!r}") from error
     return lists
+
+
+def _tell_unlisted(filter_: ExactFilter, job: JobStore) -> None:
+    """Log from when on a filter is exact, if it has marks of before."""
+    if not filter_.old:
+        return
+    window = filter_.inner.window
+    start = "now"
+    if window is not None:
+        span = write_span(generation_length(window))
+        start = f"the next generation of {WINDOW.setting}, at the latest in {span},"
+    logger.info(
+        "%s: %s is new to this job: it holds for what is marked from %s on. The %s fingerprints of"
+        " before are in no list, and what the filter takes for one of them counts as seen without"
+        " a look.",
+        job.folder,
+        EXACT.setting,
+        start,
+        f"{job.restored:,}",
+    )
 
 
 def _open_queue(
@@ -326,7 +368,7 @@ def _restore(session: Session, frontier: LocalFrontier, found: Found, window: fl
     assert job is not None  # noqa: S101 - it is journaled
     filter_ = session.opened.filter
     into = filter_ if isinstance(filter_, (ExactFilter, AuditFilter)) else job.filter
-    restored = replay(frontier.store, into, window)
+    restored = replay(frontier.store, into, window, told=job.redated)
     frontier.store.follow(job.filter)
     frontier.fresh.clear()
     session.opened.filter.forget_many(frontier.store.withheld)

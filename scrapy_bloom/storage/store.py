@@ -23,7 +23,14 @@ from scrapy_bloom.core.sizing import BLOCK_BYTES
 from scrapy_bloom.core.state import FilterState
 from scrapy_bloom.core.window import WindowedFilter, filter_of
 from scrapy_bloom.errors import JobInUseError, StateError
-from scrapy_bloom.options import DEFAULT_CAPACITY, DEFAULT_ERROR_RATE, OnUnclean
+from scrapy_bloom.options import (
+    DEFAULT_CAPACITY,
+    DEFAULT_ERROR_RATE,
+    WINDOW,
+    OnUnclean,
+    in_settings,
+    write_span,
+)
 from scrapy_bloom.storage import scrapy_queue, seen_file
 from scrapy_bloom.storage.files import remove
 from scrapy_bloom.storage.past import (
@@ -90,6 +97,7 @@ class JobStore:
         unclean: whether the run before this one was killed.
         redated: whether its marks count as of now because the window is another one. So does each
             later run see it until the filter is stored.
+        window_before: that of the stored filter; None if it had none, or if there is none.
         filled_with: what the restored fingerprints were made with, as in its `identity`; empty if
             there are none of ours.
     """
@@ -127,7 +135,8 @@ class JobStore:
                 window=window,
                 clock=clock,
             )
-            self.redated = bool(past.snapshot and past.snapshot.state.window != window)
+            self.window_before = past.snapshot.state.window if past.snapshot else None
+            self.redated = bool(past.snapshot) and self.window_before != window
             if past.snapshot:
                 self.filter.forget_many(past.snapshot.withdrawn)
             self._start(past)
@@ -319,6 +328,20 @@ def make_filter(
         )
     return WindowedFilter.windowed_from_state(
         state, window, capacity, error_rate, on_growth=on_growth, clock=clock
+    )
+
+
+def tell_window(folder: Path, before: float | None, now: float | None) -> None:
+    """Log that the window of a job is another one than before; None stands for none."""
+    logger.info(
+        "%(folder)s: %(setting)s was %(before)s and is %(now)s. What the filter has %(counts)s.",
+        {
+            "folder": folder,
+            "setting": in_settings(WINDOW),
+            "before": "not set" if before is None else write_span(before),
+            "now": "not set" if now is None else write_span(now),
+            "counts": "is seen for ever" if now is None else "counts as let through now",
+        },
     )
 
 
