@@ -15,7 +15,7 @@ from support.internals import clock_of_redis
 from support.localredis import keys
 from support.sites import News, Pages
 
-from scrapy_bloom import BloomDupeFilter
+from scrapy_bloom import BloomDupeFilter, tools
 from scrapy_bloom.core.growth import MOST_GENERATIONS
 from scrapy_bloom.layers.exact import PREFIX
 
@@ -284,3 +284,28 @@ async def test_it_is_said_once_where_marks_are_kept_with_the_requests(tmp_path, 
         for window in (None, "3d", "3d"):
             await crawl(Daily, {**settings, "BLOOM_WINDOW": window}, url=site.url)
     assert caplog.text.count("BLOOM_WINDOW was not set and is 3d.") == 1
+
+
+@pytest.mark.parametrize("layer", ["Scrapy's", "ours", "exact"])
+@ensureDeferred
+async def test_what_is_over_counts_neither_at_rest_nor_at_the_start(clock, tmp_path, caplog, layer):
+    caplog.set_level(logging.INFO, "scrapy_bloom")
+    settings = {"JOBDIR": str(tmp_path), "BLOOM_WINDOW": "8h", **LAYERS[layer]}
+    pages = {"/": lambda *_: ["/a", "/b"]}
+    with Pages(pages) as site:
+        await crawl(Daily, settings, url=site.url)
+        clock[0] += 2 * HOUR
+        pages["/"] = lambda *_: ["/c"]
+        await crawl(Daily, settings, url=site.url)
+        for hours, left in ((6, 3), (1, 1), (2, 0)):
+            clock[0] += hours * HOUR
+            told = tools.info(tmp_path)
+            assert told.filter.items == sum(slice_.items for slice_ in told.slices) == left
+            assert told.exact == (left if layer == "exact" else None)
+            (whole, *_) = tools.check(tmp_path)
+            assert whole.found.startswith(f"whole: {left} items")
+        caplog.clear()
+        pages["/"] = lambda *_: []
+        crawler = await crawl(Daily, settings, url=site.url)
+    assert crawler.stats.get_value("bloom/restored") == 0
+    assert "0 fingerprints restored" in caplog.text

@@ -190,12 +190,13 @@ class LocalFilter:
         self,
         fingerprints: Iterable[bytes],
         since: float | None = None,  # noqa: ARG002 - it has no generations
-    ) -> None:
-        """Add what an earlier run has added.
+    ) -> bool:
+        """Add what an earlier run has added; return False if its time is over.
 
         :param since: when the generation began that it was added to; None if that is not known.
         """
         self.add_many(fingerprints)
+        return True
 
     def restore_ages(self, ages: Mapping[bytes, float]) -> None:
         """Take over when an earlier run has let fingerprints through."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final
 
 from bitarray import bitarray
 from bitarray.util import zeros
 
-from scrapy_bloom.core.growth import SliceSpec
+from scrapy_bloom.core.growth import SliceSpec, generation_life
 from scrapy_bloom.core.sizing import BLOCK_BITS, BLOCK_BYTES
 
 EMPTY: Final = zeros(BLOCK_BITS, "big")
@@ -84,6 +84,16 @@ class FilterState:
     ages: Mapping[bytes, float] = field(default_factory=dict, repr=False)
     window: float | None = None
     error_rate: float | None = None
+
+    def live(self, now: float) -> FilterState:
+        """Return it without the generations that are over; with one that begins now if all are."""
+        if self.window is None:
+            return self
+        end = now - generation_life(self.window)
+        slices = [one for one in self.slices if one.since is None or one.since > end]
+        if not slices:
+            slices = [replace(Slice.new(self.slices[-1].spec), since=now)]
+        return replace(self, slices=slices)
 
     @property
     def items(self) -> int:

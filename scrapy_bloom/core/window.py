@@ -153,13 +153,13 @@ class WindowedFilter(LocalFilter):
     def begin_after(self, until: float) -> None:
         """Do nothing: the next generation begins when it is due."""
 
-    def restore(self, fingerprints: Iterable[bytes], since: float | None = None) -> None:
-        """Add what an earlier run has added to a generation of this date, if that is live still."""
+    def restore(self, fingerprints: Iterable[bytes], since: float | None = None) -> bool:
+        """Add what an earlier run has added to a generation of this date; False if that is over."""
         now = self._clock()
         self._turn(now)
         since = now if since is None else min(since, now)
         if since + generation_life(self._window) <= now:
-            return
+            return False
         if self._empty and not (self._closed and since <= self._closed[-1].since):
             self._since = since
         elif since > self._since and len(self._closed) + 2 <= MOST_GENERATIONS:
@@ -173,6 +173,7 @@ class WindowedFilter(LocalFilter):
             self._since = max(self._since, since)
         self._look_everywhere()
         self._set_due()
+        return True
 
     def info(self) -> FilterInfo:
         """Return the state of the filter now. Counts every bit: about 1 ms for each 4 MB."""

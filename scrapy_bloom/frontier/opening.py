@@ -118,8 +118,8 @@ class Restores(Protocol):
     def since(self) -> float | None:
         """When the generation began that takes marks now; None without a window."""
 
-    def restore(self, fingerprints: Iterable[bytes], since: float | None = None) -> None:
-        """Add marks of a generation that began at this time; None if that is not known."""
+    def restore(self, fingerprints: Iterable[bytes], since: float | None = None) -> bool:
+        """Add marks of a generation that began then, or nobody knows when; False if it is over."""
 
     def restore_ages(self, ages: Mapping[bytes, float]) -> None:
         """Take over when pages with a greatest age were last let through."""
@@ -133,7 +133,7 @@ def replay(
     *,
     told: bool = False,
 ) -> int:
-    """Give all marks of the journal to a filter; return how many there were.
+    """Give all marks of the journal to a filter; return how many of them are not over.
 
     What takes more than a few seconds shows its progress in the log.
 
@@ -143,19 +143,20 @@ def replay(
     :param told: whether it was logged that the window is another one.
     :raises StateError: if the journal is damaged.
     """
-    total, done, last = store.journal, 0, clock()
+    total, done, live, last = store.journal, 0, 0, clock()
     try:
         changed = _window_changed(store, window, into.since, told=told or not total)
         into.restore_ages(store.ages())
         for batch, since in store.marks():
-            into.restore(batch, None if changed is None else max(since or changed, changed))
+            if into.restore(batch, None if changed is None else max(since or changed, changed)):
+                live += len(batch)
             done += len(batch)
             if clock() - last > _SILENT:
                 last = clock()
                 logger.info("%s: %s of %s marks read", store.path, f"{done:,}", f"{total:,}")
     except sqlite3.Error as error:
         raise file.unusable(store.path, error) from error
-    return done
+    return live
 
 
 def _window_changed(

@@ -41,16 +41,18 @@ class FilterAround(ABC):
         """When the generation began that takes items now; None without a window."""
         return self.inner.since
 
-    def restore(self, fingerprints: Iterable[bytes], since: float | None = None) -> None:
-        """Add marks of an earlier run.
+    def restore(self, fingerprints: Iterable[bytes], since: float | None = None) -> bool:
+        """Add marks of an earlier run; return False if their time is over.
 
         :param since: when the generation began that they were added to; None if that is not known.
         """
         fingerprints, newest = list(fingerprints), self.inner.until_now()
-        self.inner.restore(fingerprints, since)
+        if not self.inner.restore(fingerprints, since):
+            return False
         if self.old and self.old == newest:  # what is old may have got another date by that
             self.old = self.inner.until_now() if self.inner.window is not None else self.old
         self.restored(fingerprints, since)
+        return True
 
     @abstractmethod
     def restored(self, fingerprints: list[bytes], since: float | None) -> None:

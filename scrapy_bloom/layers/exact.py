@@ -390,12 +390,15 @@ def remove_lists(folder: Path, keep: Collection[Path] = ()) -> None:
             remove(path)
 
 
-def listed(folder: Path, noted: str) -> int:
-    """Return how many fingerprints are in the lists that a note names.
+def listed(folder: Path, noted: str, now: float) -> int:
+    """Return how many fingerprints are in the lists that a note names and that are not over.
 
     :raises ValueError: if it makes no sense.
     """
-    return sum(count_in(folder / f"{PREFIX}{number}") for number, _ in Noted.read(noted).lists)
+    found = Noted.read(noted)
+    end = -inf if found.window is None else now - generation_life(found.window)
+    lists = [number for number, since in found.lists if since > end]
+    return sum(count_in(folder / f"{PREFIX}{number}") for number in lists)
 
 
 def with_old_slices(noted: str, slices: int) -> str:

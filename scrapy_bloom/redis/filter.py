@@ -132,7 +132,7 @@ class RedisFilter:
         self._shard = picker(self._shards)
         first = self._shards[0].header
         self.canonical = first.plan.canonical if first else canonical
-        self.restored = sum(shard.header.items for shard in self._shards if shard.header)
+        self.restored = sum(shard.restored for shard in self._shards)
         with Within(options.timeout):
             warn_of_eviction(self._client, self._server)
         self._heartbeat = self._start_heartbeat()

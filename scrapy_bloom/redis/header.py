@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha1
 from typing import Any, Final
 
@@ -44,6 +44,7 @@ from scrapy_bloom.core.growth import (
     MOST_GENERATIONS,
     SliceSpec,
     generation_capacity,
+    generation_life,
     generation_rate,
 )
 from scrapy_bloom.core.hashing import SECRET_BYTES, new_secret
@@ -147,6 +148,19 @@ class Header:
         """How many items the shard has; with dates about, if some were forgotten and dropped."""
         added = sum(slice_.items for slice_ in self.slices[:-1]) + self.filled
         return max(0, added - (self.forgotten if self.layout.removes else self.again))
+
+    def live(self, now: float) -> Header:
+        """Return it without the generations that are over; with one that begins now if all are."""
+        window = self.plan.window
+        if not window:
+            return self
+        end = now - generation_life(window)
+        slices = tuple(slice_ for slice_ in self.slices if slice_.since > end)
+        if slices:
+            return replace(self, slices=slices)
+        last = self.slices[-1]
+        new = replace(last, number=last.number + 1, since=now, items=0)
+        return replace(self, slices=(new,), filled=0)
 
     @property
     def layout(self) -> Layout:

@@ -12,6 +12,7 @@ from scrapy_bloom.core.info import FilterInfo, SliceCount, filter_info
 from scrapy_bloom.redis.deadline import Within
 from scrapy_bloom.redis.header import Header, Plan, first_slice, read_slices
 from scrapy_bloom.redis.layout import layout_of
+from scrapy_bloom.redis.link import ScriptRunner
 from scrapy_bloom.redis.place import Place
 
 _CALLS: Final = 10
@@ -67,8 +68,12 @@ def _inspect(place: Place, header: Header | None, plan: Plan) -> _ShardCount:
     names = place.client.hkeys(place.key)
     if text is None:
         return _empty(plan)
-    layout, specs = header.layout, read_slices(text.decode())
-    items = [*(spec.items for spec in specs[:-1]), int(filled or 0)]
+    layout = header.layout
+    header = replace(header, slices=read_slices(text.decode()), filled=int(filled or 0))
+    if header.plan.window:
+        header = header.live(ScriptRunner(place).now())
+    specs = header.slices
+    items = [*(spec.items for spec in specs[:-1]), header.filled]
     pipeline = place.client.pipeline(transaction=False)
     ends = [0]
     for spec in specs:

@@ -9,6 +9,7 @@ from typing import Any
 import redis
 
 from scrapy_bloom.errors import StateError
+from scrapy_bloom.redis import scripts
 from scrapy_bloom.redis.breaker import CircuitBreaker
 from scrapy_bloom.redis.connection import BROKEN, FAULTS, hang_up
 from scrapy_bloom.redis.deadline import Within
@@ -67,6 +68,12 @@ class ScriptRunner:
             yield
         except (IndexError, TypeError, ValueError):
             raise self.garbled(answer) from None
+
+    def now(self) -> float:
+        """Return the time of the server, in seconds since 1970."""
+        answer = self.retry_once(scripts.NOW, "", "")
+        with self.reading(answer):
+            return float(answer[1])
 
     def retry_once(self, script: Script, prefix: str, signature: str, *arguments: object) -> Any:
         """Run a script that may run twice, and run it again if its answer got lost."""

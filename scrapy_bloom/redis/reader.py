@@ -190,11 +190,14 @@ class ShardReader:
         return self.read_with_fields()[0]
 
     def read_with_fields(self) -> tuple[Header, dict[bytes, bytes]]:
-        """Return the header as it is now, and all of its fields."""
+        """Return the header as it is now, without what is over, and all of its fields."""
         fields = self._fields()
         header = read_header(self.place, fields)
         if header.signature != self.header.signature:
             raise self._gone()
+        if header.plan.window:
+            with self.place.explained():
+                header = header.live(self._runner.now())
         return header, fields
 
     def fetch(self, told: Told) -> Fetched:

@@ -108,6 +108,8 @@ class Shard:
         self.grant = self._ledger.grant
         with place.explained():
             self._open()
+            header = self._ensure_open().header
+            self.restored = (header.live(self._link.now()) if plan.window else header).items
 
     @property
     def doubted(self) -> Collection[bytes]:

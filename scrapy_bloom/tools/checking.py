@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import sqrt
@@ -79,18 +80,18 @@ def check(
         contents = target.read(progress)
     except BloomError as error:
         return [_refused("filter", error)]
-    findings = [_whole(contents), *_check_counts(contents)]
     if isinstance(target, FileTarget):
-        return findings
-    return [*findings, *_check_redis(cast("RedisTarget", target), contents)]
+        return _check_filter(contents.live(time.time()))
+    return [*_check_filter(contents), *_check_redis(cast("RedisTarget", target), contents)]
 
 
 def _refused(what: str, error: BloomError) -> Finding:
     return Finding("bad", what, str(error))
 
 
-def _whole(contents: Contents) -> Finding:
-    return Finding("good", "filter", f"whole: {contents.items:,} items, {contents.bytes:,} bytes")
+def _check_filter(contents: Contents) -> list[Finding]:
+    whole = f"whole: {contents.items:,} items, {contents.bytes:,} bytes"
+    return [Finding("good", "filter", whole), *_check_counts(contents)]
 
 
 def _check_counts(contents: Contents) -> Iterator[Finding]:
@@ -149,9 +150,7 @@ def _check_job(target: JobTarget) -> Iterator[Finding]:
         yield _refused(SNAPSHOT, error)
     else:
         if snapshot:
-            contents = Contents.of(snapshot)
-            yield _whole(contents)
-            yield from _check_counts(contents)
+            yield from _check_filter(Contents.of(snapshot).live(time.time()))
     yield from _check_requests(folder, snapshot.generation if snapshot else 0)
     marker = read_marker(folder)
     if marker and not is_outdated(marker, snapshot) and not target.requests.exists():

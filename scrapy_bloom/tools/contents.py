@@ -113,6 +113,13 @@ class Contents:
         """Bytes of its bits, of those blocks that have any; or of its numbers."""
         return sum(state.memory for state in self.shards)
 
+    def live(self, now: float) -> Contents:
+        """Return it without the generations of a window that are over."""
+        states = [
+            state.live(now) if isinstance(state, FilterState) else state for state in self.shards
+        ]
+        return replace(self, shards=states)
+
     def info(self) -> FilterInfo:
         """Return its state, from a count of all that it holds."""
         info = filter_info(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -127,7 +128,7 @@ def info(where: Where | None, *, key: str = "", project: Project | None = None) 
 
 
 def _of_contents(target: Target, kind: str, **more: Any) -> Information:
-    contents = target.read()
+    contents = target.read().live(time.time())
     slices = [
         SliceInfo(
             shard,
@@ -172,7 +173,7 @@ def _of_job(target: JobTarget) -> Information:
         process=f"{marker.pid} on {marker.host}" if marker and marker.pid and not clean else "",
         clean_stop=_written(FileTarget(target.folder / SNAPSHOT)) if head else None,
         stops=head.generation if head else 0,
-        exact=listed(target.folder, look.exact) if look and look.exact else None,
+        exact=listed(target.folder, look.exact, time.time()) if look and look.exact else None,
         audit=report_of(look.audit) if look else None,
         journal=look.journal if look else 0,
         waiting=look.waiting if look else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -271,7 +272,8 @@ class JobTarget(Target):
         if snapshot:
             first = snapshot.state.slices[0].spec.capacity
             rate = error_rate_of(snapshot.state)
-            kept = filter_of(snapshot.state, first, rate, on_growth=_QUIET)
+            state = snapshot.state
+            kept = filter_of(state, first, rate, on_growth=_QUIET, clock=time.time)
         for row in marks:
             kept.restore(row.fingerprints, row.since)
         kept.restore_ages(ages)

@@ -92,7 +92,7 @@ def clock_of_redis(client, now):
     """
     key = "clock of the tests"
     cached = [one for one in vars(scripts).values() if hasattr(one, "cache_clear")]
-    read, rewindow = scripts._read, scripts.REWINDOW
+    read, fixed = scripts._read, {name: getattr(scripts, name) for name in ("REWINDOW", "NOW")}
 
     def read_with_clock(name, layout=""):
         asked = f"redis.call('HMGET', '{key}', 's', 'us')"
@@ -102,14 +102,17 @@ def clock_of_redis(client, now):
         client.hset(key, mapping={"s": int(seconds), "us": round(seconds % 1 * 1e6)})
 
     scripts._read = read_with_clock
-    scripts.REWINDOW = scripts.Script(read_with_clock("rewindow"))
+    for name in fixed:
+        setattr(scripts, name, scripts.Script(read_with_clock(name.lower())))
     for one in cached:
         one.cache_clear()
     set_clock(now)
     try:
         yield set_clock
     finally:
-        scripts._read, scripts.REWINDOW = read, rewindow
+        scripts._read = read
+        for name, script in fixed.items():
+            setattr(scripts, name, script)
         for one in cached:
             one.cache_clear()
 
