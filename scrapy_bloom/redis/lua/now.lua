@@ -2,6 +2,7 @@
 --
 -- KEYS[1]  the header
 -- KEYS[2]  not used
+-- ARGV[1]  not used
 --
 -- Answers {"ok", seconds since 1970}.
 local time = redis.call('TIME')
