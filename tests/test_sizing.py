@@ -1,6 +1,7 @@
 """The arithmetic, against the textbook and against simulation."""
 
 import math
+import operator
 
 import pytest
 from hypothesis import given
@@ -48,6 +49,16 @@ def test_uneven_blocks_cost_a_little_and_only_a_little():
     smooth = (1 - math.exp(-14 * 1_000_000 / (531 * 65536))) ** 14
     blocked = sizing.false_positive_rate(1_000_000, 531, 14)
     assert smooth < blocked < 1.06 * smooth
+
+
+@pytest.mark.parametrize("hashes", [1, 7, 14])
+@pytest.mark.parametrize("mean", [1, 63, 64, 300, 5000, 60_000])
+def test_it_is_the_average_over_all_loads_though_few_are_summed_up(mean, hashes):
+    spread = range(max(0, mean - 9 * math.isqrt(mean) - 9), mean + 9 * math.isqrt(mean) + 9)
+    chances = [math.exp(n * math.log(mean) - mean - math.lgamma(n + 1)) for n in spread]
+    rates = [sizing.false_positive_rate(n, 1, hashes) for n in spread]
+    average = sum(map(operator.mul, chances, rates))
+    assert sizing.false_positive_rate(5 * mean, 5, hashes) == pytest.approx(average, rel=1e-9)
 
 
 @given(items=st.integers(min_value=0, max_value=10**7), blocks=st.integers(1, 5000))

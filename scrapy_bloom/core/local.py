@@ -283,7 +283,7 @@ class LocalFilter:
     def expected_rate(self, after: float = 0) -> float:
         """Return the chance that a new item is called seen by what came after :meth:`until_now`.
 
-        It is computed from the items, which takes some microseconds; :meth:`info` counts the bits.
+        It is computed from the items: some 50 µs for each slice. :meth:`info` counts the bits.
         """
         k = self._hashes
         rates = [
