@@ -26,6 +26,8 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from hashlib import blake2b
+from itertools import accumulate, compress
+from operator import add, ne
 from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING, BinaryIO, Final
@@ -90,6 +92,7 @@ class ExactFile:
     Attributes:
         path: the file.
         count: how many entries it has.
+        index: how many stand before each bucket, and the count.
     """
 
     def __init__(self, path: Path, key: ExactKey) -> None:
@@ -100,7 +103,7 @@ class ExactFile:
             raise _unusable(path, "no file")
         self._file: BinaryIO = file
         try:
-            self.count, self._index = self._read_head()
+            self.count, self.index = self._read_head()
         except BaseException:
             file.close()
             raise
@@ -115,15 +118,11 @@ class ExactFile:
 
     def entries(self, bucket: int) -> bytes:
         """Return the entries of a bucket, side by side."""
-        first, end = self._index[bucket], self._index[bucket + 1]
+        first, end = self.index[bucket], self.index[bucket + 1]
         if first == end:
             return b""
         self._file.seek(_START + first * ENTRY)
         return self._file.read((end - first) * ENTRY)
-
-    def size(self, bucket: int) -> int:
-        """Return how many entries a bucket has."""
-        return self._index[bucket + 1] - self._index[bucket]
 
     def close(self) -> None:
         """Close the file."""
@@ -172,16 +171,19 @@ def write_exact(
         new.setdefault(key.bucket(fingerprint), bytearray()).extend(entry_of(fingerprint))
     with ExitStack() as stack:
         lists = [stack.enter_context(ExactFile(other, key)) for other in merged]
-        index = array("I", [0])
-        for bucket in range(_BUCKETS):
-            size = len(new.get(bucket, b"")) // ENTRY + sum(one.size(bucket) for one in lists)
-            index.append(index[-1] + size)
+        sizes = [0] * _BUCKETS
+        for bucket, entries in new.items():
+            sizes[bucket] = len(entries) // ENTRY
+        index = array("I", accumulate(sizes, initial=0))
+        for one in lists:
+            index = array("I", map(add, index, one.index))
+        filled = compress(range(_BUCKETS), map(ne, index, index[1:]))
 
         def chunks() -> Iterator[bytes]:
             frame = _HEAD.pack(_VERSION, key.check, index[-1])
             stored = _bytes(index)
             yield _MAGIC + frame + _U32.pack(crc32(frame + stored)) + stored
-            for bucket in range(_BUCKETS):
+            for bucket in filled:  # of a short list that is a small part
                 yield b"".join([new.get(bucket, b""), *(one.entries(bucket) for one in lists)])
 
         write_whole(path, chunks())
