@@ -225,7 +225,7 @@ def stat(crawler, name):
 
 class Stopping(Follower):
     name = "follower"
-    pages = 40
+    pages = 35
 
     def parse(self, response):
         yield from super().parse(response)
@@ -238,7 +238,7 @@ async def test_no_page_is_missed_over_stops_though_the_filter_loses_many(job, mo
     monkeypatch.setattr("scrapy_bloom.Scheduler.snapshot_after", 30)
     monkeypatch.setattr("scrapy_bloom.storage.store.LocalFilter", LossyFilter)
     caught = 0
-    with LocalSite(pages=300, links=8) as pages:
+    with LocalSite(pages=130, links=6) as pages:
         for _ in range(20):
             crawler = await crawl(Stopping, kept(job), url=pages.url)
             caught += stat(crawler, "false_positives")
@@ -246,10 +246,10 @@ async def test_no_page_is_missed_over_stops_though_the_filter_loses_many(job, mo
                 break
     assert pages.missed == set()
     assert pages.repeated == {}
-    assert caught > 100
+    assert caught > 35  # of 130 pages: 5 standard deviations
     assert list(job.glob(f"{PREFIX}*"))
-    assert tools.info(job).exact >= 300
-    with LocalSite(pages=300, links=8) as pages:
+    assert tools.info(job).exact >= 130
+    with LocalSite(pages=130, links=6) as pages:
         alone = {**kept(job.with_name("alone")), "BLOOM_EXACT": False}
         await crawl(Follower, alone, url=pages.url)
         assert pages.missed
@@ -261,10 +261,10 @@ def test_a_kill_takes_nothing(tmp_path, window):
     missed_by = random.Random(7)
     more = {**POOR_CRAWL, "BLOOM_WINDOW": window} if window else POOR_CRAWL
     try:
-        with LocalSite(pages=250, links=8) as site:
+        with LocalSite(pages=160, links=6) as site:
             for _ in range(4):
                 run = project.crawl(site, spider="lossy", **more)
-                site.when(site.delivered + missed_by.randrange(20, 60), run.kill)
+                site.when(site.delivered + missed_by.randrange(20, 40), run.kill)
                 run.end()
             run = project.crawl(site, spider="lossy", **more)
             run.end()
