@@ -148,7 +148,7 @@ def read_error_rate(name: str, value: object) -> float:
 def read_window(name: str, value: object) -> float | None:
     """Return `value` as the seconds of a window; None, for ever, stays what it is.
 
-    :param value: a number of seconds, or text such as ``30d``, ``12h``, ``90m``, ``2w``.
+    :param value: a number of seconds, or text such as ``45s``, ``90m``, ``12h``, ``30d``, ``2w``.
     :raises SettingError: if it is none of these, below a second or above a hundred years.
     """
     if value is None:
@@ -311,7 +311,7 @@ LONGEST: Final = 36_500 * 86_400
 
 _SUFFIXES: Final = {"K": 1e3, "M": 1e6, "G": 1e9}
 _SPANS: Final = {"S": 1.0, "M": 60.0, "H": 3600.0, "D": 86_400.0, "W": 604_800.0}
-_SPAN_EXAMPLES: Final = "seconds, or '90m', '12h', '30d', '2w'"
+_SPAN_EXAMPLES: Final = "seconds, or '45s', '90m', '12h', '30d', '2w'"
 _BYTES_PER_ITEM: Final = 4.4  # of a slice at the default error rate, full to its capacity
 _HOUR: Final = 3600
 
@@ -339,8 +339,9 @@ WINDOW: Final[Option[float | None]] = Option(
     "BLOOM_WINDOW",
     None,
     read_window,
-    'How long a page is seen after it was let through: `"30d"`, `"12h"`, `"90m"`, or seconds. It is'
-    " at least so long, and at most an eighth longer. `None`: for ever. All workers of a filter in"
+    "How long a page is seen after it was let through: seconds, or a number with `s`, `m`"
+    ' (minutes), `h`, `d` or `w`, such as `"30d"` or `"1.5h"`; from 1 second to 100 years. It is at'
+    " least so long, and at most an eighth longer. `None`: for ever. All workers of a filter in"
     " Redis need the same.",
 )
 ON_UNCLEAN: Final = Option(

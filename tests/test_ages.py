@@ -90,7 +90,10 @@ def test_an_age_that_cannot_be_read_costs_no_page_and_is_said_once(caplog, age):
     assert stats.get_value("bloom/errors") == 0
     [record] = [r for r in caplog.records if "bloom_max_age" in r.getMessage()]
     assert record.levelname == "WARNING"
-    assert "give a time from 0 to 100 years: seconds, or '90m'" in record.getMessage()
+    told = record.getMessage()
+    assert told.startswith(f"meta['bloom_max_age'] = {age!r:.20}")
+    assert "give a time from 0 to 100 years: seconds, or '45s', '90m'" in told
+    assert "Found in <GET https://example.com/a>. Requests with such a value" in told
 
 
 def test_an_age_longer_than_the_window_is_the_window_and_said_once(clock, caplog):

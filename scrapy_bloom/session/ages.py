@@ -41,7 +41,7 @@ class Ages:
         try:
             seconds = read_age(f"meta[{MAX_AGE!r}]", wish)
         except SettingError as error:
-            self._say_invalid(error)
+            self._say_invalid(request, error)
             return 0.0
         if "redirect_urls" in request.meta:
             return 0.0
@@ -50,14 +50,16 @@ class Ages:
             return self._window
         return seconds
 
-    def _say_invalid(self, error: SettingError) -> None:
+    def _say_invalid(self, request: Request, error: SettingError) -> None:
         self._reporter.add(stats.INVALID_MAX_AGE.key)
         if not self._said_invalid:
             self._said_invalid = True
             logger.warning(
-                "%s Requests with such a value are not filtered, but remembered. More of them are"
-                " counted in %s and not shown.",
+                "%s Found in %s. Requests with such a value are not filtered, but remembered: where"
+                " their pages link to each other, the crawl does not end by itself. More of them"
+                " are counted in %s and not shown.",
                 error,
+                request,
                 stats.INVALID_MAX_AGE.key,
             )
 
