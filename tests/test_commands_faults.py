@@ -471,7 +471,7 @@ def test_an_interrupted_delete_is_gone_on_with(bloom, server, monkeypatch, layou
     key = next(keys)
     target = f"{server.url}#{key}"
     with RedisFilter.from_url(server.url, key=key, layout=layout, capacity=9_000_000) as seen:
-        seen.add_many(fingerprints(20_000))
+        seen.add_many(fingerprints(6_000))
 
     def interrupted(*_, **__):
         @contextmanager

@@ -30,14 +30,20 @@ def everything_in(server):
     By what it is, not as DUMP gives it: there the order of a hash may change when somebody looks.
     """
     client = server.client()
+    names = list(client.scan_iter(count=1000))
+    asked = client.pipeline(transaction=False)  # there are thousands of keys
     read = {
-        b"hash": client.hgetall,
-        b"string": client.get,
-        b"set": client.smembers,
-        b"zset": lambda name: client.zrange(name, 0, -1, withscores=True),
-        b"list": lambda name: client.lrange(name, 0, -1),
+        b"hash": asked.hgetall,
+        b"string": asked.get,
+        b"set": asked.smembers,
+        b"zset": lambda name: asked.zrange(name, 0, -1, withscores=True),
+        b"list": lambda name: asked.lrange(name, 0, -1),
     }
-    return {name: read[client.type(name)](name) for name in client.scan_iter()}
+    for name in names:
+        asked.type(name)
+    for name, kind in zip(names, asked.execute(), strict=True):
+        read[kind](name)
+    return dict(zip(names, asked.execute(), strict=True))
 
 
 def bits_of(target):
