@@ -202,6 +202,8 @@ def test_an_age_is_exact_and_the_same_for_all_workers(join, clock):
     one, two = workers
     assert [ask(one, 0), ask(two, 1), ask(one, 59.9)] == [False, True, True]
     assert [ask(two, 60), ask(one, 60), ask(two, 61, 0), ask(two, 61, 1)] == [False, True] * 2
+    assert [ask(two, -500), ask(one, -441), ask(two, -440)] == [True, True, False]  # set back
+    assert not ask(one, -441, 0)
     assert one.add(b"list")
     assert two.add_aged(b"list", 3600), "by its own memory"
     assert not one.add(b"page")

@@ -162,6 +162,19 @@ def test_without_a_window_ages_work_as_well(clock):
     assert seen.add_aged(b"page", 60)
 
 
+def test_an_age_counts_anew_where_the_clock_goes_back(clock):
+    seen = LocalFilter(clock=clock)
+    seen.add_aged(b"list", 60)
+    clock.now -= 1000
+    assert seen.add_aged(b"list", 60)
+    clock.now += 59
+    assert seen.add_aged(b"list", 60)
+    clock.now += 1
+    assert not seen.add_aged(b"list", 60)
+    clock.now -= 1
+    assert not seen.add_aged(b"list", 0)
+
+
 # Where it is kept
 
 

@@ -6,6 +6,7 @@ from support.contract import fingerprints
 from support.lossy import LossyWindow
 from support.windows import LONGEST, START, WINDOW, AuditMachine, Clock, ExactMachine
 
+from scrapy_bloom.core.window import WindowedFilter
 from scrapy_bloom.layers.audit import AuditFilter
 from scrapy_bloom.layers.exact import ExactFilter, ExactLists
 
@@ -104,3 +105,55 @@ def test_the_audit_counts_a_page_once_and_lets_it_go(clock):
     again.resume(*audit.notes().values())
     assert again.report() == audit.report()
     assert all(again.add_many(pages))
+
+
+# The clock goes back to before the layer came
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_the_exact_filter_forgets_nothing_then_and_stays_exact(clock, tmp_path, restarted):
+    old, new = fingerprints(50, "old"), fingerprints(50, "new")
+    exact = ExactFilter(WindowedFilter(WINDOW, clock=clock))
+    exact.inner.add_many(old)
+    lists = ExactLists(tmp_path, exact)
+    lists.begin()
+    clock.now += 100
+    exact.add_many(new)
+    frozen = lists.freeze()
+    frozen.write()
+    noted, state = frozen.use(), exact.inner.state()
+    clock.now = START - 5000
+    if restarted:
+        exact.close()
+        exact = ExactFilter(WindowedFilter.windowed_from_state(state, WINDOW, clock=clock))
+        ExactLists(tmp_path, exact).resume(noted)
+    for seconds in (0, WINDOW - 1):
+        clock.now += seconds
+        assert all(exact.contains_many([*old, *new]))
+        assert not any(exact.inner.was_in(page, exact.old) for page in new)
+    clock.now += 101
+    assert not any(exact.contains_many([*old, *new]))
+    exact.close()
+
+
+def test_nor_does_a_layer_take_later_marks_for_old_ones_that_have_gone(clock):
+    exact = ExactFilter(WindowedFilter(WINDOW, clock=clock))
+    exact.inner.add(b"old")
+    exact.inner.begin_after(exact.inner.until_now())
+    clock.now += LONGEST
+    exact.add(b"new")
+    clock.now = START - 1
+    assert exact.add(b"new")
+    assert not exact.inner.was_in(b"new", exact.old)
+
+
+def test_an_audit_goes_on_to_tell_new_marks_from_old_ones(clock):
+    audit = AuditFilter(WindowedFilter(WINDOW, 100, 0.1, clock=clock), 1)
+    audit.inner.add(b"old")
+    audit.begin()
+    clock.now += 100
+    audit.add(b"new")
+    clock.now = START - 5000
+    assert audit.add_many([b"old", b"new"]) == [True, True]
+    audit.add_many(fingerprints(200))
+    assert audit.predicted > 0

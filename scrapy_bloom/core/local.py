@@ -57,6 +57,7 @@ class LocalFilter:
         forgotten: fingerprints that are new once more, though their bits are set. The filter has
             each of them.
         readmitted: how many of them were added again so far.
+        old: what :meth:`begin_after` was given; 0 before. It may change with what it stands for.
     """
 
     __slots__ = (
@@ -75,6 +76,7 @@ class LocalFilter:
         "_secret",
         "_spec",
         "forgotten",
+        "old",
         "readmitted",
     )
 
@@ -156,7 +158,9 @@ class LocalFilter:
         """
         now = self._clock()
         last = self._ages.get(fingerprint)
-        fresh = last is not None and 0 <= now - last < max_age  # below 0 the clock went back
+        if last is not None and last > now:  # the clock went back: it counts as of now
+            last = self._ages[fingerprint] = now
+        fresh = last is not None and now - last < max_age
         if fresh and fingerprint not in self.forgotten:
             return True
         self._ages[fingerprint] = now
@@ -293,7 +297,11 @@ class LocalFilter:
         return 1 - prod(1 - rate for rate in rates)
 
     def begin_after(self, until: float) -> None:
-        """Keep what comes apart from what :meth:`until_now` stands for, as far as possible."""
+        """Keep what comes apart from what :meth:`until_now` stands for, as far as possible.
+
+        From now on :attr:`old` stands for that.
+        """
+        self.old = until
         if len(self._full) < until:
             full = [*self.state().slices]
             self._fill(self._next_slice(full, self._hashes), full)
@@ -356,6 +364,7 @@ class LocalFilter:
         *full, newest = state.slices or [self._next_slice([], state.hashes)]
         self._secret, self._hashes, self._digests = state.secret, state.hashes, state.digests
         self._probe = make_probe(state.secret, state.hashes, digests=state.digests)
+        self.old = 0.0
         self._ages = dict(state.ages)
         self._fill(newest, full)
 

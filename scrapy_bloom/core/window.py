@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_bloom.core.growth import (
     MOST_GENERATIONS,
@@ -26,6 +26,10 @@ from scrapy_bloom.options import DEFAULT_CAPACITY, DEFAULT_ERROR_RATE, read_wind
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+_APART: Final = 1e-3
+"""Seconds between the dates of two generations, if the clock went back."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,8 @@ class WindowedFilter(LocalFilter):
     the window old, and dropped at 9/8 of the window. So there are at most nine. They share one
     secret and one k, so that one probe serves all, and the error rate in equal parts.
 
-    The clock may be set. If it goes back, what seems to come from the future counts as of now.
+    The clock may be set. If it goes back, what seems to come from the future counts as of now, and
+    the generations stay apart, in their order.
 
     :param window: seconds that items are kept, from 1 to 3,153,600,000, a hundred years.
     :param capacity: items in a whole window. The first generation has room for so many, a further
@@ -74,7 +79,7 @@ class WindowedFilter(LocalFilter):
     :raises SettingError: if `window`, `capacity` or `error_rate` is outside its range.
     """
 
-    __slots__ = ("_closed", "_due", "_since", "_told", "_window")
+    __slots__ = ("_closed", "_due", "_since", "_stored", "_told", "_window")
 
     def __init__(
         self,
@@ -151,7 +156,16 @@ class WindowedFilter(LocalFilter):
         return self._closed[-1].since if self._closed else 0.0
 
     def begin_after(self, until: float) -> None:
-        """Do nothing: the next generation begins when it is due."""
+        """Take note of what is old; the next generation begins when it is due.
+
+        If the dates have changed since the filter was stored, because the clock went back, the
+        number may be that of then.
+        """
+        if until in {self._since, *(generation.since for generation in self._closed)}:
+            self.old = until
+        else:
+            dates = [now for then, now in self._stored if then <= until]
+            self.old = max(dates, default=0.0)
 
     def restore(self, fingerprints: Iterable[bytes], since: float | None = None) -> bool:
         """Add what an earlier run has added to a generation of this date; False if that is over."""
@@ -217,9 +231,10 @@ class WindowedFilter(LocalFilter):
         known = state.window == self._window
         by_date: dict[float, list[Slice]] = {}
         for slice_ in state.slices:
-            date = min(slice_.since, now) if known and slice_.since is not None else now
+            date = slice_.since if known and slice_.since is not None else now
             by_date.setdefault(date, []).append(slice_)
         generations = [Generation(date, slices) for date, slices in by_date.items()]
+        self._stored = [(date, date) for date in by_date] if known else []
         newest = generations.pop() if generations else Generation(now, [])
         self._closed, self._since = generations, newest.since
         self._told = False
@@ -262,12 +277,9 @@ class WindowedFilter(LocalFilter):
         if self._since <= now < self._due:
             return
         life = generation_life(self._window)
-        self._since = min(self._since, now)
-        self._closed = [
-            replace(generation, since=min(generation.since, now))
-            for generation in self._closed
-            if generation.since + life > now
-        ]
+        if now < self._since:
+            self._set_back(now)
+        self._closed = [one for one in self._closed if one.since + life > now]
         if now >= self._since + life:
             self._begin(now, keep=False)
         elif now >= self._since + generation_length(self._window):
@@ -283,6 +295,20 @@ class WindowedFilter(LocalFilter):
         self.forgotten.clear()  # and fill it again with those whose bits are there
         found = LocalFilter.contains_many(self, listed)
         self.forgotten.update(fp for fp, there in zip(listed, found, strict=True) if there)
+
+    def _set_back(self, now: float) -> None:
+        """Have no generation be of the future: the clock went back. Each keeps a date of its own.
+
+        By its date it is known what is old.
+        """
+        moved: dict[float, float] = {}
+        for date in (self._since, *(generation.since for generation in reversed(self._closed))):
+            moved[date] = min(date, now)
+            now = moved[date] - _APART
+        self._since = moved[self._since]
+        self._closed = [replace(one, since=moved[one.since]) for one in self._closed]
+        self._stored = [(then, moved.get(date, date)) for then, date in self._stored]
+        self.old = max([date for then, date in moved.items() if then <= self.old], default=0.0)
 
     def _begin(self, now: float, *, keep: bool = True) -> None:
         """Begin a generation; close the newest one, or drop it if it is not to be kept."""

@@ -21,12 +21,15 @@ class FilterAround(ABC):
 
     Attributes:
         inner: the filter.
-        old: what was in the filter before this one came, as :meth:`LocalFilter.until_now` says it.
     """
 
     def __init__(self, inner: LocalFilter) -> None:
         self.inner = inner
-        self.old = 0.0
+
+    @property
+    def old(self) -> float:
+        """What was in the filter before this one came, as :meth:`LocalFilter.until_now` says it."""
+        return self.inner.old
 
     @abstractmethod
     def add(self, fingerprint: bytes) -> bool:
@@ -49,8 +52,8 @@ class FilterAround(ABC):
         fingerprints, newest = list(fingerprints), self.inner.until_now()
         if not self.inner.restore(fingerprints, since):
             return False
-        if self.old and self.old == newest:  # what is old may have got another date by that
-            self.old = self.inner.until_now() if self.inner.window is not None else self.old
+        if self.old and self.old == newest and self.inner.window is not None:
+            self.inner.old = self.inner.until_now()  # what is old may have got another date by that
         self.restored(fingerprints, since)
         return True
 

@@ -82,8 +82,7 @@ class AuditFilter(FilterAround):
     :param share: of all fingerprints that are in the sample, above 0, at most 1.
 
     Attributes:
-        inner: the filter.
-        old: marks of which nothing is known, as :meth:`LocalFilter.until_now` says it.
+        inner: the filter. Of marks that it has had before nothing is known.
         share: as above.
         checked: new fingerprints of the sample.
         observed: how many of them the filter called seen.
@@ -206,12 +205,10 @@ class AuditFilter(FilterAround):
         self._sample = {}
         self._many = _FEW
         self.checked = self.observed = 0
-        self.old = 0.0
         self.predicted = 0.0
 
     def _begin(self, old: float) -> None:
         """Let the marks be that were there, and keep others apart."""
-        self.old = old
         self.inner.begin_after(old)
 
     def _keep(self, fingerprint: bytes) -> None:

@@ -67,8 +67,7 @@ class ExactFilter(FilterAround):
     :param inner: the filter.
 
     Attributes:
-        inner: the filter.
-        old: marks that it has had before and that are not listed: they are seen without a look.
+        inner: the filter. Marks that it has had before are not listed, and seen without a look.
         false_positives: new fingerprints that the filter called seen, and that were caught.
         recent: marks that are in no file yet, by generation.
         writing: those that are being written to files.
@@ -130,7 +129,6 @@ class ExactFilter(FilterAround):
         for one in self.lists:
             one.file.close()
         self.lists = []
-        self.old = 0.0
         return self.inner.clear()
 
     def close(self) -> None:
@@ -174,14 +172,12 @@ class ExactFilter(FilterAround):
         """Return the time, and for how many seconds a generation lives; 0 and 0 without a window.
 
         If the clock went back, what seems to come from the future counts as of now, as in the
-        filter. What was there before the lists can then not be told from what came later.
+        filter.
         """
         window = self.inner.window
         if window is None:
             return 0.0, 0.0
         now = self.inner.now()
-        if self.old > now:
-            self.old = 0.0
         for marks in (*self.recent, *self.writing):
             marks.since = min(marks.since, now)
         for one in self.lists:
@@ -295,7 +291,6 @@ class ExactLists:
 
     def _open(self, old: float, lists: Collection[tuple[int, float]]) -> None:
         filter_ = self._filter
-        filter_.old = old
         filter_.inner.begin_after(old)
         try:
             for number, since in lists:
