@@ -394,7 +394,7 @@ AUDIT: Final[Option[float | None]] = Option(
     read=_read_share,
     meaning="The share of all pages, above 0 and at most 1, that is kept in an exact sample, to see"
     " how many new pages the filter has called seen: `1e-4`. With a `JOBDIR` it needs"
-    " `scrapy_bloom.Scheduler`; not for Redis.",
+    " `scrapy_bloom.Scheduler`, or a filter in Redis that was made with it.",
 )
 FORGET_FAILED: Final[Option[bool | tuple[int, ...]]] = Option(
     "forget_failed",

@@ -177,25 +177,20 @@ def test_a_share_that_is_none_is_refused(written):
         Session.open(crawler, Reporter(crawler))
 
 
+@ensureDeferred
+async def test_where_it_cannot_be_it_is_refused(tmp_path, caplog):
+    with Pages({"/": lambda *_: []}) as site, suppress(CloseSpider):
+        await crawl(Walled, {"BLOOM_AUDIT": 1e-4, "JOBDIR": str(tmp_path)}, url=site.url + "/")
+    assert not site.hits
+    assert "it needs SCHEDULER = 'scrapy_bloom.Scheduler'" in caplog.text
+
+
 @pytest.mark.parametrize(
-    ("more", "told"),
-    [
-        ({"JOBDIR": "job"}, "it needs SCHEDULER = 'scrapy_bloom.Scheduler'"),
-        ({"BLOOM_REDIS_URL": "redis://127.0.0.1:1"}, "is not for a filter in Redis"),
-    ],
+    "more", [{}, {"BLOOM_REDIS_URL": "redis://127.0.0.1:1", "BLOOM_REDIS_LAYOUT": "sets"}]
 )
 @ensureDeferred
-async def test_where_it_cannot_be_it_is_refused(tmp_path, monkeypatch, caplog, more, told):
-    monkeypatch.chdir(tmp_path)
-    with Pages({"/": lambda *_: []}) as site, suppress(CloseSpider):
-        await crawl(Walled, {"BLOOM_AUDIT": 1e-4, **more}, url=site.url + "/")
-    assert not site.hits
-    assert told in caplog.text
-
-
-@ensureDeferred
-async def test_beside_the_exact_mode_it_is_refused(tmp_path, caplog):
-    settings = {"BLOOM_AUDIT": 1e-4, "BLOOM_EXACT": True, "JOBDIR": str(tmp_path)}
+async def test_beside_the_exact_mode_it_is_refused(tmp_path, caplog, more):
+    settings = {"BLOOM_AUDIT": 1e-4, "BLOOM_EXACT": True, "JOBDIR": str(tmp_path), **more}
     settings["SCHEDULER"] = "scrapy_bloom.Scheduler"
     with Pages({"/": lambda *_: []}) as site, suppress(CloseSpider):
         await crawl(Walled, settings, url=site.url + "/")

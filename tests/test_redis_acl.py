@@ -10,7 +10,7 @@ from support.queues import Worker, drain, entry
 
 from scrapy_bloom import BackendError, RedisFilter, RedisReader
 from scrapy_bloom.redis import connection
-from scrapy_bloom.redis.connection import CLUSTER_COMMANDS, QUEUE_COMMANDS
+from scrapy_bloom.redis.connection import AUDIT_COMMANDS, CLUSTER_COMMANDS, QUEUE_COMMANDS
 from scrapy_bloom.redis.layout import layout_of
 from scrapy_bloom.registry import LAYOUTS
 
@@ -63,6 +63,26 @@ def use(url, key, layout, **options):
             assert reader.workers()
         assert (seen.counters.outages, other.counters.outages) == (0, 0)
         return lambda: RedisFilter.from_url(url, **options)
+
+
+@pytest.mark.parametrize("window", [None, 60])
+def test_so_they_are_for_an_audit(server, layout, window):
+    allow(server.client(), [*needed(layout), *AUDIT_COMMANDS])
+    key = f"crawl:audit:{layout}:{window}"
+    again = use(as_worker(server.url), key, layout, audit=1, window=window)
+    with again() as seen:
+        assert seen.audited().checked == 301
+
+
+@pytest.mark.parametrize("command", AUDIT_COMMANDS)
+def test_without_one_of_them_an_audit_is_refused(server, command):
+    server.client().flushall()
+    allowed = [one for one in (*needed("bitmap"), *AUDIT_COMMANDS) if one != command]
+    allow(server.client(), allowed)
+    words = rf"does not let this user .*\+{command}[ ;]"
+    with pytest.raises(BackendError, match=words):
+        RedisFilter.from_url(as_worker(server.url), key="crawl", audit=1)
+    assert not everything(server)
 
 
 @pytest.mark.parametrize("database", [0, 3])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from scrapy_bloom.backends.base import Backend, Crawl, Opened, OpenedToRead
 from scrapy_bloom.errors import BackendError, SettingError, StateError
 from scrapy_bloom.options import (
+    AUDIT,
     BACKEND,
     CAPACITY,
     ERROR_RATE,
@@ -177,6 +178,7 @@ def _join(
         fingerprinter=crawl.identity.fingerprinter,
         canonical=json.dumps(crawl.identity.canonical, sort_keys=True),
         window=settings[WINDOW],
+        audit=settings[AUDIT],
         options=options,
     )
     try:
@@ -206,6 +208,7 @@ def _opened(shared: RedisFilter, unclean: bool, place: str, crawl: Crawl) -> Ope
         json.loads(shared.canonical) if shared.restored else {},
         delete=shared.delete,
         finish=shared.finish if crawl.shared_queue else None,
+        audited=shared.audited,
         closes_slowly=lambda: crawl.queue is not None,  # beside the event loop, as all its calls
     )
 
@@ -224,6 +227,7 @@ def _opened_late(
         numbers=late.numbers,
         delete=late.delete,
         finish=late.finish if crawl.shared_queue else None,
+        audited=late.audited,
     )
 
 

@@ -133,4 +133,6 @@ def _of_audit(found: Information) -> str:
     return (
         f"{audit.observed:,} of {audit.checked:,} new pages called seen, {audit.predicted:.2f}"
         f" expected: error rate {audit.low:.3g} to {audit.high:.3g}"
+        + "; ended, because its sample was lost"
+        * audit.ended
     )

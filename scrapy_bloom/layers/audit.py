@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from hashlib import blake2b
 from itertools import repeat
 from math import inf
 from typing import Any, Final
 
+from scrapy_bloom.core.audit import AuditReport, make_sampler
 from scrapy_bloom.core.growth import generation_life
-from scrapy_bloom.core.intervals import wilson
 from scrapy_bloom.core.local import LocalFilter
 from scrapy_bloom.layers.around import FilterAround
 from scrapy_bloom.storage import fields
@@ -39,25 +37,6 @@ ever set: the filter keeps some for longer then.
 """
 
 
-@dataclass(frozen=True)
-class AuditReport:
-    """What an audit has found.
-
-    Attributes:
-        checked: new pages of the sample.
-        observed: how many of them the filter called seen.
-        predicted: how many of them it was expected to.
-        low: the lower end of the interval that holds the error rate with a probability of 95 %.
-        high: its upper end.
-    """
-
-    checked: int
-    observed: int
-    predicted: float
-    low: float
-    high: float
-
-
 def report_of(counts: str) -> AuditReport | None:
     """Return what a note tells; None if it is empty.
 
@@ -66,7 +45,7 @@ def report_of(counts: str) -> AuditReport | None:
     if not counts:
         return None
     checked, observed, predicted = _read(fields.read_object(counts.encode()))
-    return AuditReport(checked, observed, predicted, *wilson(observed, checked))
+    return AuditReport.of(checked, observed, predicted)
 
 
 def _read(noted: Mapping[str, Any]) -> tuple[int, int, float]:
@@ -93,7 +72,6 @@ class AuditFilter(FilterAround):
         super().__init__(inner)
         self._sample: dict[bytes, float] = {}
         self.share = share
-        self._limit = share * 2**64
         self._start()
 
     def add(self, fingerprint: bytes) -> bool:
@@ -151,8 +129,7 @@ class AuditFilter(FilterAround):
 
     def report(self) -> AuditReport:
         """Return what was found so far."""
-        low, high = wilson(self.observed, self.checked)
-        return AuditReport(self.checked, self.observed, self.predicted, low, high)
+        return AuditReport.of(self.checked, self.observed, self.predicted)
 
     def notes(self) -> dict[str, str | bytes]:
         """Return what :meth:`resume` needs."""
@@ -201,7 +178,7 @@ class AuditFilter(FilterAround):
 
     def _start(self) -> None:
         """Begin to count."""
-        self._hasher = blake2b(key=self.inner.secret, digest_size=8, person=b"audit")
+        self._is_sampled = make_sampler(self.inner.secret, self.share)
         self._sample = {}
         self._many = _FEW
         self.checked = self.observed = 0
@@ -223,8 +200,3 @@ class AuditFilter(FilterAround):
         if self.inner.window is not None:
             end = self.inner.now() - _LIVES * generation_life(self.inner.window)
             self._sample = {one: last for one, last in self._sample.items() if last > end}
-
-    def _is_sampled(self, fingerprint: bytes) -> bool:
-        hasher = self._hasher.copy()
-        hasher.update(fingerprint)
-        return int.from_bytes(hasher.digest(), "big") < self._limit

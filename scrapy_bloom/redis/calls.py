@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from scrapy_bloom.core.growth import SliceSpec
 from scrapy_bloom.redis import scripts
+from scrapy_bloom.redis.auditing import Chances, sampler_of, write_sampled
 from scrapy_bloom.redis.connection import BROKEN, FAULTS
 from scrapy_bloom.redis.counters import Counters
 from scrapy_bloom.redis.header import StoredSlice, read_slices, write_slice
@@ -36,10 +37,12 @@ class Growth:
     Attributes:
         after: the number that the slice gets; with another one none is added.
         spec: the slice.
+        chances: what an audit wants to know of the slices before it; None without one.
     """
 
     after: int
     spec: SliceSpec
+    chances: Chances | None = None
 
 
 class Reply(NamedTuple):
@@ -85,7 +88,15 @@ class Calls:
     :param counters: where round trips are counted.
     """
 
-    __slots__ = ("_answered", "_counters", "_hash", "_link", "_number", "_registration")
+    __slots__ = (
+        "_answered",
+        "_counters",
+        "_hash",
+        "_is_sampled",
+        "_link",
+        "_number",
+        "_registration",
+    )
 
     def __init__(self, link: Link, registration: Registration, counters: Counters) -> None:
         header = registration.header
@@ -93,6 +104,7 @@ class Calls:
         self._registration = registration
         self._counters = counters
         self._hash = header.layout.make_hash(header.secret, digests=header.plan.digests)
+        self._is_sampled = sampler_of(header)
         self._number = self._answered = 0
 
     def add(
@@ -113,10 +125,18 @@ class Calls:
         :raises BackendError: if no answer came. The call may have been carried out.
         """
         header = self._registration.header
-        aged = max_age is not None
-        script = scripts.add(header.layout, header.hashes, dated=header.dated, aged=aged)
-        more = [write_ages({1: max_age})] if max_age is not None else []
-        return self._call(script, fingerprints, growth, wait=wait, more=more, aged=aged)
+        aged, sampler = max_age is not None, self._is_sampled
+        audited = sampler is not None
+        script = scripts.add(
+            header.layout, header.hashes, dated=header.dated, aged=aged, audited=audited
+        )
+        more = [write_ages({1: max_age})] if max_age is not None else [""] if audited else []
+        more += (
+            [write_sampled(sampler, fingerprints, growth.chances if growth else None)]
+            if sampler
+            else []
+        )
+        return self._call(script, fingerprints, growth, wait=wait, more=more, fill=bool(more))
 
     def forget(self, fingerprints: Sequence[bytes]) -> Reply | Gone:
         """Make fingerprints new once more in one numbered call; its verdicts tell which were there.
@@ -135,7 +155,7 @@ class Calls:
         *,
         wait: bool,
         more: Sequence[bytes | str] = (),
-        aged: bool = False,
+        fill: bool = False,
     ) -> Reply | Gone:
         now, breaker = self._registration, self._link.breaker
         self._number += 1
@@ -145,7 +165,7 @@ class Calls:
             now.worker,
             f"{self._number} {self._answered} {look} {known}",
             b"".join(map(self._hash, fingerprints)),
-            *([write_slice(growth.spec)] if growth else [""] if aged else []),
+            *([write_slice(growth.spec)] if growth else [""] if fill else []),
             *more,
         )
         ambiguous = False

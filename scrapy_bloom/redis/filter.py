@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from scrapy_bloom.core.info import FilterInfo
 from scrapy_bloom.errors import BackendError, BloomError
 from scrapy_bloom.options import (
+    AUDIT,
     DEFAULT_CAPACITY,
     DEFAULT_ERROR_RATE,
     ON_BACKEND_ERROR,
@@ -27,9 +28,16 @@ from scrapy_bloom.options import (
     read_error_rate,
     read_window,
 )
+from scrapy_bloom.redis.auditing import fetch_report
 from scrapy_bloom.redis.beside import check_empty, count_unmarked
 from scrapy_bloom.redis.breaker import CircuitBreaker
-from scrapy_bloom.redis.connection import Client, Target, is_cluster, warn_of_eviction
+from scrapy_bloom.redis.connection import (
+    AUDIT_COMMANDS,
+    Client,
+    Target,
+    is_cluster,
+    warn_of_eviction,
+)
 from scrapy_bloom.redis.counters import Counters
 from scrapy_bloom.redis.deadline import Within
 from scrapy_bloom.redis.header import Plan
@@ -46,6 +54,8 @@ from scrapy_bloom.redis.watch import wait_deserted
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from scrapy_bloom.core.audit import AuditReport
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +83,9 @@ class RedisFilter:
     :param window: seconds that an item is seen, from 1 to 3,153,600,000, and at most an eighth
         longer; None for ever. All workers of a filter need the same. In a filter that no worker
         uses and that has another one, or none, what is there counts as added now.
+    :param audit: share of all fingerprints, above 0, at most 1, that is kept in an exact sample;
+        see :meth:`audited`. None for no audit. All workers of a filter need the same. A filter that
+        no worker uses loses its audit if there is to be none, and gets one if it is empty.
     :param options: see :class:`RedisOptions`; None for its defaults.
     :raises SettingError: if a value is outside its range.
     :raises BackendError: if the server cannot be used. The policy ``wait`` waits for it first.
@@ -97,12 +110,14 @@ class RedisFilter:
         fingerprinter: str = "",
         canonical: str = "{}",
         window: float | None = None,
+        audit: float | None = None,
         options: RedisOptions | None = None,
     ) -> None:
         options = options or RedisOptions()
         capacity = read_capacity("capacity", capacity)
         self._error_rate = read_error_rate("error_rate", error_rate)
         seconds = read_window("window", window)
+        share = AUDIT.read("audit", audit)
         self._server = target.where()
         self._keep = options.keep
         self._beside = options.beside
@@ -122,6 +137,7 @@ class RedisFilter:
                 canonical,
                 options.layout,
                 seconds or 0.0,
+                share or 0.0,
             )
             for number in range(options.shards)
         ]
@@ -149,6 +165,7 @@ class RedisFilter:
         fingerprinter: str = "",
         canonical: str = "{}",
         window: float | None = None,
+        audit: float | None = None,
         shards: int = REDIS_SHARDS.default,
         layout: str = REDIS_LAYOUT.default,
         cache: int = REDIS_CACHE.default,
@@ -174,6 +191,7 @@ class RedisFilter:
             fingerprinter=fingerprinter,
             canonical=canonical,
             window=window,
+            audit=audit,
             options=RedisOptions(
                 key=key,
                 shards=shards,
@@ -316,6 +334,13 @@ class RedisFilter:
         """
         shards = ((shard.place, shard.header, shard.plan) for shard in self._shards)
         return describe(shards, self._error_rate)
+
+    def audited(self) -> AuditReport | None:
+        """Return what the audit has found so far, among all workers; None without an audit.
+
+        :raises BackendError: if Redis cannot be used.
+        """
+        return fetch_report((shard.place, shard.header) for shard in self._shards)
 
     def numbers(self) -> dict[str, float]:
         """Return what went over the wire, by the names in :class:`Counters`."""
@@ -465,7 +490,7 @@ def _open_shards(
     server = target.where()
     shards: list[Shard] = []
     try:
-        places = [_place(client, server, plan.shard, options) for plan in plans]
+        places = [_place(client, server, plan, options) for plan in plans]
         if options.beside is False:
             check_empty(places)
         unmarked = count_unmarked(places) if options.beside else 0
@@ -489,14 +514,14 @@ def _open_shards(
     return client, shards, unmarked
 
 
-def _place(client: Client, server: str, shard: int, options: RedisOptions) -> Place:
+def _place(client: Client, server: str, plan: Plan, options: RedisOptions) -> Place:
     place = Place(
         client,
         server,
-        shard_key(options.key, shard),
+        shard_key(options.key, plan.shard),
         options.timeout / 2,
         options.words,
-        layout_of(options.layout).commands,
+        layout_of(options.layout).commands + AUDIT_COMMANDS * bool(plan.audit),
     )
     if is_cluster(client):
         place.check_slot()

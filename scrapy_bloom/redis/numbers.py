@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final
 
 import redis
@@ -131,10 +131,9 @@ class NumbersInstall(Install):
         """Delete the buckets of the filter whose place it took."""
         prefix = self.place.prefix(fields[b"epoch"].decode())
         numbers = [one.number for one in read_slices(fields[b"slices"].decode())]
-        keys = (
-            f"{prefix}{index}.{bucket}" for index in numbers for bucket in _made_in(fields, index)
-        )
-        delete_keys(self.place, keys, at_once=_NAMES)
+        buckets = (f"{index}.{bucket}" for index in numbers for bucket in _made_in(fields, index))
+        names = chain(["sample"], (f"{index}.ages" for index in numbers), buckets)
+        delete_keys(self.place, (f"{prefix}{name}" for name in names), at_once=_NAMES)
 
     def _buckets(self) -> Iterator[tuple[str, array[int]]]:
         """Yield the end of each key, and its numbers."""

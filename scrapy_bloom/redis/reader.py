@@ -286,6 +286,7 @@ def find_shards(place: Place) -> list[ShardReader]:
     shards = [first]
     for number in range(1, plan.shards):
         shard = ShardReader(replace(place, key=shard_key(place.key, number)))
-        check_plan(shard.place, shard.header.plan, replace(plan, shard=number))
+        audit = shard.header.plan.audit  # which a start that was cut off may have changed in some
+        check_plan(shard.place, shard.header.plan, replace(plan, shard=number, audit=audit))
         shards.append(shard)
     return shards

@@ -33,15 +33,15 @@ def check_layers(settings: Settings, backend: str, *, journaled: bool, kept: boo
         )
     if settings[AUDIT] is None:
         return
-    if backend != "local" or (kept and not journaled):
+    if backend == "local" and kept and not journaled:
         raise SettingError(
             f"{AUDIT.setting} is set: it needs SCHEDULER = 'scrapy_bloom.Scheduler' where there is"
-            f" a JOBDIR, and is not for a filter in Redis. Remove it, or set that scheduler."
+            f" a JOBDIR. Remove it, or set that scheduler."
         )
     if settings[EXACT]:
         raise SettingError(
-            f"{AUDIT.setting} is set, and {EXACT.setting}, too: that counts every page which the"
-            f" filter calls seen wrongly, and not only a sample. Remove {AUDIT.setting}."
+            f"{AUDIT.setting} is set, and {EXACT.setting}, too: with that no new page is called"
+            f" seen, so that there is nothing to be found in a sample. Remove {AUDIT.setting}."
         )
 
 
@@ -63,5 +63,8 @@ def made_audited(opened: Opened, inner: LocalFilter, share: float) -> Opened:
     """Return a filter that is held against a sample."""
     audit = AuditFilter(inner, share)
     return replace(
-        opened, filter=audit, numbers=lambda: {**opened.numbers(), **asdict(audit.report())}
+        opened,
+        filter=audit,
+        numbers=lambda: {**opened.numbers(), **asdict(audit.report())},
+        audited=audit.report,
     )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
 
-    from scrapy_bloom.layers.audit import AuditReport
+    from scrapy_bloom.core.audit import AuditReport
 
 logger = logging.getLogger(__name__)
 
@@ -184,7 +184,16 @@ class Reporter:
             self._log(logging.ERROR, "The spider could not be closed", {}, failure)
 
     def audited(self, found: AuditReport) -> None:
-        """Log what an audit has found."""
+        """Write what an audit has found to stats and log."""
+        for name, stat in stats.AUDIT.items():
+            self.set(stat.key, stat.rounded(getattr(found, name)))
+        if found.ended:
+            self._log(
+                logging.WARNING,
+                "The audit has ended before this crawl: Redis has lost its sample. What is told of"
+                " it is what it has found until then.",
+                {},
+            )
         if not found.checked:
             self._log(logging.INFO, "Audit: no new page was in the sample yet.", {})
             return

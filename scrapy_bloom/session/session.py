@@ -13,7 +13,6 @@ from scrapy_bloom import stats
 from scrapy_bloom.backends.base import Crawl, Opened, backend_name, backend_of
 from scrapy_bloom.core.local import LocalFilter
 from scrapy_bloom.errors import BloomError
-from scrapy_bloom.layers.audit import AuditFilter
 from scrapy_bloom.options import AUDIT, EXACT, FORGET_FAILED, MAX_AGE, WINDOW
 from scrapy_bloom.session.ages import Ages
 from scrapy_bloom.session.failed import check_watched
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from scrapy_bloom.canonical.fingerprint import Change
+    from scrapy_bloom.core.audit import AuditReport
     from scrapy_bloom.redis.queue.base import Form
 
 OnMark = Callable[[bytes], None]
@@ -103,6 +103,7 @@ class Session:
             self._add, self._add_many = self._add_unless_failed, self._add_many_unless_failed
         self.emptied = False
         self._at_end = False
+        self._audit: AuditReport | None = None  # what it has found, as last heard
 
     @classmethod
     def open(
@@ -336,6 +337,8 @@ class Session:
         clear = (self.opened.delete if at_end else None) or self.opened.filter.clear
         try:
             self._describe()
+            if at_end:
+                self._look_at_audit()
             self._at_end = at_end
             self.emptied = clear()
             if self.emptied:
@@ -354,8 +357,9 @@ class Session:
         """Store what is to be stored and write the last stats."""
         self._describe()
         self.resolver.close()
-        if isinstance(self.opened.filter, AuditFilter):
-            self._reporter.audited(self.opened.filter.report())
+        self._look_at_audit()
+        if self._audit is not None:
+            self._reporter.audited(self._audit)
         self._reporter.set(stats.NOT_STORED.key, 0)
         try:
             self.opened.close()
@@ -372,6 +376,15 @@ class Session:
             return
         if info.items or not (self.emptied or self._at_end):
             self._reporter.describe(info)
+
+    def _look_at_audit(self) -> None:
+        """Ask what the audit has found; of a filter that is gone the last answer stays."""
+        if self.opened.audited is None or (self._at_end and self.emptied):
+            return
+        try:
+            self._audit = self.opened.audited() or self._audit
+        except BloomError as error:
+            self._reporter.error(error)
 
     def _forget(self, request: Request, tell: Tell, marks: list[bytes]) -> None:
         """Forget the marks of a page, and list them in `marks`."""

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
+from scrapy_bloom.core.audit import AuditReport
 from scrapy_bloom.core.buckets import bucket_bytes
 from scrapy_bloom.core.info import FilterInfo
 from scrapy_bloom.core.merging import count_slices, specs_of
 from scrapy_bloom.core.sizing import BLOCK_BYTES
-from scrapy_bloom.layers.audit import AuditReport, report_of
+from scrapy_bloom.layers.audit import report_of
 from scrapy_bloom.layers.exact import listed
 from scrapy_bloom.storage.past import SNAPSHOT, Marker, is_outdated, read_marker
 from scrapy_bloom.storage.snapshot import read_head
@@ -74,7 +75,8 @@ class Information:
         written_by: what wrote its file; empty if it has none.
         let_through: how many fingerprints are to be called new once more.
         exact: how many fingerprints are in its exact lists; None if it has none.
-        audit: what its audit has found up to the last snapshot; None if it has none.
+        audit: what its audit has found up to the last snapshot, or so far in Redis; None if it has
+            none.
         crawl: whether its crawl has stopped cleanly, runs or was killed; empty if it has none.
         process: the process that runs, or ran, in its job directory; empty if none is known.
         clean_stop: when its crawl last stopped cleanly, or its file was written; None if unknown.
@@ -205,6 +207,7 @@ def _written(target: FileTarget) -> datetime | None:
 
 def _of_redis(target: Target) -> Information:
     # Imported only here: redis is an extra.
+    from scrapy_bloom.redis.auditing import report_of as audit_of  # noqa: PLC0415
     from scrapy_bloom.tools.redis_target import RedisTarget  # noqa: PLC0415
 
     assert isinstance(target, RedisTarget)  # noqa: S101 - there is no other kind
@@ -232,6 +235,7 @@ def _of_redis(target: Target) -> Information:
             under_way=sum(look.taken for look in looks) if looks else None,
             workers=reader.workers(),
             losses=sum(header.losses for header in headers),
+            audit=audit_of(headers),
             layout=headers[0].plan.layout,
         )
 

@@ -6,10 +6,10 @@ from scrapy_bloom.redis import scripts
 from scrapy_bloom.redis.layout import layout_of
 
 
-def name_of_add(layout, error_rate):
+def name_of_add(layout, error_rate, **more):
     """Return what a request has in it if and only if it adds to a filter of this error rate."""
     one = layout_of(layout)
-    return scripts.add(one, one.hashes(error_rate)).sha.encode()
+    return scripts.add(one, one.hashes(error_rate), **more).sha.encode()
 
 
 def name_of_join(layout):

@@ -173,9 +173,11 @@ class RedisMachine(WindowMachine):
         layout: how the filter is stored.
         set_clock: sets what the server takes for the time.
         error_rate: as for the filter.
+        audit: likewise.
     """
 
     error_rate = 1e-9
+    audit = None
 
     def open(self):
         self.key = next(keys)
@@ -192,6 +194,7 @@ class RedisMachine(WindowMachine):
             capacity=20,
             error_rate=self.error_rate,
             window=WINDOW,
+            audit=self.audit,
         )
 
     @property

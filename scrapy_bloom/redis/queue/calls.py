@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import redis
 
 from scrapy_bloom.redis import calls, scripts
+from scrapy_bloom.redis.auditing import sampler_of, write_sampled
 from scrapy_bloom.redis.calls import Growth, Reply
 from scrapy_bloom.redis.connection import BROKEN, FAULTS
 from scrapy_bloom.redis.counters import Counters
@@ -183,10 +184,18 @@ class QueueCalls:
         letters = offering.letters
         if offering.ages:
             letters += f" {calls.write_ages(offering.ages)}".encode()
+        sampler = sampler_of(header)
+        if sampler:
+            before = growth.chances if growth else None
+            letters += f" /{write_sampled(sampler, offering.fingerprints, before)}".encode()
         answer: tuple[Report, Reply] | Gone = self._send(
             self._header,
             scripts.offer(
-                header.layout, header.hashes, dated=header.dated, aged=bool(offering.ages)
+                header.layout,
+                header.hashes,
+                dated=header.dated,
+                aged=bool(offering.ages),
+                audited=sampler is not None,
             ),
             (
                 *(filter_.prefix, header.signature, self._now.worker),
