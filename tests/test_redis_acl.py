@@ -65,11 +65,9 @@ def use(url, key, layout, **options):
         return lambda: RedisFilter.from_url(url, **options)
 
 
-@pytest.mark.parametrize("window", [None, 60])
-def test_so_they_are_for_an_audit(server, layout, window):
+def test_so_they_are_for_an_audit(server, layout):
     allow(server.client(), [*needed(layout), *AUDIT_COMMANDS])
-    key = f"crawl:audit:{layout}:{window}"
-    again = use(as_worker(server.url), key, layout, audit=1, window=window)
+    again = use(as_worker(server.url), f"crawl:audit:{layout}", layout, audit=1, window=60)
     with again() as seen:
         assert seen.audited().checked == 301
 
@@ -227,11 +225,13 @@ def test_none_of_them_is_superfluous(layout):
     folder = Path(connection.__file__).parent / "lua"
     scripts = {path for path in folder.glob("*.lua") if path.stem not in others}
     parts = {"_queue", "_leases", "offer"}
+    audit = {path for path in scripts if path.stem in {"_audit", "_mark"}}
     queue = {path for path in scripts if path.stem.startswith("queue_") or path.stem in parts}
     scripts -= {
         path for path in scripts if path.stem in ("install", "numbers", "retire")
     }  # of no worker
     asked = {"info", "select", "eval", "evalsha", "hkeys"}  # by the client, outside of scripts
     asked |= {"bitmap": {"bitcount"}, "sets": {"scard", "object|encoding"}}[layout]
-    assert used(scripts - queue) | asked == {*needed(layout)}
+    assert used(scripts - queue - audit) | asked == {*needed(layout)}
+    assert used(audit) - {*connection.COMMANDS} == {*AUDIT_COMMANDS}
     assert used(queue) - {*connection.COMMANDS} == {*QUEUE_COMMANDS}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import invariant
 from pytest_twisted import ensureDeferred
-from support.contract import FilterContract, fingerprints
+from support.contract import fingerprints
 from support.crawling import crawl
 from support.internals import clock_of_redis
 from support.jobs import IDENTITY
@@ -69,12 +69,6 @@ def counts(seen):
     return found.checked, found.observed
 
 
-class TestRedisFilterWithAudit(FilterContract):
-    @pytest.fixture
-    def make(self, join):
-        return lambda **sizes: join(next(keys), **{"error_rate": 1e-6, **sizes})
-
-
 class AuditMachine(RedisMachine):
     """With an audit of all pages, of which nothing is ever called seen wrongly."""
 
@@ -110,18 +104,21 @@ def test_what_is_known_to_be_new_is_counted_and_let_through(server, join, window
 
 
 @pytest.mark.parametrize("layout", ["bitmap"])
-@pytest.mark.parametrize(("window", "share"), [(None, 1), (None, 0.3), (WINDOW, 1)])
-def test_the_prediction_is_met(join, clock, window, share):
-    seen = join(next(keys), window=window, error_rate=0.9, capacity=15_000, audit=share)
-    pages = fingerprints(45_000)
-    for number, start in enumerate(range(0, 45_000, 500)):
-        clock(START + 6 * number)
-        seen.add_many(pages[start : start + 500])
+@pytest.mark.parametrize(
+    ("window", "error_rate", "capacity", "items"),
+    [(None, 0.1, 10_000, 30_000), (WINDOW, 0.9, 40_000, 100_000)],
+)
+def test_the_prediction_is_met(join, clock, window, error_rate, capacity, items):
+    """While it grows, and while generations come and go."""
+    seen = join(next(keys), window=window, error_rate=error_rate, capacity=capacity, audit=0.3)
+    for number in range(0, items, 500):
+        clock(START + number / 50)
+        seen.add_many(fingerprints(500, f"part {number}"))
     found = seen.audited()
-    assert found.checked == pytest.approx(45_000 * share, abs=5 * 98)
-    assert found.predicted > 50
+    assert found.checked == pytest.approx(items * 0.3, abs=5 * (items * 0.21) ** 0.5)
+    assert found.predicted > 100
     assert found.observed == pytest.approx(found.predicted, abs=5 * found.predicted**0.5)
-    assert seen.info().slices > 1
+    assert seen.info().slices > 2
 
 
 @pytest.mark.parametrize("window", WINDOWS)
@@ -197,7 +194,7 @@ def test_a_call_that_is_repeated_counts_once(server, join, layout, fault):
             )
             proxy.faults = {call: fault}
             faulty.add_many(pages)  # in several calls, because the filter grows
-            assert faulty.counters.ambiguous == (fault != "twice")
+            assert proxy.requests > 3
             proxy.deliver()
             assert sound.add_many(pages) == [True] * 40
             faulty.add_many(wrong)
@@ -239,6 +236,7 @@ def test_a_sample_that_is_lost_ends_the_audit(server, key, join, window, bloom):
     assert not server.client().exists(probe_of(seen, b"")[1])
     _, out, _ = bloom(f"info {server.url} --key {key}")
     assert any("; ended, because its sample was lost" in line for line in out)
+    assert "audit" in {one.what for one in tools.check(server.url, key=key)}
 
 
 def test_what_the_server_loses_or_goes_back_to_counts_nothing_wrong(server, key, join):
@@ -400,7 +398,7 @@ async def test_workers_tell_at_their_end_what_all_have_found(
     }
     links = ["/a", "/b"]
     with Pages({"/": lambda *_: links, **dict.fromkeys(["/a", "/b", "/c"], lambda *_: [])}) as site:
-        for count, link in ((3, "/a"), (4, "/c")):
+        for count, link in ((2, "/a"), (3, "/c")):
             links.append(link)
             crawler = await crawl(Walled, chosen, url=site.url + "/")
             stats = crawler.stats.get_stats()

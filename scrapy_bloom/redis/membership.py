@@ -96,11 +96,13 @@ class Membership:
             with self._link.reading(answer):
                 found = dict(zip(answer[1::2], answer[2::2], strict=True))
             header = read_header(place, found)
-            if header.plan.window != self.plan.window and self._rewindow(header):
+            plan = header.plan
+            check_plan(place, plan, replace(self.plan, window=plan.window, audit=plan.audit))
+            if plan.audit != self.plan.audit and self._reaudit(header):
                 continue
-            if header.plan.audit != self.plan.audit and self._reaudit(header):
+            if plan.window != self.plan.window and self._rewindow(header):
                 continue
-            check_plan(place, header.plan, self.plan)
+            check_plan(place, plan, self.plan)
             if self._register(header, place.prefix(header.epoch)):
                 self.losses, self.forgotten = header.losses, header.forgotten
                 # The epoch tells, even if the call that made the filter got no answer.

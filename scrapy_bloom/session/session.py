@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -381,10 +382,8 @@ class Session:
         """Ask what the audit has found; of a filter that is gone the last answer stays."""
         if self.opened.audited is None or (self._at_end and self.emptied):
             return
-        try:
+        with suppress(BloomError):  # it was said when it began
             self._audit = self.opened.audited() or self._audit
-        except BloomError as error:
-            self._reporter.error(error)
 
     def _forget(self, request: Request, tell: Tell, marks: list[bytes]) -> None:
         """Forget the marks of a page, and list them in `marks`."""
