@@ -76,7 +76,9 @@ FALSE_POSITIVES: Final = Stat(
 )
 AUDIT: Final = {
     "checked": Stat(
-        "bloom/audit/checked", "with `BLOOM_AUDIT`, new pages that were in the exact sample"
+        "bloom/audit/checked",
+        "with `BLOOM_AUDIT`, new pages that were in the exact sample; with the filter in Redis this"
+        " and what follows come at the end, and count for all workers",
     ),
     "observed": Stat("bloom/audit/observed", "of these, those that the filter called seen"),
     "predicted": Stat("bloom/audit/predicted", "how many of these were expected", _decimals(3)),

@@ -202,7 +202,7 @@ def test_the_commands_are_documented():
     text = DOCS.read_text("utf-8")
     line = re.search(r"ACL SETUSER .*?\n```", text, re.DOTALL)[0]
     of_layouts = {command for layout in LAYOUTS for command in needed(layout)}
-    documented = of_layouts | {*CLUSTER_COMMANDS, *QUEUE_COMMANDS}
+    documented = of_layouts | {*CLUSTER_COMMANDS, *QUEUE_COMMANDS, *AUDIT_COMMANDS}
     assert set(re.findall(r"\+(\S+)", line)) == documented
     for layout in map(layout_of, LAYOUTS):
         for command in layout.commands:

@@ -106,7 +106,7 @@ def test_what_is_known_to_be_new_is_counted_and_let_through(server, join, window
 @pytest.mark.parametrize("layout", ["bitmap"])
 @pytest.mark.parametrize(
     ("window", "error_rate", "capacity", "items"),
-    [(None, 0.1, 10_000, 30_000), (WINDOW, 0.9, 40_000, 100_000)],
+    [(None, 0.1, 15_000, 45_000), (WINDOW, 0.9, 40_000, 100_000)],
 )
 def test_the_prediction_is_met(join, clock, window, error_rate, capacity, items):
     """While it grows, and while generations come and go."""
