@@ -194,7 +194,7 @@ def test_a_call_that_is_repeated_counts_once(server, join, layout, fault):
             )
             proxy.faults = {call: fault}
             faulty.add_many(pages)  # in several calls, because the filter grows
-            assert proxy.requests > 3
+            assert proxy.requests >= 3
             proxy.deliver()
             assert sound.add_many(pages) == [True] * 40
             faulty.add_many(wrong)
@@ -292,17 +292,19 @@ def test_a_filter_with_marks_gets_no_audit_and_an_empty_one_does(server, key, jo
     seen = join(key)
     seen.close()
     seen = join(key, audit=0.5)
-    assert seen.add(b"page") is False
+    pages = fingerprints(50)
+    assert not any(seen.add_many(pages))
     for other in (1, None):
         with pytest.raises(StateError, match=r"an audit, 0 for none, of 0.5.*Change audit"):
             join(key, audit=other)
     seen.close()
     with pytest.raises(StateError, match=r"an audit, 0 for none, of 0.5"):
         join(key, audit=1)
-    assert join(key, audit=0.5).add(b"page")
+    assert all(join(key, audit=0.5).add_many(pages))
+    assert server.client().keys(f"{key}*:sample")
     join.filters.pop().close()
     seen = join(key, **plain)
-    assert seen.add(b"page")
+    assert all(seen.add_many(pages))
     assert not server.client().keys(f"{key}*:sample")
     assert server.client().hget(key, "format") == (b"1" if layout == "bitmap" else b"2")
     seen.close()
