@@ -207,7 +207,7 @@ def _written(target: FileTarget) -> datetime | None:
 
 def _of_redis(target: Target) -> Information:
     # Imported only here: redis is an extra.
-    from scrapy_bloom.redis.auditing import report_of as audit_of  # noqa: PLC0415
+    from scrapy_bloom.redis.auditing import fetch_report  # noqa: PLC0415
     from scrapy_bloom.tools.redis_target import RedisTarget  # noqa: PLC0415
 
     assert isinstance(target, RedisTarget)  # noqa: S101 - there is no other kind
@@ -235,7 +235,7 @@ def _of_redis(target: Target) -> Information:
             under_way=sum(look.taken for look in looks) if looks else None,
             workers=reader.workers(),
             losses=sum(header.losses for header in headers),
-            audit=audit_of(headers),
+            audit=fetch_report((part.place, part.header) for part in reader.parts()),
             layout=headers[0].plan.layout,
         )
 
