@@ -101,8 +101,8 @@ def test_the_documented_commands_are_enough(server, database, layout):
 
 def test_they_are_enough_in_a_cluster(cluster, layout):
     for node in cluster.nodes:
-        allow(node.client(), [*needed(layout), *CLUSTER_COMMANDS])
-    use(as_worker(cluster.url), f"crawl:{layout}", layout, shards=3)
+        allow(node.client(), [*needed(layout), *AUDIT_COMMANDS, *CLUSTER_COMMANDS])
+    use(as_worker(cluster.url), f"crawl:{layout}", layout, shards=3, audit=1, window=60)
 
 
 def everything(server):

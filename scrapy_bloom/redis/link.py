@@ -71,7 +71,7 @@ class ScriptRunner:
 
     def now(self) -> float:
         """Return the time of the server, in seconds since 1970."""
-        answer = self.retry_once(scripts.NOW, "", "")
+        answer = self.retry_once(scripts.NOW, self.place.beginning, "")
         with self.reading(answer):
             return float(answer[1])
 
