@@ -333,7 +333,7 @@ def test_what_is_over_counts_for_nobody_before_anybody_marks(server, join, clock
     assert seen.info().items == 5
 
 
-def test_a_copy_in_a_file_has_the_window(server, join, clock, layout, tmp_path, monkeypatch):
+def test_a_copy_in_a_file_has_the_window(server, join, clock, tmp_path, monkeypatch):
     monkeypatch.setattr(time, "time", lambda: START + 300)
     key = next(keys)
     seen = join(key, capacity=50)
@@ -346,7 +346,39 @@ def test_a_copy_in_a_file_has_the_window(server, join, clock, layout, tmp_path, 
         assert reader.info().generations == 2
     told = tools.info(server.url, key=key)
     assert (told.filter.window, told.filter.generations) == (WINDOW, 2)
-    if layout == "bitmap":
-        tools.export(server.url, tmp_path / "copy", key=key)
-        copied = tools.info(tmp_path / "copy")
-        assert (copied.filter.window, copied.filter.generations) == (WINDOW, 2)
+    tools.export(server.url, tmp_path / "copy", key=key)
+    copied = tools.info(tmp_path / "copy")
+    assert (copied.filter.window, copied.filter.generations) == (WINDOW, 2)
+    again = next(keys)
+    tools.copy(tmp_path / "copy", server.url, target_key=again)
+    (whole, *_) = tools.check(server.url, key=again)
+    assert whole.found.startswith("whole: 250 items")
+    copy = join(again)
+    assert copy.info().items == 250
+    clock(START + LONGEST - 1)
+    assert all(copy.contains_many([*pages, *fingerprints(50, "b")]))
+    clock(START + LONGEST)
+    assert not any(copy.contains_many(pages))
+    assert all(copy.add_many(fingerprints(50, "b")))
+    clock(START + 300 + LONGEST)
+    assert not any(copy.contains_many(fingerprints(50, "b")))
+
+
+@pytest.mark.parametrize("window", [WINDOW, None])
+def test_a_copy_of_a_job_brings_its_ages(server, opened, clock, tmp_path, window):
+    key, now = next(keys), Clock()
+    job = open_job(tmp_path / "job", capacity=20, window=window, clock=now)
+    job.filter.add_many(fingerprints(50))  # so that there is more than one slice
+    for page in (b"list", b"feed"):
+        assert not job.filter.add_aged(page, 60)
+        now.now += 30
+    job.close()
+    clock(now.now)
+    tools.copy(tmp_path / "job", server.url, target_key=key)
+    client = server.client()
+    assert all(client.ttl(name) == -1 for name in client.keys(f"{key}*"))
+    shared = RedisFilter.from_url(
+        server.url, key=key, cache=0, window=window, fingerprinter=IDENTITY.fingerprinter
+    )
+    opened.append(shared)
+    assert [shared.add_aged(page, 60) for page in (b"feed", b"list")] == [True, False]

@@ -8,12 +8,12 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from struct import Struct
 from typing import ClassVar, Final
 
 from scrapy_bloom.core.buckets import count_numbers, is_wide
-from scrapy_bloom.core.growth import SliceSpec
+from scrapy_bloom.core.growth import SliceSpec, generation_life
 from scrapy_bloom.core.hashing import PROBE_BYTES, make_hash
 from scrapy_bloom.core.info import SliceCount
 
@@ -31,10 +31,12 @@ class NumbersSlice:
     Attributes:
         spec: its geometry, with its size in buckets.
         buckets: the numbers of each bucket that has any, as :func:`pack` makes them.
+        since: when its generation began, in seconds since 1970; None without a window.
     """
 
     spec: SliceSpec
     buckets: Mapping[int, array[int]] = field(repr=False)
+    since: float | None = None
 
     @property
     def items(self) -> int:
@@ -58,6 +60,7 @@ class NumbersState:
         secret: the key of its hash, 16 bytes.
         digests: whether 20-byte fingerprints are taken as SHA-1 digests (see `hashing`).
         slices: its slices, oldest first.
+        window: seconds that items are kept for, at least; None for ever.
     """
 
     layout: ClassVar[str] = "sets"
@@ -65,6 +68,15 @@ class NumbersState:
     secret: bytes = field(repr=False)
     digests: bool
     slices: Sequence[NumbersSlice]
+    window: float | None = None
+
+    def live(self, now: float) -> NumbersState:
+        """Return it without the generations that are over; with one that begins now if all are."""
+        if self.window is None:
+            return self
+        end = now - generation_life(self.window)
+        slices = [one for one in self.slices if one.since is None or one.since > end]
+        return replace(self, slices=slices or [NumbersSlice(self.slices[-1].spec, {}, now)])
 
     @property
     def items(self) -> int:
@@ -98,12 +110,11 @@ class NumbersState:
                 place = _place(numbers, number)
                 if place is not None:
                     changed[index][bucket] = numbers[:place] + numbers[place + 1 :]
-        specs = (slice_.spec for slice_ in self.slices)
         slices = [
-            NumbersSlice(spec, {number: some for number, some in buckets.items() if some})
-            for spec, buckets in zip(specs, changed, strict=True)
+            replace(slice_, buckets={number: some for number, some in buckets.items() if some})
+            for slice_, buckets in zip(self.slices, changed, strict=True)
         ]
-        return NumbersState(self.secret, self.digests, slices)
+        return replace(self, slices=slices)
 
     def _locator(self) -> Callable[[bytes], Iterator[tuple[int, int, int]]]:
         """Return what tells where a fingerprint would be: for each slice, bucket and number."""

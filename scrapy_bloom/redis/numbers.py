@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
@@ -41,6 +42,7 @@ def fetch_numbers(
     :raises StateError: if the filter goes away meanwhile, or a bucket has something else in it.
     """
     header, fields = read()
+    window = header.plan.window or None
     slices, lost = [], []
     for spec in header.slices:
         index = spec.number
@@ -64,8 +66,10 @@ def fetch_numbers(
                 if numbers:
                     buckets[bucket] = numbers
             told(sum(map(len, texts)))
-        slices.append(NumbersSlice(spec.spec, buckets))
-    return Fetched(header, NumbersState(header.secret, header.plan.digests, slices), lost)
+        slices.append(
+            NumbersSlice(spec.spec, buckets, (spec.since or time.time()) if window else None)
+        )
+    return Fetched(header, NumbersState(header.secret, header.plan.digests, slices, window), lost)
 
 
 class NumbersInstall(Install):
@@ -81,8 +85,10 @@ class NumbersInstall(Install):
         filled = min(newest.items, newest.spec.capacity)
         super().__init__(place, plan, state, filled, spider)
         self._slices = state.slices
-        # The header counts older slices as full. What was taken out of them is told beside that.
-        forgotten = sum(one.spec.capacity for one in older) + filled - state.items
+        # Without dates the header counts older slices as full. What was taken out of them is told
+        # beside that.
+        listed = sum(one.items if plan.window else one.spec.capacity for one in older) + filled
+        forgotten = max(0, listed - state.items)
         if forgotten:
             self.fields["forgotten"] = str(forgotten).encode()
         for index, slice_ in enumerate(state.slices):

@@ -22,6 +22,7 @@ from bitarray import bitarray
 
 from scrapy_bloom.core.growth import SliceSpec
 from scrapy_bloom.core.merging import AnyState, specs_of
+from scrapy_bloom.core.numbers import NumbersSlice
 from scrapy_bloom.core.sizing import BLOCK_BYTES
 from scrapy_bloom.core.state import EMPTY, FilterState, Slice
 from scrapy_bloom.errors import BackendError, StateError
@@ -177,10 +178,10 @@ def _fetch_segment(place: Place, key: str, segment: Segment) -> dict[int, bitarr
 
 def dated_specs_of(state: AnyState) -> list[StoredSlice]:
     """Return the slices of a filter with a window, as a header lists them."""
-    assert isinstance(state, FilterState)  # noqa: S101 - others have no dates
+    slices: Sequence[Slice | NumbersSlice] = state.slices
     return [
         StoredSlice(**asdict(one.spec), number=number, since=one.since or 0.0, items=one.items)
-        for number, one in enumerate(state.slices)
+        for number, one in enumerate(slices)
     ]
 
 
@@ -301,11 +302,18 @@ class BitsInstall(Install):
     def keys(self) -> Iterator[str]:
         """Yield the names of its segments, and of the list of what is new once more."""
         names = [segment.name for segment in self._segments] + ["again"] * bool(self._again)
-        return (f"{self.prefix}{name}" for name in names)
+        return (
+            f"{self.prefix}{name}" for name in [*names, *[self._dates] * bool(self._state.ages)]
+        )
 
     def upload(self, told: Told) -> None:
-        """Send the segments, and that list."""
-        self._send_again()
+        """Send the segments, that list, and the dates of pages with a greatest age."""
+        make = layout_of(self._state.layout).make_hash(
+            self._state.secret, digests=self._state.digests
+        )
+        self._send("again", ((make(one), one) for one in self._again))
+        ages = self._state.ages.items()
+        self._send(self._dates, ((make(one), f"{last:.6f}") for one, last in ages))
         for segment in self._segments:
             key = f"{self.prefix}{segment.name}"
             self._call("SETRANGE", key, segment.size - 1, _MARK)
@@ -315,17 +323,30 @@ class BitsInstall(Install):
                 self._call("SETRANGE", key, (start - segment.first) * BLOCK_BYTES, data)
             told(segment.size)
 
+    def finish(self, replaced: str) -> None:
+        """Make the filter.
+
+        The script sees to all keys but the dates. Those are made to stay before.
+        """
+        key = f"{self.prefix}{self._dates}"
+        if self._state.ages and not self._call("PERSIST", key):
+            raise self.lost(key)
+        super().finish(replaced)
+
     def delete_replaced(self, fields: Mapping[bytes, bytes]) -> None:
         """Delete the segments of the filter whose place it took."""
         delete_segments(self.place, fields)
 
-    def _send_again(self) -> None:
-        key, state = f"{self.prefix}again", self._state
-        make = layout_of(state.layout).make_hash(state.secret, digests=state.digests)
-        left = iter(self._again)
-        while some := list(islice(left, _LISTED)):
-            pairs = (part for fingerprint in some for part in (make(fingerprint), fingerprint))
-            self._call("HSET", key, *pairs)
+    @property
+    def _dates(self) -> str:
+        """The name of the key with dates: those beside the newest slice."""
+        return f"{len(self._state.slices) - 1}.ages"
+
+    def _send(self, name: str, pairs: Iterator[tuple[bytes, bytes | str]]) -> None:
+        """Send fields and values of a hash."""
+        key = f"{self.prefix}{name}"
+        while some := list(islice(pairs, _LISTED)):
+            self._call("HSET", key, *(part for pair in some for part in pair))
             self._call("EXPIRE", key, LEFTOVER)
 
     def _runs(self, segment: Segment) -> Iterator[tuple[int, list[bitarray]]]:
@@ -347,9 +368,9 @@ class BitsInstall(Install):
         end = segment.first + segment.blocks
         return any(block is not EMPTY for block in blocks[segment.first : end])
 
-    def _call(self, *command: Any) -> None:
+    def _call(self, *command: Any) -> Any:
         with self.place.explained(), Within(2 * self.place.timeout):
-            self.place.client.execute_command(*command)
+            return self.place.client.execute_command(*command)
 
 
 def delete_segments(place: Place, fields: Mapping[bytes, bytes], told: Told = int) -> None:

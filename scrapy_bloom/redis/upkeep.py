@@ -11,7 +11,6 @@ from typing import Final
 
 from scrapy_bloom.core.merging import AnyState
 from scrapy_bloom.core.numbers import NumbersState
-from scrapy_bloom.core.state import FilterState
 from scrapy_bloom.errors import BackendError, StateError
 from scrapy_bloom.options import REDIS_TIMEOUT, Words, in_arguments
 from scrapy_bloom.redis import pace, scripts
@@ -77,7 +76,7 @@ class Incoming:
             len(self.shards),
             self.canonical,
             state.layout,
-            (isinstance(state, FilterState) and state.window) or 0.0,
+            state.window or 0.0,
         )
 
     def install(self, number: int, place: Place) -> Install:

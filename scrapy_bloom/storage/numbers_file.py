@@ -2,10 +2,11 @@ r"""The file format of a filter of the layout ``sets`` at rest, between one Redi
 
 As that of a local filter, see `frame`, with version 5. The header has ``written_by``, ``identity``,
 ``layout``, ``error_rate``, ``digests`` and ``shards``. Each shard has its ``secret`` and its
-``slices``. Each slice has ``capacity``, ``error_rate``, ``blocks`` (its buckets) and ``items``. The
-body has for each slice of each shard a bitmap of the buckets that have numbers, one bit each,
-then these buckets in order: how many numbers, u32, and the numbers in order, signed, of 32 bits, or
-of 64 if the slice is wide. The same filter gives the same bytes.
+``slices``. Each slice has ``capacity``, ``error_rate``, ``blocks`` (its buckets) and ``items``. If
+there is a window, the header has ``window``, in seconds, and each slice ``since``, when its
+generation began. The body has for each slice of each shard a bitmap of the buckets that have
+numbers, one bit each, then these buckets in order: how many numbers, u32, and the numbers in order,
+signed, of 32 bits, or of 64 if the slice is wide. The same filter gives the same bytes.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ from scrapy_bloom.core.growth import SliceSpec
 from scrapy_bloom.core.hashing import SECRET_BYTES
 from scrapy_bloom.core.numbers import NumbersSlice, NumbersState, number_bytes, pack
 from scrapy_bloom.errors import StateError
+from scrapy_bloom.options import LONGEST
 from scrapy_bloom.storage import fields
 from scrapy_bloom.storage.files import open_regular
 from scrapy_bloom.storage.frame import OF_NUMBERS, U32, Body, UnusableError, framed, read_header
 from scrapy_bloom.storage.snapshot import (
+    LATEST,
+    MOST_DATED,
     MOST_SHARDS,
-    MOST_SLICES,
     Identity,
     identity_in,
 )
@@ -58,17 +61,16 @@ class NumbersFile:
 
 def chunks_of(content: NumbersFile) -> Iterator[bytes]:
     """Yield the bytes of the file, a bucket at a time."""
+    window = content.shards[0].window
     header = {
         "written_by": f"scrapy-bloom {__version__}",
         "identity": asdict(content.identity),
         "layout": NumbersState.layout,
         "error_rate": content.error_rate,
         "digests": content.shards[0].digests,
+        **({} if window is None else {"window": window}),
         "shards": [
-            {
-                "secret": shard.secret.hex(),
-                "slices": [{**asdict(one.spec), "items": one.items} for one in shard.slices],
-            }
+            {"secret": shard.secret.hex(), "slices": [*map(_listed, shard.slices)]}
             for shard in content.shards
         ],
     }
@@ -89,6 +91,11 @@ def read_numbers(path: Path) -> NumbersFile | None:
             return _read(file)
         except UnusableError as found:
             raise StateError(f"{path}: {found}") from None
+
+
+def _listed(slice_: NumbersSlice) -> dict[str, Any]:
+    date = {} if slice_.since is None else {"since": slice_.since}
+    return {**asdict(slice_.spec), "items": slice_.items, **date}
 
 
 def _chunks(slice_: NumbersSlice) -> Iterator[bytes]:
@@ -115,13 +122,14 @@ def _read(file: BinaryIO) -> NumbersFile:
         if fields.text(header, "layout") != NumbersState.layout:
             raise ValueError(f"a layout of {header['layout']!r}")
         digests = fields.flag(header, "digests")
+        window = fields.number(header, "window", 1, LONGEST) if "window" in header else None
         shards = fields.objects(header, "shards", MOST_SHARDS)
         if not shards:
             raise ValueError("there are no shards")
         content = NumbersFile(
             identity_in(header),
             fields.share(header, "error_rate"),
-            [_read_shard(shard, body, digests=digests) for shard in shards],
+            [_read_shard(shard, body, window, digests=digests) for shard in shards],
             fields.text(header, "written_by"),
         )
     except ValueError as error:
@@ -130,17 +138,20 @@ def _read(file: BinaryIO) -> NumbersFile:
     return content
 
 
-def _read_shard(shard: Mapping[str, Any], body: Body, *, digests: bool) -> NumbersState:
+def _read_shard(
+    shard: Mapping[str, Any], body: Body, window: float | None, *, digests: bool
+) -> NumbersState:
     secret = bytes.fromhex(fields.text(shard, "secret"))
     if len(secret) != SECRET_BYTES:
         raise ValueError(f"a secret of {len(secret)} bytes")
-    slices = fields.objects(shard, "slices", MOST_SLICES)
+    slices = fields.objects(shard, "slices", MOST_DATED)
     if not slices:
         raise ValueError("there are no slices")
-    return NumbersState(secret, digests, [_read_slice(slice_, body) for slice_ in slices])
+    read = [_read_slice(slice_, body, dated=window is not None) for slice_ in slices]
+    return NumbersState(secret, digests, read, window)
 
 
-def _read_slice(slice_: Mapping[str, Any], body: Body) -> NumbersSlice:
+def _read_slice(slice_: Mapping[str, Any], body: Body, *, dated: bool) -> NumbersSlice:
     spec = SliceSpec(
         fields.integer(slice_, "capacity", 1, _ANY),
         fields.share(slice_, "error_rate"),
@@ -154,7 +165,8 @@ def _read_slice(slice_: Mapping[str, Any], body: Body) -> NumbersSlice:
         numbers = pack((), spec)
         numbers.frombytes(body.read(count * number_bytes(spec)))
         buckets[bucket] = _big_endian(numbers)
-    found = NumbersSlice(spec, buckets)
+    since = fields.number(slice_, "since", 0, LATEST) if dated else None
+    found = NumbersSlice(spec, buckets, since)
     if found.items != fields.integer(slice_, "items", 0, _ANY):
         raise ValueError(f"{slice_['items']} items, but {found.items} numbers")
     return found

@@ -50,10 +50,10 @@ _VERSIONS: Final = (_PLAIN, _WITH_WITHDRAWN, _WITH_SHARDS, _WITH_DATES)
 _F64: Final = Struct(">d")
 MOST_SHARDS: Final = 1024
 MOST_SLICES: Final = 64  # each is as large as all before it: the last would hold 2^62 items
-_MOST_DATED: Final = MOST_SLICES * MOST_GENERATIONS
+MOST_DATED: Final = MOST_SLICES * MOST_GENERATIONS
 _ONE: Final = bitarray("1", "big")
 _ANY: Final = 1 << 63  # larger than any number of ours
-_LATEST: Final = 1e12  # seconds since 1970: a date that no clock tells
+LATEST: Final = 1e12  # seconds since 1970: a date that no clock tells
 _LEAST_RATE: Final = 1e-30  # smaller than any error rate of ours
 
 
@@ -341,7 +341,7 @@ def _read_state(header: Mapping[str, Any], body: Body) -> FilterState:
         raise ValueError(f"a secret of {len(secret)} bytes")
     window = fields.number(header, "window", 1, LONGEST) if "window" in header else None
     # What was dated keeps its slices when the window is taken away.
-    slices = fields.objects(header, "slices", _MOST_DATED)
+    slices = fields.objects(header, "slices", MOST_DATED)
     if not slices:
         raise ValueError("there are no slices")
     return FilterState(
@@ -367,7 +367,7 @@ def _read_slice(slice_: Mapping[str, Any], hashes: int, body: Body, *, dated: bo
     for number in stored[:blocks].search(_ONE):
         block = touched[number] = bitarray(endian="big")
         block.frombytes(body.read(BLOCK_BYTES))
-    since = fields.number(slice_, "since", 0, _LATEST) if dated else None
+    since = fields.number(slice_, "since", 0, LATEST) if dated else None
     return Slice.of(SliceSpec(capacity, error_rate, blocks), items, touched, since)
 
 
@@ -396,5 +396,5 @@ def _read_ages(header: Mapping[str, Any], body: Body) -> dict[bytes, float]:
     for _ in range(fields.integer(header, "ages", 1, _ANY)):
         fingerprint = body.read(U32.unpack(body.read(U32.size))[0])
         last = _F64.unpack(body.read(_F64.size))[0]
-        ages[fingerprint] = fields.number({"date": last}, "date", 0, _LATEST)
+        ages[fingerprint] = fields.number({"date": last}, "date", 0, LATEST)
     return ages

@@ -115,10 +115,7 @@ class Contents:
 
     def live(self, now: float) -> Contents:
         """Return it without the generations of a window that are over."""
-        states = [
-            state.live(now) if isinstance(state, FilterState) else state for state in self.shards
-        ]
-        return replace(self, shards=states)
+        return replace(self, shards=[state.live(now) for state in self.shards])
 
     def info(self) -> FilterInfo:
         """Return its state, from a count of all that it holds."""
@@ -127,11 +124,10 @@ class Contents:
             error_rate=self.error_rate,
             memory=self.bytes,
         )
-        shards = [state for state in self.shards if isinstance(state, FilterState)]
-        if not shards or shards[0].window is None:
+        window = self.shards[0].window
+        if window is None:
             return info
-        dates = [slice_.since or 0 for state in shards for slice_ in state.slices]
-        return info.dated(shards[0].window, dates)
+        return info.dated(window, [one.since or 0 for state in self.shards for one in state.slices])
 
 
 def error_rate_of(state: FilterState) -> float:
