@@ -312,3 +312,26 @@ async def test_what_is_over_counts_neither_at_rest_nor_at_the_start(clock, tmp_p
         crawler = await crawl(Daily, settings, url=site.url)
     assert crawler.stats.get_value("bloom/restored") == 0
     assert "0 fingerprints restored" in caplog.text
+
+
+@pytest.mark.parametrize("layer", ["ours", "exact", "audited"])
+@ensureDeferred
+async def test_a_clock_that_goes_back_between_runs_forgets_nothing_and_keeps_nothing_for_long(
+    clock, tmp_path, layer
+):
+    plain = {"JOBDIR": str(tmp_path), **LAYERS["ours"]}
+    settings = {**plain, "BLOOM_WINDOW": "8d", **LAYERS[layer]}
+    pages = {"/": lambda *_: ["/a"], "/a": lambda *_: [], "/b": lambda *_: []}
+    with Pages(pages) as site:
+
+        async def run(day, settings=settings):
+            clock[0] = START + day * DAY
+            await crawl(Daily, settings, url=site.url)
+            return site.hits["/a"], site.hits["/b"]
+
+        await run(0, plain)
+        pages["/"] = lambda *_: ["/a", "/b"]
+        await run(1)  # now the window and the layer are there, and a mark without a layer before
+        for day in (2, -30, -26, -22.1):
+            assert await run(day) == (1, 1)
+        assert await run(-20.9) == (2, 2)

@@ -306,6 +306,16 @@ class LocalFilter:
             full = [*self.state().slices]
             self._fill(self._next_slice(full, self._hashes), full)
 
+    @property
+    def old_as_stored(self) -> float:
+        """What :attr:`old` was when the filter was stored, for notes that are kept beside that."""
+        return self.old
+
+    @property
+    def is_set_back(self) -> bool:
+        """Whether dates have changed since it was stored, because the clock went back."""
+        return False
+
     def was_in(self, fingerprint: bytes, until: float) -> bool:
         """Return whether a fingerprint, forgotten or not, is in what :meth:`until_now` stands for.
 

@@ -167,6 +167,16 @@ class WindowedFilter(LocalFilter):
             dates = [now for then, now in self._stored if then <= until]
             self.old = max(dates, default=0.0)
 
+    @property
+    def old_as_stored(self) -> float:
+        """What :attr:`old` was when the filter was stored, for notes that are kept beside that."""
+        return next((then for then, now in self._stored if now == self.old), self.old)
+
+    @property
+    def is_set_back(self) -> bool:
+        """Whether dates have changed since it was stored, because the clock went back."""
+        return any(then != now for then, now in self._stored)
+
     def restore(self, fingerprints: Iterable[bytes], since: float | None = None) -> bool:
         """Add what an earlier run has added to a generation of this date; False if that is over."""
         now = self._clock()

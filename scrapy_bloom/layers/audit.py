@@ -131,13 +131,16 @@ class AuditFilter(FilterAround):
         """Return what was found so far."""
         return AuditReport.of(self.checked, self.observed, self.predicted)
 
-    def notes(self) -> dict[str, str | bytes]:
-        """Return what :meth:`resume` needs."""
+    def notes(self, *, stored: bool = False) -> dict[str, str | bytes]:
+        """Return what :meth:`resume` needs.
+
+        :param stored: whether the filter stays as it was stored; if not, it is stored as it is now.
+        """
         self._let_go()
         some = {one: since for one, since in self._sample.items() if len(one) <= _LONGEST}
         counts: dict[str, Any] = {
             "share": self.share,
-            "old": self.old,
+            "old": self.inner.old_as_stored if stored else self.old,
             "checked": self.checked,
             "observed": self.observed,
             "predicted": self.predicted,

@@ -260,8 +260,8 @@ class ExactLists:
         self._open(inner.until_now() if old is None else old, lists)
 
     def note(self) -> str:
-        """Return what :meth:`resume` needs."""
-        return note_of(self._filter)
+        """Return what :meth:`resume` needs while the filter stays as it was stored."""
+        return note_of(self._filter, self._filter.inner.old_as_stored)
 
     def freeze(self) -> FrozenLists:
         """Return what is to be written now; the crawl may go on meanwhile.
@@ -359,7 +359,7 @@ class FrozenLists:
         kept = [one for one in filter_.lists if one not in self._gone]
         filter_.lists = sorted([*kept, *self._new], key=lambda one: -one.file.count)
         filter_.writing = []
-        return note_of(filter_)
+        return note_of(filter_, filter_.old)
 
     def drop(self) -> None:
         """Let go of the new lists, which nobody uses. Their files stay until the next start."""
@@ -372,10 +372,10 @@ class FrozenLists:
             remove(one.file.path)
 
 
-def note_of(filter_: ExactFilter) -> str:
+def note_of(filter_: ExactFilter, old: float) -> str:
     """Return what :meth:`ExactLists.resume` needs."""
     lists = [(one.number, one.since) for one in filter_.lists]
-    return str(Noted(filter_.old, lists, filter_.inner.window))
+    return str(Noted(old, lists, filter_.inner.window))
 
 
 def remove_lists(folder: Path, keep: Collection[Path] = ()) -> None:

@@ -181,7 +181,7 @@ def open_local(
             interval=interval,
             to_disk=to_disk,
             journal=min(snapshot_after, _MOST_UNLISTED) if lists else snapshot_after,
-            at_once=job.redated,
+            at_once=job.redated or job.filter.is_set_back,
             give_up=give_up,
         )
         undo.callback(frontier.abandon)
@@ -259,7 +259,7 @@ def _open_audit(session: Session, store: Store) -> None:
                 filter_.begin()
             elif not filter_.resume(noted, sample if isinstance(sample, bytes) else b""):
                 dropped = f"{AUDIT.setting} or {WINDOW.setting} is another one now"
-            for key, value in filter_.notes().items():
+            for key, value in filter_.notes(stored=True).items():
                 store.note(key, value)
         elif noted:
             store.note(COUNTS, "")
