@@ -329,6 +329,7 @@ def test_what_is_over_counts_for_nobody_before_anybody_marks(server, join, clock
     clock(START + LONGEST + 300)
     assert counts() == [0, 0, 0, 0, "0"]
     seen = join(key)
+    assert not seen.was_empty, "what a clock that goes back would bring back"
     assert seen.add_many(fingerprints(5)) == [False] * 5
     assert seen.info().items == 5
 

@@ -182,7 +182,8 @@ def _join(
         options=options,
     )
     try:
-        own = bool(shared.restored) and not crawl.shared_queue
+        # What a window has ended comes back if the server's clock is set back.
+        own = not shared.was_empty and not crawl.shared_queue
         return shared, own and _outlived(shared, place, crawl, settings[ON_UNCLEAN])
     except BaseException:
         shared.close()
