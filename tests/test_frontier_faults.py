@@ -52,8 +52,9 @@ def full(request, tmp_path):
 
 def crawl_until_full(project, disk, site, more, **settings):
     """Start a crawl, let its disk be full, and wait until it has fetched so many pages more."""
-    run = project.crawl(site, LOG_LEVEL="INFO", **settings)
-    until(lambda: site.delivered >= 60 or run.ended, 60)
+    often = {"BLOOM_COMMIT_INTERVAL": 0.05}
+    run = project.crawl(site, LOG_LEVEL="INFO", **often, **settings)
+    until(lambda: site.delivered >= 40 or run.ended, 60)
     disk.fill(run)
     run.said(FULL)
     delivered = site.delivered
@@ -64,8 +65,8 @@ def crawl_until_full(project, disk, site, more, **settings):
 
 def test_a_crawl_on_a_full_disk_goes_on_and_survives_a_kill(full):
     project, disk = full
-    with LocalSite(pages=600, links=6) as site:
-        run = crawl_until_full(project, disk, site, 100, **SNAPSHOTS)
+    with LocalSite(pages=300, links=6) as site:
+        run = crawl_until_full(project, disk, site, 40, **SNAPSHOTS)
         run.kill()
         run.end()
         assert run.log.count(FULL) == 1
@@ -80,8 +81,8 @@ def test_a_crawl_on_a_full_disk_goes_on_and_survives_a_kill(full):
 
 def test_a_crawl_whose_disk_has_room_again_has_lost_and_repeated_nothing(full):
     project, disk = full
-    with LocalSite(pages=600, links=6) as site:
-        run = crawl_until_full(project, disk, site, 100, **SNAPSHOTS)
+    with LocalSite(pages=300, links=6) as site:
+        run = crawl_until_full(project, disk, site, 40, **SNAPSHOTS)
         disk.make_room()
         run.said("commits work again")
         assert run.end(PATIENCE) == 0, run.log
@@ -95,27 +96,27 @@ def test_items_that_a_feed_could_not_take_are_given_to_it_again(full):
     project, disk = full
     feed = project.job / "items.jsonl"
     feeds = json.dumps({str(feed): {"format": "jsonlines"}})
-    with LocalSite(pages=400, links=6) as site:
+    with LocalSite(pages=250, links=6) as site:
         run = project.crawl(site, spider="wordy", LOG_LEVEL="INFO", FEEDS=feeds, **OURS)
-        until(lambda: site.delivered >= 60 or run.ended, 60)
+        until(lambda: site.delivered >= 40 or run.ended, 60)
         disk.fill(run)
         run.said("Items could not be written out")
         delivered = site.delivered
-        until(lambda: site.delivered >= delivered + 100 or run.ended, 60)
+        until(lambda: site.delivered >= delivered + 40 or run.ended, 60)
         disk.make_room()
         run.said("Items are written out again")
         assert run.end(PATIENCE) == 0, run.log
         assert site.missed == set()
         assert site.repeated == {}
-    assert len(feed.read_text().splitlines()) == len(urls_in(feed)) == 400
+    assert len(feed.read_text().splitlines()) == len(urls_in(feed)) == 250
     assert "Traceback" not in run.log
     assert run.log.count("Items could not be written out") == 1
 
 
 def test_a_stop_on_a_full_disk_is_like_a_kill(full):
     project, disk = full
-    with LocalSite(pages=600, links=6) as site:
-        run = crawl_until_full(project, disk, site, 50, **SNAPSHOTS)
+    with LocalSite(pages=300, links=6) as site:
+        run = crawl_until_full(project, disk, site, 40, **SNAPSHOTS)
         run.interrupt()
         run.end(PATIENCE)
         assert run.stat("bloom/not_stored") == 1
@@ -129,7 +130,7 @@ def test_a_stop_on_a_full_disk_is_like_a_kill(full):
 
 def test_a_crawl_does_not_start_where_there_is_no_room(full):
     project, disk = full
-    with LocalSite(pages=300, links=6) as site:
+    with LocalSite(pages=200, links=6) as site:
         run = crawl_until_full(project, disk, site, 20, **OURS)
         run.kill()
         run.end()
@@ -177,11 +178,11 @@ def shared():
 )
 def test_what_may_not_be_written_is_refused_and_untouched(shared, name, mode, named):
     job = shared.job
-    with LocalSite(pages=200, links=6) as site:
-        run = shared.crawl(site, **SNAPSHOTS, CLOSESPIDER_PAGECOUNT=50)
+    with LocalSite(pages=120, links=6) as site:
+        run = shared.crawl(site, **SNAPSHOTS, CLOSESPIDER_PAGECOUNT=30)
         assert run.end() == 0, run.log
         run = shared.crawl(site, **SNAPSHOTS)
-        site.when(site.delivered + 40, run.kill)
+        site.when(site.delivered + 25, run.kill)
         run.end()
         delivered = site.delivered
         give_to_an_ordinary_user(job)
