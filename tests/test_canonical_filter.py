@@ -221,7 +221,7 @@ def test_another_w3lib_is_told_when_a_job_goes_on(tmp_path, caplog, monkeypatch)
     assert "now 99.0" in caplog.text
 
 
-SHOPS = [f"a-shop-with-a-long-name-{number}.example" for number in range(20_000)]
+SHOPS = [f"a-shop-with-a-long-name-{number}.example" for number in range(5_000)]
 
 
 @pytest.mark.parametrize(

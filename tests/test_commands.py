@@ -235,10 +235,10 @@ def test_a_job_in_use_ends_in_one_line(bloom, job):
 
 
 @pytest.mark.usefixtures("job")
-def test_a_million_lines_with_bad_ones(tmp_path):
-    """In bounded memory, and every line is answered or reported."""
-    lines = [f"http://example.com/{number}" for number in range(1_000_000)]
-    for number in range(0, 1_000_000, 50_000):
+def test_many_lines_with_bad_ones(tmp_path):
+    """Every line is answered or reported."""
+    lines = [f"http://example.com/{number}" for number in range(200_000)]
+    for number in range(0, 200_000, 10_000):
         lines[number] = f"no url {number}"
     path = tmp_path / "lines"
     path.write_text("\n".join(lines))
@@ -246,12 +246,12 @@ def test_a_million_lines_with_bad_ones(tmp_path):
         done = pipe("contains", "job", "-", stdin=stdin)
     assert done.returncode == 1
     answers = done.stdout.decode().splitlines()
-    assert len(answers) == 1_000_000 - 20
+    assert len(answers) == 200_000 - 20
     assert {line.split("\t")[0] for line in answers} == {"new"}
     errors = done.stderr.decode().splitlines()
     assert errors[0].startswith("line 1: 'no url 0': Missing scheme")
-    assert errors[1].startswith("line 50,001: ")
-    assert errors[-1] == "20 of 1,000,000 lines were bad and left out"
+    assert errors[1].startswith("line 10,001: ")
+    assert errors[-1] == "20 of 200,000 lines were bad and left out"
     with path.open("rb") as stdin:
         done = pipe("import", "new", "-", "--strict", "--spider", "books", stdin=stdin)
     assert done.returncode == 2
@@ -260,12 +260,12 @@ def test_a_million_lines_with_bad_ones(tmp_path):
     with path.open("rb") as stdin:
         done = pipe("import", "new", "-", "--spider", "books", stdin=stdin)
     assert done.returncode == 1
-    assert "new: made, 999,980 read, 999,980 new, 20 lines were bad" in done.stdout.decode()
+    assert "new: made, 199,980 read, 199,980 new, 20 lines were bad" in done.stdout.decode()
 
 
 @pytest.mark.usefixtures("job")
 def test_a_pipe_that_is_closed_early_is_no_error(tmp_path):
-    (tmp_path / "lines").write_text("http://example.com/\n" * 300_000)
+    (tmp_path / "lines").write_text("http://example.com/\n" * 60_000)
     line = f"{shlex.join([sys.executable, *BLOOM])} contains job --file lines | head -n 1"
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {line}"],

@@ -29,10 +29,18 @@ def made(kind):
     return list(map(KINDS[kind], range(100_000 + 20 * 10_000)))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("error_rate", [1e-2, 1e-3, pytest.param(1e-4, marks=pytest.mark.long)])
+SIZES = [(1000, 1000), (100_000, 100_000), (100_000, 3_000)]
+RATES = [1e-2, 1e-3, 1e-4]
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(
-    ("items", "capacity"), [(1000, 1000), (100_000, 100_000), (100_000, 3_000)]
+    ("kind", "items", "capacity", "error_rate"),
+    [  # each with each of the others, but not each three
+        (kind, *size, RATES[(first + second) % 3])
+        for first, kind in enumerate(KINDS)
+        for second, size in enumerate(SIZES)
+    ],
 )
 def test_the_rate_is_the_predicted_one_and_at_most_the_asked_one(kind, error_rate, items, capacity):
     queries = round(20 / error_rate)
@@ -55,7 +63,7 @@ def test_the_rate_is_the_predicted_one_and_at_most_the_asked_one(kind, error_rat
         (2, 10, 11_000),
         *(
             pytest.param(*sizes, marks=pytest.mark.long)
-            for sizes in [(1, 14, 5000), (3, 14, 14_000), (64, 5, 500_000)]
+            for sizes in [(1, 14, 5000), (3, 14, 14_000), (16, 5, 125_000)]
         ),
     ],
 )
@@ -68,10 +76,10 @@ def test_small_and_overfull_slices_err_as_the_formula_says(blocks, hashes, items
     for i in range(items):
         seen.add(KINDS["sequential"](i))
     rate = false_positive_rate(items, blocks, hashes)
-    queries = round(3000 / rate)
+    queries = round(1500 / rate)
     wrong = sum(seen.contains_many(map(KINDS["sequential"], range(items, items + queries))))
     # Each item lost to a false positive leaves its bits unset, so the rate is a little below.
-    assert wrong / queries == pytest.approx(rate, rel=0.12)
+    assert wrong / queries == pytest.approx(rate, rel=0.15)  # 5.8 standard deviations
 
 
 def test_the_kinds_differ():

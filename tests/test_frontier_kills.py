@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.scrapy, pytest.mark.long]
 KILLS = int(os.environ.get("KILLS", "1"))
 """Kills in each of the series; `make kills` asks for many."""
 
-PAGES = 150 + 50 * KILLS
+PAGES = 90 + 50 * KILLS
 
 
 FIFO = {
@@ -104,7 +104,7 @@ def test_a_chosen_moment_is_one_of_the_code(moment):
 
 
 def test_a_large_queue_is_taken_over_whole_however_often_that_is_killed(project):
-    swarm = 2_000 if KILLS < 10 else 100_000
+    swarm = 800 if KILLS < 10 else 100_000
     dice = random.Random(swarm)
     with LocalSite(pages=1, links=1) as site:
         run = project.crawl(site, spider="swarm", SWARM=swarm)
