@@ -45,6 +45,10 @@ class News:
         return [article for path in self.LISTS for article in self.articles(path)]
 
 
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 128  # who does not find room in it tries again a second later
+
+
 class Pages:
     """Serves `{path: page}`; a page is called with (path, cookie) and returns where it redirects
     to, or its links, or a status, or `...` for no answer at all.
@@ -92,7 +96,7 @@ class Pages:
             def log_message(self, *args: object) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = _Server(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
         self._thread.start()
         return self
