@@ -1,11 +1,11 @@
 """Every page at the end of a chain of redirects is parsed once, at every level."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.crawling import Run
+from support.processes import environment
 from support.redirecting import CHAINS, COOKIE, SHARED, START
 
 pytestmark = pytest.mark.scrapy
@@ -16,17 +16,14 @@ DISCARDER = "duplicate_url_discarder.Fingerprinter"
 
 
 def crawl(settings, more=()):
-    done = subprocess.run(
-        [sys.executable, "-m", "support.redirecting", json.dumps(settings), json.dumps(more)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        cwd=Path(__file__).parent,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "ERROR" not in done.stderr
-    return json.loads(done.stdout)
+    command = ["-m", "support.redirecting", json.dumps(settings), json.dumps(more)]
+    run = Run(Path(__file__).parent, command, environment())
+    try:
+        assert run.end() == 0, run.log
+    finally:
+        run.clear_away()
+    assert "ERROR" not in run.log
+    return json.loads(run.output)
 
 
 def final_pages():

@@ -132,9 +132,13 @@ class RedirectSpider(scrapy.Spider):
                 yield scrapy.Request(url, meta=meta)
 
 
+class Server(ThreadingHTTPServer):
+    request_queue_size = 128  # who does not find room in it tries again a second later
+
+
 def main(settings, more):
     Site.tls = tls_context()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Site)
+    server = Server(("127.0.0.1", 0), Site)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     proxy = f"http://127.0.0.1:{server.server_address[1]}"
     os.environ.update(http_proxy=proxy, https_proxy=proxy, no_proxy="")
