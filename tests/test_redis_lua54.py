@@ -27,7 +27,7 @@ def made(server, layout):
 
 
 class TestRedisFilterOnLua54(FilterContract):
-    SMALL = 200  # it is slow
+    SMALL, EXAMPLES = 50, 6  # it is slow
 
     @pytest.fixture
     def make(self, made):

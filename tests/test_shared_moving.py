@@ -18,6 +18,7 @@ pytest.importorskip("scrapy_redis")
 pytestmark = [pytest.mark.scrapy, pytest.mark.usefixtures("short_leases")]
 
 QUEUES = ["PriorityQueue", "FifoQueue", "LifoQueue"]
+SCRAPY_REDIS = "scrapy_redis.scheduler"
 THEIR_FILTER = "scrapy_redis.dupefilter.RFPDupeFilter"
 OLD = "follower:requests"
 
@@ -25,7 +26,7 @@ OLD = "follower:requests"
 @pytest.fixture
 def site(server):
     server.client().flushall()
-    with LocalSite(pages=400, links=10) as site:
+    with LocalSite(pages=240, links=10) as site:
         yield site
 
 
@@ -46,7 +47,7 @@ def ours(server, **settings):
 
 def begin(project, site, settings):
     """Crawl a part of the site; return the run, which was stopped cleanly."""
-    run = stop_after(130, site, lambda: project.crawl(site, keep=False, **settings))
+    run = stop_after(80, site, lambda: project.crawl(site, keep=False, **settings))
     assert run.end(PATIENCE) == 0, run.log
     assert site.missed
     return run
@@ -109,8 +110,7 @@ def fill(server, site, queue, numbers, spider="follower"):
             client.lpush(f"{spider}:requests", body)
 
 
-@pytest.mark.parametrize("marked", [False, True])
-@pytest.mark.parametrize("queue", ["PriorityQueue", "FifoQueue"])
+@pytest.mark.parametrize(("queue", "marked"), [("PriorityQueue", True), ("FifoQueue", False)])
 def test_no_request_is_lost_however_often_its_bearer_is_killed(project, server, queue, marked):
     """Nothing leads to these pages but their requests."""
     server.client().flushall()
@@ -157,21 +157,21 @@ def test_another_worker_goes_on_where_one_was_killed(project, server):
 
 @pytest.mark.parametrize("queue", ["PriorityQueue", "LifoQueue"])
 def test_requests_that_cannot_be_read_stay_where_they_are(project, site, server, queue):
-    fill(server, site, queue, range(1, 250))
+    fill(server, site, queue, range(1, 150))
     client, bad = (
         server.client(),
         [b"\x80nonsense", pickle.dumps({"url": site.url, "callback": "no"})],
     )
     for body in bad:
         client.zadd(OLD, {body: -2}) if queue == "PriorityQueue" else client.lpush(OLD, body)
-    fill(server, site, queue, range(250, 400))
+    fill(server, site, queue, range(150, 240))
     run = project.crawl(site, keep=False, **ours(server))
     assert run.end(PATIENCE) == 0, run.log
     assert site.missed == set()
-    assert run.stat("bloom/frontier/imported") == 399
+    assert run.stat("bloom/frontier/imported") == 239
     assert len(run.logged("ERROR")) == 1
     assert "a request cannot be read" in run.logged("ERROR")[0]
-    assert "399 requests are taken over, 2 cannot be read and stay there" in run.log
+    assert "239 requests are taken over, 2 cannot be read and stay there" in run.log
     left = client.zrange(OLD, 0, -1) if queue == "PriorityQueue" else client.lrange(OLD, 0, -1)
     assert sorted(left) == sorted(bad)
 
@@ -210,10 +210,11 @@ def give_back(project, server, *options, spider="follower", **settings):
     return run
 
 
-@pytest.mark.parametrize("queue", QUEUES)
-@pytest.mark.parametrize("disk", ["PickleLifoDiskQueue", "MarshalFifoDiskQueue"])
+@pytest.mark.parametrize(
+    ("queue", "disk"), zip(QUEUES, ["PickleLifo", "MarshalFifo", "PickleFifo"], strict=True)
+)
 def test_scrapy_redis_goes_on_with_a_crawl_of_ours(project, site, server, queue, disk):
-    chosen = {"SCHEDULER_DISK_QUEUE": f"scrapy.squeues.{disk}"}
+    chosen = {"SCHEDULER_DISK_QUEUE": f"scrapy.squeues.{disk}DiskQueue"}
     begin(project, site, ours(server, **chosen))
     waiting = server.client().zcard("follower:bloom:{follower:bloom}:queue")
     assert waiting
@@ -294,8 +295,10 @@ def everything(server):
     return {key: server.client().dump(key) for key in server.client().keys("*")}
 
 
-@pytest.mark.parametrize("persist", [True, False])
-@pytest.mark.parametrize("scheduler", ["scrapy_redis.scheduler.Scheduler", None])
+@pytest.mark.parametrize(
+    ("scheduler", "persist"),
+    [(f"{SCRAPY_REDIS}.Scheduler", True), (f"{SCRAPY_REDIS}.Scheduler", False), (None, True)],
+)
 def test_another_scheduler_is_refused_where_requests_of_ours_wait(
     project, site, server, scheduler, persist
 ):

@@ -24,9 +24,11 @@ class FilterContract:
 
     Attributes:
         SMALL: capacity of the filters that are to grow far.
+        EXAMPLES: how many of each property are tried.
     """
 
     SMALL = 1000
+    EXAMPLES = 25
 
     def test_the_first_add_is_new_and_the_second_is_seen(self, make):
         seen = make()
@@ -54,7 +56,7 @@ class FilterContract:
 
     def test_it_answers_as_a_set_does(self, make):
         # Not a property by decorator: pytest-twisted would wrap it once for each subclass.
-        @settings(deadline=None, max_examples=share_of(25))
+        @settings(deadline=None, max_examples=share_of(self.EXAMPLES))
         @given(batches=st.lists(st.lists(any_fingerprint, max_size=12), max_size=6))
         def check(batches):
             seen, model = make(), set()
@@ -129,7 +131,7 @@ class FilterContract:
     def test_it_adds_and_forgets_as_a_set_does(self, make):
         items = st.lists(st.integers(0, 60).map(b"%d".__mod__), max_size=40)
 
-        @settings(deadline=None, max_examples=share_of(25))
+        @settings(deadline=None, max_examples=share_of(self.EXAMPLES))
         @given(steps=st.lists(st.tuples(st.booleans(), items), max_size=12))
         def check(steps):
             seen, model = make(capacity=10, error_rate=1e-9), set()
