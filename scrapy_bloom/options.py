@@ -393,8 +393,8 @@ AUDIT: Final[Option[float | None]] = Option(
     default=None,
     read=_read_share,
     meaning="The share of all pages, above 0 and at most 1, that is kept in an exact sample, to see"
-    " how many new pages the filter has called seen: `1e-4`. With a `JOBDIR` it needs"
-    " `scrapy_bloom.Scheduler`, or a filter in Redis that was made with it.",
+    " how many new pages the filter has called seen: `1e-4`. A filter in Redis must be made with"
+    " it.",
 )
 FORGET_FAILED: Final[Option[bool | tuple[int, ...]]] = Option(
     "forget_failed",

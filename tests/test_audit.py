@@ -9,14 +9,17 @@ from scrapy.exceptions import CloseSpider
 from scrapy.utils.test import get_crawler
 from support.contract import fingerprints
 from support.crawling import Follower, crawl
+from support.jobs import open_job
 from support.localsite import LocalSite
 from support.lossy import LossyFilter
 from support.sites import Pages
 from support.spiders import Walled
 
 from scrapy_bloom import LocalFilter, SettingError, tools
+from scrapy_bloom.backends.base import Opened
 from scrapy_bloom.core.intervals import wilson
 from scrapy_bloom.layers.audit import COUNTS, SAMPLE, AuditFilter
+from scrapy_bloom.session.layers import made_audited
 from scrapy_bloom.session.reporter import Reporter
 from scrapy_bloom.session.session import Session
 
@@ -111,12 +114,20 @@ class Stopping(Follower):
             raise CloseSpider("enough")
 
 
+SCHEDULERS = pytest.mark.parametrize(
+    "scheduler", [{"SCHEDULER": "scrapy_bloom.Scheduler"}, {}], ids=["ours", "Scrapy's"]
+)
+
+
+@SCHEDULERS
 @ensureDeferred
-async def test_a_crawl_tells_at_its_end_what_all_runs_have_found(tmp_path, monkeypatch, caplog):
+async def test_a_crawl_tells_at_its_end_what_all_runs_have_found(
+    tmp_path, monkeypatch, caplog, scheduler
+):
     monkeypatch.setattr("scrapy_bloom.Scheduler.snapshot_after", 30)
     monkeypatch.setattr("scrapy_bloom.storage.store.LocalFilter", LossyFilter)
     caplog.set_level(logging.INFO)
-    settings = {"SCHEDULER": "scrapy_bloom.Scheduler", "BLOOM_AUDIT": 1, "JOBDIR": str(tmp_path)}
+    settings = {**scheduler, "BLOOM_AUDIT": 1, "JOBDIR": str(tmp_path)}
     new = checked = 0
     with LocalSite(pages=100, links=6) as pages:
         for _ in range(20):
@@ -125,7 +136,7 @@ async def test_a_crawl_tells_at_its_end_what_all_runs_have_found(tmp_path, monke
             new += stats["bloom/new"] + stats["bloom/redirect_exempt"]
             assert stats["bloom/audit/checked"] > checked or not stats["bloom/new"]
             checked = stats["bloom/audit/checked"]
-            if not stats["bloom/frontier/pending"]:
+            if stats["finish_reason"] == "finished":
                 break
     assert pages.missed == set()  # all are in the sample, so that none is lost
     assert checked == new
@@ -145,11 +156,14 @@ async def test_an_audit_of_nothing_states_no_error_rate(caplog):
     assert "with a probability" not in caplog.text
 
 
+@SCHEDULERS
 @ensureDeferred
-async def test_switched_on_late_and_off_it_calls_nothing_new_that_is_marked(tmp_path, caplog):
+async def test_switched_on_late_and_off_it_calls_nothing_new_that_is_marked(
+    tmp_path, caplog, scheduler
+):
     caplog.set_level(logging.INFO, "scrapy_bloom")
     pages = {"/": lambda *_: ["/a", "/b", "/by-hand"], "/a": lambda *_: [], "/b": lambda *_: []}
-    settings = {"SCHEDULER": "scrapy_bloom.Scheduler", "JOBDIR": str(tmp_path / "job")}
+    settings = {**scheduler, "JOBDIR": str(tmp_path / "job")}
     with Pages(pages) as site:
         await crawl(Walled, {**settings, "BLOOM_AUDIT": None}, url=site.url + "/")
         first = dict(site.hits)
@@ -177,12 +191,48 @@ def test_a_share_that_is_none_is_refused(written):
         Session.open(crawler, Reporter(crawler))
 
 
-@ensureDeferred
-async def test_where_it_cannot_be_it_is_refused(tmp_path, caplog):
-    with Pages({"/": lambda *_: []}) as site, suppress(CloseSpider):
-        await crawl(Walled, {"BLOOM_AUDIT": 1e-4, "JOBDIR": str(tmp_path)}, url=site.url + "/")
-    assert not site.hits
-    assert "it needs SCHEDULER = 'scrapy_bloom.Scheduler'" in caplog.text
+@pytest.mark.parametrize("window", [None, "1h"])
+def test_after_a_kill_it_goes_on_from_where_the_filter_does(tmp_path, window):
+    """With Scrapy's own scheduler: the snapshot of a clean stop has both."""
+    chosen = {"BLOOM_AUDIT": 1, "JOBDIR": str(tmp_path), "BLOOM_WINDOW": window}
+    some, more = fingerprints(100), fingerprints(100, "more")
+
+    def opened(**settings):
+        crawler = get_crawler(settings_dict=chosen | settings)
+        return Session.open(crawler, Reporter(crawler)).opened
+
+    first = opened()
+    first.filter.add_many(some)
+    first.close()
+    for _ in range(2):
+        run = opened()
+        assert run.audited().checked == 100
+        assert run.filter.add_many(some + more) == [True] * 100 + [False] * 100
+        assert run.audited().checked == 200
+        run.kept.release()
+    assert tools.info(tmp_path).audit.checked == 100
+    tools.add(tmp_path, ["http://example.com/"])
+    assert tools.info(tmp_path).audit is None, "the sample lacks what was marked by hand"
+    run = opened()
+    assert run.filter.add_many(some + more) == [True] * 100 + [False] * 100
+    assert (run.audited().checked, run.audited().observed) == (100, 0)
+    run.close()
+
+
+def test_notes_that_another_version_has_made_begin_it_anew(tmp_path):
+    job = open_job(tmp_path)
+    job.filter.add_many(fingerprints(100))
+    job.notes = lambda: {COUNTS: '{"checked": 5}', SAMPLE: b"\xff"}
+    job.close()
+    job = open_job(tmp_path)
+    opened = Opened(job.filter, job.close, "", kept=job)
+    audited = made_audited(opened, job.filter, 1)
+    assert audited.audited().checked == 0
+    assert audited.filter.add_many(fingerprints(100)) == [True] * 100
+    audited.close()
+    job = open_job(tmp_path)
+    assert [*job.noted] == [COUNTS, SAMPLE]
+    job.release()
 
 
 @pytest.mark.parametrize(

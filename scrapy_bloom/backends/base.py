@@ -75,6 +75,7 @@ class Opened:
         closes_slowly: returns whether `close` takes so long that it should run beside the reactor.
             It may be called in another thread then.
         job: what keeps it, if it is journaled.
+        kept: what keeps it, if it is kept in a job directory and not journaled.
         queue: the requests beside it, if the crawl has given a form for them.
         unmarked: how many requests waited there without a filter.
         audited: returns what the audit has found; None if there is no audit.
@@ -92,6 +93,7 @@ class Opened:
     let_through: set[bytes] = field(default_factory=set)
     closes_slowly: Callable[[], bool] = bool
     job: JobStore | None = None
+    kept: JobStore | None = None
     queue: Queue | None = None
     unmarked: int = 0
     foreign: Callable[[str], ForeignQueue] | None = None

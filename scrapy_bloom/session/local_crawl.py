@@ -26,7 +26,7 @@ from scrapy_bloom.frontier.opening import (
 )
 from scrapy_bloom.frontier.requests import QueueKind
 from scrapy_bloom.frontier.under_way import watch_engine
-from scrapy_bloom.layers.audit import COUNTS, SAMPLE, AuditFilter, report_of
+from scrapy_bloom.layers.audit import COUNTS, SAMPLE, AuditFilter
 from scrapy_bloom.layers.exact import (
     NOTE,
     ExactFilter,
@@ -35,7 +35,6 @@ from scrapy_bloom.layers.exact import (
     remove_lists,
 )
 from scrapy_bloom.options import (
-    AUDIT,
     COMMIT_INTERVAL,
     COMMIT_SYNC,
     EXACT,
@@ -45,6 +44,7 @@ from scrapy_bloom.options import (
 )
 from scrapy_bloom.session.engine import engine_of
 from scrapy_bloom.session.kept_crawl import Queues, Unserializable
+from scrapy_bloom.session.layers import resume_audit
 from scrapy_bloom.settings import Settings
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from scrapy_bloom.frontier.store import Store
     from scrapy_bloom.frontier.upkeep import Frozen
     from scrapy_bloom.session.session import OnMark, Session
-    from scrapy_bloom.storage.snapshot import PendingSnapshot
+    from scrapy_bloom.storage.snapshot import Notes, PendingSnapshot
     from scrapy_bloom.storage.store import JobStore
 
 logger = logging.getLogger(__name__)
@@ -250,30 +250,14 @@ def _open_audit(session: Session, store: Store) -> None:
     :raises StateError: if what they have noted cannot be used. It is left as it is.
     """
     filter_ = session.opened.filter
+    audit = filter_ if isinstance(filter_, AuditFilter) else None
     try:
-        noted, sample = str(store.noted(COUNTS) or ""), store.noted(SAMPLE)
-        before = report_of(noted)
-        dropped = ""
-        if isinstance(filter_, AuditFilter):
-            if not noted:
-                filter_.begin()
-            elif not filter_.resume(noted, sample if isinstance(sample, bytes) else b""):
-                dropped = f"{AUDIT.setting} or {WINDOW.setting} is another one now"
-            for key, value in filter_.notes(stored=True).items():
+        noted = {key: store.noted(key) or "" for key in (COUNTS, SAMPLE)}
+        if audit or noted[COUNTS]:
+            resume_audit(audit, noted, store.path)
+            notes: Notes = audit.notes(stored=True) if audit else {COUNTS: "", SAMPLE: b""}
+            for key, value in notes.items():
                 store.note(key, value)
-        elif noted:
-            store.note(COUNTS, "")
-            store.note(SAMPLE, b"")
-            dropped = f"{AUDIT.setting} was taken out"
-        if dropped and before and before.checked:
-            logger.info(
-                "%s: %s, so what the audit of earlier runs has counted is dropped: %s of %s new"
-                " pages in the sample were called seen.",
-                store.path,
-                dropped,
-                f"{before.observed:,}",
-                f"{before.checked:,}",
-            )
     except sqlite3.Error as error:
         raise file.unusable(store.path, error) from error
     except (KeyError, TypeError, ValueError) as error:

@@ -17,7 +17,7 @@ from scrapy_bloom.errors import BloomError
 from scrapy_bloom.options import AUDIT, EXACT, FORGET_FAILED, MAX_AGE, WINDOW
 from scrapy_bloom.session.ages import Ages
 from scrapy_bloom.session.failed import check_watched
-from scrapy_bloom.session.layers import check_layers, made_audited, made_exact
+from scrapy_bloom.session.layers import check_layers, end_audit, made_audited, made_exact
 from scrapy_bloom.session.redirects import (
     chain_before,
     follows_itself,
@@ -130,8 +130,7 @@ class Session:
         settings = Settings(crawler.settings)
         check_watched(crawler, settings)
         backend = backend_name(settings, shared_queue=shared_queue)
-        kept = bool(crawler.settings["JOBDIR"])
-        check_layers(settings, backend, journaled=journaled, kept=kept)
+        check_layers(settings, backend, journaled=journaled)
         folder = job_dir(crawler.settings)
         place = Path(folder) if folder else None
         resolver = Resolver(crawler, rules_of(settings), place, reporter)
@@ -148,6 +147,8 @@ class Session:
             opened = made_exact(opened, opened.filter)
         elif (share := settings[AUDIT]) is not None and isinstance(opened.filter, LocalFilter):
             opened = made_audited(opened, opened.filter, share)
+        elif opened.kept is not None:
+            end_audit(opened.kept)
         forgets_failed = settings[FORGET_FAILED] is not False
         self = cls(
             opened,

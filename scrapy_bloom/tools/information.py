@@ -16,10 +16,10 @@ from scrapy_bloom.core.buckets import bucket_bytes
 from scrapy_bloom.core.info import FilterInfo
 from scrapy_bloom.core.merging import count_slices, specs_of
 from scrapy_bloom.core.sizing import BLOCK_BYTES
-from scrapy_bloom.layers.audit import report_of
+from scrapy_bloom.layers.audit import COUNTS, report_of
 from scrapy_bloom.layers.exact import listed
 from scrapy_bloom.storage.past import SNAPSHOT, Marker, is_outdated, read_marker
-from scrapy_bloom.storage.snapshot import read_head
+from scrapy_bloom.storage.snapshot import Head, read_head
 from scrapy_bloom.tools.local_target import FileTarget, JobTarget
 from scrapy_bloom.tools.project import Project
 from scrapy_bloom.tools.resolve import Where, target_of
@@ -176,11 +176,15 @@ def _of_job(target: JobTarget) -> Information:
         clean_stop=_written(FileTarget(target.folder / SNAPSHOT)) if head else None,
         stops=head.generation if head else 0,
         exact=listed(target.folder, look.exact, time.time()) if look and look.exact else None,
-        audit=report_of(look.audit) if look else None,
+        audit=report_of(look.audit if look else _noted(head)),
         journal=look.journal if look else 0,
         waiting=look.waiting if look else None,
         under_way=look.under_way if look else None,
     )
+
+
+def _noted(head: Head | None) -> str:
+    return str(head.notes.get(COUNTS, "")) if head else ""
 
 
 def _liveness(marker: Marker | None) -> str:
