@@ -211,7 +211,8 @@ def give_back(project, server, *options, spider="follower", **settings):
 
 
 @pytest.mark.parametrize(
-    ("queue", "disk"), zip(QUEUES, ["PickleLifo", "MarshalFifo", "PickleFifo"], strict=True)
+    ("queue", "disk"),
+    [*zip(QUEUES, ["PickleLifo", "MarshalFifo", "PickleFifo"], strict=True)],
 )
 def test_scrapy_redis_goes_on_with_a_crawl_of_ours(project, site, server, queue, disk):
     chosen = {"SCHEDULER_DISK_QUEUE": f"scrapy.squeues.{disk}DiskQueue"}

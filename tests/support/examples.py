@@ -4,5 +4,5 @@ from hypothesis import settings
 
 
 def share_of(most):
-    """Return how many of so many are tried: a fifth of them in `make check`, else all."""
+    """Return how many are tried, if it were `most` where a hundred are usual: see `conftest`."""
     return max(1, most * settings().max_examples // 100)
