@@ -10,8 +10,8 @@ DOCS := $(ROOT)/.venv-docs
 SDIST := $(ROOT)/build/sdist
 REDIS := $(ROOT)/build/redis
 PIP := -m pip --disable-pip-version-check -q
-# Many tests wait for processes, servers and leases: four at once keep two processors busy.
-FOUR := -n 4 --dist worksteal
+# Many tests wait for processes, servers and leases: five at once keep two processors busy.
+FIVE := -n 5 --dist worksteal
 # Only these are read by the oldest Scrapy's tests: what others import need not be there. Left out are
 # those that crawl to see what does not depend on Scrapy: dates, samples, sub-commands, what is moved.
 SAME_ON_EACH := ages|audit|exact|redis_audit|redis_window|commands|commands_faults|tools_faults|redis_losses|shared_moving
@@ -71,7 +71,7 @@ types: installed
 # some tests, by PYTEST_ARGS, need not. From 3.12 on Python itself notes what is run, which is cheap.
 CORE = COVERAGE_CORE=$$($(VENV)/bin/python -c 'import sys; print("sysmon" if sys.version_info >= (3, 12) else "ctrace")')
 tests: installed redis
-	cd $(ROOT) && $(RUN) $(CORE) $(VENV)/bin/pytest $(FOUR) $(or $(PYTEST_ARGS),--cov --cov-report=)
+	cd $(ROOT) && $(RUN) $(CORE) $(VENV)/bin/pytest $(FIVE) $(or $(PYTEST_ARGS),--cov --cov-report=)
 
 # What the last `make tests` has not run, line by line.
 coverage: $(VENV)/ready
@@ -89,7 +89,7 @@ sdist: installed
 
 # How a crawl is killed and what is damaged is the same on each Scrapy: once is enough for that.
 floor: $(FLOOR)/installed redis
-	cd $(ROOT) && $(RUN) $(FLOOR)/bin/pytest $(FOUR) -m "scrapy and not long" $(SCRAPY_TESTS) $(PYTEST_ARGS)
+	cd $(ROOT) && $(RUN) $(FLOOR)/bin/pytest $(FIVE) -m "scrapy and not long" $(SCRAPY_TESTS) $(PYTEST_ARGS)
 
 # Each of fifteen crawls is killed so often, and a large migration 18 times: 348 kills.
 KILLS ?= 22
