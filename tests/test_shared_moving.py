@@ -114,14 +114,14 @@ def fill(server, site, queue, numbers, spider="follower"):
 def test_no_request_is_lost_however_often_its_bearer_is_killed(project, server, queue, marked):
     """Nothing leads to these pages but their requests."""
     server.client().flushall()
-    with LocalSite(pages=1200, links=1) as site:
-        fill(server, site, queue, range(1, 1200), "leaves")
+    with LocalSite(pages=600, links=1) as site:
+        fill(server, site, queue, range(1, 600), "leaves")
         if marked:  # as by our filter beside scrapy-redis's scheduler
             where = [f"{server.url}#leaves:{key}" for key in ("bloom", "requests")]
             marking = project.start("bloom", "import", "--spider", "leaves", *where)
             assert marking.end(PATIENCE) == 0, marking.log
         killed = 0
-        for left in (1000, 600, 200):
+        for left in (500, 300, 100):
             run = project.crawl(site, spider="leaves", keep=False, **ours(server))
             until(lambda left=left: size(server, "leaves:requests") < left, PATIENCE)
             run.kill()
@@ -186,10 +186,10 @@ def test_other_things_under_its_key_are_left_alone(project, site, server):
 
 def test_ctrl_c_leaves_the_rest_for_the_next_run(project, server):
     server.client().flushall()
-    with LocalSite(pages=1200, links=1) as site:
-        fill(server, site, "FifoQueue", range(1, 1200), "leaves")
+    with LocalSite(pages=600, links=1) as site:
+        fill(server, site, "FifoQueue", range(1, 600), "leaves")
         run = project.crawl(site, spider="leaves", keep=False, **ours(server))
-        until(lambda: size(server, "leaves:requests") < 1100, PATIENCE)
+        until(lambda: size(server, "leaves:requests") < 500, PATIENCE)
         run.interrupt()
         assert run.end(PATIENCE) == 0, run.log
         run = project.crawl(site, spider="leaves", keep=False, **ours(server))
