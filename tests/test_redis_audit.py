@@ -286,7 +286,7 @@ def test_requests_of_wrongly_seen_pages_go_into_the_queue(server, clock, layout,
 def test_a_filter_with_marks_gets_no_audit_and_an_empty_one_does(server, key, join, layout):
     plain = {"audit": None}
     seen = join(key, **plain)
-    with pytest.raises(StateError, match=r"an audit, 0 for none, of 0.0, expected 1.0"):
+    with pytest.raises(StateError, match=r"an audit \(0 is none\) of 0.0, expected 1.0"):
         join(key)
     seen.close()
     seen = join(key)
@@ -295,10 +295,10 @@ def test_a_filter_with_marks_gets_no_audit_and_an_empty_one_does(server, key, jo
     pages = fingerprints(50)
     assert not any(seen.add_many(pages))
     for other in (1, None):
-        with pytest.raises(StateError, match=r"an audit, 0 for none, of 0.5.*Change audit"):
+        with pytest.raises(StateError, match=r"an audit \(0 is none\) of 0.5.*Change audit"):
             join(key, audit=other)
     seen.close()
-    with pytest.raises(StateError, match=r"an audit, 0 for none, of 0.5"):
+    with pytest.raises(StateError, match=r"an audit \(0 is none\) of 0.5"):
         join(key, audit=1)
     assert all(join(key, audit=0.5).add_many(pages))
     assert server.client().keys(f"{key}*:sample")

@@ -471,7 +471,7 @@ _MUST_AGREE: Final[Mapping[str, tuple[Any, ...]]] = {
     "a number of shards of": ("shards", REDIS_SHARDS),
     "a layout of": ("layout", REDIS_LAYOUT),
     "a window, in seconds, of": ("window", WINDOW),
-    "an audit, 0 for none, of": ("audit", AUDIT),
+    "an audit (0 is none) of": ("audit", AUDIT),
 }
 """For each, how a message calls it, the field of a plan and the options that choose it."""
 

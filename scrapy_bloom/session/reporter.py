@@ -190,8 +190,8 @@ class Reporter:
         if found.ended:
             self._log(
                 logging.WARNING,
-                "The audit has ended before this crawl: Redis has lost its sample. What is told of"
-                " it is what it has found until then.",
+                "The audit has ended: Redis has lost its sample, in this crawl or before it. What"
+                " is told of it is what it has found until then.",
                 {},
             )
         if not found.checked:
