@@ -28,7 +28,6 @@ SPIDER_MODULES = [
 ]
 TELNETCONSOLE_ENABLED = False
 DOWNLOAD_DELAY = 0
-CONCURRENT_ITEMS = 25
 CONCURRENT_REQUESTS_PER_DOMAIN = 8
 """
 
@@ -58,9 +57,6 @@ class Follower(Spider):
 def make_crawler(spider, settings=None):
     """Return a crawler of the spider class, with the one line that users write."""
     quick = {"TELNETCONSOLE_ENABLED": False, "DOWNLOAD_DELAY": 0}
-    # Scrapy starts so many tasks for the links of each page. Each ends at a link that fails, and
-    # where none is left the crawl hangs.
-    quick["CONCURRENT_ITEMS"] = 25
     return Crawler(spider, {"ADDONS": ADDONS, **quick, **(settings or {})})
 
 
