@@ -130,9 +130,8 @@ def _of_audit(found: Information) -> str:
     audit = found.audit
     if audit is None:
         return ""
+    ended = "; ended, because its sample was lost" if audit.ended else ""
     return (
         f"{audit.observed:,} of {audit.checked:,} new pages called seen, {audit.predicted:.2f}"
-        f" expected: error rate {audit.low:.3g} to {audit.high:.3g}"
-        + "; ended, because its sample was lost"
-        * audit.ended
+        f" expected: error rate {audit.low:.3g} to {audit.high:.3g}{ended}"
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 from scrapy_bloom.core import sizing
 
@@ -30,6 +30,14 @@ class SliceSpec:
     error_rate: float
     blocks: int
 
+
+class _Dated(Protocol):
+    @property
+    def since(self) -> float | None:
+        """When its generation began, in seconds since 1970; None without dates."""
+
+
+_S = TypeVar("_S", bound=_Dated)
 
 PARTS: Final = 8
 """A window has so many parts: a generation takes items for one part of it."""
@@ -106,6 +114,12 @@ def generation_life(window: float) -> float:
     at its end for the window.
     """
     return window + generation_length(window)
+
+
+def live_slices(slices: Sequence[_S], window: float, now: float) -> list[_S]:
+    """Return the slices whose generations are not over; one without a date never is."""
+    end = now - generation_life(window)
+    return [slice_ for slice_ in slices if slice_.since is None or slice_.since > end]
 
 
 def generation_capacity(items: int, capacity: int) -> int:

@@ -13,7 +13,7 @@ from struct import Struct
 from typing import ClassVar, Final
 
 from scrapy_bloom.core.buckets import count_numbers, is_wide
-from scrapy_bloom.core.growth import SliceSpec, generation_life
+from scrapy_bloom.core.growth import SliceSpec, live_slices
 from scrapy_bloom.core.hashing import PROBE_BYTES, make_hash
 from scrapy_bloom.core.info import SliceCount
 
@@ -74,8 +74,7 @@ class NumbersState:
         """Return it without the generations that are over; with one that begins now if all are."""
         if self.window is None:
             return self
-        end = now - generation_life(self.window)
-        slices = [one for one in self.slices if one.since is None or one.since > end]
+        slices = live_slices(self.slices, self.window, now)
         return replace(self, slices=slices or [NumbersSlice(self.slices[-1].spec, {}, now)])
 
     @property

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 from bitarray import bitarray
 from bitarray.util import zeros
 
-from scrapy_bloom.core.growth import SliceSpec, generation_life
+from scrapy_bloom.core.growth import SliceSpec, live_slices
 from scrapy_bloom.core.sizing import BLOCK_BITS, BLOCK_BYTES
 
 EMPTY: Final = zeros(BLOCK_BITS, "big")
@@ -89,11 +89,8 @@ class FilterState:
         """Return it without the generations that are over; with one that begins now if all are."""
         if self.window is None:
             return self
-        end = now - generation_life(self.window)
-        slices = [one for one in self.slices if one.since is None or one.since > end]
-        if not slices:
-            slices = [replace(Slice.new(self.slices[-1].spec), since=now)]
-        return replace(self, slices=slices)
+        slices = live_slices(self.slices, self.window, now)
+        return replace(self, slices=slices or [replace(Slice.new(self.slices[-1].spec), since=now)])
 
     @property
     def items(self) -> int:

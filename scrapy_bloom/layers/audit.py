@@ -154,7 +154,7 @@ class AuditFilter(FilterAround):
 
     def begin(self) -> None:
         """Begin with a filter that may have marks already: of those nothing is known."""
-        self._begin(self.inner.until_now())
+        self.inner.begin_after(self.inner.until_now())
 
     def resume(self, counts: str, sample: bytes) -> bool:
         """Go on with what an earlier run has counted, if its share and window were the same.
@@ -169,7 +169,7 @@ class AuditFilter(FilterAround):
             self.begin()
             return False
         self.checked, self.observed, self.predicted = _read(noted)
-        self._begin(fields.number(noted, "old", 0, _ANY))
+        self.inner.begin_after(fields.number(noted, "old", 0, _ANY))
         found, at = [], 0
         while at < len(sample):
             end = at + 1 + sample[at]
@@ -186,10 +186,6 @@ class AuditFilter(FilterAround):
         self._many = _FEW
         self.checked = self.observed = 0
         self.predicted = 0.0
-
-    def _begin(self, old: float) -> None:
-        """Let the marks be that were there, and keep others apart."""
-        self.inner.begin_after(old)
 
     def _keep(self, fingerprint: bytes) -> None:
         """Note that a fingerprint of the sample was let through."""

@@ -130,12 +130,10 @@ class Calls:
         script = scripts.add(
             header.layout, header.hashes, dated=header.dated, aged=aged, audited=audited
         )
-        more = [write_ages({1: max_age})] if max_age is not None else [""] if audited else []
-        more += (
-            [write_sampled(sampler, fingerprints, growth.chances if growth else None)]
-            if sampler
-            else []
-        )
+        more = [] if max_age is None else [write_ages({1: max_age})]
+        if sampler:
+            chances = growth.chances if growth else None
+            more = [*(more or [""]), write_sampled(sampler, fingerprints, chances)]
         return self._call(script, fingerprints, growth, wait=wait, more=more, fill=bool(more))
 
     def forget(self, fingerprints: Sequence[bytes]) -> Reply | Gone:

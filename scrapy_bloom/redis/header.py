@@ -48,8 +48,8 @@ from scrapy_bloom.core.growth import (
     MOST_GENERATIONS,
     SliceSpec,
     generation_capacity,
-    generation_life,
     generation_rate,
+    live_slices,
 )
 from scrapy_bloom.core.hashing import SECRET_BYTES, new_secret
 from scrapy_bloom.core.sizing import MAX_HASHES
@@ -184,10 +184,9 @@ class Header:
         window = self.plan.window
         if not window:
             return self
-        end = now - generation_life(window)
-        slices = tuple(slice_ for slice_ in self.slices if slice_.since > end)
+        slices = live_slices(self.slices, window, now)
         if slices:
-            return replace(self, slices=slices)
+            return replace(self, slices=tuple(slices))
         last = self.slices[-1]
         new = replace(last, number=last.number + 1, since=now, items=0)
         return replace(self, slices=(new,), filled=0)

@@ -11,15 +11,12 @@
 --     or  {"marked"} if an audit is to begin, and the filter has marks. Then nothing was changed.
 --     or  {"used"}   if a worker has a lease that is not over. Likewise.
 --     or  {"other"}  if the filter is not there. Likewise.
+
+@used
 local state = redis.call('HMGET', KEYS[1], 'signature', 'slices', 'filled')
 if state[1] ~= ARGV[1] then return {'other'} end
 if ARGV[4] ~= '' and (state[2]:find(' ') or state[3] ~= '0') then return {'marked'} end
-local time = redis.call('TIME')
-local now = time[1] + time[2] / 1000000
-local fields = redis.call('HGETALL', KEYS[1])
-for i = 1, #fields, 2 do
-  if fields[i]:sub(1, 2) == 'l:' and tonumber(fields[i + 1]) >= now then return {'used'} end
-end
+if is_used() then return {'used'} end
 redis.call('HSET', KEYS[1], 'signature', ARGV[2], 'format', ARGV[3], 'audit', ARGV[4])
 if ARGV[4] == '' then redis.call('HDEL', KEYS[1], 'audit') end
 redis.call('HDEL', KEYS[1], 'audited')

@@ -10,14 +10,11 @@
 -- Answers {"ok"}
 --     or  {"used"}   if a worker has a lease that is not over. Then nothing was changed.
 --     or  {"other"}  if the filter is not there. Then nothing was changed.
+
+@used
 local state = redis.call('HMGET', KEYS[1], 'signature', 'slices', 'filled')
 if state[1] ~= ARGV[1] then return {'other'} end
-local time = redis.call('TIME')
-local now = time[1] + time[2] / 1000000
-local fields = redis.call('HGETALL', KEYS[1])
-for i = 1, #fields, 2 do
-  if fields[i]:sub(1, 2) == 'l:' and tonumber(fields[i + 1]) >= now then return {'used'} end
-end
+if is_used() then return {'used'} end
 local words = {}
 for word in state[2]:gmatch('%S+') do
   local spec, capacity, rest = word:match('^((%d+):[^:]+:%d+):?(.*)$')
