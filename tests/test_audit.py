@@ -110,7 +110,7 @@ class Stopping(Follower):
 
     def parse(self, response):
         yield from super().parse(response)
-        if len(self.parsed) == 35:
+        if len(self.parsed) >= 35:
             raise CloseSpider("enough")
 
 

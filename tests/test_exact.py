@@ -229,7 +229,7 @@ class Stopping(Follower):
 
     def parse(self, response):
         yield from super().parse(response)
-        if len(self.parsed) == self.pages:
+        if len(self.parsed) >= self.pages:
             raise CloseSpider("enough")
 
 
