@@ -124,8 +124,8 @@ for name in (*IMPORTED, *parts()):
     with suppress(ImportError):
         import_module(name)
 del sys.modules[REACTOR]
-# All this stays to the end. A program that walks through it at each collection, and at its end, takes
-# twice as long.
+# All this stays to the end. A program that walks through it at each collection, and at its own end,
+# takes twice as long.
 gc.collect()
 gc.freeze()
 run(*next_program())
