@@ -8,6 +8,7 @@ import os
 import shlex
 import sys
 import sysconfig
+import threading
 from importlib import import_module
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -64,7 +65,26 @@ def pytest_collection_modifyitems(items):
         if servers & {*here, *vars(item.module)} or {"site", "LocalSite", "Pages"} & here:
             item.add_marker("server")
         if item.path.stem.removeprefix("test_") in unmeasured:
-            item.add_marker("no_cover")
+            item.add_marker("unmeasured")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Note nothing of what a test runs that is marked so.
+
+    Pytest-cov has a marker for that, too. But in each of several processes it measures twice, one
+    in the other, and stops one.
+    """
+    if not item.get_closest_marker("unmeasured"):
+        return (yield)
+    tracer, of_threads = sys.gettrace(), threading.gettrace()
+    sys.settrace(None)
+    threading.settrace(None)
+    try:
+        return (yield)
+    finally:
+        threading.settrace(of_threads)
+        sys.settrace(tracer)
 
 
 @pytest.fixture

@@ -58,7 +58,7 @@ def test_a_share_of_them_is_in_the_sample():
     assert audit.report().observed == 0
 
 
-@pytest.mark.no_cover
+@pytest.mark.unmeasured
 def test_the_prediction_is_that_of_the_filter():
     audit = AuditFilter(LocalFilter(capacity=14_000, error_rate=0.5), 1)  # two blocks
     audit.add_many(fingerprints(14_000))

@@ -12,7 +12,7 @@ from scrapy_bloom.core.growth import SliceSpec
 from scrapy_bloom.core.sizing import false_positive_rate
 from scrapy_bloom.core.state import FilterState, Slice
 
-pytestmark = pytest.mark.no_cover
+pytestmark = pytest.mark.unmeasured
 
 KINDS = {
     "random": lambda i: hashlib.blake2b(b"%d" % i, digest_size=20).digest(),

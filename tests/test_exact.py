@@ -183,7 +183,7 @@ def test_what_it_catches_is_counted_and_about_what_was_predicted():
     assert exact.false_positives == pytest.approx(predicted, abs=8 * predicted**0.5)
 
 
-@pytest.mark.no_cover
+@pytest.mark.unmeasured
 def test_there_are_few_lists_and_each_mark_is_written_few_times(tmp_path):
     exact = ExactFilter(LocalFilter(capacity=10_000))
     lists = ExactLists(tmp_path, exact)

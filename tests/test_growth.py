@@ -17,7 +17,7 @@ def grow(count, capacity, error_rate, specs=()):
     return specs
 
 
-@pytest.mark.no_cover
+@pytest.mark.unmeasured
 @given(
     capacity=st.integers(1, 10**7),
     error_rate=st.floats(1e-12, 0.9),

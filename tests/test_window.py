@@ -68,7 +68,7 @@ def test_an_item_is_kept_for_the_window_and_at_most_an_eighth_more(clock):
         assert not seen.add(b"page")
 
 
-@pytest.mark.no_cover
+@pytest.mark.unmeasured
 def test_error_rate_and_memory_hold_in_a_steady_state(clock):
     seen = windowed(clock, capacity=40_000, error_rate=0.01)
     lost = sum(
@@ -89,7 +89,7 @@ def tick(clock, seconds):
     return 0
 
 
-@pytest.mark.no_cover
+@pytest.mark.unmeasured
 def test_memory_holds_after_a_burst_and_goes_with_it(clock):
     seen = windowed(clock, capacity=1000, error_rate=1e-6)
     seen.add_many(fingerprints(100_000, "burst"))

@@ -19,14 +19,14 @@ def run(machine, **options):
     case("runTest").debug()
 
 
-@pytest.mark.no_cover
+@pytest.mark.unmeasured
 @pytest.mark.long
 def test_no_new_page_is_seen_and_none_is_forgotten_early(monkeypatch):
     monkeypatch.setattr("scrapy_bloom.storage.store.WindowedFilter", LossyWindow)
     run(ExactMachine)
 
 
-@pytest.mark.no_cover
+@pytest.mark.unmeasured
 @pytest.mark.long
 def test_it_is_so_with_a_good_filter_too():
     run(ExactMachine)
