@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections import Counter
 from functools import partial
 
 from scrapy_bloom import RedisFilter
+from support import processes
 from support.contract import fingerprints
 from support.waiting import until
 
@@ -25,18 +25,18 @@ def grants(url, key, *, workers, items, batch, capacity, shards=1, layout="bitma
         shards=shards,
         layout=layout,
     )
-    spawn = multiprocessing.get_context("spawn")
-    barrier, results = spawn.Barrier(workers), spawn.Queue()
-    processes = [
-        spawn.Process(target=_work, args=(open_filter, items, batch, barrier, results, forget))
+    context = processes.workers()
+    barrier, results = context.Barrier(workers), context.Queue()
+    working = [
+        context.Process(target=_work, args=(open_filter, items, batch, barrier, results, forget))
         for _ in range(workers)
     ]
-    for process in processes:
+    for process in working:
         process.start()
     counts = Counter(dict.fromkeys(range(items), 0))
-    for _ in processes:
+    for _ in working:
         counts.update(results.get(timeout=120))
-    for process in processes:
+    for process in working:
         process.join(30)
         assert process.exitcode == 0
     return counts

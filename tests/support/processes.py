@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+from functools import cache
+from multiprocessing.context import BaseContext
 from pathlib import Path
 
 HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"
+IMPORTED = [
+    "hypothesis.strategies",
+    "pytest",
+    "scrapy_bloom.redis.deadline",
+    "scrapy_bloom.redis.queue.shared",
+    "scrapy_bloom.redis.shard",
+]
 PATIENCE = 300  # seconds for a process, which takes a few
 
 
@@ -17,6 +27,19 @@ def freeze(process: subprocess.Popen[bytes]) -> None:
     """Stop a child process, and wait until it stands still: from then on it sends nothing."""
     process.send_signal(signal.SIGSTOP)
     os.waitpid(process.pid, os.WUNTRACED)
+
+
+@cache
+def workers() -> BaseContext:
+    """Return what starts functions in processes that share nothing with this one.
+
+    They are forks of a process that has imported what they need, where the system has forks.
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    forks = multiprocessing.get_context("forkserver")
+    forks.set_forkserver_preload(IMPORTED)
+    return forks
 
 
 def environment() -> dict[str, str]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from collections import Counter
 
+from support import processes
 from support.queues import Worker, entry, names
 
 _BATCH = 25
@@ -16,20 +16,20 @@ def crawl_in_lockstep(url, key, *, workers, pages, shards=1):
 
     Returns how often each page was granted to somebody, and how often it was done.
     """
-    spawn = multiprocessing.get_context("spawn")
-    barrier, results = spawn.Barrier(workers), spawn.Queue()
-    processes = [
-        spawn.Process(target=_work, args=(url, key, pages, shards, barrier, results))
+    context = processes.workers()
+    barrier, results = context.Barrier(workers), context.Queue()
+    working = [
+        context.Process(target=_work, args=(url, key, pages, shards, barrier, results))
         for _ in range(workers)
     ]
-    for process in processes:
+    for process in working:
         process.start()
     granted, done = Counter(), Counter()
-    for _ in processes:
+    for _ in working:
         some, finished = results.get(timeout=120)
         granted.update(some)
         done.update(finished)
-    for process in processes:
+    for process in working:
         process.join(30)
         assert process.exitcode == 0
     return granted, done
