@@ -115,8 +115,8 @@ def spin(turns):
 
 
 def test_the_guard_measures_what_it_holds():
-    same = Check("", 1, partial(spin, 400_000), partial(spin, 400_000)).measure()
-    slower = Check("", 1, partial(spin, 800_000), partial(spin, 400_000)).measure()
+    same = Check("", 1, partial(spin, 100_000), partial(spin, 100_000)).measure()
+    slower = Check("", 1, partial(spin, 200_000), partial(spin, 100_000)).measure()
     assert same < SLACK < slower
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from support.processes import run_program
 
-KILLS = 80
+KILLS = 40
 
 
 @pytest.mark.long

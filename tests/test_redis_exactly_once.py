@@ -24,16 +24,16 @@ def open_filter(layout):
 
 def test_four_processes_in_lockstep_are_granted_every_item_once(server, layout):
     counts = grants(
-        server.url, next(keys), workers=4, items=20_000, batch=20, capacity=1000, layout=layout
+        server.url, next(keys), workers=4, items=8000, batch=20, capacity=1000, layout=layout
     )
-    assert len(counts) == 20_000
+    assert len(counts) == 8000
     assert set(counts.values()) == {1}
 
 
 def test_four_processes_one_by_one_through_a_slow_network(server, layout):
     with Proxy(server.port, delay=0.0005) as proxy:
         counts = grants(
-            proxy.url, next(keys), workers=4, items=1000, batch=1, capacity=100, layout=layout
+            proxy.url, next(keys), workers=4, items=500, batch=1, capacity=100, layout=layout
         )
     assert set(counts.values()) == {1}
 
@@ -57,11 +57,16 @@ class Crowd:
         return {item for item, names in self.granted.items() if len(names) > 1}
 
 
+def calls(fault, cache):
+    """Return which calls fail: each of the first seven, or each second one if it fails slowly."""
+    return range(1 + bool(cache), 8, 2) if "stall" in fault else range(1, 8)
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("cache", [0, 1000])
 def test_one_fault_in_any_call_changes_no_verdict(server, fault, cache, open_filter, layout):
     known = fingerprints(40)
-    for call in range(1, 8):
+    for call in calls(fault, cache):
         key = next(keys)
         with Proxy(server.port, counted=name_of_add(layout, 1e-9)) as proxy:
             crowd = Crowd(
@@ -89,7 +94,7 @@ def test_a_call_that_is_given_up_costs_a_second_fetch_at_most(
     server, fault, cache, open_filter, layout
 ):
     known = fingerprints(40)
-    for call in range(1, 8):
+    for call in calls(fault, cache):
         key = next(keys)
         with Proxy(server.port, counted=name_of_add(layout, 1e-9)) as proxy:
             crowd = Crowd(
