@@ -181,6 +181,9 @@ def test_a_loss_ends_the_crawl_under_close(server, key):
         assert set(crawl.finish()) == ALL
 
 
+_UP_TO_5 = "up to 5 requests that the server has lost were not brought back"
+
+
 def test_a_queue_that_vanished_while_nobody_was_there_is_said(server, key, caplog):
     with Worker(server.url, key) as worker:
         worker.queue.offer([entry(number) for number in range(5)])
@@ -188,10 +191,28 @@ def test_a_queue_that_vanished_while_nobody_was_there_is_said(server, key, caplo
     with Worker(server.url, key) as worker:
         worker.queue.look()
         assert worker.queue.numbers()["maybe_lost"] == 5
-    assert "up to 5 requests that the server has lost were not brought back" in caplog.text
-    with Worker(server.url, key) as worker:  # it was said
-        worker.queue.look()
-        assert worker.queue.numbers()["maybe_lost"] == 0
+    assert caplog.text.count(_UP_TO_5) == 1
+    with Worker(server.url, key) as worker:  # who said it may have been killed before, or not heard
+        assert worker.queue.numbers()["maybe_lost"] == 5
+        assert worker.queue.numbers()["losses"] == 0
+    assert caplog.text.count(_UP_TO_5) == 2
+
+
+def test_a_worker_that_comes_in_the_middle_of_a_loss_counts_the_same(server, key, caplog):
+    """It may be the only one that lives long enough to say it."""
+    with Workers() as workers:
+        with Worker(server.url, key) as gone:
+            gone.queue.offer([entry(number) for number in range(5)])
+        before = workers.open(server.url, key)
+        before.offer([entry("recent")])
+        client = server.client()
+        client.delete(*client.keys(f"{key}*"))
+        with Worker(server.url, key) as late:
+            for queue in (before, late.queue) * 2:  # the first one tells what there was
+                patiently(queue.look)
+            assert [queue.numbers()["maybe_lost"] for queue in (before, late.queue)] == [5, 5]
+            caplog.clear()
+        assert _UP_TO_5 in caplog.text
 
 
 class Snapshot:

@@ -96,8 +96,6 @@ class QueueShard:
         shard.queue_apart = True
         with self.place.explained():
             joined = self._register.join()
-        # What was missing before this worker came, others have said.
-        self._missing = max(0, joined.report.missing - joined.report.lost)
         self._begin(joined)
 
     # What needs no call
@@ -457,6 +455,8 @@ class QueueShard:
     def _note(self, report: Report) -> None:
         self._report = report
         self._counters.maybe_lost += report.missing - self._missing
+        if report.missing > self._missing:  # whoever noticed that may die before saying so
+            self._lost_at = time.monotonic()
         self._missing = report.missing
 
     def _make_good(self) -> None:
