@@ -14,12 +14,16 @@ from support.localredis import keys
 from support.windows import LONGEST, START, WINDOW, Clock, RedisMachine
 
 from scrapy_bloom import RedisFilter, RedisReader, StateError, tools
+from scrapy_bloom.backends.base import Crawl
+from scrapy_bloom.backends.redis import RedisBackend
 from scrapy_bloom.options import MIN_ERROR_RATE
 from scrapy_bloom.redis import shard as shards
 from scrapy_bloom.redis.queue.base import Entry
 from scrapy_bloom.redis.queue.shared import SharedQueue
 from scrapy_bloom.session.reporter import Reporter
 from scrapy_bloom.session.session import Session
+from scrapy_bloom.settings import Settings
+from scrapy_bloom.storage.snapshot import Identity
 
 QUICK = settings(deadline=None, max_examples=25, stateful_step_count=40)
 
@@ -332,6 +336,34 @@ def test_what_is_over_counts_for_nobody_before_anybody_marks(server, join, clock
     assert not seen.was_empty, "what a clock that goes back would bring back"
     assert seen.add_many(fingerprints(5)) == [False] * 5
     assert seen.info().items == 5
+
+
+def test_marks_are_there_though_as_many_were_forgotten_before_them(server, join, clock, layout):
+    key = next(keys)
+    seen = join(key)
+    pages = fingerprints(100)
+    seen.add_many(pages)
+    seen.forget_many(pages)
+    clock(START + LONGEST)
+    seen.add_many(fingerprints(50, "later"))
+    seen.close()
+    again = join(key)
+    assert (again.marked, again.was_empty) == (True, False)
+    assert all(again.contains_many(fingerprints(50, "later")))
+    empty = join(next(keys))
+    assert (empty.marked, empty.was_empty) == (False, True)
+
+    def opened(key):
+        names = {"URL": server.url, "KEY": key, "LAYOUT": layout}
+        chosen = {f"BLOOM_REDIS_{name}": value for name, value in names.items()}
+        crawl = Crawl(Identity("books", "", {}), digests=True, job_dir=None, shared_queue=True)
+        found = RedisBackend().open(Settings(chosen | {"BLOOM_WINDOW": WINDOW}), crawl)
+        found.close()
+        return found
+
+    again.close()
+    assert opened(key).marked
+    assert not opened(next(keys)).marked
 
 
 def test_a_copy_in_a_file_has_the_window(server, join, clock, tmp_path, monkeypatch):

@@ -65,6 +65,8 @@ class Opened:
             its request was added; None if the backend need not know.
         place: where it lives, in words.
         restored: how many fingerprints it started with.
+        marked: whether it started with any, as far as a filter in Redis knows; `restored` may be 0
+            then, see :attr:`Header.marked`.
         restored_from: where they came from; empty if there were none.
         unclean: whether the last run was killed.
         numbers: returns counts of filter and backend by their names in :data:`stats.FROM_FILTER`
@@ -95,6 +97,7 @@ class Opened:
     job: JobStore | None = None
     kept: JobStore | None = None
     queue: Queue | None = None
+    marked: bool = False
     unmarked: int = 0
     foreign: Callable[[str], ForeignQueue] | None = None
     delete: Callable[[], bool] | None = None

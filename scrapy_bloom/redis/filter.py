@@ -94,7 +94,9 @@ class RedisFilter:
 
     Attributes:
         counters: what went over the wire so far.
-        restored: how many fingerprints it held when this worker came.
+        restored: how many fingerprints it held when this worker came; with a window at least, if
+            some were forgotten.
+        marked: whether it held any then.
         was_empty: whether it held none at all then, not even such as a window has ended.
         canonical: by which rules the URLs were spelled of those who made the filter.
         unmarked: how many requests waited beside it, though no filter was there; 0 if the options
@@ -150,7 +152,8 @@ class RedisFilter:
         first = self._shards[0].header
         self.canonical = first.plan.canonical if first else canonical
         self.restored = sum(shard.restored for shard in self._shards)
-        self.was_empty = not any(shard.header.items for shard in self._shards if shard.header)
+        self.marked = any(shard.marked for shard in self._shards)
+        self.was_empty = not any(shard.header.marked for shard in self._shards if shard.header)
         with Within(options.timeout):
             warn_of_eviction(self._client, self._server)
         self._heartbeat = self._start_heartbeat()

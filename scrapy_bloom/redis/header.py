@@ -175,9 +175,17 @@ class Header:
 
     @property
     def items(self) -> int:
-        """How many items the shard has; with dates about, if some were forgotten and dropped."""
+        """How many items the shard has; with dates at least, if some were forgotten and dropped."""
         added = sum(slice_.items for slice_ in self.slices[:-1]) + self.filled
         return max(0, added - (self.forgotten if self.layout.removes else self.again))
+
+    @property
+    def marked(self) -> bool:
+        """Whether it has marks; :attr:`items` may be 0 though it has.
+
+        What was forgotten stays in that count when its generation is dropped.
+        """
+        return self.filled > 0 or any(slice_.items for slice_ in self.slices[:-1])
 
     def live(self, now: float) -> Header:
         """Return it without the generations that are over; with one that begins now if all are."""

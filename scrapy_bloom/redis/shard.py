@@ -110,7 +110,8 @@ class Shard:
         with place.explained():
             self._open()
             header = self._ensure_open().header
-            self.restored = (header.live(self._link.now()) if plan.window else header).items
+            live = header.live(self._link.now()) if plan.window else header
+            self.restored, self.marked = live.items, live.marked
 
     @property
     def doubted(self) -> Collection[bytes]:

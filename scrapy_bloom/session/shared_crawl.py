@@ -126,11 +126,11 @@ def _take_over(crawler: Crawler, spider: Spider, opened: Opened, frontier: Share
         return False
     finally:
         seen.close()
-    if marks and (comes_over or not opened.restored):
+    if marks and (comes_over or not opened.marked):
         values = {"key": before.seen, "count": f"{marks:,}"}
         logger.warning(_OTHER_MARKS, values, extra={"spider": spider})
     if comes_over:
-        frontier.take_over(old, before.loads, fresh=not opened.restored)
+        frontier.take_over(old, before.loads, fresh=not opened.marked)
     else:
         old.close()
     return comes_over
