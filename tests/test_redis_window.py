@@ -366,6 +366,18 @@ def test_marks_are_there_though_as_many_were_forgotten_before_them(server, join,
     assert not opened(next(keys)).marked
 
 
+def test_growth_is_told_once_and_of_all_that_is_there(join, clock, caplog):
+    seen = join(next(keys), capacity=800)
+    seen.add_many(fingerprints(50))
+    clock(START + LONGEST)
+    seen.add_many(fingerprints(700, "a"))
+    assert "as many as it was sized for" not in caplog.text
+    seen.add_many(fingerprints(300, "b"))
+    clock(START + 3 * LONGEST)
+    seen.add_many(fingerprints(2000, "c"))
+    assert caplog.text.count("as many as it was sized for") == 1
+
+
 def test_a_copy_in_a_file_has_the_window(server, join, clock, tmp_path, monkeypatch):
     monkeypatch.setattr(time, "time", lambda: START + 300)
     key = next(keys)

@@ -101,6 +101,7 @@ class Shard:
         self.lock = Lock()
         self.queue_apart = False
         self._let_through: dict[bytes, float] = {}  # by this worker, for their age: when that was
+        self._told = False  # whether the user knows that a filter with a window has outgrown it
         self._lasts_until = inf  # when something is forgotten for its age, on the monotonic clock
         self.knows = self._knows if plan.window else self._ledger.knows
         self.unknown = self._unknown if plan.window else self._ledger.unknown
@@ -465,8 +466,12 @@ class Shard:
         """Return the slice that a full filter needs next, and tell the user when growth begins."""
         header = self._ensure_open().header
         plan = header.plan
-        if len(slices) == 1 and not due:
-            told = outgrown(slices[0].capacity, plan.error_rate, self.place.words(CAPACITY))
+        items = sum(slice_.items for slice_ in slices[:-1]) + slices[-1].capacity
+        # With a window one slice may be left of several, and it is one of an eighth.
+        grows = items >= plan.capacity and not self._told if plan.window else len(slices) == 1
+        if grows and not due:
+            self._told = True
+            told = outgrown(items, plan.error_rate, self.place.words(CAPACITY))
             logger.warning("%s: %s", self.place.name, told)
         after = slices[-1].number + 1
         before = chances(header, slices) if plan.audit else None
