@@ -6,8 +6,12 @@ import pytest
 from support.queues import Worker, Workers, entry, keys_of, names
 
 from scrapy_bloom import BackendError, RedisReader, StateError
-from scrapy_bloom.redis.queue.base import Entry
+from scrapy_bloom.backends.base import Crawl
+from scrapy_bloom.backends.redis import RedisBackend
+from scrapy_bloom.redis.queue.base import Entry, Form
 from scrapy_bloom.redis.queue.shared import SharedQueue
+from scrapy_bloom.settings import Settings
+from scrapy_bloom.storage.snapshot import Identity
 
 keys = (f"queue:{number}" for number in itertools.count())
 
@@ -237,6 +241,36 @@ class TestOpening:
         with pytest.raises(StateError, match="expected 'lifo marshal'"):
             opened(order="lifo", codec="marshal")
         assert server.client().dump(keys_of(key)["queue"]) == before
+
+    def test_the_requests_of_another_spider_are_refused(self, server, key):
+        """It would run its own callbacks on their pages. An older state does not name a spider."""
+        settings = Settings({"BLOOM_REDIS_URL": server.url, "BLOOM_REDIS_KEY": key})
+        client, state = server.client(), keys_of(key)["state"]
+
+        def run(spider):
+            form = Form("lifo", "pickle")
+            crawl = Crawl(
+                Identity(spider, "f"), digests=False, job_dir=None, shared_queue=True, queue=form
+            )
+            opened = RedisBackend().open(settings, crawl)
+            opened.queue.offer([entry("a")])
+            opened.queue.close()
+            opened.close()
+
+        run("tree")
+        before = {name: client.dump(name) for name in keys_of(key).values()}
+        told = (
+            rf"{state}: found the requests of spider 'tree', expected those of spider 'other'.*"
+            r"Start 'tree', or give this filter another BLOOM_REDIS_KEY\. Nothing was changed\."
+        )
+        with pytest.raises(StateError, match=told):
+            run("other")
+        assert {name: client.dump(name) for name in keys_of(key).values()} == before
+        run("tree")
+        client.hdel(state, "spider")
+        run("other")
+        with pytest.raises(StateError, match="of spider 'other', expected those of spider 'tree'"):
+            run("tree")
 
     @pytest.mark.parametrize("name", ["queue", "state", "taken", "failed", "again"])
     def test_something_else_in_its_place_is_refused(self, server, key, opened, name):

@@ -55,6 +55,7 @@ class Worker:
             order=f"{order} none",
             max_deliveries=MAX_DELIVERIES,
             name=next(names),
+            spider="",
             traffic=self.filter.counters,
             counters=self.counters,
         )

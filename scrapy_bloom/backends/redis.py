@@ -89,7 +89,7 @@ class RedisBackend(Backend):
 
         return replace(
             opened,
-            queue=_open_queue(shared, crawl.queue, settings),
+            queue=_open_queue(shared, crawl.queue, settings, crawl.identity.spider),
             unmarked=shared.unmarked,
             foreign=lambda key: ForeignQueue(target, key, timeout=settings[REDIS_TIMEOUT]),
         )
@@ -148,7 +148,7 @@ def _check_fits(crawl: Crawl, settings: Settings) -> None:
         )
 
 
-def _open_queue(shared: RedisFilter, form: Form, settings: Settings) -> SharedQueue:
+def _open_queue(shared: RedisFilter, form: Form, settings: Settings, spider: str) -> SharedQueue:
     """Open the queue beside a filter, which is closed if that fails."""
     from scrapy_bloom.redis.queue.shared import SharedQueue  # noqa: PLC0415 - redis is an extra
 
@@ -158,6 +158,7 @@ def _open_queue(shared: RedisFilter, form: Form, settings: Settings) -> SharedQu
             order=form.order,
             codec=form.codec,
             max_deliveries=settings[MAX_DELIVERIES],
+            spider=spider,
         )
     except BaseException:
         shared.close()

@@ -8,11 +8,13 @@
 -- ARGV[4]  order and codec of the queue
 -- ARGV[5]  three words, if the worker was registered before: the epoch of the state then, its
 --          version when last heard of, and how many requests there were; else empty
+-- ARGV[6]  name of the spider whose requests these are; empty if that does not matter
 --
 -- Fails, with nothing changed, if this user may not use a command that is needed later.
 -- Answers {"ok", epoch, how many requests waited when it was made, report, time of the server,
 --          another worker, the end of its lease, ...}
---     or  {"differs", program, format, order} if it is not such a queue. Then nothing was changed.
+--     or  {"differs", program, format, order, spider} if it is not such a queue. Then nothing was
+--         changed.
 --     or  {"type", key, type} if a key has something else. Then nothing was changed.
 local base = KEYS[2]
 @queue
@@ -38,11 +40,13 @@ if redis.call('EXISTS', state) == 0 then
   local fields = redis.call('HKEYS', taken)
   for i = 1, #fields do redis.call('HSET', state, 'l:' .. fields[i]:sub(1, -9), '0') end
 else
-  local found = redis.call('HMGET', state, 'program', 'format', 'order')
-  if found[1] ~= 'scrapy-bloom' or found[2] ~= '1' or found[3] ~= ARGV[4] then
-    return {'differs', found[1] or '', found[2] or '', found[3] or ''}
+  local found = redis.call('HMGET', state, 'program', 'format', 'order', 'spider')
+  local known = ARGV[6] == '' or not found[4] or found[4] == ARGV[6]
+  if found[1] ~= 'scrapy-bloom' or found[2] ~= '1' or found[3] ~= ARGV[4] or not known then
+    return {'differs', found[1] or '', found[2] or '', found[3] or '', found[4] or ''}
   end
 end
+if ARGV[6] ~= '' then redis.call('HSETNX', state, 'spider', ARGV[6]) end
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
 local fields = redis.call('HKEYS', state)

@@ -79,6 +79,7 @@ class Register:
     :param beginning: what the names of the queue's keys begin with.
     :param order: order and codec of the queue.
     :param name: what the worker is called in all shards.
+    :param spider: whose requests they are; empty if that does not matter.
 
     Attributes:
         now: the worker's entry.
@@ -86,11 +87,12 @@ class Register:
 
     now: Registration
 
-    def __init__(self, link: Link, beginning: str, order: str, name: str) -> None:
+    def __init__(self, link: Link, beginning: str, order: str, name: str, spider: str) -> None:
         self._link = link
         self._beginning = beginning
         self._order = order
         self._name = name
+        self._spider = spider
         self._generation = self._restored = 0
         self._renewed = self._ahead = 0.0
         self._watch = Watch()
@@ -121,7 +123,14 @@ class Register:
             before = f"{self.now.epoch} {known.version} {held}"
         began = time.monotonic()
         word, *told = self._link.retry_once(
-            scripts.QUEUE_JOIN, self._beginning, epoch, worker, pace.LEASE, self._order, before
+            scripts.QUEUE_JOIN,
+            self._beginning,
+            epoch,
+            worker,
+            pace.LEASE,
+            self._order,
+            before,
+            self._spider,
         )
         if word != b"ok":
             raise self._refusal(word, [text.decode(errors="replace") for text in told])
@@ -240,7 +249,7 @@ class Register:
                 f"{place.name}: found a {kind} under {key!r}, expected the request queue of a crawl"
                 f" or nothing. {place.other_key}"
             )
-        program, found_format, order = told
+        program, found_format, order, spider = told
         if program != "scrapy-bloom":
             return StateError(
                 f"{place.name}: found a hash that scrapy-bloom did not write, expected the request"
@@ -251,6 +260,12 @@ class Register:
                 f"{place.name}: found a request queue of format {found_format!r}, expected '1'. It"
                 f" was written by another version of scrapy-bloom. Use that version, or"
                 f" {place.or_other_key}"
+            )
+        if self._spider and spider not in ("", self._spider):
+            return StateError(
+                f"{place.name}: found the requests of spider {spider!r}, expected those of spider"
+                f" {self._spider!r}: another spider has other callbacks, so their pages would be"
+                f" lost. Start {spider!r}, or {place.or_other_key}"
             )
         return StateError(
             f"{place.name}: found a request queue of the order and serializer {order!r}, expected"

@@ -52,13 +52,14 @@ class QueueShard:
     :param order: order and codec of the queue.
     :param max_deliveries: how many workers may die with one request.
     :param name: what the worker is called in all shards.
+    :param spider: whose requests they are; empty if that does not matter.
     :param traffic: where round trips are counted.
     :param counters: where requests are counted.
     :raises BackendError: if the server cannot be used.
     :raises StateError: if something else is in the queue's place.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - by keyword
         self,
         shard: Shard,
         number: int,
@@ -66,6 +67,7 @@ class QueueShard:
         order: str,
         max_deliveries: int,
         name: str,
+        spider: str,
         traffic: Counters,
         counters: QueueCounters,
     ) -> None:
@@ -78,7 +80,7 @@ class QueueShard:
         self.place = replace(shard.place, key=f"{self._beginning}queue:state")
         self._link = Link(self.place, shard.breaker)
         self._header = Link(shard.place, shard.breaker)
-        self._register = Register(self._link, self._beginning, order, name)
+        self._register = Register(self._link, self._beginning, order, name, spider)
         self._lock = Lock()
         self._own = Holdings()
         self._ready: deque[Taken] = deque()  # taken by a call whose caller was told of an error

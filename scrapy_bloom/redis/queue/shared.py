@@ -33,9 +33,10 @@ class SharedQueue:
         order.
     :param max_deliveries: after so many workers have died with a request it is put aside; at
         least 1.
+    :param spider: whose requests they are; empty if that does not matter.
     :raises BackendError: if the server cannot be used.
-    :raises StateError: if something else is in the queue's place, or a queue of another order. It
-        is left untouched.
+    :raises StateError: if something else is in the queue's place, or a queue of another order or
+        another spider. It is left untouched.
 
     Attributes:
         counters: what this worker has put in and taken.
@@ -48,6 +49,7 @@ class SharedQueue:
         order: Literal["fifo", "lifo"] = "fifo",
         codec: str = "pickle",
         max_deliveries: int = 5,
+        spider: str = "",
     ) -> None:
         self.counters = QueueCounters()
         self._pid = os.getpid()
@@ -64,6 +66,7 @@ class SharedQueue:
                         order=f"{order} {codec}",
                         max_deliveries=max_deliveries,
                         name=name,
+                        spider=spider,
                         traffic=filter.counters,
                         counters=self.counters,
                     )
