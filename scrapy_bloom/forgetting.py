@@ -20,9 +20,10 @@ def forget(request: Request, crawler: Crawler) -> None:
     For a response that is not what was asked for, such as a login page or an error page with status
     200: ``scrapy_bloom.forget(response.request, self.crawler)`` in a callback.
 
-    If redirects have led to the response, the pages that they began with are new once more, too. Of
-    a page that is not marked nothing is forgotten; ``bloom/not_forgotten`` counts that. Never
-    raises. To be called where Scrapy calls a spider or a middleware, and not in another thread.
+    If redirects have led to the response, the pages that they began with are new once more, too; so
+    are those whose redirects to it were dropped as seen, as far as this worker has met them in this
+    run. Of a page that is not marked nothing is forgotten; ``bloom/not_forgotten`` counts that.
+    Never raises. To be called where Scrapy calls a spider or a middleware, and not in another thread.
 
     :param request: the request, mostly ``response.request``.
     :param crawler: its crawl, in a spider ``self.crawler``.

@@ -13,8 +13,9 @@ from support.sites import Pages
 from support.spiders import Walled
 
 import scrapy_bloom
-from scrapy_bloom import ForgetFailed, SettingError
+from scrapy_bloom import BackendError, ForgetFailed, SettingError
 from scrapy_bloom.options import FORGET_FAILED
+from scrapy_bloom.session.dropped import DroppedChains
 from scrapy_bloom.session.reporter import Reporter
 from scrapy_bloom.session.session import Session
 from scrapy_bloom.session.verdict import Verdict
@@ -97,6 +98,39 @@ async def test_the_pages_whose_redirects_led_to_it_are_forgotten_with_it(place):
         await crawl(Walled, place, url=site.url + "/")
         await crawl(Walled, place, url=site.url + "/")
     assert site.hits == {"/": 2, "/again": 1, "/old": 2, "/middle": 2, "/new": 2, "/c": 1}
+
+
+ONE_WALL = ["/a", "/b", "/d", "/e"]
+LAST = {"REDIRECT_PRIORITY_ADJUST": -10}
+"""Until the page is fetched to which others redirect, all of them have done so."""
+
+
+@ensureDeferred
+async def test_so_are_the_pages_whose_redirects_to_it_were_dropped(place):
+    pages = {"/": lambda *_: ONE_WALL, "/again": lambda *_: ONE_WALL, "/c": walls(0)}
+    pages |= dict.fromkeys(ONE_WALL, lambda *_: "/wall") | {"/wall": walls(1, "/c")}
+    with Pages(pages) as site:
+        crawler = await crawl(Walled, place | LAST, url=site.url + "/")
+    assert site.hits == {"/": 1, **dict.fromkeys(ONE_WALL, 2), "/wall": 2, "/again": 1, "/c": 1}
+    assert (stat(crawler, "forgotten"), stat(crawler, "not_forgotten")) == (4, 0)
+
+
+@pytest.mark.parametrize("place", ["job", "kept job", "shared sets"], indirect=True)
+@ensureDeferred
+async def test_those_that_led_to_one_that_failed_are_tried_again_by_the_next_run(place):
+    failing = True
+    pages = {"/": lambda *_: [*ONE_WALL, "/again"], "/again": lambda *_: ONE_WALL}
+    pages |= dict.fromkeys(ONE_WALL, lambda *_: "/bad")
+    pages |= {"/bad": lambda *_: 503 if failing else ["/c"], "/c": walls(0)}
+    settings = {**place, **LAST, "BLOOM_FORGET_FAILED": True}
+    hits = {"/": 1, "/again": 1, **dict.fromkeys(ONE_WALL, 1), "/bad": 2}
+    with Pages(pages) as site:
+        crawler = await crawl(Walled, settings, url=site.url + "/")
+        assert site.hits == hits
+        assert (stat(crawler, "failed"), stat(crawler, "not_forgotten")) == (4, 0)
+        failing = False
+        await crawl(Walled, settings, url=site.url + "/")
+    assert site.hits == hits | {"/": 2, **dict.fromkeys(ONE_WALL, 2), "/bad": 3, "/c": 1}
 
 
 class Asking(Walled):
@@ -226,6 +260,76 @@ def redirected(request, url, **changes):
     """Return what Scrapy makes of a request that is redirected."""
     urls = [*request.meta.get("redirect_urls", ()), request.url]
     return request.replace(url=url, **changes, meta={**request.meta, "redirect_urls": urls})
+
+
+@pytest.mark.parametrize("check", ["check", "check_many"])
+def test_a_redirect_to_a_page_that_has_failed_forgets_its_pages_once(check):
+    session, crawler = open_session({"BLOOM_FORGET_FAILED": True, "ADDONS": ADDONS})
+    first, second, third = map(page, "abc")
+    assert session.check_many([first, second, third]) == [NEW] * 3
+    bad = redirected(first, page("bad").url)
+    assert session.check(bad) is NEW
+    assert session.check(redirected(third, second.url)) is SEEN
+    session.forget_failed(bad)
+    for _ in range(2):  # as where a spider passes meta on
+        request = redirected(second, bad.url)
+        found = session.check(request) if check == "check" else session.check_many([request])[0]
+        assert found is SEEN
+    assert session.check_many([first, second, third]) == [SEEN] * 3, "in this run"
+    assert session.opened.filter.contains_many(session.failed) == [False] * 4, "for the next run"
+    session.close()
+    assert stat(crawler, "failed") == 3
+
+
+def test_pages_that_led_to_pages_that_led_to_it_are_forgotten_with_it():
+    session, crawler = open_session()
+    first, second, third = map(page, "abc")
+    assert session.check_many([first, second, third]) == [NEW] * 3
+    wall = redirected(first, page("wall").url)
+    assert session.check(wall) is NEW
+    assert session.check(redirected(third, second.url)) is SEEN
+    assert session.check(redirected(second, wall.url)) is SEEN
+    scrapy_bloom.forget(wall, crawler)
+    assert session.check_many([first, second, third, wall]) == [NEW] * 4
+    scrapy_bloom.forget(wall, crawler)
+    assert session.check_many([first, second, third]) == [NEW, SEEN, SEEN], "they led there before"
+    session.close()
+    assert (stat(crawler, "forgotten"), stat(crawler, "not_forgotten")) == (4, 0)
+
+
+def test_what_cannot_be_forgotten_with_it_is_told_and_costs_nothing_else(caplog):
+    session, crawler = open_session()
+    assert session.check_many([page("a"), page("b")]) == [NEW, NEW]
+    wall = redirected(page("a"), page("wall").url)
+    assert [session.check(wall), session.check(redirected(page("b"), wall.url))] == [NEW, SEEN]
+    forget, calls = session.carry_out, count()
+
+    def fails(marks, tell):
+        if next(calls):
+            raise BackendError("out")
+        forget(marks, tell)
+
+    session.carry_out = fails
+    scrapy_bloom.forget(wall, crawler)
+    assert session.check_many([page("a"), page("b"), wall]) == [NEW, SEEN, NEW]
+    session.close()
+    assert "could not be forgotten" in caplog.text
+    assert (stat(crawler, "forgotten"), stat(crawler, "not_forgotten")) == (1, 1)
+
+
+def test_there_is_room_for_so_many_and_the_oldest_target_goes_first():
+    chains = DroppedChains(room=5)
+    for target, *marks in ("xab", "yc", "xd", "ze"):
+        chains.add(target, marks)
+    assert chains.pop("x") == [("a", "b"), ("d",)]
+    chains.add("w", "abc")
+    chains.add("w", "f")
+    assert chains.pop("y") == [], "the room was for w"
+    assert chains.pop("zw") == [("a", "b", "c"), ("f",), ("e",)]
+    chains.add("w", "abcdef")
+    assert chains.pop("w") == []
+    chains.add("w", "abcde")
+    assert chains.pop("w") == [(*"abcde",)]
 
 
 def test_each_form_of_a_chain_is_forgotten_with_its_own_body():

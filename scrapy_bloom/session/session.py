@@ -16,6 +16,7 @@ from scrapy_bloom.core.local import LocalFilter
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.options import AUDIT, EXACT, FORGET_FAILED, MAX_AGE, WINDOW
 from scrapy_bloom.session.ages import Ages
+from scrapy_bloom.session.dropped import DroppedChains
 from scrapy_bloom.session.failed import check_watched
 from scrapy_bloom.session.layers import check_layers, end_audit, made_audited, made_exact
 from scrapy_bloom.session.redirects import (
@@ -46,6 +47,9 @@ OnMark = Callable[[bytes], None]
 
 Tell = Callable[[Sequence[bytes]], object]
 """Called with those marks of a page that were there before they were forgotten."""
+
+CountPage = Callable[[Sequence[bytes], Sequence[bytes]], object]
+"""Called with all marks of a page, and with those that were there before they were forgotten."""
 
 NEW, SEEN, EXEMPT, ERROR = Verdict  # looking up a global is faster than a member of the enum
 
@@ -92,6 +96,7 @@ class Session:
         self._on_mark = on_mark
         self.let_through = opened.let_through
         self.failed: set[bytes] = set()
+        self._dropped = DroppedChains()
         self.carry_out: Callable[[Sequence[bytes], Tell], object] = self.forget_now
         self._resolve = resolver.resolve
         self._count = reporter.count
@@ -241,6 +246,8 @@ class Session:
         try:
             if change or seen:
                 self.resolver.note(request, fingerprint, change, seen=seen)
+            if seen and "redirect_urls" in request.meta:
+                self._note_dropped(request, fingerprint)
         except Exception as error:  # noqa: BLE001 - the verdict stays
             self._reporter.check_failed(request, error)
         if seen:
@@ -274,30 +281,17 @@ class Session:
     def forget(self, request: Request) -> None:
         """Make the page of a request new once more: for the next link to it, or for the next run.
 
-        With it go the pages whose redirects have led to it: the next link to one of them is new as
-        well. Never raises.
+        With it go the pages whose redirects have led to it, also where these were dropped: the next
+        link to one of them is new as well. Never raises.
         """
-
-        def tell(there: Sequence[bytes]) -> None:
-            found = {*there, *self.failed.intersection(asked)}
-            self.failed.difference_update(asked)
-            self._reporter.add((stats.FORGOTTEN if found else stats.NOT_FORGOTTEN).key)
-
-        asked: list[bytes] = []
-        self._forget(request, tell, asked)
+        self._forget(request, self._count_forgotten)
 
     def forget_failed(self, request: Request) -> None:
         """Make the page of a request that has failed new for the next run. Never raises.
 
         In this run it stays seen: a page that cannot be had may have many links to it.
         """
-
-        def tell(there: Sequence[bytes]) -> None:
-            if there:
-                self.failed.update(there)
-                self._reporter.add(stats.FAILED.key)
-
-        self._forget(request, tell, [])
+        self._forget(request, self._count_failed)
 
     def forget_now(self, marks: Sequence[bytes], tell: Tell) -> list[bytes]:
         """Forget the marks of one page; return those that were there, and hand them to `tell`.
@@ -386,13 +380,65 @@ class Session:
         with suppress(BloomError):  # it was said when it began
             self._audit = self.opened.audited() or self._audit
 
-    def _forget(self, request: Request, tell: Tell, marks: list[bytes]) -> None:
-        """Forget the marks of a page, and list them in `marks`."""
+    def _forget(self, request: Request, count: CountPage) -> None:
+        """Forget the marks of a page, and of those whose redirects to it were dropped."""
         try:
-            marks.extend(self._marks_of(request))
+            marks = [*self._marks_of(request)]
+
+            def tell(there: Sequence[bytes]) -> None:
+                count(marks, there)
+                # Not before: until now redirects to it were dropped.
+                self._forget_chains(request, self._dropped.pop(marks), count)
+
             self.carry_out(marks, tell)
         except Exception as error:  # noqa: BLE001 - in a callback it would cost the items
             self._reporter.forget_failed(request, error)
+
+    def _forget_chains(
+        self, request: Request, chains: Sequence[Sequence[bytes]], count: CountPage
+    ) -> None:
+        """Forget pages whose redirects were dropped, all at once: they may be many.
+
+        :param request: that of the page to which they were redirected.
+        """
+
+        def tell(there: Sequence[bytes]) -> None:
+            known = {*there}
+            for marks in chains:
+                if found := [mark for mark in marks if mark in known]:
+                    count(marks, found)
+
+        if not chains:
+            return
+        try:
+            self.carry_out([*dict.fromkeys(chain.from_iterable(chains))], tell)
+        except Exception as error:  # noqa: BLE001 - likewise, and the page itself is forgotten
+            self._reporter.forget_failed(request, error)
+
+    def _count_forgotten(self, marks: Sequence[bytes], there: Sequence[bytes]) -> None:
+        found = {*there, *self.failed.intersection(marks)}
+        self.failed.difference_update(marks)
+        self._reporter.add((stats.FORGOTTEN if found else stats.NOT_FORGOTTEN).key)
+
+    def _count_failed(self, _: Sequence[bytes], there: Sequence[bytes]) -> None:
+        if there:
+            self.failed.update(there)
+            self._reporter.add(stats.FAILED.key)
+
+    def _note_dropped(self, request: Request, fingerprint: bytes) -> None:
+        """Note the pages that have led to one that was seen; forget them if that has failed.
+
+        :param fingerprint: the mark of what was seen.
+        """
+        before = self._marks_before(request)
+        marks = [mark for mark in before if mark != fingerprint and mark not in self.failed]
+        if not marks:
+            return
+        if fingerprint in self.failed:
+            chains = [(*marks,), *self._dropped.pop(marks)]
+            self._forget_chains(request, chains, self._count_failed)
+        else:
+            self._dropped.add(fingerprint, marks)
 
     def _marks_of(self, request: Request) -> Iterator[bytes]:
         """Yield the mark of a page, and that of its step in a chain of redirects, if it is in one.
@@ -400,9 +446,14 @@ class Session:
         Then follow the same of each page before it in the chain, the nearest one first.
         """
         fingerprint, _ = self._resolve(request)
-        itself = len(request.meta.get("redirect_urls", ())), [fingerprint]
-        before = chain_before(request, self.resolver.fingerprinter.fingerprint)
-        for step, marks in chain([itself], before):
+        yield fingerprint
+        if step := len(request.meta.get("redirect_urls", ())):
+            yield step_fingerprint(step, fingerprint)
+        yield from self._marks_before(request)
+
+    def _marks_before(self, request: Request) -> Iterator[bytes]:
+        """Yield the same of the pages before it only."""
+        for step, marks in chain_before(request, self.resolver.fingerprinter.fingerprint):
             for mark in marks:
                 yield mark
                 if step:
@@ -453,6 +504,8 @@ class Session:
                 verdict = EXEMPT
             else:
                 verdict = SEEN
+                if "redirect_urls" in request.meta:
+                    self._note_dropped(request, fingerprint)
             if change or verdict is SEEN:
                 self.resolver.note(request, fingerprint, change, seen=verdict is SEEN)
         except Exception as error:  # noqa: BLE001 - raised, it would cost the page
