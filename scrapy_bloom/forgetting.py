@@ -23,7 +23,7 @@ def forget(request: Request, crawler: Crawler) -> None:
     If redirects have led to the response, the pages that they began with are new once more, too; so
     are those whose redirects to it were dropped as seen, as far as this worker has met them in this
     run. Of a page that is not marked nothing is forgotten; ``bloom/not_forgotten`` counts that.
-    Never raises. To be called where Scrapy calls a spider or a middleware, and not in another thread.
+    Never raises. To be called where Scrapy calls a spider or a middleware, not in another thread.
 
     :param request: the request, mostly ``response.request``.
     :param crawler: its crawl, in a spider ``self.crawler``.
