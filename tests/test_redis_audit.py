@@ -312,6 +312,16 @@ def test_a_filter_with_marks_gets_no_audit_and_an_empty_one_does(server, key, jo
         join(key)
 
 
+def test_marks_whose_window_is_over_are_marks(key, join, clock):
+    seen = join(key, audit=None, window=WINDOW)
+    seen.add_many(fingerprints(50))
+    clock(START + 2 * WINDOW)
+    assert seen.info().items == 0
+    seen.close()
+    with pytest.raises(StateError, match=r"began\. Marks count also when their window is over\."):
+        join(key, window=WINDOW)
+
+
 @pytest.mark.parametrize(("window", "format_"), [(None, b"4"), (WINDOW, b"5")])
 def test_versions_that_know_no_audit_refuse_it(server, key, join, window, format_):
     """They would mark pages without the sample: each would count as an error."""

@@ -140,10 +140,11 @@ class Membership:
             return False
         if word == b"marked":
             audit = place.words(AUDIT)
+            over = " Marks count also when their window is over." if header.plan.window else ""
             raise StateError(
                 f"{place.name}: found a filter that has marks and no audit, expected one with an"
                 f" audit or an empty one: an audit cannot know which pages were new before it"
-                f" began. Take {audit} out, delete the filter, or {place.or_other_key}"
+                f" began.{over} Take {audit} out, delete the filter, or {place.or_other_key}"
             )
         if word == b"ok" and not self.plan.audit:
             logger.info(
