@@ -171,7 +171,11 @@ FROM_QUEUE: Final = {
 """Those that a shared queue counts, by their names in what its ``numbers`` returns."""
 
 FROM_INFO: Final = {
-    "items": Stat("bloom/items", "fingerprints in the filter, of this run and earlier ones"),
+    "items": Stat(
+        "bloom/items",
+        "fingerprints in the filter, of this run and earlier ones; in Redis with `BLOOM_WINDOW` and"
+        " forgotten pages at least so many",
+    ),
     "slices": Stat("bloom/slices", "slices that the filter has grown to"),
     "bytes": Stat("bloom/bytes", "memory that the filter takes"),
     "fill_ratio": Stat("bloom/fill_ratio", "share of its bits that are set, 0 to 1", _decimals(4)),
@@ -182,7 +186,8 @@ FROM_INFO: Final = {
     ),
     "expected_lost": Stat(
         "bloom/expected_lost",
-        "expected number of new requests that were called seen so far",
+        "expected number of new requests that were called seen so far; with `BLOOM_WINDOW` by the"
+        " generations that are not over, and no more by those that were dropped",
         _decimals(3),
     ),
 }

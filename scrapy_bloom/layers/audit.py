@@ -4,7 +4,8 @@ The sample has those fingerprints whose keyed hash falls into a given share, all
 met. So of these it is known which were new. A new one that the filter calls seen is counted, and is
 let through, since it is known to be new.
 
-With a window a page may become new again. That is for the filter to say: it is counted once.
+With a window a page may become new again. That is for the filter to say: it is not counted again
+while it is in the sample, which it leaves some windows later.
 """
 
 from __future__ import annotations
