@@ -10,6 +10,7 @@ from support.waiting import until
 
 from scrapy_bloom import FilterLostError
 from scrapy_bloom.redis.queue.base import Entry
+from scrapy_bloom.redis.queue.giver import QueueGiver
 from scrapy_bloom.redis.queue.recent import KEPT, Recent
 
 keys = (f"lost:{number}" for number in itertools.count())
@@ -196,6 +197,42 @@ def test_a_queue_that_vanished_while_nobody_was_there_is_said(server, key, caplo
         assert worker.queue.numbers()["maybe_lost"] == 5
         assert worker.queue.numbers()["losses"] == 0
     assert caplog.text.count(_UP_TO_5) == 2
+
+
+def test_a_state_that_vanished_while_nobody_was_there_is_said(server, key, caplog):
+    """Nothing else tells that requests were there. Those who noticed it may be killed, too."""
+    with Worker(server.url, key) as worker:
+        worker.queue.offer([entry(number) for number in range(5)])
+    server.client().delete(keys_of(key)["queue"], keys_of(key)["state"])
+    with Worker(server.url, key, on_error="close") as worker:
+        assert worker.queue.numbers()["losses"] == 1
+        with pytest.raises(FilterLostError, match=r"has vanished.*It is an error because on_error"):
+            worker.queue.look()
+        worker.queue.look()  # said once
+    with Worker(server.url, key, on_error="close") as worker:
+        assert worker.queue.offer([entry(number) for number in range(6)]).seen == [True] * 5 + [
+            False
+        ]
+    assert caplog.text.count("the state of the request queue beside the filter has vanished") == 2
+
+
+def test_a_state_that_vanished_is_not_said_where_it_is_known(server, key, caplog):
+    """Because a worker was there, because the requests were given back, or nothing was queued."""
+    with Worker(server.url, key):
+        server.client().delete(keys_of(key)["state"])
+    with Worker(server.url, key) as worker:
+        worker.queue.offer([entry("a")])
+        server.client().delete(keys_of(key)["state"])
+        with Worker(server.url, key):  # it may have come before the other one noticed
+            patiently(worker.queue.look)
+        caplog.clear()
+        with Worker(server.url, key):
+            pass
+        (shard,) = worker.filter.shards
+    QueueGiver(shard.place).begin()
+    with Worker(server.url, key):
+        pass
+    assert "beside the filter has vanished" not in caplog.text
 
 
 def test_a_worker_that_comes_in_the_middle_of_a_loss_counts_the_same(server, key, caplog):

@@ -125,6 +125,11 @@ def test_a_crawl_that_was_finished_says_so_and_can_be_begun_anew(project, site, 
     assert re.search(r"key follower:bloom: \d+ fingerprints are there, and no request", warning)
     assert "'scrapy bloom delete --spider follower'" in warning
     assert site.repeated == {}
+    server.client().delete("follower:bloom:{follower:bloom}:queue:state")  # has it finished?
+    unknown = project.crawl(site, keep=False, **ours)
+    assert unknown.end(PATIENCE) == 0, unknown.log
+    (warning,) = unknown.logged("WARNING")
+    assert "the state of the request queue beside the filter has vanished" in warning
     options = [part for name, value in ours.items() for part in ("-s", f"{name}={value}")]
     delete = project.start("bloom", "delete", "--spider", "follower", "--yes", *options)
     assert delete.end(PATIENCE) == 0, delete.log

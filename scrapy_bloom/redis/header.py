@@ -32,7 +32,8 @@ beside the segments has them), ``m:i.j`` (which keys of slice *i* were made: in 
 ``bitmap`` key *j*, in ``sets`` a bit for each of 1,024 keys), ``w:worker`` (number of the worker's
 last call, and its answer), ``l:worker`` (end of its lease). While the filter is deleted, which may
 take several calls, ``condemned`` has its signature and ``clearing`` says how far that has come. A
-filter that was copied to Redis has ``spider``, too: whose marks it holds. The hash ``i.ages``
+filter that was copied to Redis has ``spider``, too: whose marks it holds. One that marks the
+requests of a queue beside it has ``queued``. The hash ``i.ages``
 beside the keys of slice *i* tells when pages with a greatest age were let through.
 """
 

@@ -90,8 +90,9 @@ def open_shared(
         session.carry_out = frontier.forget
         comes_over = _take_over(crawler, spider, session.opened, frontier)
         undo.pop_all()
-    state = queue.state()
-    if not (state.waiting or state.elsewhere or comes_over or settings[WINDOW]):
+    state, numbers = queue.state(), queue.numbers()
+    lost = numbers["losses"] or numbers["maybe_lost"]
+    if not (state.waiting or state.elsewhere or comes_over or settings[WINDOW] or lost):
         _warn(spider, session.opened, _FINISHED, session.opened.restored)
     _warn(spider, session.opened, _UNMARKED, session.opened.unmarked)
     frontier.description = (

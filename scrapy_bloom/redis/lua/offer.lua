@@ -36,8 +36,9 @@ number, answered, known = tonumber(number), tonumber(answered), tonumber(known)
 local last, status, digits = record:match('^(%d+) (%a+) (%d*)$')
 last = tonumber(last)
 local header = KEYS[1]
-local found = redis.call('HMGET', header, 'signature', 'slices', 'filled', 'losses', 'again')
-local again_field = found[5]
+local found = redis.call('HMGET', header, 'signature', 'slices', 'filled', 'losses', 'again',
+  'queued')
+local again_field, told_of_queue = found[5], found[6]
 local there = found[1] == ARGV[1]
 local text, filled, losses = found[2], tonumber(found[3]), there and tonumber(found[4]) or 0
 local function answer(rolled_back)
@@ -115,6 +116,7 @@ keep()
 if #pushed > 0 then redis.call('ZADD', queue, unpack(pushed)) end
 if #held > 0 then redis.call('HSET', taken, unpack(held)) end
 redis.call('HSET', header, 'filled', filled, 'slices', text, 'losses', losses)
+if not told_of_queue then redis.call('HSET', header, 'queued', '1') end  -- see queue_join.lua
 if ARGV[3]:sub(-6) == ' again' then counts.back = counts.back + #pushed / 2 end
 finish(#pushed + #held > 0, 'seq', string.format('%.0f', first + #letters),
   'o:' .. ARGV[2], number .. ' ' .. status .. ' ' .. digits)

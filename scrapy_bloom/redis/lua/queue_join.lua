@@ -9,9 +9,12 @@
 -- ARGV[5]  three words, if the worker was registered before: the epoch of the state then, its
 --          version when last heard of, and how many requests there were; else empty
 -- ARGV[6]  name of the spider whose requests these are; empty if that does not matter
+-- ARGV[7]  the header of the filter. Its field `queued` tells that it marks requests of this queue: if
+--          the state is not there then, it has vanished
 --
 -- Fails, with nothing changed, if this user may not use a command that is needed later.
--- Answers {"ok", epoch, how many requests waited when it was made, report, time of the server,
+-- Answers {"ok", epoch, how many requests waited when it was made, "1" if a state had vanished before
+--          it and nobody has told yet how much it counted, else "0", report, time of the server,
 --          another worker, the end of its lease, ...}
 --     or  {"differs", program, format, order, spider} if it is not such a queue. Then nothing was
 --         changed.
@@ -31,10 +34,11 @@ local problem = refusal()
 if problem then return problem end
 if redis.call('EXISTS', state) == 0 then
   survey()
+  local vanished = ARGV[5] == '' and redis.call('HEXISTS', ARGV[7], 'queued') or 0
   redis.call('HSET', state, 'program', 'scrapy-bloom', 'format', '1', 'order', ARGV[4], 'epoch',
-    ARGV[1], 'found', counts.waiting, 'seq', '0', 'version', '0', 'losses', '0', 'emptied', '0',
-    'waiting', counts.waiting, 'taken', counts.taken, 'failed', counts.failed,
-    'again', counts.again, 'gone', '0', 'back', '0', 'there',
+    ARGV[1], 'found', counts.waiting, 'seq', '0', 'version', '0', 'losses', vanished,
+    'vanished', vanished, 'emptied', '0', 'waiting', counts.waiting, 'taken', counts.taken,
+    'failed', counts.failed, 'again', counts.again, 'gone', '0', 'back', '0', 'there',
     counts.waiting + counts.taken + counts.failed)
   -- Whoever has taken requests and is not heard of any more is dead, as others are.
   local fields = redis.call('HKEYS', taken)
@@ -59,6 +63,7 @@ end
 local function add_gone(epoch, version, number)
   local now, was, there, gone = unpack(redis.call('HMGET', state, 'epoch', 'was', 'there', 'gone'))
   if epoch == now then return end
+  redis.call('HSET', state, 'vanished', '0')  -- the caller was there
   local told, told_version, told_number = (was or ''):match('^(%S+) (%d+) (%d+)$')
   if told == epoch and tonumber(told_version) >= tonumber(version) then return end
   local known = told == epoch and math.max(0, told_number - (there or 0)) or 0
@@ -70,7 +75,7 @@ if ARGV[5] ~= '' then add_gone(ARGV[5]:match('^(%S+) (%d+) (%d+)$')) end
 redis.call('HSETNX', state, 'n:' .. ARGV[2], '0 ')
 redis.call('HSETNX', state, 'o:' .. ARGV[2], '0 ok ')
 redis.call('HSET', state, 'l:' .. ARGV[2], string.format('%.6f', now + ARGV[3]))
-local found = redis.call('HMGET', state, 'epoch', 'found')
+local found = redis.call('HMGET', state, 'epoch', 'found', 'vanished')
 begin(found[1], 'epoch')
 if lost > 0 then finish(false) end
-return tell({'ok', found[1], found[2], report()})
+return tell({'ok', found[1], found[2], found[3] or '0', report()})

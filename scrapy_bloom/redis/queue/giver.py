@@ -22,6 +22,7 @@ class QueueGiver(QueueReader):
 
     def begin(self) -> None:
         """Forget the workers, and how much there was: what goes from now on is not lost."""
+        self._call("HDEL", self.place.key, "queued")  # first: else the state would be missed
         self._call("DEL", f"{self._base}queue:state")
 
     def count(self) -> int:

@@ -39,10 +39,12 @@ class Joined(NamedTuple):
 
     Attributes:
         found: how many requests waited when the queue's state was made.
+        vanished: whether another state had vanished before, and nobody has told what was in it.
         report: the state of the queue.
     """
 
     found: int
+    vanished: bool
     report: Report
 
 
@@ -80,6 +82,7 @@ class Register:
     :param order: order and codec of the queue.
     :param name: what the worker is called in all shards.
     :param spider: whose requests they are; empty if that does not matter.
+    :param header: key of the filter's header.
 
     Attributes:
         now: the worker's entry.
@@ -87,12 +90,15 @@ class Register:
 
     now: Registration
 
-    def __init__(self, link: Link, beginning: str, order: str, name: str, spider: str) -> None:
+    def __init__(
+        self, link: Link, beginning: str, order: str, name: str, spider: str, header: str
+    ) -> None:
         self._link = link
         self._beginning = beginning
         self._order = order
         self._name = name
         self._spider = spider
+        self._header = header
         self._generation = self._restored = 0
         self._renewed = self._ahead = 0.0
         self._watch = Watch()
@@ -131,12 +137,13 @@ class Register:
             self._order,
             before,
             self._spider,
+            self._header,
         )
         if word != b"ok":
             raise self._refusal(word, [text.decode(errors="replace") for text in told])
         with self._link.reading(told):
-            found_epoch, found, report, *leases = told
-            joined = Joined(int(found), read_report(report))
+            found_epoch, found, vanished, report, *leases = told
+            joined = Joined(int(found), vanished == b"1", read_report(report))
             self._watch = Watch()
             self._look(began, leases)
             self.now = Registration(found_epoch.decode(), worker, self._generation)

@@ -80,7 +80,7 @@ class QueueShard:
         self.place = replace(shard.place, key=f"{self._beginning}queue:state")
         self._link = Link(self.place, shard.breaker)
         self._header = Link(shard.place, shard.breaker)
-        self._register = Register(self._link, self._beginning, order, name, spider)
+        self._register = Register(self._link, self._beginning, order, name, spider, shard.place.key)
         self._lock = Lock()
         self._own = Holdings()
         self._ready: deque[Taken] = deque()  # taken by a call whose caller was told of an error
@@ -99,6 +99,8 @@ class QueueShard:
         with self.place.explained():
             joined = self._register.join()
         self._begin(joined)
+        if joined.vanished:
+            self._say_vanished(first=not joined.report.version)
 
     # What needs no call
 
@@ -597,11 +599,21 @@ class QueueShard:
             "recent": f"{len(recent):,}",
         }
         logger.warning(_LOST, values)
+        self._fail(_LOST % values)
+
+    def _say_vanished(self, *, first: bool) -> None:
+        """Say that nobody knows what is missing; `first` if this worker may have noticed it."""
+        self._counters.losses += 1
+        values = {"where": self.place.name}
+        logger.warning(_VANISHED, values)
+        if first:
+            self._fail(_VANISHED % values)
+
+    def _fail(self, text: str) -> None:
+        """Let the next call fail after a loss, if that is the policy."""
         if self._shard.breaker.policy is OnBackendError.CLOSE:
             words = self.place.words(ON_BACKEND_ERROR)
-            self._failure = FilterLostError(
-                f"{_LOST % values} It is an error because {words} is 'close'."
-            )
+            self._failure = FilterLostError(f"{text} It is an error because {words} is 'close'.")
 
     def _say_missing(self) -> None:
         """Say how many requests are missing after a loss."""
@@ -631,6 +643,12 @@ _LOST: Final = (
     " memory (maxmemory-policy must be noeviction)? This worker brings back the %(own)s requests"
     " that it had taken and offers the %(recent)s again that it has queued in the last seconds. So"
     " do the other workers; what is missing then is said in a few seconds."
+)
+_VANISHED: Final = (
+    "%(where)s: the state of the request queue beside the filter has vanished. Unless another"
+    " worker was there, nobody knows how many requests have gone with it. Their pages are not"
+    " fetched, because the filter calls them seen. Was the server short of memory (maxmemory-policy"
+    " must be noeviction)? To crawl anew, stop all workers and run 'scrapy bloom delete'."
 )
 _MISSING: Final = (
     "%(where)s: up to %(missing)s requests that the server has lost were not brought back. Their"
