@@ -504,6 +504,16 @@ def test_a_lost_segment_is_found_and_its_bits_are_missed(job, server, redis_targ
     )
 
 
+def test_that_a_queue_is_beside_it_is_kept_in_a_merge_and_not_copied(job, server, redis_target):
+    tools.copy(job, redis_target)
+    key, client = redis_target.partition("#")[2], server.client()
+    client.hset(key, "queued", "1")
+    tools.merge([job], redis_target)
+    assert client.hget(key, "queued") == b"1"
+    tools.copy(redis_target, f"{redis_target}:copy")
+    assert not client.hexists(f"{key}:copy", "queued")
+
+
 def test_leftovers_are_found_and_deleted(job, server, redis_target):
     tools.copy(job, redis_target)
     key = redis_target.partition("#")[2]

@@ -37,7 +37,9 @@ for i = 1, #made do
   if redis.call('EXISTS', made[i]) == 0 then return {'lost', made[i]} end
 end
 for i = 1, #made do redis.call('PERSIST', made[i]) end
+local queued = redis.call('HGET', KEYS[1], 'queued')  -- of the queue beside it, which stays
 redis.call('UNLINK', KEYS[1])
 for i = 3, #ARGV, 2 do redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1]) end
+if queued then redis.call('HSET', KEYS[1], 'queued', queued) end
 table.insert(old, 1, 'ok')
 return old
