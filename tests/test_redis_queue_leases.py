@@ -10,11 +10,12 @@ import time
 from contextlib import contextmanager
 
 import pytest
+from support.internals import call_dead, fail_to_leave
 from support.localredis import LocalRedis
 from support.processes import PROGRAMS
 from support.proxy import Proxy
 from support.queue_lockstep import crawl_in_lockstep
-from support.queues import Worker, drain, entry, keys_of, names, patiently
+from support.queues import Worker, Workers, drain, entry, keys_of, names, patiently
 from support.waiting import until
 
 from scrapy_bloom.core.growth import filter_hashes
@@ -126,6 +127,62 @@ def test_a_request_that_kills_its_workers_is_put_aside_alone(server, key, caplog
         said = [line for line in map(str, caplog.messages) if "gave no sign of life" in line]
         assert ["1 were put aside, because too many" in line for line in said] == [0, 0, 1]
         assert sorted(drain(watcher.queue)) == [str(number) for number in range(8)]
+
+
+class TestHeld:
+    """What cannot be stored is marked for as long as its worker lives."""
+
+    @contextmanager
+    def two_workers(self, url, key, shards):
+        """Open two workers. The first one has six requests, and holds what they led to."""
+        with Workers() as workers:
+            first, other = (workers.open(url, key, shards=shards) for _ in range(2))
+            first.offer([entry(number) for number in range(6)])
+            assert len(first.take(6)) == 6
+            held = [entry(f"held {number}", held=True) for number in range(12)]
+            assert not any(first.offer(held).seen)
+            yield first, other, held
+
+    @pytest.mark.parametrize("shards", [1, 3])
+    @pytest.mark.parametrize("dies", [True, False])
+    def test_it_is_new_for_those_who_know_it_as_seen(self, server, key, shards, dies):
+        with self.two_workers(server.url, key, shards) as (first, other, held):
+            assert all(other.offer(held).seen)
+            assert all(other.knows(one.fingerprint) for one in held)
+            if dies:
+                call_dead(other, first, range(shards))
+                assert other.requeue_dead() == 6 + 12
+            else:
+                first.close()
+            assert len(other.take(1)) == 1
+            assert not any(other.knows(one.fingerprint) for one in held)
+            assert not any(other.offer(held).seen)
+
+    def test_nothing_goes_back_before_it_is_new_in_all_shards(self, server, key):
+        with self.two_workers(server.url, key, 2) as (first, other, held):
+            call_dead(other, first, [0])
+            assert other.requeue_dead() == 0
+            assert other.take(9) == []
+            call_dead(other, first, [0, 1])
+            assert other.requeue_dead() == 6 + 12
+            assert len(other.take(9)) == 6
+            assert not any(other.offer(held).seen)
+
+    def test_a_worker_that_lives_for_one_shard_is_not_waited_for(self, server, key, monkeypatch):
+        with self.two_workers(server.url, key, 2) as (first, other, _):
+            call_dead(other, first, [0])
+            assert other.requeue_dead() == 0
+            with monkeypatch.context() as patch:
+                patch.setattr(pace, "LEASE", 0.0)
+                assert other.requeue_dead() > 0
+            assert 1 <= len(other.take(9)) < 6
+
+    def test_a_worker_that_cannot_leave_one_shard_leaves_none(self, server, key):
+        """Else others were given what led to marks that still are."""
+        with self.two_workers(server.url, key, 2) as (first, other, _):
+            fail_to_leave(first, 1)
+            first.close()
+            assert other.take(9) == []
 
 
 class TestFrozen:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from support.flaky import FAULTS, Flaky
-from support.internals import registered_as, take_for_dead
+from support.internals import leave, registered_as, take_for_dead
 from support.localredis import LocalRedis
 from support.queues import entry, keys_of
 
@@ -331,7 +332,7 @@ class Model(RuleBasedStateMachine):
         self.resume(who)
         worker = self.workers[who]
         held = [name for name in worker.has.values() if not self.offered[name].body]
-        assert worker.until_done(worker.queue.leave)
+        assert worker.until_done(partial(leave, worker.queue))
         if not worker.buried:
             for name in held:
                 self.undone[name] += 1
@@ -360,7 +361,7 @@ class Model(RuleBasedStateMachine):
             assert count <= 1 + self.undone[name], f"{name} was granted {count} times"
         for worker in self.workers:
             worker.client.deliver()
-            assert worker.until_done(worker.queue.leave)
+            assert worker.until_done(partial(leave, worker.queue))
         last = self.come()
         self.workers.append(last)
         while taken := last.until_done(lambda: last.queue.take(7) or [None]):
@@ -384,6 +385,23 @@ def server():
     with LocalRedis() as server:
         Model.server = server
         yield server
+
+
+def test_a_registration_that_comes_late_does_not_make_a_dead_worker_live():
+    key = next(keys)
+    late, watcher = (Worker(Model.server.url, key, "fifo", "bitmap") for _ in range(2))
+    for faults in [], [None, "late"]:  # the offer, and the registration after it
+        take_for_dead(watcher.queue, late.queue)
+        late.client.faults = faults
+        late.queue.offer([entry("one")])
+    take_for_dead(watcher.queue, late.queue)
+    late.client.faults = ["late"]
+    late.queue.offer([entry("two", filtered=False)])
+    late.client.deliver()
+    assert [one.body for one in watcher.queue.take(9)] == [b"body of one", b"body of two"]
+    for worker in (late, watcher):
+        assert leave(worker.queue)
+        worker.filter.close()
 
 
 TestModel = Model.TestCase

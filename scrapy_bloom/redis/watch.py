@@ -50,6 +50,10 @@ class Watch:
         """Seconds for which the server was seen to be well."""
         return 0.0 if self._ended is None else self._ended - self._well_since
 
+    def others(self) -> set[bytes]:
+        """Return the other workers that were there when somebody looked last."""
+        return {*self._seen}
+
     def silent(self) -> dict[bytes, bytes]:
         """Return the workers, with their records, that gave no sign of life for a whole lease."""
         if self._ended is None:

@@ -5,7 +5,9 @@ A test reads private fields nowhere else: tests/test_house.py looks.
 
 import sqlite3
 from contextlib import contextmanager
+from functools import partial
 
+from scrapy_bloom import BackendError
 from scrapy_bloom.canonical import fingerprint
 from scrapy_bloom.frontier.store import Store
 from scrapy_bloom.redis import scripts
@@ -30,9 +32,34 @@ def take_for_dead(shard, other):
     record = shard._link.place.client.hget(shard.place.key, f"l:{now.worker}")
     shard._register.silent = lambda: {now.worker.encode(): record} if record else {}
     try:
-        return shard.requeue_dead()
+        shard.undo_dead()
+        return shard.requeue_dead([])
     finally:
         del shard._register.silent
+
+
+def call_dead(queue, other, shards):
+    """Let a shared queue find a worker dead in some shards, which takes as long as a lease."""
+    other._heartbeat.stop()
+    for number, shard in enumerate(queue._shards):
+        worker = other._shards[number]._register.now.worker
+        lease = shard._link.place.client.hget(shard.place.key, f"l:{worker}")
+        dead = [(worker.encode(), lease)] if number in shards else []
+        shard._register.silent = partial(dict, dead)
+
+
+def fail_to_leave(queue, number):
+    """Let a worker find the server of one shard away when it leaves."""
+    queue._shards[number]._register.undo = _away
+
+
+def _away(*_):
+    raise BackendError("away")
+
+
+def leave(shard):
+    """Let a worker leave a shared queue that has one shard; return whether that worked."""
+    return shard.leave() and shard.part()
 
 
 def registered_as(shard):

@@ -8,7 +8,8 @@
 --     failed       the requests that nobody takes any more, a hash of the same kind
 --     again        fingerprints that are new once more, a set
 --     queue:state  the worker's records, and how much there is in the other keys: if there is less,
---                  something has vanished. `gone` counts what has, `back` what was brought back
+--                  something has vanished. `gone` counts what has, `back` what was brought back.
+--                  `returned` counts what workers gave back, or had when they died
 local unpack = table.unpack or unpack
 local state, queue, taken = base .. 'queue:state', base .. 'queue', base .. 'taken'
 local failed, again = base .. 'failed', base .. 'again'
@@ -23,7 +24,7 @@ end
 -- Read the state. Return a field of it; or nothing, and a word if state or field are not there.
 local function begin(epoch, field)
   local found = redis.call('HMGET', state, 'epoch', field, 'version', 'losses', 'emptied',
-    'waiting', 'taken', 'failed', 'again', 'gone', 'back')
+    'waiting', 'taken', 'failed', 'again', 'gone', 'back', 'returned')
   if found[1] ~= epoch then return nil, 'other' end
   if not found[2] then return nil, 'stranger' end
   counts.version, counts.losses = tonumber(found[3]), tonumber(found[4])
@@ -33,6 +34,7 @@ local function begin(epoch, field)
     lost = lost + math.max(0, tonumber(found[5 + i]) - counts[name])
   end
   counts.gone, counts.back = tonumber(found[10] or 0), tonumber(found[11] or 0)
+  counts.returned = tonumber(found[12] or 0)
   if lost > 0 then
     counts.losses = counts.losses + 1
     -- What came back twice after an earlier loss makes up for nothing that is lost now.
@@ -48,13 +50,15 @@ local function finish(changed, ...)
   if changed then counts.version = counts.version + 1 end
   redis.call('HSET', state, 'version', counts.version, 'losses', counts.losses, 'emptied',
     counts.emptied, 'waiting', counts.waiting, 'taken', counts.taken, 'failed', counts.failed,
-    'again', counts.again, 'gone', counts.gone, 'back', counts.back, ...)
+    'again', counts.again, 'gone', counts.gone, 'back', counts.back, 'returned', counts.returned,
+    ...)
 end
 
 -- What every answer tells about the queue.
 local function report()
-  return string.format('%d %d %d %d %d %d %d %d', counts.version, counts.waiting, counts.taken,
-    counts.failed, counts.losses, counts.emptied, lost, math.max(0, counts.gone - counts.back))
+  return string.format('%d %d %d %d %d %d %d %d %d', counts.version, counts.waiting, counts.taken,
+    counts.failed, counts.losses, counts.emptied, lost, math.max(0, counts.gone - counts.back),
+    counts.returned)
 end
 
 -- Put a request from `taken` back to its place. One without a body is held: its mark is undone.
@@ -62,6 +66,7 @@ local function put_back(value, died)
   local space = value:find(' ', 1, true)
   local score, member = value:sub(1, space - 1), value:sub(space + 1)
   local tries, length = struct.unpack('>BI4', member, 9)
+  counts.returned = counts.returned + 1
   if #member == 12 + length then
     redis.call('SADD', again, member:sub(14))
     return

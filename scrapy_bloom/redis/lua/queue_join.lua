@@ -71,10 +71,13 @@ local function add_gone(epoch, version, number)
   redis.call('HSET', state, 'was', ARGV[5], 'gone', string.format('%d', gone))
 end
 if ARGV[5] ~= '' then add_gone(ARGV[5]:match('^(%S+) (%d+) (%d+)$')) end
--- A repeated call must not take back the number of a call that was made since.
-redis.call('HSETNX', state, 'n:' .. ARGV[2], '0 ')
-redis.call('HSETNX', state, 'o:' .. ARGV[2], '0 ok ')
-redis.call('HSET', state, 'l:' .. ARGV[2], string.format('%.6f', now + ARGV[3]))
+-- A call that comes so late that others took the worker for dead must not let it live again: its
+-- other late calls would count. And a repeated one must not take back the number of a later call.
+if redis.call('HEXISTS', state, 'd:' .. ARGV[2]) == 0 then
+  redis.call('HSETNX', state, 'n:' .. ARGV[2], '0 ')
+  redis.call('HSETNX', state, 'o:' .. ARGV[2], '0 ok ')
+  redis.call('HSET', state, 'l:' .. ARGV[2], string.format('%.6f', now + ARGV[3]))
+end
 local found = redis.call('HMGET', state, 'epoch', 'found', 'vanished')
 begin(found[1], 'epoch')
 if lost > 0 then finish(false) end

@@ -17,6 +17,9 @@ from scrapy_bloom.redis.queue.report import Report, read_report
 from scrapy_bloom.redis.watch import Watch
 
 _EPOCH_BYTES: Final = 8
+_HELD: Final = b"held 0"
+_REST: Final = b"rest 0"
+_END: Final = b"end"
 
 
 @dataclass(frozen=True)
@@ -198,10 +201,22 @@ class Register:
         with self._lock:
             return self._watch.silent()
 
+    def undo(self, dead: str, lease: bytes) -> Requeued:
+        """Make new again what a dead worker held, or this one; nothing it says counts any more.
+
+        :meth:`requeue` comes after that, when all shards are as far.
+        """
+        return self._put_back(dead, lease, 0, _HELD, _REST)
+
     def requeue(self, dead: str, lease: bytes, max_deliveries: int) -> Requeued:
         """Put back what a dead worker has taken, or what this one has if it is called dead."""
+        return self._put_back(dead, lease, max_deliveries, _REST, _END)
+
+    def _put_back(
+        self, dead: str, lease: bytes, max_deliveries: int, begin: bytes, end: bytes
+    ) -> Requeued:
         now = self.now
-        done, cursor = Requeued(), b"0"
+        done, cursor = Requeued(), begin
         while True:
             word, *told = self._link.retry_once(
                 scripts.QUEUE_REQUEUE,
@@ -220,7 +235,7 @@ class Register:
                 done = Requeued(
                     done.back + int(back), done.failed + int(failed), read_report(report)
                 )
-            if cursor == b"0":
+            if cursor == end:
                 return done
 
     def claim(self, what: str, word: str, *, over: bool) -> tuple[bytes, Report, str] | None:
@@ -234,12 +249,10 @@ class Register:
         with self._link.reading(told):
             return answer, read_report(told[0]), told[1].decode()
 
-    def leave(self) -> Report | None:
-        """Take the worker off the register, after what it has was put back.
-
-        Returns the state of the queue then, or None if it or the worker is not there any more.
-        """
-        return self.requeue(self.now.worker, b"", 0).report
+    def others(self) -> set[bytes]:
+        """Return the other workers in the register."""
+        with self._lock:
+            return self._watch.others()
 
     def _look(self, began: float, told: list[bytes]) -> None:
         server, *pairs = told

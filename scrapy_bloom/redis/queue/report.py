@@ -17,6 +17,7 @@ class Report(NamedTuple):
         emptied: how often requests that wait had vanished.
         lost: how many requests of all kinds this call found vanished.
         missing: how many have vanished so far and were not brought back.
+        returned: how many requests workers have given back, or had when they died.
     """
 
     version: int
@@ -27,6 +28,7 @@ class Report(NamedTuple):
     emptied: int
     lost: int
     missing: int
+    returned: int
 
 
 def read_report(text: bytes) -> Report:

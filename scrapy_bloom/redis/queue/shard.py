@@ -57,6 +57,9 @@ class QueueShard:
     :param counters: where requests are counted.
     :raises BackendError: if the server cannot be used.
     :raises StateError: if something else is in the queue's place.
+
+    Attributes:
+        ask_again: makes this worker ask for all marks again, because some may be undone.
     """
 
     def __init__(  # noqa: PLR0913 - by keyword
@@ -81,6 +84,7 @@ class QueueShard:
         self._link = Link(self.place, shard.breaker)
         self._header = Link(shard.place, shard.breaker)
         self._register = Register(self._link, self._beginning, order, name, spider, shard.place.key)
+        self.ask_again = shard.forget_cache
         self._lock = Lock()
         self._own = Holdings()
         self._ready: deque[Taken] = deque()  # taken by a call whose caller was told of an error
@@ -93,6 +97,8 @@ class QueueShard:
         self._gone_back = False
         self._recovering = False  # registered again, but not sure yet what is left
         self._left = False
+        self._dead: dict[bytes, _Dead] = {}  # whose held requests are new once more
+        self._returned = 0  # as the last exchange told
         self._missing = 0  # requests that are missing in the queue, as far as they were counted
         self._lost_at: float | None = None  # since when it is to be said how many are missing
         shard.queue_apart = True
@@ -245,24 +251,59 @@ class QueueShard:
                 self._recover()
             raise self._unknown()
 
-    def requeue_dead(self) -> dict[str, tuple[int, int]]:
-        """Put back what dead workers had; return how many requests of each went back, and failed.
+    def undo_dead(self) -> None:
+        """Make new again what dead workers held: before anything else of theirs goes back.
+
+        Else another worker fetches the page that led to it, and is told that it is seen.
 
         :raises BackendError: if the server cannot be used.
         """
         silent = self._register.silent()
+        if not (silent or self._dead):
+            return
+        with self._lock:
+            self._dead = {name: one for name, one in self._dead.items() if name in silent}
+            self._check()
+            for worker, lease in silent.items():
+                if worker not in self._dead:
+                    with self._link.tripping():
+                        undone = self._register.undo(_decoded(worker), lease)
+                    if undone.report is not None:
+                        self._note(undone.report)
+                        self._counters.requeued += undone.back
+                        self._dead[worker] = _Dead(lease, undone.back, time.monotonic())
+
+    def may_hold(self) -> tuple[set[str], bool]:
+        """Return the other workers that may hold something still, and whether that can be asked."""
+        others = self._register.others() - self._dead.keys()
+        return {_name(worker) for worker in others}, self._shard.breaker.usable
+
+    def requeue_dead(self, others: Sequence[tuple[set[str], bool]]) -> dict[str, tuple[int, int]]:
+        """Put back what dead workers had; return how many requests of each went back, and failed.
+
+        :param others: of the other shards, what :meth:`may_hold` returns. A worker that seems to
+            live in one of them is waited for: as long as its lease there lasts, twice over, or
+            until that shard can be asked.
+        :raises BackendError: if the server cannot be used.
+        """
         done: dict[str, tuple[int, int]] = {}
-        if not silent:
+        if not self._dead:
             return done
         with self._lock:
             self._check()
-            for worker, lease in silent.items():
+            for worker, dead in [one for one in self._dead.items() if not one[1].gone]:
+                waits = [asked for names, asked in others if _name(worker) in names]
+                if waits and not (all(waits) and time.monotonic() - dead.since > 2 * pace.LEASE):
+                    continue
                 with self._link.tripping():
-                    dead = worker.decode(errors="surrogateescape")
-                    result = self._register.requeue(dead, lease, self._max_deliveries)
+                    result = self._register.requeue(
+                        _decoded(worker), dead.lease, self._max_deliveries
+                    )
+                del self._dead[worker]
                 if result.report is not None:
+                    self._dead[worker] = dead._replace(gone=True)
                     self._note(result.report)
-                    done[dead] = (result.back, result.failed)
+                    done[_decoded(worker)] = (dead.undone + result.back, result.failed)
                     self._counters.requeued += result.back
                     self._counters.failed += result.failed
         return done
@@ -304,7 +345,10 @@ class QueueShard:
         return self.place.node
 
     def leave(self) -> bool:
-        """Leave the queue, which puts back what this worker has; return whether that worked."""
+        """Tell all that is to be told, and make new again what this worker holds.
+
+        Returns whether that worked. Then :meth:`part` follows, when the other shards are as far.
+        """
         with self._lock:
             self._left = True
             with suppress(FilterLostError):
@@ -317,11 +361,22 @@ class QueueShard:
                     self._exchange(0)
                 if self._lost_at is not None:
                     self._say_missing()
-                if report := self._register.leave():
+                if report := self._register.undo(self._register.now.worker, b"").report:
                     self._note(report)
-                    self._own, self._ready = Holdings(), deque()
             except (BackendError, *FAULTS):
                 return False
+            return True
+
+    def part(self) -> bool:
+        """Take the worker off the register, and put back what it has; return whether it worked."""
+        with self._lock:
+            try:
+                result = self._register.requeue(self._register.now.worker, b"", 0)
+            except (BackendError, *FAULTS):
+                return False
+            if result.report:
+                self._note(result.report)
+                self._own, self._ready = Holdings(), deque()
             return True
 
     # Calls
@@ -417,6 +472,7 @@ class QueueShard:
         for entry in self._own.told(answer.request):
             self._recent.add(entry)
         self._note(answer.report)
+        self._doubt_what_is_known(answer.report)
         for value, stored in answer.taken:
             name, priority, deliveries, fingerprint, body = stored
             ticket = self._ticket(name, value, risky=deliveries >= answer.request.risk)
@@ -450,6 +506,7 @@ class QueueShard:
         """Start to count the calls of a new registration."""
         report = joined.report
         self._note(report)
+        self._doubt_what_is_known(report)
         found_now = int(report.lost > 0)
         self._known = report._replace(losses=report.losses - found_now)
         self._calls = QueueCalls(
@@ -462,6 +519,16 @@ class QueueShard:
         if report.missing > self._missing:  # whoever noticed that may die before saying so
             self._lost_at = time.monotonic()
         self._missing = report.missing
+
+    def _doubt_what_is_known(self, report: Report) -> None:
+        """Ask the server again for all marks, if some may be undone that this worker knows.
+
+        A request that was put back leads to others whose marks were undone before. The number comes
+        in the answer with the request.
+        """
+        if report.returned != self._returned:
+            self._returned = report.returned
+            self.ask_again()
 
     def _make_good(self) -> None:
         """Finish what was begun, and bring back what was lost.
@@ -636,6 +703,31 @@ class _Left(NamedTuple):
     registration: Registration
     emptied: bool
     lost_all: bool
+
+
+class _Dead(NamedTuple):
+    """A dead worker whose held requests are new once more, and whose others are not put back yet.
+
+    Attributes:
+        lease: the end of its lease, as it was seen for too long.
+        undone: how many requests it held.
+        since: when that was, on the monotonic clock.
+        gone: whether the others are put back, too, and the register need only be looked at again.
+    """
+
+    lease: bytes
+    undone: int
+    since: float
+    gone: bool = False
+
+
+def _decoded(worker: bytes) -> str:
+    return worker.decode(errors="surrogateescape")
+
+
+def _name(worker: bytes) -> str:
+    """Return what a worker is called in all shards."""
+    return _decoded(worker).rpartition(".")[0]
 
 
 _LOST: Final = (

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Literal
 from zlib import crc32
 
@@ -56,6 +57,7 @@ class SharedQueue:
         self._closed = False
         self._next = 0  # the shard that is asked first
         self._shards: list[QueueShard] = []
+        self._filter = filter
         name = filter.new_queue_worker()
         try:
             for number, shard in enumerate(filter.shards):
@@ -71,9 +73,9 @@ class SharedQueue:
                         counters=self.counters,
                     )
                 )
+                self._shards[number].ask_again = self._ask_again
         except BaseException:
-            for opened in self._shards:
-                opened.leave()
+            self._leave()
             raise
         self._traffic = filter.counters
         self._knows = [shard.knows for shard in filter.shards]
@@ -221,14 +223,19 @@ class SharedQueue:
         """
         totals: dict[str, tuple[int, int]] = {}
 
+        shards = self._shards
+
         def requeue_of(number: int) -> None:
-            for worker, (back, failed) in self._shards[number].requeue_dead().items():
+            others = [shard.may_hold() for shard in shards if shard is not shards[number]]
+            for worker, (back, failed) in shards[number].requeue_dead(others).items():
                 name = worker.rpartition(".")[0]
                 before = totals.get(name, (0, 0))
                 totals[name] = (before[0] + back, before[1] + failed)
 
+        steps = [shard.undo_dead for shard in shards]
+        steps += [partial(requeue_of, number) for number in range(len(shards))]
         try:
-            self._each(range(len(self._shards)), requeue_of)
+            self._each(range(len(steps)), lambda step: steps[step]())
         finally:
             for name, (back, failed) in totals.items():
                 _tell_of_dead(name, back, failed)
@@ -243,14 +250,30 @@ class SharedQueue:
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
-        left = [shard.leave() for shard in self._shards]
+        left = self._leave()
         self._heartbeat.stop()
-        if not all(left):
+        if not left:
             logger.warning(
                 "This worker could not leave the request queue. Others put back the %(count)s"
                 " requests that it had taken when its lease is over, in about %(lease)d s.",
                 {"count": f"{sum(shard.own for shard in self._shards):,}", "lease": pace.LEASE},
             )
+
+    def _leave(self) -> bool:
+        """Leave all shards, or none: others must not be given what led to a mark that still is.
+
+        Returns whether that worked.
+        """
+        left = [shard.leave() for shard in self._shards]
+        if not all(left):
+            return False
+        parted = [shard.part() for shard in self._shards]
+        return all(parted)
+
+    def _ask_again(self) -> None:
+        """Ask the servers again for what this worker knows."""
+        for shard in self._filter.shards:
+            shard.forget_cache()
 
     def _place(self, what: bytes) -> int:
         return crc32(what) * len(self._shards) >> 32
