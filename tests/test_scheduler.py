@@ -25,6 +25,7 @@ from support.internals import fail_after_writing, scheduler_of
 from support.kills import urls_in
 from support.localsite import Kind, LocalSite
 from support.sites import Pages
+from support.stopping import hold
 from twisted.internet.defer import gatherResults
 from w3lib.url import canonicalize_url
 
@@ -656,11 +657,13 @@ def test_a_log_that_was_deleted_after_a_kill_is_missed(project):
             pages.when(pages.delivered + 50, killed.kill)
             killed.end()
             (project.job / "requests.sqlite-wal").unlink()
+            _, go_on = hold(pages, pages.delivered + 20)
             run = project.crawl(pages, **OURS)
             run.said("Crawl kept in")
             [warning] = run.logged("WARNING")
             assert f"nothing of what the last run (process {killed.pid}) has stored" in warning
             run.interrupt()
+            go_on.set()
             run.end()
         run = project.crawl(pages, **OURS)
         assert run.end() == 0, run.log
