@@ -282,13 +282,14 @@ def test_a_kill_of_scrapys_own_filter_is_told_after_a_run_with_a_wrong_setting(p
 
 def test_a_deleted_queue_is_refused_until_it_is_reset(project):
     with site() as pages:
-        stop_after(25, pages, lambda: project.crawl(pages))
+        stopped = stop_after(25, pages, lambda: project.crawl(pages))
         shutil.rmtree(project.job / "requests.queue")
         before = counted(pages)
         for _ in range(2):
             refused = project.crawl(pages)
             refused.end()
-            assert "found no requests" in refused.logged("ERROR")[0]
+            said = "".join(refused.logged("ERROR"))
+            assert "found no requests" in said, f"{stopped.log}\n{refused.log}"
             assert counted(pages) == before
         reset = project.crawl(pages, BLOOM_ON_UNCLEAN="reset")
         complete(reset)
