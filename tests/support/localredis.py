@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import secrets
 import shutil
 import socket
 import subprocess
@@ -47,14 +48,15 @@ def program(name: str = "redis-server") -> str:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on, with room for a cluster's bus 10,000 above it."""
+    """Return a port that nobody listens on, with room for a cluster's bus 10,000 above it.
+
+    Systems hand out ports from 32,768 on: one of those may be somebody's before the server has it.
+    """
     while True:
+        port = 10_000 + secrets.randbelow(10_000)
         with socket.socket() as one, socket.socket() as two:
-            one.bind(("127.0.0.1", 0))
-            port: int = one.getsockname()[1]
-            if port > 55_000:
-                continue
             try:
+                one.bind(("127.0.0.1", port))
                 two.bind(("127.0.0.1", port + 10_000))
             except OSError:
                 continue
