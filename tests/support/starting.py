@@ -120,7 +120,8 @@ def _starter(_):
     """Start a process that programs are forks of; return the socket on which it listens."""
     ours, its = socket.socketpair()
     with its:
-        line = [sys.executable, str(PROGRAMS / "starter.py")]
+        # Without buffers: a signal that comes in mid-write ends Scrapy's handler there, which logs.
+        line = [sys.executable, "-u", str(PROGRAMS / "starter.py")]
         process = subprocess.Popen(line, stdin=its, stdout=subprocess.DEVNULL, env=environment())
     atexit.register(process.wait)
     atexit.register(ours.close)
