@@ -33,7 +33,7 @@ def take_for_dead(shard, other):
     shard._register.silent = lambda: {now.worker.encode(): record} if record else {}
     try:
         shard.undo_dead()
-        return shard.requeue_dead([])
+        return {name: (back, failed) for name, back, failed in shard.requeue_dead([])}
     finally:
         del shard._register.silent
 

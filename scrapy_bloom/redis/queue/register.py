@@ -37,6 +37,11 @@ class Registration:
     generation: int
 
 
+def name_of(worker: bytes) -> str:
+    """Return what a worker is called in all shards, and in all of its entries."""
+    return worker.decode(errors="surrogateescape").rpartition(".")[0]
+
+
 class Joined(NamedTuple):
     """What a worker found when it joined.
 
@@ -201,19 +206,19 @@ class Register:
         with self._lock:
             return self._watch.silent()
 
-    def undo(self, dead: str, lease: bytes) -> Requeued:
+    def undo(self, dead: bytes | str, lease: bytes) -> Requeued:
         """Make new again what a dead worker held, or this one; nothing it says counts any more.
 
         :meth:`requeue` comes after that, when all shards are as far.
         """
         return self._put_back(dead, lease, 0, _HELD, _REST)
 
-    def requeue(self, dead: str, lease: bytes, max_deliveries: int) -> Requeued:
+    def requeue(self, dead: bytes | str, lease: bytes, max_deliveries: int) -> Requeued:
         """Put back what a dead worker has taken, or what this one has if it is called dead."""
         return self._put_back(dead, lease, max_deliveries, _REST, _END)
 
     def _put_back(
-        self, dead: str, lease: bytes, max_deliveries: int, begin: bytes, end: bytes
+        self, dead: bytes | str, lease: bytes, max_deliveries: int, begin: bytes, end: bytes
     ) -> Requeued:
         now = self.now
         done, cursor = Requeued(), begin

@@ -32,7 +32,7 @@ from scrapy_bloom.redis.queue.calls import Exchanged, Gone, QueueCalls
 from scrapy_bloom.redis.queue.counters import QueueCounters
 from scrapy_bloom.redis.queue.holdings import Holdings
 from scrapy_bloom.redis.queue.recent import Recent
-from scrapy_bloom.redis.queue.register import Joined, Register, Registration
+from scrapy_bloom.redis.queue.register import Joined, Register, Registration, name_of
 from scrapy_bloom.redis.queue.report import Report
 from scrapy_bloom.redis.scripts import BATCH
 from scrapy_bloom.redis.shard import Shard
@@ -129,6 +129,11 @@ class QueueShard:
     def own(self) -> int:
         """How many requests this worker has taken or holds, as the server knows."""
         return len(self._own)
+
+    @property
+    def usable(self) -> bool:
+        """Whether the server can be asked now."""
+        return self._shard.breaker.usable
 
     @property
     def version(self) -> bytes:
@@ -267,43 +272,38 @@ class QueueShard:
             for worker, lease in silent.items():
                 if worker not in self._dead:
                     with self._link.tripping():
-                        undone = self._register.undo(_decoded(worker), lease)
+                        undone = self._register.undo(worker, lease)
                     if undone.report is not None:
                         self._note(undone.report)
                         self._counters.requeued += undone.back
                         self._dead[worker] = _Dead(lease, undone.back, time.monotonic())
 
-    def may_hold(self) -> tuple[set[str], bool]:
-        """Return the other workers that may hold something still, and whether that can be asked."""
-        others = self._register.others() - self._dead.keys()
-        return {_name(worker) for worker in others}, self._shard.breaker.usable
+    def may_hold(self, name: str) -> bool:
+        """Return whether a worker of that name may hold something here still."""
+        return any(name == name_of(one) for one in self._register.others() - self._dead.keys())
 
-    def requeue_dead(self, others: Sequence[tuple[set[str], bool]]) -> dict[str, tuple[int, int]]:
-        """Put back what dead workers had; return how many requests of each went back, and failed.
+    def requeue_dead(self, others: Sequence[QueueShard]) -> list[tuple[str, int, int]]:
+        """Put back what dead workers had; return their names, how many went back, and failed.
 
-        :param others: of the other shards, what :meth:`may_hold` returns. A worker that seems to
-            live in one of them is waited for: as long as its lease there lasts, twice over, or
-            until that shard can be asked.
+        :param others: the other shards, in which :meth:`undo_dead` was tried before.
         :raises BackendError: if the server cannot be used.
         """
-        done: dict[str, tuple[int, int]] = {}
+        done: list[tuple[str, int, int]] = []
         if not self._dead:
             return done
         with self._lock:
             self._check()
-            for worker, dead in [one for one in self._dead.items() if not one[1].gone]:
-                waits = [asked for names, asked in others if _name(worker) in names]
-                if waits and not (all(waits) and time.monotonic() - dead.since > 2 * pace.LEASE):
+            for worker, dead in [*self._dead.items()]:
+                name = name_of(worker)
+                if dead.gone or _must_wait(name, dead, others):
                     continue
                 with self._link.tripping():
-                    result = self._register.requeue(
-                        _decoded(worker), dead.lease, self._max_deliveries
-                    )
+                    result = self._register.requeue(worker, dead.lease, self._max_deliveries)
                 del self._dead[worker]
                 if result.report is not None:
                     self._dead[worker] = dead._replace(gone=True)
                     self._note(result.report)
-                    done[_decoded(worker)] = (dead.undone + result.back, result.failed)
+                    done.append((name, dead.undone + result.back, result.failed))
                     self._counters.requeued += result.back
                     self._counters.failed += result.failed
         return done
@@ -721,13 +721,15 @@ class _Dead(NamedTuple):
     gone: bool = False
 
 
-def _decoded(worker: bytes) -> str:
-    return worker.decode(errors="surrogateescape")
+def _must_wait(name: str, dead: _Dead, others: Sequence[QueueShard]) -> bool:
+    """Return whether other shards may have marks still that a dead worker held.
 
-
-def _name(worker: bytes) -> str:
-    """Return what a worker is called in all shards."""
-    return _decoded(worker).rpartition(".")[0]
+    One in which it seems to live is waited for as long as its lease there lasts, twice over, or
+    until that shard can be asked.
+    """
+    waiting = [other for other in others if other.may_hold(name)]
+    in_time = time.monotonic() - dead.since <= 2 * pace.LEASE
+    return any(in_time or not other.usable for other in waiting)
 
 
 _LOST: Final = (

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeVar
 from zlib import crc32
 
 from scrapy_bloom.errors import BackendError, BloomError, FilterLostError
@@ -21,6 +21,8 @@ from scrapy_bloom.redis.queue.counters import QueueCounters
 from scrapy_bloom.redis.queue.shard import QueueShard
 
 logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 
 class SharedQueue:
@@ -222,20 +224,18 @@ class SharedQueue:
         :raises BackendError: if the server cannot be used.
         """
         totals: dict[str, tuple[int, int]] = {}
-
         shards = self._shards
 
         def requeue_of(number: int) -> None:
-            others = [shard.may_hold() for shard in shards if shard is not shards[number]]
-            for worker, (back, failed) in shards[number].requeue_dead(others).items():
-                name = worker.rpartition(".")[0]
+            others = [*shards[:number], *shards[number + 1 :]]
+            for name, back, failed in shards[number].requeue_dead(others):
                 before = totals.get(name, (0, 0))
                 totals[name] = (before[0] + back, before[1] + failed)
 
         steps = [shard.undo_dead for shard in shards]
         steps += [partial(requeue_of, number) for number in range(len(shards))]
         try:
-            self._each(range(len(steps)), lambda step: steps[step]())
+            self._each(steps, lambda step: step())
         finally:
             for name, (back, failed) in totals.items():
                 _tell_of_dead(name, back, failed)
@@ -278,15 +278,15 @@ class SharedQueue:
     def _place(self, what: bytes) -> int:
         return crc32(what) * len(self._shards) >> 32
 
-    def _each(self, numbers: Iterable[int], act: Callable[[int], None]) -> None:
-        """Do something with shards, also with those that come after one that fails.
+    def _each(self, parts: Iterable[_T], act: Callable[[_T], object]) -> None:
+        """Do something with each part, also with those that come after one that fails.
 
         :raises BloomError: the worst of what they raised.
         """
         errors: list[BloomError] = []
-        for number in numbers:
+        for part in parts:
             try:
-                act(number)
+                act(part)
             except (BackendError, FilterLostError) as error:  # noqa: PERF203 - not with each entry
                 errors.append(error)
         if errors:
