@@ -29,7 +29,7 @@ RUN_BENCH := cd $(ROOT) && $(RUN) PYTHONPATH=benchmarks:tests:example_project $(
 SPHINX := PYTHONPATH=$(ROOT) $(DOCS)/bin/python -m sphinx -q -W --keep-going
 
 .PHONY: help check quick test coverage ready lint types tests sdist floor kills demo demo-distributed month docs docs-links matrix clean wheel installed redis \
-	bench bench-quick bench-check bench-installed
+	bench bench-quick bench-installed
 
 help:
 	@echo "make check   lint, types and the tests that start neither a crawl nor a server"
@@ -39,9 +39,8 @@ help:
 	@echo "make demo    crawl a site, kill the crawl, resume it, and count what was fetched"
 	@echo "make demo-distributed    crawl it by workers on one Redis, and kill, freeze and add some"
 	@echo "make month   crawl a news site for 30 simulated days, and print what was fetched when"
-	@echo "make bench   measure everything (two hours) and write the figures of docs"
+	@echo "make bench   measure everything (an hour) and write the figures of docs"
 	@echo "make bench-quick, bench-NAME    the same in small, on the screen only; or one part of it"
-	@echo "make bench-check    hold what should be fast against what it is compared with"
 	@echo "make docs    write the tables of docs anew, and build the site in build/site"
 	@echo "make matrix    stop, kill and resume crawls on each Python found and each minor Scrapy"
 	@echo "make clean   remove what the others made"
@@ -112,9 +111,6 @@ bench: bench-installed
 
 bench-quick: bench-installed
 	$(RUN_BENCH) --quick
-
-bench-check: bench-installed
-	$(RUN_BENCH).check
 
 bench-%: bench-installed
 	$(RUN_BENCH) $*

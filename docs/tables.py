@@ -30,7 +30,7 @@ from support.pairs import PAIRS
 from bench import page, results
 from bench.page import markdown
 
-SCRAPY_SET_BYTES = 86.6  # of one 20-byte fingerprint in a set, as `make bench-bytes` measures
+SCRAPY_SET_BYTES = 86.6  # of one 20-byte fingerprint in a set, as `make bench-core` measures
 
 
 def settings_table() -> str:

@@ -43,42 +43,16 @@ class Candidate:
     Attributes:
         name: in the tables.
         make: takes the number of items and the error rate.
-        most: items above which it is not run, as it takes too long or too much memory.
     """
 
     name: str
     make: Callable[[int, float], Made]
-    most: int = 10_000_000
 
 
 def ours(items: int, rate: float) -> Made:
     """Make our filter for Scrapy's fingerprints."""
     seen = LocalFilter(items, rate)
     return Made(seen.add, seen.__contains__, lambda: seen.info().bytes)
-
-
-def ours_any_bytes(items: int, rate: float) -> Made:
-    """Make our filter for bytes of any origin."""
-    seen = LocalFilter(items, rate, digests=False)
-    return Made(seen.add, seen.__contains__, lambda: seen.info().bytes)
-
-
-def in_a_set(key: Callable[[bytes], object]) -> Callable[[int, float], Made]:
-    """Return a maker of a set of what `key` makes of a fingerprint."""
-
-    def make(_items: int, _rate: float) -> Made:
-        seen: set[object] = set()
-
-        def add(item: bytes) -> bool:
-            made = key(item)
-            if made in seen:
-                return True
-            seen.add(made)
-            return False
-
-        return Made(add)
-
-    return make
 
 
 def raw_set(_items: int, _rate: float) -> Made:
@@ -163,48 +137,13 @@ def pybloom(items: int, rate: float) -> Made:
     return Made(seen.add, seen.__contains__, lambda: len(seen.bitarray) // 8, fill)
 
 
-def pybloom_scalable(items: int, rate: float) -> Made:
-    """Make pybloom-live's growing filter, which begins with a tenth of the items."""
-    from pybloom_live import ScalableBloomFilter
-
-    growth = ScalableBloomFilter.LARGE_SET_GROWTH
-    seen = ScalableBloomFilter(items // 10, rate, mode=growth)
-    return Made(
-        seen.add,
-        seen.__contains__,
-        lambda: sum(len(part.bitarray) // 8 for part in seen.filters),
-    )
-
-
-def pyprobables(items: int, rate: float) -> Made:
-    """Make pyprobables' filter with the hash that its documentation makes of mmh3, hashed once."""
-    import mmh3
-    from probables import BloomFilter
-    from probables.hashes import hash_with_depth_bytes
-
-    @hash_with_depth_bytes  # type: ignore[untyped-decorator]
-    def murmur3(key: bytes, depth: int) -> bytes:
-        return bytes(mmh3.hash_bytes(key, seed=depth))
-
-    seen = BloomFilter(est_elements=items, false_positive_rate=rate, hash_function=murmur3)
-
-    def add(item: bytes) -> bool:
-        hashes = seen.hashes(item)
-        if seen.check_alt(hashes):
-            return True
-        seen.add_alt(hashes)
-        return False
-
-    return Made(add, seen.check, lambda: seen.number_bits // 8)
-
-
-def rbloom(hash_of: Callable[[], Callable[[bytes], int]] | None) -> Callable[[int, float], Made]:
-    """Return a maker of rbloom's filter with a hash, or with Python's own."""
+def rbloom(hash_of: Callable[[], Callable[[bytes], int]]) -> Callable[[int, float], Made]:
+    """Return a maker of rbloom's filter with a hash."""
 
     def make(items: int, rate: float) -> Made:
         from rbloom import Bloom
 
-        seen = Bloom(items, rate, *([hash_of()] if hash_of else []))
+        seen = Bloom(items, rate, hash_of())
 
         def add(item: bytes) -> bool:
             if item in seen:
@@ -223,14 +162,6 @@ def sha256_hash() -> Callable[[bytes], int]:
     return lambda item: number(sha256(item).digest()[:16], "big", signed=True)
 
 
-def murmur3_digest() -> Callable[[bytes], int]:
-    """Return the same with a digest that is quicker to make."""
-    import mmh3
-
-    digest, number = mmh3.mmh3_x64_128_digest, int.from_bytes
-    return lambda item: number(digest(item), "big", signed=True)
-
-
 def murmur3_number() -> Callable[[bytes], int]:
     """Return the quickest hash that can be stored: a number of 128 bits straight from mmh3."""
     import mmh3
@@ -247,35 +178,22 @@ def fastbloom(items: int, rate: float) -> Made:
     return Made(seen.add_if_not_contains, seen.__contains__, lambda: len(seen.get_bytes()))
 
 
-def md5(item: bytes) -> bytes:
-    """Return the MD5 digest."""
-    return hashlib.md5(item, usedforsecurity=False).digest()
-
-
 OURS = "scrapy-bloom"
 TEXTBOOK = "textbook loop"
 RBLOOM = "rbloom, SHA-256"
-RBLOOM_MURMUR = "rbloom, digest of MurmurHash3"
 RBLOOM_QUICKEST = "rbloom, mmh3.hash128"
 FASTBLOOM = "fastbloom-rs"
 
 CANDIDATES = {
     candidate.name: candidate
     for candidate in (
-        Candidate(OURS, ours, 100_000_000),
-        Candidate("scrapy-bloom, any bytes", ours_any_bytes),
+        Candidate(OURS, ours),
         Candidate("set of fingerprints, 20 bytes", raw_set),
-        Candidate("set of fingerprints, hex", in_a_set(bytes.hex)),
-        Candidate("set of MD5 digests", in_a_set(md5)),
         Candidate("SQLite, unique index", sqlite),
         Candidate(TEXTBOOK, textbook),
-        Candidate("pybloom-live, fixed", pybloom),
-        Candidate("pybloom-live, scalable", pybloom_scalable, 1_000_000),
-        Candidate("pyprobables", pyprobables, 1_000_000),
-        Candidate(RBLOOM, rbloom(sha256_hash), 100_000_000),
-        Candidate(RBLOOM_MURMUR, rbloom(murmur3_digest)),
-        Candidate(RBLOOM_QUICKEST, rbloom(murmur3_number), 100_000_000),
-        Candidate("rbloom, hash(), not to be stored", rbloom(None)),
+        Candidate("pybloom-live", pybloom),
+        Candidate(RBLOOM, rbloom(sha256_hash)),
+        Candidate(RBLOOM_QUICKEST, rbloom(murmur3_number)),
         Candidate(FASTBLOOM, fastbloom),
     )
 }

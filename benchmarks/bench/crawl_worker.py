@@ -1,10 +1,9 @@
 """One worker of distributed crawls, as a program that crawls as often as it is told to.
 
-It reads a line of JSON for each crawl, ``{"url": …, "settings": {…}}``, and one to end it: "stop"
-when there is nothing more to do, or "halt" now. It writes a line of JSON whenever something
-happens: ``{"state": …, "cpu": …, "trips": …}`` with its processor time in seconds and how often it
-has sent something to Redis. The state is "ready" (to fetch the first page), "page" (one more is
-parsed), "idle" (ten times a second, while there is nothing to do) or "done".
+It reads a line of JSON for each crawl, ``{"url": …, "settings": {…}}``, and any other line to end
+it. It writes a line of JSON whenever something happens: ``{"state": …, "cpu": …, "trips": …}`` with
+its processor time in seconds and how often it has sent something to Redis. The state is "ready" (to
+fetch the first page), "page" (one more is parsed) or "done".
 """
 
 from __future__ import annotations
@@ -43,12 +42,11 @@ class Worker(SiteSpider):
     """Crawls a site and stays until it is told to stop.
 
     Attributes:
-        stopping: whether to end when there is nothing to do.
         halting: whether to follow no more links. May be set by another thread.
     """
 
     name = "worker"
-    stopping = halting = False
+    halting = False
 
     def __init__(self, url: str, out: IO[str], **kwargs: Any) -> None:
         super().__init__(url, **kwargs)
@@ -75,12 +73,11 @@ class Worker(SiteSpider):
         self.tell("ready")
 
     def idle(self) -> None:
-        """Tell that there is nothing to do.
+        """Stay when there is nothing to do.
 
         :raises DontCloseSpider: unless it is time to stop.
         """
-        if not self.stopping:
-            self.tell("idle")
+        if not self.halting:
             raise DontCloseSpider
 
     def closed(self, reason: str) -> None:  # noqa: ARG002 - Scrapy's signature
@@ -123,21 +120,11 @@ async def crawl(out: IO[str]) -> None:
         runner = AsyncCrawlerRunner(SETTINGS | job["settings"])
         crawler = runner.create_crawler(Worker)
         crawling = runner.crawl(crawler, url=job["url"], out=out)
-        if await asyncio.to_thread(halt_if_told, crawler):
-            await crawler.stop_async()
+        await asyncio.to_thread(sys.stdin.readline)  # some schedulers keep the event loop waiting
+        assert isinstance(crawler.spider, Worker)
+        crawler.spider.halting = True
+        await crawler.stop_async()
         await crawling
-
-
-def halt_if_told(crawler: Crawler) -> bool:
-    """Wait until the crawl shall end; return whether that is now.
-
-    Runs beside the event loop, which some schedulers keep waiting for long.
-    """
-    line = sys.stdin.readline()
-    assert isinstance(crawler.spider, Worker)
-    crawler.spider.stopping = True
-    crawler.spider.halting = line == "halt\n"
-    return crawler.spider.halting
 
 
 def main() -> None:

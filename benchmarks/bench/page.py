@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
-from bench import claims, on_paper
+from bench import claims
 from bench.part import Part, Plot, Table
 from bench.parts import PARTS
 from bench.results import Result
@@ -14,9 +14,9 @@ INTRODUCTION = """\
 # Benchmarks
 
 What scrapy-bloom costs and keeps, beside what else there is. `make bench` measures all of it anew,
-in about two hours on two cores, and writes this page, its plots and the short table of the home
-page from `benchmarks/results.json`; `make bench-quick` takes a few minutes and writes neither;
-`make bench-NAME` measures one part. `make bench-check` holds a few ratios against bounds.
+in about an hour on two cores, and writes this page, its plots and the short table of the home page
+from `benchmarks/results.json`; `make bench-quick` takes a few minutes and writes neither;
+`make bench-NAME` measures one part.
 
 ## Setting and method
 
@@ -29,8 +29,7 @@ what is shown is the median of the repeats, with the fastest and the slowest in 
 processor time of the process that is measured, "wall" is time that went by; no other program of
 ours runs meanwhile, and where the machine was busy otherwise, the part says so. Each part runs in a
 process of its own. Times belong to this machine and this hour: only ratios within one table are
-worth quoting. What is compared with runs as its own documentation recommends for the purpose, and
-where that recommends several ways, in each of them.
+worth quoting. What is compared with runs as its own documentation recommends for the purpose.
 Versions stand with each part.
 """
 
@@ -42,7 +41,6 @@ def page(results: Mapping[str, Result]) -> str:
         "## What must hold\n\n" + held(results),
         "## Where we are behind\n\n" + "\n".join(f"- {x}" for x in claims.behind(results)) + "\n",
         *(_section(PARTS[name], results[name]) for name in PARTS if name in results),
-        on_paper.section(results),
     ]
     return "\n".join(sections)
 
@@ -53,12 +51,12 @@ def held(results: Mapping[str, Result]) -> str:
         (
             claim.text,
             f"{claim.value(results):.2f}",
-            f"{claim.side} {claim.bound:g}",
+            f"{claim.bound:g}",
             "yes" if claim.holds(results) else "**no**",
         )
         for claim in claims.CLAIMS
     ]
-    return markdown(("what", "measured", "bound", "holds"), rows) + "\n"
+    return markdown(("what", "measured", "at most", "holds"), rows) + "\n"
 
 
 def short(results: Mapping[str, Result]) -> str:

@@ -11,12 +11,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread
-from time import perf_counter, process_time
+from time import perf_counter
 from types import TracebackType
 from typing import Any, Final
 
 from support.localredis import LocalRedis
-from support.localsite import Answer, Kind, LocalSite
+from support.localsite import Kind, LocalSite
 from typing_extensions import Self
 
 from bench.redis_server import busy
@@ -25,28 +25,7 @@ PATIENCE: Final = 60  # seconds without a sign of life
 MOST_LINKS, NEW_LINKS = 120, 10  # on a page of a growing site
 
 
-class TimedSite(LocalSite):
-    """A local site that knows when it delivered its last page."""
-
-    last = 0.0
-
-    def visit(self, target: str) -> Answer:
-        """Answer, and note the time."""
-        answer = super().visit(target)
-        if answer.page is not None:
-            self.last = perf_counter()
-        return answer
-
-
-class StraightSite(TimedSite):
-    """A site without pages that redirect to themselves: all filters find the same work on it."""
-
-    def kind(self, page: int) -> Kind:
-        """Tell how the site treats a page."""
-        return Kind.QUERY if page % 3 == 0 else Kind.PLAIN
-
-
-class GrowingSite(TimedSite):
+class GrowingSite(LocalSite):
     """A site without end: a page has 80 links on average, ten of them to pages not shown before.
 
     What a page links to is decided when it is visited first. So every crawl finds the same, in
@@ -105,17 +84,13 @@ class Crawled:
         seconds: time that went by.
         cpu: processor time of the workers in seconds.
         server: that of Redis.
-        site: that of the site.
         trips: requests to Redis that the workers waited for, a pipeline being one.
-        calls: commands that Redis was sent, by name; those in scripts count, too.
     """
 
     seconds: float
     cpu: float
     server: float
-    site: float
     trips: int
-    calls: Mapping[str, int]
 
 
 class _Worker:
@@ -132,7 +107,7 @@ class _Worker:
             text=True,
         )
         self._pages = pages
-        self._reports: SimpleQueue[tuple[float, str, Spent]] = SimpleQueue()
+        self._reports: SimpleQueue[tuple[str, Spent]] = SimpleQueue()
         Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
@@ -143,7 +118,7 @@ class _Worker:
             if report["state"] == "page":
                 self._pages.put((moment, self, spent))
             else:
-                self._reports.put((moment, report["state"], spent))
+                self._reports.put((report["state"], spent))
 
     def tell(self, line: str) -> None:
         """Write it a line."""
@@ -151,17 +126,17 @@ class _Worker:
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
 
-    def spent_when(self, state: str, after: float = 0.0) -> Spent:
-        """Wait until it reports a state after a moment; return what it has spent by then.
+    def spent_when(self, state: str) -> Spent:
+        """Wait until it reports a state; return what it has spent by then.
 
         :raises TimeoutError: if nothing comes for a long time.
         """
         while True:
             try:
-                moment, reported, spent = self._reports.get(timeout=PATIENCE)
+                reported, spent = self._reports.get(timeout=PATIENCE)
             except Empty:
                 raise TimeoutError(f"a worker has not been {state} for {PATIENCE} s") from None
-            if reported == state and moment > after:
+            if reported == state:
                 return spent
 
     def end(self) -> None:
@@ -194,20 +169,6 @@ class Workers:
             worker.end()
 
     def crawl(
-        self, site: TimedSite, server: LocalRedis, url: str, settings: Mapping[str, object]
-    ) -> Crawled:
-        """Crawl a site, from the moment that all workers are ready to its last page.
-
-        :param server: is emptied.
-        :param url: of the server as the workers reach it.
-        """
-        with self._begun(site, server, url, settings, end="stop") as (client, before):
-            usage = _Usage(client)
-            start = perf_counter()
-            after = self._finished(site)
-            return usage.crawled(site.last - start, before, after)
-
-    def crawl_some(
         self,
         site: GrowingSite,
         server: LocalRedis,
@@ -224,7 +185,7 @@ class Workers:
         """
         while not self._pages.empty():  # of the last crawl
             self._pages.get()
-        with self._begun(site, server, url, settings, end="halt") as (client, ready):
+        with self._begun(site, server, url, settings) as (client, ready):
             before = dict(zip(self._workers, ready, strict=True))
             start, worker, spent = self._pages.get(timeout=PATIENCE)
             usage = _Usage(client)
@@ -238,14 +199,12 @@ class Workers:
     @contextmanager
     def _begun(
         self,
-        site: TimedSite,
+        site: GrowingSite,
         server: LocalRedis,
         url: str,
         settings: Mapping[str, object],
-        *,
-        end: str,
     ) -> Iterator[tuple[Any, list[Spent]]]:
-        """Begin a crawl when all workers are ready; tell them the line `end` afterwards.
+        """Begin a crawl when all workers are ready; end it afterwards.
 
         Yields a client of the server, and what each worker had spent until then.
         """
@@ -260,44 +219,25 @@ class Workers:
             for worker in self._workers:
                 worker.tell(job)
                 stack.callback(worker.spent_when, "done")
-                stack.callback(worker.tell, end)
+                stack.callback(worker.tell, "halt")
             ready = [worker.spent_when("ready") for worker in self._workers]
-            client.config_resetstat()
             begun.set()
             yield client, ready
 
-    def _finished(self, site: TimedSite) -> list[Spent]:
-        """Wait until nobody has anything to do; return what they have spent by then."""
-        while True:
-            last = site.last
-            spent = [worker.spent_when("idle", last) for worker in self._workers]
-            # Once could be between two requests: what one has pushed the other takes.
-            for worker in self._workers * (_SURE - 1):
-                worker.spent_when("idle", last)
-            if site.last == last:
-                return spent
-
-
-_SURE: Final = 3
-
 
 class _Usage:
-    """Processor time of this process, where the site is, and of Redis, from now on."""
+    """Processor time of Redis, from now on."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        self._server, self._site = busy(client), process_time()
+        self._server = busy(client)
 
     def crawled(self, seconds: float, before: Sequence[Spent], after: Sequence[Spent]) -> Crawled:
         """Return what a crawl took, from what its workers had spent before and after it."""
-        site = process_time() - self._site
         server = busy(self._client) - self._server
-        calls = self._client.info("commandstats")
         return Crawled(
             seconds=seconds,
             cpu=sum(each.cpu for each in after) - sum(each.cpu for each in before),
             server=server,
-            site=site,
             trips=sum(each.trips for each in after) - sum(each.trips for each in before),
-            calls={name[len("cmdstat_") :]: each["calls"] for name, each in calls.items()},
         )

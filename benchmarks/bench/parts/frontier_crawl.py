@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from tempfile import TemporaryDirectory
+from time import perf_counter, process_time
 from typing import Any, Final
 
 from bench.apart import apart
-from bench.colours import colour_of, hatch_of
 from bench.harness import in_turn, spread
-from bench.part import Column, Part, Plot, Row, Rows, Scale, Table
-from bench.parts.crawl import crawl
+from bench.part import Column, Part, Row, Rows, Scale, Table
 from bench.schedulers import ABOUT, OURS, PACKAGES, SCHEDULERS, SCRAPY, SQLITE
 
 RATIOS: Final = (("to_scrapy", SCRAPY), ("to_sqlite", SQLITE))
@@ -47,6 +46,29 @@ def crawls(pages: int, links: int, rounds: int) -> dict[str, list[dict[str, Any]
     return found
 
 
+def crawl(url: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Crawl a site in this process; return the seconds a page took, and the number of pages."""
+    from example.spiders.site import SiteSpider
+    from scrapy.crawler import CrawlerProcess
+
+    process = CrawlerProcess(
+        {
+            "LOG_LEVEL": "ERROR",
+            "CONCURRENT_REQUESTS_PER_DOMAIN": 16,
+            "TELNETCONSOLE_ENABLED": False,
+            **settings,
+        }
+    )
+    crawler = process.create_crawler(SiteSpider)
+    cpu, wall = process_time(), perf_counter()
+    process.crawl(crawler, url=url)
+    process.start()
+    cpu, wall = process_time() - cpu, perf_counter() - wall
+    assert crawler.stats is not None
+    pages = crawler.stats.get_value("item_scraped_count")
+    return {"cpu": cpu / pages, "wall": wall / pages, "pages": pages}
+
+
 def row(name: str, found: dict[str, list[dict[str, Any]]]) -> Row:
     """Return the row of one scheduler; ratios are those of neighbours in time."""
     made: Row = {"name": name, "pages": found[name][0]["pages"]}
@@ -57,31 +79,6 @@ def row(name: str, found: dict[str, list[dict[str, Any]]]) -> Row:
             pairs = zip(found[OURS], found[other], strict=True)
             made |= spread(key, [ours["cpu"] / theirs["cpu"] for ours, theirs in pairs])
     return made
-
-
-def draw(axes: Any, rows: Rows) -> None:
-    """Draw our CPU by that of the others as bars, a group for each site."""
-    ours = [row for row in rows["crawl"] if row["name"] == OURS]
-    for place, (key, other) in enumerate(RATIOS):
-        axes.bar(
-            [number + 0.4 * place for number in range(len(ours))],
-            [row[key] for row in ours],
-            0.36,
-            yerr=[
-                [row[key] - row[f"{key}_low"] for row in ours],
-                [row[f"{key}_high"] - row[key] for row in ours],
-            ],
-            capsize=3,
-            color=colour_of(other),
-            hatch=hatch_of(other, [each for _, each in RATIOS]),
-            label=f"by that of {other}",
-        )
-    axes.axhline(1, color="gray", linewidth=0.8)
-    axes.set_xticks(
-        [number + 0.2 for number in range(len(ours))],
-        [f"{row['links']} links on a page" for row in ours],
-    )
-    axes.set(ylabel="CPU of our crawl, by that of the other")
 
 
 def findings(rows: Rows) -> list[str]:
@@ -111,8 +108,8 @@ PART = Part(
     name="frontier-crawl",
     title="A crawl in a job directory",
     method=f"""\
-As part `crawl`, with a job directory that is new each time: a site on loopback, served by another
-process, 16 requests at a time, each crawl a process of its own. CPU is the crawler's, all of its
+The job directory is new each time: a site on loopback, served by another process, 16 requests at a
+time, each crawl a process of its own. CPU is the crawler's, all of its
 threads, from before the crawl is set up until it has ended and stored everything. The ratio is the
 median of the ratios of those crawls that came one after the other. No page of this site redirects
 to itself: all crawls fetch the same pages, each of them once. The last table is of crawls of {FEW}
@@ -143,14 +140,6 @@ pages, which do little more than start and end.
                 Column("cpu", "ms CPU", ".0f", 1e-3, spread=True),
                 Column("wall", "ms wall", ".0f", 1e-3),
             ),
-        ),
-    ),
-    plots=(
-        Plot(
-            "frontier-crawl",
-            "CPU of a crawl in a job directory with our scheduler, by that with each of Scrapy's"
-            " queues: below 1 ours takes less",
-            draw,
         ),
     ),
     findings=findings,

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from bench import killing
-from bench.axes import bars_of_kills
 from bench.harness import in_turn
 from bench.part import Column, Part, Plot, Row, Rows, Scale, Table
 from bench.schedulers import ABOUT, PACKAGES, SCHEDULERS
@@ -106,15 +105,17 @@ def summed(name: str, crawls: list[Row]) -> Row:
 
 def draw(axes: Any, rows: Rows) -> None:
     """Draw what became of the pages as bars, a group for each scheduler."""
-    bars_of_kills(
-        axes,
-        rows["kills"],
-        {
-            "pages lost": lambda row: float(row["lost"] / row["pages"] * 100),
-            "items lost": lambda row: float(row["items_lost"] / row["pages"] * 100),
-            "fetched again": lambda row: float(row["again"] / row["pages"] * 100),
-        },
-    )
+    kills = rows["kills"]
+    for place, (key, label) in enumerate(
+        (("lost", "pages lost"), ("items_lost", "items lost"), ("again", "fetched again"))
+    ):
+        axes.bar(
+            [number + 0.27 * (place - 1) for number in range(len(kills))],
+            [100 * row[key] / row["pages"] for row in kills],
+            0.25,
+            label=label,
+        )
+    axes.set_xticks(range(len(kills)), [f"{row['name']}\n{row['kills']} kills" for row in kills])
     axes.set(ylabel="% of the pages of all crawls")
 
 

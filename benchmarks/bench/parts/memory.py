@@ -6,7 +6,6 @@ import gc
 from typing import Any
 
 from bench.apart import apart
-from bench.colours import colour_of
 from bench.fingerprints import resident
 from bench.part import Column, Part, Plot, Row, Rows, Scale, Table
 from bench.scrapy_filters import ABOUT, DEFAULT, DISCARDER, FILTERS, PACKAGES, SCRAPY
@@ -55,7 +54,6 @@ def draw(axes: Any, rows: Rows) -> None:
             [0] + [r["urls"] / 1e6 for r in way],
             [0] + [r["grown"] / 1e6 for r in way],
             label=name.partition(",")[0],  # no other setting of ours is in this plot
-            color=colour_of(name),
         )
     axes.set(xlabel="million URLs", ylabel="MB that the process has grown by")
     axes.set_ylim(bottom=0)

@@ -107,7 +107,7 @@ PART = Part(
     method=f"""\
 Fresh requests, as a spider yields them: 50,000 links of a shop, a third with a query and one in
 four a repeat, and 50,000 links of a real crawl. With a job directory Scrapy's filter writes
-each fingerprint to a file; ours writes its bits when the spider closes, which part `resume` has.
+each fingerprint to a file; ours writes its bits when the spider closes.
 
 {ABOUT}""",
     packages=PACKAGES,

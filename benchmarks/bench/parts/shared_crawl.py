@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from bench import redis_server
-from bench.axes import in_ms, over_distances
-from bench.colours import colour_of, style_of
 from bench.harness import in_turn, spread
-from bench.part import Column, Part, Plot, Row, Rows, Scale, Table
+from bench.part import Column, Part, Row, Rows, Scale, Table
 from bench.slow_network import SlowNetwork
 
 if TYPE_CHECKING:
@@ -90,7 +88,7 @@ def compare(worker: Workers, server: LocalRedis, way: Way) -> list[Row]:
             for name in in_turn(names, number):
                 with GrowingSite() as site:
                     crawls[name].append(
-                        worker.crawl_some(site, server, url, SCHEDULERS[name], way.pages[name])
+                        worker.crawl(site, server, url, SCHEDULERS[name], way.pages[name])
                     )
                     twice[name] += len(site.repeated)
     walls = {
@@ -134,7 +132,7 @@ def run(scale: Scale) -> Rows:
         if not scale.quick:  # the first crawl of a process fills its caches
             for settings in SCHEDULERS.values():
                 with GrowingSite() as site:
-                    worker.crawl_some(site, server, server.url, settings, 30)
+                    worker.crawl(site, server, server.url, settings, 30)
         return {
             "server": redis_server.described(server),
             "crawls": [row for way in ways(scale) for row in compare(worker, server, way)],
@@ -146,30 +144,14 @@ def findings(rows: Rows) -> list[str]:
     cell = {(row["delay"], row["name"]): row for row in rows["crawls"]}
     return [
         (
-            f"With {in_ms(delay)} added, a page takes {cell[delay, OURS]['times']:.2f} of the time"
-            f" that it takes with scrapy-redis, and {cell[delay, OURS]['cpu_to_memory']:.2f} of the"
-            f" CPU that it takes with Scrapy's scheduler in memory. It makes"
-            f" {cell[delay, OURS]['trips']:.2f} round trips; with scrapy-redis"
-            f" {cell[delay, SCRAPY_REDIS]['trips']:.0f}."
+            f"With {delay * 1e3:g} ms added, a page takes {cell[delay, OURS]['times']:.2f} of the"
+            f" time that it takes with scrapy-redis, and"
+            f" {cell[delay, OURS]['cpu_to_memory']:.2f} of the CPU that it takes with Scrapy's"
+            f" scheduler in memory. It makes {cell[delay, OURS]['trips']:.2f} round trips; with"
+            f" scrapy-redis {cell[delay, SCRAPY_REDIS]['trips']:.0f}."
         )
         for delay in dict.fromkeys(row["delay"] for row in rows["crawls"])
     ]
-
-
-def draw(axes: Any, rows: Rows) -> None:
-    """Draw the time for a page over the distance."""
-    delays = list(dict.fromkeys(row["delay"] for row in rows["crawls"]))
-    for name in SCHEDULERS:
-        each = [row for row in rows["crawls"] if row["name"] == name]
-        axes.plot(
-            range(len(each)),
-            [row["wall"] * 1e3 for row in each],
-            marker="o",
-            label=name,
-            color=colour_of(name),
-            linestyle=style_of(name, list(SCHEDULERS)),
-        )
-    over_distances(axes, delays)
 
 
 PART = Part(
@@ -213,14 +195,6 @@ connections together; a pipeline is one. Site, proxy and Redis share two cores w
                 Column("trips", "round trips per page", ".2f"),
                 Column("twice", "fetched twice"),
             ),
-        ),
-    ),
-    plots=(
-        Plot(
-            "shared-crawl",
-            "Milliseconds per page by scheduler and added round-trip time: ours hardly depends on"
-            " it, those that ask Redis link by link do.",
-            draw,
         ),
     ),
     findings=findings,
