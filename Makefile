@@ -15,7 +15,7 @@ FIVE := -n 5 --dist worksteal
 # Only these are read by the oldest Scrapy's tests: what others import need not be there. Left out are
 # those that crawl to see what does not depend on Scrapy: dates, samples, sub-commands, what is moved,
 # disks and servers that fail. `make matrix` kills and resumes crawls on each Scrapy, shared ones, too.
-SAME_ON_EACH := ages|audit|exact|redis_audit|redis_window|commands|commands_faults|tools_faults|frontier_faults|redis_losses|shared_crawls|shared_moving
+SAME_ON_EACH := ages|exact|redis_window|commands|commands_faults|tools_faults|frontier_faults|redis_losses|shared_crawls|shared_moving
 SCRAPY_TESTS = $$(grep -l 'mark.scrapy' tests/test_*.py | grep -Ev '/test_($(SAME_ON_EACH)).py')
 # What the wheel is made of. A folder changes when a file in it comes or goes.
 SOURCES := $(shell find $(addprefix $(ROOT)/,scrapy_bloom tests docs example_project benchmarks README.md CHANGELOG.md \

@@ -238,17 +238,6 @@ def _read_seconds(name: str, value: object) -> float:
     raise refusal(name, value, f"give a number of seconds above 0, at most {_HOUR:,}.")
 
 
-def _read_share(name: str, value: object) -> float | None:
-    if value is None:
-        return None
-    share = _number(value, {})
-    if share is not None and 0 < share <= 1:
-        return share
-    raise refusal(
-        name, value, "give a share above 0, at most 1, such as 1e-4; or remove it for no audit."
-    )
-
-
 def _read_flag(name: str, value: object) -> bool:
     words = {"true": True, "1": True, "false": False, "0": False}
     flag = words.get(str(value).strip().lower()) if isinstance(value, (str, int)) else None
@@ -387,15 +376,6 @@ EXACT: Final[Option[bool]] = Option(
     " exact list in the `JOBDIR`, with `scrapy_bloom.Scheduler`. In Redis, with the layout `sets`,"
     " the filter's numbers have 63 bits. Costs: see docs/guides/exact.md.",
 )
-AUDIT: Final[Option[float | None]] = Option(
-    "audit",
-    "BLOOM_AUDIT",
-    default=None,
-    read=_read_share,
-    meaning="The share of all pages, above 0 and at most 1, that is kept in an exact sample, to see"
-    " how many new pages the filter has called seen: `1e-4`. A filter in Redis must be made with"
-    " it.",
-)
 FORGET_FAILED: Final[Option[bool | tuple[int, ...]]] = Option(
     "forget_failed",
     "BLOOM_FORGET_FAILED",
@@ -528,7 +508,6 @@ OPTIONS: Final[tuple[Option[Any], ...]] = (
     MAX_DELIVERIES,
     FORGET_FAILED,
     EXACT,
-    AUDIT,
     BACKEND,
     REDIS_URL,
     *OF_REDIS,

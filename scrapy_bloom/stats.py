@@ -74,21 +74,6 @@ FALSE_POSITIVES: Final = Stat(
     "of the new ones, those that the filter called seen and `BLOOM_EXACT` caught in this run; "
     "`bloom/expected_lost` counts all runs",
 )
-AUDIT: Final = {
-    "checked": Stat(
-        "bloom/audit/checked",
-        "with `BLOOM_AUDIT`, new pages that were in the exact sample; with the filter in Redis this"
-        " and what follows come at the end, and count for all workers",
-    ),
-    "observed": Stat("bloom/audit/observed", "of these, those that the filter called seen"),
-    "predicted": Stat("bloom/audit/predicted", "how many of these were expected", _decimals(3)),
-    "low": Stat(
-        "bloom/audit/low",
-        "the error rate is above this with a probability of 97.5 % (Wilson interval)",
-        _rounded_rate,
-    ),
-    "high": Stat("bloom/audit/high", "and below this, likewise", _rounded_rate),
-}
 AGED: Final = Stat(
     "bloom/max_age/new", "of the new ones, those with a `bloom_max_age` in their meta"
 )
@@ -196,7 +181,6 @@ FROM_INFO: Final = {
 FROM_FILTER: Final = {
     "let_through": LET_THROUGH,
     "false_positives": FALSE_POSITIVES,
-    **AUDIT,
 }
 """Those that a local filter counts, by their names in what :attr:`Opened.numbers` returns."""
 FROM_WINDOW: Final = {
@@ -242,7 +226,6 @@ STATS: Final = (
     FAILED,
     LET_THROUGH,
     FALSE_POSITIVES,
-    *AUDIT.values(),
     AGED,
     INVALID_MAX_AGE,
     STEP,

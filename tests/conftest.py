@@ -50,7 +50,6 @@ UNMEASURED = """
     redis_queue_faults redis_sets shared_crawls shared_kills shared_moving sizing snapshot toy
     troubleshooting window_layers
 
-    audit::test_a_crawl_tells_at_its_end_what_all_runs_have_found
     canonical_filter::test_a_job_goes_on_however_many_rules_there_are
     commands_faults::test_an_interrupted_move_changes_nothing
     commands_faults::test_what_is_not_there_is_told_by_every_verb
@@ -59,9 +58,6 @@ UNMEASURED = """
     forgetting::test_so_does_the_next_run_and_then_no_other
     forgetting::test_what_has_failed_is_tried_again_by_the_next_run
     frontier_store::runTest
-    redis_audit::test_what_is_known_to_be_new_is_counted_and_let_through
-    redis_audit::test_with_a_window_no_mark_counts_as_an_error
-    redis_audit::test_workers_tell_at_their_end_what_all_have_found
     redis_faults::test_eviction
     redis_leases::test_is_taken_off_the_register_by_the_next_one
     redis_leases::test_leases_are_renewed_beside_a_node_that_hangs

@@ -207,7 +207,6 @@ async def test_lists_hourly_and_articles_once_with_a_filter_in_redis(
 LAYERS = {
     **SCHEDULERS,
     "exact": {**SCHEDULERS["ours"], "BLOOM_EXACT": True},
-    "audited": {**SCHEDULERS["ours"], "BLOOM_AUDIT": 1},
 }
 
 
@@ -314,7 +313,7 @@ async def test_what_is_over_counts_neither_at_rest_nor_at_the_start(clock, tmp_p
     assert "0 fingerprints restored" in caplog.text
 
 
-@pytest.mark.parametrize("layer", ["ours", "exact", "audited"])
+@pytest.mark.parametrize("layer", ["ours", "exact"])
 @ensureDeferred
 async def test_a_clock_that_goes_back_between_runs_forgets_nothing_and_keeps_nothing_for_long(
     clock, tmp_path, layer

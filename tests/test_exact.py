@@ -147,12 +147,11 @@ class Jobs(RuleBasedStateMachine):
         recent = set().union(*(each.fingerprints for each in groups))
         inner = self.exact.inner
         self.exact.close()
-        again = LossyFilter.from_state(inner.state(), **POOR, forgotten=inner.forgotten)
-        self.exact = ExactFilter(again)
+        self.exact = ExactFilter(LossyFilter.from_state(inner.state(), **POOR))
         self.lists = ExactLists(self.folder, self.exact)
         self.lists.resume(self.note)
-        self.exact.restore(recent - again.forgotten)
-        self.exact.restored(list(recent), None)
+        self.exact.restore(recent)
+        self.exact.forget_many(inner.forgotten)
         assert self.lists.note() == self.note
 
     @rule()

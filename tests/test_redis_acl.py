@@ -10,7 +10,7 @@ from support.queues import Worker, drain, entry
 
 from scrapy_bloom import BackendError, RedisFilter, RedisReader
 from scrapy_bloom.redis import connection
-from scrapy_bloom.redis.connection import AUDIT_COMMANDS, CLUSTER_COMMANDS, QUEUE_COMMANDS
+from scrapy_bloom.redis.connection import CLUSTER_COMMANDS, QUEUE_COMMANDS
 from scrapy_bloom.redis.layout import layout_of
 from scrapy_bloom.registry import LAYOUTS
 
@@ -65,24 +65,6 @@ def use(url, key, layout, **options):
         return lambda: RedisFilter.from_url(url, **options)
 
 
-def test_so_they_are_for_an_audit(server, layout):
-    allow(server.client(), [*needed(layout), *AUDIT_COMMANDS])
-    again = use(as_worker(server.url), f"crawl:audit:{layout}", layout, audit=1, window=60)
-    with again() as seen:
-        assert seen.audited().checked == 301
-
-
-@pytest.mark.parametrize("command", AUDIT_COMMANDS)
-def test_without_one_of_them_an_audit_is_refused(server, command):
-    server.client().flushall()
-    allowed = [one for one in (*needed("bitmap"), *AUDIT_COMMANDS) if one != command]
-    allow(server.client(), allowed)
-    words = rf"does not let this user .*\+{command}[ ;]"
-    with pytest.raises(BackendError, match=words):
-        RedisFilter.from_url(as_worker(server.url), key="crawl", audit=1)
-    assert not everything(server)
-
-
 @pytest.mark.parametrize("database", [0, 3])
 def test_the_documented_commands_are_enough(server, database, layout):
     allow(server.client(), needed(layout))
@@ -101,8 +83,8 @@ def test_the_documented_commands_are_enough(server, database, layout):
 
 def test_they_are_enough_in_a_cluster(cluster, layout):
     for node in cluster.nodes:
-        allow(node.client(), [*needed(layout), *AUDIT_COMMANDS, *CLUSTER_COMMANDS])
-    use(as_worker(cluster.url), f"crawl:{layout}", layout, shards=3, audit=1, window=60)
+        allow(node.client(), [*needed(layout), *CLUSTER_COMMANDS])
+    use(as_worker(cluster.url), f"crawl:{layout}", layout, shards=3, window=60)
 
 
 def everything(server):
@@ -202,7 +184,7 @@ def test_the_commands_are_documented():
     text = DOCS.read_text("utf-8")
     line = re.search(r"ACL SETUSER .*?\n```", text, re.DOTALL)[0]
     of_layouts = {command for layout in LAYOUTS for command in needed(layout)}
-    documented = of_layouts | {*CLUSTER_COMMANDS, *QUEUE_COMMANDS, *AUDIT_COMMANDS}
+    documented = of_layouts | {*CLUSTER_COMMANDS, *QUEUE_COMMANDS}
     assert set(re.findall(r"\+(\S+)", line)) == documented
     for layout in map(layout_of, LAYOUTS):
         for command in layout.commands:
@@ -225,13 +207,11 @@ def test_none_of_them_is_superfluous(layout):
     folder = Path(connection.__file__).parent / "lua"
     scripts = {path for path in folder.glob("*.lua") if path.stem not in others}
     parts = {"_queue", "_leases", "offer"}
-    audit = {path for path in scripts if path.stem in {"_audit", "_mark"}}
     queue = {path for path in scripts if path.stem.startswith("queue_") or path.stem in parts}
     scripts -= {
         path for path in scripts if path.stem in ("install", "numbers", "retire")
     }  # of no worker
     asked = {"info", "select", "eval", "evalsha", "hkeys"}  # by the client, outside of scripts
     asked |= {"bitmap": {"bitcount"}, "sets": {"scard", "object|encoding"}}[layout]
-    assert used(scripts - queue - audit) | asked == {*needed(layout)}
-    assert used(audit) - {*connection.COMMANDS} == {*AUDIT_COMMANDS}
+    assert used(scripts - queue) | asked == {*needed(layout)}
     assert used(queue) - {*connection.COMMANDS} == {*QUEUE_COMMANDS}

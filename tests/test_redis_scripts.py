@@ -40,15 +40,14 @@ def all_scripts():
     assert len(fixed) > 10
     yield from fixed
     for layout in map(layout_of, LAYOUTS):
-        for audited in (False, True):
-            yield scripts.open_(layout, audited=audited)
-            yield scripts.join(layout, audited=audited)
+        yield scripts.open_(layout)
+        yield scripts.join(layout)
         for make in (scripts.add, scripts.ask, scripts.offer, scripts.forget):
             for k in range(1, MAX_HASHES + 1):
                 yield make(layout, k)
         for make in (scripts.add, scripts.offer):
             for dated, aged in product((False, True), repeat=2):
-                yield make(layout, MAX_HASHES, dated=dated, aged=aged, audited=True)
+                yield make(layout, MAX_HASHES, dated=dated, aged=aged)
 
 
 def test_a_server_compiles_the_scripts_for_every_number_of_positions():

@@ -48,7 +48,6 @@ def test_every_option_has_its_default_where_nothing_is_written():
         "BLOOM_MAX_DELIVERIES": 10,
         "BLOOM_FORGET_FAILED": False,
         "BLOOM_EXACT": False,
-        "BLOOM_AUDIT": None,
         "BLOOM_COMMIT_INTERVAL": 0.05,
         "BLOOM_COMMIT_SYNC": CommitSync.PROCESS,
     }

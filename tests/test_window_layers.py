@@ -1,13 +1,12 @@
-"""Exact lists and audits around a filter that forgets, against a model."""
+"""Exact lists around a filter that forgets, against a model."""
 
 import pytest
 from hypothesis import settings
 from support.contract import fingerprints
 from support.lossy import LossyWindow
-from support.windows import LONGEST, START, WINDOW, AuditMachine, Clock, ExactMachine
+from support.windows import LONGEST, START, WINDOW, Clock, ExactMachine
 
 from scrapy_bloom.core.window import WindowedFilter
-from scrapy_bloom.layers.audit import AuditFilter
 from scrapy_bloom.layers.exact import ExactFilter, ExactLists
 
 QUICK = settings(deadline=None, max_examples=12, stateful_step_count=25)
@@ -32,11 +31,6 @@ def test_it_is_so_with_a_good_filter_too():
     run(ExactMachine)
 
 
-@pytest.mark.long
-def test_an_audit_takes_no_mark_for_an_error():
-    run(AuditMachine)
-
-
 @pytest.fixture
 def clock():
     return Clock()
@@ -50,10 +44,9 @@ def poor(clock):
     return inner, [page for page in fingerprints(200) if page in inner]
 
 
-@pytest.mark.parametrize("layer", [ExactFilter, lambda inner: AuditFilter(inner, 1)])
-def test_a_mistake_that_was_caught_is_kept_for_the_window(clock, poor, layer):
+def test_a_mistake_that_was_caught_is_kept_for_the_window(clock, poor):
     inner, mistaken = poor
-    kept = layer(inner)
+    kept = ExactFilter(inner)
     clock.now = START + WINDOW - 1
     page = next(page for page in mistaken if page in inner)
     assert not kept.add(page)
@@ -88,25 +81,6 @@ def test_a_page_whose_time_is_over_is_new_whatever_the_filter_says(clock, tmp_pa
         assert len([*tmp_path.iterdir()]) == 1
 
 
-def test_the_audit_counts_a_page_once_and_lets_it_go(clock):
-    inner = LossyWindow(WINDOW, 100, clock=clock)
-    audit = AuditFilter(inner, 1)
-    pages = fingerprints(300)
-    audit.add_many(pages)
-    clock.now += LONGEST
-    audit.add_many(pages)
-    assert audit.checked == 300
-    clock.now += 10 * WINDOW
-    audit.notes()
-    assert not any(audit.add_many(pages))
-    assert audit.checked == 600
-    assert 0 < audit.observed < 600
-    again = AuditFilter(inner, 1)
-    again.resume(*audit.notes().values())
-    assert again.report() == audit.report()
-    assert all(again.add_many(pages))
-
-
 # The clock goes back to before the layer came
 
 
@@ -139,7 +113,7 @@ def test_the_exact_filter_forgets_nothing_then_and_stays_exact(clock, tmp_path, 
     exact.close()
 
 
-def test_nor_does_a_layer_take_later_marks_for_old_ones_that_have_gone(clock):
+def test_nor_does_it_take_later_marks_for_old_ones_that_have_gone(clock):
     exact = ExactFilter(WindowedFilter(WINDOW, clock=clock))
     exact.inner.add(b"old")
     exact.inner.begin_after(exact.inner.until_now())
@@ -148,15 +122,3 @@ def test_nor_does_a_layer_take_later_marks_for_old_ones_that_have_gone(clock):
     clock.now = START - 1
     assert exact.add(b"new")
     assert not exact.inner.was_in(b"new", exact.old)
-
-
-def test_an_audit_goes_on_to_tell_new_marks_from_old_ones(clock):
-    audit = AuditFilter(WindowedFilter(WINDOW, 100, 0.1, clock=clock), 1)
-    audit.inner.add(b"old")
-    audit.begin()
-    clock.now += 100
-    audit.add(b"new")
-    clock.now = START - 5000
-    assert audit.add_many([b"old", b"new"]) == [True, True]
-    audit.add_many(fingerprints(200))
-    assert audit.predicted > 0

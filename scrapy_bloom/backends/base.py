@@ -8,7 +8,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from scrapy_bloom.core.audit import AuditReport
 from scrapy_bloom.core.base import Filter
 from scrapy_bloom.core.info import FilterInfo
 from scrapy_bloom.options import BACKEND, REDIS_URL
@@ -80,7 +79,6 @@ class Opened:
         kept: what keeps it, if it is kept in a job directory and not journaled.
         queue: the requests beside it, if the crawl has given a form for them.
         unmarked: how many requests waited there without a filter.
-        audited: returns what the audit has found; None if there is no audit.
         foreign: returns the requests that scrapy-redis keeps in the same place, by their key.
     """
 
@@ -95,14 +93,12 @@ class Opened:
     let_through: set[bytes] = field(default_factory=set)
     closes_slowly: Callable[[], bool] = bool
     job: JobStore | None = None
-    kept: JobStore | None = None
     queue: Queue | None = None
     marked: bool = False
     unmarked: int = 0
     foreign: Callable[[str], ForeignQueue] | None = None
     delete: Callable[[], bool] | None = None
     finish: Finish | None = None
-    audited: Callable[[], AuditReport | None] | None = None
 
 
 class Readable(Protocol):

@@ -76,7 +76,6 @@ class LocalBackend(Backend):
             numbers=lambda: {"let_through": job.filter.readmitted},
             closes_slowly=lambda: job.size > _SLOW,
             job=job if crawl.journaled else None,
-            kept=None if crawl.journaled else job,
         )
 
     def open_to_read(

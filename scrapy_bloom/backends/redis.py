@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from scrapy_bloom.backends.base import Backend, Crawl, Opened, OpenedToRead
 from scrapy_bloom.errors import BackendError, SettingError, StateError
 from scrapy_bloom.options import (
-    AUDIT,
     BACKEND,
     CAPACITY,
     ERROR_RATE,
@@ -179,7 +178,6 @@ def _join(
         fingerprinter=crawl.identity.fingerprinter,
         canonical=json.dumps(crawl.identity.canonical, sort_keys=True),
         window=settings[WINDOW],
-        audit=settings[AUDIT],
         options=options,
     )
     try:
@@ -211,7 +209,6 @@ def _opened(shared: RedisFilter, unclean: bool, place: str, crawl: Crawl) -> Ope
         marked=shared.marked,
         delete=shared.delete,
         finish=shared.finish if crawl.shared_queue else None,
-        audited=shared.audited,
         closes_slowly=lambda: crawl.queue is not None,  # beside the event loop, as all its calls
     )
 
@@ -230,7 +227,6 @@ def _opened_late(
         numbers=late.numbers,
         delete=late.delete,
         finish=late.finish if crawl.shared_queue else None,
-        audited=late.audited,
     )
 
 

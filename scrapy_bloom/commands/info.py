@@ -82,7 +82,6 @@ def _facts(found: Information) -> list[Fact]:
         Fact("written by", found.written_by),
         Fact("let through", found.let_through, f"{found.let_through:,} pages are new once more"),
         Fact("exact", found.exact, f"{found.exact or 0:,} fingerprints in exact lists"),
-        Fact("audit", _of_audit(found)),
         Fact("crawl", found.crawl),
         Fact("process", found.process),
         Fact("last clean stop" if found.kind == "job" else "written", found.clean_stop),
@@ -124,14 +123,3 @@ def rules_in_words(record: Mapping[str, Any]) -> str:
     words += [f"{domains:,} domains with rules of their own"] * bool(domains)
     words += [f"{name} {value}" for name, value in record.items() if name != "rules"]
     return ", ".join(words)
-
-
-def _of_audit(found: Information) -> str:
-    audit = found.audit
-    if audit is None:
-        return ""
-    ended = "; ended, because its sample was lost" if audit.ended else ""
-    return (
-        f"{audit.observed:,} of {audit.checked:,} new pages called seen, {audit.predicted:.2f}"
-        f" expected: error rate {audit.low:.3g} to {audit.high:.3g}{ended}"
-    )

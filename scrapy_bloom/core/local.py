@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 from bitarray.util import zeros
@@ -284,18 +283,6 @@ class LocalFilter:
         """
         return len(self._full) + (self._room < self._spec.capacity)
 
-    def expected_rate(self, after: float = 0) -> float:
-        """Return the chance that a new item is called seen by what came after :meth:`until_now`.
-
-        It is computed from the items: some 50 µs for each slice. :meth:`info` counts the bits.
-        """
-        k = self._hashes
-        rates = [
-            sizing.false_positive_rate(slice_.items, slice_.spec.blocks, k)
-            for slice_ in self._slices_after(after)
-        ]
-        return 1 - prod(1 - rate for rate in rates)
-
     def begin_after(self, until: float) -> None:
         """Keep what comes apart from what :meth:`until_now` stands for, as far as possible.
 
@@ -389,9 +376,6 @@ class LocalFilter:
 
     def _slices_until(self, until: float) -> Sequence[Slice]:
         return self._full[: int(until)]
-
-    def _slices_after(self, until: float) -> Sequence[Slice]:
-        return self._chain()[int(until) :]
 
     def _chain(self) -> list[Slice]:
         """Return the slices, oldest first."""

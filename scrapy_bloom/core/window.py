@@ -266,11 +266,6 @@ class WindowedFilter(LocalFilter):
             slice_ for part in self._generations() if part.since <= until for slice_ in part.slices
         ]
 
-    def _slices_after(self, until: float) -> Sequence[Slice]:
-        return [
-            slice_ for part in self._generations() if part.since > until for slice_ in part.slices
-        ]
-
     def _generations(self) -> list[Generation]:
         return [*self._closed, Generation(self._since, self._chain())]
 

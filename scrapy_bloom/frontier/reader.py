@@ -31,7 +31,6 @@ from scrapy_bloom.frontier.requests import is_whole
 from scrapy_bloom.frontier.store import NUMBER_BITS, Marks, check_row, dated, unpacked
 from scrapy_bloom.frontier.upkeep import GENERATION
 from scrapy_bloom.frontier.waiting import WaitingRequest, readable
-from scrapy_bloom.layers.audit import COUNTS
 from scrapy_bloom.layers.exact import NOTE
 from scrapy_bloom.storage import fields
 from scrapy_bloom.storage.files import sqlite_uri
@@ -57,7 +56,6 @@ class StoreLook:
         withheld: fingerprints that are to be let through once.
         by_priority: how many wait with each of Scrapy's priorities, the highest first.
         exact: the note that names the exact lists; empty if there are none.
-        audit: the note with what an audit has counted; empty if there is none.
     """
 
     identity: Identity
@@ -69,7 +67,6 @@ class StoreLook:
     withheld: frozenset[bytes] = field(repr=False)
     by_priority: dict[int, int]
     exact: str = ""
-    audit: str = ""
 
 
 class StoreReader:
@@ -124,7 +121,6 @@ class StoreReader:
                 withheld,
                 dict(sorted(by_priority.items(), reverse=True)),
                 str(noted.get(NOTE) or ""),
-                str(noted.get(COUNTS) or ""),
             )
 
     def marks(self) -> Iterator[Marks]:

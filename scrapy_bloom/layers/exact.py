@@ -10,18 +10,22 @@ later. What the filter still has, and no list, is new.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from scrapy_bloom.core.growth import generation_life
 from scrapy_bloom.core.local import LocalFilter
-from scrapy_bloom.layers.around import FilterAround
 from scrapy_bloom.storage import fields
 from scrapy_bloom.storage.exact_file import ExactFile, ExactKey, count_in, write_exact
 from scrapy_bloom.storage.files import remove
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from scrapy_bloom.core.info import FilterInfo
 
 PREFIX: Final = "requests.exact."
 """What the names of the lists in a job directory begin with; a number follows."""
@@ -61,7 +65,7 @@ class ListFile:
         return int(self.file.path.name.removeprefix(PREFIX))
 
 
-class ExactFilter(FilterAround):
+class ExactFilter:
     """A :class:`Filter` around a local one, which is not to be used by anybody else.
 
     :param inner: the filter.
@@ -75,7 +79,7 @@ class ExactFilter(FilterAround):
     """
 
     def __init__(self, inner: LocalFilter) -> None:
-        super().__init__(inner)
+        self.inner = inner
         self.false_positives = 0
         self.recent: list[Marks] = []
         self.writing: list[Marks] = []
@@ -91,6 +95,10 @@ class ExactFilter(FilterAround):
         self._note(fingerprint)
         return False
 
+    def add_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
+        """Add a batch; return for each, in order, whether it was there before."""
+        return [self.add(fingerprint) for fingerprint in fingerprints]
+
     def add_aged(self, fingerprint: bytes, max_age: float) -> bool:
         """Return whether a page was let through less than `max_age` seconds ago; if not, do so."""
         seen = self.inner.add_aged(fingerprint, max_age)  # which keeps the dates exactly
@@ -98,14 +106,27 @@ class ExactFilter(FilterAround):
             self._note(fingerprint)
         return seen
 
-    def restored(self, fingerprints: list[bytes], since: float | None) -> None:
-        """Note marks of an earlier run that are in no file."""
+    def restore(self, fingerprints: Iterable[bytes], since: float | None = None) -> bool:
+        """Add marks of an earlier run that are in no file; return False if their time is over.
+
+        :param since: when the generation began that they were added to; None if that is not known.
+        """
+        fingerprints, newest = list(fingerprints), self.inner.until_now()
+        if not self.inner.restore(fingerprints, since):
+            return False
         if self.inner.window is None:
             since = inf
         else:
+            if self.old and self.old == newest:
+                self.inner.old = self.inner.until_now()  # what is old may have another date now
             now = self.inner.now()
             since = now if since is None else min(since, now)
         self._marks_of(since).update(fingerprints)
+        return True
+
+    def restore_ages(self, ages: Mapping[bytes, float]) -> None:
+        """Take over when an earlier run has let pages through for their age."""
+        self.inner.restore_ages(ages)
 
     def __contains__(self, fingerprint: bytes) -> bool:
         """Return whether the fingerprint was added. Changes nothing."""
@@ -123,6 +144,20 @@ class ExactFilter(FilterAround):
         """Make a batch new once more; return for each, in order, whether it was there."""
         return [self.forget(fingerprint) for fingerprint in fingerprints]
 
+    @property
+    def old(self) -> float:
+        """What was in the filter before this one came, as :meth:`LocalFilter.until_now` says it."""
+        return self.inner.old
+
+    @property
+    def since(self) -> float | None:
+        """When the generation began that takes items now; None without a window."""
+        return self.inner.since
+
+    def info(self) -> FilterInfo:
+        """Return the state of the filter, as if it were alone."""
+        return self.inner.info()
+
     def clear(self) -> bool:
         """Forget everything."""
         self.recent, self.writing = [], []
@@ -135,7 +170,13 @@ class ExactFilter(FilterAround):
         """Close the files."""
         for one in self.lists:
             one.file.close()
-        super().close()
+        self.inner.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def unlisted(self) -> int:

@@ -14,14 +14,13 @@ from typing import Final, NamedTuple
 
 from scrapy_bloom.core.growth import SliceSpec
 from scrapy_bloom.redis import scripts
-from scrapy_bloom.redis.auditing import Chances, sampler_of, write_sampled
 from scrapy_bloom.redis.connection import BROKEN, FAULTS
 from scrapy_bloom.redis.counters import Counters
 from scrapy_bloom.redis.header import StoredSlice, read_slices, write_slice
 from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.membership import Registration
 
-_AUDIT: Final = 1000
+_LOOK: Final = 1000
 """A look for lost segments in every so many calls finds those that no check needs."""
 
 _GONE: Final = (b"other", b"stranger", b"stale")
@@ -37,12 +36,10 @@ class Growth:
     Attributes:
         after: the number that the slice gets; with another one none is added.
         spec: the slice.
-        chances: what an audit wants to know of the slices before it; None without one.
     """
 
     after: int
     spec: SliceSpec
-    chances: Chances | None = None
 
 
 class Reply(NamedTuple):
@@ -92,7 +89,6 @@ class Calls:
         "_answered",
         "_counters",
         "_hash",
-        "_is_sampled",
         "_link",
         "_number",
         "_registration",
@@ -104,7 +100,6 @@ class Calls:
         self._registration = registration
         self._counters = counters
         self._hash = header.layout.make_hash(header.secret, digests=header.plan.digests)
-        self._is_sampled = sampler_of(header)
         self._number = self._answered = 0
 
     def add(
@@ -125,16 +120,10 @@ class Calls:
         :raises BackendError: if no answer came. The call may have been carried out.
         """
         header = self._registration.header
-        aged, sampler = max_age is not None, self._is_sampled
-        audited = sampler is not None
-        script = scripts.add(
-            header.layout, header.hashes, dated=header.dated, aged=aged, audited=audited
-        )
+        aged = max_age is not None
+        script = scripts.add(header.layout, header.hashes, dated=header.dated, aged=aged)
         more = [] if max_age is None else [write_ages({1: max_age})]
-        if sampler:
-            chances = growth.chances if growth else None
-            more = [*(more or [""]), write_sampled(sampler, fingerprints, chances)]
-        return self._call(script, fingerprints, growth, wait=wait, more=more, fill=bool(more))
+        return self._call(script, fingerprints, growth, wait=wait, more=more, fill=aged)
 
     def forget(self, fingerprints: Sequence[bytes]) -> Reply | Gone:
         """Make fingerprints new once more in one numbered call; its verdicts tell which were there.
@@ -157,7 +146,7 @@ class Calls:
     ) -> Reply | Gone:
         now, breaker = self._registration, self._link.breaker
         self._number += 1
-        look = int(self._number % _AUDIT == 0)
+        look = int(self._number % _LOOK == 0)
         known = growth.after if growth else "-"
         call = (
             now.worker,

@@ -55,9 +55,6 @@ TOO_FEW_NUMBERS: Final = "set-max-intset-entries is too low"
 QUEUE_COMMANDS: Final = (*("zadd", "zcard", "zpopmin", "hlen", "hscan", "sadd", "scard", "srem"),)
 """Those that it must allow, too, if the requests wait beside the filter."""
 
-AUDIT_COMMANDS: Final = ("zadd", "zscore", "zrangebyscore", "zrem")
-"""Those that it must allow, too, for a filter with an audit."""
-
 CLUSTER_COMMANDS: Final = ("cluster|slots", "command")
 """Those that it must allow, too, in a cluster: what redis-py asks to find its nodes."""
 

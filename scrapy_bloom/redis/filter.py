@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Literal
 from scrapy_bloom.core.info import FilterInfo
 from scrapy_bloom.errors import BackendError, BloomError
 from scrapy_bloom.options import (
-    AUDIT,
     DEFAULT_CAPACITY,
     DEFAULT_ERROR_RATE,
     ON_BACKEND_ERROR,
@@ -28,11 +27,9 @@ from scrapy_bloom.options import (
     read_error_rate,
     read_window,
 )
-from scrapy_bloom.redis.auditing import fetch_report
 from scrapy_bloom.redis.beside import check_empty, count_unmarked
 from scrapy_bloom.redis.breaker import CircuitBreaker
 from scrapy_bloom.redis.connection import (
-    AUDIT_COMMANDS,
     Client,
     Target,
     is_cluster,
@@ -55,7 +52,6 @@ from scrapy_bloom.redis.watch import wait_deserted
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from scrapy_bloom.core.audit import AuditReport
 
 logger = logging.getLogger(__name__)
 
@@ -83,9 +79,6 @@ class RedisFilter:
     :param window: seconds that an item is seen, from 1 to 3,153,600,000, and at most an eighth
         longer; None for ever. All workers of a filter need the same. In a filter that no worker
         uses and that has another one, or none, what is there counts as added now.
-    :param audit: share of all fingerprints, above 0, at most 1, that is kept in an exact sample;
-        see :meth:`audited`. None for no audit. All workers of a filter need the same. A filter that
-        no worker uses loses its audit if there is to be none, and gets one if it is empty.
     :param options: see :class:`RedisOptions`; None for its defaults.
     :raises SettingError: if a value is outside its range.
     :raises BackendError: if the server cannot be used. The policy ``wait`` waits for it first.
@@ -113,14 +106,12 @@ class RedisFilter:
         fingerprinter: str = "",
         canonical: str = "{}",
         window: float | None = None,
-        audit: float | None = None,
         options: RedisOptions | None = None,
     ) -> None:
         options = options or RedisOptions()
         capacity = read_capacity("capacity", capacity)
         self._error_rate = read_error_rate("error_rate", error_rate)
         seconds = read_window("window", window)
-        share = AUDIT.read("audit", audit)
         self._server = target.where()
         self._keep = options.keep
         self._beside = options.beside
@@ -140,7 +131,6 @@ class RedisFilter:
                 canonical,
                 options.layout,
                 seconds or 0.0,
-                share or 0.0,
             )
             for number in range(options.shards)
         ]
@@ -170,7 +160,6 @@ class RedisFilter:
         fingerprinter: str = "",
         canonical: str = "{}",
         window: float | None = None,
-        audit: float | None = None,
         shards: int = REDIS_SHARDS.default,
         layout: str = REDIS_LAYOUT.default,
         cache: int = REDIS_CACHE.default,
@@ -196,7 +185,6 @@ class RedisFilter:
             fingerprinter=fingerprinter,
             canonical=canonical,
             window=window,
-            audit=audit,
             options=RedisOptions(
                 key=key,
                 shards=shards,
@@ -339,13 +327,6 @@ class RedisFilter:
         """
         shards = ((shard.place, shard.header, shard.plan) for shard in self._shards)
         return describe(shards, self._error_rate)
-
-    def audited(self) -> AuditReport | None:
-        """Return what the audit has found so far, among all workers; None without an audit.
-
-        :raises BackendError: if Redis cannot be used.
-        """
-        return fetch_report((shard.place, shard.header) for shard in self._shards)
 
     def numbers(self) -> dict[str, float]:
         """Return what went over the wire, by the names in :class:`Counters`."""
@@ -526,7 +507,7 @@ def _place(client: Client, server: str, plan: Plan, options: RedisOptions) -> Pl
         shard_key(options.key, plan.shard),
         options.timeout / 2,
         options.words,
-        layout_of(options.layout).commands + AUDIT_COMMANDS * bool(plan.audit),
+        layout_of(options.layout).commands,
     )
     if is_cluster(client):
         place.check_slot()

@@ -4,8 +4,7 @@ The header is a hash. These fields are set once, and ``signature`` is their SHA-
 
 =================  ==========================================================================
 ``program``        ``scrapy-bloom``
-``format``         1; 2 if it has a field ``layout``; 3 if its slices have dates, as well; 4 if
-                   it has an audit; 5 if it has both
+``format``         1; 2 if it has a field ``layout``; 3 if its slices have dates, as well
 ``epoch``          random; a filter with another epoch is another filter
 ``rebuilt_of``     epoch of the lost filter that this one replaces
 ``secret``         key of the probes, 16 bytes
@@ -18,14 +17,11 @@ The header is a hash. These fields are set once, and ``signature`` is their SHA-
 ``fingerprinter``  what made the fingerprints
 ``canonical``      the rules by which URLs were rewritten before, as JSON
 ``layout``         how its items are stored; a filter without this field is a ``bitmap``
-``audit``          share of the fingerprints that is in the sample; only if there is an audit
 =================  ==========================================================================
 
 These change: ``slices`` (capacity:error rate:blocks of each, oldest first; with dates then
 :number:date:items), ``window`` (with dates: seconds, 0 for ever), ``dropped`` (with dates:
-number:keys of slices that are being deleted), ``rewindowed`` (with dates: when the window was last
-changed), ``audited`` (what its audit has found, see ``lua/_audit.lua``; the sorted set ``sample``
-beside the segments has the sample), ``filled`` (items in the newest one), ``losses`` (how
+number:keys of slices that are being deleted), ``filled`` (items in the newest one), ``losses`` (how
 often parts of the filter were lost), ``forgotten`` (how often items were forgotten), ``again`` (how
 many items are new once more though their bits are set, in the layout ``bitmap``; the hash ``again``
 beside the segments has them), ``m:i.j`` (which keys of slice *i* were made: in the layout
@@ -55,15 +51,14 @@ from scrapy_bloom.core.growth import (
 from scrapy_bloom.core.hashing import SECRET_BYTES, new_secret
 from scrapy_bloom.core.sizing import MAX_HASHES
 from scrapy_bloom.errors import StateError
-from scrapy_bloom.options import AUDIT, ERROR_RATE, EXACT, REDIS_LAYOUT, REDIS_SHARDS, WINDOW
+from scrapy_bloom.options import ERROR_RATE, EXACT, REDIS_LAYOUT, REDIS_SHARDS, WINDOW
 from scrapy_bloom.redis.layout import Layout, layout_of
 from scrapy_bloom.redis.place import Place
 from scrapy_bloom.registry import LAYOUTS
 
 PROGRAM: Final = b"scrapy-bloom"
-_FORMATS: Final = (b"1", b"2", b"3", b"4", b"5")
-_DATED: Final = (b"3", b"5")
-_AUDITED: Final = (b"4", b"5")
+_FORMATS: Final = (b"1", b"2", b"3")
+_DATED: Final = b"3"
 _MAX_BLOCKS: Final = 1 << 32
 _EPOCH_BYTES: Final = 8
 
@@ -82,7 +77,6 @@ class Plan:
         canonical: the rules by which URLs were rewritten before, as JSON. Workers may differ in it.
         layout: how its items are stored.
         window: seconds that an item is kept, at least; 0 for ever.
-        audit: share of the fingerprints that is in the sample of its audit; 0 without one.
     """
 
     capacity: int
@@ -94,7 +88,6 @@ class Plan:
     canonical: str = "{}"
     layout: str = "bitmap"
     window: float = 0.0
-    audit: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -118,27 +111,6 @@ class StoredSlice(SliceSpec):
 
 
 @dataclass(frozen=True)
-class Audited:
-    """What an audit has counted, as the header has it.
-
-    Attributes:
-        checked: new items of the sample.
-        observed: how many of them the filter called seen.
-        folded: of how many of them is known how many it was expected to call so.
-        predicted: that number.
-        older_rate: chance that a new item is called seen by the slices before the newest one.
-        ended: whether the sample was lost.
-    """
-
-    checked: int = 0
-    observed: int = 0
-    folded: int = 0
-    predicted: float = 0.0
-    older_rate: float = 0.0
-    ended: bool = False
-
-
-@dataclass(frozen=True)
 class Header:
     """A header that was found to be whole.
 
@@ -155,7 +127,6 @@ class Header:
         again: how many of them are on the list of those that are new once more.
         signature: SHA-1 of the fields that never change.
         dated: whether its slices have dates.
-        audited: what its audit has counted; nothing without one.
         constant: the fields that never change.
     """
 
@@ -171,7 +142,6 @@ class Header:
     again: int
     signature: str
     dated: bool = False
-    audited: Audited = Audited()
     constant: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
     @property
@@ -220,33 +190,9 @@ class Header:
         chain = [slice_ for slice_ in slices if slice_.since == newest]
         return self.layout.next_slice(chain, capacity, rate, self.hashes)
 
-    def updated(self, slices: bytes, filled: bytes, audited: bytes | None) -> Header:
-        """Return the same header with these fields as they are now."""
-        return replace(
-            self,
-            slices=read_slices(slices.decode()),
-            filled=int(filled),
-            audited=_read_audited(audited),
-        )
-
     def with_dates(self) -> tuple[str, str]:
         """Return the signature and the format of this filter once its slices have dates."""
-        return self._as(dated=True, audit=self.constant.get("audit", b""))
-
-    def with_audit(self, audit: float) -> tuple[str, str, str]:
-        """Return signature, format and field of this filter once it has an audit of that share.
-
-        :param audit: 0 for none.
-        """
-        field_ = repr(audit) if audit else ""
-        return *self._as(dated=self.dated, audit=field_.encode()), field_
-
-    def _as(self, *, dated: bool, audit: bytes) -> tuple[str, str]:
-        constant = {**self.constant}
-        constant.pop("audit", None)
-        format_ = _format(self.plan.layout, dated=dated, audited=bool(audit))
-        constant |= {"format": format_, **({"audit": audit} if audit else {})}
-        return _signature(constant), format_.decode()
+        return _signature({**self.constant, "format": _DATED}), _DATED.decode()
 
 
 def first_slice(plan: Plan) -> tuple[SliceSpec, int]:
@@ -279,7 +225,7 @@ def fields_of(
     """
     constant = {
         "program": PROGRAM,
-        "format": _format(plan.layout, dated=bool(plan.window), audited=bool(plan.audit)),
+        "format": _DATED if plan.window else b"1" if plan.layout == "bitmap" else b"2",
         "epoch": secrets.token_hex(_EPOCH_BYTES).encode(),
         "rebuilt_of": rebuilt_of.encode(),
         "secret": secret,
@@ -295,8 +241,6 @@ def fields_of(
     }
     if plan.layout == "bitmap":  # as versions wrote it that knew no other layout, and still read it
         del constant["layout"]
-    if plan.audit:
-        constant["audit"] = repr(plan.audit).encode()
     # Without a date the first call finds the newest slice empty, and dates it.
     dates = [
         f":{number}:{spec.since:.6f}:{spec.items}"
@@ -333,7 +277,7 @@ def read_header(place: Place, fields: Mapping[bytes, bytes]) -> Header:
     if fields.get(b"format") not in _FORMATS:
         raise StateError(
             f"{place.name}: found a filter of format {_text(fields.get(b'format'))}, expected 1 to"
-            f" 5. It was written by another version of scrapy-bloom. Use that version,"
+            f" 3. It was written by another version of scrapy-bloom. Use that version,"
             f" or {place.or_other_key}"
         )
     layout = fields.get(b"layout", b"bitmap")
@@ -416,7 +360,6 @@ def _parse(fields: Mapping[bytes, bytes]) -> Header:
             canonical=text["canonical"],
             layout=text.get("layout", "bitmap"),
             window=float(fields.get(b"window", 0)),
-            audit=float(text.get("audit", 0)),
         ),
         epoch=text["epoch"],
         rebuilt_of=text["rebuilt_of"],
@@ -428,8 +371,7 @@ def _parse(fields: Mapping[bytes, bytes]) -> Header:
         forgotten=int(fields.get(b"forgotten", 0)),
         again=int(fields.get(b"again", 0)),
         signature=signature,
-        dated=constant["format"] in _DATED,
-        audited=_read_audited(fields.get(b"audited")),
+        dated=constant["format"] == _DATED,
         constant=constant,
     )
     if not 1 <= header.hashes <= MAX_HASHES or len(header.secret) != SECRET_BYTES:
@@ -437,21 +379,6 @@ def _parse(fields: Mapping[bytes, bytes]) -> Header:
     if not 0 <= header.filled <= header.slices[-1].capacity:
         raise ValueError(f"{header.filled} items in a slice of {header.slices[-1].capacity}")
     return header
-
-
-def _format(layout: str, *, dated: bool, audited: bool) -> bytes:
-    if audited:
-        return _AUDITED[dated]
-    return _DATED[0] if dated else b"1" if layout == "bitmap" else b"2"
-
-
-def _read_audited(field_: bytes | None) -> Audited:
-    if not field_:
-        return Audited()
-    checked, observed, folded, predicted, rate, ended = field_.split(b" ")
-    return Audited(
-        int(checked), int(observed), int(folded), float(predicted), float(rate), ended == b"1"
-    )
 
 
 def _signature(constant: Mapping[str, bytes]) -> str:
@@ -479,7 +406,6 @@ _MUST_AGREE: Final[Mapping[str, tuple[Any, ...]]] = {
     "a number of shards of": ("shards", REDIS_SHARDS),
     "a layout of": ("layout", REDIS_LAYOUT),
     "a window, in seconds, of": ("window", WINDOW),
-    "an audit (0 is none) of": ("audit", AUDIT),
 }
 """For each, how a message calls it, the field of a plan and the options that choose it."""
 
@@ -499,5 +425,5 @@ _CONSTANT: Final = (
     "canonical",
 )
 
-_OPTIONAL: Final = ("layout", "audit")
+_OPTIONAL: Final = ("layout",)
 """Constant fields that not all filters have."""

@@ -15,7 +15,6 @@ from scrapy_bloom.redis.counters import Counters
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from scrapy_bloom.core.audit import AuditReport
     from scrapy_bloom.core.info import FilterInfo
     from scrapy_bloom.redis.filter import RedisFilter
 
@@ -136,14 +135,6 @@ class LateFilter:
         if self._joined is not None:
             counts = {name: counts[name] + n for name, n in self._joined.numbers().items()}
         return counts
-
-    def audited(self) -> AuditReport | None:
-        """Return what the audit of the filter in Redis has found; None until it is open.
-
-        :raises BackendError: as the filter does.
-        """
-        shared = self._shared()
-        return shared.audited() if shared else None
 
     def clear(self) -> bool:
         """Forget everything, as the filter does.

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from scrapy_bloom.core.growth import SliceSpec
 from scrapy_bloom.errors import StateError
-from scrapy_bloom.options import AUDIT
 from scrapy_bloom.redis import pace, scripts
 from scrapy_bloom.redis.connection import FAULTS
 from scrapy_bloom.redis.deadline import Within
@@ -83,8 +82,7 @@ class Membership:
             fields = new_fields(self.plan, rebuilt_of)
             flat = [part for field in fields.items() for part in field]
             prefix = place.prefix(fields["epoch"].decode())
-            layout, audited = layout_of(self.plan.layout), bool(self.plan.audit)
-            script = scripts.open_(layout, audited=audited)
+            script = scripts.open_(layout_of(self.plan.layout))
             word, *answer = self._link.retry_once(script, prefix, "", *flat)
             if word == b"more":
                 continue
@@ -97,9 +95,7 @@ class Membership:
                 found = dict(zip(answer[1::2], answer[2::2], strict=True))
             header = read_header(place, found)
             plan = header.plan
-            check_plan(place, plan, replace(self.plan, window=plan.window, audit=plan.audit))
-            if plan.audit != self.plan.audit and self._reaudit(header):
-                continue
+            check_plan(place, plan, replace(self.plan, window=plan.window))
             if plan.window != self.plan.window and self._rewindow(header):
                 continue
             check_plan(place, plan, self.plan)
@@ -125,33 +121,6 @@ class Membership:
                 self.plan.window,
             )
         return bool(answer[0] != b"used")
-
-    def _reaudit(self, header: Header) -> bool:
-        """End the audit of a filter that nobody uses, or begin one if it is empty.
-
-        :return: False if that cannot be. What does not fit is said then by whoever compares.
-        :raises StateError: if it has marks and no audit.
-        """
-        place = self._link.place
-        prefix = place.prefix(header.epoch)
-        told = header.with_audit(self.plan.audit)
-        word = self._link.retry_once(scripts.REAUDIT, prefix, header.signature, *told)[0]
-        if word == b"marked" and header.plan.audit:
-            return False
-        if word == b"marked":
-            audit = place.words(AUDIT)
-            over = " Marks count also when their window is over." if header.plan.window else ""
-            raise StateError(
-                f"{place.name}: found a filter that has marks and no audit, expected one with an"
-                f" audit or an empty one: an audit cannot know which pages were new before it"
-                f" began.{over} Take {audit} out, delete the filter, or {place.or_other_key}"
-            )
-        if word == b"ok" and not self.plan.audit:
-            logger.info(
-                "%s: the audit of this filter has ended, because this worker is to have none.",
-                place.name,
-            )
-        return bool(word != b"used")
 
     def register_again(self) -> bool:
         """Register under a new id; return whether the filter is still there."""
@@ -269,7 +238,7 @@ class Membership:
                     deleted = self._delete_slice(start, lost.layout, slices[place_])
                     if not deleted and place_ >= len(lost.slices):
                         break
-                place.client.unlink(f"{prefix}again", f"{prefix}sample")
+                place.client.unlink(f"{prefix}again")
         except FAULTS as error:
             logger.warning(
                 "%(where)s: the rest of a lost filter could not be deleted (%(error)s). The names"
@@ -289,7 +258,7 @@ class Membership:
         worker = new_worker()
         began = time.monotonic()
         try:
-            script = scripts.join(header.layout, audited=bool(header.plan.audit))
+            script = scripts.join(header.layout)
             answer = self._link.retry_once(script, prefix, header.signature, worker, pace.LEASE)
         except FAULTS:
             with suppress(*FAULTS):  # it may be registered

@@ -138,7 +138,7 @@ class NumbersInstall(Install):
         prefix = self.place.prefix(fields[b"epoch"].decode())
         numbers = [one.number for one in read_slices(fields[b"slices"].decode())]
         buckets = (f"{index}.{bucket}" for index in numbers for bucket in _made_in(fields, index))
-        names = chain(["sample"], (f"{index}.ages" for index in numbers), buckets)
+        names = chain((f"{index}.ages" for index in numbers), buckets)
         delete_keys(self.place, (f"{prefix}{name}" for name in names), at_once=_NAMES)
 
     def _buckets(self) -> Iterator[tuple[str, array[int]]]:

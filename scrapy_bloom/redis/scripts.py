@@ -48,7 +48,6 @@ _OFFER: Final = _section("offer")
 _WINDOW: Final = _section("window")
 _PLAIN: Final = _section("plain")
 _AGES: Final = _section("ages")
-_AUDIT: Final = _section("audit")
 
 _NAMES: Final = 500  # in one command that deletes keys
 _BLOCKS: Final = 4096  # that these keys may have room for: Redis takes time to free large strings
@@ -74,17 +73,13 @@ class Script:
 
 
 @cache
-def add(
-    layout: Layout, hashes: int, *, dated: bool = False, aged: bool = False, audited: bool = False
-) -> Script:
+def add(layout: Layout, hashes: int, *, dated: bool = False, aged: bool = False) -> Script:
     """Return the script that adds probes of that many positions.
 
     :param dated: whether the slices of the filter have dates.
     :param aged: whether some of the items have a greatest age.
-    :param audited: whether the filter has an audit.
     """
-    source = _filled_in("add", layout, hashes, dated=dated, aged=aged, audited=audited)
-    return Script(source, bytes)
+    return Script(_filled_in("add", layout, hashes, dated=dated, aged=aged), bytes)
 
 
 @cache
@@ -94,12 +89,9 @@ def ask(layout: Layout, hashes: int, *, dated: bool = False) -> Script:
 
 
 @cache
-def offer(
-    layout: Layout, hashes: int, *, dated: bool = False, aged: bool = False, audited: bool = False
-) -> Script:
+def offer(layout: Layout, hashes: int, *, dated: bool = False, aged: bool = False) -> Script:
     """Return the script that adds probes of that many positions, and queues what was new."""
-    source = _filled_in("offer", layout, hashes, dated=dated, aged=aged, audited=audited)
-    return Script(source, bytes)
+    return Script(_filled_in("offer", layout, hashes, dated=dated, aged=aged), bytes)
 
 
 @cache
@@ -109,15 +101,15 @@ def forget(layout: Layout, hashes: int, *, dated: bool = False) -> Script:
 
 
 @cache
-def open_(layout: Layout, *, audited: bool = False) -> Script:
+def open_(layout: Layout) -> Script:
     """Return the script that finds a filter or makes one."""
-    return Script(_filled_in("open", layout, 1, audited=audited))
+    return Script(_filled_in("open", layout, 1))
 
 
 @cache
-def join(layout: Layout, *, audited: bool = False) -> Script:
+def join(layout: Layout) -> Script:
     """Return the script that registers a worker."""
-    return Script(_filled_in("join", layout, 1, audited=audited))
+    return Script(_filled_in("join", layout, 1))
 
 
 def read_verdicts(digits: bytes) -> list[bool]:
@@ -143,13 +135,7 @@ def _read(name: str, layout: str = "") -> str:
 
 
 def _filled_in(
-    name: str,
-    layout: Layout,
-    hashes: int,
-    *,
-    dated: bool = False,
-    aged: bool = False,
-    audited: bool = False,
+    name: str, layout: Layout, hashes: int, *, dated: bool = False, aged: bool = False
 ) -> str:
     """Return the text of a script for a layout and probes of `hashes` positions."""
     words = {
@@ -162,7 +148,6 @@ def _filled_in(
     source = _WINDOW.sub(r"\1" if dated else "", source)
     source = _PLAIN.sub("" if dated else r"\1", source)
     source = _AGES.sub(r"\1" if aged else "", source)
-    source = _AUDIT.sub(r"\1" if audited else "", source)
     return _Template(source).substitute(words)
 
 
@@ -176,7 +161,6 @@ INSTALL: Final = Script(_read("install"))
 RETIRE: Final = Script(_read("retire"))
 NUMBERS: Final = Script(_read("numbers"))
 REWINDOW: Final = Script(_read("rewindow"))
-REAUDIT: Final = Script(_read("reaudit"))
 
 QUEUE_JOIN: Final = Script(_read("queue_join"))
 QUEUE_RENEW: Final = Script(_read("queue_renew"))

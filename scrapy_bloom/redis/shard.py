@@ -26,7 +26,6 @@ from scrapy_bloom.core.growth import outgrown
 from scrapy_bloom.errors import BackendError, FilterLostError
 from scrapy_bloom.options import CAPACITY, ON_BACKEND_ERROR, OnBackendError
 from scrapy_bloom.redis import pace
-from scrapy_bloom.redis.auditing import chances
 from scrapy_bloom.redis.breaker import CircuitBreaker
 from scrapy_bloom.redis.calls import Calls, Gone, Growth, Reply
 from scrapy_bloom.redis.connection import FAULTS
@@ -474,8 +473,7 @@ class Shard:
             told = outgrown(items, plan.error_rate, self.place.words(CAPACITY))
             logger.warning("%s: %s", self.place.name, told)
         after = slices[-1].number + 1
-        before = chances(header, slices) if plan.audit else None
-        return Growth(after, header.next_slice(slices, due=due), before)
+        return Growth(after, header.next_slice(slices, due=due))
 
     # Recovery
 

@@ -381,7 +381,7 @@ def delete_segments(place: Place, fields: Mapping[bytes, bytes], told: Told = in
     """
     prefix = place.prefix(fields[b"epoch"].decode())
     dates = (f"{one.number}.ages" for one in read_slices(fields[b"slices"].decode()))
-    names = ("again", "sample", *dates, *sorted(made_in(fields)))
+    names = ("again", *dates, *sorted(made_in(fields)))
     delete_keys(place, [f"{prefix}{name}" for name in names], told)
 
 

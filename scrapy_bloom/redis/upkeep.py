@@ -39,7 +39,7 @@ _GLOB: Final = re.compile(r"([\\*?\[\]^-])")
 _MOST_SHARDS: Final = 1024
 _SEGMENT: Final = (
     rb"%s(?P<shard>(?::\d+)?)(?::\{%s(?P=shard)\})?:(?P<epoch>[0-9a-f]{16})"
-    rb":(?:\d+\.(?:\d+|ages)|again|sample)"
+    rb":(?:\d+\.(?:\d+|ages)|again)"
 )
 _QUEUE: Final = rb"%s(?P<shard>(?::\d+)?)(?::\{%s(?P=shard)\})?:queue:state"
 

@@ -26,7 +26,6 @@ from scrapy_bloom.frontier.opening import (
 )
 from scrapy_bloom.frontier.requests import QueueKind
 from scrapy_bloom.frontier.under_way import watch_engine
-from scrapy_bloom.layers.audit import COUNTS, SAMPLE, AuditFilter
 from scrapy_bloom.layers.exact import (
     NOTE,
     ExactFilter,
@@ -44,7 +43,6 @@ from scrapy_bloom.options import (
 )
 from scrapy_bloom.session.engine import engine_of
 from scrapy_bloom.session.kept_crawl import Queues, Unserializable
-from scrapy_bloom.session.layers import resume_audit
 from scrapy_bloom.settings import Settings
 
 if TYPE_CHECKING:
@@ -55,7 +53,7 @@ if TYPE_CHECKING:
     from scrapy_bloom.frontier.store import Store
     from scrapy_bloom.frontier.upkeep import Frozen
     from scrapy_bloom.session.session import OnMark, Session
-    from scrapy_bloom.storage.snapshot import Notes, PendingSnapshot
+    from scrapy_bloom.storage.snapshot import PendingSnapshot
     from scrapy_bloom.storage.store import JobStore
 
 logger = logging.getLogger(__name__)
@@ -169,14 +167,13 @@ def open_local(
         undo.callback(store.abandon)
         note_queues(store, crawler.settings)
         lists = _open_lists(session, store, job)
-        _open_audit(session, store)
         frontier = LocalFrontier(
             crawler,
             spider,
             store,
             fresh,
             alive=alive,
-            freeze=_freezer(session, job, lists),
+            freeze=_freezer(job, lists),
             dumps=kind.dumps,
             interval=interval,
             to_disk=to_disk,
@@ -223,45 +220,11 @@ class FrozenExact:
         self._lists.tidy_up()
 
 
-class FrozenAudit:
-    """A filter as it is at one moment, with what its audit has found."""
-
-    def __init__(self, snapshot: PendingSnapshot, audit: AuditFilter) -> None:
-        self.generation = snapshot.generation
-        self.write = snapshot.write
-        self.put_in_place = snapshot.put_in_place
-        self.placed = snapshot.placed
-        self.written = audit.notes
-
-
-def _freezer(session: Session, job: JobStore, lists: ExactLists | None) -> Callable[[], Frozen]:
+def _freezer(job: JobStore, lists: ExactLists | None) -> Callable[[], Frozen]:
     """Return what returns the filter as it is at one moment."""
-    filter_ = session.opened.filter
     if lists is not None:
         return lambda: FrozenExact(job.freeze(), lists.freeze())
-    if isinstance(filter_, AuditFilter):
-        return lambda: FrozenAudit(job.freeze(), filter_)
     return job.freeze
-
-
-def _open_audit(session: Session, store: Store) -> None:
-    """Go on with the audit of earlier runs, or end it.
-
-    :raises StateError: if what they have noted cannot be used. It is left as it is.
-    """
-    filter_ = session.opened.filter
-    audit = filter_ if isinstance(filter_, AuditFilter) else None
-    try:
-        noted = {key: store.noted(key) or "" for key in (COUNTS, SAMPLE)}
-        if audit or noted[COUNTS]:
-            resume_audit(audit, noted, store.path)
-            notes: Notes = audit.notes(stored=True) if audit else {COUNTS: "", SAMPLE: b""}
-            for key, value in notes.items():
-                store.note(key, value)
-    except sqlite3.Error as error:
-        raise file.unusable(store.path, error) from error
-    except (KeyError, TypeError, ValueError) as error:
-        raise file.damaged(store.path, f"notes that make no sense, {error!r}") from error
 
 
 def _open_lists(session: Session, store: Store, job: JobStore) -> ExactLists | None:
@@ -351,7 +314,7 @@ def _restore(session: Session, frontier: LocalFrontier, found: Found, window: fl
     job = session.opened.job
     assert job is not None  # noqa: S101 - it is journaled
     filter_ = session.opened.filter
-    into = filter_ if isinstance(filter_, (ExactFilter, AuditFilter)) else job.filter
+    into = filter_ if isinstance(filter_, ExactFilter) else job.filter
     restored = replay(frontier.store, into, window, told=job.redated)
     frontier.store.follow(job.filter)
     frontier.fresh.clear()

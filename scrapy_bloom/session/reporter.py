@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 from scrapy_bloom import stats
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
 
-    from scrapy_bloom.core.audit import AuditReport
 
 logger = logging.getLogger(__name__)
 
@@ -182,28 +180,6 @@ class Reporter:
             close_spider(self._crawler, error.reason)
         except Exception as failure:  # noqa: BLE001 - an error of the engine; the crawl goes on
             self._log(logging.ERROR, "The spider could not be closed", {}, failure)
-
-    def audited(self, found: AuditReport) -> None:
-        """Write what an audit has found to stats and log."""
-        for name, stat in stats.AUDIT.items():
-            self.set(stat.key, stat.rounded(getattr(found, name)))
-        if found.ended:
-            self._log(
-                logging.WARNING,
-                "The audit has ended: Redis has lost its sample, in this crawl or before it. What"
-                " is told of it is what it has found until then.",
-                {},
-            )
-        if not found.checked:
-            self._log(logging.INFO, "Audit: no new page was in the sample yet.", {})
-            return
-        self._log(
-            logging.INFO,
-            "Audit: of %(checked)s new pages in the sample the filter called %(observed)s seen,"
-            " %(predicted).2f were expected. Its error rate is %(low).3g to %(high).3g, with a"
-            " probability of 95 %%.",
-            {**asdict(found), "checked": f"{found.checked:,}", "observed": f"{found.observed:,}"},
-        )
 
     def unstored(self, count: int) -> None:
         """Log that requests are lost at a clean stop."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,11 +13,11 @@ from scrapy_bloom import stats
 from scrapy_bloom.backends.base import Crawl, Opened, backend_name, backend_of
 from scrapy_bloom.core.local import LocalFilter
 from scrapy_bloom.errors import BloomError
-from scrapy_bloom.options import AUDIT, EXACT, FORGET_FAILED, MAX_AGE, WINDOW
+from scrapy_bloom.options import EXACT, FORGET_FAILED, MAX_AGE, WINDOW
 from scrapy_bloom.session.ages import Ages
 from scrapy_bloom.session.dropped import DroppedChains
 from scrapy_bloom.session.failed import check_watched
-from scrapy_bloom.session.layers import check_layers, end_audit, made_audited, made_exact
+from scrapy_bloom.session.layers import check_layers, made_exact
 from scrapy_bloom.session.redirects import (
     chain_before,
     follows_itself,
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from scrapy_bloom.canonical.fingerprint import Change
-    from scrapy_bloom.core.audit import AuditReport
     from scrapy_bloom.redis.queue.base import Form
 
 OnMark = Callable[[bytes], None]
@@ -109,7 +107,6 @@ class Session:
             self._add, self._add_many = self._add_unless_failed, self._add_many_unless_failed
         self.emptied = False
         self._at_end = False
-        self._audit: AuditReport | None = None  # what it has found, as last heard
 
     @classmethod
     def open(
@@ -150,10 +147,6 @@ class Session:
         opened = backend_of(settings, shared_queue=shared_queue).open(settings, crawl)
         if settings[EXACT] and isinstance(opened.filter, LocalFilter):
             opened = made_exact(opened, opened.filter)
-        elif (share := settings[AUDIT]) is not None and isinstance(opened.filter, LocalFilter):
-            opened = made_audited(opened, opened.filter, share)
-        elif opened.kept is not None:
-            end_audit(opened.kept)
         forgets_failed = settings[FORGET_FAILED] is not False
         self = cls(
             opened,
@@ -333,8 +326,6 @@ class Session:
         clear = (self.opened.delete if at_end else None) or self.opened.filter.clear
         try:
             self._describe()
-            if at_end:
-                self._look_at_audit()
             self._at_end = at_end
             self.emptied = clear()
             if self.emptied:
@@ -353,9 +344,6 @@ class Session:
         """Store what is to be stored and write the last stats."""
         self._describe()
         self.resolver.close()
-        self._look_at_audit()
-        if self._audit is not None:
-            self._reporter.audited(self._audit)
         self._reporter.set(stats.NOT_STORED.key, 0)
         try:
             self.opened.close()
@@ -372,13 +360,6 @@ class Session:
             return
         if info.items or not (self.emptied or self._at_end):
             self._reporter.describe(info)
-
-    def _look_at_audit(self) -> None:
-        """Ask what the audit has found; of a filter that is gone the last answer stays."""
-        if self.opened.audited is None or (self._at_end and self.emptied):
-            return
-        with suppress(BloomError):  # it was said when it began
-            self._audit = self.opened.audited() or self._audit
 
     def _forget(self, request: Request, count: CountPage) -> None:
         """Forget the marks of a page, and of those whose redirects to it were dropped."""

@@ -22,7 +22,6 @@ around header and body is that of every version: see `frame`.
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -50,16 +49,12 @@ _WITH_DATES: Final = 4
 _VERSIONS: Final = (_PLAIN, _WITH_WITHDRAWN, _WITH_SHARDS, _WITH_DATES)
 _F64: Final = Struct(">d")
 MOST_SHARDS: Final = 1024
-_MOST_NOTES: Final = 100
 MOST_SLICES: Final = 64  # each is as large as all before it: the last would hold 2^62 items
 MOST_DATED: Final = MOST_SLICES * MOST_GENERATIONS
 _ONE: Final = bitarray("1", "big")
 _ANY: Final = 1 << 63  # larger than any number of ours
 LATEST: Final = 1e12  # seconds since 1970: a date that no clock tells
 _LEAST_RATE: Final = 1e-30  # smaller than any error rate of ours
-
-
-Notes = Mapping[str, str | bytes]
 
 
 @dataclass(frozen=True)
@@ -93,8 +88,6 @@ class Snapshot:
         others: the further shards of a filter that was spread over several of them in Redis;
             `state` is the first one. A crawl keeps no such filter in its job directory.
         written_by: name and version of the program that wrote it; empty if it is not written yet.
-        notes: what layers around the filter have noted at that stop. Whoever does not know a note
-            drops it, so that it is never older than the filter.
     """
 
     identity: Identity
@@ -104,7 +97,6 @@ class Snapshot:
     queue: QueueRecord | None = None
     others: Sequence[FilterState] = ()
     written_by: str = field(default="", compare=False)
-    notes: Notes = field(default_factory=dict)
 
     @property
     def shards(self) -> Sequence[FilterState]:
@@ -118,7 +110,6 @@ class Head:
 
     generation: int
     queue: QueueRecord | None
-    notes: Notes
 
 
 def write_snapshot(path: Path, snapshot: Snapshot) -> None:
@@ -208,7 +199,7 @@ def read_head(path: Path) -> Head | None:
     with file:
         try:
             _, header = read_header(file, _VERSIONS)
-            return Head(_read_generation(header), _read_queue(header), _read_notes(header))
+            return Head(_read_generation(header), _read_queue(header))
         except (ValueError, UnusableError) as found:
             raise StateError(f"{path}: {found}") from None
 
@@ -253,7 +244,6 @@ def chunks_of(snapshot: Snapshot) -> Iterator[bytes]:
         "slices": _listed(state),
         **({"withdrawn": len(withdrawn)} if withdrawn else {}),
         **({"queue": asdict(snapshot.queue)} if snapshot.queue else {}),
-        **({"notes": _listed_notes(snapshot.notes)} if snapshot.notes else {}),
         **({"other_shards": list(map(_as_shard, snapshot.others))} if snapshot.others else {}),
     }
     slices = [slice_ for shard in snapshot.shards for slice_ in shard.slices]
@@ -317,7 +307,6 @@ def _read(file: BinaryIO) -> Snapshot:
             _read_queue(header),
             others,
             fields.text(header, "written_by") if "written_by" in header else "",
-            _read_notes(header),
         )
     except ValueError as error:
         raise UnusableError(f"a header that makes no sense ({error})", "one of ours") from error
@@ -395,26 +384,6 @@ def _read_queue(header: Mapping[str, Any]) -> QueueRecord | None:
         fields.flag(queue, "waiting"),
         fields.integer(queue, "seen", 0, _ANY),
     )
-
-
-def _listed_notes(notes: Notes) -> list[dict[str, str]]:
-    return [
-        {"name": name, "text": value}
-        if isinstance(value, str)
-        else {"name": name, "base64": b64encode(value).decode()}
-        for name, value in notes.items()
-    ]
-
-
-def _read_notes(header: Mapping[str, Any]) -> Notes:
-    if "notes" not in header:
-        return {}
-    return {
-        fields.text(note, "name"): b64decode(fields.text(note, "base64"), validate=True)
-        if "base64" in note
-        else fields.text(note, "text")
-        for note in fields.objects(header, "notes", _MOST_NOTES)
-    }
 
 
 def _read_withdrawn(header: Mapping[str, Any], body: Body) -> Collection[bytes]:

@@ -49,7 +49,6 @@ from scrapy_bloom.storage.queue_record import record_of
 from scrapy_bloom.storage.recovery import Recovery, recover
 from scrapy_bloom.storage.snapshot import (
     Identity,
-    Notes,
     PendingSnapshot,
     Snapshot,
     read_snapshot,
@@ -99,9 +98,6 @@ class JobStore:
         redated: whether its marks count as of now because the window is another one. So does each
             later run see it until the filter is stored.
         window_before: that of the stored filter; None if it had none, or if there is none.
-        noted: what the layers around the filter had noted when it was stored. That of a journaled
-            one is with the requests.
-        notes: returns what they note now, to be stored with it.
         filled_with: what the restored fingerprints were made with, as in its `identity`; empty if
             there are none of ours.
     """
@@ -125,8 +121,6 @@ class JobStore:
         self.folder = folder
         self.identity = identity
         self._journaled = journaled
-        self.noted: Notes = {}
-        self.notes: Callable[[], Notes] = dict
         self._pid = os.getpid()
         self._lock = _take(folder, identity.spider)
         try:
@@ -188,7 +182,6 @@ class JobStore:
                     state,
                     forgotten,
                     queue,
-                    notes=self.notes(),
                 ),
             )
             remove(self.folder / MARKER)
@@ -308,7 +301,6 @@ class JobStore:
             self.restored_from = SNAPSHOT
             self.filled_with = past.snapshot.identity.canonical
             self.generation = past.snapshot.generation
-            self.noted = past.snapshot.notes
         elif past.take_seen:
             for fingerprint in seen_file.read_seen_file(self.folder):
                 self.filter.add(fingerprint)

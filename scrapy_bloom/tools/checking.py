@@ -256,13 +256,6 @@ def _check_segments(reader: RedisReader, lost: Sequence[str]) -> Iterator[Findin
         yield Finding("good", "segments", "all there")
     if losses:
         yield Finding("note", "losses", f"parts were lost {losses:,} times so far")
-    if any(part.read().audited.ended for part in reader.parts()):
-        yield Finding(
-            "note",
-            "audit",
-            "has ended: the server has lost its sample",
-            "It must not evict keys, and nobody else may delete them. A new filter begins anew.",
-        )
 
 
 def _check_workers(reader: RedisReader) -> Iterator[Finding]:

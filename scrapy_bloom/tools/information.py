@@ -11,15 +11,13 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
-from scrapy_bloom.core.audit import AuditReport
 from scrapy_bloom.core.buckets import bucket_bytes
 from scrapy_bloom.core.info import FilterInfo
 from scrapy_bloom.core.merging import count_slices, specs_of
 from scrapy_bloom.core.sizing import BLOCK_BYTES
-from scrapy_bloom.layers.audit import COUNTS, report_of
 from scrapy_bloom.layers.exact import listed
 from scrapy_bloom.storage.past import SNAPSHOT, Marker, is_outdated, read_marker
-from scrapy_bloom.storage.snapshot import Head, read_head
+from scrapy_bloom.storage.snapshot import read_head
 from scrapy_bloom.tools.local_target import FileTarget, JobTarget
 from scrapy_bloom.tools.project import Project
 from scrapy_bloom.tools.resolve import Where, target_of
@@ -75,8 +73,6 @@ class Information:
         written_by: what wrote its file; empty if it has none.
         let_through: how many fingerprints are to be called new once more.
         exact: how many fingerprints are in its exact lists; None if it has none.
-        audit: what its audit has found up to the last snapshot, or so far in Redis; None if it has
-            none.
         crawl: whether its crawl has stopped cleanly, runs or was killed; empty if it has none.
         process: the process that runs, or ran, in its job directory; empty if none is known.
         clean_stop: when its crawl last stopped cleanly, or its file was written; None if unknown.
@@ -102,7 +98,6 @@ class Information:
     written_by: str = ""
     let_through: int = 0
     exact: int | None = None
-    audit: AuditReport | None = None
     crawl: str = ""
     process: str = ""
     clean_stop: datetime | None = None
@@ -176,15 +171,10 @@ def _of_job(target: JobTarget) -> Information:
         clean_stop=_written(FileTarget(target.folder / SNAPSHOT)) if head else None,
         stops=head.generation if head else 0,
         exact=listed(target.folder, look.exact, time.time()) if look and look.exact else None,
-        audit=report_of(look.audit if look else _noted(head)),
         journal=look.journal if look else 0,
         waiting=look.waiting if look else None,
         under_way=look.under_way if look else None,
     )
-
-
-def _noted(head: Head | None) -> str:
-    return str(head.notes.get(COUNTS, "")) if head else ""
 
 
 def _liveness(marker: Marker | None) -> str:
@@ -211,7 +201,6 @@ def _written(target: FileTarget) -> datetime | None:
 
 def _of_redis(target: Target) -> Information:
     # Imported only here: redis is an extra.
-    from scrapy_bloom.redis.auditing import fetch_report  # noqa: PLC0415
     from scrapy_bloom.tools.redis_target import RedisTarget  # noqa: PLC0415
 
     assert isinstance(target, RedisTarget)  # noqa: S101 - there is no other kind
@@ -239,7 +228,6 @@ def _of_redis(target: Target) -> Information:
             under_way=sum(look.taken for look in looks) if looks else None,
             workers=reader.workers(),
             losses=sum(header.losses for header in headers),
-            audit=fetch_report((part.place, part.header) for part in reader.parts()),
             layout=headers[0].plan.layout,
         )
 

@@ -22,7 +22,6 @@ from scrapy_bloom.errors import JobInUseError, SettingError, StateError
 from scrapy_bloom.frontier import file
 from scrapy_bloom.frontier.reader import StoreLook, StoreReader
 from scrapy_bloom.frontier.store import Store
-from scrapy_bloom.layers.audit import COUNTS, SAMPLE
 from scrapy_bloom.layers.exact import NOTE, remove_lists, with_old_slices
 from scrapy_bloom.redis.sharding import picker
 from scrapy_bloom.storage import merges_file, scrapy_queue
@@ -328,12 +327,9 @@ class JobChange(FileChange):
 
 
 def _note_marks(store: Store, slices: int) -> None:
-    """Note that exact lists and the sample of an audit lack what was marked by hand."""
+    """Note that exact lists lack what was marked by hand."""
     if noted := store.noted(NOTE):
         store.note(NOTE, with_old_slices(str(noted), slices))
-    if store.noted(COUNTS):
-        store.note(COUNTS, "")  # the next run begins anew
-        store.note(SAMPLE, b"")
 
 
 def check_spider(identity: Identity) -> None:

@@ -113,7 +113,6 @@ class RedisTarget(Target):
                 fingerprinter=reader.fingerprinter,
                 canonical=reader.canonical,
                 window=reader.parts()[0].header.plan.window or None,
-                audit=reader.parts()[0].header.plan.audit or None,
                 options=options,
             )
             with shared:

@@ -16,9 +16,8 @@ from scrapy_bloom.core.growth import MOST_GENERATIONS
 from scrapy_bloom.frontier import file
 from scrapy_bloom.frontier.opening import replay
 from scrapy_bloom.frontier.store import Store
-from scrapy_bloom.layers.audit import COUNTS, SAMPLE, AuditFilter
 from scrapy_bloom.layers.exact import NOTE, PREFIX, ExactFilter, ExactLists
-from scrapy_bloom.session.local_crawl import FrozenAudit, FrozenExact
+from scrapy_bloom.session.local_crawl import FrozenExact
 from support.contract import fingerprints
 from support.internals import forget_own_dates
 from support.jobs import open_job
@@ -173,11 +172,9 @@ class RedisMachine(WindowMachine):
         layout: how the filter is stored.
         set_clock: sets what the server takes for the time.
         error_rate: as for the filter.
-        audit: likewise.
     """
 
     error_rate = 1e-9
-    audit = None
 
     def open(self):
         self.key = next(keys)
@@ -194,7 +191,6 @@ class RedisMachine(WindowMachine):
             capacity=20,
             error_rate=self.error_rate,
             window=WINDOW,
-            audit=self.audit,
         )
 
     @property
@@ -332,18 +328,23 @@ class JournalMachine(InFolder):
         self.open()
 
 
-class LayerMachine(JournalMachine):
-    """A filter around one with a window, kept with every commit; subclasses say which."""
-
-    def layer(self, inner):
-        raise NotImplementedError
+class ExactMachine(JournalMachine):
+    """With exact lists. What the filter takes for seen wrongly must not count."""
 
     def begin(self):
-        """Have the layer go on with what the store has noted."""
-        raise NotImplementedError
+        self.lists = ExactLists(self.folder, self.filter)
+        noted = self.store.noted(NOTE)
+        if noted and self.job.restored_from:
+            self.lists.resume(str(noted))
+        else:
+            self.lists.begin()
+        if (note := self.lists.note()) != noted:
+            self.store.note(NOTE, note)
+            self.store.commit()
 
     def freeze(self):
-        raise NotImplementedError
+        self.frozen = self.lists.freeze()
+        return FrozenExact(self.job.freeze(), self.frozen)
 
     def open(self):
         path = self.folder / "requests.sqlite"
@@ -359,7 +360,7 @@ class LayerMachine(JournalMachine):
             journaled=True,
         )
         self.store = Store(path)
-        self.filter = self.layer(self.job.filter)
+        self.filter = ExactFilter(self.job.filter)
         self.begin()
         replay(self.store, self.filter, WINDOW)
         self.store.follow(self.job.filter)
@@ -402,16 +403,13 @@ class LayerMachine(JournalMachine):
             self.commit()
         else:
             if steps == 1:
-                self.drop()
+                self.frozen.drop()
             self.kill()
 
     @rule()
     def snapshot_that_fails(self):
         """Make a snapshot that cannot be written; the crawl goes on."""
         self.freeze()
-
-    def drop(self):
-        """Close what was written and is not used."""
 
     @rule()
     def stop(self):
@@ -422,59 +420,7 @@ class LayerMachine(JournalMachine):
         self.job.close()
         self.open()
 
-
-class ExactMachine(LayerMachine):
-    """With exact lists. What the filter takes for seen wrongly must not count."""
-
-    def layer(self, inner):
-        return ExactFilter(inner)
-
-    def begin(self):
-        self.lists = ExactLists(self.folder, self.filter)
-        noted = self.store.noted(NOTE)
-        if noted and self.job.restored_from:
-            self.lists.resume(str(noted))
-        else:
-            self.lists.begin()
-        if (note := self.lists.note()) != noted:
-            self.store.note(NOTE, note)
-            self.store.commit()
-
-    def freeze(self):
-        self.frozen = self.lists.freeze()
-        return FrozenExact(self.job.freeze(), self.frozen)
-
-    def drop(self):
-        self.frozen.drop()
-
     @invariant()
     def lists_go_with_their_generation(self):
         named = {one.file.path for one in self.filter.lists}
         assert named <= set(self.folder.glob(f"{PREFIX}*"))
-
-
-class AuditMachine(LayerMachine):
-    """With an audit of all pages, which may be switched off and on."""
-
-    def layer(self, inner):
-        return AuditFilter(inner, 1)
-
-    def begin(self):
-        if noted := self.store.noted(COUNTS):
-            self.filter.resume(str(noted), self.store.noted(SAMPLE))
-        else:
-            self.filter.begin()
-
-    def freeze(self):
-        return FrozenAudit(self.job.freeze(), self.filter)
-
-    @rule()
-    def begin_anew(self):
-        self.stop()
-        self.store.note(COUNTS, "")
-        self.commit()
-        self.kill()
-
-    @invariant()
-    def no_mark_counts_as_an_error(self):
-        assert self.filter.observed == 0

@@ -8,9 +8,6 @@ local done, problem = pcall(carry_out)
 if not done then status = 'broken' end
 digits = table.concat(answers)
 losses = losses + lost
--- audit begins
-keep_audit()
--- audit ends
 -- window begins
 keep()
 -- window ends

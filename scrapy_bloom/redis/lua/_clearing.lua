@@ -36,7 +36,7 @@ local function clear_part()
   end
   if #names > 0 then redis.call('UNLINK', (table.unpack or unpack)(names)) end
   if slice == index then
-    redis.call('UNLINK', KEYS[1], prefix .. 'again', prefix .. 'sample')
+    redis.call('UNLINK', KEYS[1], prefix .. 'again')
     return true
   end
   redis.call('HSET', KEYS[1], 'clearing', slice .. ' ' .. number .. ' ' .. per_key .. ' ' .. prefix)

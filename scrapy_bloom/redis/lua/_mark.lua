@@ -5,13 +5,7 @@ local newest = #slices
 -- ages begins
 @ages
 -- ages ends
--- audit begins
-@audit
--- audit ends
 local function mark()
--- audit begins
-  begin_audit()
--- audit ends
   local position, length, count = 1, #probes, 0
   local room = slices[newest].capacity - filled
   while position <= length do
@@ -36,24 +30,6 @@ local function mark()
     if age and not fresh then lowest = generation() end
 -- ages ends
 -- window ends
--- audit begins
-    local unknown, mistaken = sampled[count + 1], false
-    if unknown then unknown = not call('ZSCORE', sample, probes:sub(position, following - 1)) end
--- ages begins
-    if age then unknown = false end  -- it is kept, and not counted
--- ages ends
--- window begins
-    if unknown and not forgotten then
-      -- What it is taken for may be dropped before it: it is to be kept for as long as a new one.
-      lowest = generation()
-      for index = lowest - 1, oldest, -1 do
-        local found = has(index, @probe)
-        if found == nil then missed(index, @probe) end
-        mistaken = mistaken or found
-      end
-    end
--- window ends
--- audit ends
     for index = full and newest or newest - 1, lowest, -1 do
       local found = has(index, @probe)
       if found == nil then missed(index, @probe) end
@@ -78,16 +54,9 @@ local function mark()
       end
       add_slice(ARGV[5])
 -- window ends
--- audit begins
-      fold()
--- audit ends
       newest = newest + 1
       filled, room = 0, slices[newest].capacity
     end
--- audit begins
-    -- Before its mark: one without the other would count as an error.
-    if sampled[count + 1] then call('ZADD', sample, asked_at, probes:sub(position, following - 1)) end
--- audit ends
     if not seen then
       seen = put(newest, @probe)
       if not seen then filled, room = filled + 1, room - 1 end
@@ -107,13 +76,6 @@ local function mark()
       seen = false
     end
 -- ages ends
--- audit begins
-    if unknown then
-      checked = checked + 1
-      if seen or mistaken then observed = observed + 1 end
-      seen = false
-    end
--- audit ends
 -- offer begins
     seen = admit(count + 1, seen)
 -- offer ends

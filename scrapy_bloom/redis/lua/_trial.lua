@@ -16,12 +16,6 @@ local function refusal()
     {'HKEYS', key},
     {'HEXISTS', key, 'x'},
     {'HDEL', key, 'x'},
--- audit begins
-    {'ZADD', key, '0', 'x'},
-    {'ZSCORE', key, 'x'},
-    {'ZRANGEBYSCORE', key, '-inf', '0', 'LIMIT', '0', '1'},
-    {'ZREM', key, 'x'},
--- audit ends
   }
   for _, try in ipairs(trial(key)) do tries[#tries + 1] = try end
   for i, try in ipairs(tries) do

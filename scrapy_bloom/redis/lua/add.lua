@@ -12,9 +12,6 @@
 -- ARGV[4]  the probes of all items in one string
 -- ARGV[5]  the slice to add when all are full, if the worker names one
 -- ARGV[6]  ITEM:SECONDS for each item with a greatest age, counted from 1; only if there are any
--- audit begins
--- ARGV[7]  for the audit of the filter: see _audit.lua
--- audit ends
 --
 -- Answers one string, because clients are slow to read many:
 --     "ok LOSSES BACK DIGITS"           LOSSES: how often segments were lost. BACK: 1 if the server
@@ -33,9 +30,6 @@
 @numbered
 @slices
 local probes, ages_text = ARGV[4], ARGV[6]
--- audit begins
-local audit_text = ARGV[7]
--- audit ends
 
 if look_for_losses == '1' then look(floor(number / 1000)) end
 local answers = {}

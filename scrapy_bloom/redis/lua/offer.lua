@@ -13,9 +13,6 @@
 -- ARGV[7]  a letter for each request: "f" if it has an item; "h" if it has one and is held; "p" if
 --          it has none. "F" and "H" are queued, or held, even if their items were there. Then, if
 --          some have a greatest age, a space and ITEM:SECONDS of each, as for add.lua.
--- audit begins
---          Then, for the audit of the filter, a space, a slash and what _audit.lua says.
--- audit ends
 -- ARGV[8...]  for each request the score, and its member without the number and the byte after it;
 --          before it stand 8 bytes, its name, if it is held
 --
@@ -92,9 +89,6 @@ end
 
 @slices
 local probes, ages_text = ARGV[4], ARGV[7]:match(' (.*)$')
--- audit begins
-local audit_text = ARGV[7]:match('/(.*)$')
--- audit ends
 
 if look_for_losses == '1' then look(math.floor(number / 1000)) end
 
@@ -107,9 +101,6 @@ local done, problem = pcall(mark)
 if not done then status = 'broken' end
 digits = table.concat(answers)
 losses = losses + lost
--- audit begins
-keep_audit()
--- audit ends
 -- window begins
 keep()
 -- window ends

@@ -25,6 +25,4 @@ end
 words[#words] = words[#words]:gsub('%d+$', state[3])
 redis.call('HSET', KEYS[1], 'signature', ARGV[2], 'format', ARGV[3], 'window', ARGV[4], 'slices',
   table.concat(words, ' '))
--- The sample of an audit is as old as it was; see _audit.lua.
-redis.call('HSET', KEYS[1], 'rewindowed', string.format('%.6f', now))
 return {'ok'}

@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple
 import redis
 
 from scrapy_bloom.redis import calls, scripts
-from scrapy_bloom.redis.auditing import sampler_of, write_sampled
 from scrapy_bloom.redis.calls import Growth, Reply
 from scrapy_bloom.redis.connection import BROKEN, FAULTS
 from scrapy_bloom.redis.counters import Counters
@@ -26,7 +25,7 @@ from scrapy_bloom.redis.queue.register import Registration
 from scrapy_bloom.redis.queue.report import Report, read_report
 from scrapy_bloom.redis.scripts import Script
 
-_AUDIT: Final = 1000
+_LOOK: Final = 1000
 """A look for lost segments in every so many offers."""
 
 _GONE: Final = (b"absent", b"back", b"buried", b"other", b"stale", b"stranger")
@@ -184,10 +183,6 @@ class QueueCalls:
         letters = offering.letters
         if offering.ages:
             letters += f" {calls.write_ages(offering.ages)}".encode()
-        sampler = sampler_of(header)
-        if sampler:
-            before = growth.chances if growth else None
-            letters += f" /{write_sampled(sampler, offering.fingerprints, before)}".encode()
         answer: tuple[Report, Reply] | Gone = self._send(
             self._header,
             scripts.offer(
@@ -195,11 +190,10 @@ class QueueCalls:
                 header.hashes,
                 dated=header.dated,
                 aged=bool(offering.ages),
-                audited=sampler is not None,
             ),
             (
                 *(filter_.prefix, header.signature, self._now.worker),
-                f"{number} {self._offered} {int(number % _AUDIT == 0)} {known}"
+                f"{number} {self._offered} {int(number % _LOOK == 0)} {known}"
                 + (" again" if offering.again else ""),
                 b"".join(map(hash_, offering.fingerprints)),
                 write_slice(growth.spec) if growth else "",
