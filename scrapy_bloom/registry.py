@@ -33,7 +33,6 @@ COMMANDS: Final = {
     "delete": "scrapy_bloom.commands.delete",
     "queue": "scrapy_bloom.commands.queue",
     "canon": "scrapy_bloom.commands.canon",
-    "give-back": "scrapy_bloom.commands.give_back",
 }
 """Sub-commands of ``scrapy bloom``: modules that are a :class:`SubCommand`."""
 

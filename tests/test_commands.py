@@ -185,7 +185,6 @@ def test_each_prints_json(bloom, tmp_path, line):
         ("delete job", "There is nobody to ask here: give --yes"),
         ("delete job --leftovers", "is not in Redis"),
         ("queue job", "found no requests"),
-        ("give-back", "give a TARGET"),
         ("info --jsno job", "unrecognized arguments: --jsno"),
     ],
 )

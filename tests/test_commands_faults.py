@@ -25,7 +25,6 @@ from support.waiting import until
 
 from scrapy_bloom import RedisFilter, RedisReader, tools
 from scrapy_bloom.commands.output import Output
-from scrapy_bloom.frontier import giving_back
 from scrapy_bloom.redis.sharding import shard_key
 from scrapy_bloom.redis.upkeep import retire
 from scrapy_bloom.registry import COMMANDS
@@ -536,9 +535,6 @@ def test_requests_whose_filter_is_gone_are_found_and_deleted(bloom, server, how,
     assert code == 0
     assert "waiting\t20" in lines
     assert "the filter beside these requests has gone" in errors[0]
-    code, _, errors = bloom(f"give-back {target}")
-    assert code == 2
-    assert "whose requests these are" in errors[0]
     before = everything_in(server)
     code, _, errors = bloom(f"delete {target}")
     assert code == 2
@@ -656,32 +652,6 @@ def test_an_import_without_a_target_is_into_that_of_the_project(bloom, place):
     assert bloom(f"contains job {URL}")[0] == 0
     code, _, errors = bloom(line)
     assert (code, len(errors)) == (2, 1)
-
-
-def test_what_a_killed_give_back_has_written_is_removed(place):
-    left = kept(place) / "requests.queue.new"
-    left.mkdir()
-    (left / "0").write_bytes(b"half")
-    open_job(place / "kept", journaled=True).release()
-    assert not left.exists()
-
-
-def test_a_give_back_that_fails_leaves_no_folder(bloom, place, monkeypatch):
-    folder = kept(place)
-
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(giving_back, "write_whole", full)
-    code, _, errors = bloom(
-        "give-back kept",
-        SCHEDULER_PRIORITY_QUEUE="scrapy.pqueues.ScrapyPriorityQueue",
-        SCHEDULER_START_DISK_QUEUE=None,
-    )
-    assert code == 2
-    assert "left as it was" in errors[0]
-    assert not (folder / "requests.queue.new").exists()
-    assert bloom("queue kept")[1][0] == "waiting\t1"
 
 
 def test_a_server_that_hangs_names_the_setting_that_waits_longer(bloom, monkeypatch):

@@ -12,7 +12,6 @@ from tempfile import TemporaryDirectory
 import pytest
 from pytest_twisted import ensureDeferred
 from scrapy.pqueues import ScrapyPriorityQueue
-from scrapy.squeues import MarshalLifoDiskQueue
 from support.crawling import Follower, Project, crawl
 from support.disks import Limited, kinds, small_disk
 from support.frontiers import NAME, Restored, Texts, fill, marks_of, open_store
@@ -27,7 +26,7 @@ from scrapy_bloom.errors import StateError
 from scrapy_bloom.frontier import file
 from scrapy_bloom.frontier.buckets import BucketMaker, Fifo, Lifo
 from scrapy_bloom.frontier.opening import replay, start_priorities
-from scrapy_bloom.frontier.requests import QueueKind, frame, payload_of
+from scrapy_bloom.frontier.requests import frame, payload_in
 from scrapy_bloom.frontier.store import Store
 
 OURS = {"SCHEDULER": "scrapy_bloom.Scheduler"}
@@ -222,8 +221,6 @@ def contents(job):
 
 # Damage
 
-PAYLOADS = QueueKind.of("SCHEDULER_DISK_QUEUE", MarshalLifoDiskQueue)
-
 
 class Framed(Texts):
     """Stores numbers as requests are stored, and counts those that cannot be read."""
@@ -235,7 +232,7 @@ class Framed(Texts):
 
     def take(self, row, body):
         try:
-            number = int(payload_of(body, PAYLOADS))
+            number = int(payload_in(body))
         except ValueError:
             self.unreadable += 1
             return None

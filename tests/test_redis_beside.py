@@ -37,7 +37,7 @@ def leave(place, key, count, **options):
 def test_requests_that_wait_refuse_a_crawl_with_another_queue(place, key, shards, layout):
     options = {"shards": shards, "layout": layout}
     leave(place, key, 30, **options)
-    with pytest.raises(StateError, match=f"key {key}: found 30 requests.*give-back"):
+    with pytest.raises(StateError, match=f"key {key}: found 30 requests.*set that SCHEDULER again"):
         join(place, key, beside=False, **options)
     for beside in (True, None):
         with join(place, key, beside=beside, **options) as seen:

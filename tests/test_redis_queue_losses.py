@@ -10,7 +10,6 @@ from support.waiting import until
 
 from scrapy_bloom import FilterLostError
 from scrapy_bloom.redis.queue.base import Entry
-from scrapy_bloom.redis.queue.giver import QueueGiver
 from scrapy_bloom.redis.queue.recent import KEPT, Recent
 
 keys = (f"lost:{number}" for number in itertools.count())
@@ -217,7 +216,7 @@ def test_a_state_that_vanished_while_nobody_was_there_is_said(server, key, caplo
 
 
 def test_a_state_that_vanished_is_not_said_where_it_is_known(server, key, caplog):
-    """Because a worker was there, because the requests were given back, or nothing was queued."""
+    """Because a worker was there, or nothing was queued."""
     with Worker(server.url, key):
         server.client().delete(keys_of(key)["state"])
     with Worker(server.url, key) as worker:
@@ -228,10 +227,6 @@ def test_a_state_that_vanished_is_not_said_where_it_is_known(server, key, caplog
         caplog.clear()
         with Worker(server.url, key):
             pass
-        (shard,) = worker.filter.shards
-    QueueGiver(shard.place).begin()
-    with Worker(server.url, key):
-        pass
     assert "beside the filter has vanished" not in caplog.text
 
 

@@ -20,7 +20,7 @@ from scrapy.core.scheduler import BaseScheduler
 from scrapy.core.scheduler import Scheduler as ScrapyScheduler
 from scrapy.exceptions import CloseSpider
 from scrapy.settings import default_settings
-from support.crawling import RFP, TIMEOUT, Follower, Project, crawl, make_crawler
+from support.crawling import RFP, TIMEOUT, Follower, crawl, make_crawler
 from support.internals import fail_after_writing, scheduler_of
 from support.kills import urls_in
 from support.localsite import Kind, LocalSite
@@ -467,61 +467,6 @@ async def test_scrapys_scheduler_is_told_by_a_file_that_will_not_open(project, b
         assert pages.delivered == delivered
     assert "requests.sqlite" in run.log
     assert "scrapy_bloom.Scheduler" in run.log
-
-
-@ensureDeferred
-@pytest.mark.parametrize("queue", ["PickleLifoDiskQueue", "MarshalFifoDiskQueue"])
-async def test_a_job_is_given_back_to_scrapys_own_scheduler(project, queue):
-    queues = {"SCHEDULER_DISK_QUEUE": f"scrapy.squeues.{queue}"}
-    options = ["-s", f"SCHEDULER_DISK_QUEUE=scrapy.squeues.{queue}"]
-    with site() as pages:
-        await crawl(Stopping, kept(project.job, **queues), url=pages.url)
-        waiting = len(rows(project.job))
-        run = project.start("bloom", "give-back", str(project.job), *options)
-        assert run.end() == 0, run.log
-        assert f"{waiting:,} requests are in" in run.output
-        assert not list(project.job.glob("requests.sqlite*"))
-        # In a process of its own: Scrapy 2.13 leaves files open when it opens a queue.
-        run = project.crawl(pages, **queues)
-        assert run.end() == 0, run.log
-    assert run.reason == "finished"
-    assert pages.missed == set()
-    assert pages.repeated == {}
-    assert run.stat("bloom/unclean_stop") == 0
-
-
-@ensureDeferred
-async def test_outside_of_the_project_a_job_is_given_back_as_it_was_kept(project, tmp_path_factory):
-    queues = {"SCHEDULER_DISK_QUEUE": FIFO, "SCHEDULER_PRIORITY_QUEUE": other_priority_queue()}
-    with site() as pages:
-        await crawl(Stopping, kept(project.job, **queues), url=pages.url)
-        waiting = len(rows(project.job))
-        (project.folder / "scrapy.cfg").rename(tmp_path_factory.mktemp("away") / "scrapy.cfg")
-        run = project.start("bloom", "give-back", str(project.job))
-        assert run.end() == 0, run.log
-        assert f"{waiting:,} requests are in" in run.output
-        assert FIFO in run.output
-        run = Project(project.folder).crawl(pages, **queues)
-        assert run.end() == 0, run.log
-    assert pages.missed == set()
-    assert pages.repeated == {}
-
-
-@ensureDeferred
-async def test_a_job_is_not_given_back_in_a_form_that_scrapy_would_not_read(project):
-    with site() as pages:
-        await crawl(Stopping, kept(project.job), url=pages.url)
-    before = rows(project.job)
-    for setting, value in (
-        ("SCHEDULER_DISK_QUEUE", "scrapy.squeues.MarshalLifoDiskQueue"),
-        ("SCHEDULER_PRIORITY_QUEUE", other_priority_queue()),
-    ):
-        run = project.start("bloom", "give-back", str(project.job), "-s", f"{setting}={value}")
-        assert run.end() == 2, run.log
-        assert setting in run.output + run.log
-        assert rows(project.job) == before
-    run = project.start("bloom", "give-back", str(project.folder / "nothing"))
-    assert run.end() == 2, run.log
 
 
 @ensureDeferred

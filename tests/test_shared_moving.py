@@ -3,13 +3,12 @@
 import os
 import pickle
 import signal
-from functools import partial
 
 import pytest
 import scrapy
 from scrapy import Request
 from support.localsite import LocalSite
-from support.redis_crawls import PATIENCE, at
+from support.redis_crawls import PATIENCE
 from support.stopping import stop_after
 from support.waiting import until
 
@@ -201,96 +200,6 @@ def test_ctrl_c_leaves_the_rest_for_the_next_run(project, server):
 # Back
 
 
-def give_back(project, server, *options, spider="follower", **settings):
-    """Run the sub-command; return the run."""
-    settings = ours(server) | settings
-    options = [*options, *(f"-s{name}={value}" for name, value in settings.items())]
-    run = project.start("bloom", "give-back", "--spider", spider, *options)
-    run.end(PATIENCE)
-    return run
-
-
-@pytest.mark.parametrize(
-    ("queue", "disk"),
-    [*zip(QUEUES, ["PickleLifo", "MarshalFifo", "PickleFifo"], strict=True)],
-)
-def test_scrapy_redis_goes_on_with_a_crawl_of_ours(project, site, server, queue, disk):
-    chosen = {"SCHEDULER_DISK_QUEUE": f"scrapy.squeues.{disk}DiskQueue"}
-    begin(project, site, ours(server, **chosen))
-    waiting = server.client().zcard("follower:bloom:{follower:bloom}:queue")
-    assert waiting
-    done = give_back(project, server, SCHEDULER_QUEUE_CLASS=f"scrapy_redis.queue.{queue}")
-    holds = f"requests were moved to key {OLD}, which holds {waiting:,} now"
-    assert f"{waiting:,} {holds}" in done.output
-    assert "workers are registered" not in done.log
-    assert size(server) == waiting
-    again = give_back(project, server, SCHEDULER_QUEUE_CLASS=f"scrapy_redis.queue.{queue}")
-    assert f"0 {holds}" in again.output
-    assert not server.client().keys("follower:bloom:*:queue*")
-    run = project.crawl(site, keep=False, **theirs(server, queue))
-    assert run.end(PATIENCE) == 0, run.log
-    assert site.missed == set()
-    assert site.repeated == {}
-
-
-def test_it_goes_over_and_back_and_over_again(project, site, server):
-    """What was kept of the first time must not hide pages the second time."""
-    for settings in (theirs(server), ours(server), theirs(server), ours(server)):
-        start = partial(project.crawl, site, keep=False, **settings)
-        run = stop_after(50, site, start)
-        assert run.end(PATIENCE) == 0, run.log
-        if "BLOOM_REDIS_URL" in settings:
-            assert "requests were moved to key" in (done := give_back(project, server)).output, (
-                done.log
-            )
-    run = project.crawl(site, keep=False, **ours(server))
-    assert run.end(PATIENCE) == 0, run.log
-    assert site.missed == set()
-    assert site.repeated == {}
-
-
-def test_what_a_killed_worker_had_is_given_back_as_well(project, site, server):
-    begun = at(site, 40)
-    run = project.crawl(site, keep=False, **ours(server), DOWNLOAD_DELAY=0.1)
-    assert begun.wait(PATIENCE)
-    refused = give_back(project, server)
-    assert "a crawl uses this filter" in refused.log + refused.output
-    assert not server.client().exists(OLD)
-    run.kill()
-    run.end()
-    had = server.client().hlen("follower:bloom:{follower:bloom}:taken")
-    assert had
-    done = give_back(project, server)
-    assert "requests were moved to key" in done.output, done.log
-    assert "workers are registered. If they were killed" in done.log
-    assert not server.client().keys("follower:bloom:*:taken")
-    run = project.crawl(site, keep=False, **theirs(server))
-    assert run.end(PATIENCE) == 0, run.log
-    assert site.missed == set()
-    assert sum(hits - 1 for hits in site.repeated.values()) <= had
-
-
-@pytest.mark.parametrize(
-    ("settings", "text"),
-    [
-        ({"SCHEDULER_QUEUE_CLASS": "mine.Queue"}, "SCHEDULER_QUEUE_CLASS = 'mine.Queue'"),
-        ({"SCHEDULER_QUEUE_CLASS": "scrapy_redis.queue.FifoQueue"}, "found a zset under"),
-        ({"SCHEDULER_SERIALIZER": "no.such"}, "SCHEDULER_SERIALIZER = 'no.such'"),
-        ({"BLOOM_REDIS_KEY": "nothing"}, "found nothing, expected a filter"),
-    ],
-)
-def test_what_cannot_be_given_back_stays(project, site, server, settings, text):
-    begin(project, site, ours(server))
-    server.client().zadd(OLD, {b"some": 1})
-    before = {key: server.client().dump(key) for key in server.client().keys("*")}
-    run = give_back(project, server, **settings)
-    assert text in run.log + run.output
-    assert {key: server.client().dump(key) for key in server.client().keys("*")} == before
-
-
-# Without giving anything back
-
-
 def everything(server):
     """Return all that the server has, by key."""
     return {key: server.client().dump(key) for key in server.client().keys("*")}
@@ -314,7 +223,7 @@ def test_another_scheduler_is_refused_where_requests_of_ours_wait(
     if scrapy.version_info >= (2, 14):  # older ones say "shutdown" for every refusal
         assert run.reason == "bloom_state", run.log
     (error,) = (line for line in run.logged("ERROR") if "key follower:bloom: found" in line)
-    assert "scrapy bloom give-back" in error
+    assert "set that SCHEDULER again" in error
     # Scrapy before 2.18 may fetch the start page before it ends a crawl with scrapy-redis.
     again = set() if scrapy.version_info >= (2, 18) else {0}
     assert {page for page, hits in site.hits.items() if hits != fetched[page]} <= again
@@ -346,15 +255,3 @@ def test_requests_whose_filter_is_gone_are_fetched_and_that_is_said(project, sit
     (warning,) = run.logged("WARNING")
     assert "requests wait in Redis at" in warning
     assert "but the filter was gone" in warning
-
-
-def test_they_are_given_back_as_well(project, site, server):
-    begin(project, site, ours(server))
-    waiting = server.client().zcard("follower:bloom:{follower:bloom}:queue")
-    server.client().delete("follower:bloom")
-    done = give_back(project, server)
-    assert f"{waiting:,} requests" in done.output, done.log
-    assert size(server) == waiting
-    run = project.crawl(site, keep=False, **theirs(server))
-    assert run.end(PATIENCE) == 0, run.log
-    assert site.missed == set()

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 
@@ -25,23 +25,10 @@ from scrapy_bloom.storage.past import REQUESTS, SNAPSHOT, read_marker
 from scrapy_bloom.storage.snapshot import Identity, check_identity
 from scrapy_bloom.storage.store import JobStore, tell_window
 
-if TYPE_CHECKING:
-    from scrapy.settings import BaseSettings
-
 logger = logging.getLogger(__name__)
 
 IDENTITY: Final = "identity"
 """Key of a note: what the marks belong to, as JSON."""
-
-QUEUES: Final = "queues"
-"""Key of a note: the settings of the queues, as JSON."""
-
-QUEUE_SETTINGS: Final = (
-    "SCHEDULER_PRIORITY_QUEUE",
-    "SCHEDULER_DISK_QUEUE",
-    "SCHEDULER_START_DISK_QUEUE",
-)
-"""Scrapy's settings that say how its own queue is stored."""
 
 _RUN: Final = "run"
 _WINDOW: Final = "window"
@@ -203,13 +190,6 @@ def check_complete(store: Store, queue: Any) -> None:
     """
     if len(queue) != len(store):
         raise _other_queues(store)
-
-
-def note_queues(store: Store, settings: BaseSettings) -> None:
-    """Note how Scrapy's own queue would be stored, for those who give it back elsewhere."""
-    chosen = {name: settings[name] for name in QUEUE_SETTINGS}
-    if all(value is None or isinstance(value, str) for value in chosen.values()):
-        store.note(QUEUES, json.dumps(chosen))
 
 
 def identity_of(store: Store) -> Identity:

@@ -78,20 +78,6 @@ def frame(payload: bytes) -> bytes:
     return _CHECKSUM.pack(crc32(payload)) + payload
 
 
-def payload_of(body: bytes, kind: QueueKind) -> bytes:
-    """Return the request of a row as one of Scrapy's disk queues writes it.
-
-    :raises SettingError: if it was stored in the form of another kind.
-    """
-    payload = payload_in(body)
-    if (payload[0] == PICKLE) != (kind.dumps is _pickle):
-        raise SettingError(
-            "SCHEDULER_DISK_QUEUE: found requests that were stored by the other of pickle and"
-            " marshal. Give it the value that it had in the last run."
-        )
-    return payload
-
-
 def decode(body: bytes, spider: Spider) -> Request:
     """Return the request of a row.
 

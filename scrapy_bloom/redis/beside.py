@@ -36,9 +36,8 @@ def check_empty(places: Sequence[Place]) -> None:
         raise StateError(
             f"{first.name}: found {count:,} requests that SCHEDULER = 'scrapy_bloom.Scheduler' has"
             f" left, expected none: this crawl would not fetch them, and the filter calls their"
-            f" pages seen. Nothing was changed. To go on with them, set that SCHEDULER again, or"
-            f" give them to scrapy-redis's with 'scrapy bloom give-back --spider NAME'. To begin"
-            f" anew, run 'scrapy bloom delete --spider NAME', or set another"
+            f" pages seen. Nothing was changed. To go on with them, set that SCHEDULER again. To"
+            f" begin anew, run 'scrapy bloom delete --spider NAME', or set another"
             f" {first.words(REDIS_KEY)}."
         )
 

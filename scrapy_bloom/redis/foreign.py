@@ -97,23 +97,9 @@ class ForeignQueue(ForeignKey):
         else:
             self._pipeline([("LREM", self.key, -1, request) for request in requests])
 
-    def add(self, requests: Sequence[tuple[int, bytes]], *, ranked: bool) -> None:
-        """Put requests in, each with its priority.
-
-        :param ranked: whether they go into a sorted set; if not, the last one is the newest.
-        """
-        if ranked:
-            self._call("ZADD", self.key, *(part for pair in requests for part in _ranked(*pair)))
-        else:
-            self._call("LPUSH", self.key, *(request for _, request in requests))
-
     def _pipeline(self, commands: Sequence[tuple[object, ...]]) -> None:
         with self._explained(), Within(self._timeout):
             pipeline = self._client.pipeline(transaction=False)
             for command in commands:
                 pipeline.execute_command(*command)
             pipeline.execute()
-
-
-def _ranked(priority: int, request: bytes) -> tuple[int, bytes]:
-    return -priority, request

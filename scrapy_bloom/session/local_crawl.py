@@ -19,7 +19,6 @@ from scrapy_bloom.frontier.local import LocalFrontier
 from scrapy_bloom.frontier.opening import (
     Found,
     check_complete,
-    note_queues,
     open_store,
     replay,
     start_priorities,
@@ -165,7 +164,6 @@ def open_local(
         undo.callback(job.release)  # a crawl that is refused changes nothing
         store, found = open_store(job, kind, start_kind, every_commit=to_disk)
         undo.callback(store.abandon)
-        note_queues(store, crawler.settings)
         lists = _open_lists(session, store, job)
         frontier = LocalFrontier(
             crawler,

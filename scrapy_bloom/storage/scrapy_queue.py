@@ -179,17 +179,6 @@ def remove_leftovers(folder: Path) -> None:
             path.rmdir()
 
 
-def unfinished(folder: Path) -> Path:
-    """Return the name under which a queue is written that is to take the place of the other."""
-    return folder / f"{NAME}.new"
-
-
-def remove_unfinished(folder: Path) -> None:
-    """Remove a queue that was being written when its writer was killed."""
-    if (path := unfinished(folder)).exists():
-        shutil.rmtree(path, ignore_errors=True)
-
-
 def remove_stumps(folder: Path) -> None:
     """Remove files that a kill has cut off before they held anything: Scrapy fails to open them.
 

@@ -125,7 +125,6 @@ class JobStore:
         self._lock = _take(folder, identity.spider)
         try:
             past = self._look(on_unclean)
-            scrapy_queue.remove_unfinished(folder)
             self.filter = make_filter(
                 past.snapshot.state if past.snapshot else None,
                 capacity=capacity,

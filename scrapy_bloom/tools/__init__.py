@@ -18,7 +18,6 @@ and change nothing, and may be called while a crawl uses the filter.
 from scrapy_bloom.tools.asking import asking, contains
 from scrapy_bloom.tools.checking import Finding, check
 from scrapy_bloom.tools.contents import Contents
-from scrapy_bloom.tools.giving_back import GivenBack, give_back
 from scrapy_bloom.tools.importing import Imported, import_
 from scrapy_bloom.tools.information import Information, info
 from scrapy_bloom.tools.marking import add, adding, forget
@@ -33,7 +32,6 @@ from scrapy_bloom.tools.waiting import Waiting, queue
 __all__ = [
     "Contents",
     "Finding",
-    "GivenBack",
     "Imported",
     "Information",
     "Moved",
@@ -54,7 +52,6 @@ __all__ = [
     "delete_leftovers",
     "export",
     "forget",
-    "give_back",
     "import_",
     "info",
     "merge",
