@@ -275,9 +275,9 @@ def test_a_newer_format_is_refused(tmp_path):
     open_store(tmp_path).close()
     path = tmp_path / NAME
     with sqlite3.connect(path) as database:
-        database.execute("PRAGMA user_version = 3")
+        database.execute("PRAGMA user_version = 2")
     database.close()
-    with pytest.raises(StateError, match="found format version 3, expected version 1 or 2"):
+    with pytest.raises(StateError, match="found format version 2, expected version 1"):
         open_store(tmp_path)
 
 

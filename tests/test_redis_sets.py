@@ -150,16 +150,9 @@ class TestOpening:
     def test_it_tells_its_layout_and_refuses_another(self, server, opened, key):
         seen = opened(server, key)
         assert server.client().hget(key, "layout") == b"sets"
-        assert server.client().hget(key, "format") == b"2"  # earlier versions refuse that
         with pytest.raises(StateError, match=r"a layout of 'sets', expected 'bitmap'\. All worker"):
             opened(server, key, layout="bitmap")
         assert seen.add(b"x") is False
-
-    def test_a_bitmap_is_written_as_ever(self, server, opened, key):
-        opened(server, key, layout="bitmap")
-        fields = server.client().hgetall(key)
-        assert fields[b"format"] == b"1"
-        assert b"layout" not in fields
 
     def test_an_unknown_layout_of_a_filter_is_named(self, server, opened, key):
         opened(server, key).close()

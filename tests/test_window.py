@@ -3,7 +3,6 @@
 import copy
 import logging
 import pickle
-import sqlite3
 from functools import partial
 
 import pytest
@@ -15,7 +14,7 @@ from support.windows import LONGEST, WINDOW, Clock, JobMachine, JournalMachine, 
 
 from scrapy_bloom import LocalFilter
 from scrapy_bloom.core.window import WindowedFilter, filter_of
-from scrapy_bloom.errors import SettingError, StateError
+from scrapy_bloom.errors import SettingError
 from scrapy_bloom.frontier import file
 from scrapy_bloom.frontier.opening import replay
 from scrapy_bloom.frontier.store import Store
@@ -201,63 +200,19 @@ def test_a_window_that_is_added_changed_or_taken_away_forgets_nothing_early(tmp_
     assert run(None, b"a", b"b", b"c")[0] == [True] * 3
 
 
-def test_a_snapshot_with_a_window_has_a_version_of_its_own_and_one_without_is_as_before(
-    tmp_path, clock
-):
-    def version(folder, **options):
-        job = open_job(folder, clock=clock, **options)
-        job.filter.add(b"a")
-        job.close()
-        return (folder / "requests.bloom").read_bytes()[17]
-
-    assert version(tmp_path / "plain") == 1
-    assert version(tmp_path / "window", window=WINDOW) == 4
-    job = open_job(tmp_path / "aged", clock=clock)
-    job.filter.add_aged(b"list", 10)
+def test_a_snapshot_keeps_window_and_ages(tmp_path, clock):
+    job = open_job(tmp_path / "window", clock=clock, window=WINDOW)
+    job.filter.add(b"a")
     job.close()
-    assert (tmp_path / "aged" / "requests.bloom").read_bytes()[17] == 4
-    again = open_job(tmp_path / "aged", clock=clock)
-    assert again.filter.add_aged(b"list", 10)
     state = read_snapshot(tmp_path / "window" / "requests.bloom").state
     assert (state.window, state.error_rate) == (WINDOW, 1e-6)
     assert b"a" in filter_of(state, clock=clock)
     assert b"a" not in filter_of(state)
-
-
-def test_a_journal_without_dates_is_read_and_gets_them_with_the_first_mark(tmp_path, clock):
-    path = tmp_path / "requests.sqlite"
-    file.create(path, lambda _: None)
-    store = Store(path)
-    store.mark(PAGES[:3])
-    store.commit()
-    store.close()
-    assert version_of(path) == 1
-    seen = windowed(clock)
-    store = Store(path)
-    assert replay(store, seen, WINDOW) == 3
-    store.follow(seen)
-    assert all(seen.contains_many(PAGES[:3]))
-    clock.now += 50
-    seen.add(PAGES[3])
-    store.mark([PAGES[3]])
-    store.commit()
-    store.close()
-    assert version_of(path) == 2
-    clock.now += WINDOW - 1
-    again = windowed(clock)
-    store = Store(path)
-    replay(store, again, WINDOW)
-    assert all(again.contains_many(PAGES[:4]))
-    clock.now += 101
-    assert not any(again.contains_many(PAGES[:4]))
-    store.close()
-
-
-def version_of(path):
-    database = sqlite3.connect(path)
-    version = database.execute("PRAGMA user_version").fetchone()[0]
-    database.close()
-    return version
+    job = open_job(tmp_path / "aged", clock=clock)
+    job.filter.add_aged(b"list", 10)
+    job.close()
+    again = open_job(tmp_path / "aged", clock=clock)
+    assert again.filter.add_aged(b"list", 10)
 
 
 @pytest.mark.parametrize("other", [None, WINDOW / 8, WINDOW * 8])
@@ -285,16 +240,6 @@ def test_a_journal_of_another_window_counts_as_of_the_change(tmp_path, clock, ot
     assert run(WINDOW, b"a", b"b") == [False, True]
     assert run(None, b"a", b"b") == [True, True]
     assert caplog.text.count("BLOOM_WINDOW was ") == 2
-
-
-def test_a_newer_journal_is_refused(tmp_path):
-    path = tmp_path / "requests.sqlite"
-    file.create(path, lambda _: None)
-    database = sqlite3.connect(path)
-    database.execute("PRAGMA user_version = 3")
-    database.close()
-    with pytest.raises(StateError, match="found format version 3, expected version 1 or 2"):
-        Store(path)
 
 
 # What users write

@@ -10,11 +10,10 @@ from typing import Any, Final
 
 from scrapy_bloom.canonical.rules import DEFAULT_LEVEL, EVERYWHERE, Rules, read_rules
 
-FORM: Final = 2
+FORM: Final = 1
 """Number of the way in which steps and Scrapy's canonical form make a fingerprint.
 
-It changes when the same rules give some URL other bytes. In form 1, which had no number in the
-record, steps ran after Scrapy's canonical form and decoded some URLs twice.
+It changes when the same rules give some URL other bytes.
 """
 
 MAX_RULES: Final = 1000
@@ -45,12 +44,9 @@ def record(rules: Rules) -> dict[str, Any]:
 def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Return a message that says what differs between two records; "" if nothing does.
 
-    :param then: the record of a filter, perhaps one that an older version wrote.
+    :param then: the record of a filter.
     :param now: the record of this crawl.
     """
-    then = {"form": 1, **then}
-    if "rules" in then:
-        then["rules"] = _bounded(then["rules"])
     changes = [
         f"{name} {_shown(then.get(key))}, now {_shown(now.get(key))}"
         for key, name in _NAMES.items()
@@ -77,10 +73,10 @@ def rules_of_record(then: Mapping[str, Any]) -> Rules | None:
     return Rules.of(DEFAULT_LEVEL, domains=read_rules("rules", rules))
 
 
-def _bounded(rules: object) -> object:
-    """Return `rules` as they are recorded. What is recorded already comes back unchanged."""
+def _bounded(rules: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return `rules` as they are recorded."""
     text = _as_text(rules)
-    if len(text) <= MAX_RULES or not isinstance(rules, Mapping):
+    if len(text) <= MAX_RULES:
         return rules
     return {
         "sha256": sha256(text.encode()).hexdigest(),

@@ -17,9 +17,6 @@ from scrapy_bloom.errors import StateError
 from scrapy_bloom.storage.files import open_regular, replace, sqlite_uri, sync_file
 
 FORMAT: Final = 1
-DATED: Final = 2
-"""The format once a mark, or a page with a greatest age, has a date."""
-
 APPLICATION: Final = 0x626C6F6D  # "blom"; SQLite keeps it in the file's header
 
 _MAGIC: Final = b"SQLite format 3\0"
@@ -37,16 +34,12 @@ CREATE TABLE buckets (
     id INTEGER PRIMARY KEY, path TEXT UNIQUE, slot TEXT, size INTEGER, checksum INTEGER
 );
 CREATE TABLE requests (id INTEGER PRIMARY KEY, body BLOB);
-CREATE TABLE marks (id INTEGER PRIMARY KEY, size INTEGER, fingerprints BLOB, checksum INTEGER);
+CREATE TABLE marks (
+    id INTEGER PRIMARY KEY, size INTEGER, fingerprints BLOB, since REAL, checksum INTEGER
+);
+CREATE TABLE ages (fingerprint BLOB PRIMARY KEY, last REAL, checksum INTEGER) WITHOUT ROWID;
 CREATE TABLE withheld (fingerprint BLOB PRIMARY KEY, checksum INTEGER) WITHOUT ROWID;
 """
-
-TO_DATED: Final = (
-    "ALTER TABLE marks ADD COLUMN since REAL",
-    "CREATE TABLE ages (fingerprint BLOB PRIMARY KEY, last REAL, checksum INTEGER) WITHOUT ROWID",
-    f"PRAGMA user_version = {DATED}",
-)
-"""What makes a file of format :data:`DATED` of one of format :data:`FORMAT`, in a transaction."""
 
 
 class DamageError(sqlite3.DatabaseError):
@@ -70,7 +63,7 @@ def connect(path: Path, *, every_commit: bool) -> sqlite3.Connection:
         database.execute(f"PRAGMA fullfsync = {int(every_commit)}").close()
         database.execute("PRAGMA cache_size = -16000").close()  # kB
         # SQLite opens a file that it may not write, too: so a write is tried, and taken back.
-        for statement in ("BEGIN IMMEDIATE", f"PRAGMA user_version = {DATED}", "ROLLBACK"):
+        for statement in ("BEGIN IMMEDIATE", f"PRAGMA user_version = {FORMAT}", "ROLLBACK"):
             database.execute(statement).close()
     except sqlite3.Error as error:
         raise unusable(path, error) from error
@@ -213,10 +206,10 @@ def check_numbers(path: Path, version: int, application: int) -> None:
     """
     if application != APPLICATION:
         raise StateError(f"{path}: found a database of others, expected {_EXPECTED}. {_WAY_OUT}")
-    if version not in {FORMAT, DATED}:
+    if version != FORMAT:
         raise StateError(
-            f"{path}: found format version {version}, expected version {FORMAT} or {DATED}. It was"
-            f" left as it is. Use the scrapy-bloom that wrote it, or a newer one."
+            f"{path}: found format version {version}, expected version {FORMAT}. It was left"
+            f" as it is. Use the scrapy-bloom that wrote it, or a newer one."
         )
 
 

@@ -28,7 +28,7 @@ from scrapy_bloom.frontier import file
 from scrapy_bloom.frontier.local import CLEAN, UNDER_WAY
 from scrapy_bloom.frontier.opening import IDENTITY
 from scrapy_bloom.frontier.requests import is_whole
-from scrapy_bloom.frontier.store import NUMBER_BITS, Marks, check_row, dated, unpacked
+from scrapy_bloom.frontier.store import NUMBER_BITS, Marks, check_row, unpacked
 from scrapy_bloom.frontier.upkeep import GENERATION
 from scrapy_bloom.frontier.waiting import WaitingRequest, readable
 from scrapy_bloom.layers.exact import NOTE
@@ -128,21 +128,19 @@ class StoreReader:
 
         Read them before the snapshot: whatever a new snapshot takes over meanwhile is in it.
         """
-        last, since_column = 0, "NULL" if self._version == file.FORMAT else "since"
+        last = 0
         while rows := self._rows(
-            f"SELECT id, size, fingerprints, checksum, {since_column} FROM marks WHERE id > ?"  # noqa: S608
+            "SELECT id, size, fingerprints, since, checksum FROM marks WHERE id > ?"
             " ORDER BY id LIMIT ?",
             last,
         ):
-            for last, size, packed, checksum, since in rows:  # noqa: B007 - the last id counts
+            for last, size, packed, since, checksum in rows:  # noqa: B007 - the last id counts
                 with self._explained():
-                    check_row("marks", checksum, *dated(size, packed, since))
+                    check_row("marks", checksum, size, packed, since)
                 yield Marks(unpacked(size, packed), since)
 
     def ages(self) -> dict[bytes, float]:
         """Return when pages with a greatest age were last let through."""
-        if self._version == file.FORMAT:
-            return {}
         ages = {}
         with self._explained():
             for fingerprint, last, checksum in self._all("SELECT * FROM ages"):
@@ -216,8 +214,8 @@ class StoreReader:
 
     def _check(self) -> None:
         application = self._all("PRAGMA application_id")[0][0]
-        self._version: int = self._all("PRAGMA user_version")[0][0]
-        file.check_numbers(self.path, self._version, application)
+        version = self._all("PRAGMA user_version")[0][0]
+        file.check_numbers(self.path, version, application)
 
     def _all(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         return self._database.execute(statement, values).fetchall()
@@ -275,5 +273,5 @@ def _identity(text: object) -> Identity:
     return Identity(
         fields.text(noted, "spider"),
         fields.text(noted, "fingerprinter"),
-        fields.object_(noted, "canonical") if "canonical" in noted else {},
+        fields.object_(noted, "canonical"),
     )

@@ -81,8 +81,6 @@ class Store:
         withheld: fingerprints whose requests are neither done nor stored.
     """
 
-    _version: int
-
     def __init__(self, path: Path, *, every_commit: bool = False) -> None:
         self.path = path
         self._database = file.connect_to_read(path)  # what cannot be used is left as it is
@@ -264,13 +262,12 @@ class Store:
 
     def marks(self) -> Iterator[Marks]:
         """Yield the committed marks since the last snapshot, oldest first."""
-        since_column = "NULL" if self._version == file.FORMAT else "since"
         cursor = self._database.execute(
-            f"SELECT size, fingerprints, checksum, {since_column} FROM marks ORDER BY id"  # noqa: S608
+            "SELECT size, fingerprints, since, checksum FROM marks ORDER BY id"
         )
         try:
-            for size, packed, checksum, since in cursor:
-                check_row("marks", checksum, *dated(size, packed, since))
+            for size, packed, since, checksum in cursor:
+                check_row("marks", checksum, size, packed, since)
                 yield Marks(unpacked(size, packed), since)
         finally:
             cursor.close()
@@ -278,11 +275,10 @@ class Store:
     def ages(self) -> dict[bytes, float]:
         """Return when pages with a greatest age were last let through, as it is committed."""
         ages = {}
-        if self._version != file.FORMAT:
-            query = "SELECT fingerprint, last, checksum FROM ages"
-            for fingerprint, last, checksum in self._database.execute(query):
-                check_row("age", checksum, fingerprint, last)
-                ages[fingerprint] = last
+        query = "SELECT fingerprint, last, checksum FROM ages"
+        for fingerprint, last, checksum in self._database.execute(query):
+            check_row("age", checksum, fingerprint, last)
+            ages[fingerprint] = last
         return ages
 
     def newest_mark(self) -> int:
@@ -318,14 +314,12 @@ class Store:
         """
         begin = time.perf_counter()
         self._roll_back()
-        version = self._version
         try:
             self._database.execute("BEGIN IMMEDIATE")
             self._write()
             journal = self._journal_now()  # what is asked after the commit cannot undo it
             self._database.execute("COMMIT")
         except BaseException:
-            self._version = version
             with suppress(sqlite3.Error):  # the next commit tries again
                 self._roll_back()
             raise
@@ -351,7 +345,6 @@ class Store:
 
     def _read(self) -> None:
         run = self._database.execute
-        self._version = run("PRAGMA user_version").fetchone()[0]
         self._numbers: dict[str, int] = {}
         self._paths: dict[int, str] = {}
         self._slots: dict[int, str | None] = {}
@@ -423,23 +416,12 @@ class Store:
             many("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", rows)
 
     def _write_marks(self) -> None:
-        with_dates = any(since is not None for since in self._marks)
-        if (with_dates or self._new_ages) and self._version == file.FORMAT:
-            for statement in file.TO_DATED:
-                self._database.execute(statement).close()
-            self._version = file.DATED
         for since, marks in self._marks.items():
-            packed = [(row, row_checksum(*dated(*row, since))) for row in _pack(marks)]
-            if since is None:
-                self._database.executemany(
-                    "INSERT INTO marks (size, fingerprints, checksum) VALUES (?, ?, ?)",
-                    [(*row, checksum) for row, checksum in packed],
-                )
-            else:
-                self._database.executemany(
-                    "INSERT INTO marks (size, fingerprints, since, checksum) VALUES (?, ?, ?, ?)",
-                    [(*row, since, checksum) for row, checksum in packed],
-                )
+            rows = [(*row, since) for row in _pack(marks)]
+            self._database.executemany(
+                "INSERT INTO marks (size, fingerprints, since, checksum) VALUES (?, ?, ?, ?)",
+                [(*row, row_checksum(*row)) for row in rows],
+            )
         if self._new_ages:
             self._database.executemany(
                 "INSERT OR REPLACE INTO ages VALUES (?, ?, ?)",
@@ -504,11 +486,6 @@ def _pack(marks: list[bytes]) -> list[tuple[int, bytes]]:
 def unpacked(size: int, packed: bytes) -> list[bytes]:
     """Return the fingerprints of a row, each of `size` bytes."""
     return [packed[start : start + size] for start in range(0, len(packed), size)]
-
-
-def dated(size: int, packed: bytes, since: float | None) -> tuple[Value, ...]:
-    """Return what the checksum of a row of marks is made from."""
-    return (size, packed) if since is None else (size, packed, since)
 
 
 def row_checksum(*values: Value | None) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_bloom.core.growth import generation_life
 from scrapy_bloom.core.local import LocalFilter
@@ -246,24 +246,28 @@ class Noted:
 
         :raises ValueError: if it makes no sense.
         """
-        if not text.startswith("{"):
-            old, *numbers = map(int, text.split())
-            return cls(old, [(number, inf) for number in numbers], None)
         noted = fields.read_object(text.encode())
         try:
             return cls(
-                None if noted["old"] is None else float(noted["old"]),
-                [(int(number), float(since)) for number, since in noted["lists"]],
-                float(noted["window"]),
+                _number(noted["old"]),
+                [
+                    (int(number), inf if since is None else float(since))
+                    for number, since in noted["lists"]
+                ],
+                _number(noted["window"]),
             )
         except (KeyError, TypeError) as error:
             raise ValueError(repr(error)) from error
 
     def __str__(self) -> str:
         """Return the note."""
-        if self.window is None:
-            return " ".join(str(int(one)) for one in (self.old or 0, *(n for n, _ in self.lists)))
-        return json.dumps({"window": self.window, "old": self.old, "lists": [*self.lists]})
+        lists = [(number, None if since == inf else since) for number, since in self.lists]
+        old = None if self.old is None else float(self.old)
+        return json.dumps({"window": self.window, "old": old, "lists": lists})
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
 
 
 class ExactLists:

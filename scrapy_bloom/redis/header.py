@@ -4,7 +4,7 @@ The header is a hash. These fields are set once, and ``signature`` is their SHA-
 
 =================  ==========================================================================
 ``program``        ``scrapy-bloom``
-``format``         1; 2 if it has a field ``layout``; 3 if its slices have dates, as well
+``format``         1
 ``epoch``          random; a filter with another epoch is another filter
 ``rebuilt_of``     epoch of the lost filter that this one replaces
 ``secret``         key of the probes, 16 bytes
@@ -16,7 +16,8 @@ The header is a hash. These fields are set once, and ``signature`` is their SHA-
 ``shards``         how many shards there are
 ``fingerprinter``  what made the fingerprints
 ``canonical``      the rules by which URLs were rewritten before, as JSON
-``layout``         how its items are stored; a filter without this field is a ``bitmap``
+``layout``         how its items are stored
+``dated``          1 if its slices have dates, because it has a window or had one
 =================  ==========================================================================
 
 These change: ``slices`` (capacity:error rate:blocks of each, oldest first; with dates then
@@ -57,8 +58,7 @@ from scrapy_bloom.redis.place import Place
 from scrapy_bloom.registry import LAYOUTS
 
 PROGRAM: Final = b"scrapy-bloom"
-_FORMATS: Final = (b"1", b"2", b"3")
-_DATED: Final = b"3"
+_FORMAT: Final = b"1"
 _MAX_BLOCKS: Final = 1 << 32
 _EPOCH_BYTES: Final = 8
 
@@ -190,9 +190,9 @@ class Header:
         chain = [slice_ for slice_ in slices if slice_.since == newest]
         return self.layout.next_slice(chain, capacity, rate, self.hashes)
 
-    def with_dates(self) -> tuple[str, str]:
-        """Return the signature and the format of this filter once its slices have dates."""
-        return _signature({**self.constant, "format": _DATED}), _DATED.decode()
+    def with_dates(self) -> str:
+        """Return the signature of this filter once its slices have dates."""
+        return _signature({**self.constant, "dated": b"1"})
 
 
 def first_slice(plan: Plan) -> tuple[SliceSpec, int]:
@@ -225,7 +225,7 @@ def fields_of(
     """
     constant = {
         "program": PROGRAM,
-        "format": _DATED if plan.window else b"1" if plan.layout == "bitmap" else b"2",
+        "format": _FORMAT,
         "epoch": secrets.token_hex(_EPOCH_BYTES).encode(),
         "rebuilt_of": rebuilt_of.encode(),
         "secret": secret,
@@ -238,9 +238,8 @@ def fields_of(
         "fingerprinter": plan.fingerprinter.encode(),
         "canonical": plan.canonical.encode(),
         "layout": plan.layout.encode(),
+        "dated": b"1" if plan.window else b"0",
     }
-    if plan.layout == "bitmap":  # as versions wrote it that knew no other layout, and still read it
-        del constant["layout"]
     # Without a date the first call finds the newest slice empty, and dates it.
     dates = [
         f":{number}:{spec.since:.6f}:{spec.items}"
@@ -274,14 +273,14 @@ def read_header(place: Place, fields: Mapping[bytes, bytes]) -> Header:
             f"{place.name}: found a hash that scrapy-bloom did not write (fields"
             f" {_sample(fields)}), expected a filter or nothing. {place.other_key}"
         )
-    if fields.get(b"format") not in _FORMATS:
+    if fields.get(b"format") != _FORMAT:
         raise StateError(
-            f"{place.name}: found a filter of format {_text(fields.get(b'format'))}, expected 1 to"
-            f" 3. It was written by another version of scrapy-bloom. Use that version,"
-            f" or {place.or_other_key}"
+            f"{place.name}: found a filter of format {_text(fields.get(b'format'))}, expected"
+            f" '1'. It was written by another version of scrapy-bloom. Use that version, or"
+            f" {place.or_other_key}"
         )
-    layout = fields.get(b"layout", b"bitmap")
-    if layout.decode(errors="replace") not in LAYOUTS:
+    layout = fields.get(b"layout")
+    if layout is None or layout.decode(errors="replace") not in LAYOUTS:
         raise StateError(
             f"{place.name}: found a filter with a layout of {_text(layout)}, expected"
             f" {' or '.join(map(repr, LAYOUTS))}. It was written by another version of"
@@ -343,8 +342,7 @@ def write_slice(spec: SliceSpec) -> str:
 
 
 def _parse(fields: Mapping[bytes, bytes]) -> Header:
-    names = (*_CONSTANT, *(name for name in _OPTIONAL if name.encode() in fields))
-    constant = {name: fields[name.encode()] for name in names}
+    constant = {name: fields[name.encode()] for name in _CONSTANT}
     signature = fields[b"signature"].decode()
     if signature != _signature(constant):
         raise ValueError("its signature does not fit its fields")
@@ -358,7 +356,7 @@ def _parse(fields: Mapping[bytes, bytes]) -> Header:
             shard=int(text["shard"]),
             shards=int(text["shards"]),
             canonical=text["canonical"],
-            layout=text.get("layout", "bitmap"),
+            layout=text["layout"],
             window=float(fields.get(b"window", 0)),
         ),
         epoch=text["epoch"],
@@ -371,7 +369,7 @@ def _parse(fields: Mapping[bytes, bytes]) -> Header:
         forgotten=int(fields.get(b"forgotten", 0)),
         again=int(fields.get(b"again", 0)),
         signature=signature,
-        dated=constant["format"] == _DATED,
+        dated=text["dated"] == "1",
         constant=constant,
     )
     if not 1 <= header.hashes <= MAX_HASHES or len(header.secret) != SECRET_BYTES:
@@ -423,7 +421,6 @@ _CONSTANT: Final = (
     "shards",
     "fingerprinter",
     "canonical",
+    "layout",
+    "dated",
 )
-
-_OPTIONAL: Final = ("layout",)
-"""Constant fields that not all filters have."""

@@ -106,11 +106,10 @@ class Membership:
 
     def _rewindow(self, header: Header) -> bool:
         """Give a filter that nobody uses the window of the plan; return False if it is used."""
-        signature, format_ = header.with_dates()
         prefix = self._link.place.prefix(header.epoch)
         window = repr(self.plan.window)
         answer = self._link.retry_once(
-            scripts.REWINDOW, prefix, header.signature, signature, format_, window
+            scripts.REWINDOW, prefix, header.signature, header.with_dates(), window
         )
         if answer[0] == b"ok":
             logger.info(

@@ -40,6 +40,11 @@ def number(fields: Mapping[str, Any], name: str, low: float, high: float) -> flo
     return float(value)
 
 
+def number_or_none(fields: Mapping[str, Any], name: str, low: float, high: float) -> float | None:
+    """Return a field that is null, or a number from `low` to `high`."""
+    return None if fields.get(name, 0) is None else number(fields, name, low, high)
+
+
 def share(fields: Mapping[str, Any], name: str) -> float:
     """Return a field that is a number above 0 and below 1."""
     value = _field(fields, name, float)

@@ -3,7 +3,7 @@ r"""Around the bytes of every filter at rest: what they are, which version, and 
 ::
 
     magic      16 bytes   b"scrapy-bloom\r\n\x1a\n"
-    version    u16
+    version    u16        1
     length     u32        of the header
     crc32      u32        of version, length and header
     header     JSON, UTF-8
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from struct import Struct
 from typing import Any, BinaryIO, Final
@@ -27,23 +27,10 @@ from zlib import crc32
 from scrapy_bloom.storage import fields
 
 MAGIC: Final = b"scrapy-bloom\r\n\x1a\n"
-OF_NUMBERS: Final = 5
-"""The version that a filter of the Redis layout ``sets`` has: see `numbers_file`."""
-
+VERSION: Final = 1
 U32: Final = Struct(">I")
 _FRAME: Final = Struct(">HI")
 _START: Final = len(MAGIC) + _FRAME.size + U32.size
-
-
-def version_at(path: Path) -> int:
-    """Return the version of a file of ours; 0 if it is none, or not there."""
-    try:
-        with path.open("rb") as file:
-            start = file.read(_START)
-    except OSError:
-        return 0
-    whole = start.startswith(MAGIC) and len(start) == _START
-    return int(_FRAME.unpack_from(start, len(MAGIC))[0]) if whole else 0
 
 
 class UnusableError(Exception):
@@ -59,10 +46,10 @@ class UnusableError(Exception):
         )
 
 
-def framed(version: int, header: Mapping[str, Any], body: Iterable[bytes]) -> Iterator[bytes]:
+def framed(header: Mapping[str, Any], body: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the bytes of a file."""
     text = json.dumps(header).encode()
-    frame = _FRAME.pack(version, len(text))
+    frame = _FRAME.pack(VERSION, len(text))
     yield MAGIC + frame + U32.pack(crc32(frame + text)) + text
     crc = 0
     for chunk in body:
@@ -71,11 +58,19 @@ def framed(version: int, header: Mapping[str, Any], body: Iterable[bytes]) -> It
     yield U32.pack(crc)
 
 
-def read_header(file: BinaryIO, versions: Collection[int]) -> tuple[int, dict[str, Any]]:
-    """Return the version of the format, and the header.
+def layout_at(path: Path) -> str:
+    """Return the layout of the filter in a file of ours; empty if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return str(read_header(file).get("layout", ""))
+    except (OSError, UnusableError):
+        return ""
 
-    :param versions: those that the caller can read.
-    :raises UnusableError: if it is another one, or the header is damaged.
+
+def read_header(file: BinaryIO) -> dict[str, Any]:
+    """Return the header.
+
+    :raises UnusableError: if the file is not ours, of another version, or its header damaged.
     """
     start = file.read(_START)
     if not start.startswith(MAGIC):
@@ -89,20 +84,14 @@ def read_header(file: BinaryIO, versions: Collection[int]) -> tuple[int, dict[st
     header = file.read(min(length, os.fstat(file.fileno()).st_size))
     if crc32(frame + header) != U32.unpack(start[-U32.size :])[0]:
         raise UnusableError("a header that does not match its checksum", "an undamaged snapshot")
-    if version == OF_NUMBERS and version not in versions:
-        raise UnusableError(
-            "a filter of the Redis layout 'sets', which is made of numbers",
-            "one that is made of bits",
-            " 'scrapy bloom copy' puts it into Redis.",
-        )
-    if version not in versions:
+    if version != VERSION:
         raise UnusableError(
             f"format version {version}",
-            f"version {min(versions)} to {max(versions)}",
+            f"version {VERSION}",
             " Use the scrapy-bloom that wrote it, or a newer one.",
         )
     try:
-        return version, fields.read_object(header)
+        return fields.read_object(header)
     except ValueError as error:
         raise UnusableError(f"a header that makes no sense ({error})", "one of ours") from error
 

@@ -1,12 +1,12 @@
 r"""The file format of a filter of the layout ``sets`` at rest, between one Redis and another.
 
-As that of a local filter, see `frame`, with version 5. The header has ``written_by``, ``identity``,
+As that of a local filter, see `frame`. The header has ``written_by``, ``identity``,
 ``layout``, ``error_rate``, ``digests`` and ``shards``. Each shard has its ``secret`` and its
-``slices``. Each slice has ``capacity``, ``error_rate``, ``blocks`` (its buckets) and ``items``. If
-there is a window, the header has ``window``, in seconds, and each slice ``since``, when its
-generation began. The body has for each slice of each shard a bitmap of the buckets that have
-numbers, one bit each, then these buckets in order: how many numbers, u32, and the numbers in order,
-signed, of 32 bits, or of 64 if the slice is wide. The same filter gives the same bytes.
+``slices``. Each slice has ``capacity``, ``error_rate``, ``blocks`` (its buckets) and ``items``. The
+header also has ``window``, in seconds, and each slice ``since``, when its generation began; both
+are null without a window. The body has for each slice of each shard a bitmap of the buckets that
+have numbers, one bit each, then these buckets in order: how many numbers, u32, and the numbers in
+order, signed, of 32 bits, or of 64 if the slice is wide. The same filter gives the same bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from scrapy_bloom.errors import StateError
 from scrapy_bloom.options import LONGEST
 from scrapy_bloom.storage import fields
 from scrapy_bloom.storage.files import open_regular
-from scrapy_bloom.storage.frame import OF_NUMBERS, U32, Body, UnusableError, framed, read_header
+from scrapy_bloom.storage.frame import U32, Body, UnusableError, framed, read_header
 from scrapy_bloom.storage.snapshot import (
     LATEST,
     MOST_DATED,
@@ -61,21 +61,20 @@ class NumbersFile:
 
 def chunks_of(content: NumbersFile) -> Iterator[bytes]:
     """Yield the bytes of the file, a bucket at a time."""
-    window = content.shards[0].window
     header = {
         "written_by": f"scrapy-bloom {__version__}",
         "identity": asdict(content.identity),
         "layout": NumbersState.layout,
         "error_rate": content.error_rate,
         "digests": content.shards[0].digests,
-        **({} if window is None else {"window": window}),
+        "window": content.shards[0].window,
         "shards": [
             {"secret": shard.secret.hex(), "slices": [*map(_listed, shard.slices)]}
             for shard in content.shards
         ],
     }
     body = (chunk for shard in content.shards for one in shard.slices for chunk in _chunks(one))
-    return framed(OF_NUMBERS, header, body)
+    return framed(header, body)
 
 
 def read_numbers(path: Path) -> NumbersFile | None:
@@ -94,8 +93,7 @@ def read_numbers(path: Path) -> NumbersFile | None:
 
 
 def _listed(slice_: NumbersSlice) -> dict[str, Any]:
-    date = {} if slice_.since is None else {"since": slice_.since}
-    return {**asdict(slice_.spec), "items": slice_.items, **date}
+    return {**asdict(slice_.spec), "items": slice_.items, "since": slice_.since}
 
 
 def _chunks(slice_: NumbersSlice) -> Iterator[bytes]:
@@ -116,13 +114,13 @@ def _big_endian(numbers: array[int]) -> array[int]:
 
 
 def _read(file: BinaryIO) -> NumbersFile:
-    _, header = read_header(file, [OF_NUMBERS])
+    header = read_header(file)
     body = Body(file)
     try:
         if fields.text(header, "layout") != NumbersState.layout:
             raise ValueError(f"a layout of {header['layout']!r}")
         digests = fields.flag(header, "digests")
-        window = fields.number(header, "window", 1, LONGEST) if "window" in header else None
+        window = fields.number_or_none(header, "window", 1, LONGEST)
         shards = fields.objects(header, "shards", MOST_SHARDS)
         if not shards:
             raise ValueError("there are no shards")
@@ -147,11 +145,11 @@ def _read_shard(
     slices = fields.objects(shard, "slices", MOST_DATED)
     if not slices:
         raise ValueError("there are no slices")
-    read = [_read_slice(slice_, body, dated=window is not None) for slice_ in slices]
+    read = [_read_slice(slice_, body) for slice_ in slices]
     return NumbersState(secret, digests, read, window)
 
 
-def _read_slice(slice_: Mapping[str, Any], body: Body, *, dated: bool) -> NumbersSlice:
+def _read_slice(slice_: Mapping[str, Any], body: Body) -> NumbersSlice:
     spec = SliceSpec(
         fields.integer(slice_, "capacity", 1, _ANY),
         fields.share(slice_, "error_rate"),
@@ -165,7 +163,7 @@ def _read_slice(slice_: Mapping[str, Any], body: Body, *, dated: bool) -> Number
         numbers = pack((), spec)
         numbers.frombytes(body.read(count * number_bytes(spec)))
         buckets[bucket] = _big_endian(numbers)
-    since = fields.number(slice_, "since", 0, LATEST) if dated else None
+    since = fields.number_or_none(slice_, "since", 0, LATEST)
     found = NumbersSlice(spec, buckets, since)
     if found.items != fields.integer(slice_, "items", 0, _ANY):
         raise ValueError(f"{slice_['items']} items, but {found.items} numbers")

@@ -3,21 +3,17 @@ r"""The file format of a local filter at rest.
 ::
 
     magic      16 bytes   b"scrapy-bloom\r\n\x1a\n"
-    version    u16        1; 2 if any mark is withdrawn; 3 if there are several shards; 4 if there
-                          is a window, or are dates of pages with a greatest age
+    version    u16        1
     length     u32        of the header
     crc32      u32        of version, length and header
     header     JSON, UTF-8: everything but the bits and the withdrawn marks
-    body       for each slice: a bitmap of the blocks that are stored, then those blocks;
+    body       for each slice, shard by shard: a bitmap of the blocks that are stored, then these;
                then each withdrawn fingerprint: its length in bytes, u32, and its bytes;
                then each fingerprint with a date: likewise, and then the date, f64
     crc32      u32        of the body
 
-Numbers are big-endian. A reader that knows only version 1 would call withdrawn marks seen and lose
-their pages. It refuses version 2, which is written only if there are such marks. Version 3 is that
-of a filter in Redis that was spread over shards, each with a secret and slices of its own; a job
-directory cannot hold it. A reader that does not know version 4 would never forget a page. What is
-around header and body is that of every version: see `frame`.
+Numbers are big-endian. A filter in Redis may be spread over shards, each with a secret and slices
+of its own; a job directory cannot hold it. What is around header and body: see `frame`.
 """
 
 from __future__ import annotations
@@ -33,6 +29,7 @@ from bitarray import bitarray
 from scrapy_bloom._version import __version__
 from scrapy_bloom.core.growth import MOST_GENERATIONS, SliceSpec
 from scrapy_bloom.core.hashing import SECRET_BYTES
+from scrapy_bloom.core.numbers import NumbersState
 from scrapy_bloom.core.sizing import BLOCK_BITS, BLOCK_BYTES, MAX_HASHES, blocks_for
 from scrapy_bloom.core.state import EMPTY, FilterState, Slice
 from scrapy_bloom.errors import StateError
@@ -42,11 +39,6 @@ from scrapy_bloom.storage.files import open_regular, put_in_place, write_beside,
 from scrapy_bloom.storage.frame import U32, Body, UnusableError, framed, read_header
 from scrapy_bloom.storage.queue_record import QueueRecord
 
-_PLAIN: Final = 1
-_WITH_WITHDRAWN: Final = 2
-_WITH_SHARDS: Final = 3
-_WITH_DATES: Final = 4
-_VERSIONS: Final = (_PLAIN, _WITH_WITHDRAWN, _WITH_SHARDS, _WITH_DATES)
 _F64: Final = Struct(">d")
 MOST_SHARDS: Final = 1024
 MOST_SLICES: Final = 64  # each is as large as all before it: the last would hold 2^62 items
@@ -83,8 +75,7 @@ class Snapshot:
         state: the filter.
         withdrawn: fingerprints that the filter holds though their requests were lost. Each is to be
             let through once.
-        queue: Scrapy's queue at that stop; None if the filter is not kept beside it, or of a
-            version that did not look.
+        queue: Scrapy's queue at that stop; None if the filter is not kept beside it.
         others: the further shards of a filter that was spread over several of them in Redis;
             `state` is the first one. A crawl keeps no such filter in its job directory.
         written_by: name and version of the program that wrote it; empty if it is not written yet.
@@ -198,7 +189,7 @@ def read_head(path: Path) -> Head | None:
         return None
     with file:
         try:
-            _, header = read_header(file, _VERSIONS)
+            header = read_header(file)
             return Head(_read_generation(header), _read_queue(header))
         except (ValueError, UnusableError) as found:
             raise StateError(f"{path}: {found}") from None
@@ -221,48 +212,33 @@ def check_identity(path: Path, stored: Identity, wanted: Identity) -> None:
             )
 
 
-def _version(snapshot: Snapshot) -> int:
-    if any(shard.window is not None or shard.ages for shard in snapshot.shards):
-        return _WITH_DATES
-    if snapshot.others:
-        return _WITH_SHARDS
-    return _WITH_WITHDRAWN if snapshot.withdrawn else _PLAIN
-
-
 def chunks_of(snapshot: Snapshot) -> Iterator[bytes]:
     """Yield the bytes of the file, at most about 8 KiB at a time."""
     state, withdrawn = snapshot.state, sorted(snapshot.withdrawn)
     header = {
         "written_by": f"scrapy-bloom {__version__}",
+        "layout": state.layout,
         "identity": asdict(snapshot.identity),
         "generation": snapshot.generation,
         "secret": state.secret.hex(),
         "hashes": state.hashes,
         "digests": state.digests,
         "block_bits": BLOCK_BITS,
-        **_dates(state),
+        "window": state.window,
+        "total": state.error_rate,
         "slices": _listed(state),
-        **({"withdrawn": len(withdrawn)} if withdrawn else {}),
+        "withdrawn": len(withdrawn),
+        "ages": len(state.ages),
         **({"queue": asdict(snapshot.queue)} if snapshot.queue else {}),
-        **({"other_shards": list(map(_as_shard, snapshot.others))} if snapshot.others else {}),
+        "other_shards": list(map(_as_shard, snapshot.others)),
     }
     slices = [slice_ for shard in snapshot.shards for slice_ in shard.slices]
-    yield from framed(_version(snapshot), header, _body_chunks(slices, withdrawn, state.ages))
-
-
-def _dates(state: FilterState) -> dict[str, Any]:
-    window = {} if state.window is None else {"window": state.window, "total": state.error_rate}
-    return {**window, **({"ages": len(state.ages)} if state.ages else {})}
+    yield from framed(header, _body_chunks(slices, withdrawn, state.ages))
 
 
 def _listed(state: FilterState) -> list[dict[str, Any]]:
-    dated = state.window is not None
     return [
-        {
-            **asdict(slice_.spec),
-            "items": slice_.items,
-            **({"since": slice_.since} if dated else {}),
-        }
+        {**asdict(slice_.spec), "items": slice_.items, "since": slice_.since}
         for slice_ in state.slices
     ]
 
@@ -286,27 +262,28 @@ def _body_chunks(
 
 
 def _read(file: BinaryIO) -> Snapshot:
-    version, header = read_header(file, _VERSIONS)
+    header = read_header(file)
     body = Body(file)
-    try:
-        first = _read_state(header, body)
-        sharded = version == _WITH_SHARDS or "other_shards" in header
-        others = _read_others(header, body) if sharded else ()
-        withdrawn = (
-            _read_withdrawn(header, body)
-            if version == _WITH_WITHDRAWN or "withdrawn" in header
-            else ()
+    if header.get("layout") == NumbersState.layout:
+        raise UnusableError(
+            "a filter of the Redis layout 'sets', which is made of numbers",
+            "one that is made of bits",
+            " 'scrapy bloom copy' puts it into Redis.",
         )
-        if "ages" in header:
-            first = replace(first, ages=_read_ages(header, body))
+    try:
+        if fields.text(header, "layout") != FilterState.layout:
+            raise ValueError(f"a layout of {header['layout']!r}")
+        first = _read_state(header, body)
+        others = _read_others(header, body)
+        withdrawn = _read_withdrawn(header, body)
         snapshot = Snapshot(
             identity_in(header),
             _read_generation(header),
-            first,
+            replace(first, ages=_read_ages(header, body)),
             withdrawn,
             _read_queue(header),
             others,
-            fields.text(header, "written_by") if "written_by" in header else "",
+            fields.text(header, "written_by"),
         )
     except ValueError as error:
         raise UnusableError(f"a header that makes no sense ({error})", "one of ours") from error
@@ -323,7 +300,7 @@ def identity_in(header: Mapping[str, Any]) -> Identity:
     return Identity(
         fields.text(identity, "spider"),
         fields.text(identity, "fingerprinter"),
-        fields.object_(identity, "canonical") if "canonical" in identity else {},
+        fields.object_(identity, "canonical"),
     )
 
 
@@ -339,7 +316,7 @@ def _read_state(header: Mapping[str, Any], body: Body) -> FilterState:
     secret = bytes.fromhex(fields.text(header, "secret"))
     if len(secret) != SECRET_BYTES:
         raise ValueError(f"a secret of {len(secret)} bytes")
-    window = fields.number(header, "window", 1, LONGEST) if "window" in header else None
+    window = fields.number_or_none(header, "window", 1, LONGEST)
     # What was dated keeps its slices when the window is taken away.
     slices = fields.objects(header, "slices", MOST_DATED)
     if not slices:
@@ -348,13 +325,13 @@ def _read_state(header: Mapping[str, Any], body: Body) -> FilterState:
         secret,
         hashes,
         fields.flag(header, "digests"),
-        [_read_slice(slice_, hashes, body, dated=window is not None) for slice_ in slices],
+        [_read_slice(slice_, hashes, body) for slice_ in slices],
         window=window,
         error_rate=None if window is None else fields.share(header, "total"),
     )
 
 
-def _read_slice(slice_: Mapping[str, Any], hashes: int, body: Body, *, dated: bool) -> Slice:
+def _read_slice(slice_: Mapping[str, Any], hashes: int, body: Body) -> Slice:
     capacity = fields.integer(slice_, "capacity", 1, _ANY)
     items = fields.integer(slice_, "items", 0, capacity)
     error_rate = fields.share(slice_, "error_rate")
@@ -367,7 +344,7 @@ def _read_slice(slice_: Mapping[str, Any], hashes: int, body: Body, *, dated: bo
     for number in stored[:blocks].search(_ONE):
         block = touched[number] = bitarray(endian="big")
         block.frombytes(body.read(BLOCK_BYTES))
-    since = fields.number(slice_, "since", 0, LATEST) if dated else None
+    since = fields.number_or_none(slice_, "since", 0, LATEST)
     return Slice.of(SliceSpec(capacity, error_rate, blocks), items, touched, since)
 
 
@@ -387,13 +364,13 @@ def _read_queue(header: Mapping[str, Any]) -> QueueRecord | None:
 
 
 def _read_withdrawn(header: Mapping[str, Any], body: Body) -> Collection[bytes]:
-    count = fields.integer(header, "withdrawn", 1, _ANY)
+    count = fields.integer(header, "withdrawn", 0, _ANY)
     return {body.read(U32.unpack(body.read(U32.size))[0]) for _ in range(count)}
 
 
 def _read_ages(header: Mapping[str, Any], body: Body) -> dict[bytes, float]:
     ages = {}
-    for _ in range(fields.integer(header, "ages", 1, _ANY)):
+    for _ in range(fields.integer(header, "ages", 0, _ANY)):
         fingerprint = body.read(U32.unpack(body.read(U32.size))[0])
         last = _F64.unpack(body.read(_F64.size))[0]
         ages[fingerprint] = fields.number({"date": last}, "date", 0, LATEST)

@@ -16,6 +16,7 @@ from filelock import FileLock, Timeout
 from scrapy_bloom.core.info import FilterInfo
 from scrapy_bloom.core.local import LocalFilter
 from scrapy_bloom.core.merging import AnyState
+from scrapy_bloom.core.numbers import NumbersState
 from scrapy_bloom.core.state import FilterState
 from scrapy_bloom.core.window import filter_of
 from scrapy_bloom.errors import JobInUseError, SettingError, StateError
@@ -26,7 +27,7 @@ from scrapy_bloom.layers.exact import NOTE, remove_lists, with_old_slices
 from scrapy_bloom.redis.sharding import picker
 from scrapy_bloom.storage import merges_file, scrapy_queue
 from scrapy_bloom.storage.files import open_regular, remove, write_whole
-from scrapy_bloom.storage.frame import MAGIC, OF_NUMBERS, version_at
+from scrapy_bloom.storage.frame import MAGIC, layout_at
 from scrapy_bloom.storage.numbers_file import read_numbers
 from scrapy_bloom.storage.past import MARKER, REQUESTS, SNAPSHOT
 from scrapy_bloom.storage.snapshot import Identity, read_snapshot
@@ -148,7 +149,7 @@ class FileTarget(Target):
 
     def _read(self) -> Contents | None:
         self._check_ours()
-        if version_at(self.path) == OF_NUMBERS:
+        if layout_at(self.path) == NumbersState.layout:
             numbers = read_numbers(self.path)
             return Contents.of_numbers(numbers) if numbers else None
         snapshot = read_snapshot(self.path, sharded=True)

@@ -31,7 +31,7 @@ for i = 3, #ARGV, 2 do
   if ARGV[i] == 'again' then made[#made + 1] = KEYS[2] .. 'again' end
 end
 for i = 3, #ARGV, 2 do
-  if ARGV[i] == 'layout' then made = {} end  -- a filter of bits has no such field
+  if ARGV[i] == 'layout' and ARGV[i + 1] ~= 'bitmap' then made = {} end
 end
 for i = 1, #made do
   if redis.call('EXISTS', made[i]) == 0 then return {'lost', made[i]} end

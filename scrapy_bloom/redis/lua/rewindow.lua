@@ -3,9 +3,8 @@
 -- KEYS[1]  the header
 -- KEYS[2]  not used
 -- ARGV[1]  signature of the filter
--- ARGV[2]  its signature with the new format
--- ARGV[3]  the format
--- ARGV[4]  seconds of the window; 0 for ever
+-- ARGV[2]  its signature once its slices have dates
+-- ARGV[3]  seconds of the window; 0 for ever
 --
 -- Answers {"ok"}
 --     or  {"used"}   if a worker has a lease that is not over. Then nothing was changed.
@@ -23,6 +22,6 @@ for word in state[2]:gmatch('%S+') do
   words[#words + 1] = string.format('%s:%d:%.6f:%d', spec, number, now, items)
 end
 words[#words] = words[#words]:gsub('%d+$', state[3])
-redis.call('HSET', KEYS[1], 'signature', ARGV[2], 'format', ARGV[3], 'window', ARGV[4], 'slices',
+redis.call('HSET', KEYS[1], 'signature', ARGV[2], 'dated', '1', 'window', ARGV[3], 'slices',
   table.concat(words, ' '))
 return {'ok'}
