@@ -418,7 +418,7 @@ async def test_a_job_of_scrapys_own_scheduler_goes_on(job, by, queue, filter_cla
     assert pages.repeated == {}
     assert rows(job) == []
     assert not (job / "requests.bloom.running").exists()
-    assert [path.name for path in (job / "requests.queue").iterdir()] == ["active.json"]
+    assert not (job / "requests.queue").exists()
     assert crawler.stats.get_value("bloom/restored") > 0
 
 
@@ -440,33 +440,40 @@ async def test_a_queue_that_cannot_be_read_is_left_as_it_is(job, caplog, cut):
     assert not (job / "requests.sqlite").exists()
 
 
+def ours_in(job):
+    """Return what our files in a job directory hold."""
+    names = ("requests.sqlite", "requests.sqlite-wal", "requests.bloom")
+    return {name: (job / name).read_bytes() for name in names if (job / name).exists()}
+
+
 @ensureDeferred
 async def test_our_filter_with_scrapys_scheduler_refuses_the_job(job, caplog):
     with site() as pages:
         await crawl(Stopping, kept(job), url=pages.url)
-    (job / "requests.queue" / "active.json").unlink()  # which would have refused it before
-    said = await crawl_refused({"JOBDIR": str(job)}, caplog)
-    assert str(job / "requests.sqlite") in said
-    assert "Set SCHEDULER = 'scrapy_bloom.Scheduler'" in said
+        before = ours_in(job)
+        said = await crawl_refused({"JOBDIR": str(job)}, caplog)
+        assert str(job / "requests.sqlite") in said
+        assert "Set SCHEDULER = 'scrapy_bloom.Scheduler'" in said
+        assert ours_in(job) == before
+        await crawl(settings=kept(job), url=pages.url)
+    assert pages.missed == set()
+    assert pages.repeated == {}
 
 
 @ensureDeferred
-@pytest.mark.parametrize("by", [BY_PRIORITY, BY_SLOT])
-@pytest.mark.parametrize("queue", ["PickleLifoDiskQueue", "PickleFifoDiskQueue"])
-async def test_scrapys_scheduler_is_told_by_a_file_that_will_not_open(project, by, queue):
-    with site() as pages:
+async def test_scrapys_scheduler_with_its_own_filter_damages_nothing_of_ours(project):
+    with site(kind=PlainSite) as pages:
         await crawl(Stopping, kept(project.job), url=pages.url)
-        delivered = pages.delivered
-        run = project.crawl(
-            pages,
-            DUPEFILTER_CLASS=RFP,
-            SCHEDULER_PRIORITY_QUEUE=by,
-            SCHEDULER_DISK_QUEUE=f"scrapy.squeues.{queue}",
-        )
-        run.end()
-        assert pages.delivered == delivered
-    assert "requests.sqlite" in run.log
-    assert "scrapy_bloom.Scheduler" in run.log
+        before, ours = ours_in(project.job), set(pages.hits)
+        run = project.crawl(pages, DUPEFILTER_CLASS=RFP)
+        assert run.end() == 0, run.log
+        assert ours_in(project.job) == before
+        assert pages.missed == set()
+        theirs = dict(pages.hits)
+        await crawl(settings=kept(project.job), url=pages.url)
+    fetched = {page for page, hits in pages.hits.items() if hits > theirs[page]}
+    assert len(fetched | ours) == 90
+    assert not fetched & ours
 
 
 @ensureDeferred
@@ -575,24 +582,15 @@ async def test_the_job_of_another_spider_is_refused(job, caplog):
 
 
 @ensureDeferred
-@pytest.mark.parametrize("queue_too", [False, True])
-async def test_marks_without_their_requests_are_refused(job, caplog, queue_too):
+async def test_marks_without_their_requests_are_refused(job, caplog):
     with site() as pages:
         await crawl(Stopping, kept(job), url=pages.url)
         assert pages.missed
-        before = dict(pages.hits)
         for file in job.glob("requests.sqlite*"):
             file.unlink()
-        if queue_too:
-            shutil.rmtree(job / "requests.queue")
-        for _ in range(2):
-            said = await crawl_refused(kept(job), caplog)
-            assert ("found no requests" if queue_too else "requests.sqlite: found no file") in said
-        if queue_too:
-            await crawl(settings=kept(job, BLOOM_ON_UNCLEAN="reset"), url=pages.url)
-            assert {page for page, hits in pages.hits.items() if hits > before.get(page, 0)} == set(
-                range(pages.pages)
-            )
+        for settings in (kept(job), {"JOBDIR": str(job)}, kept(job)):
+            said = await crawl_refused(settings, caplog)
+            assert "requests.sqlite: found no file" in said
 
 
 def test_a_log_that_was_deleted_after_a_kill_is_missed(project):

@@ -61,6 +61,11 @@ def take_over(folder: Path, into: Path, plain: QueueKind, start: QueueKind | Non
     return count
 
 
+def remove_queue(folder: Path) -> None:
+    """Remove Scrapy's queue once its requests are in the store."""
+    shutil.rmtree(folder / scrapy_queue.NAME, ignore_errors=True)
+
+
 def _queues(root: Path, plain: QueueKind, start: QueueKind | None) -> Iterator[QueueFile]:
     """List the queues that Scrapy would read again."""
     saved = root / scrapy_queue.SAVED

@@ -16,7 +16,7 @@ from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.frontier import file, spider_state
 from scrapy_bloom.frontier.local import CLEAN, UNDER_WAY
-from scrapy_bloom.frontier.migration import take_over
+from scrapy_bloom.frontier.migration import remove_queue, take_over
 from scrapy_bloom.frontier.requests import QueueKind
 from scrapy_bloom.frontier.store import Store
 from scrapy_bloom.frontier.upkeep import GENERATION
@@ -83,7 +83,6 @@ def open_store(
         try:
             found = _look(store, job, taken_over)
             spider_state.restore(store, job.folder, killed=found.killed)
-            scrapy_queue.seal(job.folder)
             job.mark_running(_begin_run(store, job.folder))
         except BaseException:
             store.abandon()
@@ -230,6 +229,7 @@ def _create(path: Path, job: JobStore, plain: QueueKind, start: QueueKind | None
         store.close()
 
     file.create(path, fill)
+    remove_queue(job.folder)
     return count
 
 

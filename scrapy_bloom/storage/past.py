@@ -104,9 +104,9 @@ def note_kill(folder: Path) -> Marker | None:
     :raises StateError: if the snapshot or the marker cannot be read.
     :raises OSError: if a file of the queue cannot be read, or the marker not be written.
     """
-    if (folder / REQUESTS).exists() or scrapy_queue.is_sealed(folder):
-        return read_marker(folder)  # Scrapy's queue is not in use
     marker, head = read_marker(folder), read_head(folder / SNAPSHOT)
+    if (folder / REQUESTS).exists() or has_lost_requests(folder, head):
+        return marker  # Scrapy's queue is not in use
     if head is None and seen_file.exists(folder):
         (folder / scrapy_queue.NAME).mkdir(exist_ok=True)  # as Scrapy does in a moment
     if marker and not is_outdated(marker, head):
@@ -115,6 +115,16 @@ def note_kill(folder: Path) -> Marker | None:
         generation = head.generation if head else 0
         return write_marker(folder, generation, resumed=head is not None, why=why)
     return marker
+
+
+def has_lost_requests(folder: Path, stored: Snapshot | Head | None) -> bool:
+    """Return whether ``requests.sqlite`` is gone, which a snapshot was stored beside.
+
+    Where Scrapy's queue is still there, it was being taken over by a run that was killed.
+    """
+    if stored is None or not stored.journaled or (folder / REQUESTS).exists():
+        return False
+    return not scrapy_queue.is_to_be_read(folder)
 
 
 def is_outdated(marker: Marker, stored: Snapshot | Head | None) -> bool:

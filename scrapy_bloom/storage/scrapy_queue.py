@@ -17,14 +17,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is a class
 from typing import BinaryIO, Final
-
-from scrapy_bloom.storage.files import write_whole
 
 NAME: Final = "requests.queue"
 SAVED: Final = "active.json"
@@ -35,43 +32,6 @@ _SQLITE_COMPANIONS: Final = ("-journal", "-wal", "-shm")
 _PRIORITY: Final = re.compile(r"-?\d+s?")  # the name of a LIFO or SQLite file or a FIFO folder
 _CHUNK: Final = re.compile(r"q\d{5,}")  # of a FIFO queue
 _INFO: Final = "info.json"  # of a FIFO queue
-
-
-_SEAL: Final = (
-    "The requests of this job are in requests.sqlite - set SCHEDULER to 'scrapy_bloom.Scheduler' "
-)
-_TOO_LONG: Final = 300  # for the name of a file, in bytes
-
-
-def seal(folder: Path) -> None:
-    """Have Scrapy's own scheduler fail to open, where it would start with an empty queue.
-
-    It takes the names in its file for those of queues, and the name of this one is too long: its
-    error shows the text. What was in the queue is removed.
-
-    :raises OSError: if that cannot be done.
-    """
-    if is_sealed(folder):
-        return
-    if (folder / NAME).is_dir():
-        shutil.rmtree(folder / NAME)
-    (folder / NAME).mkdir(parents=True)
-    text = json.dumps({_SEAL + "." * (_TOO_LONG - len(_SEAL)): [0]})
-    write_whole(folder / NAME / SAVED, [text.encode()])
-
-
-def unseal(folder: Path) -> None:
-    """Take a seal away, so that Scrapy's own scheduler may start with an empty queue."""
-    if is_sealed(folder):
-        shutil.rmtree(folder / NAME)
-
-
-def is_sealed(folder: Path) -> bool:
-    """Return whether :func:`seal` was here."""
-    try:
-        return _SEAL.encode() in (folder / NAME / SAVED).read_bytes()
-    except OSError:
-        return False
 
 
 def is_saved(folder: Path) -> bool:

@@ -79,6 +79,7 @@ class Snapshot:
         others: the further shards of a filter that was spread over several of them in Redis;
             `state` is the first one. A crawl keeps no such filter in its job directory.
         written_by: name and version of the program that wrote it; empty if it is not written yet.
+        journaled: whether the requests of its job are in ``requests.sqlite``.
     """
 
     identity: Identity
@@ -88,6 +89,7 @@ class Snapshot:
     queue: QueueRecord | None = None
     others: Sequence[FilterState] = ()
     written_by: str = field(default="", compare=False)
+    journaled: bool = False
 
     @property
     def shards(self) -> Sequence[FilterState]:
@@ -101,6 +103,7 @@ class Head:
 
     generation: int
     queue: QueueRecord | None
+    journaled: bool
 
 
 def write_snapshot(path: Path, snapshot: Snapshot) -> None:
@@ -190,8 +193,11 @@ def read_head(path: Path) -> Head | None:
     with file:
         try:
             header = read_header(file)
-            return Head(_read_generation(header), _read_queue(header))
-        except (ValueError, UnusableError) as found:
+            return Head(_read_generation(header), _read_queue(header), _read_journaled(header))
+        except ValueError as error:
+            found = UnusableError(f"a header that makes no sense ({error})", "one of ours")
+            raise StateError(f"{path}: {found}") from None
+        except UnusableError as found:
             raise StateError(f"{path}: {found}") from None
 
 
@@ -230,6 +236,7 @@ def chunks_of(snapshot: Snapshot) -> Iterator[bytes]:
         "withdrawn": len(withdrawn),
         "ages": len(state.ages),
         **({"queue": asdict(snapshot.queue)} if snapshot.queue else {}),
+        "journaled": snapshot.journaled,
         "other_shards": list(map(_as_shard, snapshot.others)),
     }
     slices = [slice_ for shard in snapshot.shards for slice_ in shard.slices]
@@ -284,6 +291,7 @@ def _read(file: BinaryIO) -> Snapshot:
             _read_queue(header),
             others,
             fields.text(header, "written_by"),
+            _read_journaled(header),
         )
     except ValueError as error:
         raise UnusableError(f"a header that makes no sense ({error})", "one of ours") from error
@@ -350,6 +358,10 @@ def _read_slice(slice_: Mapping[str, Any], hashes: int, body: Body) -> Slice:
 
 def _read_generation(header: Mapping[str, Any]) -> int:
     return fields.integer(header, "generation", 0, _ANY)
+
+
+def _read_journaled(header: Mapping[str, Any]) -> bool:
+    return fields.flag(header, "journaled")
 
 
 def _read_queue(header: Mapping[str, Any]) -> QueueRecord | None:

@@ -38,6 +38,7 @@ from scrapy_bloom.storage.past import (
     REQUESTS,
     SNAPSHOT,
     Past,
+    has_lost_requests,
     is_begun,
     is_outdated,
     note_kill,
@@ -51,6 +52,7 @@ from scrapy_bloom.storage.snapshot import (
     Identity,
     PendingSnapshot,
     Snapshot,
+    read_head,
     read_snapshot,
     write_snapshot,
 )
@@ -212,7 +214,9 @@ class JobStore:
         :param withdrawn: fingerprints that the next run is to let through.
         """
         self.generation += 1
-        snapshot = Snapshot(self.identity, self.generation, self.filter.state(), withdrawn)
+        snapshot = Snapshot(
+            self.identity, self.generation, self.filter.state(), withdrawn, journaled=True
+        )
         return PendingSnapshot(self.folder / SNAPSHOT, snapshot)
 
     def release(self) -> None:
@@ -228,7 +232,7 @@ class JobStore:
         folder = self.folder
         requests = folder / REQUESTS
         if not requests.exists():
-            if scrapy_queue.is_sealed(folder):
+            if has_lost_requests(folder, read_head(folder / SNAPSHOT)):
                 raise StateError(
                     f"{requests}: found no file, expected the requests of this job: without them,"
                     f" those that {SNAPSHOT} calls seen would never be fetched. Put it back, or"

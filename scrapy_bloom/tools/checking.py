@@ -15,9 +15,14 @@ from scrapy_bloom.core.sizing import BLOCK_BITS
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.frontier.reader import StoreReader
 from scrapy_bloom.redis import pace
-from scrapy_bloom.storage import scrapy_queue
-from scrapy_bloom.storage.past import REQUESTS, SNAPSHOT, is_outdated, read_marker
-from scrapy_bloom.storage.snapshot import read_snapshot
+from scrapy_bloom.storage.past import (
+    REQUESTS,
+    SNAPSHOT,
+    has_lost_requests,
+    is_outdated,
+    read_marker,
+)
+from scrapy_bloom.storage.snapshot import Snapshot, read_snapshot
 from scrapy_bloom.tools.contents import Contents
 from scrapy_bloom.tools.information import RUNNING, info
 from scrapy_bloom.tools.local_target import FileTarget, JobTarget
@@ -151,7 +156,7 @@ def _check_job(target: JobTarget) -> Iterator[Finding]:
     else:
         if snapshot:
             yield from _check_filter(Contents.of(snapshot).live(time.time()))
-    yield from _check_requests(folder, snapshot.generation if snapshot else 0)
+    yield from _check_requests(folder, snapshot)
     marker = read_marker(folder)
     if marker and not is_outdated(marker, snapshot) and not target.requests.exists():
         running = snapshot is not None and info(target).crawl == RUNNING
@@ -171,10 +176,10 @@ def _check_job(target: JobTarget) -> Iterator[Finding]:
         )
 
 
-def _check_requests(folder: Path, generation: int) -> Iterator[Finding]:
+def _check_requests(folder: Path, snapshot: Snapshot | None) -> Iterator[Finding]:
     path = folder / REQUESTS
     if not path.exists():
-        if scrapy_queue.is_sealed(folder):
+        if has_lost_requests(folder, snapshot):
             yield Finding(
                 "bad",
                 REQUESTS,
@@ -203,7 +208,7 @@ def _check_requests(folder: Path, generation: int) -> Iterator[Finding]:
             REQUESTS,
             f"whole: {look.waiting:,} requests wait, {look.journal:,} marks since the snapshot",
         )
-    if generation > look.generation:
+    if snapshot and snapshot.generation > look.generation:
         yield Finding(
             "bad",
             REQUESTS,

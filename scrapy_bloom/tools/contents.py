@@ -33,6 +33,7 @@ class Contents:
         generation: how many clean stops its job has had; 0 outside of one.
         written_by: name and version of the program that wrote its file; empty if there is none.
         queue: Scrapy's queue at the job's last clean stop; None outside of a job.
+        journaled: whether the requests of its job are in ``requests.sqlite``.
         waiting: how many requests wait where it lives, whose pages it calls seen all the same; None
             if that is not known.
         beside: Scrapy's own queue where it lives, if requests wait there; else empty.
@@ -47,6 +48,7 @@ class Contents:
     generation: int = 0
     written_by: str = ""
     queue: QueueRecord | None = None
+    journaled: bool = False
     waiting: int | None = None
     beside: str = ""
     lost: Sequence[str] = ()
@@ -68,6 +70,7 @@ class Contents:
             snapshot.generation,
             snapshot.written_by,
             snapshot.queue,
+            snapshot.journaled,
         )
 
     def bits(self) -> Sequence[FilterState]:
@@ -100,8 +103,15 @@ class Contents:
         """
         identity = replace(self.identity, canonical=sorted_keys(self.identity.canonical))
         first, *others = self.bits()
-        generation, queue = (before.generation, before.queue) if before else (0, None)
-        return Snapshot(identity, generation, first, self.let_through, queue, others)
+        snapshot = Snapshot(identity, 0, first, self.let_through, others=others)
+        if before is None:
+            return snapshot
+        return replace(
+            snapshot,
+            generation=before.generation,
+            queue=before.queue,
+            journaled=before.journaled,
+        )
 
     @property
     def items(self) -> int:

@@ -251,7 +251,6 @@ class JobTarget(Target):
             # The requests last: those without marks are only fetched again.
             for name in (SNAPSHOT, MARKER, merges_file.NAME):
                 remove(self.folder / name)
-            scrapy_queue.unseal(self.folder)
             remove_lists(self.folder)
             for end in ("", "-wal", "-shm"):
                 remove(self.requests.with_name(self.requests.name + end))
@@ -286,7 +285,8 @@ class JobTarget(Target):
             snapshot.generation if snapshot else 0,
             snapshot.written_by if snapshot else "",
             snapshot.queue if snapshot else None,
-            look.waiting,
+            journaled=True,
+            waiting=look.waiting,
         )
 
 

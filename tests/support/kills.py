@@ -26,11 +26,9 @@ MOMENTS = (
 
 ONCE = (
     "scrapy_bloom.frontier.file:create:before",
-    "scrapy_bloom.frontier.file:create:after",
+    "scrapy_bloom.frontier.opening:remove_queue:before",
     "scrapy_bloom.frontier.opening:_look:before",
     "scrapy_bloom.session.local_crawl:replay:after",
-    "scrapy_bloom.storage.scrapy_queue:seal:before",
-    "scrapy_bloom.storage.scrapy_queue:seal:after",
     "scrapy_bloom.frontier.spider_state:restore:after",
 )
 """Chosen moments while a run opens."""
