@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         JobInUseError,
         SettingError,
         StateError,
-        UncleanStopError,
     )
     from scrapy_bloom.fingerprinter import CanonicalFingerprinter
     from scrapy_bloom.forgetting import forget
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
         "Scheduler",
         "SettingError",
         "StateError",
-        "UncleanStopError",
         "WindowedFilter",
         "__version__",
         "forget",
@@ -71,7 +69,6 @@ _ROOMS = {
     "Scheduler": "scheduler",
     "SettingError": "errors",
     "StateError": "errors",
-    "UncleanStopError": "errors",
     "forget": "forgetting",
     "WindowedFilter": "core.window",
 }

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING
 from scrapy import signals
 from scrapy.utils.request import referer_str
 
-from scrapy_bloom.errors import BloomError, StateError
+from scrapy_bloom.backends.base import backend_name
+from scrapy_bloom.errors import BloomError
 from scrapy_bloom.scrapy_redis import spare_queue
 from scrapy_bloom.session.engine import fail, refuse, run_beside
 from scrapy_bloom.session.lost_requests import LostRequests
 from scrapy_bloom.session.reporter import Reporter
-from scrapy_bloom.session.session import NoSession, OnMark, Session
+from scrapy_bloom.session.session import NoSession, OnMark, Session, spider_name
 from scrapy_bloom.session.verdict import Verdict
-from scrapy_bloom.storage.store import make_queue_openable
+from scrapy_bloom.settings import Settings
+from scrapy_bloom.storage.store import put_aside_if_unclean
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -47,20 +49,17 @@ class BloomDupeFilter:
         self._crawling = False  # scrapy-redis clears before, to begin anew, and after, to clean up
         self._debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
         self._logged_duplicate = False
+        self._refusal: BloomError | None = None  # found before the filter can be opened
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Make the filter of a crawl.
 
-        Scrapy's scheduler opens its queue in a moment, before the filter. If it cannot open what a
-        killed run has left, the log has the reason and the way out, above Scrapy's traceback.
+        Scrapy's scheduler opens its queue in a moment, before the filter. So what a killed run has
+        left is put aside here.
         """
         self = cls(crawler)
-        if folder := crawler.settings["JOBDIR"]:
-            try:
-                make_queue_openable(Path(folder))
-            except StateError as error:
-                self._reporter.error(error)
+        self._put_aside_if_unclean()
         return self
 
     @classmethod
@@ -99,6 +98,8 @@ class BloomDupeFilter:
         :param on_mark: called with each new mark.
         :raises BloomError: if the crawl cannot be filtered as the settings say.
         """
+        if self._refusal:
+            raise self._refusal
         session = Session.open(self._crawler, self._reporter, on_mark=on_mark, journaled=True)
         self._session = session
         return session
@@ -109,6 +110,8 @@ class BloomDupeFilter:
         :param queue: the form of the requests.
         :raises BloomError: if the crawl cannot be filtered as the settings say.
         """
+        if self._refusal:
+            raise self._refusal
         session = Session.open(self._crawler, self._reporter, shared_queue=True, queue=queue)
         self._session = session
         return session
@@ -178,12 +181,28 @@ class BloomDupeFilter:
             )
         self._reporter.add("dupefilter/filtered")
 
+    def _put_aside_if_unclean(self) -> None:
+        folder = self._crawler.settings["JOBDIR"]
+        if not folder:
+            return
+        try:
+            settings = Settings(self._crawler.settings, warn=False)
+            self._reporter.starts_over = put_aside_if_unclean(
+                Path(folder),
+                spider_name(self._crawler),
+                filter_too=backend_name(settings, shared_queue=False) == "local",
+            )
+        except BloomError as error:
+            self._refusal = error
+
     def _withdraw(self, request: Request) -> None:
         if self._session:
             self._session.withdraw(request)
 
     def _open(self, *, empty: bool = False) -> Session | NoSession:
         try:
+            if self._refusal:
+                raise self._refusal
             self._session = Session.open(
                 self._crawler, self._reporter, shared_queue=self._shared_queue, empty=empty
             )

@@ -33,12 +33,6 @@ class JobInUseError(BloomError):
     reason: ClassVar[str] = "bloom_job_in_use"
 
 
-class UncleanStopError(BloomError):
-    """The last run was killed and ``BLOOM_ON_UNCLEAN`` is ``fail``."""
-
-    reason: ClassVar[str] = "bloom_unclean_stop"
-
-
 class BackendError(BloomError):
     """The filter's server is unusable; the message says what to do.
 

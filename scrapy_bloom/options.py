@@ -66,14 +66,6 @@ def in_settings(option: Option[Any]) -> str:
     return option.setting
 
 
-class OnUnclean(str, Enum):
-    """What to do when the last run was killed."""
-
-    ROLLBACK = "rollback"
-    RESET = "reset"
-    FAIL = "fail"
-
-
 class OnBackendError(str, Enum):
     """What to do when Redis cannot be used."""
 
@@ -333,15 +325,6 @@ WINDOW: Final[Option[float | None]] = Option(
     " least so long, and at most an eighth longer. `None`: for ever. All workers of a filter in"
     " Redis need the same.",
 )
-ON_UNCLEAN: Final = Option(
-    "on_unclean",
-    "BLOOM_ON_UNCLEAN",
-    OnUnclean.ROLLBACK,
-    one_of(OnUnclean),
-    "What to do when the last run in the job directory was killed: `rollback` to its last clean"
-    " stop, `reset` to an empty filter (also if `requests.queue` was deleted since), or `fail`: do"
-    " not start.",
-)
 COMMIT_INTERVAL: Final = Option(
     "commit_interval",
     "BLOOM_COMMIT_INTERVAL",
@@ -502,7 +485,6 @@ OPTIONS: Final[tuple[Option[Any], ...]] = (
     CAPACITY,
     ERROR_RATE,
     WINDOW,
-    ON_UNCLEAN,
     COMMIT_INTERVAL,
     COMMIT_SYNC,
     MAX_DELIVERIES,

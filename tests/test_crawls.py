@@ -1,19 +1,19 @@
 """Whole crawls of a local site: none missed, none twice, stopped, killed and resumed."""
 
 import errno
-import json
+import pickle
 import random
 import shutil
 from collections import Counter
 from threading import Event, Timer
 
 import pytest
-import scrapy
+import scrapy.squeues
 from pytest_twisted import ensureDeferred
-from queuelib.queue import LifoDiskQueue
 from scrapy.settings import default_settings
 from scrapy.squeues import PickleLifoDiskQueue
 from support.crawling import OURS, RFP, TIMEOUT, Follower, Run, crawl, make_crawler
+from support.jobs import everything_in
 from support.localsite import Kind, LocalSite
 from support.stopping import hold, stop_after
 from twisted.internet import reactor
@@ -29,6 +29,14 @@ PAGES = 100
 # Scrapy opens the queue before the filter, and fails at an empty file in it. A process that is
 # killed, or not yet done, leaves such files for a priority that has but few requests.
 ONE_PRIORITY = {"REDIRECT_PRIORITY_ADJUST": 0}
+
+PRIORITY_QUEUES = [
+    "scrapy.pqueues.ScrapyPriorityQueue",
+    "scrapy.pqueues.DownloaderAwarePriorityQueue",
+]
+DISK_QUEUES = ["PickleLifoDiskQueue", "MarshalFifoDiskQueue"]
+if hasattr(scrapy.squeues, "PickleLifoSQLiteQueue"):  # from Scrapy 2.19
+    DISK_QUEUES.append("PickleLifoSQLiteQueue")
 
 
 class PlainSite(LocalSite):
@@ -140,20 +148,36 @@ def test_a_finished_job_fetches_nothing_again(project):
     assert pages.repeated == {}
 
 
-def test_a_running_job_of_scrapy_switches_over_at_a_clean_stop(project):
+def test_a_job_of_scrapys_filter_switches_over_with_an_empty_one(project):
     with site(kind=PlainSite) as pages:
         run = stop_after(30, pages, lambda: project.crawl(pages, DUPEFILTER_CLASS=RFP))
         assert run.reason == "shutdown"
         seen = (project.job / "requests.seen").read_bytes()
         run = stop_after(30, pages, lambda: project.crawl(pages))
-        assert "restored from requests.seen" in run.log
-        assert run.logged("WARNING") == []
+        [warning] = run.logged("WARNING")
+        assert "requests.seen: the marks of Scrapy's own filter stay unread" in warning
         last = project.crawl(pages)
         complete(last)
     assert pages.missed == set()
-    assert pages.repeated == {}
+    assert last.logged("WARNING") == []
     assert "restored from requests.bloom" in last.log
     assert (project.job / "requests.seen").read_bytes() == seen
+
+
+@pytest.mark.parametrize("by", PRIORITY_QUEUES)
+@pytest.mark.parametrize("queue", DISK_QUEUES)
+def test_a_run_that_is_refused_between_two_others_costs_nothing(project, queue, by):
+    queues = {"SCHEDULER_DISK_QUEUE": f"scrapy.squeues.{queue}", "SCHEDULER_PRIORITY_QUEUE": by}
+    with site() as pages:
+        stop_after(30, pages, lambda: project.crawl(pages, **queues))
+        refused = project.crawl(pages, **queues, BLOOM_CAPACITY=0)
+        refused.end()
+        assert "BLOOM_CAPACITY" in refused.logged("ERROR")[0]
+        last = project.crawl(pages, **queues)
+        complete(last)
+    assert pages.missed == set()
+    assert pages.repeated == {}
+    assert last.logged("WARNING") == []
 
 
 # Killed
@@ -184,117 +208,85 @@ def test_a_crawl_killed_in_its_first_run_loses_no_page(project, seed):
     assert set(after) == set(range(PAGES))
     (warning,) = resumed.logged("WARNING")
     assert f"process {killed.pid}" in warning
-    assert "no page is lost" in warning
+    assert "the crawl starts over: no page is lost" in warning
     assert resumed.stat("bloom/unclean_stop") == 1
     assert resumed.stat("bloom/restored") == 0
 
 
-@pytest.mark.parametrize("how", [Run.interrupt, Run.kill])
-def test_a_crawl_killed_in_a_resumed_run_names_a_way_that_loses_no_page(project, how):
-    queue = project.job / "requests.queue"
+@pytest.mark.parametrize("queue", DISK_QUEUES)
+def test_a_crawl_killed_in_resumed_runs_starts_over_each_time_and_loses_no_page(project, queue):
+    queues = {"SCHEDULER_DISK_QUEUE": f"scrapy.squeues.{queue}"}
     with site() as pages:
-        stop_after(25, pages, lambda: project.crawl(pages, **ONE_PRIORITY))
-        killed = stop_after(25, pages, lambda: project.crawl(pages, **ONE_PRIORITY), Run.kill)
-        warned = project.crawl(pages, **ONE_PRIORITY)
-        warned.said("BLOOM_ON_UNCLEAN = 'reset'")
-        how(warned)
-        warned.end()
-        # A warning, or an error if the queue cannot be read at all: it depends on the moment.
-        told = (warned.logged("WARNING") + warned.logged("ERROR"))[0]
-        assert f"process {killed.pid}" in told
-        assert f"delete {queue} and start once with BLOOM_ON_UNCLEAN = 'reset'" in told
-        shutil.rmtree(queue)
-        before = counted(pages)
-        complete(project.crawl(pages, BLOOM_ON_UNCLEAN="reset"))
-        after = counted(pages) - before
-        assert set(after) == set(range(PAGES))
-        assert set(after.values()) == {1}
-        complete(project.crawl(pages))
-        assert counted(pages) == before + after
-
-
-def test_a_job_that_was_killed_does_not_start_where_it_is_not_to(project):
-    with site(60) as pages:
-        stop_after(30, pages, lambda: project.crawl(pages), Run.kill)
-        before = counted(pages)
-        refused = project.crawl(pages, BLOOM_ON_UNCLEAN="fail")
-        refused.end()
-        assert counted(pages) == before
-        error = refused.logged("ERROR")[0]
-        assert "BLOOM_ON_UNCLEAN is 'fail'" in error
-        complete(project.crawl(pages))
-    assert pages.missed == set()
-
-
-def test_scrapys_own_job_killed_in_its_first_run_switches_over_and_loses_no_page(project):
-    with site(kind=PlainSite) as pages:
-        stop_after(40, pages, lambda: project.crawl(pages, DUPEFILTER_CLASS=RFP), Run.kill)
-        before = counted(pages)
-        resumed = project.crawl(pages)
-        complete(resumed)
+        for number in (1, 2):
+            stop_after(25, pages, lambda: project.crawl(pages, **queues))
+            killed = stop_after(25, pages, lambda: project.crawl(pages, **queues), Run.kill)
+            waiting = everything_in(project.job / "requests.queue")
+            before = counted(pages)
+            run = stop_after(25, pages, lambda: project.crawl(pages, **queues))
+            [warning] = run.logged("WARNING")
+            assert f"process {killed.pid}" in warning
+            aside = project.job / "unclean" / str(number)
+            assert f"are in {aside}" in warning
+            assert set(everything_in(aside)) == {"requests.bloom", "requests.queue", "spider.state"}
+            assert everything_in(aside / "requests.queue") == waiting
+        complete(project.crawl(pages, **queues))
         after = counted(pages) - before
     assert set(after) == set(range(PAGES))
-    assert "no page is lost" in resumed.log
+    assert set(after.values()) == {1}
+    assert len(list((project.job / "unclean").iterdir())) == 2
 
 
-@pytest.mark.parametrize("first", [RFP, ""])
-def test_scrapys_own_filter_killed_in_a_resumed_run_is_told_after_the_switch(project, first):
-    """Soon after it resumed, when it has not yet written a mark."""
-    ours = {"DUPEFILTER_CLASS": first} if first else {}
+def test_a_job_that_scrapys_own_filter_has_used_since_starts_over(project):
     with site() as pages:
-        stop_after(25, pages, lambda: project.crawl(pages, **ONE_PRIORITY, **ours))
-        stop_after(
-            20,
-            pages,
-            lambda: project.crawl(pages, **ONE_PRIORITY, DUPEFILTER_CLASS=RFP),
-            Run.kill,
-        )
-        refused = project.crawl(pages, **ONE_PRIORITY, BLOOM_ON_UNCLEAN="fail")
-        refused.end()
-        assert "with Scrapy's own filter, did not close cleanly" in refused.logged("ERROR")[0]
-        told = project.crawl(pages, **ONE_PRIORITY)
-        told.said("did not close cleanly")
-        told.kill()
-        told.end()
-        shutil.rmtree(project.job / "requests.queue")
+        stop_after(25, pages, lambda: project.crawl(pages))
+        stop_after(20, pages, lambda: project.crawl(pages, DUPEFILTER_CLASS=RFP), Run.kill)
         before = counted(pages)
-        complete(project.crawl(pages, BLOOM_ON_UNCLEAN="reset"))
-        assert set(counted(pages) - before) == set(range(PAGES))
+        run = project.crawl(pages)
+        complete(run)
+        after = counted(pages) - before
+    [warning] = run.logged("WARNING")
+    assert "requests.queue is not as the last run with this filter left it" in warning
+    assert set(after) == set(range(PAGES))
+    assert (project.job / "unclean" / "1" / "requests.seen").exists()
+    assert not (project.job / "requests.seen").exists()
 
 
-def test_a_kill_of_scrapys_own_filter_is_told_after_a_run_with_a_wrong_setting(project):
-    """At the end of the refused run Scrapy stores its queue anew, which hides the kill."""
+def test_a_killed_job_of_scrapys_own_filter_is_not_touched(project):
+    own = {"DUPEFILTER_CLASS": RFP}
     with site(kind=PlainSite) as pages:
-        own = {**ONE_PRIORITY, "DUPEFILTER_CLASS": RFP}
         stop_after(25, pages, lambda: project.crawl(pages, **own))
         stop_after(20, pages, lambda: project.crawl(pages, **own), Run.kill)
-        refused = project.crawl(pages, **ONE_PRIORITY, BLOOM_CAPACITY=0)
-        refused.end()
-        assert "BLOOM_CAPACITY" in refused.logged("ERROR")[0]
-        told = project.crawl(pages, **ONE_PRIORITY, BLOOM_ON_UNCLEAN="fail")
-        told.end()
-        assert "with Scrapy's own filter, did not close cleanly" in told.logged("ERROR")[0]
-        shutil.rmtree(project.job / "requests.queue")
-        before = counted(pages)
-        complete(project.crawl(pages, BLOOM_ON_UNCLEAN="reset"))
-        assert set(counted(pages) - before) == set(range(PAGES))
+        seen = (project.job / "requests.seen").read_bytes()
+        run = project.crawl(pages)
+        run.said("fingerprints restored")
+        run.kill()
+        run.end()
+    assert "requests.seen: the marks of Scrapy's own filter stay unread" in run.log
+    assert not (project.job / "unclean").exists()
+    assert (project.job / "requests.queue" / "active.json").exists()
+    assert (project.job / "requests.seen").read_bytes() == seen
 
 
-def test_a_deleted_queue_is_refused_until_it_is_reset(project):
+def test_a_crawl_whose_queue_was_deleted_starts_over(project):
     with site() as pages:
-        stopped = stop_after(25, pages, lambda: project.crawl(pages))
+        stop_after(25, pages, lambda: project.crawl(pages))
         shutil.rmtree(project.job / "requests.queue")
         before = counted(pages)
-        for _ in range(2):
-            refused = project.crawl(pages)
-            refused.end()
-            said = "".join(refused.logged("ERROR"))
-            assert "found no requests" in said, f"{stopped.log}\n{refused.log}"
-            assert counted(pages) == before
-        reset = project.crawl(pages, BLOOM_ON_UNCLEAN="reset")
-        complete(reset)
-        assert reset.stat("bloom/unclean_stop") == 0
+        run = project.crawl(pages)
+        complete(run)
         assert set(counted(pages) - before) == set(range(PAGES))
+    [warning] = run.logged("WARNING")
+    assert "requests.queue is not as" in warning
+    assert set(everything_in(project.job / "unclean" / "1")) == {"requests.bloom", "spider.state"}
+
+
+def test_a_spider_that_starts_over_has_no_state_of_before(project):
+    with site() as pages:
+        stop_after(25, pages, lambda: project.crawl(pages, spider="items"))
+        stop_after(25, pages, lambda: project.crawl(pages, spider="items"), Run.kill)
+        complete(project.crawl(pages, spider="items"))
+        state = pickle.loads((project.job / "spider.state").read_bytes())
+    assert state["pages"] == PAGES
 
 
 # Two at once, and forks
@@ -317,6 +309,7 @@ def test_a_second_crawl_of_a_job_is_refused_and_the_first_is_not_disturbed(proje
         assert second.log.count("Crawled (200)") == 0
         assert pages.missed == set()
         assert pages.repeated == {}
+        assert not (project.job / "unclean").exists()
         third = project.crawl(pages)
         complete(third)
     assert pages.repeated == {}
@@ -377,29 +370,6 @@ def test_scrapy_check_works(project):
         assert run.end() == 0, run.log
     assert "Ran 1 contract" in run.log
     assert "OK" in run.log
-
-
-def test_a_crawl_on_a_queue_that_cannot_be_read_ends_with_one_error(project):
-    """Scrapy itself would fail at it every few seconds, and never end."""
-    with site() as server:
-        stop_after(30, server, lambda: project.crawl(server))
-        queue = project.job / "requests.queue"
-        path = next(path for path in queue.rglob("*") if path.is_file() and path.name == "0")
-        waiting = LifoDiskQueue(path)  # as a killed run that resumed leaves it
-        while waiting.pop():
-            pass
-        waiting.f.close()
-        marker = {"pid": 1, "host": "", "generation": 1, "resumed": True}
-        (project.job / "requests.bloom.running").write_text(json.dumps(marker))
-        run = project.crawl(server)
-        run.end()
-        if scrapy.version_info >= (2, 14):  # older ones say "shutdown" for every refusal
-            assert run.reason == "bloom_state", run.log
-        assert "Scrapy cannot read the queue that it left" in run.logged("ERROR")[0]
-        assert "Invalid argument" not in run.log
-        shutil.rmtree(queue)
-        complete(project.crawl(server, BLOOM_ON_UNCLEAN="reset"))
-        assert not server.missed
 
 
 def test_requests_that_cannot_be_stored_are_let_through_by_the_next_run(project):

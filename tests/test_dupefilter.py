@@ -408,7 +408,6 @@ async def test_a_crawl_says_one_line_at_the_start_and_one_when_it_grows(caplog):
         ("BLOOM_CAPACITY", 0, "from 1 to 10,000,000,000"),
         ("BLOOM_CAPACITY", "10MB", "from 1 to 10,000,000,000"),
         ("BLOOM_ERROR_RATE", "abc", "from 1e-15 to below 1"),
-        ("BLOOM_ON_UNCLEAN", "maybe", "'rollback', 'reset', 'fail'"),
     ],
 )
 @ensureDeferred

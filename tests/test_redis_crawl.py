@@ -2,6 +2,7 @@
 
 import re
 import signal
+from collections import Counter
 
 import pytest
 import scrapy
@@ -153,7 +154,7 @@ def test_what_a_killed_crawl_left_is_emptied(site, server, tmp_path):
         assert "left by a crawl that has ended" in crawl.log(1)
 
 
-def test_a_job_that_was_killed_starts_with_an_empty_filter(site, server, tmp_path):
+def test_a_job_that_was_stopped_resumes_with_its_filter(site, server, tmp_path):
     settings = {"BLOOM_REDIS_URL": server.url, "JOBDIR": str(tmp_path / "job")}
     with Crawl(site, server, tmp_path, **settings) as crawl:
         quarter, half = at(site, 60), at(site, 120)
@@ -173,6 +174,34 @@ def test_a_job_that_was_killed_starts_with_an_empty_filter(site, server, tmp_pat
         assert crawl.stats(2)["bloom/restored"] > 60
         assert not site.missed
         assert not site.repeated
+
+
+@pytest.mark.parametrize("queue", ["PickleLifoDiskQueue", "PickleFifoDiskQueue"])
+def test_a_job_that_was_killed_starts_over(site, server, tmp_path, queue):
+    job = tmp_path / "job"
+    settings = {
+        "BLOOM_REDIS_URL": server.url,
+        "JOBDIR": str(job),
+        "SCHEDULER_DISK_QUEUE": f"scrapy.squeues.{queue}",
+    }
+    with Crawl(site, server, tmp_path, **settings) as crawl:
+        quarter, half = at(site, 60), at(site, 120)
+        crawl.start()
+        assert quarter.wait(PATIENCE)
+        crawl.workers[0].send_signal(signal.SIGINT)
+        crawl.workers[0].wait(PATIENCE)
+        crawl.start()
+        assert half.wait(PATIENCE)
+        crawl.workers[1].kill()
+        crawl.workers[1].wait()
+        before = Counter(site.hits)
+        crawl.start()
+        crawl.wait()
+        assert set(Counter(site.hits) - before) == set(range(site.pages))
+        assert crawl.stats(2)["bloom/unclean_stop"] == 1
+        assert "the crawl starts over" in crawl.log(2)
+        assert "emptied, since the last run" in crawl.log(2)
+        assert (job / "unclean" / "1" / "requests.queue" / "active.json").exists()
 
 
 class TestFaults:

@@ -20,12 +20,13 @@ from scrapy.core.scheduler import BaseScheduler
 from scrapy.core.scheduler import Scheduler as ScrapyScheduler
 from scrapy.exceptions import CloseSpider
 from scrapy.settings import default_settings
-from support.crawling import RFP, TIMEOUT, Follower, crawl, make_crawler
+from support.crawling import RFP, TIMEOUT, Follower, Run, crawl, make_crawler
 from support.internals import fail_after_writing, scheduler_of
+from support.jobs import everything_in
 from support.kills import urls_in
 from support.localsite import Kind, LocalSite
 from support.sites import Pages
-from support.stopping import hold
+from support.stopping import hold, stop_after
 from twisted.internet.defer import gatherResults
 from w3lib.url import canonicalize_url
 
@@ -423,19 +424,15 @@ async def test_a_job_of_scrapys_own_scheduler_goes_on(job, by, queue, filter_cla
 
 
 @ensureDeferred
-@pytest.mark.parametrize("cut", [False, True])
-async def test_a_queue_that_cannot_be_read_is_left_as_it_is(job, caplog, cut):
+async def test_a_queue_that_cannot_be_read_is_left_as_it_is(job, caplog):
     with site() as pages:
         await crawl(Stopping, {"JOBDIR": str(job)}, url=pages.url)
     folder = job / "requests.queue"
     queues = [p for p in folder.rglob("*") if p.is_file()]
     queue = max(queues, key=lambda path: path.stat().st_size)
-    if cut:
-        queue.write_bytes(queue.read_bytes()[:-3])
     before = {path: path.read_bytes() for path in queues}
-    said = await crawl_refused(kept(job, **({} if cut else {"SCHEDULER_DISK_QUEUE": FIFO})), caplog)
-    assert str(folder) in said
-    assert "did not close cleanly" in said if cut else f"{queue}: found a queue" in said
+    said = await crawl_refused(kept(job, SCHEDULER_DISK_QUEUE=FIFO), caplog)
+    assert f"{queue}: found a queue" in said
     assert {path: path.read_bytes() for path in queues} == before
     assert not (job / "requests.sqlite").exists()
 
@@ -444,6 +441,41 @@ def ours_in(job):
     """Return what our files in a job directory hold."""
     names = ("requests.sqlite", "requests.sqlite-wal", "requests.bloom")
     return {name: (job / name).read_bytes() for name in names if (job / name).exists()}
+
+
+@ensureDeferred
+async def test_a_queue_that_is_damaged_is_put_aside_and_the_crawl_starts_over(job, caplog):
+    with site() as pages:
+        await crawl(Stopping, {"JOBDIR": str(job)}, url=pages.url)
+        queues = [p for p in (job / "requests.queue").rglob("*") if p.is_file()]
+        queue = max(queues, key=lambda path: path.stat().st_size)
+        queue.write_bytes(queue.read_bytes()[:-3])
+        damaged, before = queue.read_bytes(), dict(pages.hits)
+        crawler = await crawl(Follower, kept(job), url=pages.url)
+        after = {page for page, hits in pages.hits.items() if hits > before.get(page, 0)}
+    assert after == set(range(pages.pages))
+    assert "the crawl starts over" in caplog.text
+    assert crawler.stats.get_value("bloom/unclean_stop") == 1
+    assert (job / "unclean" / "1" / queue.relative_to(job)).read_bytes() == damaged
+
+
+def test_a_killed_job_of_scrapys_own_scheduler_is_not_taken_over(project):
+    """It may have lost requests whose marks it has; or it is not killed at all."""
+    own = {"DUPEFILTER_CLASS": RFP}
+    with site(300) as pages:  # so that no run gets to its end
+        stop_after(30, pages, lambda: project.crawl(pages, **own))
+        stop_after(30, pages, lambda: project.crawl(pages, **own), Run.kill)
+        before = everything_in(project.job), everything_in(project.job / "requests.queue")
+        delivered = pages.delivered
+        run = project.crawl(pages, **OURS)
+        assert run.end() == 1
+        assert pages.delivered == delivered
+    assert "Only one that has stopped cleanly can be taken over" in run.logged("ERROR")[0]
+    assert not (project.job / "requests.sqlite").exists()
+    assert not (project.job / "unclean").exists()
+    after = everything_in(project.job), everything_in(project.job / "requests.queue")
+    assert after[1] == before[1]
+    assert after[0]["requests.seen"] == before[0]["requests.seen"]
 
 
 @ensureDeferred

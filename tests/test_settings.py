@@ -16,7 +16,7 @@ from scrapy_bloom import stats
 from scrapy_bloom.canonical.rules import Rule
 from scrapy_bloom.core.info import FilterInfo
 from scrapy_bloom.errors import SettingError
-from scrapy_bloom.options import CAPACITY, OPTIONS, CommitSync, OnBackendError, OnUnclean
+from scrapy_bloom.options import CAPACITY, OPTIONS, CommitSync, OnBackendError
 from scrapy_bloom.redis.counters import Counters
 from scrapy_bloom.settings import Settings
 from scrapy_bloom.stats import STATS
@@ -31,7 +31,6 @@ def test_every_option_has_its_default_where_nothing_is_written():
         "BLOOM_CAPACITY": 1_000_000,
         "BLOOM_ERROR_RATE": 1e-6,
         "BLOOM_WINDOW": None,
-        "BLOOM_ON_UNCLEAN": OnUnclean.ROLLBACK,
         "BLOOM_BACKEND": "auto",
         "BLOOM_REDIS_URL": "",
         "BLOOM_REDIS_KEY": "%(spider)s:bloom",
@@ -68,7 +67,6 @@ def test_scrapy_takes_none_for_the_default():
     [
         ("BLOOM_CAPACITY", "10M", 10_000_000),
         ("BLOOM_ERROR_RATE", "1e-4", 1e-4),
-        ("BLOOM_ON_UNCLEAN", "Reset", OnUnclean.RESET),
         ("BLOOM_BACKEND", "redis", "redis"),
         ("BLOOM_REDIS_URL", "redis://somewhere", "redis://somewhere"),
         ("BLOOM_REDIS_KEY", "crawl", "crawl"),
@@ -106,7 +104,6 @@ def test_the_server_of_scrapy_redis_is_taken_over():
     [
         ("BLOOM_CAPACITY", 0),
         ("BLOOM_ERROR_RATE", 1),
-        ("BLOOM_ON_UNCLEAN", "ignore"),
         ("BLOOM_BACKEND", "memcached"),
         ("BLOOM_REDIS_URL", 6379),
         ("BLOOM_REDIS_KEY", None),

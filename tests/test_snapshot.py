@@ -19,7 +19,7 @@ from scrapy_bloom.errors import StateError
 from scrapy_bloom.storage.files import write_whole
 from scrapy_bloom.storage.frame import MAGIC
 from scrapy_bloom.storage.snapshot import Identity, read_snapshot
-from scrapy_bloom.storage.store import read_job
+from scrapy_bloom.storage.store import put_aside_if_unclean, read_job
 
 KNOWN = fingerprints(2500)
 
@@ -335,7 +335,8 @@ def test_a_full_disk_leaves_the_old_snapshot_and_no_part_of_the_new(snapshot, ro
     assert "could not be stored (File too large)" in result.stdout
     assert snapshot.read_bytes() == before
     assert not list(snapshot.parent.glob("*.tmp"))
-    assert open_job(snapshot.parent).restored == len(KNOWN)
+    assert put_aside_if_unclean(snapshot.parent, IDENTITY.spider)
+    assert open_job(snapshot.parent).restored == 0
 
 
 def test_a_file_is_put_in_place_whole_or_not_at_all(tmp_path):

@@ -1,6 +1,5 @@
 """One job directory: one crawl at a time, clean stops, kills, and what is said about them."""
 
-import json
 import os
 import threading
 from dataclasses import replace
@@ -10,9 +9,7 @@ from support.contract import fingerprints
 from support.jobs import IDENTITY, abandon, everything_in, open_job, stored_job
 from support.processes import run_line, run_program
 
-from scrapy_bloom.errors import JobInUseError, StateError, UncleanStopError
-from scrapy_bloom.options import OnUnclean
-from scrapy_bloom.storage.recovery import Recovery, recover
+from scrapy_bloom.errors import JobInUseError, StateError
 from scrapy_bloom.storage.store import read_job
 
 KNOWN = fingerprints(500)
@@ -20,7 +17,7 @@ KNOWN = fingerprints(500)
 
 def test_a_first_run_starts_empty_and_says_nothing(tmp_path, caplog):
     job = open_job(tmp_path / "not" / "there")
-    assert (job.restored, job.restored_from, job.unclean) == (0, "", False)
+    assert (job.restored, job.restored_from) == (0, "")
     assert not caplog.records
 
 
@@ -28,7 +25,7 @@ def test_a_clean_stop_leaves_a_snapshot_and_no_marker(tmp_path, caplog):
     stored_job(tmp_path, KNOWN)
     assert set(everything_in(tmp_path)) == {"requests.bloom"}
     job = open_job(tmp_path)
-    assert (job.restored, job.restored_from, job.unclean) == (500, "requests.bloom", False)
+    assert (job.restored, job.restored_from) == (500, "requests.bloom")
     assert not caplog.records
 
 
@@ -41,74 +38,16 @@ def test_nothing_is_written_of_marks_while_a_run_is_on(tmp_path):
     assert set(everything_in(tmp_path)) == {"requests.bloom", "requests.bloom.running"}
 
 
-def test_killed_in_the_first_run_it_starts_anew(tmp_path, caplog):
-    job = open_job(tmp_path)
-    job.filter.add_many(KNOWN)
-    abandon(job)
-    job = open_job(tmp_path)
-    assert (job.restored, job.unclean) == (0, True)
-    [record] = caplog.records
-    assert record.levelname == "WARNING"
-    assert (
-        f"(process {os.getpid()}) did not close cleanly. The filter starts empty" in record.message
-    )
-    assert "no page is lost" in record.message
-
-
-def test_killed_in_a_resumed_run_it_goes_back_and_says_how_to_lose_nothing(tmp_path, caplog):
-    stored_job(tmp_path, KNOWN)
-    job = open_job(tmp_path)
-    job.filter.add_many(fingerprints(500, "lost"))
-    abandon(job)
-    job = open_job(tmp_path)
-    assert (job.restored, job.unclean) == (500, True)
-    assert not any(job.filter.contains_many(fingerprints(500, "lost")))
-    [record] = caplog.records
-    assert "after it had resumed an earlier one" in record.message
-    assert f"delete {tmp_path}/requests.queue" in record.message
-    assert "Only this run says so. You can still do it after this run" in record.message
-    assert "BLOOM_ON_UNCLEAN = 'reset'" in record.message
-
-
-def test_reset_starts_empty_and_an_older_snapshot_cannot_come_back(tmp_path, caplog):
-    stored_job(tmp_path, KNOWN)
-    abandon(open_job(tmp_path))
-    job = open_job(tmp_path, on_unclean=OnUnclean.RESET)
-    assert (job.restored, job.unclean) == (0, True)
-    assert "starts empty" in caplog.text
-    assert f"empty {tmp_path}/requests.queue" in caplog.text
-    abandon(job)
-    assert open_job(tmp_path).restored == 0
-
-
-def test_fail_does_not_start_and_changes_nothing(tmp_path):
-    stored_job(tmp_path, KNOWN)
+@pytest.mark.parametrize("known", [[], KNOWN])
+def test_after_a_kill_it_does_not_open_where_nothing_was_put_aside(tmp_path, known):
+    if known:
+        stored_job(tmp_path, known)
     abandon(open_job(tmp_path))
     before = everything_in(tmp_path)
     for _ in range(2):
-        with pytest.raises(UncleanStopError, match="'rollback' it goes on from the last clean"):
-            open_job(tmp_path, on_unclean=OnUnclean.FAIL)
+        with pytest.raises(StateError, match=rf"{os.getpid()} on .* was killed, and Scrapy"):
+            open_job(tmp_path)
     assert everything_in(tmp_path) == before
-    assert open_job(tmp_path).restored == 500
-
-
-@pytest.mark.parametrize("policy", OnUnclean)
-def test_policies_are_for_kills_only(tmp_path, policy, caplog):
-    stored_job(tmp_path, KNOWN)
-    assert open_job(tmp_path, on_unclean=policy).restored == 500
-    assert not caplog.records
-
-
-def test_killed_between_snapshot_and_marker_it_had_stopped_cleanly(tmp_path, caplog):
-    open_job(tmp_path).close()
-    job = open_job(tmp_path)
-    job.filter.add_many(KNOWN)
-    marker = (tmp_path / "requests.bloom.running").read_bytes()
-    job.close()
-    (tmp_path / "requests.bloom.running").write_bytes(marker)
-    job = open_job(tmp_path)
-    assert (job.restored, job.unclean) == (500, False)
-    assert not caplog.records
 
 
 @pytest.mark.parametrize(
@@ -121,18 +60,18 @@ def test_killed_between_snapshot_and_marker_it_had_stopped_cleanly(tmp_path, cap
         b"[1, 2]",
         b"[" * 100_000,
         bytes(4_000_000),
-        b'{"pid": 1, "host": "", "generation": "x", "resumed": true}',
-        b'{"pid": 1, "host": "", "generation": null, "resumed": true}',
-        b'{"pid": 1, "host": "", "generation": 1e999, "resumed": true}',
-        b'{"pid": null, "host": "", "generation": 0, "resumed": true}',
-        b'{"pid": 1, "host": "", "generation": 0, "resumed": 5}',
+        b'{"pid": 1, "host": "", "generation": "x"}',
+        b'{"pid": 1, "host": "", "generation": null}',
+        b'{"pid": 1, "host": "", "generation": 1e999}',
+        b'{"pid": null, "host": "", "generation": 0}',
+        b'{"pid": 1, "host": "", "generation": 0, "run": "x"}',
     ],
 )
 def test_a_damaged_marker_is_a_marker(tmp_path, damage):
     stored_job(tmp_path, KNOWN)
     (tmp_path / "requests.bloom.running").write_bytes(damage)
-    job = open_job(tmp_path)
-    assert (job.restored, job.unclean) == (500, True)
+    with pytest.raises(StateError, match="the last run was killed"):
+        open_job(tmp_path)
 
 
 def test_new_sizes_between_runs_are_no_mismatch(tmp_path):
@@ -216,14 +155,6 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path):
         open_job(tmp_path / "job")
 
 
-def test_the_marker_says_who_runs(tmp_path):
-    job = open_job(tmp_path)
-    marker = json.loads((tmp_path / "requests.bloom.running").read_text())
-    assert marker["pid"] == os.getpid()
-    assert marker["resumed"] is False
-    job.close()
-
-
 def test_marks_of_any_fingerprints_stay_apart_from_digests(tmp_path):
     stored_job(tmp_path, [b"one"], digests=False)
     assert open_job(tmp_path, digests=True).filter.state().digests is False
@@ -290,23 +221,3 @@ def test_growth_is_told_for_a_restored_filter_too(tmp_path):
     told = []
     open_job(tmp_path, on_growth=told.append).filter.add_many(fingerprints(10, "more"))
     assert told == [500]
-
-
-@pytest.mark.parametrize(
-    ("policy", "can_go_back", "start"),
-    [
-        (OnUnclean.ROLLBACK, True, Recovery.GO_BACK),
-        (OnUnclean.ROLLBACK, False, Recovery.START_EMPTY),
-        (OnUnclean.RESET, True, Recovery.START_EMPTY),
-        (OnUnclean.RESET, False, Recovery.START_EMPTY),
-    ],
-)
-def test_one_policy_for_every_backend(policy, can_go_back, start):
-    assert recover("Killed.", policy, can_go_back=can_go_back) is start
-
-
-def test_the_policy_fail_tells_what_the_others_would_do():
-    with pytest.raises(UncleanStopError, match=r"^Killed\. .*'rollback' it goes on from the last"):
-        recover("Killed.", OnUnclean.FAIL, can_go_back=True)
-    with pytest.raises(UncleanStopError, match=r"^Killed\. .*'rollback' or 'reset' it starts with"):
-        recover("Killed.", OnUnclean.FAIL, can_go_back=False)

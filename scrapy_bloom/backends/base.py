@@ -33,6 +33,7 @@ class Crawl:
         journaled: whether its marks are kept with its requests in the job directory, by
             ``scrapy_bloom.Scheduler``.
         queue: the form of the requests, if that scheduler keeps them with the marks in Redis.
+        starts_over: whether the requests of the last run were put aside, since it was killed.
     """
 
     identity: Identity
@@ -41,6 +42,7 @@ class Crawl:
     shared_queue: bool
     journaled: bool = False
     queue: Form | None = None
+    starts_over: bool = False
 
 
 class Finish(Protocol):

@@ -10,7 +10,7 @@ from typing import Final
 from scrapy_bloom.backends.base import Backend, Crawl, Opened, OpenedToRead
 from scrapy_bloom.core.growth import outgrown
 from scrapy_bloom.errors import StateError
-from scrapy_bloom.options import CAPACITY, ERROR_RATE, ON_UNCLEAN, WINDOW, in_settings
+from scrapy_bloom.options import CAPACITY, ERROR_RATE, WINDOW, in_settings
 from scrapy_bloom.settings import Settings
 from scrapy_bloom.storage.store import JobStore, make_filter, read_job, tell_window
 
@@ -56,7 +56,6 @@ class LocalBackend(Backend):
             capacity=capacity,
             error_rate=error_rate,
             digests=crawl.digests,
-            on_unclean=settings[ON_UNCLEAN],
             on_growth=on_growth,
             window=settings[WINDOW],
             clock=time.time,
@@ -70,7 +69,6 @@ class LocalBackend(Backend):
             f"in memory, kept in {crawl.job_dir}",
             job.restored,
             job.restored_from,
-            unclean=job.unclean,
             filled_with=job.filled_with,
             let_through=job.filter.forgotten,
             numbers=lambda: {"let_through": job.filter.readmitted},

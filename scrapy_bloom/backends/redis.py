@@ -21,7 +21,6 @@ from scrapy_bloom.options import (
     MAX_DELIVERIES,
     MIN_ERROR_RATE,
     ON_BACKEND_ERROR,
-    ON_UNCLEAN,
     REDIS_CACHE,
     REDIS_KEY,
     REDIS_LAYOUT,
@@ -31,15 +30,14 @@ from scrapy_bloom.options import (
     REDIS_WAIT,
     WINDOW,
     OnBackendError,
-    OnUnclean,
     in_settings,
     refusal,
 )
 from scrapy_bloom.redis.options import RedisOptions
 from scrapy_bloom.settings import Settings
 from scrapy_bloom.storage import scrapy_queue
-from scrapy_bloom.storage.past import REQUESTS, SNAPSHOT
-from scrapy_bloom.storage.recovery import recover
+from scrapy_bloom.storage.marker import REQUESTS, SNAPSHOT
+from scrapy_bloom.storage.store import JobHold
 
 if TYPE_CHECKING:
     from scrapy_bloom.redis.connection import Target
@@ -57,10 +55,31 @@ class RedisBackend(Backend):
         """Open the filter under the crawl's key, or make it; with the queue, if one is wanted.
 
         :raises BloomError: as :class:`RedisFilter` and :class:`SharedQueue` do; if the job
-            directory has marks of a local filter or, beside a shared queue, requests; if the last
-            run on it was killed, and `on_unclean` is ``fail`` or Scrapy cannot read the queue.
+            directory has marks of a local filter or, beside a shared queue, requests.
         """
         _check_fits(crawl, settings)
+        if crawl.job_dir is None or crawl.shared_queue:
+            return self._open(settings, crawl)
+        hold = JobHold(crawl.job_dir, crawl.identity.spider)
+        try:
+            opened = self._open(settings, crawl)
+        except BaseException:
+            if not crawl.starts_over:  # else the marks of the last run are still there
+                hold.note_clean_stop()
+            hold.release()
+            raise
+
+        def close() -> None:
+            # Then the filter: one that is killed in between is emptied.
+            hold.note_clean_stop()
+            try:
+                opened.close()
+            finally:
+                hold.release()
+
+        return replace(opened, close=close)
+
+    def _open(self, settings: Settings, crawl: Crawl) -> Opened:
         if settings[EXACT] and settings[REDIS_LAYOUT] != "sets":
             raise SettingError(
                 f"{in_settings(EXACT)} = True: with the filter in Redis it needs"
@@ -182,8 +201,8 @@ def _join(
     )
     try:
         # What a window has ended comes back if the server's clock is set back.
-        own = not shared.was_empty and not crawl.shared_queue
-        return shared, own and _outlived(shared, place, crawl, settings[ON_UNCLEAN])
+        own = not shared.was_empty and (crawl.starts_over or not crawl.shared_queue)
+        return shared, own and _outlived(shared, place, crawl)
     except BaseException:
         shared.close()
         raise
@@ -289,7 +308,7 @@ def key_of(pattern: str, spider: str) -> str:
         ) from None
 
 
-def _outlived(shared: RedisFilter, place: str, crawl: Crawl, on_unclean: OnUnclean) -> bool:
+def _outlived(shared: RedisFilter, place: str, crawl: Crawl) -> bool:
     """Empty a filter whose queue is gone; return whether the last run was killed.
 
     If a process with its own queue is killed, the queue is lost, but the marks of its requests stay
@@ -299,28 +318,23 @@ def _outlived(shared: RedisFilter, place: str, crawl: Crawl, on_unclean: OnUncle
         if shared.clear():
             logger.info("Bloom filter %s: emptied, it was left by a crawl that has ended.", place)
         return False
-    if not shared.wait_deserted():
+    if not crawl.starts_over and not shared.wait_deserted():
         return False
-    killed = f"Bloom filter {place}: the last run with {crawl.job_dir} was killed."
-    recover(killed, on_unclean, can_go_back=False)
-    _check_queue(crawl.job_dir, killed)
-    shared.clear()
-    logger.warning(
-        "%s The filter starts empty: it is newer than Scrapy's queue, and a filter in Redis cannot"
-        " go back to an earlier state. No page is lost by that, but some are fetched again.",
-        killed,
-    )
-    return True
-
-
-def _check_queue(folder: Path, killed: str) -> None:
-    """Refuse a queue that Scrapy cannot read: it would fail at it again and again."""
-    if flaw := scrapy_queue.find_flaw(folder):
-        requests = folder / scrapy_queue.NAME
-        raise StateError(
-            f"{killed} Scrapy cannot read the queue that it left: {flaw}. The queue was left as it"
-            f" is. To lose no page, delete {requests}: filter and crawl start again."
+    if shared.clear():
+        logger.warning(
+            "Bloom filter %s: emptied, since the last run with %s was killed. Pages are fetched"
+            " again.",
+            place,
+            crawl.job_dir,
         )
+    else:
+        logger.warning(
+            "Bloom filter %s: the last run with %s was killed, and other workers use the filter,"
+            " so it stays. Pages whose requests were lost are not fetched.",
+            place,
+            crawl.job_dir,
+        )
+    return True
 
 
 def _check_no_local_requests(folder: Path) -> None:

@@ -54,7 +54,7 @@ def take_over(folder: Path, into: Path, plain: QueueKind, start: QueueKind | Non
     try:
         count = 0
         for queue in _queues(root, plain, start):
-            count += _copy(root / queue.path, queue, store)
+            count += _copy(root / queue.path, root.with_name(f"{root.name}.copy"), queue, store)
         store.commit()
     finally:
         store.close()
@@ -84,10 +84,9 @@ def _queues(root: Path, plain: QueueKind, start: QueueKind | None) -> Iterator[Q
         raise _unreadable(saved, error) from error
 
 
-def _copy(path: Path, queue: QueueFile, store: Store) -> int:
+def _copy(path: Path, copy: Path, queue: QueueFile, store: Store) -> int:
     if not path.exists():
         return 0
-    copy = path.with_name(path.name + ".copy")
     _remove(copy)
     if path.is_dir():
         shutil.copytree(path, copy)

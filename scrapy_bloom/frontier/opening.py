@@ -21,7 +21,7 @@ from scrapy_bloom.frontier.requests import QueueKind
 from scrapy_bloom.frontier.store import Store
 from scrapy_bloom.frontier.upkeep import GENERATION
 from scrapy_bloom.storage import scrapy_queue
-from scrapy_bloom.storage.past import REQUESTS, SNAPSHOT, read_marker
+from scrapy_bloom.storage.marker import REQUESTS, SNAPSHOT, read_marker
 from scrapy_bloom.storage.snapshot import Identity, check_identity
 from scrapy_bloom.storage.store import JobStore, tell_window
 
@@ -212,7 +212,7 @@ def _create(path: Path, job: JobStore, plain: QueueKind, start: QueueKind | None
     """Make the store with what earlier runs with Scrapy's own queue have left."""
     if job.restored and job.restored_from != SNAPSHOT:
         # The store has only the marks since a snapshot: so these must be in one.
-        snapshot = job.freeze()
+        snapshot = job.freeze(queue=scrapy_queue.digest(job.folder))
         snapshot.write()
         snapshot.put_in_place()
     count = 0

@@ -47,6 +47,9 @@ class Reporter:
     A call of Scrapy's stats collector takes as long as a check of the filter. So verdicts are
     counted here and passed on in small batches: the stats are behind by at most 1 % of all checks,
     and never by more than 100.
+
+    Attributes:
+        starts_over: whether the last run was killed, and its requests were put aside.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -61,6 +64,7 @@ class Reporter:
         self._check_failed = False
         self._gave_up = False
         self._forget_failed = False
+        self.starts_over = False
 
     def count(self, verdict: Verdict) -> None:
         """Count one check by its verdict."""
@@ -108,7 +112,7 @@ class Reporter:
         """Tell how the filter was opened, and whether it was emptied then."""
         self._numbers = opened.numbers
         self.set(stats.RESTORED.key, 0 if emptied else opened.restored)
-        self.set(stats.UNCLEAN_STOP.key, int(opened.unclean))
+        self.set(stats.UNCLEAN_STOP.key, int(opened.unclean or self.starts_over))
         for stat in _FROM_THE_START:
             self.add(stat.key, 0)
         restored = f"{opened.restored:,} fingerprints"

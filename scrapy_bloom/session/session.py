@@ -137,12 +137,13 @@ class Session:
         place = Path(folder) if folder else None
         resolver = Resolver(crawler, rules_of(settings), place, reporter)
         crawl = Crawl(
-            Identity(_spider_name(crawler), resolver.fingerprinter.wrapped, resolver.record),
+            Identity(spider_name(crawler), resolver.fingerprinter.wrapped, resolver.record),
             digests=resolver.fingerprinter.digests,
             job_dir=place,
             shared_queue=shared_queue,
             journaled=journaled,
             queue=queue,
+            starts_over=reporter.starts_over,
         )
         opened = backend_of(settings, shared_queue=shared_queue).open(settings, crawl)
         if settings[EXACT] and isinstance(opened.filter, LocalFilter):
@@ -512,7 +513,7 @@ class Session:
         return True
 
 
-def _spider_name(crawler: Crawler) -> str:
+def spider_name(crawler: Crawler) -> str:
     """Return the spider's name. A class may leave that to its instances, or have none at all."""
     name = getattr(crawler.spider or crawler.spidercls, "name", None)
     return name or crawler.spidercls.__name__

@@ -26,7 +26,7 @@ _BINARY: Final = Struct(">2x20s")
 _BINARY_RUN: Final = re.compile(rb"(?:\0\x14.{20})+", re.DOTALL)
 _TEXT_RUN: Final = re.compile(rb"(?:[0-9a-f]{40}\n)+")
 
-_SPIDER_STATE: Final = "spider.state"
+STATE: Final = "spider.state"
 
 
 def read_seen_file(folder: Path) -> Iterator[bytes]:
@@ -86,39 +86,30 @@ def exists(folder: Path) -> bool:
     return (folder / NAME).exists()
 
 
-def size(folder: Path) -> int:
-    """Return the bytes of the file, 0 if there is none."""
-    return (folder / NAME).stat().st_size if exists(folder) else 0
-
-
 def why_unclean(folder: Path) -> str:
-    """Return what shows that a crawl with Scrapy's own filter was killed; empty if nothing does.
+    """Return what shows that a crawl of Scrapy's alone has not stopped cleanly; empty if nothing.
 
-    After a kill the file has marks of requests that are no longer in the queue. Whoever took those
-    marks over would lose the pages.
+    After a kill ``requests.seen`` has marks of requests that are no longer in the queue. Whoever
+    took those marks over would lose the pages. At a clean stop Scrapy writes the queue first, then
+    the fingerprints, and the state of the spider last.
 
     Only for a job directory without a filter of ours.
 
-    :raises OSError: if a file of the queue cannot be read.
+    :raises OSError: if the files cannot be looked at.
     """
-    if not exists(folder):
+    queue, seen, state = (folder / name for name in (scrapy_queue.NAME, NAME, STATE))
+    used = [path for path in scrapy_queue.files(folder) if not scrapy_queue.is_blank(path)]
+    if exists(folder):
+        used.append(seen)
+    if not used:
         return ""
-    queue = folder / scrapy_queue.NAME
-    if not scrapy_queue.is_saved(folder):
-        return f"{queue} was never saved, or was deleted" if queue.is_dir() else ""
-    # A queue may be saved during a crawl, but the spider's state only when the spider has closed.
-    state = folder / _SPIDER_STATE
-    if not state.exists():
-        return f"there is no {state}, which Scrapy writes when a spider has closed"
-    return why_later(folder) or scrapy_queue.why_stale(folder)
-
-
-def why_later(folder: Path) -> str:
-    """Return whether fingerprints came after the last clean stop, in words; empty if none did."""
-    seen, state = folder / NAME, folder / _SPIDER_STATE
-    # At a clean stop Scrapy writes the queue first, then the fingerprints, and then this state.
-    if seen.exists() and state.exists() and seen.stat().st_mtime_ns > state.stat().st_mtime_ns:
-        return f"{seen} was written after {state}"
+    saved = queue / scrapy_queue.SAVED
+    for path in (saved, state):
+        if queue.is_dir() and not path.exists():
+            return f"there is no {path}, which Scrapy writes when a spider has closed"
+    for path in used:
+        if state.exists() and path.lstat().st_mtime_ns > state.stat().st_mtime_ns:
+            return f"{path} was written after {state}"
     return ""
 
 

@@ -37,7 +37,6 @@ from scrapy_bloom.options import LONGEST
 from scrapy_bloom.storage import fields
 from scrapy_bloom.storage.files import open_regular, put_in_place, write_beside, write_whole
 from scrapy_bloom.storage.frame import U32, Body, UnusableError, framed, read_header
-from scrapy_bloom.storage.queue_record import QueueRecord
 
 _F64: Final = Struct(">d")
 MOST_SHARDS: Final = 1024
@@ -75,7 +74,8 @@ class Snapshot:
         state: the filter.
         withdrawn: fingerprints that the filter holds though their requests were lost. Each is to be
             let through once.
-        queue: Scrapy's queue at that stop; None if the filter is not kept beside it.
+        queue: what Scrapy's queue was at that stop, see :func:`scrapy_queue.digest`; empty if no
+            request waited in it.
         others: the further shards of a filter that was spread over several of them in Redis;
             `state` is the first one. A crawl keeps no such filter in its job directory.
         written_by: name and version of the program that wrote it; empty if it is not written yet.
@@ -86,7 +86,7 @@ class Snapshot:
     generation: int
     state: FilterState
     withdrawn: Collection[bytes] = ()
-    queue: QueueRecord | None = None
+    queue: str = ""
     others: Sequence[FilterState] = ()
     written_by: str = field(default="", compare=False)
     journaled: bool = False
@@ -101,8 +101,9 @@ class Snapshot:
 class Head:
     """What can be known of a snapshot without reading the filter; as in :class:`Snapshot`."""
 
+    identity: Identity
     generation: int
-    queue: QueueRecord | None
+    queue: str
     journaled: bool
 
 
@@ -193,7 +194,12 @@ def read_head(path: Path) -> Head | None:
     with file:
         try:
             header = read_header(file)
-            return Head(_read_generation(header), _read_queue(header), _read_journaled(header))
+            return Head(
+                identity_in(header),
+                _read_generation(header),
+                fields.text(header, "queue"),
+                fields.flag(header, "journaled"),
+            )
         except ValueError as error:
             found = UnusableError(f"a header that makes no sense ({error})", "one of ours")
             raise StateError(f"{path}: {found}") from None
@@ -235,7 +241,7 @@ def chunks_of(snapshot: Snapshot) -> Iterator[bytes]:
         "slices": _listed(state),
         "withdrawn": len(withdrawn),
         "ages": len(state.ages),
-        **({"queue": asdict(snapshot.queue)} if snapshot.queue else {}),
+        "queue": snapshot.queue,
         "journaled": snapshot.journaled,
         "other_shards": list(map(_as_shard, snapshot.others)),
     }
@@ -288,10 +294,10 @@ def _read(file: BinaryIO) -> Snapshot:
             _read_generation(header),
             replace(first, ages=_read_ages(header, body)),
             withdrawn,
-            _read_queue(header),
+            fields.text(header, "queue"),
             others,
             fields.text(header, "written_by"),
-            _read_journaled(header),
+            fields.flag(header, "journaled"),
         )
     except ValueError as error:
         raise UnusableError(f"a header that makes no sense ({error})", "one of ours") from error
@@ -358,21 +364,6 @@ def _read_slice(slice_: Mapping[str, Any], hashes: int, body: Body) -> Slice:
 
 def _read_generation(header: Mapping[str, Any]) -> int:
     return fields.integer(header, "generation", 0, _ANY)
-
-
-def _read_journaled(header: Mapping[str, Any]) -> bool:
-    return fields.flag(header, "journaled")
-
-
-def _read_queue(header: Mapping[str, Any]) -> QueueRecord | None:
-    if "queue" not in header:
-        return None
-    queue = fields.object_(header, "queue")
-    return QueueRecord(
-        fields.text(queue, "digest"),
-        fields.flag(queue, "waiting"),
-        fields.integer(queue, "seen", 0, _ANY),
-    )
 
 
 def _read_withdrawn(header: Mapping[str, Any], body: Body) -> Collection[bytes]:

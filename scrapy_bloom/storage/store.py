@@ -2,7 +2,7 @@
 
 Scrapy writes the state of its request queue only when a spider closes. If a kill destroyed a queued
 request but not its mark, the page would be lost. So the filter, too, goes to the disk only when the
-spider closes: after a kill it is what it was at the last clean stop.
+spider closes, and after a kill both are put aside: see `unclean`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,27 +27,20 @@ from scrapy_bloom.options import (
     DEFAULT_CAPACITY,
     DEFAULT_ERROR_RATE,
     WINDOW,
-    OnUnclean,
     in_settings,
     write_span,
 )
 from scrapy_bloom.storage import scrapy_queue, seen_file
 from scrapy_bloom.storage.files import remove
-from scrapy_bloom.storage.past import (
+from scrapy_bloom.storage.marker import (
     MARKER,
     REQUESTS,
     SNAPSHOT,
-    Past,
     has_lost_requests,
-    is_begun,
     is_outdated,
-    note_kill,
     read_marker,
-    read_past,
     write_marker,
 )
-from scrapy_bloom.storage.queue_record import record_of
-from scrapy_bloom.storage.recovery import Recovery, recover
 from scrapy_bloom.storage.snapshot import (
     Identity,
     PendingSnapshot,
@@ -56,6 +49,7 @@ from scrapy_bloom.storage.snapshot import (
     read_snapshot,
     write_snapshot,
 )
+from scrapy_bloom.storage.unclean import is_plain, put_aside, why_unclean
 
 logger = logging.getLogger(__name__)
 
@@ -77,17 +71,16 @@ class JobStore:
     :param capacity: items in the first slice, and at least in each further one.
     :param error_rate: bound for the total error rate.
     :param digests: as for :class:`LocalFilter`; a stored filter keeps its own.
-    :param on_unclean: what to do if the last run was killed.
     :param on_growth: as for :class:`LocalFilter`.
     :param window: seconds that a mark is kept; None for ever. A stored filter gets this window;
         if it had another one, or none, all that is in it counts as added now.
     :param clock: tells the time in seconds since 1970.
     :param journaled: whether the marks since the last snapshot are kept with the requests, in
-        ``requests.sqlite``. No kill can part them then, so that no marker is looked for, and
-        :meth:`close` stores nothing: :meth:`freeze` does.
+        ``requests.sqlite``. No kill can part them then, and :meth:`close` stores nothing:
+        :meth:`freeze` does.
     :raises JobInUseError: if another process holds the job directory.
-    :raises UncleanStopError: if the last run was killed and `on_unclean` is ``fail``.
-    :raises StateError: if the folder or what is in it cannot be used; nothing is changed.
+    :raises StateError: if the folder or what is in it cannot be used, or should have been put aside
+        by :func:`put_aside_if_unclean`; nothing is changed.
 
     Attributes:
         filter: the filter.
@@ -96,7 +89,6 @@ class JobStore:
         generation: how many snapshots it has had.
         restored: how many fingerprints it started with.
         restored_from: name of the file that they came from, empty if there was none.
-        unclean: whether the run before this one was killed.
         redated: whether its marks count as of now because the window is another one. So does each
             later run see it until the filter is stored.
         window_before: that of the stored filter; None if it had none, or if there is none.
@@ -114,7 +106,6 @@ class JobStore:
         capacity: int = DEFAULT_CAPACITY,
         error_rate: float = DEFAULT_ERROR_RATE,
         digests: bool = True,
-        on_unclean: OnUnclean = OnUnclean.ROLLBACK,
         on_growth: Callable[[int], object] | None = None,
         window: float | None = None,
         clock: Callable[[], float] = time.time,
@@ -126,9 +117,9 @@ class JobStore:
         self._pid = os.getpid()
         self._lock = _take(folder, identity.spider)
         try:
-            past = self._look(on_unclean)
+            snapshot = self._look()
             self.filter = make_filter(
-                past.snapshot.state if past.snapshot else None,
+                snapshot.state if snapshot else None,
                 capacity=capacity,
                 error_rate=error_rate,
                 digests=digests,
@@ -136,11 +127,12 @@ class JobStore:
                 window=window,
                 clock=clock,
             )
-            self.window_before = past.snapshot.state.window if past.snapshot else None
-            self.redated = bool(past.snapshot) and self.window_before != window
-            if past.snapshot:
-                self.filter.forget_many(past.snapshot.withdrawn)
-            self._start(past)
+            self.window_before = snapshot.state.window if snapshot else None
+            self.redated = bool(snapshot) and self.window_before != window
+            if snapshot and not self._has_requests():
+                # Else the fingerprints to be let through, too, are in the store of the requests.
+                self.filter.forget_many(snapshot.withdrawn)
+            self._start(snapshot)
         except OSError as error:
             self.release()
             raise unusable(folder, error) from error
@@ -153,8 +145,7 @@ class JobStore:
 
         In a process forked from the one that opened it nothing is stored: the job is not its own.
 
-        :raises StateError: if the filter cannot be stored. What was stored before stays, and the
-            next run starts from there and fetches again what came since.
+        :raises StateError: if the filter cannot be stored: the next run starts over then.
         """
         if os.getpid() != self._pid:
             logger.warning(
@@ -173,7 +164,7 @@ class JobStore:
         path = self.folder / SNAPSHOT
         state = self.filter.state()
         try:
-            queue = record_of(self.folder)  # Scrapy has stored it: it closes the filter after that
+            queue = scrapy_queue.digest(self.folder)  # Scrapy has stored it before
             forgotten = self.filter.forgotten
             write_snapshot(
                 path,
@@ -188,9 +179,9 @@ class JobStore:
             remove(self.folder / MARKER)
         except OSError as error:
             raise StateError(
-                f"{path}: the filter could not be stored ({error.strerror}). What was stored before"
-                f" is as it was: the next run goes on from there and fetches again what came"
-                f" since. Make room, or give this user the right to write there, before it starts."
+                f"{path}: the filter could not be stored ({error.strerror}), so the next run starts"
+                f" the crawl over. Make room, or give this user the right to write there, before it"
+                f" starts."
             ) from error
         finally:
             self.release()
@@ -206,16 +197,20 @@ class JobStore:
         :param run: its number in the store of its requests.
         :raises OSError: if that cannot be written.
         """
-        write_marker(self.folder, self.generation, resumed=self.restored > 0, run=run)
+        write_marker(self.folder, self.generation, run=run)
 
-    def freeze(self, withdrawn: Collection[bytes] = ()) -> PendingSnapshot:
+    def freeze(self, *, queue: str | None = None) -> PendingSnapshot:
         """Return the filter as it is now, to be stored beside the crawl.
 
-        :param withdrawn: fingerprints that the next run is to let through.
+        :param queue: Scrapy's queue, as for :class:`Snapshot`; None if it is not in use.
         """
         self.generation += 1
         snapshot = Snapshot(
-            self.identity, self.generation, self.filter.state(), withdrawn, journaled=True
+            self.identity,
+            self.generation,
+            self.filter.state(),
+            queue=queue or "",
+            journaled=queue is None,
         )
         return PendingSnapshot(self.folder / SNAPSHOT, snapshot)
 
@@ -224,95 +219,73 @@ class JobStore:
         _HELD_HERE.pop(self.folder.resolve(), None)
         self._lock.release()
 
-    def _look(self, on_unclean: OnUnclean) -> Past:
+    def _has_requests(self) -> bool:
+        return (self.folder / REQUESTS).exists()
+
+    def _look(self) -> Snapshot | None:
         """Return what to start from.
 
-        :raises StateError: if requests and marks of the job are not where this run keeps them.
+        :raises StateError: if requests and marks of the job are not where this run keeps them, or
+            if they do not fit each other.
         """
         folder = self.folder
         requests = folder / REQUESTS
-        if not requests.exists():
-            if has_lost_requests(folder, read_head(folder / SNAPSHOT)):
-                raise StateError(
-                    f"{requests}: found no file, expected the requests of this job: without them,"
-                    f" those that {SNAPSHOT} calls seen would never be fetched. Put it back, or"
-                    f" delete the whole job directory to start afresh."
-                )
-            return self._recover(read_past(folder, self.identity), on_unclean)
-        if not self._journaled:
+        if self._has_requests() and not self._journaled:
             raise StateError(
                 f"{requests}: found the requests of a crawl with scrapy_bloom.Scheduler, which this"
                 f" crawl would not fetch. Set SCHEDULER = 'scrapy_bloom.Scheduler', or choose"
                 f" another JOBDIR. It was left as it is."
             )
-        self.unclean = False
         snapshot = read_snapshot(folder / SNAPSHOT, self.identity)
-        # The fingerprints to be let through, too, are in the store of the requests.
-        return Past(snapshot and replace(snapshot, withdrawn=()), take_seen=False)
-
-    def _recover(self, past: Past, on_unclean: OnUnclean) -> Past:
-        """Return what to start from; log it if the last run was killed.
-
-        :raises StateError: if Scrapy cannot read its queue, or if that was deleted and the marks of
-            its requests are to stay.
-        """
-        folder = self.folder
-        self.unclean = bool(past.killed)
-        self._keep_sign(past)
-        if on_unclean is OnUnclean.RESET and (past.queue_gone or past.is_without_queue(folder)):
-            # The user follows the advice of _consequence, perhaps after a clean stop.
-            gone = f"The filter in {folder} has lost its {scrapy_queue.NAME}."
-            past = replace(past, killed=past.killed or gone)
-        elif past.queue_gone:
-            raise _queue_gone(folder)
-        if not past.killed:
-            return past
-        recovery = recover(past.killed, on_unclean, can_go_back=True)
-        flaw = scrapy_queue.find_flaw(folder)
-        if recovery is Recovery.GO_BACK and not past.known:  # only this promises to lose no page
-            flaw = flaw or scrapy_queue.find_surplus_in_fifo(folder)
-        if flaw:
-            raise _unreadable_queue(folder, past.killed, flaw)
-        logger.warning("%s %s", past.killed, _consequence(folder, past, recovery))
-        if recovery is Recovery.START_EMPTY:
-            remove(folder / SNAPSHOT)
-            return Past(snapshot=None, take_seen=False)
-        return past
-
-    def _keep_sign(self, past: Past) -> None:
-        """Have the next run see as well that the last one was killed, should this one be refused.
-
-        At the end of a refused run Scrapy stores queue and state anew, and they would look clean.
-        """
-        stored, marker = past.snapshot, read_marker(self.folder)
-        # A snapshot with a record of the queue shows itself that the queue is gone.
-        needed = past.killed or (past.queue_gone and stored and not stored.queue)
-        if needed and not self._journaled and (marker is None or is_outdated(marker, stored)):
-            why = past.why or f"it was without its {scrapy_queue.NAME}"
-            write_marker(
-                self.folder,
-                stored.generation if stored else 0,
-                resumed=stored is not None,
-                why=why,
+        if self._has_requests():
+            return snapshot
+        if has_lost_requests(folder, snapshot):
+            raise StateError(
+                f"{requests}: found no file, expected the requests of this job: without them,"
+                f" those that {SNAPSHOT} calls seen would never be fetched. Put it back, or"
+                f" delete the whole job directory to start afresh."
             )
+        if is_plain(folder):
+            if why := why_unclean(folder):
+                raise StateError(
+                    f"{folder}: {why}, and Scrapy has opened its queue already. It was left as it"
+                    f" is. Start the crawl again: filter and queue are put aside then, and the"
+                    f" crawl starts over."
+                )
+        elif self._journaled and (why := seen_file.why_unclean(folder)):
+            raise StateError(
+                f"{folder}: found a crawl of Scrapy's own scheduler that was killed, or still runs:"
+                f" {why}. Only one that has stopped cleanly can be taken over. It was left as it"
+                f" is. To crawl again from the start, choose another JOBDIR."
+            )
+        return snapshot
 
-    def _start(self, past: Past) -> None:
+    def _start(self, snapshot: Snapshot | None) -> None:
         self.restored_from = ""
         self.filled_with: Mapping[str, Any] = {}
         self.generation = 0
-        if past.snapshot:
+        if snapshot:
             self.restored_from = SNAPSHOT
-            self.filled_with = past.snapshot.identity.canonical
-            self.generation = past.snapshot.generation
-        elif past.take_seen:
-            for fingerprint in seen_file.read_seen_file(self.folder):
-                self.filter.add(fingerprint)
-                self.restored_from = seen_file.NAME
+            self.filled_with = snapshot.identity.canonical
+            self.generation = snapshot.generation
+        elif seen_file.exists(self.folder) and not self._has_requests():
+            self._start_beside_seen_file()
         self.restored = self.filter.state().items
-        if self.unclean and not self.restored:
-            scrapy_queue.remove_leftovers(self.folder)
         if not self._journaled:
             self.mark_running()
+
+    def _start_beside_seen_file(self) -> None:
+        """Take over the marks of Scrapy's own filter, if its requests are taken over as well."""
+        if not self._journaled:
+            logger.warning(
+                "%s: the marks of Scrapy's own filter stay unread, so pages are fetched again."
+                " SCHEDULER = 'scrapy_bloom.Scheduler' takes them over.",
+                self.folder / seen_file.NAME,
+            )
+            return
+        for fingerprint in seen_file.read_seen_file(self.folder):
+            self.filter.add(fingerprint)
+            self.restored_from = seen_file.NAME
 
 
 def make_filter(
@@ -355,28 +328,72 @@ def tell_window(folder: Path, before: float | None, now: float | None) -> None:
     )
 
 
-def make_queue_openable(folder: Path) -> None:
-    """Make sure that Scrapy can open the queue that a killed run has left in a job directory.
+def put_aside_if_unclean(folder: Path, spider: str, *, filter_too: bool = True) -> bool:
+    """Put a job of our filter aside if its queue may have lost requests; return whether it was.
 
-    To be called before Scrapy's scheduler is opened, which opens its queue before the filter. Does
-    nothing if no run of ours was killed there, or while another process uses the folder.
+    To be called before Scrapy's scheduler is opened, which opens its queue before the filter. A
+    job directory that our filter has never used is not touched.
 
-    :raises StateError: if Scrapy would fail to open the queue.
+    :param filter_too: whether the filter is in the job directory as well.
+    :raises JobInUseError: if another process holds the job directory.
+    :raises StateError: if what is there cannot be read or moved.
     """
     try:
-        if not is_begun(folder):
-            return
-        with _lock_of(folder):
-            if note_kill(folder) is None:
-                return
-            scrapy_queue.remove_stumps(folder)
-            flaw = scrapy_queue.find_flaw_at_opening(folder)
-    except (Timeout, StateError):
-        return  # the filter says so when it is opened
+        if not is_plain(folder):
+            return False
+        if not filter_too and (folder / SNAPSHOT).exists():
+            return False  # which is refused when the filter is opened
+        with holding(folder, spider):
+            head = read_head(folder / SNAPSHOT)
+            if head and head.identity.spider != spider:
+                return False  # which is refused when the filter is opened
+            why = why_unclean(folder)
+            if not why:
+                return False
+            aside = put_aside(folder)
     except OSError as error:
         raise unusable(folder, error) from error
-    if flaw:
-        raise _unreadable_queue(folder, f"The last run in {folder} was killed.", flaw)
+    logger.warning(
+        "%s: %s. Scrapy's queue may have lost requests, so the crawl starts over: no page is lost,"
+        " but all are fetched again. All files of before are in %s. With"
+        " SCHEDULER = 'scrapy_bloom.Scheduler' the crawl would have resumed.",
+        folder,
+        why,
+        aside,
+    )
+    return True
+
+
+class JobHold:
+    """Holds a job directory whose filter is elsewhere, and notes in it that a run is on.
+
+    In a process forked from the one that made it nothing is done.
+
+    :raises JobInUseError: if another process holds it.
+    :raises StateError: if it cannot be held.
+    """
+
+    def __init__(self, folder: Path, spider: str) -> None:
+        self._folder = folder
+        self._pid = os.getpid()
+        self._lock = _take(folder, spider)
+        try:
+            write_marker(folder, 0)
+        except OSError as error:
+            self.release()
+            raise unusable(folder, error) from error
+
+    def note_clean_stop(self) -> None:
+        """Note that the run stops cleanly. If that fails, the next run starts over."""
+        if os.getpid() == self._pid:
+            with suppress(OSError):
+                remove(self._folder / MARKER)
+
+    def release(self) -> None:
+        """Leave the job directory to others."""
+        if os.getpid() == self._pid:
+            _HELD_HERE.pop(self._folder.resolve(), None)
+            self._lock.release()
 
 
 @dataclass(frozen=True)
@@ -478,42 +495,4 @@ def unusable(folder: Path, error: OSError) -> StateError:
     return StateError(
         f"{error.filename or folder}: {error.strerror}. Expected a job directory in which this user"
         f" can write; give it those rights or choose another JOBDIR. Nothing in it was changed."
-    )
-
-
-def _unreadable_queue(folder: Path, killed: str, flaw: str) -> StateError:
-    requests = folder / scrapy_queue.NAME
-    return StateError(
-        f"{killed} Scrapy cannot read the queue that it left: {flaw}. The queue was left as it is."
-        f" To lose no page, delete {requests} and start once with BLOOM_ON_UNCLEAN = 'reset': the"
-        f" crawl starts again."
-    )
-
-
-def _queue_gone(folder: Path) -> StateError:
-    return StateError(
-        f"{folder / scrapy_queue.NAME}: found no requests, expected those of the last clean stop:"
-        f" {SNAPSHOT} calls them seen, so they would never be fetched. Put the folder back,"
-        f" or start once with BLOOM_ON_UNCLEAN = 'reset': the crawl starts again and loses no page."
-    )
-
-
-def _consequence(folder: Path, past: Past, recovery: Recovery) -> str:
-    requests = folder / scrapy_queue.NAME
-    if recovery is Recovery.START_EMPTY:
-        text = "The filter starts empty (BLOOM_ON_UNCLEAN is 'reset')."
-        advice = f" With an empty {requests}, too, the crawl starts again and loses no page."
-        return text + advice if past.resumed else text
-    if not past.resumed or not past.known:
-        return "The filter starts empty: no page is lost, some are fetched again."
-    lost = (
-        "the requests that were under way are lost"
-        if scrapy_queue.survives_kills(folder)
-        else "Scrapy's queue has lost requests"
-    )
-    return (
-        "The filter goes back to the last clean stop: what was fetched since is fetched again. But"
-        f" {lost}, and with them pages. To lose none, stop now, delete"
-        f" {requests} and start once with BLOOM_ON_UNCLEAN = 'reset': the crawl starts again."
-        " Only this run says so. You can still do it after this run or a later one."
     )

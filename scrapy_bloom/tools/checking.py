@@ -15,7 +15,7 @@ from scrapy_bloom.core.sizing import BLOCK_BITS
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.frontier.reader import StoreReader
 from scrapy_bloom.redis import pace
-from scrapy_bloom.storage.past import (
+from scrapy_bloom.storage.marker import (
     REQUESTS,
     SNAPSHOT,
     has_lost_requests,
@@ -167,8 +167,7 @@ def _check_job(target: JobTarget) -> Iterator[Finding]:
             + ("is on" if running else "has not stopped cleanly"),
             ""
             if running
-            else "The next run goes back to the last clean stop, and Scrapy's own queue has lost"
-            " requests: its log says how to lose no page.",
+            else "The next run puts filter and queue aside, and the crawl starts over.",
         )
     for path in sorted(folder.glob(f"{SNAPSHOT}*.tmp")) + sorted(folder.glob(f"{REQUESTS}.new*")):
         yield Finding(

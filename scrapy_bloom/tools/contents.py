@@ -15,7 +15,6 @@ from scrapy_bloom.core.state import FilterState
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.storage import numbers_file
 from scrapy_bloom.storage.numbers_file import NumbersFile
-from scrapy_bloom.storage.queue_record import QueueRecord
 from scrapy_bloom.storage.snapshot import Identity, Snapshot, chunks_of
 
 _DIGITS: Final = 15  # of an error rate that is divided by the share of the first slice
@@ -32,7 +31,7 @@ class Contents:
         let_through: fingerprints that are to be called new once more, though the filter has them.
         generation: how many clean stops its job has had; 0 outside of one.
         written_by: name and version of the program that wrote its file; empty if there is none.
-        queue: Scrapy's queue at the job's last clean stop; None outside of a job.
+        queue: as in its file; empty outside of a job.
         journaled: whether the requests of its job are in ``requests.sqlite``.
         waiting: how many requests wait where it lives, whose pages it calls seen all the same; None
             if that is not known.
@@ -47,7 +46,7 @@ class Contents:
     let_through: Collection[bytes] = field(default=frozenset(), repr=False)
     generation: int = 0
     written_by: str = ""
-    queue: QueueRecord | None = None
+    queue: str = ""
     journaled: bool = False
     waiting: int | None = None
     beside: str = ""

@@ -16,7 +16,7 @@ from scrapy_bloom.core.info import FilterInfo
 from scrapy_bloom.core.merging import count_slices, specs_of
 from scrapy_bloom.core.sizing import BLOCK_BYTES
 from scrapy_bloom.layers.exact import listed
-from scrapy_bloom.storage.past import SNAPSHOT, Marker, is_outdated, read_marker
+from scrapy_bloom.storage.marker import SNAPSHOT, Marker, is_outdated, read_marker
 from scrapy_bloom.storage.snapshot import read_head
 from scrapy_bloom.tools.local_target import FileTarget, JobTarget
 from scrapy_bloom.tools.project import Project

@@ -28,8 +28,8 @@ from scrapy_bloom.redis.sharding import picker
 from scrapy_bloom.storage import merges_file, scrapy_queue
 from scrapy_bloom.storage.files import open_regular, remove, write_whole
 from scrapy_bloom.storage.frame import MAGIC, layout_at
+from scrapy_bloom.storage.marker import MARKER, REQUESTS, SNAPSHOT
 from scrapy_bloom.storage.numbers_file import read_numbers
-from scrapy_bloom.storage.past import MARKER, REQUESTS, SNAPSHOT
 from scrapy_bloom.storage.snapshot import Identity, read_snapshot
 from scrapy_bloom.storage.store import LOCK, holding
 from scrapy_bloom.tools.contents import Contents, error_rate_of
@@ -284,7 +284,6 @@ class JobTarget(Target):
             look.withheld,
             snapshot.generation if snapshot else 0,
             snapshot.written_by if snapshot else "",
-            snapshot.queue if snapshot else None,
             journaled=True,
             waiting=look.waiting,
         )

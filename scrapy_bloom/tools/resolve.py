@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.options import REDIS_KEY, REDIS_URL, Option
-from scrapy_bloom.storage.past import SNAPSHOT
+from scrapy_bloom.storage.marker import SNAPSHOT
 from scrapy_bloom.tools.local_target import FileTarget, JobTarget
 from scrapy_bloom.tools.project import Project
 from scrapy_bloom.tools.target import Target

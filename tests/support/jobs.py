@@ -6,7 +6,6 @@ import os
 
 from queuelib.queue import LifoDiskQueue
 
-from scrapy_bloom.options import OnUnclean
 from scrapy_bloom.storage.snapshot import Identity
 from scrapy_bloom.storage.store import JobStore
 
@@ -18,7 +17,6 @@ def open_job(folder, identity=IDENTITY, **options):
         "capacity": 1000,
         "error_rate": 1e-6,
         "digests": True,
-        "on_unclean": OnUnclean.ROLLBACK,
     }
     return JobStore(folder, identity, **(defaults | options))
 

@@ -33,7 +33,6 @@ from scrapy_bloom import (
     Scheduler,
     SettingError,
     StateError,
-    UncleanStopError,
     WindowedFilter,
     __version__,
     forget,
@@ -246,7 +245,7 @@ def refused(work: Callable[[], None]) -> str:
     """Tell errors apart."""
     try:
         work()
-    except (JobInUseError, UncleanStopError) as error:
+    except JobInUseError as error:
         return error.reason
     except (BackendError, FilterLostError) as error:
         return f"Redis: {error}"

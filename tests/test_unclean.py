@@ -1,0 +1,324 @@
+"""What is put aside after a kill under Scrapy's scheduler, and what is never touched."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import scrapy.squeues
+from queuelib.queue import FifoDiskQueue, LifoDiskQueue
+from scrapy.utils.test import get_crawler
+from support.jobs import IDENTITY, abandon, everything_in, lifo, open_job, stored_job
+
+from scrapy_bloom import BloomDupeFilter
+from scrapy_bloom.errors import JobInUseError, StateError
+from scrapy_bloom.storage import unclean
+from scrapy_bloom.storage.scrapy_queue import digest
+from scrapy_bloom.storage.store import put_aside_if_unclean
+
+KNOWN = [bytes([n]) * 20 for n in range(50)]
+SPIDER = IDENTITY.spider
+MARKER = Path("requests.bloom.running")
+
+QUEUES = [LifoDiskQueue, FifoDiskQueue]
+if hasattr(scrapy.squeues, "PickleLifoSQLiteQueue"):  # from Scrapy 2.19
+    from queuelib.queue import LifoSQLiteQueue
+
+    QUEUES.append(LifoSQLiteQueue)
+
+
+def make_queue(folder, kind=LifoDiskQueue, saved="[0]"):
+    """Make what a clean stop leaves: a queue with requests."""
+    path = folder / "requests.queue" / "0"
+    path.parent.mkdir(parents=True)
+    queue = kind(path)
+    for number in range(10):
+        queue.push(b"request %d" % number)
+    queue.close()
+    (path.parent / "active.json").write_text(saved)
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A job of ours that has stopped cleanly with requests that wait."""
+    folder = tmp_path / "job"
+    make_queue(folder)
+    (folder / "spider.state").write_bytes(b"state")
+    (folder / "requests.seen").write_bytes(b"seen")
+    stored_job(folder, KNOWN)
+    return folder
+
+
+def everything_below(folder):
+    return {
+        path.relative_to(folder): path.read_bytes() if path.is_file() else None
+        for path in folder.rglob("*")
+        if path.name != "requests.bloom.lock"
+    }
+
+
+# Whether the queue is as it was
+
+
+@pytest.mark.parametrize("kind", QUEUES)
+def test_a_queue_that_is_opened_and_closed_is_the_same(tmp_path, kind):
+    make_queue(tmp_path, kind)
+    before = digest(tmp_path)
+    queue = kind(tmp_path / "requests.queue" / "0")
+    assert digest(tmp_path) == before
+    queue.close()
+    assert digest(tmp_path) == before
+
+
+@pytest.mark.parametrize("kind", QUEUES)
+def test_a_queue_that_is_used_is_another_one(tmp_path, kind):
+    make_queue(tmp_path, kind)
+    found = {digest(tmp_path)}
+    for change in (lambda queue: queue.pop(), lambda queue: queue.push(b"request 10")):
+        queue = kind(tmp_path / "requests.queue" / "0")
+        change(queue)
+        queue.close()
+        found.add(digest(tmp_path))
+    (tmp_path / "requests.queue" / "active.json").write_text("[0, 1]")
+    found.add(digest(tmp_path))
+    (tmp_path / "requests.queue" / "active.json").write_text("[0, ")  # cut off
+    found.add(digest(tmp_path))
+    (tmp_path / "requests.queue" / "active.json").unlink()
+    found.add(digest(tmp_path))
+    assert len(found) == 6
+    assert "" not in found
+
+
+def test_the_order_of_what_is_to_be_read_does_not_count(tmp_path):
+    make_queue(tmp_path, saved='{"a": [0, -1], "b": [2]}')
+    before = digest(tmp_path)
+    (tmp_path / "requests.queue" / "active.json").write_text('{"b": [2], "a": [-1, 0]}')
+    assert digest(tmp_path) == before
+
+
+@pytest.mark.parametrize("saved", [None, "[]", "{}"])
+def test_a_queue_without_requests_is_none(tmp_path, saved):
+    assert digest(tmp_path) == ""
+    (tmp_path / "requests.queue").mkdir()
+    (tmp_path / "requests.queue" / "0s").write_bytes(bytes(4))
+    if saved is not None:
+        (tmp_path / "requests.queue" / "active.json").write_text(saved)
+    assert digest(tmp_path) == ""
+
+
+# Clean stops
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_clean_stop_is_left_alone(job, tmp_path, copied):
+    if copied:  # without its times
+        shutil.copytree(job, tmp_path / "copy", copy_function=shutil.copyfile)
+        job = tmp_path / "copy"
+    before = everything_below(job)
+    assert not put_aside_if_unclean(job, SPIDER)
+    assert everything_below(job) == before
+    assert open_job(job).restored == len(KNOWN)
+
+
+def test_a_run_that_was_killed_when_its_filter_was_stored_has_stopped_cleanly(job):
+    run = open_job(job)
+    marker = (job / "requests.bloom.running").read_bytes()
+    run.close()
+    (job / "requests.bloom.running").write_bytes(marker)
+    assert not put_aside_if_unclean(job, SPIDER)
+    assert open_job(job).restored == len(KNOWN)
+
+
+def test_a_filter_that_came_without_a_queue_needs_none(tmp_path):
+    stored_job(tmp_path, KNOWN)
+    (tmp_path / "requests.queue").mkdir()  # as Scrapy does
+    assert not put_aside_if_unclean(tmp_path, SPIDER)
+    assert open_job(tmp_path).restored == len(KNOWN)
+
+
+# Kills, and queues that are not as they were
+
+
+def kill(folder):
+    abandon(open_job(folder))
+
+
+def kill_with_a_damaged_note(folder):
+    kill(folder)
+    (folder / "requests.bloom.running").write_bytes(b'{"pid": 1')
+
+
+def take_the_queue_away(folder):
+    shutil.rmtree(folder / "requests.queue")
+
+
+def use_the_queue_without_us(folder):
+    queue = LifoDiskQueue(folder / "requests.queue" / "0")
+    queue.pop()
+    queue.close()
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (kill, "the last run (process "),
+        (kill_with_a_damaged_note, "the last run was killed"),
+        (take_the_queue_away, "requests.queue is not as the last run with this filter left it"),
+        (use_the_queue_without_us, "requests.queue is not as the last run"),
+    ],
+)
+def test_a_job_whose_requests_may_be_lost_is_put_aside_as_a_whole(job, harm, words, caplog):
+    harm(job)
+    before = everything_below(job)
+    assert put_aside_if_unclean(job, SPIDER)
+    before.pop(MARKER, None)
+    assert everything_below(job / "unclean" / "1") == before
+    assert set(everything_in(job)) == {"unclean"}
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert words in record.message
+    assert "the crawl starts over: no page is lost" in record.message
+    assert f"{job / 'unclean' / '1'}" in record.message
+    assert "scrapy_bloom.Scheduler" in record.message
+    assert not put_aside_if_unclean(job, SPIDER)
+    assert open_job(job).restored == 0
+
+
+def test_nothing_that_was_put_aside_is_ever_overwritten(job):
+    kill(job)
+    assert put_aside_if_unclean(job, SPIDER)
+    first = everything_below(job / "unclean" / "1")
+    lifo(job / "requests.queue" / "5")
+    kill(job)
+    assert put_aside_if_unclean(job, SPIDER)
+    assert everything_below(job / "unclean" / "1") == first
+    assert [path.name for path in (job / "unclean" / "2" / "requests.queue").iterdir()] == ["5"]
+
+
+@pytest.mark.parametrize("harm", [kill, take_the_queue_away])
+@pytest.mark.parametrize("at", range(3))
+def test_a_kill_while_it_is_put_aside_leaves_no_mark_behind(job, harm, at, monkeypatch):
+    harm(job)
+    moves = []
+    replace = unclean.replace
+
+    def replace_until_the_kill(source, target):
+        if len(moves) == at:
+            raise KeyboardInterrupt
+        moves.append(source)
+        replace(source, target)
+
+    monkeypatch.setattr(unclean, "replace", replace_until_the_kill)
+    with pytest.raises(KeyboardInterrupt):
+        put_aside_if_unclean(job, SPIDER)
+    with pytest.raises(StateError, match="Start the crawl again"):
+        open_job(job)
+    monkeypatch.undo()
+    assert put_aside_if_unclean(job, SPIDER)
+    assert set(everything_in(job)) == {"unclean"}
+    moved = [path.name for path in job.glob("unclean/*/*")]
+    assert sorted(moved) == sorted(set(moved))
+    assert {"requests.bloom", "requests.seen", "spider.state"} <= set(moved)
+
+
+def test_what_cannot_be_put_aside_refuses_the_crawl(job):
+    kill(job)
+    (job / "unclean").write_bytes(b"")
+    before = everything_below(job)
+    crawler = get_crawler(settings_dict={"JOBDIR": str(job)})
+    crawler.spidercls.name = SPIDER
+    dupefilter = BloomDupeFilter.from_crawler(crawler)
+    with pytest.raises(scrapy.exceptions.CloseSpider):
+        dupefilter.open()
+    left = everything_below(job)
+    assert left.pop(MARKER)
+    assert before.pop(MARKER)
+    assert left == before
+    with pytest.raises(StateError, match="was killed"):
+        open_job(job)
+
+
+# What is not touched
+
+
+def test_a_job_of_scrapys_alone_is_not_touched(job):
+    for name in ("requests.bloom", "requests.bloom.lock"):
+        (job / name).unlink()
+    (job / "requests.queue" / "active.json").unlink()  # a kill in the first run
+    before = everything_below(job)
+    assert not put_aside_if_unclean(job, SPIDER)
+    assert everything_below(job) == before
+    assert not (job / "requests.bloom.lock").exists()
+    run = open_job(job)
+    assert (run.restored, run.restored_from) == (0, "")
+
+
+def test_a_job_that_runs_is_not_touched(job):
+    run = open_job(job)
+    before = everything_below(job)
+    with pytest.raises(JobInUseError):
+        put_aside_if_unclean(job, SPIDER)
+    assert everything_below(job) == before
+    run.close()
+
+
+def test_a_crawl_that_came_while_another_ran_does_not_start(job):
+    """Scrapy has opened the queue by then, and does not know what the other one did to it."""
+    run = open_job(job)
+    crawler = get_crawler(settings_dict={"JOBDIR": str(job)})
+    crawler.spidercls.name = SPIDER
+    dupefilter = BloomDupeFilter.from_crawler(crawler)
+    run.close()
+    before = everything_below(job)
+    with pytest.raises(scrapy.exceptions.CloseSpider):
+        dupefilter.open()
+    assert everything_below(job) == before
+
+
+def test_the_job_of_another_spider_is_not_touched(job):
+    kill(job)
+    before = everything_below(job)
+    assert not put_aside_if_unclean(job, "another")
+    assert everything_below(job) == before
+
+
+def test_a_damaged_filter_is_not_touched(job):
+    kill(job)
+    (job / "requests.bloom").write_bytes(b"damaged")
+    before = everything_below(job)
+    with pytest.raises(StateError, match="expected a snapshot"):
+        put_aside_if_unclean(job, SPIDER)
+    assert everything_below(job) == before
+
+
+@pytest.mark.parametrize("settings", [{"BLOOM_BACKEND": "redis"}, {"BLOOM_BACKEND": "nonsense"}])
+def test_a_crawl_whose_filter_is_elsewhere_touches_nothing(job, settings):
+    kill(job)
+    before = everything_below(job)
+    crawler = get_crawler(settings_dict={"JOBDIR": str(job)} | settings)
+    crawler.spidercls.name = SPIDER
+    BloomDupeFilter.from_crawler(crawler)
+    assert everything_below(job) == before
+
+
+def test_a_job_of_our_scheduler_that_lost_its_requests_is_refused(job):
+    """Its marks would suppress every page."""
+    run = open_job(job, journaled=True)
+    snapshot = run.freeze()
+    snapshot.write()
+    snapshot.put_in_place()
+    run.close()
+    before = everything_below(job)
+    assert not put_aside_if_unclean(job, SPIDER)
+    for journaled in (True, False):
+        with pytest.raises(StateError, match="expected the requests of this job"):
+            open_job(job, journaled=journaled)
+    assert everything_below(job) == before
+
+
+def test_the_note_of_a_run_says_whose_it_is(tmp_path):
+    run = open_job(tmp_path)
+    marker = json.loads((tmp_path / "requests.bloom.running").read_text())
+    assert marker["pid"] == os.getpid()
+    run.close()
