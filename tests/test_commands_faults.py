@@ -37,24 +37,19 @@ keys = (f"faults:{number}" for number in itertools.count())
 
 LOOKING = [
     "info {}",
-    "check {}",
+    "info {} --check",
     f"contains {{}} {URL}",
     "queue {}",
-    "export {} out.bloom",
     "copy {} copy.bloom",
     "copy {} copy --spider books",
-    "merge {} merged.bloom",
 ]
 CHANGING = [
-    f"add {{}} {URL}",
+    f"add {{}} {URL} --spider books",
     f"forget {{}} {URL}",
-    "import {} urls.txt --spider books",
-    "import {} whole.bloom --spider books",
     "copy whole.bloom {}",
-    "merge whole.bloom {}",
     "delete {} --yes",
 ]
-MAKING = {"import", "copy whole.bloom", "merge whole.bloom"}
+MAKING = {"add", "copy whole.bloom"}
 """Verbs that make a target where there is none."""
 
 
@@ -64,7 +59,7 @@ def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "urls.txt").write_text(f"{URL}\n")
     stored_job(tmp_path / "whole", fingerprints(50))
-    tools.export(tmp_path / "whole", tmp_path / "whole.bloom")
+    tools.copy(tmp_path / "whole", tmp_path / "whole.bloom")
     return tmp_path
 
 
@@ -191,7 +186,7 @@ def test_what_cannot_be_read_is_refused_by_every_verb(bloom, place, server, faul
     before = without_locks(place), everything_in(server)
     for line in (*LOOKING, *CHANGING):
         code, lines, errors = bloom(line.format(target))
-        if line.startswith("check"):  # whose answer it is
+        if line.endswith("--check"):  # whose answer it is
             assert code in (1, 2), line
             assert (code == 1) == any(found.startswith("bad\t") for found in lines)
         else:
@@ -232,7 +227,7 @@ def test_what_is_not_there_is_made_where_that_is_meant(bloom, place, server):
         for target in (f"job{number}", f"{number}.bloom", f"{server.url}#{next(keys)}"):
             assert bloom(line.format(target))[0] == 0, (line, target)
             assert bloom(f"info {target}")[0] == 0
-            assert bloom(f"check {target}")[0] == 0
+            assert bloom(f"info {target} --check")[0] == 0
     assert not [*place.rglob("*.tmp")]
 
 
@@ -267,12 +262,12 @@ def test_a_filter_under_workers_is_not_replaced_or_deleted(bloom, server, layout
     target = f"{server.url}#{key}"
     with RedisFilter.from_url(server.url, key=key, layout=layout) as seen:
         seen.add_many(fingerprints(50))
-        for line in (*LOOKING[:3], LOOKING[4], "export {} more.bloom"):
+        for line in (*LOOKING[:3], LOOKING[4]):
             assert bloom(line.format(target))[0] in (0, 1), line
         assert bloom(f"delete {target} --yes")[2][0].endswith("as stopped after some seconds.")
-        code, _, errors = bloom(f"merge more.bloom {target}")
+        code, _, errors = bloom(f"copy copy.bloom {target}")
         assert code == 2
-        assert "a crawl uses this filter" in errors[0]
+        assert "found a hash, expected none" in errors[0]
         assert bloom(f"add {target} {URL}")[:2] == (
             0,
             ["1 pages marked, 0 were marked before"],
@@ -281,31 +276,17 @@ def test_a_filter_under_workers_is_not_replaced_or_deleted(bloom, server, layout
         assert seen.counters.losses == 0
 
 
-# Another secret or geometry
+# Another layout
 
 
 def test_filters_that_do_not_fit_are_told_why(bloom, place, server):
-    stored_job(place / "other", fingerprints(9))
-    for name, options in {"rate": {"error_rate": 1e-3}, "sets": {"layout": "sets"}}.items():
-        with RedisFilter.from_url(server.url, key=name, **options) as seen:
-            seen.add_many(fingerprints(9))
-    for source, told in (
-        ("other", "different secrets"),
-        (f"{server.url}#rate", "different"),
-        (f"{server.url}#sets", "different layouts"),
-    ):
-        before = everything(place), everything_in(server)
-        code, lines, errors = bloom(f"merge {source} whole")
-        assert (code, lines, len(errors)) == (2, [], 1)
-        assert told in errors[0]
-        assert "Import the URLs" in errors[0]
-        assert (everything(place), everything_in(server)) == before
+    with RedisFilter.from_url(server.url, key="sets", layout="sets") as seen:
+        seen.add_many(fingerprints(9))
     key = next(keys)
     with RedisFilter.from_url(server.url, key=key, shards=2) as seen:
         seen.add_many(fingerprints(9))
     for line, told in (
         (f"copy {server.url}#{key} new --spider a", "shards cannot be kept in a job directory"),
-        (f"merge {server.url}#{key} whole", "2 shards"),
         (f"copy {server.url}#sets new --spider a", "no page or fingerprint can be had back"),
         (f"copy {server.url}#{key} new.bloom --key other", ""),
     ):
@@ -325,17 +306,15 @@ def test_a_server_without_memory_keeps_what_it_has(bloom, place, layout):
         client = server.client()
         with RedisFilter.from_url(server.url, key="a", layout=layout, capacity=100_000) as seen:
             seen.add_many(fingerprints(20_000))
-        assert bloom(f"export {server.url}#a a.bloom")[0] == 0
+        assert bloom(f"copy {server.url}#a a.bloom")[0] == 0
         client.config_set("maxmemory", client.info("memory")["used_memory"] + 100_000)
         before = everything_in(server), everything(place)
-        for line in (f"copy a.bloom {server.url}#b", f"merge a.bloom {server.url}#a"):
-            code, lines, errors = bloom(line)
-            assert (code, lines, len(errors)) == (2, [], 1)
-            assert "memory" in errors[0]
-            assert (everything_in(server), everything(place)) == before
+        code, lines, errors = bloom(f"copy a.bloom {server.url}#b")
+        assert (code, lines, len(errors)) == (2, [], 1)
+        assert "memory" in errors[0]
+        assert (everything_in(server), everything(place)) == before
         client.config_set("maxmemory", 0)
         assert bloom(f"copy a.bloom {server.url}#b")[0] == 0
-        assert bloom(f"merge a.bloom {server.url}#a")[0] == 0
 
 
 def test_whoever_may_only_read_looks_and_changes_nothing(bloom, place, server):
@@ -352,15 +331,14 @@ def test_whoever_may_only_read_looks_and_changes_nothing(bloom, place, server):
     before = everything_in(server)
     for layout in ("bitmap", "sets"):
         target = f"{url}#{key}{layout}"
-        for number, line in enumerate(("info {}", "check {}", f"contains {{}} {URL}")):
+        for number, line in enumerate(("info {}", "info {} --check", f"contains {{}} {URL}")):
             code, _, errors = bloom(line.format(target))
             assert (code, errors) == (number == 2, []), line  # only the page is not there
-        assert bloom(f"export {target} {layout}.bloom")[0] == 0
+        assert bloom(f"copy {target} {layout}.bloom")[0] == 0
         for line in (
             f"add {target} {URL}",
             f"delete {target} --yes",
             f"copy {target} {url}#{key}new",
-            f"merge {layout}.bloom {target}",
             f"forget {target} {URL}",
         ):
             code, lines, errors = bloom(line)
@@ -372,8 +350,7 @@ def test_whoever_may_only_read_looks_and_changes_nothing(bloom, place, server):
     for layout in ("bitmap", "sets"):
         target = f"{url}#{key}{layout}"
         assert bloom(f"copy {target} {target}new") == (0, ANY, [])
-        assert bloom(f"merge {layout}.bloom {target}") == (0, ANY, [])
-        assert bloom(f"import {target}newer {layout}.bloom") == (0, ANY, [])
+        assert bloom(f"copy {layout}.bloom {target}newer") == (0, ANY, [])
 
 
 def allow(client, user, text):
@@ -397,7 +374,7 @@ def test_a_replica_is_looked_at(bloom, place):
         before = everything_in(replica)
         for layout in ("bitmap", "sets"):
             target = f"{replica.url}#{layout}"
-            for line in ("info {}", "check {}", f"export {{}} {layout}.bloom"):
+            for line in ("info {}", "info {} --check", f"copy {{}} {layout}.bloom"):
                 code, _, errors = bloom(line.format(target))
                 assert (code, errors) == (0, []), line
             assert bloom(f"contains {target} {URL}")[0] == 1
@@ -427,7 +404,7 @@ def test_an_interrupted_move_changes_nothing(bloom, place, server, monkeypatch, 
     target = f"{server.url}#{key}"
     with RedisFilter.from_url(server.url, key=key, layout=layout, capacity=900_000) as seen:
         seen.add_many(fingerprints(3_000))
-    assert bloom(f"export {target} one.bloom")[0] == 0
+    assert bloom(f"copy {target} one.bloom")[0] == 0
     steps = itertools.count(1)
 
     def interrupted(*_, **__):
@@ -444,10 +421,7 @@ def test_an_interrupted_move_changes_nothing(bloom, place, server, monkeypatch, 
     for line in (
         f"copy one.bloom {target}:copy",
         f"copy {target} {target}:copy",
-        f"import {target}:copy one.bloom",
-        f"merge one.bloom {target}",
-        f"export {target} two.bloom",
-        f"export {target} one.bloom",
+        f"copy {target} two.bloom",
     ):
         before = everything(place), everything_in(server)
         steps = itertools.count(1)
@@ -525,7 +499,7 @@ def test_requests_whose_filter_is_gone_are_found_and_deleted(bloom, server, how,
     with Worker(server.url, key, shards=shards) as worker:
         worker.queue.offer([entry(number) for number in range(20)])
     server.client().delete(*(shard_key(key, number) for number in range(shards)))
-    code, lines, _ = bloom(f"check {target}")
+    code, lines, _ = bloom(f"info {target} --check")
     assert code == 1
     assert "delete --leftovers" in lines[-1]
     code, _, errors = bloom(f"info {target}")
@@ -556,7 +530,7 @@ def interrupt(_):
 def test_a_filter_goes_through_a_pipe(place):
     """As it does to another machine."""
     known = [one.hex() for one in fingerprints(50)]
-    line = f"{BLOOM} export whole - | {BLOOM} import new -"
+    line = f"{BLOOM} copy whole - | {BLOOM} copy - new"
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {line}"],
         cwd=place,
@@ -567,18 +541,71 @@ def test_a_filter_goes_through_a_pipe(place):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "new: made, 50 read, 50 new\n"
+    assert done.stdout.startswith("new: 50 items in")
     assert "standard output: 50 items in" in done.stderr
     assert all(tools.contains(place / "new", fingerprints=map(bytes.fromhex, known)))
-    tools.export(place / "new", place / "new.bloom")
+    tools.copy(place / "new", place / "new.bloom")
     assert (place / "new.bloom").read_bytes() == (place / "whole.bloom").read_bytes()
 
 
 def test_requests_seen_is_read_from_a_pipe(bloom, place):
     seen = b"".join(b"\0\x14" + one for one in fingerprints(99))
-    told = ["seen: made, 99 read, 99 new"]
-    assert bloom("import seen - --spider books", stdin=seen) == (0, told, [])
+    told = ["99 pages marked, 0 were marked before"]
+    assert bloom("add seen - --spider books", stdin=seen) == (0, told, [])
     assert all(tools.contains(place / "seen", fingerprints=fingerprints(99)))
+
+
+@pytest.mark.parametrize("form", ["binary", "text", "both"])
+def test_scrapys_own_marks_are_taken(bloom, place, form):
+    known = fingerprints(3000)
+    old = "".join(f"{one.hex()}\n" for one in known[:1500]).encode()
+    new = b"".join(b"\0\x14" + one for one in known[1500:])
+    odd = b"\0\x03abc" + b"abcdef\n"
+    path = place / "requests.seen"
+    path.write_bytes({"binary": new + odd, "text": old, "both": old + odd + new}[form])
+    expected = {"binary": known[1500:], "text": known[:1500], "both": known}[form]
+    count = len(expected) + 2 * (form != "text")
+    told = [f"{count:,} pages marked, 0 were marked before"]
+    assert bloom("add seen --file requests.seen --spider books") == (0, told, [])
+    assert all(tools.contains(place / "seen", fingerprints=expected))
+
+
+def test_lines_are_urls_or_fingerprints(bloom, place):
+    known = [one.hex() for one in fingerprints(9)]
+    (place / "lines").write_text("\n".join([URL, "", *known, "example.com", "http://[/"]))
+    code, lines, notes = bloom("add whole --file lines")
+    assert (code, lines) == (1, ["1 pages marked, 9 were marked before"])
+    assert [note.split(":")[0] for note in notes[:2]] == ["line 12", "line 13"]
+    assert "Missing scheme" in notes[0]
+    assert notes[2] == "2 of 13 lines were bad and left out"
+    assert bloom(f"contains whole {URL}")[0] == 0
+
+
+def test_the_marks_of_a_killed_crawl_are_warned_of(bloom, place):
+    folder = place / "theirs"
+    (folder / "requests.queue").mkdir(parents=True)
+    (folder / "requests.queue" / "0").write_bytes(b"x")
+    (folder / "requests.seen").write_bytes(b"\0\x14" + fingerprints(1)[0])
+    code, _, (warning,) = bloom("add whole --file theirs/requests.seen")
+    assert code == 0
+    assert "killed" in warning
+
+
+def test_a_set_in_redis_is_refused_unless_it_is_wanted(bloom, place, server):
+    """scrapy-redis makes the fingerprints in its set in a way of its own."""
+    key, known = next(keys), fingerprints(3000)
+    server.client().sadd(key, *(one.hex() for one in known))
+    line = f"add new --spider books --file {server.url}#{key}"
+    code, _, (error,) = bloom(line)
+    assert code == 2
+    assert "in a way of its own" in error
+    assert not (place / "new").exists()
+    told = ["3,000 pages marked, 0 were marked before"]
+    assert bloom(f"{line} --fingerprint") == (0, told, [])
+    assert all(tools.contains(place / "new", fingerprints=known))
+    code, _, (error,) = bloom(f"{line}:other --fingerprint")
+    assert code == 2
+    assert "found none, expected a set" in error
 
 
 @pytest.mark.usefixtures("place")
@@ -593,24 +620,10 @@ def test_canon_reads_urls_from_a_pipe(bloom):
 # Whoever reads a message must not lose a crawl by it
 
 
-@pytest.mark.usefixtures("place")
-def test_what_waits_at_either_side_of_a_merge_is_told(bloom, place):
-    job = kept(place)
-    tools.export(job, "later.bloom")
-    assert bloom(f"add later.bloom {URL}later")[0] == 0
-    code, _, notes = bloom("merge later.bloom kept")
-    assert code == 0
-    assert [note for note in notes if note.startswith("Note: kept: 1 requests wait there.")]
-    code, _, notes = bloom("merge kept later.bloom again.bloom")
-    assert code == 0
-    assert len(notes) == 1
-    assert "kept: 1 requests wait there. Its filter calls their pages seen" in notes[0]
-
-
 def test_a_file_of_somebody_else_is_no_reason_to_delete_a_job(bloom, place):
     kept(place)
     for name in ("kept/requests.sqlite", "urls.txt"):
-        for line in ("info {}", "export whole {}", "copy whole {}", "delete {} --yes"):
+        for line in ("info {}", "copy whole {}", "delete {} --yes"):
             code, _, errors = bloom(line.format(name))
             assert (code, len(errors)) == (2, 1), line
             assert "delete the whole" not in errors[0], line
@@ -626,8 +639,8 @@ def test_a_file_of_somebody_else_is_no_reason_to_delete_a_job(bloom, place):
     [
         (f"contains whole {URL} -", "not both"),
         (f"contains whole {URL} --file urls.txt", "not both"),
-        ("export whole nodir/whole.bloom", "nodir: found no such folder"),
-        ("import whole urls.txt --strict --form fingerprints", "expected hexadecimal digits."),
+        ("copy whole nodir/whole.bloom", "nodir: found no such folder"),
+        ("add whole --file urls.txt --strict --fingerprint", "expected hexadecimal digits."),
     ],
 )
 def test_what_is_mistyped_is_told(bloom, place, line, told):
@@ -646,8 +659,8 @@ def test_a_fingerprint_of_another_length_is_a_bad_line(bloom):
     assert "expected hexadecimal digits" in notes[1]
 
 
-def test_an_import_without_a_target_is_into_that_of_the_project(bloom, place):
-    line = "import urls.txt --spider books"
+def test_without_a_target_pages_are_added_to_that_of_the_project(bloom, place):
+    line = "add --file urls.txt --spider books"
     assert bloom(line, JOBDIR=str(place / "job"))[0] == 0
     assert bloom(f"contains job {URL}")[0] == 0
     code, _, errors = bloom(line)

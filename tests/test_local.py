@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from support.contract import FilterContract, fingerprints
 
-from scrapy_bloom import FilterInfo, LocalFilter
-from scrapy_bloom.core.state import EMPTY
+from scrapy_bloom import FilterInfo, LocalFilter, SettingError, WindowedFilter
+from scrapy_bloom.core.state import EMPTY, Slice
 
 
 class TestLocalFilter(FilterContract):
@@ -149,3 +149,46 @@ def test_the_secret_is_not_printed():
     seen = LocalFilter()
     assert seen.secret.hex() not in repr(seen.state())
     assert repr(seen.secret) not in repr(seen.state())
+
+
+@pytest.mark.parametrize("more", [(0, 0), (300, 20), (20, 300), (2000, 5)])
+def test_copies_of_one_filter_are_united(more):
+    """Also if they have grown since."""
+    one = LocalFilter(200, 1e-6, on_growth=int)
+    one.add_many(fingerprints(150))
+    one.add_aged(b"feed", 60)
+    other = copy.copy(one)
+    ours, theirs = fingerprints(more[0], "ours"), fingerprints(more[1], "theirs")
+    one.add_many(ours)
+    other.add_many(theirs)
+    other.add_aged(b"list", 60)
+    other.forget_many(fingerprints(2))
+    before = pickle.dumps(other)
+    one.update(other)
+    assert pickle.dumps(other) == before
+    assert one.contains_many(fingerprints(150)) == [False, False, *[True] * 148]
+    assert all(one.contains_many([*ours, *theirs]))
+    assert one.add_aged(b"list", 60)
+    info = one.info()
+    assert info.items == pytest.approx(info.estimated_items, rel=0.1)  # a full slice counts as full
+    new = fingerprints(500, "new")
+    assert one.add_many(new) == [False] * 500
+    assert not any(other.contains_many(new))
+
+
+@pytest.mark.parametrize("differs", ["secret", "slices", "window"])
+def test_another_filter_is_not_united(differs):
+    one = WindowedFilter(60, 200) if differs == "window" else LocalFilter(200)
+    state = one.state()
+    if differs == "slices":
+        spec = replace(state.slices[0].spec, blocks=2)
+        state = replace(state, slices=[Slice.new(spec)])
+    others = {
+        "secret": LocalFilter(200),
+        "slices": LocalFilter.from_state(state, 200),
+        "window": copy.copy(one),
+    }
+    one.add_many(fingerprints(9))
+    with pytest.raises(SettingError, match="a copy of the same filter"):
+        one.update(others[differs])
+    assert one.info().items == 9

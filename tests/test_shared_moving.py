@@ -116,8 +116,9 @@ def test_no_request_is_lost_however_often_its_bearer_is_killed(project, server, 
     with LocalSite(pages=600, links=1) as site:
         fill(server, site, queue, range(1, 600), "leaves")
         if marked:  # as by our filter beside scrapy-redis's scheduler
-            where = [f"{server.url}#leaves:{key}" for key in ("bloom", "requests")]
-            marking = project.start("bloom", "import", "--spider", "leaves", *where)
+            where = f"{server.url}#leaves:bloom"
+            urls = [site.url[:-1] + site.address(number) for number in range(1, 600)]
+            marking = project.start("bloom", "add", "--spider", "leaves", where, *urls)
             assert marking.end(PATIENCE) == 0, marking.log
         killed = 0
         for left in (500, 300, 100):

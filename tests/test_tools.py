@@ -3,8 +3,8 @@
 import itertools
 import json
 import os
-import pickle
 import sqlite3
+from math import inf
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,9 +17,10 @@ from support.jobs import IDENTITY, open_job, stored_job
 
 from scrapy_bloom import JobInUseError, RedisFilter, SettingError, StateError, tools
 from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
-from scrapy_bloom.core.local import LocalFilter
-from scrapy_bloom.core.merging import merge_states
-from scrapy_bloom.storage.snapshot import Snapshot, read_snapshot, write_snapshot
+from scrapy_bloom.frontier.store import Store
+from scrapy_bloom.layers.exact import NOTE, Noted
+from scrapy_bloom.storage.exact_file import ExactKey, write_exact
+from scrapy_bloom.storage.snapshot import read_snapshot
 
 pytestmark = pytest.mark.server  # `make check` leaves all of them out
 
@@ -44,7 +45,7 @@ def target(request, tmp_path, job, redis_target):
     if request.param == "job":
         return job
     if request.param == "file":
-        tools.export(job, tmp_path / "one.bloom")
+        tools.copy(job, tmp_path / "one.bloom")
         return tmp_path / "one.bloom"
     tools.copy(job, redis_target)
     return redis_target
@@ -88,7 +89,6 @@ def test_a_job_in_use_is_looked_at_and_not_changed(job):
         lambda: tools.add(job, URLS),
         lambda: tools.forget(job, fingerprints=fingerprints(1)),
         lambda: tools.delete(job),
-        lambda: tools.import_(job, [], project=project()),
     ):
         with pytest.raises(JobInUseError, match="is using this job directory"):
             change()
@@ -106,7 +106,9 @@ def test_a_killed_run_is_told_from_one_that_is_on(job):
     assert tools.info(job).crawl == "killed"
 
 
-@pytest.mark.parametrize("verb", [tools.info, tools.contains, tools.check, tools.add, tools.delete])
+@pytest.mark.parametrize(
+    "verb", [tools.info, tools.contains, tools.check, tools.forget, tools.delete]
+)
 def test_what_is_not_there_is_refused_and_not_made(verb, tmp_path, redis_target, server):
     before = everything(tmp_path), everything_in(server)
     for missing in (tmp_path / "nothing", tmp_path / "nothing.bloom", tmp_path, redis_target):
@@ -148,7 +150,7 @@ def test_a_mark_by_hand_does_not_make_a_killed_run_a_clean_one(job):
 
 def test_it_uses_the_rules_that_the_filter_was_filled_with(tmp_path):
     usual = project(BLOOM_CANONICAL="usual")
-    tools.import_(tmp_path / "job", [_file(tmp_path, URLS[0])], project=usual)
+    assert tools.add(tmp_path / "job", URLS[:1], project=usual) == [False]
     tracked = f"{URLS[0]}?utm_source=x"
     assert tools.contains(tmp_path / "job", [tracked], project=project()) == [True]
     safe = project(BLOOM_CANONICAL="safe")
@@ -181,10 +183,10 @@ def test_a_round_trip_gives_back_the_same_bits(tmp_path_factory, server, sizes, 
     there, back = f"{server.url}#{next(keys)}", f"{server.url}#{next(keys)}"
     tools.copy(folder / "job", there)
     tools.copy(there, folder / "other")
-    tools.export(folder / "other", folder / "other.bloom")
-    tools.import_(back, [folder / "other.bloom"], project=project())
-    tools.export(back, folder / "back.bloom")
-    tools.export(folder / "job", folder / "job.bloom")
+    tools.copy(folder / "other", folder / "other.bloom")
+    tools.copy(folder / "other.bloom", back)
+    tools.copy(back, folder / "back.bloom")
+    tools.copy(folder / "job", folder / "job.bloom")
     assert (folder / "back.bloom").read_bytes() == (folder / "job.bloom").read_bytes()
     assert bits_of(back) == bits_of(folder / "job") == bits_of(there)
     assert all(tools.contains(back, fingerprints=known))
@@ -220,13 +222,13 @@ def test_a_filter_of_several_shards_goes_to_a_file_and_back(server, tmp_path):
     with RedisFilter.from_url(server.url, key=made, capacity=300, shards=3) as seen:
         seen.add_many(known)
     path = tmp_path / "sharded.bloom"
-    tools.export(f"{server.url}#{made}", path)
+    tools.copy(f"{server.url}#{made}", path)
     assert tools.info(path).shards == 3
     assert (
         tools.contains(path, fingerprints=known + fingerprints(9, "b"))
         == [True] * 900 + [False] * 9
     )
-    tools.import_(f"{server.url}#{copied}", [path], project=project())
+    tools.copy(path, f"{server.url}#{copied}")
     assert bits_of(f"{server.url}#{copied}") == bits_of(f"{server.url}#{made}")
     with pytest.raises(SettingError, match="shards cannot be kept in a job directory"):
         tools.copy(path, tmp_path / "job", project=project())
@@ -254,53 +256,6 @@ def test_a_job_needs_a_spider(tmp_path, server):
     assert tools.info(tmp_path / "job").spider == "films"
 
 
-def test_copies_of_one_filter_are_merged_bit_by_bit(target, tmp_path):
-    for name in ("b", "c"):
-        tools.copy(target, tmp_path / f"{name}.bloom")
-        tools.add(tmp_path / f"{name}.bloom", fingerprints=fingerprints(50, name))
-    done = tools.merge([tmp_path / "b.bloom", tmp_path / "c.bloom"], target)
-    marks = [*fingerprints(500), *fingerprints(50, "b"), *fingerprints(50, "c")]
-    assert all(tools.contains(target, fingerprints=marks))
-    assert done.slices == 3
-    assert 590 <= done.items <= 610
-    assert done.error_rate_now < 1e-6
-    assert not done.warnings
-
-
-def test_slices_that_differ_stay_beside_each_other(tmp_path, job):
-    """Two copies that have grown in different ways."""
-    for name, capacity in (("b", 1000), ("c", 3000)):
-        tools.copy(job, tmp_path / name)
-        crawl = open_job(tmp_path / name, capacity=capacity)
-        crawl.filter.add_many(fingerprints(900, name))
-        crawl.close()
-    done = tools.merge([tmp_path / "b", tmp_path / "c"], tmp_path / "all.bloom")
-    assert done.slices == 5
-    marks = [*fingerprints(500), *fingerprints(900, "b"), *fingerprints(900, "c")]
-    assert all(tools.contains(tmp_path / "all.bloom", fingerprints=marks))
-
-
-def test_a_merge_that_is_too_full_says_so(tmp_path):
-    known = [fingerprints(1000, name) for name in "abcde"]
-    base = LocalFilter(1000, 1e-6).state()
-    for number, some in enumerate(known):
-        kept = LocalFilter.from_state(merge_states([base, base]), 1000, 1e-6)
-        kept.add_many(some)
-        path = tmp_path / f"{number}.bloom"
-        write_snapshot(path, Snapshot(IDENTITY, 0, kept.state()))
-    done = tools.merge([*tmp_path.glob("*.bloom")], tmp_path / "all.bloom")
-    assert done.error_rate_now > 1e-6
-    assert "fuller than it was made for" in done.warnings[0]
-
-
-def test_filters_of_different_secrets_are_not_merged(job, tmp_path):
-    stored_job(tmp_path / "other", fingerprints(5))
-    before = everything(tmp_path)
-    with pytest.raises(SettingError, match=r"different secrets.*Import the URLs"):
-        tools.merge([tmp_path / "other"], job)
-    assert everything(tmp_path) == before
-
-
 def test_the_waiting_requests_of_a_copy_are_told(tmp_path, job):
     (job / "requests.sqlite").touch()
     with pytest.raises(StateError, match=r"requests.sqlite: found"):
@@ -326,14 +281,14 @@ def test_a_filter_under_workers_is_not_deleted_or_replaced(server, tmp_path):
     target = f"{server.url}#{key}"
     with RedisFilter.from_url(server.url, key=key) as seen:
         seen.add_many(fingerprints(9))
-        tools.export(target, tmp_path / "copy.bloom")
+        tools.copy(target, tmp_path / "copy.bloom")
         assert [worker.alive for worker in tools.info(target).workers] == [True]
         before = set(everything_in(server))
         for change in (
             lambda: tools.delete(target),
-            lambda: tools.merge([tmp_path / "copy.bloom"], target),
+            lambda: tools.copy(tmp_path / "copy.bloom", target),
         ):
-            with pytest.raises(StateError, match="a crawl uses this filter"):
+            with pytest.raises(StateError, match=r"a crawl uses this filter|expected none"):
                 change()
         assert set(everything_in(server)) == before
         assert tools.add(target, URLS) == [False] * 200  # adding is for any number of workers
@@ -341,68 +296,17 @@ def test_a_filter_under_workers_is_not_deleted_or_replaced(server, tmp_path):
     tools.delete(target)
 
 
-# Importing
-
-
-def _file(folder, *lines, name="urls.txt"):
-    path = folder / name
-    path.write_text("".join(f"{line}\n" for line in lines))
-    return path
-
-
 @pytest.mark.parametrize("place", ["job", "file.bloom", "redis"])
-def test_lines_become_a_new_filter(tmp_path, redis_target, place):
+def test_pages_are_added_to_a_new_filter(tmp_path, redis_target, place):
+    """It is made as the settings say, for all of its life."""
     target = redis_target if place == "redis" else tmp_path / place
-    path = _file(tmp_path, *URLS, "", *(one.hex() for one in fingerprints(50)))
-    done = tools.import_(target, [path], project=project(BLOOM_CAPACITY=1000))
-    assert (done.made, done.read, done.new, done.bad) == (True, 250, 250, 0)
-    assert all(tools.contains(target, URLS, fingerprints=fingerprints(50)))
-    assert tools.info(target).filter.capacity == 1000
-    again = tools.import_(target, [path], project=project())
-    assert (again.made, again.read, again.new) == (False, 250, 0)
-
-
-@pytest.mark.parametrize("form", ["binary", "text", "both"])
-def test_scrapys_own_marks_are_taken(tmp_path, form):
-    known = fingerprints(3000)
-    old = "".join(f"{one.hex()}\n" for one in known[:1500]).encode()
-    new = b"".join(b"\0\x14" + one for one in known[1500:])
-    odd = b"\0\x03abc" + b"abcdef\n"
-    path = tmp_path / "requests.seen"
-    path.write_bytes({"binary": new + odd, "text": old, "both": old + odd + new}[form])
-    done = tools.import_(tmp_path / "job", [path], project=project())
-    expected = {"binary": known[1500:], "text": known[:1500], "both": known}[form]
-    assert done.read == len(expected) + 2 * (form != "text")
-    assert all(tools.contains(tmp_path / "job", fingerprints=expected))
-
-
-def test_bad_lines_are_counted_and_told_by_their_numbers(tmp_path, job):
-    path = _file(tmp_path, URLS[0], "example.com", "http://[/", URLS[1])
-    done = tools.import_(job, [path], project=project())
-    assert (done.read, done.new, done.bad) == (2, 2, 2)
-    assert [bad.number for bad in done.bad_lines] == [2, 3]
-    assert "Missing scheme" in done.bad_lines[0].reason
-
-
-def test_a_strict_import_stops_at_the_first_bad_line_and_changes_nothing(tmp_path, job):
-    path = _file(tmp_path, *URLS, "example.com")
-    before = everything(job)
-    with pytest.raises(SettingError, match="line 201:"):
-        tools.import_(job, [path], strict=True, project=project())
-    with pytest.raises(SettingError, match="line 201"):
-        tools.import_(tmp_path / "new", [path], strict=True, project=project())
-    assert everything(job) == before
-    assert not (tmp_path / "new").exists()
-
-
-def test_the_marks_of_a_killed_crawl_are_warned_of(tmp_path, job):
-    folder = tmp_path / "theirs"
-    (folder / "requests.queue").mkdir(parents=True)
-    (folder / "requests.queue" / "0").write_bytes(b"x")
-    path = folder / "requests.seen"
-    path.write_bytes(b"\0\x14" + fingerprints(1)[0])
-    (warning,) = tools.import_(job, [path], project=project()).warnings
-    assert "killed" in warning
+    made = project(BLOOM_CAPACITY=1000, BLOOM_WINDOW="8h")
+    known = fingerprints(50)
+    assert tools.add(target, URLS, fingerprints=known, project=made) == [False] * 250
+    assert all(tools.contains(target, URLS, fingerprints=known))
+    told = tools.info(target)
+    assert (told.filter.capacity, told.filter.window, told.spider) == (1000, 8 * 3600, "books")
+    assert tools.add(target, URLS, fingerprints=known, project=project()) == [True] * 250
 
 
 # Checking
@@ -420,7 +324,7 @@ def test_damage_is_found(job, tmp_path):
     before = everything(job)
     (bad,) = (one for one in tools.check(job) if one.level == "bad")
     assert "do not match their checksum" in bad.found
-    for look in (tools.info, tools.contains, lambda one: tools.export(one, tmp_path / "x.bloom")):
+    for look in (tools.info, tools.contains, lambda one: tools.copy(one, tmp_path / "x.bloom")):
         with pytest.raises(StateError, match="do not match their checksum"):
             look(job)
     assert everything(job) == before
@@ -456,6 +360,7 @@ DAMAGE = {  # what a disk does to a row, and SQLite does not notice
     "buckets": "UPDATE buckets SET size = size - 1",
     "marks": "UPDATE marks SET fingerprints = zeroblob(length(fingerprints))",
     "withheld": "UPDATE withheld SET checksum = checksum + 1",
+    "ages": "INSERT INTO ages VALUES (x'61', 1.0, 0)",
     "requests": "DELETE FROM requests WHERE id = (SELECT min(id) FROM requests)",
 }
 
@@ -473,6 +378,31 @@ def test_damaged_rows_are_found(tmp_path, table):
             with pytest.raises(StateError, match=r"requests.sqlite: found"):
                 look(job)
     assert everything(tmp_path) == before
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut off", "gone"])
+def test_a_damaged_exact_list_is_found(tmp_path, damage):
+    """Without it the next run refuses the job, so it may not be called whole."""
+    job = kept(tmp_path / "kept")
+    state = read_snapshot(job / "requests.bloom").state
+    path = job / "requests.exact.1"
+    write_exact(path, ExactKey(state.secret, digests=state.digests), fingerprints(50))
+    store = Store(job / "requests.sqlite")
+    store.note(NOTE, str(Noted(0, [(1, inf)], None)))
+    store.commit()
+    store.close()
+    found = {one.what: one for one in tools.check(job)}
+    assert (found["exact list"].level, found["exact list"].found) == (
+        "good",
+        "whole: 50 fingerprints",
+    )
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(b"" if damage == "empty" else path.read_bytes()[:-1])
+    (bad,) = (one for one in tools.check(job) if one.level == "bad")
+    assert bad.what == "exact list"
+    assert str(path) in bad.found
 
 
 def test_a_request_that_is_damaged_is_counted(tmp_path):
@@ -502,16 +432,6 @@ def test_a_lost_segment_is_found_and_its_bits_are_missed(job, server, redis_targ
     )
 
 
-def test_that_a_queue_is_beside_it_is_kept_in_a_merge_and_not_copied(job, server, redis_target):
-    tools.copy(job, redis_target)
-    key, client = redis_target.partition("#")[2], server.client()
-    client.hset(key, "queued", "1")
-    tools.merge([job], redis_target)
-    assert client.hget(key, "queued") == b"1"
-    tools.copy(redis_target, f"{redis_target}:copy")
-    assert not client.hexists(f"{key}:copy", "queued")
-
-
 def test_leftovers_are_found_and_deleted(job, server, redis_target):
     tools.copy(job, redis_target)
     key = redis_target.partition("#")[2]
@@ -524,32 +444,6 @@ def test_leftovers_are_found_and_deleted(job, server, redis_target):
     assert not server.client().exists(orphan)
     assert tools.info(redis_target).filter.items == 500
     assert server.client().exists(f"{key}:{{{key}}}:other")
-
-
-def test_the_queue_of_scrapy_redis_is_fingerprinted_anew(server, tmp_path):
-    client, key = server.client(), next(keys)
-    for number, url in enumerate(URLS):
-        body = pickle.dumps(Request(url, meta={"what": object}).to_dict(), protocol=-1)
-        client.zadd(f"{key}:requests", {body: number})
-        client.lpush(f"{key}:list", body)
-    client.zadd(f"{key}:requests", {b"nonsense": 1})
-    before = everything_in(server)
-    for end in ("requests", "list"):
-        done = tools.import_(tmp_path / end, [f"{server.url}#{key}:{end}"], project=project())
-        assert (done.read, done.new) == (200, 200)
-        assert all(tools.contains(tmp_path / end, URLS))
-        assert len(done.warnings) == (end == "requests")
-    assert everything_in(server) == before
-
-
-def test_the_fingerprints_of_scrapy_redis_are_refused_unless_they_are_wanted(server, tmp_path):
-    key, known = next(keys), fingerprints(3000)
-    server.client().sadd(key, *(one.hex() for one in known))
-    with pytest.raises(SettingError, match="in a way of its own"):
-        tools.import_(tmp_path / "job", [f"{server.url}#{key}"], project=project())
-    assert not (tmp_path / "job").exists()
-    tools.import_(tmp_path / "job", [f"{server.url}#{key}"], form="fingerprints", project=project())
-    assert all(tools.contains(tmp_path / "job", fingerprints=known))
 
 
 def test_a_filter_of_sets_is_looked_at_marked_and_deleted(server, tmp_path):
@@ -595,12 +489,12 @@ def test_a_filter_of_sets_makes_a_round_trip(
     with RedisFilter.from_url(server.url, key=key, **options) as seen:
         seen.add_many(known)
         count = seen.info().items  # some may be called seen by mistake
-        tools.export(target, folder / "one.bloom")
+        tools.copy(target, folder / "one.bloom")
         forgotten = seen.forget_many(known[:3]).count(True)
     gone = tools.contains(target, fingerprints=known)
-    tools.export(target, folder / "two.bloom")
-    tools.import_(back, [folder / "two.bloom"], project=project(spider=""))
-    tools.export(back, folder / "three.bloom")
+    tools.copy(target, folder / "two.bloom")
+    tools.copy(folder / "two.bloom", back)
+    tools.copy(back, folder / "three.bloom")
     assert (folder / "three.bloom").read_bytes() == (folder / "two.bloom").read_bytes()
     assert bits_of(back) == bits_of(target)
     tools.copy(folder / "one.bloom", third)
@@ -615,9 +509,6 @@ def test_a_filter_of_sets_makes_a_round_trip(
     with RedisFilter.from_url(server.url, key=back.partition("#")[2], **options) as seen:
         assert seen.contains_many(known) == gone
         seen.add_many(fingerprints(9, "b"))
-    merged = tools.merge([folder / "one.bloom"], back)
-    assert all(tools.contains(back, fingerprints=[*known, *fingerprints(9, "b")]))
-    assert merged.items == tools.info(back).filter.items
     tools.delete(back)
     assert [name for name in everything_in(server) if name.startswith(back.encode())] == []
 
@@ -632,12 +523,12 @@ def test_a_lost_bucket_is_found_and_its_numbers_are_missed(server, tmp_path):
     client.delete(next(client.scan_iter(f"{key}:*")))
     found = {one.what: one for one in tools.check(target) if one.level == "bad"}
     assert set(found) == {"numbers", "segments"}
-    done = tools.export(target, tmp_path / "x.bloom")
+    done = tools.copy(target, tmp_path / "x.bloom")
     assert "Redis has lost 1 parts" in done.warnings[0]
     client.sadd(next(client.scan_iter(f"{key}:*")), "no number")
     before = everything(tmp_path)
     with pytest.raises(StateError, match="found something else than numbers"):
-        tools.export(target, tmp_path / "y.bloom")
+        tools.copy(target, tmp_path / "y.bloom")
     assert everything(tmp_path) == before
 
 
@@ -646,9 +537,9 @@ def test_what_is_forgotten_stays_so_wherever_the_filter_goes(server, tmp_path, j
     assert tools.forget(job, fingerprints=known[:5]) == [True] * 5
     target, back = (f"{server.url}#{next(keys)}" for _ in range(2))
     tools.copy(job, target)
-    tools.export(target, tmp_path / "one.bloom")
+    tools.copy(target, tmp_path / "one.bloom")
     tools.copy(tmp_path / "one.bloom", tmp_path / "other")
-    tools.import_(back, [tmp_path / "one.bloom"], project=project())
+    tools.copy(tmp_path / "one.bloom", back)
     for place in (target, tmp_path / "one.bloom", tmp_path / "other", back):
         assert tools.contains(place, fingerprints=known) == [False] * 5 + [True] * 4, place
         assert tools.info(place).let_through == 5
@@ -657,10 +548,6 @@ def test_what_is_forgotten_stays_so_wherever_the_filter_goes(server, tmp_path, j
         assert tools.contains(place, fingerprints=known) == [True] * 9
         assert tools.info(place).let_through == 0
     tools.forget(target, fingerprints=known[:2])
-    before = everything_in(server)
-    tools.merge([tmp_path / "one.bloom"], target)
-    assert len(everything_in(server)) == len(before)
-    assert tools.contains(target, fingerprints=known) == [False] * 5 + [True] * 4
     tools.delete(target)
     key = target.partition("#")[2].encode()
     assert not [name for name in everything_in(server) if name.startswith(key)]
@@ -676,25 +563,13 @@ def test_pages_that_are_to_be_let_through_are_no_part_of_a_copied_set(server):
     assert [*map(find, known)] == [False, False, *[True] * 98]
 
 
-def test_sets_and_bits_are_not_merged(server, job, tmp_path):
-    key = next(keys)
-    with RedisFilter.from_url(server.url, key=key, layout="sets") as seen:
-        seen.add_many(fingerprints(9))
-    before = everything(tmp_path), everything_in(server)
-    with pytest.raises(SettingError, match="different layouts"):
-        tools.merge([f"{server.url}#{key}"], job)
-    with pytest.raises(SettingError, match="different layouts"):
-        tools.merge([job], f"{server.url}#{key}")
-    assert (everything(tmp_path), everything_in(server)) == before
-
-
 def test_a_job_with_a_file_of_sets_is_refused(server, tmp_path):
     key = next(keys)
     with RedisFilter.from_url(server.url, key=key, layout="sets") as seen:
         seen.add_many(fingerprints(9))
     (tmp_path / "job").mkdir()
     path = tmp_path / "x.bloom"
-    tools.export(f"{server.url}#{key}", path)
+    tools.copy(f"{server.url}#{key}", path)
     (tmp_path / "job" / "requests.bloom").write_bytes(path.read_bytes())
     with pytest.raises(StateError, match=r"found a filter of the Redis layout 'sets'.*copy"):
         open_job(tmp_path / "job")
@@ -707,7 +582,7 @@ def test_damage_in_a_file_of_sets_is_found(server, tmp_path):
     with RedisFilter.from_url(server.url, key=key, layout="sets") as seen:
         seen.add_many(fingerprints(900))
     path = tmp_path / "x.bloom"
-    tools.export(f"{server.url}#{key}", path)
+    tools.copy(f"{server.url}#{key}", path)
     whole = path.read_bytes()
     for place in (5, 17, 20, 60, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])

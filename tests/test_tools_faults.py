@@ -43,7 +43,7 @@ def source(request, server, large, tmp_path):
     key = next(keys)
     with RedisFilter.from_url(server.url, key=key, layout="sets", capacity=100_000) as seen:
         seen.add_many(fingerprints(20_000))
-    tools.export(f"{server.url}#{key}", tmp_path / "sets.bloom")
+    tools.copy(f"{server.url}#{key}", tmp_path / "sets.bloom")
     return tmp_path / "sets.bloom"
 
 
@@ -80,7 +80,7 @@ def test_redis_lost_while_a_filter_is_read_leaves_no_file(tmp_path, large, after
 
         before = everything(tmp_path)
         with pytest.raises(BackendError, match="cannot be reached"):
-            tools.export(f"{server.url}#lost", tmp_path / "x.bloom", progress=telling(crash))
+            tools.copy(f"{server.url}#lost", tmp_path / "x.bloom", progress=telling(crash))
         with pytest.raises(BackendError, match="cannot be reached"):
             tools.copy(f"{server.url}#lost", tmp_path / "job")
         assert everything(tmp_path) == before
@@ -97,28 +97,9 @@ def test_an_interrupted_copy_leaves_nothing(server, large):
     assert everything_in(server) == before
 
 
-def test_an_interrupted_merge_leaves_the_filter_as_it_was(server, large, tmp_path):
-    target = f"{server.url}#{next(keys)}"
-    tools.copy(large, target)
-    tools.copy(large, tmp_path / "more.bloom")
-    tools.add(tmp_path / "more.bloom", fingerprints=fingerprints(9, "b"))
-    before = everything_in(server)
-
-    def interrupt(_):
-        if len(everything_in(server)) > len(before):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        tools.merge([tmp_path / "more.bloom"], target, progress=telling(interrupt))
-    assert everything_in(server) == before
-    tools.merge([tmp_path / "more.bloom"], target)
-    assert all(tools.contains(target, fingerprints=fingerprints(9, "b")))
-    assert len(everything_in(server)) == len(before)
-
-
 def test_ctrl_c_at_the_command_line_leaves_nothing(tmp_path):
     process = subprocess.Popen(
-        [*BLOOM, "import", "new", "-", "--spider", "books"],
+        [*BLOOM, "add", "new", "-", "--spider", "books"],
         cwd=tmp_path,
         env=environment(),
         stdin=subprocess.PIPE,
@@ -131,7 +112,7 @@ def test_ctrl_c_at_the_command_line_leaves_nothing(tmp_path):
     assert (tmp_path / "new" / "requests.bloom.lock").exists()
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=PATIENCE)
-    assert errors.decode() == "scrapy bloom import: interrupted\n"
+    assert errors.decode() == "scrapy bloom add: interrupted\n"
     assert process.returncode == 130
     assert not (tmp_path / "new").exists()
 
@@ -195,7 +176,7 @@ def test_what_is_there_is_not_ours(server, tmp_path):
             lambda key=key: tools.contains(f"{server.url}#{key}"),
             lambda key=key: tools.delete(f"{server.url}#{key}"),
             lambda key=key, kind=kind: tools.copy(tmp_path / kind, f"{server.url}#{key}"),
-            lambda key=key, kind=kind: tools.merge([tmp_path / kind], f"{server.url}#{key}"),
+            lambda key=key: tools.add(f"{server.url}#{key}"),
         ):
             with pytest.raises(StateError, match="expected"):
                 verb()
@@ -258,7 +239,7 @@ def test_three_workers_crawl_as_if_nobody_looked(tmp_path, scheduler):
                 assert told.filter.items > 0
                 assert len(tools.contains(target, [site.url], project=project())) == 1
                 assert "bad" not in {one.level for one in tools.check(target)}
-                tools.export(target, tmp_path / f"{looks}.bloom")
+                tools.copy(target, tmp_path / f"{looks}.bloom")
                 if scheduler == "ours":
                     assert told.waiting is not None
                     waiting = tools.queue(target)
@@ -322,13 +303,12 @@ def test_a_project_names_the_filter(tmp_path):
         scrapys.start("bloom", *arguments, *job)
         for arguments in (
             ["info", "--json"],
-            ["check"],
+            ["info", "--check"],
             ["contains", page],
             ["queue"],
-            ["export", "out.bloom"],
         )
     ]
-    assert [run.end() for run in looked] == [0] * 5
+    assert [run.end() for run in looked] == [0] * 4
     told = json.loads(looked[0].output)
     assert (told["spider"], told["waiting"], told["crawl"]) == ("follower", 0, "stopped cleanly")
     assert everything(scrapys.job) == before
@@ -365,9 +345,7 @@ def look_at(target, folder, page):
     assert "bad" not in {one.level for one in tools.check(target)}
     tools.contains(target, [page], project=project())
     tools.queue(target)
-    tools.export(target, folder / "out.bloom")
-    tools.copy(target, folder / "copy.bloom")
-    tools.merge([target], folder / "merged.bloom")
+    tools.copy(target, folder / "out.bloom")
 
 
 @pytest.mark.scrapy

@@ -71,6 +71,6 @@ def _overview() -> str:
 
 
 _TARGETS = """\
-A TARGET is a job directory, a file that `export` has written, or the URL of a Redis server with
+A TARGET is a job directory, a file that `copy` has written, or the URL of a Redis server with
 --key KEY, or #KEY at its end. Without one the project's settings name it, and --spider NAME.
 `scrapy bloom SUBCOMMAND -h` shows its arguments and an example."""

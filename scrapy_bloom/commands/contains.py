@@ -6,10 +6,10 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 
 from scrapy_bloom.commands.context import Context
-from scrapy_bloom.commands.lines import add_pages, kind_of, opened, split, tell_bad
+from scrapy_bloom.commands.lines import add_pages, lines_of, opened, split, tell_bad
 from scrapy_bloom.commands.output import Output
 from scrapy_bloom.tools.asking import answers, asking
-from scrapy_bloom.tools.lines import Batch, Lines
+from scrapy_bloom.tools.lines import Batch
 
 EXAMPLE = "job http://example.com/"
 SUMMARY = "tell which pages a filter calls seen, and their canonical form"
@@ -32,7 +32,7 @@ def run(args: Namespace, context: Context) -> int:
     ):
         if question.warning:
             context.output.note(question.warning)
-        lines = Lines(question.fingerprinter, kind_of(args), strict=args.strict)
+        lines = lines_of(args, question.fingerprinter)
         with context.output.progress("asking", None, "pages", between=True) as told:
             for batch, seen in answers(question, lines, stream):
                 _show(context.output, batch, seen)

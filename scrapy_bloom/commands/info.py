@@ -12,6 +12,7 @@ from scrapy_bloom.commands.context import Context, add_target
 from scrapy_bloom.commands.output import Fact
 from scrapy_bloom.core.info import FilterInfo
 from scrapy_bloom.options import write_size, write_span
+from scrapy_bloom.tools.checking import check
 from scrapy_bloom.tools.information import Information, info
 
 EXAMPLE = "job"
@@ -21,10 +22,15 @@ SUMMARY = "show what a filter is, how full it is, and who uses it"
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of this sub-command."""
     add_target(parser)
+    parser.add_argument(
+        "--check", action="store_true", help="read all of it instead, and look for damage"
+    )
 
 
 def run(args: Namespace, context: Context) -> int:
     """Print what is known of a filter; its secret is not among it."""
+    if args.check:
+        return _check(args, context)
     found = info(args.target, key=args.key, project=context.project)
     output = context.output
     if output.as_json:
@@ -48,6 +54,21 @@ def run(args: Namespace, context: Context) -> int:
             ],
         )
     return 0
+
+
+def _check(args: Namespace, context: Context) -> int:
+    """Print what was found; return 1 if something is wrong."""
+    output = context.output
+    found = check(args.target, key=args.key, project=context.project, progress=output.progress)
+    if output.as_json:
+        output.json(found)
+    else:
+        output.table(
+            "",
+            ("", "what", "found", "what to do"),
+            [(one.level, one.what, one.found, one.advice) for one in found],
+        )
+    return 1 if any(one.level == "bad" for one in found) else 0
 
 
 def _window_facts(state: FilterInfo) -> list[Fact]:

@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
+from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
 from scrapy_bloom.commands.context import Context, add_key
 from scrapy_bloom.commands.output import Output
 from scrapy_bloom.errors import SettingError
-from scrapy_bloom.tools.lines import Batch, Kind, Lines
+from scrapy_bloom.storage import seen_file
+from scrapy_bloom.tools.lines import Batch, Lines, SetInRedis
 from scrapy_bloom.tools.marking import adding
 from scrapy_bloom.tools.resolve import SCHEMES
 from scrapy_bloom.tools.target import Adder
@@ -34,7 +36,11 @@ def add_pages(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--fingerprint", action="store_true", help="fingerprints in hexadecimal, no URLs"
     )
-    parser.add_argument("--file", metavar="FILE", help="read URLs from a file, one a line")
+    parser.add_argument(
+        "--file",
+        metavar="FILE",
+        help="read URLs or fingerprints, one a line, a requests.seen, or a set: redis://HOST#KEY",
+    )
     parser.add_argument("--strict", action="store_true", help="stop at the first bad line")
 
 
@@ -46,9 +52,14 @@ def split(args: Namespace) -> tuple[str | None, list[str]]:
     return first, rest
 
 
-def kind_of(args: Namespace) -> Kind:
-    """Return what the pages are given as."""
-    return "fingerprints" if args.fingerprint else "urls"
+def lines_of(args: Namespace, fingerprinter: CanonicalFingerprinter) -> Lines:
+    """Return what reads the pages."""
+    return Lines(
+        fingerprinter,
+        "fingerprints" if args.fingerprint else "auto",
+        strict=args.strict,
+        seen=Path(args.file or "").name == seen_file.NAME,
+    )
 
 
 @contextmanager
@@ -59,7 +70,15 @@ def opened(args: Namespace, pages: list[str], context: Context) -> Iterator[Bina
             raise SettingError("give URLs, or - for those on standard input, not both")
         if args.file and pages:
             raise SettingError("give URLs or a --file with some, not both")
-        if args.file:
+        if (args.file or "").startswith(SCHEMES):
+            if not args.fingerprint:
+                raise SettingError(
+                    f"{args.file.partition('#')[2]}: a set in Redis has fingerprints. scrapy-redis"
+                    f" makes them in a way of its own, and then they mean nothing to this filter."
+                    f" --fingerprint takes them as they are"
+                )
+            yield cast("BinaryIO", SetInRedis(args.file))
+        elif args.file:
             yield stack.enter_context(context.stream(args.file))
         elif pages == ["-"]:
             yield stack.enter_context(context.stream("-"))
@@ -85,20 +104,26 @@ class Counted:
 
 
 def on_each(
-    args: Namespace, context: Context, what: str, do: Callable[[Adder, Batch], list[bool]]
+    args: Namespace,
+    context: Context,
+    what: str,
+    do: Callable[[Adder, Batch], list[bool]],
+    *,
+    make: bool = False,
 ) -> Counted:
     """Open a filter to add to it, do something to all pages, and tell which lines were bad.
 
     :param what: what is done, for the progress bar.
     :param do: does it to a batch; returns for each page whether the filter had it.
+    :param make: whether to make a filter where there is none.
     """
     target, pages = split(args)
     known = unknown = 0
     with (
         opened(args, pages, context) as stream,
-        adding(target, key=args.key, project=context.project) as (adder, fingerprinter),
+        adding(target, key=args.key, project=context.project, make=make) as (adder, fingerprinter),
     ):
-        lines = Lines(fingerprinter, kind_of(args), strict=args.strict)
+        lines = lines_of(args, fingerprinter)
         with context.output.progress(what, None, "pages") as told:
             for batch in lines.of_stream(stream):
                 found = do(adder, batch)

@@ -15,8 +15,9 @@ from bitarray.util import zeros
 from scrapy_bloom.core import sizing
 from scrapy_bloom.core.growth import filter_hashes, next_slice, outgrown
 from scrapy_bloom.core.hashing import make_probe, new_secret
-from scrapy_bloom.core.info import FilterInfo, count_bits, filter_info
+from scrapy_bloom.core.info import FilterInfo, filter_info
 from scrapy_bloom.core.state import EMPTY, FilterState, Slice
+from scrapy_bloom.errors import SettingError
 from scrapy_bloom.options import (
     DEFAULT_CAPACITY,
     DEFAULT_ERROR_RATE,
@@ -243,16 +244,43 @@ class LocalFilter:
             self._ages.pop(fingerprint, None)
         return answers
 
+    def update(self, other: LocalFilter) -> None:
+        """Add all that another copy of this filter has. That one stays as it is.
+
+        Slices can come to hold more than they were sized for: see the ``estimated_fp_rate`` of
+        :meth:`info`. What either of the two has forgotten is new once more.
+
+        :raises SettingError: if they are not copies of one filter, which share its secret and its
+            slices, or if they have a window.
+        """
+        ours, theirs = self.state(), other.state()
+        longest = max(ours.slices, theirs.slices, key=len)
+        alike = [
+            (a.spec, ours.secret, ours.hashes, ours.digests)
+            == (b.spec, theirs.secret, theirs.hashes, theirs.digests)
+            for a, b in zip(ours.slices, theirs.slices, strict=False)
+        ]
+        if not all(alike) or self.window is not None or other.window is not None:
+            raise SettingError(
+                "update() takes a copy of the same filter, without a window: with another secret or"
+                " other slices the bits of one mean nothing in the other. Add the fingerprints"
+                " instead."
+            )
+        slices = [
+            _union(a, b, self._hashes) for a, b in zip(ours.slices, theirs.slices, strict=False)
+        ]
+        slices += copy.deepcopy(longest[len(slices) :])
+        self._load(replace(ours, slices=slices))
+        self.restore_ages(other.ages)
+        self.forgotten |= other.forgotten
+
     def info(self) -> FilterInfo:
         """Return the state of the filter now. Counts every bit: about 1 ms for each 4 MB."""
-        slices = self.state().slices
-        counts = [
-            count_bits(slice_.spec, slice_.items, _fills(slice_), self._hashes) for slice_ in slices
-        ]
+        state = self.state()
         info = filter_info(
-            [counts],
+            [state.count()],
             error_rate=self._error_rate,
-            memory=sum(map(_memory, slices)),
+            memory=sum(map(_memory, state.slices)),
         )
         return replace(info, items=info.items - len(self.forgotten))
 
@@ -399,9 +427,15 @@ class LocalFilter:
             self._on_growth(items)
 
 
-def _fills(slice_: Slice) -> list[float]:
-    """Return the share of bits set in each block."""
-    return [0.0 if block is EMPTY else block.count() / sizing.BLOCK_BITS for block in slice_.blocks]
+def _union(one: Slice, other: Slice, hashes: int) -> Slice:
+    """Return a slice with the bits of two that have the same geometry."""
+    blocks = [
+        a if b is EMPTY else b.copy() if a is EMPTY else a | b
+        for a, b in zip(one.blocks, other.blocks, strict=True)
+    ]
+    union = Slice(one.spec, max(one.items, other.items), blocks)
+    estimate = min(union.count(hashes).estimated_items, one.spec.capacity)
+    return replace(union, items=max(union.items, round(estimate)))
 
 
 def _memory(slice_: Slice) -> int:

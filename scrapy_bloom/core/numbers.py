@@ -16,6 +16,7 @@ from scrapy_bloom.core.buckets import count_numbers, is_wide
 from scrapy_bloom.core.growth import SliceSpec, live_slices
 from scrapy_bloom.core.hashing import PROBE_BYTES, make_hash
 from scrapy_bloom.core.info import SliceCount
+from scrapy_bloom.core.state import FilterState
 
 HASH_BYTES: Final = PROBE_BYTES // 2
 """How many bytes of a hash tell the bucket and the number of an item."""
@@ -77,6 +78,10 @@ class NumbersState:
         slices = live_slices(self.slices, self.window, now)
         return replace(self, slices=slices or [NumbersSlice(self.slices[-1].spec, {}, now)])
 
+    def count(self) -> list[SliceCount]:
+        """Return what is known of each slice."""
+        return [slice_.count() for slice_ in self.slices]
+
     @property
     def items(self) -> int:
         """How many items it has."""
@@ -128,6 +133,10 @@ class NumbersState:
         return locate
 
 
+AnyState = FilterState | NumbersState
+"""What a filter consists of, in whichever layout."""
+
+
 def number_bytes(spec: SliceSpec) -> int:
     """Return the bytes that one number of a slice takes at rest."""
     return 8 if is_wide(spec) else 4
@@ -139,17 +148,6 @@ def pack(numbers: Iterable[int], spec: SliceSpec) -> array[int]:
     :raises OverflowError: if one of them is none that the slice could have.
     """
     return array("q" if is_wide(spec) else "i", sorted({*numbers} - {0}))
-
-
-def merge_numbers(same: Sequence[NumbersSlice]) -> NumbersSlice:
-    """Return a slice that has the numbers of several of one geometry."""
-    spec = same[0].spec
-    buckets: dict[int, array[int]] = {}
-    for slice_ in same:
-        for number, some in slice_.buckets.items():
-            here = buckets.get(number)
-            buckets[number] = some if here is None else pack([*here, *some], spec)
-    return NumbersSlice(spec, dict(sorted(buckets.items())))
 
 
 def _place(numbers: Sequence[int], number: int) -> int | None:

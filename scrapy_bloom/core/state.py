@@ -10,6 +10,7 @@ from bitarray import bitarray
 from bitarray.util import zeros
 
 from scrapy_bloom.core.growth import SliceSpec, live_slices
+from scrapy_bloom.core.info import SliceCount, count_bits
 from scrapy_bloom.core.sizing import BLOCK_BITS, BLOCK_BYTES
 
 EMPTY: Final = zeros(BLOCK_BITS, "big")
@@ -55,6 +56,11 @@ class Slice:
             blocks[number] = block
         return cls(spec, items, blocks, since)
 
+    def count(self, hashes: int) -> SliceCount:
+        """Return what is known of it, from a count of all of its bits."""
+        fills = [0.0 if block is EMPTY else block.count() / BLOCK_BITS for block in self.blocks]
+        return count_bits(self.spec, self.items, fills, hashes)
+
     def __reduce__(self) -> tuple[Callable[..., Slice], tuple[Any, ...]]:
         # If EMPTY were copied, all empty places would share that copy, and items be written to it.
         touched = {i: block for i, block in enumerate(self.blocks) if block is not EMPTY}
@@ -91,6 +97,10 @@ class FilterState:
             return self
         slices = live_slices(self.slices, self.window, now)
         return replace(self, slices=slices or [replace(Slice.new(self.slices[-1].spec), since=now)])
+
+    def count(self) -> list[SliceCount]:
+        """Return what is known of each slice, from a count of all of its bits."""
+        return [slice_.count(self.hashes) for slice_ in self.slices]
 
     @property
     def items(self) -> int:

@@ -441,6 +441,18 @@ def listed(folder: Path, noted: str, now: float) -> int:
     return sum(count_in(folder / f"{PREFIX}{number}") for number in lists)
 
 
+def check_lists(folder: Path, noted: str, key: ExactKey) -> int:
+    """Read the heads of the lists that a note names; return how many fingerprints they have.
+
+    :raises StateError: if one is missing, or cannot be used.
+    """
+    count = 0
+    for number, _ in Noted.read(noted).lists:
+        with ExactFile(folder / f"{PREFIX}{number}", key) as file:
+            count += file.count
+    return count
+
+
 def with_old_slices(noted: str, slices: int) -> str:
     """Return a note by which all that a filter of so many slices has counts as seen unlooked."""
     found = Noted.read(noted)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, Final
 
 import redis
@@ -18,9 +18,9 @@ from scrapy_bloom.errors import StateError
 from scrapy_bloom.redis import scripts
 from scrapy_bloom.redis.connection import TOO_FEW_NUMBERS
 from scrapy_bloom.redis.deadline import Within
-from scrapy_bloom.redis.header import Header, Plan, read_slices
+from scrapy_bloom.redis.header import Header, Plan
 from scrapy_bloom.redis.place import Place
-from scrapy_bloom.redis.transfer import LEFTOVER, Fetched, Install, Told, delete_keys
+from scrapy_bloom.redis.transfer import LEFTOVER, Fetched, Install, Told
 
 _CHUNK: Final = 1024  # buckets of which one field of the header tells whether they were made
 _AT_ONCE: Final = 32  # buckets in one call: about 12,000 numbers, some milliseconds of the server
@@ -119,7 +119,7 @@ class NumbersInstall(Install):
                     raise redis.ResponseError(TOO_FEW_NUMBERS)
             told(sum(_text_bytes(numbers) for _, numbers in some))
 
-    def finish(self, replaced: str) -> None:
+    def finish(self) -> None:
         """Make the filter: from now on it is there.
 
         Its buckets may be too many to be looked at in one call, so they are made to stay before. If
@@ -131,15 +131,7 @@ class NumbersInstall(Install):
             for key, stays in zip(some, stay, strict=True):
                 if not stays:
                     raise self.lost(key)
-        super().finish(replaced)
-
-    def delete_replaced(self, fields: Mapping[bytes, bytes]) -> None:
-        """Delete the buckets of the filter whose place it took."""
-        prefix = self.place.prefix(fields[b"epoch"].decode())
-        numbers = [one.number for one in read_slices(fields[b"slices"].decode())]
-        buckets = (f"{index}.{bucket}" for index in numbers for bucket in _made_in(fields, index))
-        names = chain((f"{index}.ages" for index in numbers), buckets)
-        delete_keys(self.place, (f"{prefix}{name}" for name in names), at_once=_NAMES)
+        super().finish()
 
     def _buckets(self) -> Iterator[tuple[str, array[int]]]:
         """Yield the end of each key, and its numbers."""

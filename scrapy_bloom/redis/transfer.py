@@ -21,8 +21,7 @@ from typing import Any, ClassVar, Final
 from bitarray import bitarray
 
 from scrapy_bloom.core.growth import SliceSpec
-from scrapy_bloom.core.merging import AnyState, specs_of
-from scrapy_bloom.core.numbers import NumbersSlice
+from scrapy_bloom.core.numbers import AnyState, NumbersSlice
 from scrapy_bloom.core.sizing import BLOCK_BYTES
 from scrapy_bloom.core.state import EMPTY, FilterState, Slice
 from scrapy_bloom.errors import BackendError, StateError
@@ -200,7 +199,9 @@ class Install(ABC):
 
     def __init__(self, place: Place, plan: Plan, state: AnyState, filled: int, spider: str) -> None:
         self.place = place
-        specs = dated_specs_of(state) if plan.window else specs_of(state)
+        specs: Sequence[SliceSpec] = dated_specs_of(state)
+        if not plan.window:
+            specs = [slice_.spec for slice_ in state.slices]
         self.fields = fields_of(plan, state.secret, state.hashes, specs, filled=filled)
         if spider:
             self.fields["spider"] = spider.encode()
@@ -222,36 +223,25 @@ class Install(ABC):
         :raises BackendError: if the server cannot be used.
         """
 
-    def finish(self, replaced: str) -> None:
+    def finish(self) -> None:
         """Make the filter: from now on it is there.
 
-        :param replaced: signature of the filter whose place it takes; empty if there is none.
         :raises BackendError: if the server cannot be used.
-        :raises StateError: if something else is there, or a worker uses it.
+        :raises StateError: if something else is there.
         """
         flat = [part for field in self.fields.items() for part in field]
         signature = self.fields["signature"].decode()
         with self.place.explained():
-            word, *answer = ScriptRunner(self.place).retry_once(
-                scripts.INSTALL, self.prefix, signature, replaced, *flat
+            word, *lost = ScriptRunner(self.place).retry_once(
+                scripts.INSTALL, self.prefix, signature, *flat
             )
-        where = self.place.name
         if word == b"lost":
-            raise self.lost(answer[0].decode())
-        if word == b"used":
-            raise in_use(self.place)
+            raise self.lost(lost[0].decode())
         if word != b"ok":
             raise StateError(
-                f"{where}: found something that was not there when the copy began. Nothing was"
-                f" changed. Try again."
+                f"{self.place.name}: found something that was not there when the copy began."
+                f" Nothing was changed. Try again."
             )
-        old = dict(zip(answer[::2], answer[1::2], strict=True))
-        if old:
-            self.delete_replaced(old)
-
-    @abstractmethod
-    def delete_replaced(self, fields: Mapping[bytes, bytes]) -> None:
-        """Delete the keys of the filter whose place it took; `fields` are those of its header."""
 
     def withdraw(self) -> None:
         """Delete the keys again, as far as that can be done: nobody has seen them."""
@@ -323,7 +313,7 @@ class BitsInstall(Install):
                 self._call("SETRANGE", key, (start - segment.first) * BLOCK_BYTES, data)
             told(segment.size)
 
-    def finish(self, replaced: str) -> None:
+    def finish(self) -> None:
         """Make the filter.
 
         The script sees to all keys but the dates. Those are made to stay before.
@@ -331,11 +321,7 @@ class BitsInstall(Install):
         key = f"{self.prefix}{self._dates}"
         if self._state.ages and not self._call("PERSIST", key):
             raise self.lost(key)
-        super().finish(replaced)
-
-    def delete_replaced(self, fields: Mapping[bytes, bytes]) -> None:
-        """Delete the segments of the filter whose place it took."""
-        delete_segments(self.place, fields)
+        super().finish()
 
     @property
     def _dates(self) -> str:

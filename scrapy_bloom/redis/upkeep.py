@@ -9,8 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
-from scrapy_bloom.core.merging import AnyState
-from scrapy_bloom.core.numbers import NumbersState
+from scrapy_bloom.core.numbers import AnyState, NumbersState
 from scrapy_bloom.errors import BackendError, StateError
 from scrapy_bloom.options import REDIS_TIMEOUT, Words, in_arguments
 from scrapy_bloom.redis import pace, scripts
@@ -123,39 +122,32 @@ class Upkeep:
             kind: bytes = self._client.type(self._place.key)
         return kind.decode()
 
-    def install(
-        self, incoming: Incoming, replaced: Sequence[ShardReader] = (), told: Told = int
-    ) -> None:
+    def install(self, incoming: Incoming, told: Told = int) -> None:
         """Put a filter under the key; until all of it is there, nobody sees any of it.
 
         If this fails or is interrupted, nothing has changed.
 
-        :param replaced: the shards of the filter whose place it takes; none for an empty place.
         :param told: called with the number of bytes of each segment that was sent.
-        :raises StateError: if something else is there, or a crawl uses it.
+        :raises StateError: if something is there already.
         """
         installs = [
             incoming.install(number, self._at(number)) for number in range(len(incoming.shards))
         ]
-        if replaced and not deserted(replaced):
-            raise in_use(self._place)
         done: list[int] = []
         try:
             for install in installs:
                 install.upload(told)
             # The first shard is what makes a filter of them, so it comes last.
             for number in reversed(range(len(installs))):
-                signature = replaced[number].header.signature if replaced else ""
-                installs[number].finish(signature)
+                installs[number].finish()
                 done.append(number)
         except BaseException:
             for number, install in enumerate(installs):
                 if number not in done:
                     install.withdraw()
-            if not replaced:
-                for number in done:
-                    with suppress(BackendError, StateError):
-                        retire(ShardReader(self._at(number)), int)
+            for number in done:
+                with suppress(BackendError, StateError):
+                    retire(ShardReader(self._at(number)), int)
             raise
 
     def delete(self, shards: Sequence[ShardReader], told: Told = int) -> None:

@@ -8,10 +8,11 @@ file.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from struct import Struct
-from typing import BinaryIO, Final
+from typing import Final
 
 from scrapy_bloom.storage import scrapy_queue
 from scrapy_bloom.storage.files import open_regular
@@ -41,18 +42,14 @@ def read_seen_file(folder: Path) -> Iterator[bytes]:
     if file is None:
         return
     with file:
-        for batch in read_batches(file):
+        for batch in read_batches(iter(lambda: file.read(_CHUNK), b"")):
             yield from batch
 
 
-def read_batches(file: BinaryIO) -> Iterator[list[bytes]]:
-    """Yield the fingerprints in an open file, some at a time, in order.
-
-    :param file: has the method ``read``.
-    """
-    data, whole = b"", False
-    while not whole:
-        more = file.read(_CHUNK)
+def read_batches(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Yield the fingerprints in the chunks of a file, some at a time, in order."""
+    data = b""
+    for more in chain(chunks, [b""]):
         whole = not more
         data += more
         batch, start = [], 0

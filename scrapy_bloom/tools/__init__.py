@@ -1,7 +1,7 @@
 """Looking at filters, asking them, moving and mending them, without a crawl.
 
 Each function is what a sub-command of ``scrapy bloom`` does. A filter is named by a target: a job
-directory, a file that was exported, or the URL of a Redis server with the key of a filter.
+directory, a file by itself, or the URL of a Redis server with the key of a filter.
 
 >>> from scrapy_bloom import tools
 >>> tools.plan("10M").sized.bytes
@@ -18,10 +18,9 @@ and change nothing, and may be called while a crawl uses the filter.
 from scrapy_bloom.tools.asking import asking, contains
 from scrapy_bloom.tools.checking import Finding, check
 from scrapy_bloom.tools.contents import Contents
-from scrapy_bloom.tools.importing import Imported, import_
 from scrapy_bloom.tools.information import Information, info
 from scrapy_bloom.tools.marking import add, adding, forget
-from scrapy_bloom.tools.moving import Moved, copy, delete, delete_leftovers, export, merge
+from scrapy_bloom.tools.moving import Moved, copy, delete, delete_leftovers
 from scrapy_bloom.tools.planning import Plan, Size, curve, plan, size
 from scrapy_bloom.tools.progress import Progress
 from scrapy_bloom.tools.project import Project
@@ -32,7 +31,6 @@ from scrapy_bloom.tools.waiting import Waiting, queue
 __all__ = [
     "Contents",
     "Finding",
-    "Imported",
     "Information",
     "Moved",
     "Plan",
@@ -50,11 +48,8 @@ __all__ = [
     "curve",
     "delete",
     "delete_leftovers",
-    "export",
     "forget",
-    "import_",
     "info",
-    "merge",
     "plan",
     "queue",
     "size",

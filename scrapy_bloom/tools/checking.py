@@ -9,12 +9,14 @@ from math import sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, cast
 
-from scrapy_bloom.core.merging import counted
 from scrapy_bloom.core.numbers import NumbersState
 from scrapy_bloom.core.sizing import BLOCK_BITS
+from scrapy_bloom.core.state import FilterState
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.frontier.reader import StoreReader
+from scrapy_bloom.layers.exact import check_lists
 from scrapy_bloom.redis import pace
+from scrapy_bloom.storage.exact_file import ExactKey
 from scrapy_bloom.storage.marker import (
     REQUESTS,
     SNAPSHOT,
@@ -107,7 +109,7 @@ def _check_counts(contents: Contents) -> Iterator[Finding]:
         if isinstance(state, NumbersState):
             continue  # its slices count nothing by themselves
         for number, slice_ in enumerate(state.slices):
-            estimate = counted(slice_, state.hashes)
+            estimate = round(min(slice_.count(state.hashes).estimated_items, 2.0**62))
             name = f"slice {number + 1}" + (
                 f" of shard {shard}" if len(contents.shards) > 1 else ""
             )
@@ -122,16 +124,15 @@ def _check_counts(contents: Contents) -> Iterator[Finding]:
                     "bad",
                     name,
                     f"{slice_.items:,} items counted, its {bits:,} bits show only {estimate:,}",
-                    "Marks are missing: their pages are fetched again. In Redis a part was lost;"
-                    " in a file of merged filters this is no harm.",
+                    "Marks are missing: their pages are fetched again.",
                 )
             else:
                 yield Finding(
                     "note",
                     name,
                     f"{slice_.items:,} items counted, its bits show {estimate:,}",
-                    "It is fuller than it counts, as after a merge or a copy in mid-crawl: more new"
-                    " pages are called seen. See 'error rate now' of 'scrapy bloom info'.",
+                    "It is fuller than it counts, as after a copy in mid-crawl: more new pages are"
+                    " called seen. See 'error rate now' of 'scrapy bloom info'.",
                 )
 
 
@@ -190,6 +191,7 @@ def _check_requests(folder: Path, snapshot: Snapshot | None) -> Iterator[Finding
         with StoreReader(path) as reader:
             look = reader.look()
             unreadable = reader.check_whole()
+            reader.ages()
     except BloomError as error:
         yield _refused(REQUESTS, error)
         return
@@ -214,8 +216,18 @@ def _check_requests(folder: Path, snapshot: Snapshot | None) -> Iterator[Finding
             f"older than {SNAPSHOT}, which calls pages seen whose requests are not here",
             f"Put back both files of the same time, or delete {SNAPSHOT}.",
         )
+    if look.exact and snapshot:  # before the first one there are no lists
+        yield _check_exact(folder, look.exact, snapshot.state)
     if look.withheld:
         yield Finding("note", "let through", f"{len(look.withheld):,} pages are new once more")
+
+
+def _check_exact(folder: Path, noted: str, state: FilterState) -> Finding:
+    try:
+        count = check_lists(folder, noted, ExactKey(state.secret, digests=state.digests))
+    except BloomError as error:
+        return _refused("exact list", error)
+    return Finding("good", "exact list", f"whole: {count:,} fingerprints")
 
 
 def _check_redis(target: RedisTarget, contents: Contents) -> Iterator[Finding]:

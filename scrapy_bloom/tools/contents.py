@@ -9,8 +9,7 @@ from typing import Final
 
 from scrapy_bloom.core.growth import SHARE
 from scrapy_bloom.core.info import FilterInfo, filter_info
-from scrapy_bloom.core.merging import AnyState, count_slices
-from scrapy_bloom.core.numbers import NumbersState
+from scrapy_bloom.core.numbers import AnyState, NumbersState
 from scrapy_bloom.core.state import FilterState
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.storage import numbers_file
@@ -82,7 +81,7 @@ class Contents:
             raise SettingError(
                 "this filter has the layout 'sets': it keeps a number for each page, and no page or"
                 " fingerprint can be had back from that, to set its bits elsewhere. It can be"
-                " exported, and copied to Redis. To fill a filter of bits, import the URLs."
+                " copied to a file and to Redis. To fill a filter of bits, add the URLs."
             )
         return shards
 
@@ -129,7 +128,7 @@ class Contents:
     def info(self) -> FilterInfo:
         """Return its state, from a count of all that it holds."""
         info = filter_info(
-            [count_slices(state) for state in self.shards],
+            [state.count() for state in self.shards],
             error_rate=self.error_rate,
             memory=self.bytes,
         )

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_bloom.core.buckets import bucket_bytes
 from scrapy_bloom.core.info import FilterInfo
-from scrapy_bloom.core.merging import count_slices, specs_of
 from scrapy_bloom.core.sizing import BLOCK_BYTES
 from scrapy_bloom.layers.exact import listed
 from scrapy_bloom.storage.marker import SNAPSHOT, Marker, is_outdated, read_marker
@@ -136,7 +135,7 @@ def _of_contents(target: Target, kind: str, **more: Any) -> Information:
             count.used / count.room,
         )
         for shard, state in enumerate(contents.shards)
-        for spec, count in zip(specs_of(state), count_slices(state), strict=True)
+        for spec, count in zip([one.spec for one in state.slices], state.count(), strict=True)
     ]
     first = contents.shards[0]
     identity = contents.identity

@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import BinaryIO, Final, Literal, NamedTuple
 
 from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
-from scrapy_bloom.errors import SettingError
+from scrapy_bloom.errors import SettingError, StateError
+from scrapy_bloom.storage import seen_file
 
-Kind = Literal["auto", "urls", "fingerprints"]
+Kind = Literal["auto", "fingerprints"]
 """What lines hold; ``auto`` tells hexadecimal fingerprints from URLs, line by line."""
 
 _CHUNK: Final = 1 << 20
 _LONGEST: Final = 1 << 16  # bytes of a line
+_AT_ONCE: Final = 10_000  # members of a set
 _SHOWN: Final = 20  # bad lines that are told in words
 _DIGEST: Final = 20  # bytes of a SHA-1
 _HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2}){8,}")
@@ -59,6 +62,29 @@ def fingerprints_of(
     return [*map(fingerprinter.of_url, urls), *fingerprints]
 
 
+class SetInRedis:
+    """A set in Redis that another program has made, as a stream of lines.
+
+    :param url: of the server, with ``#`` and the key behind it.
+    :raises StateError: if there is no set.
+    """
+
+    def __init__(self, url: str) -> None:
+        # Imported only here: redis is an extra.
+        from scrapy_bloom.redis.connection import Target as Server  # noqa: PLC0415
+        from scrapy_bloom.redis.foreign import ForeignKey  # noqa: PLC0415
+
+        address, _, name = url.partition("#")
+        key = ForeignKey(Server(address), name, timeout=10.0)
+        if (kind := key.kind()) != "set":
+            raise StateError(f"key {name}: found {kind}, expected a set of fingerprints.")
+        self._members = key.members()
+
+    def read(self, _size: int) -> bytes:
+        """Return some of its members, one a line; nothing after the last one."""
+        return b"".join(member + b"\n" for member in islice(self._members, _AT_ONCE))
+
+
 @dataclass
 class Lines:
     """Reads lines and makes fingerprints of them. Empty lines do not count.
@@ -66,6 +92,7 @@ class Lines:
     :param fingerprinter: makes the fingerprints of URLs.
     :param kind: what the lines hold.
     :param strict: whether the first bad line is an error.
+    :param seen: whether the file is a ``requests.seen``. Its binary form is told by its first byte.
 
     Attributes:
         read: how many lines were read.
@@ -76,19 +103,29 @@ class Lines:
     fingerprinter: CanonicalFingerprinter
     kind: Kind = "auto"
     strict: bool = False
+    seen: bool = False
     read: int = 0
     bad: int = 0
     shown: list[BadLine] = field(default_factory=list)
 
     def of_stream(self, stream: BinaryIO) -> Iterator[Batch]:
-        """Yield the lines of a stream, about a MiB at a time.
+        """Yield the lines of a stream, about a MiB at a time, or the marks of a ``requests.seen``.
 
         :raises SettingError: at the first bad line, if `strict`.
         """
         rest = b""
         # read1 gives what is there: a pipe that is fed slowly is answered at once.
         read = getattr(stream, "read1", stream.read)
-        while data := read(_CHUNK):
+        chunks = iter(lambda: read(_CHUNK), b"")
+        first = next(chunks, b"")
+        chunks = chain([first] if first else [], chunks)
+        if self.seen or first.startswith(b"\0"):  # the length of a record: no text begins so
+            for fingerprints in seen_file.read_batches(chunks):
+                self.read += len(fingerprints)
+                texts = [fingerprint.hex() for fingerprint in fingerprints]
+                yield Batch(texts, fingerprints, [""] * len(texts))
+            return
+        for data in chunks:
             lines = (rest + data).split(b"\n")
             rest = lines.pop()
             if len(rest) > _LONGEST:
@@ -125,8 +162,6 @@ class Lines:
 
     def _maker(self) -> Callable[[str], tuple[bytes, str]]:
         of_url = self.fingerprinter.resolve_url
-        if self.kind == "urls":
-            return of_url
         if self.kind == "fingerprints":
             return lambda text: (self._read(text), "")
         is_hex = _HEX.fullmatch

@@ -1,4 +1,4 @@
-"""Filters in files: in the job directory of a crawl, or in one file that was exported."""
+"""Filters in files: in the job directory of a crawl, or in one file by itself."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from filelock import FileLock, Timeout
 
 from scrapy_bloom.core.info import FilterInfo
 from scrapy_bloom.core.local import LocalFilter
-from scrapy_bloom.core.merging import AnyState
-from scrapy_bloom.core.numbers import NumbersState
+from scrapy_bloom.core.numbers import AnyState, NumbersState
 from scrapy_bloom.core.state import FilterState
 from scrapy_bloom.core.window import filter_of
 from scrapy_bloom.errors import JobInUseError, SettingError, StateError
@@ -41,7 +40,11 @@ _QUIET: Final = int  # a filter that grows here need not say so
 
 
 class FileChange(Change):
-    """A file that is held."""
+    """A file that is held.
+
+    Attributes:
+        contents: what is there; None if nothing is.
+    """
 
     def __init__(self, path: Path, contents: Contents | None) -> None:
         self.path = path
@@ -75,7 +78,7 @@ def write_file(path: Path, content: Iterable[bytes], told: Told) -> None:
 
 
 class FileTarget(Target):
-    """A filter in one file, as ``scrapy bloom export`` writes it.
+    """A filter in one file, as ``scrapy bloom copy`` writes it.
 
     :param path: the file.
     """
@@ -107,8 +110,13 @@ class FileTarget(Target):
         yield Open(Sharded(contents), contents.identity, contents.let_through)
 
     @contextmanager
-    def change(self, *, make: bool = False) -> Iterator[Change]:
+    def making(self) -> Iterator[Change]:
         """Lock the file."""
+        with self._change(make=True) as change:
+            yield _empty(self, change)
+
+    @contextmanager
+    def _change(self, *, make: bool = False) -> Iterator[FileChange]:
         if not self.path.parent.is_dir():
             raise StateError(
                 f"{self.path.parent}: found no such folder. Make it, or correct the path. Nothing"
@@ -139,12 +147,12 @@ class FileTarget(Target):
     @contextmanager
     def adding(self) -> Iterator[Adder]:
         """Add to a copy in memory; the file is replaced at the end."""
-        with self.change() as change:
+        with self._change() as change:
             yield from _adding(change, self.name)
 
     def delete(self, progress: Progress = silent) -> None:  # noqa: ARG002 - it takes no time
         """Delete the file."""
-        with self.change(), _told(self.path):
+        with self._change(), _told(self.path):
             remove(self.path)
 
     def _read(self) -> Contents | None:
@@ -166,7 +174,7 @@ class FileTarget(Target):
             raise StateError(
                 f"{self.path}: found a file that starts with {start!r}, expected a filter of"
                 f" scrapy-bloom. It was left as it is. Give the job directory of a crawl, a"
-                f" file that 'scrapy bloom export' has written, or the URL of a Redis server and a"
+                f" file that 'scrapy bloom copy' has written, or the URL of a Redis server and a"
                 f" --key."
             )
 
@@ -223,8 +231,13 @@ class JobTarget(Target):
         yield Open(Sharded(contents), contents.identity, contents.let_through)
 
     @contextmanager
-    def change(self, *, make: bool = False) -> Iterator[Change]:
+    def making(self) -> Iterator[Change]:
         """Hold the job directory, as a crawl does."""
+        with self._change(make=True) as change:
+            yield _empty(self, change)
+
+    @contextmanager
+    def _change(self, *, make: bool = False) -> Iterator[FileChange]:
         if not make and not self.exists():
             raise self.missing()
         new = not self.folder.exists()
@@ -240,7 +253,7 @@ class JobTarget(Target):
     @contextmanager
     def adding(self) -> Iterator[Adder]:
         """Add to a copy in memory; the snapshot is replaced at the end."""
-        with self.change() as change:
+        with self._change() as change:
             yield from _adding(change, self.name)
 
     def delete(self, progress: Progress = silent) -> None:  # noqa: ARG002 - it takes no time
@@ -301,7 +314,7 @@ class JobChange(FileChange):
         if len(contents.shards) > 1:
             raise SettingError(
                 f"a filter of {len(contents.shards)} shards cannot be kept in a job directory:"
-                f" each shard hashes with a secret of its own. Copy it to Redis, or export it."
+                f" each shard hashes with a secret of its own. Copy it to Redis, or to a file."
             )
         contents.bits()  # refuses what has none
         check_spider(contents.identity)
@@ -414,7 +427,13 @@ class LocalAdder:
         return replace(self._contents, shards=[self._kept.state()], let_through=let_through)
 
 
-def _adding(change: Change, name: str) -> Iterator[Adder]:
+def _empty(target: Target, change: FileChange) -> FileChange:
+    if change.contents is not None:
+        raise target.occupied()
+    return change
+
+
+def _adding(change: FileChange, name: str) -> Iterator[Adder]:
     """Yield what adds to a filter in memory, and put that in its place when all went well."""
     assert change.contents is not None  # noqa: S101 - it was asked for one that is there
     adder = LocalAdder(change.contents, name)

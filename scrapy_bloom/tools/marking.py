@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
+from scrapy_bloom.core.local import LocalFilter
+from scrapy_bloom.core.window import WindowedFilter
+from scrapy_bloom.options import CAPACITY, ERROR_RATE, WINDOW
+from scrapy_bloom.storage import scrapy_queue, seen_file
+from scrapy_bloom.tools.contents import Contents
 from scrapy_bloom.tools.lines import fingerprints_of
+from scrapy_bloom.tools.local_target import LocalAdder
 from scrapy_bloom.tools.project import Project
 from scrapy_bloom.tools.resolve import Where, target_of
 from scrapy_bloom.tools.target import Adder
@@ -14,20 +21,30 @@ from scrapy_bloom.tools.target import Adder
 
 @contextmanager
 def adding(
-    where: Where | None, *, key: str = "", project: Project | None = None
+    where: Where | None, *, key: str = "", project: Project | None = None, make: bool = False
 ) -> Iterator[tuple[Adder, CanonicalFingerprinter]]:
-    """Open a filter that is there to add to it; yield it, and what makes its fingerprints.
+    """Open a filter to add to it; yield it, and what makes its fingerprints.
 
-    What is added to a file is kept when the ``with`` statement ends without an error, all of it or
-    nothing. What is added in Redis is there at once, also for a crawl that runs.
+    What is added to a file, or to a new filter, is kept when the ``with`` statement ends without an
+    error, all of it or nothing. What is added to a filter in Redis is there at once, also for a
+    crawl that runs.
 
     :param where: a target, see :func:`target_of`, like `key`.
-    :param project: as for :func:`asking`.
+    :param project: as for :func:`asking`. A new filter gets its capacity, error rate and window,
+        and belongs to its spider.
+    :param make: whether to make a filter where there is none.
     :raises JobInUseError: if it is in a job directory, and a crawl runs there.
     :raises BloomError: if it cannot be used.
     """
     project = project or Project()
     target = target_of(where, key=key, project=project)
+    if make and not target.exists():
+        target.check_identity(project.identity)
+        new = LocalAdder(_new_filter(project), target.name)
+        with target.making() as change:
+            yield new, project.fingerprinter
+            change.put(new.contents())
+        return
     with target.adding() as adder:
         fingerprinter, _ = project.fingerprinter_for(adder.identity)
         yield adder, fingerprinter
@@ -43,6 +60,8 @@ def add(
 ) -> list[bool]:
     """Mark pages as seen; return for each URL, then for each fingerprint, whether it was before.
 
+    Where there is no filter, one is made.
+
     >>> add("job", ["http://example.com/"])  # doctest: +SKIP
     [False]
 
@@ -50,7 +69,7 @@ def add(
     :raises ValueError: if Scrapy cannot make a request for a URL. Then nothing was marked.
     :raises BloomError: as :func:`adding`.
     """
-    with adding(where, key=key, project=project) as (adder, fingerprinter):
+    with adding(where, key=key, project=project, make=True) as (adder, fingerprinter):
         return adder.add_many(fingerprints_of(fingerprinter, urls, fingerprints))
 
 
@@ -71,3 +90,31 @@ def forget(
     """
     with adding(where, key=key, project=project) as (adder, fingerprinter):
         return adder.forget_many(fingerprints_of(fingerprinter, urls, fingerprints))
+
+
+def warning_of(path: Path) -> str:
+    """Return what to know before the marks of Scrapy's own filter are taken from a file."""
+    folder = path.parent
+    if path.name == seen_file.NAME and (why := seen_file.why_unclean(folder)):
+        return (
+            f"The crawl of {path} was killed ({why}): some of its marks are those of requests that"
+            f" are lost, and their pages are not fetched."
+        )
+    if path.name == seen_file.NAME and not scrapy_queue.is_empty(folder):
+        return (
+            f"Requests wait in {folder / scrapy_queue.NAME}. Their pages are marked, too: a crawl"
+            f" without that queue would not fetch them."
+        )
+    return ""
+
+
+def _new_filter(project: Project) -> Contents:
+    settings = project.settings
+    capacity, rate, window = settings[CAPACITY], settings[ERROR_RATE], settings[WINDOW]
+    digests = project.fingerprinter.digests
+    new = (
+        LocalFilter(capacity, rate, digests=digests, on_growth=int)
+        if window is None
+        else WindowedFilter(window, capacity, rate, digests=digests, on_growth=int)
+    )
+    return Contents(project.identity, rate, [new.state()])

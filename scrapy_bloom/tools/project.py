@@ -104,7 +104,7 @@ class Project:
         folder = self._crawler.settings["JOBDIR"]  # Scrapy's own function would make it
         if not folder:
             raise SettingError(
-                "give a TARGET: a job directory, an exported file, or the URL of a Redis server"
+                "give a TARGET: a job directory, a file with a filter, or the URL of a Redis server"
                 " with --key. The settings name none: they have no JOBDIR and no BLOOM_REDIS_URL"
             )
         return JobTarget(Path(folder))

@@ -84,14 +84,12 @@ class RedisTarget(Target):
             yield Open(reader, _identity(reader), _again(reader))
 
     @contextmanager
-    def change(self, *, make: bool = False) -> Iterator[Change]:
-        """Read the filter; it is looked whether a crawl uses it when another one is put there."""
+    def making(self) -> Iterator[Change]:
+        """Connect; nothing may be under the key, now and when the filter is put there."""
         with self.upkeep() as upkeep:
-            if make and upkeep.kind() == "none":
-                yield RedisChange(upkeep, None, None)
-                return
-            with self.reader() as reader:
-                yield RedisChange(upkeep, reader, self._contents(reader, silent))
+            if (kind := upkeep.kind()) != "none":
+                raise self.occupied(f"a {kind}")
+            yield RedisChange(upkeep)
 
     @contextmanager
     def adding(self) -> Iterator[Adder]:
@@ -271,17 +269,13 @@ class RedisAdder:
 
 
 class RedisChange(Change):
-    """A filter in Redis that is to be replaced, or made."""
+    """A filter in Redis that is to be made."""
 
-    def __init__(
-        self, upkeep: Upkeep, reader: RedisReader | None, contents: Contents | None
-    ) -> None:
+    def __init__(self, upkeep: Upkeep) -> None:
         self._upkeep = upkeep
-        self._reader = reader
-        self.contents = contents
 
     def put(self, contents: Contents, progress: Progress = silent) -> None:
-        """Send the filter, and put it in the place of the other one at once."""
+        """Send the filter; it is there when all of it is."""
         identity = contents.identity
         incoming = Incoming(
             contents.shards,
@@ -291,9 +285,8 @@ class RedisChange(Change):
             identity.spider,
             contents.let_through,
         )
-        replaced = self._reader.parts() if self._reader else ()
         with progress(f"writing {self._upkeep.name}", contents.bytes, "bytes") as told:
-            self._upkeep.install(incoming, replaced, told)
+            self._upkeep.install(incoming, told)
 
 
 def _counted(reader: RedisReader) -> int:

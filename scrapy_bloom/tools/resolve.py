@@ -21,7 +21,7 @@ Where = str | Path | Target
 def target_of(where: Where | None, *, key: str = "", project: Project | None = None) -> Target:
     """Return the target that is meant.
 
-    :param where: a job directory; ``requests.bloom`` in one; a file that was exported; the URL of a
+    :param where: a job directory; ``requests.bloom`` in one; a file with a filter; the URL of a
         Redis server, as for :meth:`RedisFilter.from_url`, with ``#`` and the key of the filter
         behind it perhaps; or None for that of the project. What is not there is a file if its name
         has a suffix, such as ``.bloom``, else a job directory.

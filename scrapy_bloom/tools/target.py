@@ -71,17 +71,11 @@ class Adder(Protocol):
 
 
 class Change(ABC):
-    """A filter that is held, so that no crawl can change it meanwhile.
-
-    Attributes:
-        contents: what is there; None if nothing is.
-    """
-
-    contents: Contents | None
+    """A place that is held, so that nobody else can put a filter there meanwhile."""
 
     @abstractmethod
     def put(self, contents: Contents, progress: Progress = silent) -> None:
-        """Put a filter in the place of what is there, all of it or, if that fails, nothing.
+        """Put a filter there, all of it or, if that fails, nothing.
 
         :raises BloomError: if that cannot be done.
         """
@@ -124,12 +118,11 @@ class Target(ABC):
         """
 
     @abstractmethod
-    def change(self, *, make: bool = False) -> AbstractContextManager[Change]:
-        """Hold the filter, to put another one in its place.
+    def making(self) -> AbstractContextManager[Change]:
+        """Hold the place, to put a filter there.
 
-        :param make: whether there need not be one.
-        :raises StateError: if there is none, or a crawl uses it.
-        :raises JobInUseError: if a crawl uses it.
+        :raises StateError: if something is there.
+        :raises JobInUseError: if a crawl uses the place.
         """
 
     @abstractmethod
@@ -160,6 +153,13 @@ class Target(ABC):
         """Return the error that says that there is no filter."""
         return StateError(
             f"{self.name}: found no filter. Give the job directory of a crawl, a file that"
-            f" 'scrapy bloom export' has written, or the URL of a Redis server and the --key of a"
+            f" 'scrapy bloom copy' has written, or the URL of a Redis server and the --key of a"
             f" filter there."
+        )
+
+    def occupied(self, found: str = "a filter") -> StateError:
+        """Return the error that says that something is where nothing may be."""
+        return StateError(
+            f"{self.name}: found {found}, expected none. Nothing was changed. Give another place,"
+            f" or make room: 'scrapy bloom delete' removes a filter."
         )

@@ -268,11 +268,7 @@ def at_rest(folder: str) -> dict[str, int]:
     assert_type(scrapy_bloom.tools.add(folder, fingerprints=[b"a"]), list[bool])
     assert_type(scrapy_bloom.tools.info(folder).filter, FilterInfo)
     project = scrapy_bloom.tools.Project(spider="books")
-    assert_type(
-        scrapy_bloom.tools.import_(folder, ["urls.txt"], project=project),
-        scrapy_bloom.tools.Imported,
-    )
-    assert_type(scrapy_bloom.tools.merge([folder, "a.bloom"], "b.bloom"), scrapy_bloom.tools.Moved)
+    assert_type(scrapy_bloom.tools.copy(folder, "b.bloom"), scrapy_bloom.tools.Moved)
     assert_type(scrapy_bloom.tools.check(folder), list[scrapy_bloom.tools.Finding])
     scrapy_bloom.tools.delete("redis://localhost#a", project=project)
     return dict(scrapy_bloom.tools.queue(folder).by_host)

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 from support.contract import fingerprints
-from support.filters import project
 from support.jobs import everything_in, stored_job
 
 from scrapy_bloom import BloomError, tools
@@ -20,9 +19,8 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, size // 2))
 before = everything_in(job), [path.name for path in folder.iterdir()]
 for change in (
     lambda: tools.add(job, fingerprints=fingerprints(5, "b")),
-    lambda: tools.export(job, folder / "x.bloom"),
+    lambda: tools.copy(job, folder / "x.bloom"),
     lambda: tools.copy(job, folder / "other"),
-    lambda: tools.import_(job, [job / "requests.bloom"], project=project()),
 ):
     try:
         change()

@@ -12,7 +12,7 @@ from scrapy_bloom import BloomError, tools
 folder = Path(mkdtemp())
 job = folder / "job"
 stored_job(job, fingerprints(50))
-tools.export(job, folder / "x.bloom")
+tools.copy(job, folder / "x.bloom")
 for path in (folder, job):
     path.chmod(0o555)
 for path in (job / "requests.bloom", folder / "x.bloom"):
@@ -22,9 +22,9 @@ for change in (
     lambda: tools.info(job),
     lambda: tools.contains(folder / "x.bloom"),
     lambda: tools.add(job, fingerprints=fingerprints(5, "b")),
-    lambda: tools.export(job, folder / "y.bloom"),
-    lambda: tools.import_(folder / "new", [], project=project()),
-    lambda: tools.import_(folder / "new.bloom", [], project=project()),
+    lambda: tools.copy(job, folder / "y.bloom"),
+    lambda: tools.add(folder / "new", project=project()),
+    lambda: tools.add(folder / "new.bloom", project=project()),
     lambda: tools.delete(job),
     lambda: tools.delete(folder / "x.bloom"),
 ):
