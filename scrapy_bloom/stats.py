@@ -84,9 +84,6 @@ STEP: Final = Stat(
     "bloom/canonical/{step}",
     "requests whose URL this step of the canonical form changed; see docs/reference/canonical.md",
 )
-MERGED: Final = Stat(
-    "bloom/canonical/merged", "of those seen, the ones that were seen only because of a step"
-)
 
 PENDING: Final = Stat(
     "bloom/frontier/pending", "requests in the store of `scrapy_bloom.Scheduler`, not done yet"
@@ -229,7 +226,6 @@ STATS: Final = (
     AGED,
     INVALID_MAX_AGE,
     STEP,
-    MERGED,
     PENDING,
     RECOVERED,
     HELD,

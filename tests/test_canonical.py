@@ -383,7 +383,7 @@ def nested(depth):
         ({"rules": ["a"]}, r"rules = \['a'\]: give a dict from domain to rule"),
         ({"rules": {"a.example": "www"}}, r"rules\['a.example'\] = 'www': give a dict"),
         ({"rules": {"a.example": {"step": []}}}, "has 'step': give any of 'level', 'steps'"),
-        ({"rules": {"a.example": {"steps": ["wwww"]}}}, "has 'wwww': give any of 'session_ids'"),
+        ({"rules": {"a.example": {"steps": ["wwww"]}}}, "has 'wwww': give any of 'trailing_slash'"),
         ({"rules": {"a.example": {"steps": ["tracking"]}}}, "has 'tracking'"),
         ({"rules": {"a.example": {"level": "x"}}}, r"rules\['a.example'\]\['level'\] = 'x'"),
         ({"rules": {"a.example": {"keep_only": 1}}}, r"\['keep_only'\] = 1"),

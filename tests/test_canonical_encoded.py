@@ -172,24 +172,3 @@ def test_what_is_one_page_for_scrapy_is_one_page_with_every_rule(url):
 )
 def test_a_projects_own_fingerprinter_is_shown_what_the_server_would_get(one, other):
     assert rewritten("safe", one) != rewritten("safe", other)
-
-
-@pytest.mark.parametrize(
-    ("url", "expected"),
-    [
-        ("http://example.co/(S(abcdefghijklmnopqrstuvwx))m/page", None),
-        ("http://example.co/a(S(abcdefghijklmnopqrstuvwx))/page", None),
-        ("http://example.co/(S(abcdefghijklmnopqrstuvwx))", "http://example.co/"),
-        ("http://example.co/%28S(abcdefghijklmnopqrstuvwx%29)/a", "http://example.co/a"),
-        ("http://example.co/a;JSessionID=1;b=2/c", "http://example.co/a;b=2/c"),
-        ("http://example.co/a;%6Asessionid=1", "http://example.co/a"),
-        ("http://example.co/a%3Bjsessionid=1", None),
-        ("http://example.co/a;jsessionid=", None),
-        ("http://example.co/;jsessionid=1", "http://example.co/"),
-    ],
-)
-def test_session_ids_go_from_the_path_where_they_are_whole(url, expected):
-    fingerprinter = CanonicalFingerprinter(
-        "scrapy", rules={"*": {"steps": ["session_ids"]}}, wrapped=Echo()
-    )
-    assert fingerprinter.fingerprint(Request(url)).decode() == (expected or url)

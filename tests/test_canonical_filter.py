@@ -1,4 +1,4 @@
-"""Canonical fingerprints in the duplicate filter: stats, merges, header, other fingerprinters."""
+"""Canonical fingerprints in the duplicate filter: stats, header, other fingerprinters."""
 
 import json
 import logging
@@ -12,13 +12,9 @@ from scrapy.utils.request import fingerprint
 from scrapy.utils.test import get_crawler
 from support.processes import run, run_line
 
-from scrapy_bloom import BloomDupeFilter, CanonicalFingerprinter, LocalFilter
-from scrapy_bloom.canonical import merges as merging
-from scrapy_bloom.canonical.merges import Merges
+from scrapy_bloom import BloomDupeFilter, CanonicalFingerprinter
 from scrapy_bloom.canonical.provenance import MAX_RULES, difference, record
 from scrapy_bloom.canonical.rules import Rule, Rules
-from scrapy_bloom.errors import StateError
-from scrapy_bloom.storage.merges_file import NAME, read_merges, write_merges
 
 pytestmark = pytest.mark.scrapy
 
@@ -97,98 +93,11 @@ def test_a_request_that_opts_out_is_not_taken_for_another():
         assert crawl.seen(PORT, PORT, bloom_canonical=False) == [False, True]
 
 
-def test_steps_and_merges_are_counted():
+def test_steps_are_counted():
     with Crawl(CANONICAL="usual") as crawl:
-        crawl.seen(PLAIN)  # itself
-        crawl.seen(TRACKED)  # a merge
-        crawl.seen(TRACKED)  # would be seen without any step
-        crawl.seen(TRACKED_TOO, PORT)  # two merges
-        crawl.seen(PLAIN)  # a repeat
-        crawl.seen("http://example.com:80/b?utm_id=1")  # new
-        crawl.seen("http://example.com/b")  # a merge, though nothing changed this one
-        crawl.seen("http://example.com/b")  # would be seen without any step
-        assert crawl.stats() == {"tracking": 4, "default_port": 2, "merged": 4}
-
-
-def test_without_a_change_nothing_is_counted_and_no_memory_taken():
-    with Crawl() as crawl:
-        crawl.seen(PLAIN, PLAIN)
-        assert crawl.stats() == {"merged": 0}
-
-    def no_marks():
-        raise AssertionError("asked for memory")
-
-    merges = Merges(fingerprint, no_marks)
-    assert merges.note(Request(PLAIN), fingerprint(Request(PLAIN)), None, seen=True) is False
-
-
-def test_the_sample_lies_in_the_job_directory_and_goes_on_in_the_next_run(tmp_path):
-    settings = {"JOBDIR": str(tmp_path), "BLOOM_CANONICAL": "usual"}
-    with Crawl.of(settings) as crawl:
-        crawl.seen(PLAIN, TRACKED)
-    first = json.loads((tmp_path / NAME).read_text())
-    merge = {"url": TRACKED, "canonical": PLAIN, "steps": ["tracking"]}
-    assert first == {"format": "scrapy-bloom merges 1", "merged": 1, "sample": [merge]}
-    assert (tmp_path / NAME).stat().st_mode & 0o777 == 0o600
-    with Crawl.of(settings) as crawl:
-        crawl.seen(TRACKED_TOO)
-    second = json.loads((tmp_path / NAME).read_text())
-    assert second["merged"] == 2
-    assert [merge["url"] for merge in second["sample"]] == [TRACKED, TRACKED_TOO]
-
-
-def test_without_a_merge_there_is_no_sample(tmp_path):
-    with Crawl.of({"JOBDIR": str(tmp_path)}) as crawl:
-        crawl.seen(PLAIN)
-    assert not (tmp_path / NAME).exists()
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        *("", "[]", "{}", '{"format": "scrapy-bloom merges 2"}', '{"sample": 1', '"a"'),
-        "[" * 100_000,
-        '{"format": "scrapy-bloom merges 1", "merged": 1e999, "sample": []}',
-        '{"format": "scrapy-bloom merges 1", "merged": "5", "sample": []}',
-        '{"format": "scrapy-bloom merges 1", "merged": 5, "sample": {"a": 1}}',
-        '{"format": "scrapy-bloom merges 1", "merged": 5, "sample": [{"url": 1}]}',
-    ],
-)
-def test_a_sample_that_is_not_ours_is_refused_and_left(tmp_path, content):
-    (tmp_path / NAME).write_text(content)
-    with pytest.raises(StateError, match="found no sample of merged URLs"):
-        read_merges(tmp_path, Merges(fingerprint, LocalFilter))
-    assert (tmp_path / NAME).read_text() == content
-
-
-def test_a_sample_that_cannot_be_stored_is_said_and_the_filter_is_stored(tmp_path, caplog):
-    settings = {"JOBDIR": str(tmp_path)}
-    with Crawl.of(settings) as crawl:
-        crawl.seen(PLAIN, PORT)
-        (tmp_path / NAME).mkdir()
-    assert "the sample of merged URLs could not be stored" in caplog.text
-    (tmp_path / NAME).rmdir()
-    with Crawl.of(settings) as crawl:
-        assert crawl.seen(PLAIN) == [True]
-
-
-def test_a_sample_is_bounded_and_each_merge_has_its_chance(tmp_path, monkeypatch):
-    monkeypatch.setattr(merging, "SAMPLE", 100)
-    late = 0
-    for _ in range(20):
-        merges = Merges(fingerprint, LocalFilter)
-        fingerprinter = CanonicalFingerprinter("usual")
-        for number in range(500):
-            request = Request(f"{PLAIN}?utm_id={number}")
-            merges.note(request, *fingerprinter.resolve(request), seen=number > 0)
-        assert merges.count == 499
-        assert len(merges.sample) == 100
-        late += sum(int(merge.url.rpartition("=")[2]) >= 250 for merge in merges.sample)
-    assert 850 < late < 1150  # 1,000 expected, standard deviation below 22
-    write_merges(tmp_path, merges)
-    again = Merges(fingerprint, LocalFilter)
-    read_merges(tmp_path, again)
-    assert (again.count, again.sample) == (merges.count, merges.sample)
+        crawl.seen(PLAIN, TRACKED, TRACKED_TOO, PORT, PLAIN)
+        crawl.seen("http://example.com:80/b?utm_id=1", "http://example.com/b")
+        assert crawl.stats() == {"tracking": 3, "default_port": 2}
 
 
 def test_other_rules_are_told_when_a_job_goes_on(tmp_path, caplog):
@@ -352,9 +261,9 @@ def test_duplicate_url_discarder_is_asked(tmp_path):
         urls = (f"{PLAIN}?id=1&b=1", f"{PLAIN}?b=2&id=1", f"{PORT}?id=1&b=3", f"{PLAIN}?id=2")
         assert crawl.seen(*urls) == [False, True, True, False]
         assert crawl.seen("http://example.org/?a=1", "http://example.org/?a=2") == [False, False]
-        assert crawl.stats() == {"default_port": 1, "merged": 1}
+        assert crawl.stats() == {"default_port": 1}
         asked = crawl.crawler.stats.get_value("duplicate_url_discarder/request/processed")
-        assert asked == 6 + 1  # once each, and once for the one that was changed as it was
+        assert asked == 6  # once each
 
 
 CANON = ("-m", "scrapy", "bloom")

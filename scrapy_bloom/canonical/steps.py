@@ -6,8 +6,8 @@ variants the same *and* Scrapy fetches both. Browsers also follow ``http://ex%61
 failed download would hide the page behind the good variant.
 
 Steps work on the URL as Scrapy sends it. They may remove text or replace a host, port or scheme,
-but they never decode text that stays in the URL. Names (of parameters, sessions and index pages)
-are decoded once to be compared, as a server decodes them once.
+but they never decode text that stays in the URL. Names of parameters are decoded
+once to be compared, as a server decodes them once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address
 from socket import inet_aton, inet_ntoa
 from typing import Literal
-from urllib.parse import unquote
 
 from scrapy_bloom.canonical.names import Names, Params
 from scrapy_bloom.canonical.parts import Parts, is_route, name_and_value
@@ -152,71 +151,6 @@ def keep_only(parts: Parts, params: Params) -> Parts:
     return _without(parts, lambda name, _: name not in wanted and name not in params.keep)
 
 
-_SESSION_PARAMS = frozenset(
-    ("phpsessid", "jsessionid", "cfid", "cftoken", "sessionid", "session_id", "oscsid", "zenid")
-)
-_is_asp_session = re.compile(r"\(S\([a-z0-9]{24}\)\)", re.IGNORECASE).fullmatch
-
-
-def session_ids(parts: Parts, params: Params) -> Parts:
-    """Drop the session ids of PHP, Java, ASP, ColdFusion and two shops, from query and path."""
-
-    def unwanted(name: str, value: str) -> bool:
-        known = name.lower() in _SESSION_PARAMS or name.startswith("ASPSESSIONID")
-        return known and value != "" and name not in params.keep
-
-    parts = _without(parts, unwanted)
-    path, end = _split_end(parts.path)
-    segments = path.split("/")
-    kept = [
-        _without_java_session(segment)
-        for segment in segments
-        if not _is_asp_session(unquote(segment))
-    ]
-    return parts if kept == segments else parts._replace(path=("/".join(kept) or "/") + end)
-
-
-def _without_java_session(segment: str) -> str:
-    """Return one segment of a path without its ``;jsessionid=…``."""
-    if ";" not in segment:
-        return segment
-    name, *params = segment.split(";")
-    pairs = [(param, *param.partition("=")) for param in params]
-    return ";".join(
-        (
-            name,
-            *(p for p, key, _, value in pairs if unquote(key).lower() != "jsessionid" or not value),
-        )
-    )
-
-
-def blank_params(parts: Parts, params: Params) -> Parts:
-    """Drop parameters without a value, except a query that is one bare word."""
-    if parts.query is None or "&" not in parts.query.strip("&"):
-        return parts
-    return _without(parts, lambda name, value: value == "" and name not in params.keep)
-
-
-# Not in a URL within the path, as in /web/http://b.example/.
-_SLASHES = re.compile("(?<!:)(?<!%3A)/{2,}", re.IGNORECASE)
-
-
-def double_slash(parts: Parts, _: Params) -> Parts:
-    """Write several slashes in the path as one, but not those of a URL within it."""
-    path = _SLASHES.sub("/", parts.path)
-    return parts._replace(path=path) if path != parts.path else parts
-
-
-_is_index = re.compile(r"index\.(?:html?|php|aspx?|jsp)|default\.(?:html?|aspx?)").fullmatch
-
-
-def index(parts: Parts, _: Params) -> Parts:
-    """Remove the name of a folder's index page."""
-    path, end = _split_end(parts.path)
-    folder, slash, page = path.rpartition("/")
-    return parts._replace(path=folder + slash + end) if _is_index(unquote(page)) else parts
-
-
 def trailing_slash(parts: Parts, _: Params) -> Parts:
     """Remove the slash at the end of a path."""
     path, end = _split_end(parts.path)
@@ -341,42 +275,6 @@ STEPS = (
         keep_only,
         ((f"{_H}/a?id=1&other=2", f"{_H}/a?id=1"),),
         "query",
-    ),
-    Step(
-        "session_ids",
-        "opt-in",
-        "Drops session ids from query and path: `PHPSESSID`, `;jsessionid=`, `/(S(...))/`, others.",
-        session_ids,
-        (
-            (f"{_H}/a?PHPSESSID=1f&id=1", f"{_H}/a?id=1"),
-            (f"{_H}/a;jsessionid=1F?id=1", f"{_H}/a?id=1"),
-            (f"{_H}/(S(abcdefghijklmnopqrstuvwx))/a.aspx", f"{_H}/a.aspx"),
-        ),
-        "all",
-    ),
-    Step(
-        "blank_params",
-        "opt-in",
-        "Drops parameters without a value, unless the query is one bare word.",
-        blank_params,
-        ((f"{_H}/a?id=1&sort=&dir", f"{_H}/a?id=1"), (f"{_H}/a?q=&sort=", f"{_H}/a")),
-        "query",
-    ),
-    Step(
-        "double_slash",
-        "opt-in",
-        "Writes several slashes in the path as one.",
-        double_slash,
-        ((f"{_H}//a///b", f"{_H}/a/b"), (f"{_H}//a/http://b", f"{_H}/a/http://b")),
-        "all",
-    ),
-    Step(
-        "index",
-        "opt-in",
-        "Removes `index.html`, `index.php`, `default.aspx` and such from the end of the path.",
-        index,
-        ((f"{_H}/a/index.html", f"{_H}/a/"), (f"{_H}/default.aspx?id=1", f"{_H}/?id=1")),
-        "all",
     ),
     Step(
         "trailing_slash",

@@ -135,7 +135,7 @@ class Session:
         check_layers(settings, backend, journaled=journaled)
         folder = job_dir(crawler.settings)
         place = Path(folder) if folder else None
-        resolver = Resolver(crawler, rules_of(settings), place, reporter)
+        resolver = Resolver(crawler, rules_of(settings), reporter)
         crawl = Crawl(
             Identity(spider_name(crawler), resolver.fingerprinter.wrapped, resolver.record),
             digests=resolver.fingerprinter.digests,
@@ -238,8 +238,8 @@ class Session:
         :param step: whether what was asked about is :meth:`next_step`.
         """
         try:
-            if change or seen:
-                self.resolver.note(request, fingerprint, change, seen=seen)
+            if change:
+                self.resolver.count(change)
             if seen and "redirect_urls" in request.meta:
                 self._note_dropped(request, fingerprint)
         except Exception as error:  # noqa: BLE001 - the verdict stays
@@ -344,7 +344,6 @@ class Session:
     def close(self) -> None:
         """Store what is to be stored and write the last stats."""
         self._describe()
-        self.resolver.close()
         self._reporter.set(stats.NOT_STORED.key, 0)
         try:
             self.opened.close()
@@ -488,8 +487,8 @@ class Session:
                 verdict = SEEN
                 if "redirect_urls" in request.meta:
                     self._note_dropped(request, fingerprint)
-            if change or verdict is SEEN:
-                self.resolver.note(request, fingerprint, change, seen=verdict is SEEN)
+            if change:
+                self.resolver.count(change)
         except Exception as error:  # noqa: BLE001 - raised, it would cost the page
             return self.fail(request, error)
         self._count(verdict)

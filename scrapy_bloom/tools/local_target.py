@@ -24,7 +24,7 @@ from scrapy_bloom.frontier.reader import StoreLook, StoreReader
 from scrapy_bloom.frontier.store import Store
 from scrapy_bloom.layers.exact import NOTE, remove_lists, with_old_slices
 from scrapy_bloom.redis.sharding import picker
-from scrapy_bloom.storage import merges_file, scrapy_queue
+from scrapy_bloom.storage import scrapy_queue
 from scrapy_bloom.storage.files import open_regular, remove, write_whole
 from scrapy_bloom.storage.frame import MAGIC, layout_at
 from scrapy_bloom.storage.marker import MARKER, REQUESTS, SNAPSHOT
@@ -262,7 +262,7 @@ class JobTarget(Target):
             raise self.missing()
         with holding(self.folder, _US), _told(self.folder):
             # The requests last: those without marks are only fetched again.
-            for name in (SNAPSHOT, MARKER, merges_file.NAME):
+            for name in (SNAPSHOT, MARKER):
                 remove(self.folder / name)
             remove_lists(self.folder)
             for end in ("", "-wal", "-shm"):

@@ -84,12 +84,6 @@ PAIRS = (
     Pair(f"{_E}/a/?b=1", f"{_E}/a?b=1", "trailing_slash", "slash before the query"),
     Pair(f"{_E}/a", "https://example.com/a", "http_https", "http and https"),
     Pair("http://www.example.com/a", f"{_E}/a", "www", "www."),
-    Pair(f"{_E}/a/index.html", f"{_E}/a/", "index", "index page"),
-    Pair(f"{_E}/default.aspx?b=1", f"{_E}/?b=1", "index", "index page with a query"),
-    Pair(f"{_E}/a//b", f"{_E}/a/b", "double_slash", "two slashes in the path"),
-    Pair(f"{_E}/a;jsessionid=1F", f"{_E}/a", "session_ids", "session id of Java in the path"),
-    Pair(f"{_E}/a?PHPSESSID=1f", f"{_E}/a", "session_ids", "session id of PHP"),
-    Pair(f"{_E}/a?b=1&c=", f"{_E}/a?b=1", "blank_params", "parameter without a value"),
     # never
     Pair(f"{_E}/a%2Fb", f"{_E}/a/b", "never", "%2F and / in a path"),
     Pair(f"{_E}/a%3Fb", f"{_E}/a?b", "never", "%3F and ?"),
@@ -136,8 +130,6 @@ PAIRS = (
     Pair(f"{_E}/.a", f"{_E}/a", "never", "a dot before a name"),
     Pair(f"{_E}/a/...", f"{_E}/a/", "never", "three dots"),
     Pair(f"{_E}/web/http://b.example/", f"{_E}/web/http:/b.example/", "never", "a URL in a path"),
-    Pair(f"{_E}/index.htm", f"{_E}/index", "never", "an index page and a name like it"),
-    Pair(f"{_E}/my-index.html", f"{_E}/my-", "never", "a name that ends like an index page"),
     Pair(f"{_E}/caf\xe9", f"{_E}/cafe", "never", "accents"),
     Pair(f"{_E}/%E9", f"{_E}/%C3%A9", "never", "Latin-1 and UTF-8"),
     # Browsers follow these, Scrapy does not: a failed download must not hide the page.
