@@ -72,7 +72,6 @@ class BloomDupeFilter:
         self._shared_queue = True
         spider.crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
         spider.crawler.signals.connect(self.close, signal=signals.spider_closed)
-        spider.crawler.signals.connect(self._response_received, signal=signals.response_received)
         return self
 
     def open(self) -> None:
@@ -217,10 +216,6 @@ class BloomDupeFilter:
             fail(self._crawler)
             self._reporter.give_up(session.error)
         return session
-
-    def _response_received(self, request: Request) -> None:
-        if self._session:
-            self._session.finish(request)
 
     def _spider_opened(self) -> None:
         self._session = self._session or self._open_late()

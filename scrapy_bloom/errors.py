@@ -39,18 +39,14 @@ class BackendError(BloomError):
     Attributes:
         temporary: whether the server only failed to answer, which may pass by itself.
         refused: whether the server does not let this user in, or do what is needed.
-        absent: whether nobody listens at the address.
     """
 
     reason: ClassVar[str] = "bloom_backend"
 
-    def __init__(
-        self, text: str, *, temporary: bool = False, refused: bool = False, absent: bool = False
-    ) -> None:
+    def __init__(self, text: str, *, temporary: bool = False, refused: bool = False) -> None:
         super().__init__(text)
         self.temporary = temporary
         self.refused = refused
-        self.absent = absent
 
 
 class FilterLostError(BloomError):

@@ -434,8 +434,8 @@ ON_BACKEND_ERROR: Final = Option(
     "BLOOM_ON_BACKEND_ERROR",
     OnBackendError.AUTO,
     one_of(OnBackendError),
-    "While Redis cannot be used: `allow`, go on by the worker's own memory and report to Redis"
-    " later; `wait` for it, then `allow`; or `close` the spider. `auto` is `wait` with"
+    "While Redis cannot be used: `allow`, fetch the pages that this worker does not know, without"
+    " marking them; `wait` for it, then `allow`; or `close` the spider. `auto` is `wait` with"
     " scrapy-redis's scheduler, whose queue is out as well, else `allow`.",
 )
 CANONICAL: Final[Option[str]] = Option(

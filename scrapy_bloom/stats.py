@@ -192,18 +192,12 @@ FROM_BACKEND: Final = {
     "local": Stat("bloom/redis/local", "checks answered from the worker's own memory"),
     "ambiguous": Stat("bloom/redis/ambiguous", "calls that were sent and got no answer"),
     "unknown": Stat("bloom/redis/unknown", "checks that Redis could not be asked about: crawled"),
-    "replayed": Stat("bloom/redis/replayed", "fingerprints reported to Redis later"),
     "outages": Stat("bloom/redis/outages", "times that Redis could not be used"),
     "waited": Stat(
         "bloom/redis/waited", "seconds that the crawl stood still for Redis", _decimals(3)
     ),
     "losses": Stat(
         "bloom/redis/losses", "times that the filter, or a part of it, had vanished from Redis"
-    ),
-    "maybe_lost": Stat(
-        "bloom/redis/maybe_lost",
-        "with scrapy-redis's scheduler, pages that this worker was granted and had not fetched"
-        " then, at most: lost if no other page links to them",
     ),
 }
 """Those that a backend counts, by their names in what :attr:`Opened.numbers` returns."""

@@ -223,7 +223,7 @@ class TestFaults:
             stats = crawl.wait()[0]
         assert stats["finish_reason"] == "finished"
         assert not site.missed
-        assert not site.repeated
+        assert max(site.hits.values()) <= 2  # what was not marked, or whose mark is gone, once more
         assert stats["bloom/redis/outages"] == 1
         assert stats["bloom/redis/unknown"] >= 40
         assert stats["bloom/redis/losses"] == (0 if faulty.persists else 1)
@@ -239,7 +239,7 @@ class TestFaults:
             stats = crawl.wait()[0]
         assert stats["finish_reason"] == "finished"
         assert not site.missed
-        assert not site.repeated
+        assert max(site.hits.values()) <= (1 if faulty.persists else 2)
         assert stats["bloom/redis/waited"] > 0
         assert stats["bloom/redis/losses"] == (0 if faulty.persists else 1)
 
@@ -274,7 +274,7 @@ class TestFaults:
             stats = crawl.wait()[0]
         assert stats["finish_reason"] == "finished"
         assert not site.missed
-        assert not site.repeated
+        assert max(site.hits.values()) <= 2
         assert stats["bloom/redis/losses"] == 1
         assert "has lost the filter" in crawl.log()
 

@@ -1,4 +1,4 @@
-"""What a worker tells Redis again after a loss or an outage, and how it comes and goes then."""
+"""What a worker does after a loss or an outage, and how it comes and goes then."""
 
 import os
 import signal
@@ -8,14 +8,13 @@ from contextlib import suppress
 import pytest
 from support.contract import fingerprints
 from support.filter_workers import registered
-from support.localredis import LocalRedis, keys
+from support.localredis import LocalRedis
 from support.localsite import LocalSite
 from support.proxy import Proxy
 from support.redis_crawls import PATIENCE, SCRAPY_REDIS, Crawl, at
 from support.waiting import until
 
-from scrapy_bloom import BackendError, RedisFilter, RedisOptions
-from scrapy_bloom.redis.connection import Target
+from scrapy_bloom import BackendError, RedisFilter
 
 
 @pytest.fixture
@@ -31,71 +30,26 @@ def scrapy_redis(site, server, folder, **settings):
 
 @pytest.mark.usefixtures("layout")
 class TestAnIdleWorker:
-    def test_reports_what_it_owes(self, server, opened, key):
-        """Nobody asks it anything after the outage."""
+    def test_marks_nothing_that_it_let_through(self, server, opened, key):
         known = fingerprints(2000)
         with Proxy(server.port) as proxy:
             seen = opened(proxy.url, key)
             with proxy.down():
                 assert seen.add_many(known) == [False] * 2000
-            other = opened(server, key, cache=0)
-            until(lambda: all(other.contains_many(known)))
-            assert seen.add_many(known) == [True] * 2000
+                assert seen.counters.unknown == 2000
+            until(lambda: seen.usable)
+            seen.add(b"next")
+            assert not any(seen.contains_many(known))
+            assert not any(opened(server, key, cache=0).contains_many(known))
 
-    def test_makes_good_a_loss(self, server, opened, key):
+    def test_notices_a_loss_and_forgets_what_it_knew(self, server, opened, key):
         seen = opened(server, key)
         known = fingerprints(100)
         seen.add_many(known)
         server.client().delete(key)
-        other = opened(server, next(keys))
-        until(lambda: server.client().exists(key))
-        other = opened(server, key, cache=0)
-        until(lambda: all(other.contains_many(known)))
-
-
-class TestFinished:
-    """With a shared queue only what is finished may be marked again."""
-
-    @pytest.fixture
-    def lost(self, server, key, layout):
-        """Open a filter for a shared queue, and let it lose what it knows."""
-        seen = RedisFilter(
-            Target(server.url),
-            capacity=10_000,
-            error_rate=1e-9,
-            options=RedisOptions(key=key, layout=layout, shared_queue=True),
-        )
-        known = fingerprints(100)
-        seen.add_many(known)
-        for fingerprint in known[:30]:
-            seen.finish(fingerprint)
-        server.client().delete(key)
         until(lambda: seen.counters.losses)
-        yield seen, known
-        seen.close()
-
-    def test_what_was_only_granted_is_granted_again(self, lost, caplog):
-        seen, known = lost
-        assert seen.counters.maybe_lost == 70
-        said = [record.getMessage() for record in caplog.get_records("setup")]
-        assert any("up to 70 may be lost" in line for line in said)
-        assert seen.add_many(known) == [True] * 30 + [False] * 70
-
-    def test_what_is_finished_is_reported_to_all(self, server, opened, key, lost):
-        seen, known = lost
-        other = opened(server, key, cache=0)
-        until(lambda: all(other.contains_many(known[:30])))
-        assert not any(other.contains_many(known[30:]))
-        seen.finish(known[30])  # it was on its way when the marks were lost
-        until(lambda: known[30] in other)
-
-    def test_what_was_never_added_is_not_reported(self, server, opened, key, lost):
-        """Start requests are not filtered: a link to a start page is followed once."""
-        seen, known = lost
-        seen.finish(b"start page", added=False)
-        seen.finish(known[31], added=False)
-        until(lambda: known[31] in opened(server, key, cache=0))
-        assert b"start page" not in seen
+        assert seen.add_many(known) == [False] * 100
+        assert seen.add_many(known) == [True] * 100
 
 
 @pytest.mark.scrapy
@@ -114,12 +68,12 @@ class TestSharedQueue:
             crawl.start()
             assert third.wait(PATIENCE)
             server.client().flushall()
-            until(lambda: all("may be lost" in crawl.log(number) for number in range(2)))
+            until(lambda: all("has lost the filter" in crawl.log(n) for n in range(2)), PATIENCE)
             stats = crawl.finish()
-            lost = sum(each["bloom/redis/maybe_lost"] for each in stats)
-            assert lost >= len(site.missed)
-            # What is said to be lost is what waited, and not all that is known.
-            assert len(site.hits) > 480
+        assert all(each["bloom/redis/losses"] for each in stats)
+        assert all(crawl.log(number).count("has lost the filter") == 1 for number in range(2))
+        # What waited has vanished with its marks: a link to it fetches it.
+        assert len(site.hits) > 480
 
     def test_redis_is_out_for_a_while(self, site, lasting_server, tmp_path):
         """The default waits: what is marked and cannot be pushed would be lost."""
@@ -197,7 +151,9 @@ class TestCrawlsThatOpen:
                 assert crawl.wait()[0]["finish_reason"] == "closespider_pagecount"
         assert server.client().keys("worker:*") == []
 
-    def test_allow_opens_without_the_server_and_joins_later(self, site, lasting_server, tmp_path):
+    def test_a_server_that_is_frozen_at_the_start_is_joined_later(
+        self, site, lasting_server, tmp_path
+    ):
         os.kill(lasting_server.pid, signal.SIGSTOP)
         with Crawl(
             site,
@@ -212,6 +168,31 @@ class TestCrawlsThatOpen:
             assert half.wait(PATIENCE)
             os.kill(lasting_server.pid, signal.SIGCONT)
             until(lambda: lasting_server.client().exists("worker:bloom"), PATIENCE)
-            crawl.finish()
+            stats = crawl.finish()[0]
+        assert not site.missed
+        assert max(site.hits.values()) <= 2  # once without a mark, and once with
+        assert stats["bloom/redis/unknown"] >= 300
+
+    def test_a_crawl_without_the_server_ends(self, site, lasting_server, tmp_path):
+        """Pages link to each other: if they were new each time, it would go on for ever."""
+        lasting_server.kill()
+        settings = {"BLOOM_REDIS_URL": lasting_server.url}
+        with Crawl(site, lasting_server, tmp_path, **settings) as crawl:
+            crawl.start()
+            stats = crawl.wait()[0]
+            log = crawl.log()
+        assert stats["finish_reason"] == "finished"
         assert not site.missed
         assert not site.repeated
+        assert stats["bloom/redis/outages"] == 1
+        assert log.count("cannot be reached") == 1
+
+    def test_waiting_for_an_absent_server_is_said_once(self, site, lasting_server, tmp_path):
+        lasting_server.kill()
+        settings = {"BLOOM_REDIS_URL": lasting_server.url, "BLOOM_ON_BACKEND_ERROR": "wait"}
+        with Crawl(site, lasting_server, tmp_path, **settings, BLOOM_REDIS_WAIT=3) as crawl:
+            crawl.start()
+            crawl.wait()
+            log = crawl.log()
+        assert not site.hits
+        assert log.count("Waiting for it for up to 3 s") == log.count("] WARNING:") == 1

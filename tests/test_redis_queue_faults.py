@@ -9,7 +9,7 @@ from support.proxy import MORE_FAULTS, Proxy
 from support.queues import Worker, Workers, drain, entry, keys_of, names, patiently
 from support.waiting import until
 
-from scrapy_bloom import BackendError, RedisFilter
+from scrapy_bloom import BackendError
 from scrapy_bloom.core.growth import filter_hashes
 from scrapy_bloom.redis import scripts
 from scrapy_bloom.redis.layout import layout_of
@@ -242,23 +242,3 @@ def test_what_was_answered_before_an_error_is_told_later(server, shards):
             assert patiently(worker.queue.look)[:2] == (1290, 0)
             patiently(worker.queue.acknowledge, list(offered.tickets.values()))
             assert len(drain(worker.queue)) == 1290
-
-
-def test_marks_that_the_filter_reports_by_itself_do_not_disturb_an_offer(server):
-    """The heartbeat's reports are numbered apart: an offer without an answer can be repeated."""
-    key = next(keys)
-    with (
-        Proxy(server.port, counted=OFFER.sha.encode()) as proxy,
-        Worker(proxy.url, key, timeout=6.0) as faulty,
-        RedisFilter.from_url(server.url, key=key, capacity=10_000, error_rate=1e-9) as other,
-    ):
-        proxy.faults = {1: "drop reply", 2: "drop reply"}
-        held = entry("held", held=True)
-        with pytest.raises(Exception, match="cannot be reached"):
-            faulty.queue.offer([entry("a"), held])
-        faulty.filter.grant([b"granted"])
-        until(lambda: b"granted" in other)
-        offered = patiently(faulty.queue.offer, [entry("a"), held])
-        assert offered.seen == [False, False]
-        assert list(offered.tickets) == [1]
-        assert names(faulty.queue.take(2)) == ["a"]

@@ -45,13 +45,6 @@ class Crawl:
     starts_over: bool = False
 
 
-class Finish(Protocol):
-    """Tells a filter that the response of a page is here."""
-
-    def __call__(self, fingerprint: bytes, *, added: bool) -> None:
-        """Tell so; `added` is False where it is not known whether the page was added."""
-
-
 @dataclass(frozen=True)
 class Opened:
     """A filter ready for use, and how it came to be.
@@ -62,8 +55,6 @@ class Opened:
             :class:`BloomError` if that fails.
         delete: empties the filter at the end of the crawl; returns False if others use it. None if
             that is the same as :meth:`Filter.clear`.
-        finish: called with the fingerprint of each page whose response has come, and with whether
-            its request was added; None if the backend need not know.
         place: where it lives, in words.
         restored: how many fingerprints it started with.
         marked: whether it started with any, as far as a filter in Redis knows; `restored` may be 0
@@ -100,7 +91,6 @@ class Opened:
     unmarked: int = 0
     foreign: Callable[[str], ForeignQueue] | None = None
     delete: Callable[[], bool] | None = None
-    finish: Finish | None = None
 
 
 class Readable(Protocol):

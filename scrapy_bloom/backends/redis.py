@@ -97,9 +97,11 @@ class RedisBackend(Backend):
         try:
             shared, unclean = join()
         except BackendError as error:
-            if not _may_join_later(error, options.on_error):
+            # With a queue in the same place nothing could be fetched.
+            goes_on = options.on_error is OnBackendError.ALLOW and not crawl.shared_queue
+            if not (goes_on and error.temporary):
                 raise
-            return _opened_late(join, error, place, crawl)
+            return _absent(join, error, place)
         opened = _opened(shared, unclean, place, crawl)
         if crawl.queue is None:
             return opened
@@ -208,13 +210,6 @@ def _join(
         raise
 
 
-def _may_join_later(error: BackendError, on_error: OnBackendError) -> bool:
-    """Return whether a crawl starts without its filter: the policy wants it, and it may help."""
-    # Where nobody listens, the address is wrong more often than the server is late.
-    may_pass = error.temporary and not error.absent
-    return on_error is OnBackendError.ALLOW and may_pass
-
-
 def _opened(shared: RedisFilter, unclean: bool, place: str, crawl: Crawl) -> Opened:  # noqa: FBT001
     return Opened(
         shared,
@@ -227,25 +222,23 @@ def _opened(shared: RedisFilter, unclean: bool, place: str, crawl: Crawl) -> Ope
         json.loads(shared.canonical) if shared.marked else {},
         marked=shared.marked,
         delete=shared.delete,
-        finish=shared.finish if crawl.shared_queue else None,
         closes_slowly=lambda: crawl.queue is not None,  # beside the event loop, as all its calls
     )
 
 
-def _opened_late(
-    join: Callable[[], tuple[RedisFilter, bool]], error: BackendError, place: str, crawl: Crawl
+def _absent(
+    join: Callable[[], tuple[RedisFilter, bool]], error: BackendError, place: str
 ) -> Opened:
     """Return what stands for the filter until the server answers."""
-    from scrapy_bloom.redis.late import LateFilter  # noqa: PLC0415 - redis is an extra
+    from scrapy_bloom.redis.absent import AbsentFilter  # noqa: PLC0415 - redis is an extra
 
-    late = LateFilter(lambda: join()[0], error)
+    absent = AbsentFilter(lambda: join()[0], error)
     return Opened(
-        late,
-        late.close,
+        absent,
+        absent.close,
         place,
-        numbers=late.numbers,
-        delete=late.delete,
-        finish=late.finish if crawl.shared_queue else None,
+        numbers=absent.numbers,
+        delete=absent.delete,
     )
 
 

@@ -138,12 +138,12 @@ class CircuitBreaker:
 
 _CONSEQUENCE: Final = {
     OnBackendError.CLOSE: "",
-    OnBackendError.ALLOW: "Until it is back, this worker goes on with what it remembers itself:"
-    " pages that it does not know are fetched, perhaps twice, and reported to Redis later.",
+    OnBackendError.ALLOW: "Until it is back, pages that this worker does not know are fetched, and"
+    " not marked: they may be fetched again.",
     OnBackendError.WAIT: "The crawl stands still until it is back, or {wait} is over.",
 }
 
 _OUT_OF_PATIENCE: Final = (
-    "{wait} is over, and the crawl goes on with what this worker remembers itself. Pages that it"
-    " does not know are fetched, perhaps twice, and reported to Redis later."
+    "{wait} is over, and the crawl goes on without it. Pages that this worker does not know are"
+    " fetched, and not marked: they may be fetched again."
 )

@@ -193,9 +193,7 @@ def explained(where: str, words: Words, commands: Sequence[str] = ()) -> Iterato
         told = f"Redis at {where} {explain(error, words, commands)}"
         refused = isinstance(error, (redis.AuthenticationError, NoPermissionError))
         refused = refused or TOO_FEW_NUMBERS in str(error)
-        raise BackendError(
-            told, temporary=_may_pass(error), refused=refused, absent=_is_absent(error)
-        ) from None
+        raise BackendError(told, temporary=_may_pass(error), refused=refused) from None
     except (TypeError, ValueError) as error:
         # Of arguments that redis-py cannot use; its text may repeat them.
         raise SettingError(
@@ -233,12 +231,6 @@ def _may_pass(error: BaseException) -> bool:
         return False
     causes = (error.__cause__, error.__context__)
     return isinstance(error, BROKEN) and not any(isinstance(cause, _WRONG) for cause in causes)
-
-
-def _is_absent(error: BaseException) -> bool:
-    """Return whether nobody listens at the address: it is wrong, or the server is not started."""
-    chain = (error, error.__cause__, error.__context__)
-    return any(isinstance(cause, (ConnectionRefusedError, FileNotFoundError)) for cause in chain)
 
 
 def is_cluster(client: Client) -> bool:

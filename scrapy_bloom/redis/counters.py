@@ -13,8 +13,6 @@ class Counters:
     local: int = 0
     ambiguous: int = 0
     unknown: int = 0
-    replayed: int = 0
     outages: int = 0
     waited: float = 0.0
     losses: int = 0
-    maybe_lost: int = 0

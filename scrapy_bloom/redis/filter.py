@@ -332,18 +332,6 @@ class RedisFilter:
         """Return what went over the wire, by the names in :class:`Counters`."""
         return asdict(self.counters)
 
-    def grant(self, fingerprints: Iterable[bytes]) -> None:
-        """Take over fingerprints that this worker has called new by itself, and report them."""
-        for fingerprint in fingerprints:
-            self._shard(fingerprint).grant([fingerprint])
-
-    def finish(self, fingerprint: bytes, *, added: bool = True) -> None:
-        """Learn that this worker has the response of a page. Needed with a shared queue only.
-
-        :param added: whether some worker has added the fingerprint; False if that is not known.
-        """
-        self._shard(fingerprint).finish(fingerprint, added=added)
-
     def clear(self) -> bool:
         """Forget everything; return False, with nothing done, if other workers may use the filter.
 
@@ -380,7 +368,7 @@ class RedisFilter:
         return now.worker
 
     def close(self) -> None:
-        """Report what Redis does not know yet and leave the register. A second call does nothing.
+        """Leave the register. A second call does nothing.
 
         The last worker deletes the filter, if it was told not to keep it.
         """
@@ -394,7 +382,7 @@ class RedisFilter:
             logger.warning("The filter was not deleted: %s", error)
         for shard in self._shards:
             shard.leave()
-        self._heartbeat.stop()  # last: the lease must last for as long as the reports take
+        self._heartbeat.stop()
         self._client.close()
 
     def _clear(self, *, stay: bool) -> bool:
@@ -519,6 +507,7 @@ def _patiently(
 ) -> tuple[Client, list[Shard], int]:
     """Open the shards, and under the policy ``wait`` try for as long as it says."""
     deadline = time.monotonic() + options.wait
+    told = False
     while True:
         try:
             return open_shards()
@@ -526,7 +515,9 @@ def _patiently(
             left = deadline - time.monotonic()
             if options.on_error is not OnBackendError.WAIT or error.refused or left <= 0:
                 raise
-            logger.warning("%s Trying for another %.0f s.", error, left)
+            if not told:
+                logger.warning("%s Waiting for it for up to %.0f s.", error, left)
+                told = True
             pause = min(deadline, time.monotonic() + 1)
             while time.monotonic() < pause:
                 if options.stopped():

@@ -1,7 +1,7 @@
 """One shard of a filter as one worker sees it: every fingerprint gets one verdict, or "new".
 
 The ledger knows what need not be asked; `calls` asks, and returns as a value what Redis said. Only
-the shard recovers: if filter or registration are gone it opens or registers again, and reports what
+the shard recovers: if filter or registration are gone it opens or registers again, and forgets what
 the worker remembers.
 
 If a reply never arrives, the worker claims those fingerprints: `add()` reports them new (under the
@@ -46,9 +46,6 @@ Ask = Callable[[Registration, Sequence[bytes], Growth | None], Reply | Gone]
 _AGES: Final = 100_000
 """Most pages whose dates a worker keeps itself."""
 
-_TENDING: Final = 0.25
-"""Seconds that the heartbeat spends on reports before it sees to the leases again."""
-
 
 class _UnknownVerdictError(Exception):
     """A call may have been carried out and cannot be repeated any more."""
@@ -70,8 +67,6 @@ class Shard:
         knows: returns whether the worker can say by itself that a fingerprint was seen.
         unknown: returns the fingerprints that the worker does not know by itself, in order.
         disown: notes that nobody was granted these: "seen" must not come of this add.
-        finish: notes that the worker has the response of a page.
-        grant: notes that the worker called these new by itself, to report them.
         lock: held by whoever makes calls or changes the registration: the crawl or, beside it, the
             heartbeat. It is not needed to renew the lease.
         queue_apart: whether somebody else sees to what becomes of the requests after a loss.
@@ -90,7 +85,6 @@ class Shard:
         self.place = place
         self.breaker = breaker
         self._counters = counters
-        self._shared_queue = shared_queue
         self._ledger = Ledger(cache, shared_queue=shared_queue)
         self._link = Link(place, breaker)
         self._membership = Membership(self._link, plan)
@@ -104,9 +98,7 @@ class Shard:
         self._lasts_until = inf  # when something is forgotten for its age, on the monotonic clock
         self.knows = self._knows if plan.window else self._ledger.knows
         self.unknown = self._unknown if plan.window else self._ledger.unknown
-        self.disown = self._ledger.disown
-        self.finish = self._ledger.finish
-        self.grant = self._ledger.grant
+        self.disown = self._ledger.doubt
         with place.explained():
             self._open()
             header = self._ensure_open().header
@@ -158,9 +150,6 @@ class Shard:
             if not self.breaker.usable:
                 raise self.breaker.error()
             self._raise_failure()
-            if self._ledger.pending:
-                with suppress(_UnknownVerdictError):  # it is still pending
-                    self._report(wait=False)
             verdicts = self._add_until_done(fingerprints, wait=False, ask=ask)
             return self._ledger.settle(fingerprints, verdicts)
 
@@ -221,7 +210,7 @@ class Shard:
         return there
 
     def beat(self) -> bool:
-        """Renew the lease, and make good beside the crawl what was lost or is owed.
+        """Renew the lease, and notice beside the crawl what was lost.
 
         Called by the heartbeat's thread; returns whether all is well.
         """
@@ -235,7 +224,7 @@ class Shard:
         breaker.allow_try()
         if now is not None and not now.resting:
             self._tend(now, word)
-        return not breaker.tripped and not self._ledger.pending
+        return not breaker.tripped
 
     def node(self) -> str:
         """Name the node of a cluster that has the shard now."""
@@ -262,7 +251,7 @@ class Shard:
         with self.place.explained():
             cleared = self._membership.clear(stay=stay)
         if cleared or self.registration is None:
-            self._ledger.forget()
+            self._ledger.clear()
             self._begin_calls()
         return cleared
 
@@ -279,29 +268,14 @@ class Shard:
 
     def forget_cache(self) -> None:
         """Ask Redis again from now on: another worker may clear the filter."""
-        self._ledger.forget_cache()
+        self._ledger.forget()
 
     def leave(self) -> None:
-        """Tell Redis what it does not know yet, and take the worker off the register."""
-        membership, ledger = self._membership, self._ledger
-        if membership.registration is None:
-            return
-        try:
-            while ledger.pending:
-                self.breaker.check()
-                with self.lock:
-                    self._report()
-            with self.lock:
-                if self.breaker.usable:
-                    membership.leave()
-                membership.registration = None
-        except (BackendError, FilterLostError, _UnknownVerdictError, *FAULTS):
-            if ledger.pending:
-                logger.warning(
-                    "%(count)s fingerprints could not be reported to Redis at %(where)s: other"
-                    " workers may fetch their pages again.",
-                    {"count": f"{ledger.pending:,}", "where": self.place.server},
-                )
+        """Take the worker off the register, if that can be done now."""
+        membership = self._membership
+        with suppress(*FAULTS), self.lock:
+            if membership.registration is not None and self.breaker.usable:
+                membership.leave()
         membership.registration = None
 
     def after_fork(self, alarm: Event) -> None:
@@ -329,14 +303,12 @@ class Shard:
         try:
             self.breaker.check()
             self._raise_failure()
-            if self._ledger.pending:
-                self._report()
             verdicts = self._add_until_done(fingerprints, ask=ask)
         except _UnknownVerdictError:
-            return self._grant(fingerprints)
+            return self._let_in(fingerprints)
         except (BackendError, FilterLostError):
             if self.breaker.policy is not OnBackendError.CLOSE:
-                return self._grant(fingerprints)
+                return self._let_in(fingerprints)
             raise
         return self._ledger.settle(fingerprints, verdicts)
 
@@ -344,7 +316,7 @@ class Shard:
         """Ask Redis again for what this worker knows, if somebody has taken items out."""
         if self._forgotten != self._membership.forgotten:
             self._forgotten = self._membership.forgotten
-            self._ledger.unlearn()
+            self._ledger.forget()
             self._let_through.clear()
         self._forget_old()
 
@@ -352,7 +324,7 @@ class Shard:
         """Forget what the filter may have forgotten for its age."""
         if time.monotonic() >= self._lasts_until:
             self._lasts_until = inf
-            self._ledger.unlearn()
+            self._ledger.forget()
 
     def _knows(self, fingerprint: bytes) -> bool:
         self._forget_old()
@@ -362,18 +334,11 @@ class Shard:
         self._forget_old()
         return self._ledger.unknown(fingerprints)
 
-    def _grant(self, fingerprints: Sequence[bytes]) -> list[bool]:
-        """Call all new, and remember to tell Redis."""
+    def _let_in(self, fingerprints: Sequence[bytes]) -> list[bool]:
+        """Call all new, because Redis cannot tell."""
         self._counters.unknown += len(fingerprints)
-        self._ledger.grant(fingerprints)
+        self._ledger.let_through(fingerprints)
         return [False] * len(fingerprints)
-
-    def _report(self, *, wait: bool = True) -> None:
-        """Tell Redis some of the fingerprints that were granted without it."""
-        some = self._ledger.next_report(BATCH)
-        self._add_until_done(some, wait=wait)
-        self._ledger.reported(some)
-        self._counters.replayed += len(some)
 
     def _add_until_done(
         self, fingerprints: Sequence[bytes], *, wait: bool = True, ask: Ask | None = None
@@ -392,7 +357,7 @@ class Shard:
                 growth = self._growth(reply.slices, due=reply.due)
             self._notice(reply)
             if reply.error:
-                self._ledger.doubt(fingerprints[len(verdicts)])
+                self._ledger.doubt([fingerprints[len(verdicts)]])
                 self._wait_out(reply.error, wait=wait)
             elif len(verdicts) == len(fingerprints):
                 self.breaker.reset()
@@ -496,7 +461,7 @@ class Shard:
         if now is None or now.resting:
             with self._link.tripping():
                 if now is not None and not membership.resume():
-                    self._ledger.forget()
+                    self._ledger.clear()
                 if membership.registration is None:
                     self._open()
             now = membership.registration
@@ -509,7 +474,6 @@ class Shard:
         :param renewed: the registration that a beat has tried to renew.
         :param word: what came of that.
         """
-        end = time.monotonic() + _TENDING
         if self._forgotten != self._membership.forgotten:
             with self._unless_busy() as free:
                 if free:
@@ -518,12 +482,6 @@ class Shard:
             with self._unless_busy() as free:
                 if free and self.registration is renewed:
                     self._recover(Gone(filter=word == b"other"))
-        while self._ledger.pending and self.breaker.usable and time.monotonic() < end:
-            with self._unless_busy() as free:
-                if not free:
-                    return
-                if self.registration is not None and self._ledger.pending:
-                    self._report(wait=False)
 
     @contextmanager
     def _unless_busy(self) -> Iterator[bool]:
@@ -557,8 +515,7 @@ class Shard:
                 self._begin_calls()
                 if silent < pace.LEASE:  # others forget only who was silent for longer
                     self._lost("has gone back to a state before this worker came")
-                else:
-                    self._report_again("has forgotten this worker")
+                self._forget_all()
                 return
             made = self._open(old.epoch)
             if made:
@@ -567,7 +524,7 @@ class Shard:
             self._lost("has lost the filter")
             return
         self._counters.losses += 1
-        self._ledger.forget()
+        self._forget_all()
         logger.warning(
             "%s: the filter that this worker used is gone, another one is in its place. It goes on"
             " with that one: pages may be fetched twice.",
@@ -583,47 +540,25 @@ class Shard:
             self._lost("has lost a part of the filter")
 
     def _lost(self, what: str) -> None:
-        """Say that marks have vanished, and report again what this worker remembers.
+        """Say that marks have vanished, and go on with those that the server has.
 
         :raises FilterLostError: if the policy is ``close``.
         """
         self._counters.losses += 1
-        self._report_again(what)
+        self._forget_all()
+        text = f"{self.place.name}: the server {what}. {_WHY_LOST}"
         if self.breaker.policy is OnBackendError.CLOSE:
-            raise FilterLostError(
-                f"{self.place.name}: the server {what}. {_WHY_LOST} It is an error because"
-                f" {self.place.words(ON_BACKEND_ERROR)} is 'close'."
-            )
+            policy = self.place.words(ON_BACKEND_ERROR)
+            raise FilterLostError(f"{text} It is an error because {policy} is 'close'.")
+        logger.warning("%s This worker goes on with the marks that are left.", text)
 
-    def _report_again(self, what: str) -> None:
-        reports = self._ledger.report_again()
-        if not self.queue_apart:
-            self._counters.maybe_lost += reports.maybe_lost
-        values = {
-            "where": self.place.name,
-            "what": what,
-            "why": _WHY_LOST,
-            "count": f"{reports.count:,}",
-            "lost": f"{reports.maybe_lost:,}",
-        }
-        text = _REPORTS_FINISHED if self._shared_queue else _REPORTS_ALL
-        logger.warning(_REPORTS_MARKS if self.queue_apart else text, values)
+    def _forget_all(self) -> None:
+        """Forget what this worker knows of the filter."""
+        self._ledger.forget()
+        self._let_through.clear()
 
 
-_REPORTS_ALL: Final = (
-    "%(where)s: the server %(what)s. %(why)s This worker reports again the %(count)s fingerprints"
-    " that it remembers; other pages may be fetched twice."
-)
-_REPORTS_FINISHED: Final = (
-    "%(where)s: the server %(what)s. %(why)s The request queue may be lost, too: this worker"
-    " reports again only the %(count)s pages that it has fetched. Of the requests that it has put"
-    " into the queue up to %(lost)s may be lost, unless another page links to their pages."
-)
-_REPORTS_MARKS: Final = (
-    "%(where)s: the server %(what)s. %(why)s This worker reports again the %(count)s pages that it"
-    " has fetched; other pages may be fetched twice."
-)
 _WHY_LOST: Final = (
     "Was it restarted without persistence, flushed, or short of memory (maxmemory-policy must be"
-    " noeviction)?"
+    " noeviction)? Pages may be fetched twice."
 )

@@ -304,21 +304,6 @@ class Session:
         """
         return self.opened.filter.forget_many(marks)
 
-    def finish(self, request: Request) -> None:
-        """Tell the filter that the response of a request is here, and so the end of its redirects.
-
-        Then a mark that Redis has lost may be made again: it no longer hides a lost request.
-        """
-        if self.opened.finish is None:
-            return
-        try:
-            fingerprint, _ = self._resolve(request)
-            self.opened.finish(fingerprint, added=not request.dont_filter)
-            for _, marks in chain_before(request, self.resolver.fingerprinter.fingerprint):
-                self.opened.finish(marks[0], added=False)
-        except Exception as error:  # noqa: BLE001 - the page is crawled, and perhaps once more
-            self._reporter.check_failed(request, error)
-
     def clear(self, *, at_end: bool = False) -> bool:
         """Empty the filter; return False where it stays, because others use it or nobody knows.
 

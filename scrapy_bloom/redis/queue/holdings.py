@@ -54,11 +54,9 @@ class Holdings:
             self._risky.add(full)
         return full
 
-    def acknowledge(self, names: Iterable[bytes]) -> list[member.Stored]:
-        """Remember that requests are done; return those of which nothing was said before."""
-        news = self._unsaid(names)
-        self._done.update(dict.fromkeys(news))
-        return [member.read(self._values[name]) for name in news]
+    def acknowledge(self, names: Iterable[bytes]) -> None:
+        """Remember that requests are done."""
+        self._done.update(dict.fromkeys(self._unsaid(names)))
 
     def give_back(self, names: Iterable[bytes]) -> int:
         """Remember that requests go back; return of how many nothing was said before."""

@@ -212,9 +212,7 @@ class QueueShard:
     def acknowledge(self, names: Iterable[bytes]) -> None:
         """Note that requests are done; the next call tells the server."""
         with self._lock:
-            for stored in self._own.acknowledge(names):
-                if stored.fingerprint is not None:
-                    self._shard.finish(stored.fingerprint, added=True)
+            self._own.acknowledge(names)
 
     def give_back(self, names: Iterable[bytes]) -> None:
         """Note that requests go back; the next call tells the server."""
