@@ -138,17 +138,6 @@ FROM_QUEUE: Final = {
         "bloom/frontier/failed",
         "requests that it put aside: workers were killed with them `BLOOM_MAX_DELIVERIES` times",
     ),
-    "offered_again": Stat(
-        "bloom/frontier/offered_again", "requests that it put into the queue again after a loss"
-    ),
-    "losses": Stat(
-        "bloom/frontier/losses", "times that the queue, or a part of it, had vanished from Redis"
-    ),
-    "maybe_lost": Stat(
-        "bloom/frontier/maybe_lost",
-        "requests that vanished with it and that no worker has brought back: the same number in"
-        " each worker. Their pages are lost if no other page links to them",
-    ),
 }
 """Those that a shared queue counts, by their names in what its ``numbers`` returns."""
 

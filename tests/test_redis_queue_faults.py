@@ -4,12 +4,13 @@ import itertools
 from collections import Counter
 
 import pytest
+from support.internals import call_dead
 from support.localredis import LocalRedis
 from support.proxy import MORE_FAULTS, Proxy
 from support.queues import Worker, Workers, drain, entry, keys_of, names, patiently
 from support.waiting import until
 
-from scrapy_bloom import BackendError
+from scrapy_bloom import BackendError, FilterLostError
 from scrapy_bloom.core.growth import filter_hashes
 from scrapy_bloom.redis import scripts
 from scrapy_bloom.redis.layout import layout_of
@@ -22,7 +23,6 @@ CALLS = {
     "exchange": scripts.QUEUE_EXCHANGE,
     "look": scripts.QUEUE_LOOK,
     "join": scripts.QUEUE_JOIN,
-    "restore": scripts.QUEUE_RESTORE,
     "leave": scripts.QUEUE_REQUEUE,
     "renew": scripts.QUEUE_RENEW,
 }
@@ -103,51 +103,38 @@ def test_each_call_in_turn(server, call, fault, in_a_row):
                 crawl.step()
             assert proxy.requests >= number
             crawl.finish()
-            assert faulty.queue.numbers()["losses"] == 0
 
 
 @pytest.mark.parametrize("fault", MORE_FAULTS)
-def test_coming_back_when_the_server_has_forgotten_the_worker(server, fault):
-    """It registers again and asks what it still has: both calls in turn, and both together."""
-    for faults in itertools.product([{}, {1: fault}, {1: fault, 2: fault}], repeat=2):
-        key = next(keys)
-        joins, restores = faults
-        with (
-            Twofold(server.port, CALLS["join"], CALLS["restore"]) as proxy,
-            Worker(proxy.url, key, timeout=time_out(fault)) as faulty,
-            Worker(server.url, key) as sound,
-        ):
-            patiently(faulty.queue.offer, [entry(number) for number in range(10)])
-            tickets = [one.ticket for one in patiently(faulty.queue.take, 4)]
-            proxy.start(joins, restores)
-            _forget(server, key)
-            patiently(faulty.queue.look)
-            assert all(map(faulty.queue.holds, tickets))
-            patiently(faulty.queue.acknowledge, tickets[:1])
-            proxy.deliver()
-            assert sound.queue.look().elsewhere >= 3
-            faulty.queue.close()
-            assert sorted(map(int, drain(sound.queue))) == list(range(1, 10))
+@pytest.mark.parametrize("in_a_row", [0, 1, 2])
+def test_coming_back_after_others_took_the_worker_for_dead(server, fault, in_a_row):
+    key = next(keys)
+    with (
+        Proxy(server.port, counted=CALLS["join"].sha.encode()) as proxy,
+        Worker(proxy.url, key, timeout=time_out(fault)) as faulty,
+        Worker(server.url, key) as sound,
+    ):
+        patiently(faulty.queue.offer, [entry(number) for number in range(10)])
+        tickets = [one.ticket for one in patiently(faulty.queue.take, 4)]
+        call_dead(sound.queue, faulty.queue, [0])
+        assert sound.queue.requeue_dead() == 4
+        proxy.faults = dict.fromkeys(range(2, 2 + in_a_row), fault)
+        patiently(faulty.queue.look)
+        assert not any(map(faulty.queue.holds, tickets))
+        proxy.deliver()
+        assert faulty.queue.numbers()["taken_over"] == 4
+        assert sorted(map(int, drain(faulty.queue))) == list(range(10))
 
 
-class Twofold(Proxy):
-    """A proxy with faults for two kinds of calls."""
-
-    def __init__(self, port, first, second):
-        super().__init__(port)
-        self._kinds = {first.sha.encode(): {}, second.sha.encode(): {}}
-        self._counts = Counter()
-
-    def start(self, first, second):
-        self._kinds = dict(zip(self._kinds, (first, second), strict=True))
-        self._counts.clear()
-
-    def fault(self, request):
-        for sign, faults in self._kinds.items():
-            if sign in request:
-                self._counts[sign] += 1
-                return faults.get(self._counts[sign])
-        return None
+def test_a_server_that_has_forgotten_the_worker_ends_the_crawl(server):
+    """Others took it for dead only where they have left a note that they did."""
+    key = next(keys)
+    with Worker(server.url, key) as forgotten, Worker(server.url, key) as other:
+        forgotten.queue.offer([entry(number) for number in range(10)])
+        _forget(server, key)
+        for queue in (forgotten.queue, other.queue):
+            with pytest.raises(FilterLostError, match="older state"):
+                patiently(queue.look)
 
 
 def _forget(server, key):

@@ -1,16 +1,20 @@
-"""What becomes of requests when the server loses a part of what it has, or all of it."""
+"""What becomes of a crawl when the server loses a part of what it has, or goes back in time.
+
+Every worker ends. The next one goes on with what the server has, or is refused where requests have
+vanished and their marks have not. Nothing that was queued may be hidden from it.
+"""
 
 import itertools
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from support.internals import call_dead
 from support.queues import Worker, Workers, drain, entry, keys_of, names, patiently
 from support.waiting import until
 
-from scrapy_bloom import FilterLostError
-from scrapy_bloom.redis.queue.base import Entry
-from scrapy_bloom.redis.queue.recent import KEPT, Recent
+from scrapy_bloom import BackendError, FilterLostError, StateError
 
 keys = (f"lost:{number}" for number in itertools.count())
 
@@ -23,53 +27,24 @@ def key():
 class Crawl:
     """Two workers that share 30 pages: some wait, some are under way, two are done."""
 
-    def __init__(self, workers, server, key, **options):
+    def __init__(self, workers, server, key):
         self.server, self.key = server, key
-        self.one = workers.open(server.url, key, **options)
-        self.other = workers.open(server.url, key, **options)
+        self.one = workers.open(server.url, key)
+        self.other = workers.open(server.url, key)
         self.one.offer([entry(number) for number in range(20)])
         self.other.offer([entry(number) for number in range(20, 30)])
-        self.one.offer([entry("held", held=True)])
-        self.mine = self.one.take(4)
+        self.one.offer([entry("held", held=True), entry("undone", held=True)])
+        undone = self.one.offer([entry("also undone", held=True)]).tickets
+        self.mine = self.one.take(5)
         self.theirs = self.other.take(4)
         self.one.acknowledge([taken.ticket for taken in self.mine[:1]])
         self.other.acknowledge([taken.ticket for taken in self.theirs[:1]])
-        self.done = ["0", "4"]
-        self.under_way = {"1", "2", "3", "5", "6", "7"}
+        self.one.give_back(list(undone.values()))
+        self.one.fail([self.mine[1].ticket])
 
     @property
     def queues(self):
         return self.one, self.other
-
-    def noticed(self):
-        """Wait until both workers have noticed a loss, without a call of theirs."""
-        for queue in self.queues:
-            until(lambda queue=queue: queue.numbers()["losses"])
-        for queue in (*self.queues, *self.queues):  # what is owed, and what came of it
-            patiently(queue.look)
-
-    @property
-    def missing(self):
-        """How many requests are missing, by what each worker was told last."""
-        (missing,) = {queue.numbers()["maybe_lost"] for queue in self.queues}
-        return missing
-
-    def finish(self):
-        """Finish all that is left; return the names of what was done, in order."""
-        for queue, taken in ((self.one, self.mine), (self.other, self.theirs)):
-            left = taken[1:]
-            assert all(queue.holds(one.ticket) for one in left)
-            patiently(queue.acknowledge, [one.ticket for one in left])
-        return [*self.done, *sorted(self.under_way), *drain(self.one)]
-
-    def marked(self):
-        """Return the pages that a worker finds marked that remembers nothing."""
-        pages = [entry(number) for number in range(30)]
-        with Worker(self.server.url, f"{self.key}", cache=0) as fresh:
-            offered = fresh.queue.offer(pages)
-            taken = fresh.queue.take(100)
-            fresh.queue.acknowledge([one.ticket for one in taken])
-        return {str(number) for number, seen in enumerate(offered.seen) if seen}
 
 
 @pytest.fixture
@@ -78,173 +53,152 @@ def crawl(server, key):
         yield Crawl(workers, server, key)
 
 
-ALL = {str(number) for number in range(30)}
-TAKEN_BY_ANOTHER = {"4", "5", "6", "7"}
-"""What one worker has queued, and another one has under way or done: the first cannot know."""
+def error_of(queue):
+    """Return what a worker is told within its next calls."""
+    calls = [queue.look, lambda: queue.offer([entry("next")]), lambda: queue.take(1)]
+    error = next(filter(None, map(_error_of, calls * 2)), "")
+    assert error, "it has noticed nothing"
+    return error
 
 
-def test_everything_is_flushed(own_server, key, caplog):
-    caplog.set_level("INFO", "scrapy_bloom")
+def _error_of(call):
+    try:
+        patiently(call)
+    except FilterLostError as error:
+        return str(error)
+    return ""
+
+
+def all_of(server, key):
+    """Return everything that a crawl has in Redis."""
+    client = server.client()
+    return {name: client.dump(name) for name in client.scan_iter(f"{key}*")}
+
+
+def refused(server, key, **options):
+    """Check that a worker is refused, and that nothing was changed by that; return why."""
+    before = all_of(server, key)
+    with pytest.raises(StateError, match="run 'scrapy bloom delete' and start") as told:
+        Worker(server.url, key, **options)
+    after = all_of(server, key)
+    assert {name for name in before if name.endswith(b"queue")} == {
+        name for name in after if name.endswith(b"queue")
+    }
+    return str(told.value)
+
+
+@pytest.mark.parametrize("what", ["queue", "taken", "failed", "again"])
+def test_requests_vanish_and_their_marks_do_not(server, key, what):
+    """The marks would hide their pages: nobody may go on with them."""
+    with Workers() as workers:
+        crawl = Crawl(workers, server, key)
+        server.client().delete(keys_of(key)[what])
+        for queue in crawl.queues:
+            assert "requests, and not their marks" in (error := error_of(queue))
+            assert "run 'scrapy bloom delete' and start the crawl again" in error
+            assert error_of(queue) == error
+    for _ in range(2):
+        assert "requests of this crawl have vanished" in refused(server, key)
+
+
+def test_the_state_of_the_queue_vanishes(server, key):
+    with Workers() as workers:
+        crawl = Crawl(workers, server, key)
+        server.client().delete(keys_of(key)["state"])
+        for queue in crawl.queues:
+            assert "has lost the request queue" in error_of(queue)
+    for _ in range(2):
+        assert "found the marks of a crawl and not its request queue" in refused(server, key)
+    assert not server.client().exists(keys_of(key)["state"])
+
+
+def test_everything_vanishes(own_server, key):
+    """The next crawl starts over, and the workers that end leave nothing in its way."""
     with Workers() as workers:
         crawl = Crawl(workers, own_server, key)
         own_server.client().flushall()
-        crawl.noticed()
-        found = crawl.finish()
-        assert set(found) == ALL
-        assert {name for name in found if found.count(name) > 1} <= TAKEN_BY_ANOTHER
-        until(lambda: crawl.marked() >= {"0", "4"})
-        told = [record.getMessage() for record in caplog.records]
-        assert any("has lost the request queue. Was it restarted" in line for line in told)
-        assert crawl.missing == 0
-        until(lambda: caplog.text.count("all that the server has lost was brought back") == 2)
+        for queue in crawl.queues:
+            assert "Start it again" in error_of(queue)
+    assert own_server.client().keys() == []
+    with Worker(own_server.url, key) as worker:
+        assert not any(worker.queue.offer([entry(number) for number in range(30)]).seen)
+        assert len(drain(worker.queue)) == 30
 
 
-def test_the_server_is_started_again_without_its_data(own_server, key):
+def test_a_worker_that_has_not_noticed_yet_does_not_disturb_the_next_crawl(own_server, key):
     with Workers() as workers:
         crawl = Crawl(workers, own_server, key)
-        own_server.kill()
-        own_server.start()
-        crawl.noticed()
-        assert set(crawl.finish()) == ALL
+        own_server.client().flushall()
+        with Worker(own_server.url, key) as worker:
+            assert not any(worker.queue.offer([entry(number) for number in range(30)]).seen)
+            for queue in crawl.queues:
+                error_of(queue)
+                queue.close()
+            assert worker.queue.look()[:2] == (30, 0)
+            assert len(drain(worker.queue)) == 30
 
 
-def test_the_queue_is_evicted(server, key, crawl):
-    """The marks are there: without force nobody would queue these pages again."""
-    server.client().delete(keys_of(key)["queue"])
-    crawl.noticed()
-    found = crawl.finish()
-    assert set(found) == ALL
-    assert {name for name in found if found.count(name) > 1} == TAKEN_BY_ANOTHER
-    assert {queue.numbers()["losses"] for queue in crawl.queues} == {1}
-    assert crawl.missing == 0
-    assert sum(queue.numbers()["offered_again"] for queue in crawl.queues) == 26
-
-
-def test_what_is_taken_is_evicted(server, key, crawl):
-    server.client().delete(keys_of(key)["taken"])
-    crawl.noticed()
-    assert crawl.missing == 0
-    assert crawl.one.look().elsewhere == 3
-    assert crawl.other.look().elsewhere == 4  # one of them is held
-    found = crawl.finish()
-    assert sorted(found, key=int) == sorted(ALL, key=int)
-    assert sum(queue.numbers()["offered_again"] for queue in crawl.queues) == 0
-
-
-def test_the_state_is_evicted(server, key, crawl):
-    """Requests and marks are there: nothing is done twice."""
-    server.client().delete(keys_of(key)["state"])
-    crawl.noticed()
-    assert crawl.one.look()[:2] == (22, 3)
-    found = crawl.finish()
-    assert sorted(found, key=int) == sorted(ALL, key=int)
-    assert crawl.missing == 0
-
-
-def test_the_header_of_the_filter_is_evicted(server, key, crawl):
-    """Pages may be queued twice, and none is lost."""
-    server.client().delete(key)
-    until(lambda: server.client().exists(key))
-    patiently(crawl.one.look)
-    assert set(crawl.finish()) == ALL
-    until(lambda: crawl.marked() >= {"0", "4"})
-    assert crawl.missing == 0
-
-
-def test_the_list_of_failed_ones_is_evicted(server, key, crawl, caplog):
-    crawl.one.fail([crawl.mine.pop().ticket])
-    assert len(crawl.one.failed()) == 1
-    server.client().delete(keys_of(key)["failed"])
-    crawl.noticed()
-    assert crawl.missing == 1
-    until(lambda: "up to 1 requests that the server has lost" in caplog.text)
-
-
-def test_undone_marks_are_evicted(server, key, crawl):
-    held = crawl.one.offer([entry("undone", held=True)]).tickets
-    crawl.one.give_back(list(held.values()))
-    server.client().delete(keys_of(key)["again"])
-    crawl.noticed()
-    assert crawl.missing == 1
-
-
-def test_a_loss_ends_the_crawl_under_close(server, key):
+def test_the_header_of_the_filter_vanishes(server, key):
+    """The requests are there. Some pages may be fetched twice."""
     with Workers() as workers:
-        crawl = Crawl(workers, server, key, on_error="close")
+        crawl = Crawl(workers, server, key)
+        server.client().delete(key)
+        for queue in crawl.queues:
+            assert "has lost the filter" in error_of(queue)
+    assert not server.client().exists(key)
+    with Worker(server.url, key) as worker:
+        assert set(drain(worker.queue)) == {*map(str, range(30))} - {"0", "1", "5"}
+
+
+def test_a_part_of_the_filter_vanishes(server, key):
+    with Workers() as workers:
+        crawl = Crawl(workers, server, key)
+        (segment,) = (name for name in server.client().keys(f"{key}:*") if name.endswith(b"0.0"))
+        server.client().delete(segment)
+        for queue in crawl.queues:
+            assert "has lost a part of the filter" in error_of(queue)
+    with Worker(server.url, key) as worker:
+        assert {*drain(worker.queue)} - {"next"} == {*map(str, range(30))} - {"0", "1", "5"}
+
+
+def test_an_idle_worker_does_not_take_a_lost_queue_for_an_empty_one(server, key):
+    with Worker(server.url, key) as worker:
+        worker.queue.offer([entry("page")])
         server.client().delete(keys_of(key)["queue"])
-        with pytest.raises(FilterLostError, match=r"lost a part of the request queue.*on_error"):
-            until(lambda: crawl.one.look() and False)
-        patiently(crawl.one.look)  # said once
-        until(lambda: crawl.other.numbers()["losses"])
-        with pytest.raises(FilterLostError):
-            crawl.other.take(1)
-        assert set(crawl.finish()) == ALL
-
-
-_UP_TO_5 = "up to 5 requests that the server has lost were not brought back"
-
-
-def test_a_queue_that_vanished_while_nobody_was_there_is_said(server, key, caplog):
-    with Worker(server.url, key) as worker:
-        worker.queue.offer([entry(number) for number in range(5)])
-    server.client().delete(keys_of(key)["queue"])
-    with Worker(server.url, key) as worker:
-        worker.queue.look()
-        assert worker.queue.numbers()["maybe_lost"] == 5
-    assert caplog.text.count(_UP_TO_5) == 1
-    with Worker(server.url, key) as worker:  # who said it may have been killed before, or not heard
-        assert worker.queue.numbers()["maybe_lost"] == 5
-        assert worker.queue.numbers()["losses"] == 0
-    assert caplog.text.count(_UP_TO_5) == 2
-
-
-def test_a_state_that_vanished_while_nobody_was_there_is_said(server, key, caplog):
-    """Nothing else tells that requests were there. Those who noticed it may be killed, too."""
-    with Worker(server.url, key) as worker:
-        worker.queue.offer([entry(number) for number in range(5)])
-    server.client().delete(keys_of(key)["queue"], keys_of(key)["state"])
-    with Worker(server.url, key, on_error="close") as worker:
-        assert worker.queue.numbers()["losses"] == 1
-        with pytest.raises(FilterLostError, match=r"has vanished.*It is an error because on_error"):
+        with pytest.raises(FilterLostError, match="1 requests"):
             worker.queue.look()
-        worker.queue.look()  # said once
-    with Worker(server.url, key, on_error="close") as worker:
-        assert worker.queue.offer([entry(number) for number in range(6)]).seen == [True] * 5 + [
-            False
-        ]
-    assert caplog.text.count("the state of the request queue beside the filter has vanished") == 2
 
 
-def test_a_state_that_vanished_is_not_said_where_it_is_known(server, key, caplog):
-    """Because a worker was there, or nothing was queued."""
-    with Worker(server.url, key):
-        server.client().delete(keys_of(key)["state"])
+@pytest.mark.parametrize("what", [("queue",), ("state",), ("queue", "state")])
+def test_what_vanishes_while_nobody_is_there(server, key, what):
     with Worker(server.url, key) as worker:
-        worker.queue.offer([entry("a")])
-        server.client().delete(keys_of(key)["state"])
-        with Worker(server.url, key):  # it may have come before the other one noticed
-            patiently(worker.queue.look)
-        caplog.clear()
-        with Worker(server.url, key):
-            pass
-    assert "beside the filter has vanished" not in caplog.text
+        worker.queue.offer([entry(number) for number in range(5)])
+    server.client().delete(*(keys_of(key)[name] for name in what))
+    for _ in range(2):
+        refused(server, key)
 
 
-def test_a_worker_that_comes_in_the_middle_of_a_loss_counts_the_same(server, key, caplog):
-    """It may be the only one that lives long enough to say it."""
-    with Workers() as workers:
-        with Worker(server.url, key) as gone:
-            gone.queue.offer([entry(number) for number in range(5)])
-        before = workers.open(server.url, key)
-        before.offer([entry("recent")])
+def test_a_queue_that_nothing_was_put_into_may_vanish(server, key):
+    with Worker(server.url, key):
+        pass
+    server.client().delete(keys_of(key)["state"])
+    with Worker(server.url, key) as worker:
+        assert worker.queue.look()[:2] == (0, 0)
+
+
+@pytest.mark.parametrize("shard", [0, 1, 2])
+def test_one_shard_of_several_vanishes(server, key, shard):
+    """What the others count as done has led to requests that are gone."""
+    options = {"shards": 3, "beside": True}
+    with Worker(server.url, key, **options) as worker:
+        worker.queue.offer([entry(number) for number in range(60)])
+        worker.queue.acknowledge([taken.ticket for taken in worker.queue.take(20)])
         client = server.client()
-        client.delete(*client.keys(f"{key}*"))
-        with Worker(server.url, key) as late:
-            for queue in (before, late.queue) * 2:  # the first one tells what there was
-                patiently(queue.look)
-            assert [queue.numbers()["maybe_lost"] for queue in (before, late.queue)] == [5, 5]
-            caplog.clear()
-        assert _UP_TO_5 in caplog.text
+        tag = next(shard.place.beginning for shard in worker.filter.shards[shard : shard + 1])
+        client.delete(worker.filter.shards[shard].place.key, *client.keys(f"{tag}*"))
+        error_of(worker.queue)
+    for _ in range(2):
+        assert "this shard of the crawl has vanished" in refused(server, key, **options)
 
 
 class Snapshot:
@@ -264,33 +218,14 @@ class Snapshot:
         self._server.start()
 
 
-@pytest.mark.parametrize("what", ["everything", "queue"])
-def test_what_nobody_brings_back_is_counted(server, key, caplog, what):
-    """Its pusher is gone. What came back is not counted, nor what comes twice."""
-    with Workers() as workers:
-        with Worker(server.url, key) as gone:
-            gone.queue.offer([entry(number, priority=-1) for number in range(20)])
-        one, other = (workers.open(server.url, key) for _ in range(2))
-        one.offer([entry(number) for number in range(20, 30)])
-        mine = one.take(4)
-        other.take(5)
-        one.acknowledge([taken.ticket for taken in mine[:2]])
-        client = server.client()
-        lost = client.keys(f"{key}*") if what == "everything" else [keys_of(key)["queue"]]
-        client.delete(*lost)
-        for queue in (one, other):
-            until(lambda queue=queue: queue.numbers()["losses"])
-        for queue in (one, other, one, other):
-            patiently(queue.look)
-        assert [queue.numbers()["maybe_lost"] for queue in (one, other)] == [20, 20]
-        assert one.state()[:2] == (6, 5)
-        until(lambda: caplog.text.count("up to 20 requests that the server has lost") == 2)
-
-
-@pytest.mark.parametrize("steps", range(6))
+@pytest.mark.parametrize("steps", range(7))
 def test_the_server_goes_back_to_an_older_state(own_server, key, steps):
-    """After each of the steps, as after a crash, or as a replica that lags and is promoted."""
-    snapshots = []
+    """After each of the steps, as after a crash, or as a replica that lags and is promoted.
+
+    Whoever has called it since ends, and does no harm. The next worker, whose spider starts as they
+    did, is given all that the older state does not know as done.
+    """
+    pages = [entry(number) for number in range(10)]
     with Workers() as workers:
         one, other = (workers.open(own_server.url, key) for _ in range(2))
         done, has = [], []
@@ -302,54 +237,67 @@ def test_the_server_goes_back_to_an_older_state(own_server, key, steps):
             has.extend((queue, one.ticket, *names([one])) for one in taken)
 
         acts = [
-            lambda: one.offer([entry(number) for number in range(6)]),
-            lambda: take(one),
-            lambda: other.offer([entry(number) for number in range(4, 10)]),
-            lambda: take(other),
-            lambda: take(one),
-            lambda: one.offer([entry("plain", filtered=False)]),
+            (one, lambda: one.offer(pages[:6])),
+            (one, lambda: take(one)),
+            (other, lambda: other.offer(pages[4:])),
+            (other, lambda: take(other)),
+            (one, lambda: one.offer([entry("plain", filtered=False)])),
+            (one, lambda: take(one)),
+            (one, lambda: one.offer([entry("last")])),
         ]
-        for act in acts:
-            snapshots.append(Snapshot(own_server)) if len(snapshots) == steps else None
+        for _, act in acts[:steps]:
             act()
-            if len(snapshots) < steps:
-                snapshots.append(None)
-        snapshots[steps].restore()
+        snapshot, done_then = Snapshot(own_server), set(done)
+        for _, act in acts[steps:]:
+            act()
+        snapshot.restore()
+        behind = {queue for queue, _ in acts[steps:]}
         for queue in (one, other):
-            patiently(queue.look)
-            patiently(queue.offer, [entry("next")])  # tells what offers were lost
-            patiently(queue.look)
-        for queue in (one, other):
-            patiently(queue.acknowledge, [ticket for owner, ticket, _ in has if owner is queue])
-        done += [name for _, _, name in has]
-        done += drain(one)
-        assert set(done) == {*map(str, range(10)), "plain", "next"}
+            if queue in behind:
+                assert "has gone back to an older state" in error_of(queue)
+            else:
+                tickets = [ticket for owner, ticket, _ in has if owner is queue]
+                done_then |= {name for owner, _, name in has if owner is queue}
+                patiently(queue.acknowledge, tickets)
+    with Worker(own_server.url, key) as worker:
+        worker.queue.offer([*pages, entry("last")])
+        assert {*drain(worker.queue)} | done_then >= {*map(str, range(10)), "last"}
 
 
-def test_what_is_remembered_of_the_last_seconds_has_its_bounds():
-    now = 100.0
-    recent = Recent(lambda: now)
-    entries = [entry(number) for number in range(20_010)]
-    for one in entries:
-        recent.add(one)
-    assert recent.drain() == entries[10:]
-    assert recent.drain() == []
-    recent.add(entries[0])
-    now += KEPT - 1
-    recent.add(entries[1])
-    recent.add(entries[1])
-    recent.add(entries[2])
-    recent.discard(entries[2], 0)
-    assert recent.taken_from_others() == 0
-    for age in (0, 1, KEPT + 1):
-        recent.discard(entries[3], age)
-    assert recent.taken_from_others() == 2
-    now += KEPT - 0.5
-    assert recent.taken_from_others() == 1
-    now -= KEPT - 2.5
-    assert recent.drain() == [entries[1], entries[1]]
-    for number in range(3):
-        recent.add(Entry(bytes(20 << 20), number, b"big"))
-    assert [one.priority for one in recent.drain()] == [2]
-    recent.add(Entry(bytes(40 << 20), 0, b"too big"))
-    assert recent.drain() == []
+def test_a_worker_that_was_taken_for_dead_in_an_older_state_ends(own_server, key):
+    """What it has offered since is not there: that others have put back what it had is not all."""
+    with Workers() as workers:
+        one, other = (workers.open(own_server.url, key) for _ in range(2))
+        one.offer([entry("early")])
+        snapshot = Snapshot(own_server)
+        one.offer([entry("late")])
+        snapshot.restore()
+        patiently(other.look)
+        call_dead(other, one, [0])
+        patiently(other.requeue_dead)
+        assert "has gone back to an older state" in error_of(one)
+
+
+def test_several_shards_start_over_from_an_older_state(own_server, key):
+    """What a newer shard counts as done may have led to requests of the older one."""
+    with Worker(own_server.url, key, shards=2) as worker:
+        worker.queue.offer([entry(number) for number in range(20)])
+        snapshot = Snapshot(own_server)
+        worker.queue.offer([entry(number) for number in range(20, 40)])
+        snapshot.restore()
+        assert "run 'scrapy bloom delete' and start the crawl again" in error_of(worker.queue)
+
+
+def test_a_loss_is_raised_before_anything_else_is_told(server, key):
+    """What is acknowledged after a loss stays with the worker, and goes back."""
+    with Workers() as workers:
+        one, other = (workers.open(server.url, key) for _ in range(2))
+        one.offer([entry("page"), entry("other")])
+        taken = one.take(1)
+        server.client().delete(key)
+        with suppress(BackendError), pytest.raises(FilterLostError):
+            until(lambda: one.offer([entry("next")]) and False)
+        with pytest.raises(FilterLostError):
+            one.acknowledge([each.ticket for each in taken])
+        one.close()
+        assert sorted(drain(other)) == ["other", "page"]

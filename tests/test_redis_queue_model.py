@@ -146,9 +146,8 @@ class Model(RuleBasedStateMachine):
         for worker in self.workers:  # nothing stays with a worker that does not know of it
             there = sum(p.count(registered_as(worker.queue)) for p in places.values())
             assert there == worker.queue.own == len(worker.has) + worker.queue.ready
-            assert worker.counters.losses == 0
         state = self.redis.hgetall(keys_of(self.key)["state"])
-        assert int(state[b"losses"]) == 0
+        assert int(state[b"gone"]) == 0
         assert int(state[b"waiting"]) == sum(p.count("queue") for p in places.values())
 
     def may_come_twice(self, name):

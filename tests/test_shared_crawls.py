@@ -115,10 +115,11 @@ def test_a_crawl_that_was_finished_says_so_and_can_be_begun_anew(project, site, 
     assert "'scrapy bloom delete --spider follower'" in warning
     assert site.repeated == {}
     server.client().delete("follower:bloom:{follower:bloom}:queue:state")  # has it finished?
-    unknown = project.crawl(site, keep=False, **ours)
-    assert unknown.end(PATIENCE) == 0, unknown.log
-    (warning,) = unknown.logged("WARNING")
-    assert "the state of the request queue beside the filter has vanished" in warning
+    refused = project.crawl(site, keep=False, **ours)
+    refused.end(PATIENCE)
+    (error,) = refused.logged("ERROR")
+    assert "found the marks of a crawl and not its request queue" in error
+    assert "run 'scrapy bloom delete'" in error
     options = [part for name, value in ours.items() for part in ("-s", f"{name}={value}")]
     delete = project.start("bloom", "delete", "--spider", "follower", "--yes", *options)
     assert delete.end(PATIENCE) == 0, delete.log
@@ -319,19 +320,63 @@ def test_a_server_that_is_killed_and_comes_back_costs_nothing(site, tmp_path, po
         assert queue_is_empty(server)
 
 
+def closed_for_a_loss(crawl):
+    """Wait for the workers; yield the one ERROR of each: the server has lost something."""
+    for number, stats in enumerate(crawl.wait()):
+        assert stats["finish_reason"] == "bloom_filter_lost", crawl.log(number)
+        (error,) = (line for line in crawl.log(number).splitlines() if "] ERROR:" in line)
+        yield error
+
+
+def finishes(crawl):
+    """Start the crawl again, and check that it finishes."""
+    crawl.start()
+    assert crawl.wait()[-1]["finish_reason"] == "finished", crawl.log(len(crawl.workers) - 1)
+
+
 @pytest.mark.parametrize("policy", ["wait", "close"])
-def test_a_server_that_is_flushed_is_noticed(site, server, tmp_path, policy):
+def test_a_server_that_is_flushed_ends_the_crawl(site, server, tmp_path, policy):
     with shared(site, server, tmp_path, BLOOM_ON_BACKEND_ERROR=policy) as crawl:
         site.when(150, server.client().flushall)
         crawl.start()
-        stats = crawl.wait()[0]
-    if policy == "close":
-        assert stats["finish_reason"] == "bloom_filter_lost"
-        return
-    assert stats["finish_reason"] == "finished"
-    assert stats["bloom/frontier/losses"] >= 1
-    # It has put them into the queue within the last seconds, and brings them back.
-    assert site.missed == set() or stats["bloom/frontier/maybe_lost"]
+        crawl.start()
+        assert all("Start it again" in error for error in closed_for_a_loss(crawl))
+        assert server.client().keys("worker:*") == []
+        finishes(crawl)
+    assert site.missed == set()
+
+
+def test_a_server_that_goes_back_in_time_ends_the_crawl(site, tmp_path):
+    """It is killed and started from a snapshot that it made before."""
+    with LocalRedis() as server, shared(site, server, tmp_path, BLOOM_REDIS_WAIT=60) as crawl:
+        early, late = at(site, 60), at(site, 160)
+        crawl.start()
+        crawl.start()
+        assert early.wait(PATIENCE)
+        server.client().save()
+        assert late.wait(PATIENCE)
+        server.kill()
+        begin_again(server)
+        for error in closed_for_a_loss(crawl):
+            assert "has gone back to an older state" in error
+        finishes(crawl)
+    assert site.missed == set()
+
+
+def test_a_crawl_whose_queue_was_evicted_is_not_resumed(site, server, tmp_path):
+    """The marks would hide the pages of the requests."""
+    queue = "worker:bloom:{worker:bloom}:queue"
+    with shared(site, server, tmp_path) as crawl:
+        site.when(100, lambda: server.client().delete(queue))
+        crawl.start()
+        (error,) = closed_for_a_loss(crawl)
+        assert "run 'scrapy bloom delete' and start the crawl again" in error
+        crawl.start()
+        refused = crawl.wait()[1]
+        assert refused["finish_reason"] == "bloom_state"
+        server.client().delete(*server.client().keys("worker:*"))
+        finishes(crawl)
+    assert site.missed == set()
 
 
 def test_a_server_and_a_worker_that_are_killed_together_lose_nothing(site, tmp_path):
@@ -353,31 +398,7 @@ def test_a_server_and_a_worker_that_are_killed_together_lose_nothing(site, tmp_p
         assert stats["finish_reason"] == "finished"
         assert site.missed == set()
         assert set(site.repeated) <= had
-        assert stats["bloom/frontier/maybe_lost"] == 0
         assert queue_is_empty(server)
-
-
-def test_what_only_a_dead_worker_could_bring_back_is_counted(site, server, tmp_path):
-    with shared(site, server, tmp_path) as crawl:
-        begun = at(site, 150)
-        pusher = crawl.start()
-        assert begun.wait(PATIENCE)
-        pusher.send_signal(signal.SIGSTOP)
-        crawl.start()
-        until(lambda: "Crawl kept in Redis" in crawl.log(1), PATIENCE)
-        pusher.kill()
-        pusher.wait()
-        names = [f"worker:bloom:{{worker:bloom}}:{name}" for name in ("queue", "taken")]
-        with server.client().pipeline() as pipeline:
-            pipeline.zcard(names[0]).hlen(names[1]).flushall()
-            waiting, taken, _ = pipeline.execute()
-        stats = crawl.wait()[1]
-    assert stats["finish_reason"] == "finished"
-    assert stats["bloom/frontier/losses"] >= 1
-    lost = stats["bloom/frontier/maybe_lost"]
-    assert lost <= waiting + taken
-    assert lost > 0 or site.missed == set()
-    assert f"up to {lost:,} requests that the server has lost" in crawl.log(1) or not lost
 
 
 def test_a_request_that_kills_its_workers_is_put_aside(project, site, server):

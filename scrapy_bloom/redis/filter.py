@@ -27,7 +27,7 @@ from scrapy_bloom.options import (
     read_error_rate,
     read_window,
 )
-from scrapy_bloom.redis.beside import check_empty, count_unmarked
+from scrapy_bloom.redis.beside import check_empty, check_whole, count_unmarked
 from scrapy_bloom.redis.breaker import CircuitBreaker
 from scrapy_bloom.redis.connection import (
     Client,
@@ -467,6 +467,8 @@ def _open_shards(
         places = [_place(client, server, plan, options) for plan in plans]
         if options.beside is False:
             check_empty(places)
+        if options.beside and len(places) > 1:
+            check_whole(places)
         unmarked = count_unmarked(places) if options.beside else 0
         for plan, place in zip(plans, places, strict=True):
             shard = Shard(

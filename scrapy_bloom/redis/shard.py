@@ -69,7 +69,7 @@ class Shard:
         disown: notes that nobody was granted these: "seen" must not come of this add.
         lock: held by whoever makes calls or changes the registration: the crawl or, beside it, the
             heartbeat. It is not needed to renew the lease.
-        queue_apart: whether somebody else sees to what becomes of the requests after a loss.
+        queue_apart: whether the requests wait beside it. Then a loss ends the crawl.
     """
 
     def __init__(
@@ -514,9 +514,11 @@ class Shard:
             if not gone.filter and self._membership.register_again():
                 self._begin_calls()
                 if silent < pace.LEASE:  # others forget only who was silent for longer
-                    self._lost("has gone back to a state before this worker came")
+                    self._lost(_OLDER)
                 self._forget_all()
                 return
+            if gone.filter and self.queue_apart:
+                raise lost(self.place, "has lost the filter", RESUMES)
             made = self._open(old.epoch)
             if made:
                 self._membership.delete_segments(old)
@@ -534,7 +536,7 @@ class Shard:
     def _notice(self, reply: Reply) -> None:
         """Recover from what a reply tells beside its verdicts."""
         if reply.rolled_back:
-            self._lost("has gone back to an older state of the filter")
+            self._lost(_OLDER)
         if reply.losses > self._membership.losses:
             self._membership.losses = reply.losses
             self._lost("has lost a part of the filter")
@@ -542,15 +544,19 @@ class Shard:
     def _lost(self, what: str) -> None:
         """Say that marks have vanished, and go on with those that the server has.
 
-        :raises FilterLostError: if the policy is ``close``.
+        :raises FilterLostError: if the requests wait beside the filter, or the policy is ``close``.
         """
         self._counters.losses += 1
         self._forget_all()
-        text = f"{self.place.name}: the server {what}. {_WHY_LOST}"
+        if self.queue_apart and what == _OLDER:
+            raise went_back(self.place, self.plan)
+        if self.queue_apart:
+            raise lost(self.place, what, RESUMES)
         if self.breaker.policy is OnBackendError.CLOSE:
             policy = self.place.words(ON_BACKEND_ERROR)
-            raise FilterLostError(f"{text} It is an error because {policy} is 'close'.")
-        logger.warning("%s This worker goes on with the marks that are left.", text)
+            raise lost(self.place, what, f"It is an error because {policy} is 'close'.")
+        way = "This worker goes on with the marks that are left."
+        logger.warning("%s", lost(self.place, what, way))
 
     def _forget_all(self) -> None:
         """Forget what this worker knows of the filter."""
@@ -558,7 +564,32 @@ class Shard:
         self._let_through.clear()
 
 
-_WHY_LOST: Final = (
-    "Was it restarted without persistence, flushed, or short of memory (maxmemory-policy must be"
-    " noeviction)? Pages may be fetched twice."
+def lost(place: Place, what: str, way: str) -> FilterLostError:
+    """Return the error for a server that has lost something.
+
+    :param what: what it has lost; goes after "the server".
+    :param way: what happens now, or what to do.
+    """
+    return FilterLostError(
+        f"{place.name}: the server {what}. Was it restarted without persistence, flushed, or short"
+        f" of memory (maxmemory-policy must be noeviction)? {way}"
+    )
+
+
+def went_back(place: Place, plan: Plan) -> FilterLostError:
+    """Return the error for a server that has gone back to an older state of a crawl."""
+    # Other shards may be newer: what they count as done may have led to requests that are gone.
+    return lost(place, _OLDER, RESUMES if plan.shards == 1 else START_OVER)
+
+
+_OLDER: Final = "has gone back to an older state"
+
+RESUMES: Final = (
+    "The crawl is closed. Start it again: it resumes from what the server has, or says what to do"
+    " first."
 )
+START_OVER: Final = (
+    "To lose no page, stop all workers, run 'scrapy bloom delete' and start the crawl again: it"
+    " starts over."
+)
+"""What to do where requests have vanished and their marks have not."""

@@ -90,9 +90,8 @@ def open_shared(
         session.carry_out = frontier.forget
         comes_over = _take_over(crawler, spider, session.opened, frontier)
         undo.pop_all()
-    state, numbers = queue.state(), queue.numbers()
-    lost = numbers["losses"] or numbers["maybe_lost"]
-    if not (state.waiting or state.elsewhere or comes_over or settings[WINDOW] or lost):
+    state = queue.state()
+    if not (state.waiting or state.elsewhere or comes_over or settings[WINDOW]):
         _warn(spider, session.opened, _FINISHED, session.opened.restored)
     _warn(spider, session.opened, _UNMARKED, session.opened.unmarked)
     frontier.description = (

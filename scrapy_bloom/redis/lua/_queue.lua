@@ -8,13 +8,13 @@
 --     failed       the requests that nobody takes any more, a hash of the same kind
 --     again        fingerprints that are new once more, a set
 --     queue:state  the worker's records, and how much there is in the other keys: if there is less,
---                  something has vanished. `gone` counts what has, `back` what was brought back.
---                  `returned` counts what workers gave back, or had when they died
+--                  something has vanished, and `gone` counts it. `returned` counts what workers gave
+--                  back, or had when they died
 local unpack = table.unpack or unpack
 local state, queue, taken = base .. 'queue:state', base .. 'queue', base .. 'taken'
 local failed, again = base .. 'failed', base .. 'again'
 local counts = {}
-local lost = 0  -- how many requests this call has missed
+local lost = 0  -- how much this call has missed
 
 local function survey()
   counts.waiting, counts.taken = redis.call('ZCARD', queue), redis.call('HLEN', taken)
@@ -23,24 +23,17 @@ end
 
 -- Read the state. Return a field of it; or nothing, and a word if state or field are not there.
 local function begin(epoch, field)
-  local found = redis.call('HMGET', state, 'epoch', field, 'version', 'losses', 'emptied',
-    'waiting', 'taken', 'failed', 'again', 'gone', 'back', 'returned')
+  local found = redis.call('HMGET', state, 'epoch', field, 'version', 'waiting', 'taken', 'failed',
+    'again', 'gone', 'returned')
   if found[1] ~= epoch then return nil, 'other' end
   if not found[2] then return nil, 'stranger' end
-  counts.version, counts.losses = tonumber(found[3]), tonumber(found[4])
-  counts.emptied = tonumber(found[5])
+  counts.version = tonumber(found[3])
   survey()
   for i, name in ipairs({'waiting', 'taken', 'failed', 'again'}) do
-    lost = lost + math.max(0, tonumber(found[5 + i]) - counts[name])
+    lost = lost + math.max(0, tonumber(found[3 + i]) - counts[name])
   end
-  counts.gone, counts.back = tonumber(found[10] or 0), tonumber(found[11] or 0)
-  counts.returned = tonumber(found[12] or 0)
-  if lost > 0 then
-    counts.losses = counts.losses + 1
-    -- What came back twice after an earlier loss makes up for nothing that is lost now.
-    counts.gone, counts.back = counts.gone + lost, math.min(counts.back, counts.gone)
-  end
-  if counts.waiting < tonumber(found[6]) then counts.emptied = counts.emptied + 1 end
+  counts.gone = tonumber(found[8] or 0) + lost
+  counts.returned = tonumber(found[9] or 0)
   return found[2]
 end
 
@@ -48,17 +41,15 @@ end
 local function finish(changed, ...)
   survey()
   if changed then counts.version = counts.version + 1 end
-  redis.call('HSET', state, 'version', counts.version, 'losses', counts.losses, 'emptied',
-    counts.emptied, 'waiting', counts.waiting, 'taken', counts.taken, 'failed', counts.failed,
-    'again', counts.again, 'gone', counts.gone, 'back', counts.back, 'returned', counts.returned,
-    ...)
+  redis.call('HSET', state, 'version', counts.version, 'waiting', counts.waiting, 'taken',
+    counts.taken, 'failed', counts.failed, 'again', counts.again, 'gone', counts.gone, 'returned',
+    counts.returned, ...)
 end
 
 -- What every answer tells about the queue.
 local function report()
-  return string.format('%d %d %d %d %d %d %d %d %d', counts.version, counts.waiting, counts.taken,
-    counts.failed, counts.losses, counts.emptied, lost, math.max(0, counts.gone - counts.back),
-    counts.returned)
+  return string.format('%d %d %d %d %d %d', counts.version, counts.waiting, counts.taken,
+    counts.failed, counts.gone, counts.returned)
 end
 
 -- Put a request from `taken` back to its place. One without a body is held: its mark is undone.

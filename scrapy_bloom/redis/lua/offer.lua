@@ -5,8 +5,7 @@
 -- KEYS[2]  what the names of the filter's segments begin with
 -- ARGV[1]  signature of the filter
 -- ARGV[2]  worker, as the queue knows it
--- ARGV[3]  as for add.lua; the calls that offer are counted apart from all others. A fifth word is
---          there if the requests were queued before, and are brought back after a loss
+-- ARGV[3]  as for add.lua; the calls that offer are counted apart from all others
 -- ARGV[4]  the probes of all items in one string
 -- ARGV[5]  the slice to add when all are full; empty if the worker names none
 -- ARGV[6]  epoch of the queue's state
@@ -108,7 +107,6 @@ if #pushed > 0 then redis.call('ZADD', queue, unpack(pushed)) end
 if #held > 0 then redis.call('HSET', taken, unpack(held)) end
 redis.call('HSET', header, 'filled', filled, 'slices', text, 'losses', losses)
 if not told_of_queue then redis.call('HSET', header, 'queued', '1') end  -- see queue_join.lua
-if ARGV[3]:sub(-6) == ' again' then counts.back = counts.back + #pushed / 2 end
 finish(#pushed + #held > 0, 'seq', string.format('%.0f', first + #letters),
   'o:' .. ARGV[2], number .. ' ' .. status .. ' ' .. digits)
 local line = answer(last < answered and 1 or 0)

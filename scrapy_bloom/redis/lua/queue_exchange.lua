@@ -4,8 +4,9 @@
 -- KEYS[2]  what the names of its keys begin with
 -- ARGV[1]  epoch of the state
 -- ARGV[2]  worker
--- ARGV[3]  four words: number of this call; number of the last call whose answer the worker has;
---          how many requests to take; with how many dead workers a request is risky
+-- ARGV[3]  five words: number of this call; numbers of the last call and of the last offer whose
+--          answers the worker has; how many requests to take; with how many dead workers a request
+--          is risky
 -- ARGV[4]  "1" if the worker has a risky request already, else "0"
 -- ARGV[5]  the requests that are done, 8 bytes each
 -- ARGV[6]  those that it gives back
@@ -22,11 +23,13 @@ local base = KEYS[2]
 @queue
 local record, word = begin(ARGV[1], 'n:' .. ARGV[2])
 if not record then return {word} end
-local number, answered, count, risk = ARGV[3]:match('(%d+) (%d+) (%d+) (%d+)')
+local number, answered, offered, count, risk = ARGV[3]:match('(%d+) (%d+) (%d+) (%d+) (%d+)')
 number, answered, risk = tonumber(number), tonumber(answered), tonumber(risk)
 local last, ids = record:match('^(%d+) (.*)$')
 last = tonumber(last)
-if last < answered then
+-- What is done now may have led to requests of an offer that the server has forgotten.
+local offers = redis.call('HGET', state, 'o:' .. ARGV[2]) or '0'
+if last < answered or tonumber(offers:match('^%d+')) < tonumber(offered) then
   if lost > 0 then finish(false) end
   return {'back', report()}
 end

@@ -6,19 +6,21 @@
 -- ARGV[2]  worker
 -- ARGV[3]  seconds that its lease lasts
 -- ARGV[4]  order and codec of the queue
--- ARGV[5]  three words, if the worker was registered before: the epoch of the state then, its
---          version when last heard of, and how many requests there were; else empty
+-- ARGV[5]  if the worker was registered before and the server does not know it: the number of the last
+--          offer whose answer it has, a space, and its old name; else empty. Nothing is made then
 -- ARGV[6]  name of the spider whose requests these are; empty if that does not matter
 -- ARGV[7]  the header of the filter. Its field `queued` tells that it marks requests of this queue: if
 --          the state is not there then, it has vanished
 --
 -- Fails, with nothing changed, if this user may not use a command that is needed later.
--- Answers {"ok", epoch, how many requests waited when it was made, "1" if a state had vanished before
---          it and nobody has told yet how much it counted, else "0", report, time of the server,
---          another worker, the end of its lease, ...}
---     or  {"differs", program, format, order, spider} if it is not such a queue. Then nothing was
---         changed.
---     or  {"type", key, type} if a key has something else. Then nothing was changed.
+-- Answers {"ok", epoch, report, time of the server, another worker, the end of its lease, ...}
+-- or, with nothing changed,
+--         {"other"} if the worker was registered before, and the queue is not there
+--         {"back"} if it was, and nobody has taken it for dead since that offer: the server has gone
+--         back to an older state
+--         {"vanished"} if the state has vanished from beside its marks
+--         {"differs", program, format, order, spider} if it is not such a queue
+--         {"type", key, type} if a key has something else
 local base = KEYS[2]
 @queue
 @leases
@@ -32,14 +34,19 @@ for key, kind in pairs(kinds) do
 end
 local problem = refusal()
 if problem then return problem end
+if ARGV[5] ~= '' then
+  if redis.call('HGET', state, 'epoch') ~= ARGV[1] then return {'other'} end
+  local offered, old = ARGV[5]:match('^(%d+) (.*)$')
+  local record = redis.call('HGET', state, 'o:' .. old)
+  if not record or redis.call('HEXISTS', state, 'd:' .. old) == 0
+    or tonumber(record:match('^%d+')) < tonumber(offered) then return {'back'} end
+end
 if redis.call('EXISTS', state) == 0 then
+  if redis.call('HEXISTS', ARGV[7], 'queued') == 1 then return {'vanished'} end
   survey()
-  local vanished = ARGV[5] == '' and redis.call('HEXISTS', ARGV[7], 'queued') or 0
   redis.call('HSET', state, 'program', 'scrapy-bloom', 'format', '1', 'order', ARGV[4], 'epoch',
-    ARGV[1], 'found', counts.waiting, 'seq', '0', 'version', '0', 'losses', vanished,
-    'vanished', vanished, 'emptied', '0', 'waiting', counts.waiting, 'taken', counts.taken,
-    'failed', counts.failed, 'again', counts.again, 'gone', '0', 'back', '0', 'there',
-    counts.waiting + counts.taken + counts.failed)
+    ARGV[1], 'seq', '0', 'version', '0', 'waiting', counts.waiting, 'taken', counts.taken,
+    'failed', counts.failed, 'again', counts.again, 'gone', '0')
   -- Whoever has taken requests and is not heard of any more is dead, as others are.
   local fields = redis.call('HKEYS', taken)
   for i = 1, #fields do redis.call('HSET', state, 'l:' .. fields[i]:sub(1, -9), '0') end
@@ -59,18 +66,6 @@ for i = 1, #fields do
     redis.call('HDEL', state, fields[i], 'o:' .. fields[i]:sub(3))
   end
 end
--- The worker that has heard of the lost state last knows best how much has gone with it.
-local function add_gone(epoch, version, number)
-  local now, was, there, gone = unpack(redis.call('HMGET', state, 'epoch', 'was', 'there', 'gone'))
-  if epoch == now then return end
-  redis.call('HSET', state, 'vanished', '0')  -- the caller was there
-  local told, told_version, told_number = (was or ''):match('^(%S+) (%d+) (%d+)$')
-  if told == epoch and tonumber(told_version) >= tonumber(version) then return end
-  local known = told == epoch and math.max(0, told_number - (there or 0)) or 0
-  gone = (gone or 0) - known + math.max(0, number - (there or 0))
-  redis.call('HSET', state, 'was', ARGV[5], 'gone', string.format('%d', gone))
-end
-if ARGV[5] ~= '' then add_gone(ARGV[5]:match('^(%S+) (%d+) (%d+)$')) end
 -- A call that comes so late that others took the worker for dead must not let it live again: its
 -- other late calls would count. And a repeated one must not take back the number of a later call.
 if redis.call('HEXISTS', state, 'd:' .. ARGV[2]) == 0 then
@@ -78,7 +73,7 @@ if redis.call('HEXISTS', state, 'd:' .. ARGV[2]) == 0 then
   redis.call('HSETNX', state, 'o:' .. ARGV[2], '0 ok ')
   redis.call('HSET', state, 'l:' .. ARGV[2], string.format('%.6f', now + ARGV[3]))
 end
-local found = redis.call('HMGET', state, 'epoch', 'found', 'vanished')
-begin(found[1], 'epoch')
+local epoch = redis.call('HGET', state, 'epoch')
+begin(epoch, 'epoch')
 if lost > 0 then finish(false) end
-return tell({'ok', found[1], found[2], found[3] or '0', report()})
+return tell({'ok', epoch, report()})

@@ -56,7 +56,7 @@ local onward = part .. ' ' .. found[1]
 if found[1] == '0' then
   onward = part == 'held' and 'rest 0' or 'end'
   if onward == 'end' then
-    redis.call('HDEL', state, 'l:' .. dead, 'b:' .. dead)
+    redis.call('HDEL', state, 'l:' .. dead)
     if died == 0 then redis.call('HDEL', state, 'o:' .. dead) end
   end
 end

@@ -50,29 +50,18 @@ class Batch:
 
     :param entries: the entries.
     :param names: names for those that are held, by their index.
-    :param forced: whether to queue them even if their pages are marked.
-    :param again: whether the worker has offered them before, and offers them again after a loss.
 
     Attributes:
         entries: the entries.
         names: as above.
-        again: as above.
         in_doubt: whether a call may have been carried out without an answer.
     """
 
-    def __init__(
-        self,
-        entries: Sequence[Entry],
-        names: dict[int, bytes],
-        *,
-        forced: bool = False,
-        again: bool = False,
-    ) -> None:
+    def __init__(self, entries: Sequence[Entry], names: dict[int, bytes]) -> None:
         self.entries = entries
         self.names = names
-        self.again = again
         self.in_doubt = False
-        self._forced = forced
+        self._forced = False  # whether to queue them even if their pages are marked
         self._todo = [at for at, entry in enumerate(entries) if entry.fingerprint is not None]
         self._plain = [at for at, entry in enumerate(entries) if entry.fingerprint is None]
         self._seen = [False] * len(entries)
@@ -107,7 +96,7 @@ class Batch:
             for item, at in enumerate(self._todo, 1)
             if (age := self.entries[at].max_age) is not None
         }
-        return Offering(self.fingerprints, bytes(letters), parts, again=self.again, ages=ages)
+        return Offering(self.fingerprints, bytes(letters), parts, ages=ages)
 
     def answered(self, verdicts: Sequence[bool]) -> None:
         """Note the verdicts of the first entries of the call; the others get theirs by the next."""

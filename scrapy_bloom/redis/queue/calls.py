@@ -88,14 +88,12 @@ class Offering(NamedTuple):
         fingerprints: of the requests that have one.
         letters: one for each request, as the script wants them.
         parts: score and rest of each request, one after the other.
-        again: whether they were queued before, and are brought back after a loss.
         ages: the greatest ages in seconds, by the places of their fingerprints, counted from 1.
     """
 
     fingerprints: Sequence[bytes]
     letters: bytes
     parts: Sequence[bytes]
-    again: bool = False
     ages: Mapping[int, float] = {}
 
 
@@ -110,6 +108,7 @@ class QueueCalls:
 
     Attributes:
         exchanged: number of the last exchange that was answered.
+        offered: number of the last offer that was answered.
         faults: the errors that the last call met.
     """
 
@@ -121,7 +120,7 @@ class QueueCalls:
         self._beginning = beginning
         self._now = now
         self._counters = counters
-        self.exchanged = self._offered = 0
+        self.exchanged = self.offered = 0
         self._unanswered: Request | None = None
         self.faults: list[Exception] = []
 
@@ -137,7 +136,7 @@ class QueueCalls:
             scripts.QUEUE_EXCHANGE,
             (
                 *(self._beginning, self._now.epoch, self._now.worker),
-                f"{number} {self.exchanged} {request.most} {request.risk}",
+                f"{number} {self.exchanged} {self.offered} {request.most} {request.risk}",
                 int(request.risky),
                 *map(_names, (request.done, request.back, request.failed)),
             ),
@@ -163,7 +162,7 @@ class QueueCalls:
             scripts.QUEUE_LOOK,
             (
                 *(self._beginning, self._now.epoch, self._now.worker),
-                f"{self.exchanged} {self._offered}",
+                f"{self.exchanged} {self.offered}",
             ),
             _read_look,
         )
@@ -177,7 +176,7 @@ class QueueCalls:
         :raises BackendError: if no answer came.
         """
         header = filter_.header
-        number = self._offered + 1
+        number = self.offered + 1
         hash_ = header.layout.make_hash(header.secret, digests=header.plan.digests)
         known = growth.after if growth else "-"
         letters = offering.letters
@@ -193,8 +192,7 @@ class QueueCalls:
             ),
             (
                 *(filter_.prefix, header.signature, self._now.worker),
-                f"{number} {self._offered} {int(number % _LOOK == 0)} {known}"
-                + (" again" if offering.again else ""),
+                f"{number} {self.offered} {int(number % _LOOK == 0)} {known}",
                 b"".join(map(hash_, offering.fingerprints)),
                 write_slice(growth.spec) if growth else "",
                 *(self._now.epoch, letters, *offering.parts),
@@ -202,7 +200,7 @@ class QueueCalls:
             lambda answer: _read_offered(answer, len(offering.fingerprints)),
         )
         if not isinstance(answer, Gone):
-            self._offered = number
+            self.offered = number
         return answer
 
     def _send(

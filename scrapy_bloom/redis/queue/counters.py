@@ -18,10 +18,6 @@ class QueueCounters:
         taken_over: of these, the ones that others put back because they took it for dead.
         requeued: requests of dead workers that it put back.
         failed: requests of dead workers that it put into the list of failed ones.
-        offered_again: entries that it put into the queue once more after a loss.
-        losses: times that the queue, or a part of it, had vanished from Redis.
-        maybe_lost: requests that have vanished with it and that no worker has brought back. All
-            workers count the same ones.
     """
 
     batches: int = 0
@@ -32,6 +28,3 @@ class QueueCounters:
     taken_over: int = 0
     requeued: int = 0
     failed: int = 0
-    offered_again: int = 0
-    losses: int = 0
-    maybe_lost: int = 0

@@ -6,8 +6,6 @@ import struct
 from collections.abc import Iterable
 from typing import Final
 
-from scrapy_bloom.redis.queue import member
-from scrapy_bloom.redis.queue.base import Entry
 from scrapy_bloom.redis.queue.calls import Request
 
 _GENERATION: Final = struct.Struct(">I")
@@ -75,28 +73,9 @@ class Holdings:
         said = (tuple(self._done), tuple(self._back), tuple(self._aside))
         return Request(most, risk, bool(self._unsaid(self._risky)), *said)
 
-    def told(self, request: Request) -> list[Entry]:
-        """Note that the server knows what `request` says; return what it has back in the queue."""
-        back = [self._values[name] for name in request.back if name in self._values]
+    def told(self, request: Request) -> None:
+        """Note that the server knows what `request` says."""
         for name in (*request.done, *request.back, *request.failed):
-            self._forget(name)
-        entries = [
-            Entry(stored.body, stored.priority, stored.fingerprint)
-            for stored in map(member.read, back)
-        ]
-        return [entry for entry in entries if entry.body]
-
-    def unfinished(self) -> list[bytes]:
-        """Return the requests that are not done, as they are stored."""
-        return [value for name, value in self._values.items() if name not in self._done]
-
-    def done(self) -> list[bytes]:
-        """Return the names of what is done and not told yet."""
-        return list(self._done)
-
-    def forget_done(self) -> None:
-        """Forget what is done: the server has lost it."""
-        for name in tuple(self._done):
             self._forget(name)
 
     def clear(self) -> None:

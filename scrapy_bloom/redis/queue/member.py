@@ -12,7 +12,6 @@ ID_BYTES: Final = 8
 _HEAD: Final = struct.Struct(">8sBI")  # name, how many workers have died with it, length
 _LENGTH: Final = struct.Struct(">I")
 _MAX_PRIORITY: Final = 1 << 53  # the server computes with doubles
-_NEWEST_FIRST: Final = 1 << 53  # from there the numbers count down
 
 
 class Stored(NamedTuple):
@@ -48,12 +47,6 @@ def tail(entry: Entry) -> bytes:
 def held(name: bytes, entry: Entry) -> bytes:
     """Return a request that its worker holds, as it is stored."""
     return score(entry.priority) + b" " + name + b"\0" + tail(entry)
-
-
-def pushed_at(name: bytes) -> float:
-    """Return when a request was queued, in seconds of the server's clock."""
-    number = int.from_bytes(name, "big")
-    return min(number, abs(_NEWEST_FIRST - number)) / 1_000_000
 
 
 def read(value: bytes) -> Stored:

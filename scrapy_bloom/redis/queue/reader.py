@@ -29,11 +29,10 @@ class QueueLook:
         taken: requests that workers have taken, or hold.
         failed: requests that nobody takes any more.
         again: marks that are new once more.
-        missing: requests that have vanished since a worker counted them.
+        missing: requests that have vanished.
         alive: workers whose leases are not over.
         dead: workers whose leases are over.
         left: how many requests dead workers have taken: the next worker puts them back.
-        losses: how often something had vanished.
     """
 
     order: str
@@ -45,7 +44,6 @@ class QueueLook:
     alive: Sequence[str]
     dead: Sequence[str]
     left: int
-    losses: int
 
 
 class QueueReader:
@@ -98,12 +96,16 @@ class QueueReader:
             counts[b"taken"],
             counts[b"failed"],
             counts[b"again"],
-            missing=sum(max(0, int(state.get(name, 0)) - count) for name, count in counts.items()),
+            missing=int(state.get(b"gone", 0))
+            + sum(max(0, int(state.get(name, 0)) - count) for name, count in counts.items()),
             alive=[_text(name) for name in sorted(leases) if name not in dead],
             dead=[_text(name) for name in dead],
             left=self._taken_by(dead) if dead else 0,
-            losses=int(state.get(b"losses", 0)),
         )
+
+    def exists(self) -> bool:
+        """Return whether the state of a queue is there."""
+        return bool(self._call("EXISTS", f"{self._base}queue:state"))
 
     def held(self) -> int:
         """Return how many requests wait, or were taken by workers; 0 if there is no queue of ours.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from threading import Lock
 from typing import Final, NamedTuple
@@ -12,8 +11,8 @@ from typing import Final, NamedTuple
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.redis import pace, scripts
 from scrapy_bloom.redis.link import Link
-from scrapy_bloom.redis.queue.member import ID_BYTES
 from scrapy_bloom.redis.queue.report import Report, read_report
+from scrapy_bloom.redis.shard import START_OVER
 from scrapy_bloom.redis.watch import Watch
 
 _EPOCH_BYTES: Final = 8
@@ -42,30 +41,16 @@ def name_of(worker: bytes) -> str:
     return worker.decode(errors="surrogateescape").rpartition(".")[0]
 
 
-class Joined(NamedTuple):
-    """What a worker found when it joined.
+class VanishedError(Exception):
+    """The server does not have the queue any more that this worker knows.
 
     Attributes:
-        found: how many requests waited when the queue's state was made.
-        vanished: whether another state had vanished before, and nobody has told what was in it.
-        report: the state of the queue.
+        back: whether it has an older state of it.
     """
 
-    found: int
-    vanished: bool
-    report: Report
-
-
-class Restored(NamedTuple):
-    """What came of bringing back what this worker has.
-
-    Attributes:
-        word: what the script answered.
-        report: the state of the queue; None if the queue or the worker is not there.
-    """
-
-    word: bytes
-    report: Report | None
+    def __init__(self, *, back: bool) -> None:
+        super().__init__()
+        self.back = back
 
 
 class Requeued(NamedTuple):
@@ -107,8 +92,8 @@ class Register:
         self._name = name
         self._spider = spider
         self._header = header
-        self._generation = self._restored = 0
-        self._renewed = self._ahead = 0.0
+        self._generation = 0
+        self._renewed = 0.0
         self._watch = Watch()
         self._lock = Lock()  # of the watch
 
@@ -117,24 +102,24 @@ class Register:
         """Whether nobody can have called this worker dead."""
         return time.monotonic() - self._renewed < pace.LEASE - pace.NOT_LATER
 
-    @property
-    def server_time(self) -> float:
-        """The time of the server's clock, in seconds, as far as this worker knows."""
-        return time.monotonic() + self._ahead
+    def join(self) -> Report:
+        """Find the queue or make it, and register; return its state.
 
-    def join(self, known: Report | None = None) -> Joined:
-        """Find the queue or make it, and register under a new name.
-
-        :param known: what the queue held when the worker heard of it last.
-        :raises StateError: if something else is in its place.
+        :raises StateError: if something else is in its place, or it has vanished.
         """
+        return self._join(secrets.token_hex(_EPOCH_BYTES), "")
+
+    def join_again(self, offered: int) -> Report:
+        """Register under a new name, because others took this worker for dead.
+
+        :param offered: number of its last offer that was answered.
+        :raises VanishedError: if the queue is not there, or that is not why it is unknown.
+        """
+        return self._join(self.now.epoch, f"{offered} {self.now.worker}")
+
+    def _join(self, epoch: str, before: str) -> Report:
         self._generation += 1
         worker = f"{self._name}.{self._generation}"
-        epoch = secrets.token_hex(_EPOCH_BYTES)
-        before = ""
-        if known is not None:
-            held = known.waiting + known.taken + known.failed
-            before = f"{self.now.epoch} {known.version} {held}"
         began = time.monotonic()
         word, *told = self._link.retry_once(
             scripts.QUEUE_JOIN,
@@ -147,16 +132,18 @@ class Register:
             self._spider,
             self._header,
         )
+        if word in (b"other", b"back"):
+            raise VanishedError(back=word == b"back")
         if word != b"ok":
             raise self._refusal(word, [text.decode(errors="replace") for text in told])
         with self._link.reading(told):
-            found_epoch, found, vanished, report, *leases = told
-            joined = Joined(int(found), vanished == b"1", read_report(report))
+            found_epoch, text, *leases = told
+            report = read_report(text)
             self._watch = Watch()
             self._look(began, leases)
             self.now = Registration(found_epoch.decode(), worker, self._generation)
         self._renewed = began
-        return joined
+        return report
 
     def renew(self, now: Registration) -> Report | None:
         """Renew the lease; return the state of the queue, or None if the worker is unknown."""
@@ -170,36 +157,6 @@ class Register:
             self._look(began, told[1:])
         self._renewed = began
         return report
-
-    def restore(
-        self,
-        old: Registration,
-        exchanged: int,
-        values: Iterable[bytes],
-        *,
-        done: Iterable[bytes],
-        twice: int,
-    ) -> Restored:
-        """Take what this worker has, and had under its old name, under its name of now.
-
-        :param exchanged: number of its last exchange under its name of now.
-        :param values: the requests that it has.
-        :param done: names of those that are done, which the server need not have any more.
-        :param twice: how many requests it has taken that others are about to queue again.
-        """
-        self._restored += 1
-        word, *told = self._link.retry_once(
-            scripts.QUEUE_RESTORE,
-            self._beginning,
-            self.now.epoch,
-            self.now.worker,
-            old.worker,
-            f"{exchanged} {self._restored} {twice}",
-            b"".join(name[-ID_BYTES:] for name in done),
-            *values,
-        )
-        with self._link.reading(told):
-            return Restored(word, read_report(told[0]) if told else None)
 
     def silent(self) -> dict[bytes, bytes]:
         """Return the dead workers, each with the lease that it was seen with for too long."""
@@ -264,10 +221,15 @@ class Register:
         records = dict(zip(pairs[::2], pairs[1::2], strict=True))
         with self._lock:
             self._watch.look(began, time.monotonic(), float(server), records)
-        self._ahead = float(server) - began
 
     def _refusal(self, word: bytes, told: list[str]) -> StateError:
         place = self._link.place
+        if word == b"vanished":
+            return StateError(
+                f"{place.name}: found the marks of a crawl and not its request queue, expected"
+                f" both: requests may have vanished, and their pages would count as seen."
+                f" {START_OVER}"
+            )
         if word == b"type":
             key, kind = told
             return StateError(

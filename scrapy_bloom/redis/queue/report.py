@@ -13,10 +13,7 @@ class Report(NamedTuple):
         waiting: requests that wait.
         taken: requests that workers have taken or hold.
         failed: requests that nobody takes any more.
-        losses: how often something had vanished.
-        emptied: how often requests that wait had vanished.
-        lost: how many requests of all kinds this call found vanished.
-        missing: how many have vanished so far and were not brought back.
+        missing: how much has vanished so far: requests, or marks that were new once more.
         returned: how many requests workers have given back, or had when they died.
     """
 
@@ -24,9 +21,6 @@ class Report(NamedTuple):
     waiting: int
     taken: int
     failed: int
-    losses: int
-    emptied: int
-    lost: int
     missing: int
     returned: int
 

@@ -1,7 +1,8 @@
-"""The queue of one shard as one worker sees it, with what the worker must make good after a loss.
+"""The queue of one shard as one worker sees it.
 
-What this worker has taken is kept in memory as well, and so is what it has put into the queue in
-the last seconds. If the server loses its part, this worker brings its own back.
+If the server has lost something or has gone back to an older state, every call raises from then on,
+and the crawl ends. The next one goes on with what the server has; it is refused where requests have
+vanished and their marks have not.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ from itertools import count
 from threading import Lock
 from typing import Final, NamedTuple
 
-from scrapy_bloom.errors import BackendError, FilterLostError
-from scrapy_bloom.options import ON_BACKEND_ERROR, OnBackendError
+from scrapy_bloom.errors import BackendError, FilterLostError, StateError
 from scrapy_bloom.redis import pace, scripts
 from scrapy_bloom.redis.calls import Gone as FilterGone
 from scrapy_bloom.redis.calls import Growth, Reply
@@ -31,15 +31,13 @@ from scrapy_bloom.redis.queue.batch import Batch, LateVerdicts, Verdict
 from scrapy_bloom.redis.queue.calls import Exchanged, Gone, QueueCalls
 from scrapy_bloom.redis.queue.counters import QueueCounters
 from scrapy_bloom.redis.queue.holdings import Holdings
-from scrapy_bloom.redis.queue.recent import Recent
-from scrapy_bloom.redis.queue.register import Joined, Register, Registration, name_of
+from scrapy_bloom.redis.queue.register import Register, VanishedError, name_of
 from scrapy_bloom.redis.queue.report import Report
 from scrapy_bloom.redis.scripts import BATCH
-from scrapy_bloom.redis.shard import Shard
+from scrapy_bloom.redis.shard import RESUMES, START_OVER, Shard, lost, went_back
 
 logger = logging.getLogger(__name__)
 
-_SETTLING: Final = 5.0  # seconds in which all workers bring back what a server has lost
 _PASSES: Final = 10  # calls in which a server may not know us before it counts as out
 _names = count()
 
@@ -90,23 +88,20 @@ class QueueShard:
         self._ready: deque[Taken] = deque()  # taken by a call whose caller was told of an error
         self._batch: Batch | None = None  # is being offered
         self._late = LateVerdicts()
-        self._recent = Recent()
-        self._owed: deque[tuple[Entry, bool]] = deque()  # to be offered again, and by force or not
-        self._failure: FilterLostError | None = None  # to be raised by the next call
-        self._old: deque[_Left] = deque()  # registrations whose requests are to be brought along
-        self._gone_back = False
-        self._recovering = False  # registered again, but not sure yet what is left
+        self._loss: FilterLostError | None = None  # raised by every call, once there is one
+        self._recovering = False  # registered again, but still has what others have put back
         self._left = False
         self._dead: dict[bytes, _Dead] = {}  # whose held requests are new once more
         self._returned = 0  # as the last exchange told
-        self._missing = 0  # requests that are missing in the queue, as far as they were counted
-        self._lost_at: float | None = None  # since when it is to be said how many are missing
         shard.queue_apart = True
         with self.place.explained():
-            joined = self._register.join()
-        self._begin(joined)
-        if joined.vanished:
-            self._say_vanished(first=not joined.report.version)
+            report = self._register.join()
+        self._begin(report)
+        if report.missing:
+            raise StateError(
+                f"{self.place.name}: {report.missing:,} requests of this crawl have vanished, and"
+                f" their pages would count as seen. {START_OVER}"
+            )
 
     # What needs no call
 
@@ -150,7 +145,7 @@ class QueueShard:
         """Mark and queue entries; return what became of each.
 
         :raises BackendError: if the server cannot be used.
-        :raises FilterLostError: under the policy ``close``, after a loss.
+        :raises FilterLostError: after a loss.
         """
         with self._lock:
             self._make_good()
@@ -176,12 +171,13 @@ class QueueShard:
         """Take requests, at most so many and :data:`BATCH`, and tell what is remembered.
 
         :raises BackendError: if the server cannot be used.
-        :raises FilterLostError: under the policy ``close``, after a loss.
+        :raises FilterLostError: after a loss.
         """
         with self._lock:
             self._make_good()
             if most > len(self._ready) or self._burdened:
                 self._exchange(most)
+                self._raise_loss()
             return [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
 
     def keep_ready(self, taken: Taken) -> None:
@@ -193,18 +189,20 @@ class QueueShard:
         """Ask for the state; it is in :attr:`report` then.
 
         :raises BackendError: if the server cannot be used.
-        :raises FilterLostError: under the policy ``close``, after a loss.
+        :raises FilterLostError: after a loss.
         """
         with self._lock:
             self._make_good()
             if self._burdened:
                 self._exchange(0)
+                self._raise_loss()
                 return
             for _ in range(_PASSES):
                 answer = self._calls.look()
                 if isinstance(answer, Report):
                     self._shard.breaker.reset()
                     self._note(answer)
+                    self._raise_loss()
                     return
                 self._recover()
             raise self._unknown()
@@ -240,7 +238,7 @@ class QueueShard:
         """Ask to be the one worker that does something.
 
         :raises BackendError: if the server cannot be used.
-        :raises FilterLostError: under the policy ``close``, after a loss.
+        :raises FilterLostError: after a loss.
         """
         with self._lock:
             self._make_good()
@@ -307,7 +305,7 @@ class QueueShard:
         return done
 
     def beat(self) -> bool:
-        """Renew the lease, and make good beside the crawl what was lost.
+        """Renew the lease, and notice beside the crawl what was lost.
 
         Called by the heartbeat's thread; returns whether all is well.
         """
@@ -326,12 +324,9 @@ class QueueShard:
                     self._recover()
                 else:
                     # It was asked for without the lock: the last one may be newer.
-                    self._note(max(report, self._report._replace(lost=report.lost)))
-                self._make_good()
-                if self._lost_at is not None and time.monotonic() - self._lost_at > _SETTLING:
-                    self._say_missing()
-        except FilterLostError as error:
-            self._failure = error
+                    self._note(max(report, self._report))
+        except FilterLostError:  # the next call raises it
+            return True
         except BackendError:
             return False
         finally:
@@ -349,16 +344,11 @@ class QueueShard:
         """
         with self._lock:
             self._left = True
-            with suppress(FilterLostError):
-                try:
-                    self._make_good()
-                except BackendError:
-                    return False
             try:
-                if self._burdened:
-                    self._exchange(0)
-                if self._lost_at is not None:
-                    self._say_missing()
+                with suppress(FilterLostError):
+                    self._make_good()
+                    if self._burdened:
+                        self._exchange(0)
                 if report := self._register.undo(self._register.now.worker, b"").report:
                     self._note(report)
             except (BackendError, *FAULTS):
@@ -379,15 +369,13 @@ class QueueShard:
 
     # Calls
 
-    def _offer(
-        self, entries: Sequence[Entry], *, forced: bool = False, again: bool = False
-    ) -> list[Verdict]:
+    def _offer(self, entries: Sequence[Entry]) -> list[Verdict]:
         names = {
             at: b"\xff" + next(_names).to_bytes(member.ID_BYTES - 1, "big")
             for at, entry in enumerate(entries)
             if not entry.body
         }
-        self._batch = Batch(entries, names, forced=forced, again=again)
+        self._batch = Batch(entries, names)
         return self._finish_batch(self._batch)
 
     def _finish_batch(self, batch: Batch) -> list[Verdict]:
@@ -398,11 +386,18 @@ class QueueShard:
         ) -> Reply | FilterGone:
             return self._ask(batch, filter_, growth)
 
-        self._shard.add_through(ask, batch.fingerprints)
+        try:
+            self._shard.add_through(ask, batch.fingerprints)
+        except FilterLostError as error:
+            self._loss = error
+            raise
         self._batch = None
-        self._count(batch)
+        self._counters.batches += 1
+        self._counters.offered += len(batch.entries)
+        self._counters.pushed += batch.seen.count(False)
+        self._raise_loss()
         return [
-            Verdict(seen, self._settle_new(batch, at) if not seen else None)
+            Verdict(seen, self._ticket_of(batch, at) if not seen else None)
             for at, seen in enumerate(batch.seen)
         ]
 
@@ -421,7 +416,6 @@ class QueueShard:
                 self._note(report)
                 if reply.error:
                     batch.force()
-                self._gone_back = self._gone_back or reply.rolled_back
                 return reply
             if answer.word == b"other":
                 return FilterGone(filter=True)
@@ -429,22 +423,10 @@ class QueueShard:
             self._recover()
         raise self._unknown()
 
-    def _count(self, batch: Batch) -> None:
-        new = batch.seen.count(False)
-        if batch.again:
-            self._counters.offered_again += new
-            return
-        self._counters.batches += 1
-        self._counters.offered += len(batch.entries)
-        self._counters.pushed += new
-
-    def _settle_new(self, batch: Batch, at: int) -> Ticket | None:
-        """Remember an entry that was queued, or is held; return its ticket if it is."""
-        entry, name = batch.entries[at], batch.names.get(at)
-        if name is None:
-            self._recent.add(entry._replace(max_age=None))
-            return None
-        return self._ticket(name, member.held(name, entry))
+    def _ticket_of(self, batch: Batch, at: int) -> Ticket | None:
+        """Return the ticket of an entry that was new, if it is held."""
+        name = batch.names.get(at)
+        return None if name is None else self._ticket(name, member.held(name, batch.entries[at]))
 
     def _exchange(self, most: int) -> None:
         """Take requests until so many are ready, one batch at most, and bring others home."""
@@ -467,15 +449,12 @@ class QueueShard:
 
     def _settle(self, answer: Exchanged) -> None:
         """Note what an exchange has changed."""
-        for entry in self._own.told(answer.request):
-            self._recent.add(entry)
+        self._own.told(answer.request)
         self._note(answer.report)
         self._doubt_what_is_known(answer.report)
         for value, stored in answer.taken:
             name, priority, deliveries, fingerprint, body = stored
             ticket = self._ticket(name, value, risky=deliveries >= answer.request.risk)
-            age = self._register.server_time - member.pushed_at(name)
-            self._recent.discard(Entry(body, priority, fingerprint), age)
             self._ready.append(Taken(ticket, body, priority, fingerprint, deliveries))
         self._counters.taken += len(answer.taken)
 
@@ -500,23 +479,19 @@ class QueueShard:
 
     # Recovery
 
-    def _begin(self, joined: Joined) -> None:
+    def _begin(self, report: Report) -> None:
         """Start to count the calls of a new registration."""
-        report = joined.report
         self._note(report)
         self._doubt_what_is_known(report)
-        found_now = int(report.lost > 0)
-        self._known = report._replace(losses=report.losses - found_now)
         self._calls = QueueCalls(
             self._link, self._header, self._beginning, self._register.now, self._traffic
         )
 
     def _note(self, report: Report) -> None:
         self._report = report
-        self._counters.maybe_lost += report.missing - self._missing
-        if report.missing > self._missing:  # whoever noticed that may die before saying so
-            self._lost_at = time.monotonic()
-        self._missing = report.missing
+        if report.missing and self._loss is None:
+            what = f"has lost {report.missing:,} requests, and not their marks"
+            self._loss = lost(self.place, what, START_OVER)
 
     def _doubt_what_is_known(self, report: Report) -> None:
         """Ask the server again for all marks, if some may be undone that this worker knows.
@@ -529,52 +504,41 @@ class QueueShard:
             self.ask_again()
 
     def _make_good(self) -> None:
-        """Finish what was begun, and bring back what was lost.
+        """Finish what was begun.
 
         :raises BackendError: if the server cannot be used.
-        :raises FilterLostError: under the policy ``close``, once for each loss.
+        :raises FilterLostError: after a loss.
         """
+        self._raise_loss()
         self._check()
-        if self._gone_back:
-            self._recover()
-        if self._old:
-            self._restore()
-        if self._report.losses > self._known.losses:
-            self._restore_lost()
         if self._batch is not None:
             batch = self._batch
-            verdicts = self._finish_batch(batch)
-            if not batch.again:
-                self._late.keep(batch.entries, verdicts)
-        while self._owed:
-            forced = self._owed[0][1]
-            some: list[Entry] = []
-            while self._owed and len(some) < BATCH and self._owed[0][1] == forced:
-                some.append(self._owed.popleft()[0])
-            self._offer(some, forced=forced, again=True)
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
+            self._late.keep(batch.entries, self._finish_batch(batch))
+
+    def _raise_loss(self) -> None:
+        if self._loss is not None:
+            raise self._loss
 
     def _recover(self) -> None:
         """Register again after the server did not know the queue or the worker.
 
-        :raises BackendError: if that cannot be, because of the server or what is in its place.
+        :raises BackendError: if the server cannot be used.
+        :raises FilterLostError: unless others took this worker for dead, and that is all.
         """
-        before, old = self._report, self._register.now
         if self._batch is not None and self._batch.in_doubt:
             self._learn(self._batch)
         self._recovering = True
-        with self._link.tripping():
-            joined = self._register.join(before)
-        lost_all = old.epoch != self._register.now.epoch
-        if lost_all:
-            self._missing = 0  # it is counted anew
-        self._begin(joined)
-        self._gone_back = False
-        emptied = lost_all and joined.found < before.waiting
-        self._old.append(_Left(old, emptied=emptied, lost_all=lost_all))
-        self._restore()
+        try:
+            with self._link.tripping():
+                report = self._register.join_again(self._calls.offered)
+        except VanishedError as error:
+            plan = self._shard.plan
+            self._loss = went_back(self.place, plan) if error.back else lost(self.place, *_GONE)
+            raise self._loss from None
+        self._begin(report)
+        self._taken_over()
+        self._recovering = False
+        self._raise_loss()
 
     def _learn(self, batch: Batch) -> None:
         """Learn what came of a call that had no answer, as long as its number is ours."""
@@ -588,52 +552,6 @@ class QueueShard:
         else:
             batch.answered(answer[1].verdicts)
 
-    def _restore(self) -> None:
-        """Bring what this worker has under its new name, and own up to what it has not."""
-        while self._old:
-            left = self._old[0]
-            with self._link.tripping():
-                restored = self._register.restore(
-                    left.registration,
-                    0,
-                    self._own.unfinished(),
-                    done=self._own.done(),
-                    twice=self._recent.taken_from_others() if left.emptied else 0,
-                )
-            if restored.report is None:
-                return  # the server forgets again: the next call finds out
-            self._old.popleft()
-            self._note(restored.report)
-            if restored.word == b"buried":
-                self._taken_over()
-                continue
-            self._own.forget_done()
-            if left.lost_all:
-                self._lost("has lost the request queue", forced=left.emptied)
-            else:
-                self._lost("has gone back to an older state of the request queue", forced=False)
-        self._recovering = False
-
-    def _restore_lost(self) -> None:
-        """Bring back what this worker has, after a part of the queue was lost."""
-        if self._calls.unanswered:
-            self._exchange(0)
-        now = self._register.now
-        emptied = self._report.emptied > self._known.emptied
-        with self._link.tripping():
-            restored = self._register.restore(
-                now,
-                self._calls.exchanged,
-                self._own.unfinished(),
-                done=self._own.done(),
-                twice=self._recent.taken_from_others() if emptied else 0,
-            )
-        if restored.report is None:
-            return
-        self._note(restored.report)
-        self._known = self._report
-        self._lost("has lost a part of the request queue", forced=emptied, owed=emptied)
-
     def _taken_over(self) -> None:
         """Note that others have put back all that this worker had."""
         self._counters.taken_over += len(self._own)
@@ -646,61 +564,6 @@ class QueueShard:
         )
         self._own.clear()
         self._ready.clear()
-
-    def _lost(self, what: str, *, forced: bool, owed: bool = True) -> None:
-        """Say that requests have vanished, and owe what this worker has queued lately.
-
-        :param forced: whether to queue them even if their pages are marked.
-        :param owed: whether to queue them at all.
-        """
-        recent = self._recent.drain() if owed else []
-        self._owed.extend((entry, forced) for entry in recent)
-        self._counters.losses += 1
-        self._lost_at = time.monotonic()
-        values = {
-            "where": self.place.name,
-            "what": what,
-            "own": f"{len(self._own):,}",
-            "recent": f"{len(recent):,}",
-        }
-        logger.warning(_LOST, values)
-        self._fail(_LOST % values)
-
-    def _say_vanished(self, *, first: bool) -> None:
-        """Say that nobody knows what is missing; `first` if this worker may have noticed it."""
-        self._counters.losses += 1
-        values = {"where": self.place.name}
-        logger.warning(_VANISHED, values)
-        if first:
-            self._fail(_VANISHED % values)
-
-    def _fail(self, text: str) -> None:
-        """Let the next call fail after a loss, if that is the policy."""
-        if self._shard.breaker.policy is OnBackendError.CLOSE:
-            words = self.place.words(ON_BACKEND_ERROR)
-            self._failure = FilterLostError(f"{text} It is an error because {words} is 'close'.")
-
-    def _say_missing(self) -> None:
-        """Say how many requests are missing after a loss."""
-        self._lost_at = None
-        if self._missing:
-            logger.warning(_MISSING, {"where": self.place.name, "missing": f"{self._missing:,}"})
-        else:
-            logger.info("%s: all that the server has lost was brought back.", self.place.name)
-
-
-class _Left(NamedTuple):
-    """A registration that the worker has left.
-
-    Attributes:
-        registration: the registration.
-        emptied: whether requests that waited are lost.
-        lost_all: whether the state of the queue was lost.
-    """
-
-    registration: Registration
-    emptied: bool
-    lost_all: bool
 
 
 class _Dead(NamedTuple):
@@ -730,19 +593,4 @@ def _must_wait(name: str, dead: _Dead, others: Sequence[QueueShard]) -> bool:
     return any(in_time or not other.usable for other in waiting)
 
 
-_LOST: Final = (
-    "%(where)s: the server %(what)s. Was it restarted without persistence, flushed, or short of"
-    " memory (maxmemory-policy must be noeviction)? This worker brings back the %(own)s requests"
-    " that it had taken and offers the %(recent)s again that it has queued in the last seconds. So"
-    " do the other workers; what is missing then is said in a few seconds."
-)
-_VANISHED: Final = (
-    "%(where)s: the state of the request queue beside the filter has vanished. Unless another"
-    " worker was there, nobody knows how many requests have gone with it. Their pages are not"
-    " fetched, because the filter calls them seen. Was the server short of memory (maxmemory-policy"
-    " must be noeviction)? To crawl anew, stop all workers and run 'scrapy bloom delete'."
-)
-_MISSING: Final = (
-    "%(where)s: up to %(missing)s requests that the server has lost were not brought back. Their"
-    " pages are not fetched, unless another page links to them."
-)
+_GONE: Final = "has lost the request queue", RESUMES
