@@ -95,9 +95,6 @@ RECOVERED: Final = Stat(
 HELD: Final = Stat(
     "bloom/frontier/held", "requests that could not be stored: the pages that made them stay there"
 )
-IMPORTED: Final = Stat(
-    "bloom/frontier/imported", "requests of a scrapy-redis crawl that this worker took over"
-)
 UNREADABLE: Final = Stat(
     "bloom/frontier/unreadable", "stored requests that could not be read: they stay in the store"
 )
@@ -212,7 +209,6 @@ STATS: Final = (
     PENDING,
     RECOVERED,
     HELD,
-    IMPORTED,
     UNREADABLE,
     COMMITS,
     LONGEST_COMMIT,

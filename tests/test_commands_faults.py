@@ -591,6 +591,55 @@ def test_the_marks_of_a_killed_crawl_are_warned_of(bloom, place):
     assert "killed" in warning
 
 
+def scrapys_marks(folder, *, waiting):
+    """Leave what a cleanly stopped crawl of Scrapy's own filter and scheduler leaves."""
+    (folder / "requests.queue").mkdir(parents=True)
+    (folder / "requests.queue" / "active.json").write_text("[0]" if waiting else "[]")
+    (folder / "requests.seen").write_bytes(b"\0\x14" + fingerprints(1)[0])
+
+
+@pytest.mark.parametrize("target", ["whole", "theirs", "new"])
+def test_marks_are_not_added_without_the_requests_that_wait_beside_them(bloom, place, target):
+    scrapys_marks(place / "theirs", waiting=True)
+    before = without_locks(place)
+    code, _, (*_, error) = bloom(f"add {target} --file theirs/requests.seen --spider books")
+    assert code == 2
+    assert "requests wait in theirs/requests.queue" in error
+    assert without_locks(place) == before
+
+
+@pytest.mark.parametrize("source", ["theirs/requests.seen", "-", "set"])
+def test_marks_are_not_added_where_requests_wait(bloom, place, server, source):
+    """All of their pages would count as seen."""
+    kept(place)
+    scrapys_marks(place / "theirs", waiting=False)
+    shared = next(keys)
+    with Worker(server.url, shared) as worker:
+        worker.queue.offer([entry(1)])
+    server.client().sadd(f"{shared}:set", fingerprints(1)[0].hex())
+    name = f"{server.url}#{shared}:set --fingerprint" if source == "set" else source
+    stdin = (place / "theirs" / "requests.seen").read_bytes() if source == "-" else b""
+    before = without_locks(place)
+    for target in ("kept", f"{server.url}#{shared}"):
+        code, _, (*_, error) = bloom(f"add {target} --file {name}", stdin=stdin)
+        assert code == 2
+        assert "requests wait in " in error
+        assert shared in error or "kept" in error
+        assert without_locks(place) == before
+    assert tools.info(f"{server.url}#{shared}").filter.items == 1
+
+
+def test_a_set_of_scrapy_redis_is_not_added_without_its_queue(bloom, place, server):
+    key = next(keys)
+    server.client().sadd(f"{key}:dupefilter", fingerprints(1)[0].hex())
+    server.client().lpush(f"{key}:requests", b"request")
+    line = f"add new --spider books --fingerprint --file {server.url}#{key}:dupefilter"
+    code, _, (*_, error) = bloom(line)
+    assert code == 2
+    assert f"requests wait in key {key}:requests" in error
+    assert not (place / "new").exists()
+
+
 def test_a_set_in_redis_is_refused_unless_it_is_wanted(bloom, place, server):
     """scrapy-redis makes the fingerprints in its set in a way of its own."""
     key, known = next(keys), fingerprints(3000)

@@ -1,16 +1,16 @@
 """From a crawl of scrapy-redis to ours, and back, by real processes on a real Redis."""
 
-import os
 import pickle
-import signal
 
 import pytest
 import scrapy
 from scrapy import Request
-from support.localsite import LocalSite
+from support.localsite import Kind, LocalSite
 from support.redis_crawls import PATIENCE
 from support.stopping import stop_after
 from support.waiting import until
+
+from scrapy_bloom import BackendError, RedisFilter, SettingError, StateError, tools
 
 pytest.importorskip("redis")
 pytest.importorskip("scrapy_redis")
@@ -20,6 +20,13 @@ QUEUES = ["PriorityQueue", "FifoQueue", "LifoQueue"]
 SCRAPY_REDIS = "scrapy_redis.scheduler"
 THEIR_FILTER = "scrapy_redis.dupefilter.RFPDupeFilter"
 OLD = "follower:requests"
+
+
+class PlainSite(LocalSite):
+    """A site whose pages never redirect to themselves: their own filter loses none of them."""
+
+    def kind(self, page):
+        return Kind.QUERY if page % 3 else Kind.PLAIN
 
 
 @pytest.fixture
@@ -58,144 +65,141 @@ def size(server, key=OLD):
     return client.zcard(key) if kind == b"zset" else client.llen(key)
 
 
-@pytest.mark.parametrize("queue", QUEUES)
-def test_a_crawl_of_scrapy_redis_with_our_filter_goes_on(project, site, server, queue):
-    """The filter has the marks of the requests that wait: they are not asked about."""
-    begin(project, site, theirs(server, queue))
-    waiting = size(server)
-    assert waiting
-    runs = [project.crawl(site, keep=False, **ours(server)) for _ in range(2)]
+def copy(project, server, **settings):
+    """Copy the crawl with the sub-command; return the run."""
+    options = [f"-s{name}={value}" for name, value in settings.items()]
+    where = [f"{server.url}#follower:{name}" for name in ("requests", "bloom")]
+    run = project.start("bloom", "copy", *where, "--spider", "follower", *options)
+    run.end(PATIENCE)
+    return run
+
+
+def finish(project, site, server, workers=2, **settings):
+    """Resume the crawl with workers of ours, to its end."""
+    runs = [project.crawl(site, keep=False, **ours(server, **settings)) for _ in range(workers)]
     for run in runs:
         assert run.end(PATIENCE) == 0, run.log
         assert run.reason == "finished"
         assert not run.logged("WARNING")
     assert site.missed == set()
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+def test_a_crawl_of_scrapy_redis_with_our_filter_is_copied(project, site, server, queue):
+    """The filter has the marks of the requests that wait: they are not asked about."""
+    begin(project, site, theirs(server, queue))
+    waiting, before = size(server), server.client().dump(OLD)
+    done = copy(project, server)
+    assert f"{waiting:,} requests were copied" in done.output, done.log
+    assert "Note" not in done.log + done.output
+    assert server.client().dump(OLD) == before
+    finish(project, site, server)
     assert site.repeated == {}
-    assert not server.client().exists(OLD)
-    log = runs[0].log + runs[1].log
-    assert f"Key {OLD}: {waiting:,} requests of scrapy-redis wait there" in log
-    assert f"{waiting:,} requests are taken over, which is all of them" in log
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+def test_the_marks_come_with_it_where_they_mean_the_same(project, server, queue):
+    chosen = {"REQUEST_FINGERPRINTER_CLASS": "support.shared_spiders.TheirFingerprints"}
+    server.client().flushall()
+    with PlainSite(pages=240, links=10) as site:
+        begin(project, site, theirs(server, queue, DUPEFILTER_CLASS=THEIR_FILTER))
+        done = copy(project, server, **chosen)
+        assert "requests were copied" in done.output, done.log
+        assert "Note" not in done.log + done.output
+        finish(project, site, server, **chosen)
+        assert site.repeated == {}
 
 
 @pytest.mark.parametrize("serializer", [None, "marshal"])
-def test_a_crawl_of_scrapy_redis_with_its_own_filter_goes_on(project, site, server, serializer):
+def test_other_marks_stay_and_that_is_said(project, site, server, serializer):
     chosen = {"SCHEDULER_SERIALIZER": serializer} if serializer else {}
     begin(project, site, theirs(server, DUPEFILTER_CLASS=THEIR_FILTER, **chosen))
-    waiting = size(server)
-    assert waiting
-    run = project.crawl(site, keep=False, **ours(server, **chosen))
-    assert run.end(PATIENCE) == 0, run.log
-    assert site.missed == set()
-    assert run.stat("bloom/frontier/imported") == waiting
-    assert not server.client().exists(OLD)
-    (warning,) = run.logged("WARNING")
-    assert "Key follower:dupefilter holds" in warning
-    assert server.client().exists("follower:dupefilter")
-    again = project.crawl(site, keep=False, **ours(server))
-    assert again.end(PATIENCE) == 0, again.log
-    (warning,) = again.logged("WARNING")  # not once more
-    assert "An earlier crawl has finished" in warning
+    before = server.client().smembers("follower:dupefilter")
+    done = copy(project, server, **chosen)
+    assert "requests were copied" in done.output, done.log
+    assert f"Key follower:dupefilter holds {len(before):,} fingerprints" in done.log + done.output
+    assert server.client().smembers("follower:dupefilter") == before
+    finish(project, site, server)
 
 
-def fill(server, site, queue, numbers, spider="follower"):
-    """Put requests for pages of the site into scrapy-redis's queue."""
-    client = server.client()
-    for number in numbers:
-        request = Request(site.url[:-1] + site.address(number), callback=None)
-        body = pickle.dumps(request.to_dict(), protocol=4)
-        if queue == "PriorityQueue":
-            client.zadd(f"{spider}:requests", {body: -(number % 3)})
-        else:
-            client.lpush(f"{spider}:requests", body)
-
-
-@pytest.mark.parametrize(("queue", "marked"), [("PriorityQueue", True), ("FifoQueue", False)])
-def test_no_request_is_lost_however_often_its_bearer_is_killed(project, server, queue, marked):
-    """Nothing leads to these pages but their requests."""
-    server.client().flushall()
-    with LocalSite(pages=600, links=1) as site:
-        fill(server, site, queue, range(1, 600), "leaves")
-        if marked:  # as by our filter beside scrapy-redis's scheduler
-            where = f"{server.url}#leaves:bloom"
-            urls = [site.url[:-1] + site.address(number) for number in range(1, 600)]
-            marking = project.start("bloom", "add", "--spider", "leaves", where, *urls)
-            assert marking.end(PATIENCE) == 0, marking.log
-        killed = 0
-        for left in (500, 300, 100):
-            run = project.crawl(site, spider="leaves", keep=False, **ours(server))
-            until(lambda left=left: size(server, "leaves:requests") < left, PATIENCE)
-            run.kill()
-            run.end()
-            killed += 1
-        run = project.crawl(site, spider="leaves", keep=False, **ours(server))
-        assert run.end(PATIENCE) == 0, run.log
-    assert run.reason == "finished"
-    assert site.missed == set()
-    # In the worker, done and not acknowledged yet, and the requests of one step.
-    under_way = 3 * 16 + 100
-    assert sum(hits - 1 for hits in site.repeated.values()) <= killed * under_way
-    assert not server.client().exists("leaves:requests")
-
-
-def test_another_worker_goes_on_where_one_was_killed(project, server):
-    """It knows by the lease. Until then it stays, though nothing waits in our queue."""
-    server.client().flushall()
-    with LocalSite(pages=600, links=1) as site:
-        fill(server, site, "PriorityQueue", range(1, 600), "leaves")
-        first = project.crawl(site, spider="leaves", keep=False, **ours(server))
-        until(lambda: size(server, "leaves:requests") < 500, PATIENCE)
-        os.kill(first.pid, signal.SIGSTOP)
-        second = project.crawl(site, spider="leaves", keep=False, **ours(server))
-        second.said("Crawl kept in Redis")
-        first.kill()
-        assert second.end(PATIENCE) == 0, second.log
-    assert site.missed == set()
-    assert second.reason == "finished"
-    assert second.stat("bloom/frontier/imported") > 0
-    assert not server.client().exists("leaves:requests")
-
-
-@pytest.mark.parametrize("queue", ["PriorityQueue", "LifoQueue"])
-def test_requests_that_cannot_be_read_stay_where_they_are(project, site, server, queue):
-    fill(server, site, queue, range(1, 150))
-    client, bad = (
-        server.client(),
-        [b"\x80nonsense", pickle.dumps({"url": site.url, "callback": "no"})],
+def test_a_crawl_that_runs_is_not_copied(project, site, server):
+    run = project.crawl(
+        site, keep=False, **theirs(server, DUPEFILTER_CLASS=THEIR_FILTER, DOWNLOAD_DELAY=0.1)
     )
-    for body in bad:
-        client.zadd(OLD, {body: -2}) if queue == "PriorityQueue" else client.lpush(OLD, body)
-    fill(server, site, queue, range(150, 240))
-    run = project.crawl(site, keep=False, **ours(server))
+    until(lambda: size(server) > 10, PATIENCE)
+    done = copy(project, server)
+    assert "so a worker of scrapy-redis is running" in done.log + done.output
+    assert not server.client().keys("follower:bloom:*:queue*")
+    run.interrupt()
     assert run.end(PATIENCE) == 0, run.log
-    assert site.missed == set()
-    assert run.stat("bloom/frontier/imported") == 239
-    assert len(run.logged("ERROR")) == 1
-    assert "a request cannot be read" in run.logged("ERROR")[0]
-    assert "239 requests are taken over, 2 cannot be read and stay there" in run.log
-    left = client.zrange(OLD, 0, -1) if queue == "PriorityQueue" else client.lrange(OLD, 0, -1)
-    assert sorted(left) == sorted(bad)
 
 
-def test_other_things_under_its_key_are_left_alone(project, site, server):
-    server.client().hset(OLD, "some", "thing")
+def test_marks_of_requests_that_were_not_copied_refuse_the_crawl(project, site, server):
+    """Their pages would count as seen, and nobody would fetch them."""
+    begin(project, site, theirs(server))
+    fetched = dict(site.hits)
     run = project.crawl(site, keep=False, **ours(server))
-    assert run.end(PATIENCE) == 0, run.log
-    assert site.missed == set()
-    assert server.client().hgetall(OLD) == {b"some": b"thing"}
-
-
-def test_ctrl_c_leaves_the_rest_for_the_next_run(project, server):
-    server.client().flushall()
-    with LocalSite(pages=600, links=1) as site:
-        fill(server, site, "FifoQueue", range(1, 600), "leaves")
-        run = project.crawl(site, spider="leaves", keep=False, **ours(server))
-        until(lambda: size(server, "leaves:requests") < 500, PATIENCE)
-        run.interrupt()
-        assert run.end(PATIENCE) == 0, run.log
-        run = project.crawl(site, spider="leaves", keep=False, **ours(server))
-        assert run.end(PATIENCE) == 0, run.log
-    assert site.missed == set()
+    assert run.end(PATIENCE) == 1, run.log
+    assert "Copy them with 'scrapy bloom copy'" in run.log
+    assert site.hits == fetched
+    assert "requests were copied" in copy(project, server).output
+    finish(project, site, server)
     assert site.repeated == {}
+
+
+def fill(server, key, numbers):
+    """Put requests into scrapy-redis's queue."""
+    for number in numbers:
+        body = pickle.dumps(Request(f"http://example.com/{number}").to_dict(), protocol=4)
+        server.client().zadd(f"{key}:requests", {body: -number})
+
+
+def copy_here(server, key):
+    where = [f"{server.url}#{key}:{name}" for name in ("requests", "bloom")]
+    return tools.copy(*where, project=tools.Project(spider=key))
+
+
+def test_an_interrupted_copy_has_no_mark_without_its_request(server, key, monkeypatch):
+    fill(server, key, range(30))
+
+    def fail(*_):
+        raise BackendError("gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RedisFilter, "add_many", fail)
+        with pytest.raises(BackendError):
+            copy_here(server, key)
+    target = f"{server.url}#{key}:bloom"
+    assert tools.info(target).filter.items == 0
+    assert tools.queue(target).total == 30
+    with pytest.raises(StateError, match="found 30 requests, expected none"):
+        copy_here(server, key)
+    tools.delete(target)
+    assert copy_here(server, key).requests == 30
+    assert tools.info(target).filter.items == 30
+
+
+def test_requests_that_cannot_be_read_leave_the_marks_where_they_are(server, key):
+    fill(server, key, range(30))
+    server.client().zadd(f"{key}:requests", {b"\x80nonsense": 7})
+    server.client().sadd(f"{key}:dupefilter", "ab" * 20)
+    done = copy_here(server, key)
+    (warning,) = done.warnings
+    assert "1 requests could not be read" in warning
+    assert (done.requests, done.items) == (30, 30)
+    assert size(server, f"{key}:requests") == 31
+
+
+def test_a_set_alone_is_not_copied(server, key, tmp_path):
+    server.client().sadd(f"{key}:dupefilter", "ab" * 20)
+    for target in (f"{server.url}#{key}:bloom", tmp_path / "new"):
+        with pytest.raises(SettingError, match="the marks are copied after the requests"):
+            tools.copy(f"{server.url}#{key}:dupefilter", target, project=tools.Project(spider=key))
+    fill(server, key, range(3))
+    with pytest.raises(SettingError, match="is not in Redis"):
+        tools.copy(f"{server.url}#{key}:requests", tmp_path / "new")
+    with pytest.raises(SettingError, match="give the name of its spider"):
+        tools.copy(f"{server.url}#{key}:requests", f"{server.url}#{key}:bloom")
 
 
 # Back

@@ -18,7 +18,7 @@ from scrapy_bloom.storage.snapshot import Identity
 from scrapy_bloom.storage.store import JobStore
 
 if TYPE_CHECKING:
-    from scrapy_bloom.redis.foreign import ForeignQueue
+    from scrapy_bloom.redis.foreign import ForeignKey
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,6 @@ class Opened:
             that is the same as :meth:`Filter.clear`.
         place: where it lives, in words.
         restored: how many fingerprints it started with.
-        marked: whether it started with any, as far as a filter in Redis knows; `restored` may be 0
-            then, see :attr:`Header.marked`.
         restored_from: where they came from; empty if there were none.
         unclean: whether the last run was killed.
         numbers: returns counts of filter and backend by their names in :data:`stats.FROM_FILTER`
@@ -70,9 +68,11 @@ class Opened:
             It may be called in another thread then.
         job: what keeps it, if it is journaled.
         kept: what keeps it, if it is kept in a job directory and not journaled.
+        marked: whether it started with any, as far as a filter in Redis knows; `restored` may be 0
+            then, see :attr:`Header.marked`.
+        foreign: returns what scrapy-redis keeps in the same place, by its key.
         queue: the requests beside it, if the crawl has given a form for them.
         unmarked: how many requests waited there without a filter.
-        foreign: returns the requests that scrapy-redis keeps in the same place, by their key.
     """
 
     filter: Filter
@@ -86,10 +86,10 @@ class Opened:
     let_through: set[bytes] = field(default_factory=set)
     closes_slowly: Callable[[], bool] = bool
     job: JobStore | None = None
-    queue: Queue | None = None
     marked: bool = False
+    foreign: Callable[[str], ForeignKey] | None = None
+    queue: Queue | None = None
     unmarked: int = 0
-    foreign: Callable[[str], ForeignQueue] | None = None
     delete: Callable[[], bool] | None = None
 
 

@@ -105,13 +105,13 @@ class RedisBackend(Backend):
         opened = _opened(shared, unclean, place, crawl)
         if crawl.queue is None:
             return opened
-        from scrapy_bloom.redis.foreign import ForeignQueue  # noqa: PLC0415 - redis is an extra
+        from scrapy_bloom.redis.foreign import ForeignKey  # noqa: PLC0415 - redis is an extra
 
         return replace(
             opened,
+            foreign=lambda key: ForeignKey(target, key, timeout=settings[REDIS_TIMEOUT]),
             queue=_open_queue(shared, crawl.queue, settings, crawl.identity.spider),
             unmarked=shared.unmarked,
-            foreign=lambda key: ForeignQueue(target, key, timeout=settings[REDIS_TIMEOUT]),
         )
 
     def open_to_read(

@@ -20,7 +20,11 @@ SUMMARY = "copy a filter between any two places, bit by bit"
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of this sub-command."""
-    parser.add_argument("source", metavar="SRC", help="the filter, or - for standard input")
+    parser.add_argument(
+        "source",
+        metavar="SRC",
+        help="the filter, or - for standard input; or the queue of scrapy-redis",
+    )
     parser.add_argument(
         "target",
         metavar="DST",
@@ -63,6 +67,8 @@ def run(args: Namespace, context: Context) -> int:
         f"{done.target}: {done.items:,} items in {write_size(done.bytes)}, {done.slices} slices,"
         f" error rate now {done.error_rate_now:.2g} (set: {done.error_rate:g})"
     )
+    if done.requests:
+        text = f"{done.requests:,} requests were copied. {text}"
     if piped:
         output.note(text)
         return 0

@@ -17,8 +17,8 @@ from scrapy_bloom.commands.output import Output
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.storage import seen_file
 from scrapy_bloom.tools.lines import Batch, Lines, SetInRedis
-from scrapy_bloom.tools.marking import adding
-from scrapy_bloom.tools.resolve import SCHEMES
+from scrapy_bloom.tools.marking import adding, check_marks
+from scrapy_bloom.tools.resolve import SCHEMES, target_of
 from scrapy_bloom.tools.target import Adder
 
 _HEX = re.compile(r"(?:[0-9a-fA-F]{2}){8,}")
@@ -117,15 +117,18 @@ def on_each(
     :param do: does it to a batch; returns for each page whether the filter had it.
     :param make: whether to make a filter where there is none.
     """
-    target, pages = split(args)
+    where, pages = split(args)
+    target = target_of(where, key=args.key, project=context.project)
     known = unknown = 0
     with (
         opened(args, pages, context) as stream,
-        adding(target, key=args.key, project=context.project, make=make) as (adder, fingerprinter),
+        adding(target, project=context.project, make=make) as (adder, fingerprinter),
     ):
         lines = lines_of(args, fingerprinter)
         with context.output.progress(what, None, "pages") as told:
             for batch in lines.of_stream(stream):
+                if make and not known + unknown and (lines.seen or isinstance(stream, SetInRedis)):
+                    check_marks(args.file or "-", target)
                 found = do(adder, batch)
                 known += sum(found)
                 unknown += len(found) - sum(found)

@@ -23,7 +23,6 @@ from scrapy_bloom import stats
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.frontier.admission import Admission, Judge, Offer
 from scrapy_bloom.frontier.caller import Call, Caller
-from scrapy_bloom.frontier.coming_over import ComingOver, OldQueue
 from scrapy_bloom.frontier.deliveries import Deliveries
 from scrapy_bloom.frontier.ending import Ending
 from scrapy_bloom.frontier.items import Items
@@ -121,34 +120,12 @@ class SharedFrontier:
         self._poll = _POLL
         self._poll_at = self._look_at = self._tend_at = self._linger_at = 0.0
         self._unsure = False
-        self._coming: ComingOver | None = None
         self._closing = False
         self._settled: Deferred[None] | None = None
         self._gate = Gate(lambda: self._admission.full or self._closing)
         self._gate.put_before(crawler.engine)
         keep_what_fails(crawler, spider, self._deliveries.keep_taken)
         crawler.signals.connect(self._spider_idle, signal=signals.spider_idle)
-
-    def take_over(
-        self, old: OldQueue, loads: Callable[[bytes], dict[str, Any]], *, fresh: bool
-    ) -> None:
-        """Bring the requests of another crawl in, beside this one.
-
-        :param old: its queue.
-        :param loads: reads one of them, as a dict.
-        :param fresh: whether the filter was empty when it was opened.
-        :raises BloomError: if the server cannot be used.
-        """
-        self._coming = ComingOver(
-            old,
-            self._queue,
-            self._spider,
-            self._stats,
-            loads=loads,
-            dumps=self._dumps,
-            bring=self._bring,
-            fresh=fresh,
-        )
 
     # What the scheduler does
 
@@ -194,8 +171,7 @@ class SharedFrontier:
     def pending(self) -> bool:
         """Return whether there is anything to do for this worker."""
         waiting = self._queue.state().waiting
-        coming = self._coming is not None and self._coming.under_way
-        return bool(self._admission or self._deliveries or self._taking or waiting or coming)
+        return bool(self._admission or self._deliveries or self._taking or waiting)
 
     def forget(self, marks: Sequence[bytes], tell: Tell) -> None:
         """Make the marks of one page new once more, before the next request is asked about.
@@ -221,8 +197,6 @@ class SharedFrontier:
         left: Deferred[object] = Deferred()
         self._caller.stop(self._queue.close, left.callback)
         await left
-        if self._coming is not None:
-            self._coming.close()
         self._gate.end()
         self._describe()
         self._say_what_waits()
@@ -268,21 +242,12 @@ class SharedFrontier:
                 return self._acknowledge_call(tickets)
         return self._choose_idle(now)
 
-    def _coming_call(self, now: float) -> Call | None:
-        if self._coming is None:
-            return None
-        return self._coming.call(
-            self._admission.settled, now, closing=self._closing, full=self._admission.full
-        )
-
     def _choose_idle(self, now: float) -> Call | None:
         """Return the call that is due when there is nothing to offer, to take or to acknowledge."""
         if self._deliveries.unreadable:
             return self._fail_call()
         if now >= self._tend_at and not self._closing:
             return Call(self._queue.requeue_dead, self._tended)
-        if call := self._coming_call(now):
-            return call
         wants_look = self._ending.wants_look and not self._deliveries.unsaid
         if wants_look and not self._closing and now >= self._look_at:
             return Call(self._queue.look, self._looked)
@@ -304,8 +269,6 @@ class SharedFrontier:
             due.append(max(self._linger_at, now + _LINGER / 2))
         if self._ending.wants_look and not self._deliveries.unsaid:
             due.append(self._look_at)
-        if self._coming is not None and not self._admission.full:
-            due.append(self._coming.due(now))
         return max(0.0, min(due) - now)
 
     def _offer_call(self) -> Call:
@@ -360,17 +323,6 @@ class SharedFrontier:
             self._gate.open()
         self._wake()
 
-    def _bring(self, request: Request, body: bytes, *, filtered: bool) -> int:
-        """Let a request of another crawl wait; return how many have come, it among them."""
-        offer = self._admission.consider(request) if filtered else Offer(request)
-        if offer is None:
-            self._dropped(request)
-        else:
-            self._ending.busy()
-            offer.body = body
-            self._admission.add(offer)
-        return self._admission.came
-
     def _keep(self, offer: Offer, ticket: Ticket | None) -> None:
         assert offer.held is not None  # noqa: S101 - it cannot be stored
         self._deliveries.keep(offer.request, offer.held, ticket)
@@ -424,8 +376,7 @@ class SharedFrontier:
         :raises DontCloseSpider: then.
         """
         self._ending.idle()
-        over = self._ending.over and (self._coming is None or self._coming.over)
-        if not over and not self._closing:
+        if not self._ending.over and not self._closing:
             self._caller.soon()
             raise DontCloseSpider
 

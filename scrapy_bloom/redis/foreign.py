@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from scrapy_bloom.redis.connection import Target
@@ -21,6 +21,7 @@ class ForeignKey:
     """
 
     def __init__(self, target: Target, key: str, *, timeout: float) -> None:
+        self._target = target
         self._client = target.connect(timeout / 2)
         self._timeout = timeout
         self._explained = target.explained
@@ -45,6 +46,27 @@ class ForeignKey:
             "list": self._list,
         }
         return read[self.kind()]()
+
+    def oldest(self, count: int, after: int = 0) -> list[bytes]:
+        """Return requests: of a list the oldest ones, of a sorted set those with the lowest score.
+
+        New requests of a list are put at its beginning. So the oldest one is the last.
+
+        :param count: how many, at most.
+        :param after: how many to leave out before them.
+        """
+        if self.kind() == "zset":
+            return list(self._call("ZRANGE", self.key, after, after + count - 1))
+        found = self._call("LRANGE", self.key, -after - count, -after - 1)
+        return list(reversed(found))
+
+    def has(self, member: str) -> bool:
+        """Return whether a set has this member."""
+        return bool(self._call("SISMEMBER", self.key, member))
+
+    def beside(self, key: str) -> ForeignKey:
+        """Return another key of the same server; it has a connection of its own."""
+        return ForeignKey(self._target, key, timeout=self._timeout)
 
     def close(self) -> None:
         """Close the connection."""
@@ -71,35 +93,3 @@ class ForeignKey:
     def _call(self, *command: Any) -> Any:
         with self._explained(), Within(self._timeout):
             return self._client.execute_command(*command)
-
-
-class ForeignQueue(ForeignKey):
-    """A queue of requests as scrapy-redis keeps it: a sorted set, or a list.
-
-    New requests of a list are put at its beginning. So the oldest one is the last.
-    """
-
-    def oldest(self, count: int, after: int = 0) -> list[bytes]:
-        """Return requests: of a list the oldest ones, of a sorted set those with the lowest score.
-
-        :param count: how many, at most.
-        :param after: how many to leave out before them.
-        """
-        if self.kind() == "zset":
-            return list(self._call("ZRANGE", self.key, after, after + count - 1))
-        found = self._call("LRANGE", self.key, -after - count, -after - 1)
-        return list(reversed(found))
-
-    def remove(self, requests: Sequence[bytes]) -> None:
-        """Take these requests out. Those that are not there are passed over."""
-        if self.kind() == "zset":
-            self._call("ZREM", self.key, *requests)
-        else:
-            self._pipeline([("LREM", self.key, -1, request) for request in requests])
-
-    def _pipeline(self, commands: Sequence[tuple[object, ...]]) -> None:
-        with self._explained(), Within(self._timeout):
-            pipeline = self._client.pipeline(transaction=False)
-            for command in commands:
-                pipeline.execute_command(*command)
-            pipeline.execute()

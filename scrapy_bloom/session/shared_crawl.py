@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import scrapy
 
-from scrapy_bloom.errors import BackendError
+from scrapy_bloom.errors import BackendError, StateError
 from scrapy_bloom.frontier.scrapy_redis import ScrapyRedis
 from scrapy_bloom.frontier.shared import SharedFrontier
 from scrapy_bloom.frontier.under_way import watch_engine
@@ -41,12 +41,6 @@ _UNMARKED = (
     "%(count)s requests wait %(place)s, but the filter was gone: it was deleted or emptied, or the"
     " server has lost it. The requests are fetched, and pages may be fetched twice. To crawl anew"
     " instead, stop all workers and run 'scrapy bloom delete --spider %(spider)s'."
-)
-_OTHER_MARKS = (
-    "Key %(key)s holds %(count)s fingerprints that scrapy-redis makes in a way of its own. They"
-    " cannot be turned into ours: pages that its crawl has fetched are fetched again if a link"
-    " leads to them. The key was left as it is. When it is of no more use: redis-cli DEL"
-    " %(key)s"
 )
 
 
@@ -88,10 +82,11 @@ def open_shared(
             give_up=give_up,
         )
         session.carry_out = frontier.forget
-        comes_over = _take_over(crawler, spider, session.opened, frontier)
+        state = queue.state()
+        if session.opened.marked and not (state.waiting or state.elsewhere):
+            _check_scrapy_redis(crawler, spider, session.opened)
         undo.pop_all()
-    state = queue.state()
-    if not (state.waiting or state.elsewhere or comes_over or settings[WINDOW]):
+    if not (state.waiting or state.elsewhere or settings[WINDOW]):
         _warn(spider, session.opened, _FINISHED, session.opened.restored)
     _warn(spider, session.opened, _UNMARKED, session.opened.unmarked)
     frontier.description = (
@@ -108,29 +103,27 @@ def _warn(spider: Spider, opened: Opened, text: str, count: int) -> None:
         logger.warning(text, values, extra={"spider": spider})
 
 
-def _take_over(crawler: Crawler, spider: Spider, opened: Opened, frontier: SharedFrontier) -> bool:
-    """Bring the requests of a crawl of scrapy-redis over, if one has left any; return whether.
+def _check_scrapy_redis(crawler: Crawler, spider: Spider, opened: Opened) -> None:
+    """Refuse a filter whose marks are those of requests that scrapy-redis still has.
 
-    :raises BloomError: if the server cannot be used.
+    :raises StateError: then: their pages would count as seen, and this crawl would not fetch them.
     """
-    if opened.foreign is None:
-        return False
-    before = ScrapyRedis.of(crawler.settings, spider.name)
-    old, seen = map(opened.foreign, (before.queue, before.seen))
+    assert opened.foreign is not None  # noqa: S101 - the filter is in Redis
+    theirs = ScrapyRedis.of(crawler.settings, spider.name)
     try:
-        comes_over = old.kind() in ("zset", "list")
-        marks = seen.size() if seen.kind() == "set" else 0
+        queue = opened.foreign(theirs.queue)
+        try:
+            count = queue.size() if queue.kind() in ("zset", "list") else 0
+        finally:
+            queue.close()
     except BackendError as error:  # this user may have no right to keys that are not ours
-        text = "What scrapy-redis may have left under %s is not taken over: %s"
-        logger.info(text, before.queue, error, extra={"spider": spider})
-        return False
-    finally:
-        seen.close()
-    if marks and (comes_over or not opened.marked):
-        values = {"key": before.seen, "count": f"{marks:,}"}
-        logger.warning(_OTHER_MARKS, values, extra={"spider": spider})
-    if comes_over:
-        frontier.take_over(old, before.loads, fresh=not opened.marked)
-    else:
-        old.close()
-    return comes_over
+        text = "Whether scrapy-redis has left requests under %s cannot be seen: %s"
+        logger.info(text, theirs.queue, error, extra={"spider": spider})
+        return
+    if count:
+        raise StateError(
+            f"{opened.place}: found fingerprints and no requests, and {count:,} requests of"
+            f" scrapy-redis under {theirs.queue}, which this crawl would not fetch. Nothing was"
+            f" changed. Copy them with 'scrapy bloom copy', or delete that key if they are not"
+            f" wanted any more."
+        )

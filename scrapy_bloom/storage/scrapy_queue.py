@@ -28,6 +28,11 @@ def is_empty(folder: Path) -> bool:
     return not is_to_be_read(folder)
 
 
+def waiting_in(folder: Path) -> str:
+    """Return the path of the stored queue if requests wait in it; else an empty text."""
+    return "" if is_empty(folder) else str(folder / NAME)
+
+
 def digest(folder: Path) -> str:
     """Return what tells the queue from any other that holds requests; empty if it holds none.
 

@@ -75,10 +75,20 @@ class SetInRedis:
         from scrapy_bloom.redis.foreign import ForeignKey  # noqa: PLC0415
 
         address, _, name = url.partition("#")
-        key = ForeignKey(Server(address), name, timeout=10.0)
-        if (kind := key.kind()) != "set":
+        self._key = ForeignKey(Server(address), name, timeout=10.0)
+        if (kind := self._key.kind()) != "set":
             raise StateError(f"key {name}: found {kind}, expected a set of fingerprints.")
-        self._members = key.members()
+        self._members = self._key.members()
+
+    def queue(self) -> str:
+        """Return the queue of the same crawl if requests wait in it; else an empty text."""
+        crawl = self._key.key.removesuffix(":dupefilter")
+        queue = self._key.beside(f"{crawl}:requests")
+        try:
+            found = queue.kind() in ("zset", "list") and queue.size()
+            return f"key {queue.key}" if found else ""
+        finally:
+            queue.close()
 
     def read(self, _size: int) -> bytes:
         """Return some of its members, one a line; nothing after the last one."""
@@ -119,7 +129,8 @@ class Lines:
         chunks = iter(lambda: read(_CHUNK), b"")
         first = next(chunks, b"")
         chunks = chain([first] if first else [], chunks)
-        if self.seen or first.startswith(b"\0"):  # the length of a record: no text begins so
+        self.seen = self.seen or first.startswith(b"\0")  # of a length: no text begins so
+        if self.seen:
             for fingerprints in seen_file.read_batches(chunks):
                 self.read += len(fingerprints)
                 texts = [fingerprint.hex() for fingerprint in fingerprints]

@@ -217,6 +217,11 @@ class JobTarget(Target):
         """Look whether it is known whose filter it is."""
         check_spider(identity)
 
+    def has_requests(self) -> bool:
+        """Return whether requests wait in the job, ours or those of Scrapy's own scheduler."""
+        look = self.look()
+        return bool(look and look.waiting) or not scrapy_queue.is_empty(self.folder)
+
     def look(self) -> StoreLook | None:
         """Return what ``scrapy_bloom.Scheduler`` keeps beside the filter; None without it."""
         if not self.requests.exists():

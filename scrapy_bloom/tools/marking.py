@@ -9,14 +9,15 @@ from pathlib import Path
 from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
 from scrapy_bloom.core.local import LocalFilter
 from scrapy_bloom.core.window import WindowedFilter
+from scrapy_bloom.errors import SettingError
 from scrapy_bloom.options import CAPACITY, ERROR_RATE, WINDOW
 from scrapy_bloom.storage import scrapy_queue, seen_file
 from scrapy_bloom.tools.contents import Contents
-from scrapy_bloom.tools.lines import fingerprints_of
+from scrapy_bloom.tools.lines import SetInRedis, fingerprints_of
 from scrapy_bloom.tools.local_target import LocalAdder
 from scrapy_bloom.tools.project import Project
-from scrapy_bloom.tools.resolve import Where, target_of
-from scrapy_bloom.tools.target import Adder
+from scrapy_bloom.tools.resolve import SCHEMES, Where, target_of
+from scrapy_bloom.tools.target import Adder, Target
 
 
 @contextmanager
@@ -100,12 +101,28 @@ def warning_of(path: Path) -> str:
             f"The crawl of {path} was killed ({why}): some of its marks are those of requests that"
             f" are lost, and their pages are not fetched."
         )
-    if path.name == seen_file.NAME and not scrapy_queue.is_empty(folder):
-        return (
-            f"Requests wait in {folder / scrapy_queue.NAME}. Their pages are marked, too: a crawl"
-            f" without that queue would not fetch them."
-        )
     return ""
+
+
+def check_marks(source: str, target: Target) -> None:
+    """Refuse the marks of a crawl where requests wait: all of their pages would count as seen.
+
+    :param source: a ``requests.seen``, or a set of scrapy-redis in Redis, as people write it; or
+        another text for marks that come through a pipe.
+    :param target: where the marks would go.
+    :raises SettingError: if requests wait there, or in the queue of that crawl.
+    """
+    if source.startswith(SCHEMES):
+        queue = SetInRedis(source).queue()
+    else:
+        queue = scrapy_queue.waiting_in(Path(source).parent) if source != "-" else ""
+    if queue := queue or (target.name if target.has_requests() else ""):
+        raise SettingError(
+            f"requests wait in {queue}. With these marks and without those requests all of their"
+            f" pages would count as seen, and never be fetched. Nothing was changed. A crawl with"
+            f" our filter takes over a stopped job with its marks; 'scrapy bloom copy' takes a"
+            f" crawl of scrapy-redis, its queue first"
+        )
 
 
 def _new_filter(project: Project) -> Contents:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
 
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.tools.contents import Contents
@@ -12,6 +13,10 @@ from scrapy_bloom.tools.progress import Progress, silent
 from scrapy_bloom.tools.project import Project
 from scrapy_bloom.tools.resolve import SCHEMES, Where, target_of
 from scrapy_bloom.tools.target import Target
+
+if TYPE_CHECKING:
+    from scrapy_bloom.redis.foreign import ForeignKey
+    from scrapy_bloom.tools.redis_target import RedisTarget
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,7 @@ class Moved:
         error_rate_now: chance that the next new item is called seen.
         slices: how many slices it has.
         warnings: what whoever uses it should know, as sentences.
+        requests: how many requests came with it, from a crawl of scrapy-redis.
     """
 
     source: str
@@ -37,6 +43,7 @@ class Moved:
     error_rate_now: float
     slices: int
     warnings: Sequence[str] = ()
+    requests: int = 0
 
 
 def copy(
@@ -53,7 +60,9 @@ def copy(
     The same filter gives the same file, wherever it is. If this fails or is interrupted, nothing
     has changed.
 
-    :param source: a target, see :func:`target_of`, like `key` and `project`.
+    :param source: a target, see :func:`target_of`, like `key` and `project`. Or the queue of a
+        stopped crawl of scrapy-redis, whose requests and then marks are copied: after an error
+        delete the target and begin again.
     :param target: likewise, with `target_key`. The spider of `project`, if one is named, is whose
         filter it becomes.
     :raises StateError: if something is there already.
@@ -61,6 +70,8 @@ def copy(
     """
     source = target_of(source, key=_key(key, source, target), project=project)
     target = target_of(target, key=target_key or _key(key, target, source))
+    if queue := _queue_of_scrapy_redis(source):
+        return _copy_crawl(queue, target, project or Project(), progress)
     contents = _renamed(source.read(progress), project)
     with target.making() as change:
         change.put(contents, progress)
@@ -110,6 +121,49 @@ def delete_leftovers(
     if isinstance(target, (FileTarget, JobTarget)):
         raise SettingError(f"{target.name} is not in Redis: leftovers are looked for there only")
     return target.delete_leftovers(progress)
+
+
+def _queue_of_scrapy_redis(source: Target) -> ForeignKey | None:
+    """Return what is under a key of Redis that scrapy-redis keeps its requests in."""
+    if isinstance(source, (FileTarget, JobTarget)):
+        return None
+    key = cast("RedisTarget", source).foreign()
+    kind = key.kind()
+    if kind in ("zset", "list"):
+        return key
+    key.close()
+    if kind == "set":
+        raise SettingError(
+            f"{source.name}: found a set, expected a filter, or the queue of scrapy-redis. Give the"
+            f" key of its queue, such as books:requests: the marks are copied after the requests."
+        )
+    return None
+
+
+def _copy_crawl(queue: ForeignKey, target: Target, project: Project, progress: Progress) -> Moved:
+    try:
+        if isinstance(target, (FileTarget, JobTarget)):
+            raise SettingError(
+                f"{target.name} is not in Redis: a crawl of scrapy-redis can be copied there only"
+            )
+        # Imported only here: redis is an extra.
+        from scrapy_bloom.tools.from_scrapy_redis import copy_crawl  # noqa: PLC0415
+
+        copied = copy_crawl(queue, cast("RedisTarget", target), project, progress)
+    finally:
+        queue.close()
+    info = copied.info
+    return Moved(
+        f"key {queue.key}",
+        target.name,
+        info.items,
+        info.bytes,
+        info.error_rate,
+        info.estimated_fp_rate,
+        info.slices,
+        copied.warnings,
+        copied.requests,
+    )
 
 
 def _renamed(contents: Contents, project: Project | None) -> Contents:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
@@ -14,7 +14,7 @@ from scrapy_bloom.options import OnBackendError, Words, in_arguments
 from scrapy_bloom.redis import pace
 from scrapy_bloom.redis.connection import Target as Server
 from scrapy_bloom.redis.filter import RedisFilter
-from scrapy_bloom.redis.foreign import ForeignQueue
+from scrapy_bloom.redis.foreign import ForeignKey
 from scrapy_bloom.redis.options import RedisOptions
 from scrapy_bloom.redis.queue.reader import QueueReader
 from scrapy_bloom.redis.reader import RedisReader, ShardReader
@@ -129,33 +129,40 @@ class RedisTarget(Target):
         with self.reader() as reader:
             yield Queues(reader.queues(), reader.parts(), reader.spider())
 
-    def check_deserted(self, queues: Queues, note: Callable[[str], object]) -> None:
-        """Wait until the leases of killed workers are over.
+    @property
+    def url(self) -> str:
+        """The URL of the server; empty if options tell where it is."""
+        return self._server.url
 
-        :param note: is told of it, if that may take its time.
-        :raises StateError: if a crawl uses the filter, or the requests beside it.
+    def foreign(self) -> ForeignKey:
+        """Return what is under the key, where it is not ours."""
+        return ForeignKey(self._server, self.key, timeout=self._timeout)
+
+    def check_no_requests(self) -> None:
+        """Look whether a crawl may be put here; waits for the leases of killed workers to end.
+
+        :raises StateError: if a crawl uses filter or queue, or if requests wait.
         """
+        with self.upkeep() as upkeep:
+            if upkeep.gone() and not upkeep.lone_queues():
+                return
+        with self.queues() as queues:
+            # Each worker of the queue is one of the filter.
+            if not deserted(queues.shards) or _are_held(queues.readers):
+                raise in_use(queues.readers[0].place)
+            if count := sum(reader.held() for reader in queues.readers):
+                raise StateError(
+                    f"{self.name}: found {count:,} requests, expected none. Nothing was changed."
+                    f" Resume that crawl, or make room with 'scrapy bloom delete'."
+                )
 
-        def are_held() -> bool:
-            return any(look and look.alive for look in (one.look() for one in queues.readers))
-
-        if are_held() or any(shard.workers() for shard in queues.shards):
-            note(
-                f"{self.name}: workers are registered. If they were killed, their leases are over"
-                f" in about {pace.LEASE:.0f} s: waiting for that, at most {2 * pace.LEASE:.0f} s."
-            )
-        # Each worker of the queue is one of the filter. So mostly nothing is left to wait for then.
-        free = deserted(queues.shards)
-        end = time.monotonic() + pace.LEASE
-        while free and are_held():
-            free = time.monotonic() < end
-            time.sleep(_POLL)
-        if not free:
-            raise in_use(queues.readers[0].place)
-
-    def foreign(self, key: str) -> ForeignQueue:
-        """Return what scrapy-redis keeps under a key of the same server."""
-        return ForeignQueue(self._server, key, timeout=self._timeout)
+    def has_requests(self) -> bool:
+        """Return whether requests wait beside the filter, or were taken by workers."""
+        with self.upkeep() as upkeep:
+            if upkeep.gone() and not upkeep.lone_queues():
+                return False
+        with self.queues() as queues:
+            return any(reader.held() for reader in queues.readers)
 
     def delete(self, progress: Progress = silent) -> None:
         """Delete the filter, some segments at a time."""
@@ -287,6 +294,16 @@ class RedisChange(Change):
         )
         with progress(f"writing {self._upkeep.name}", contents.bytes, "bytes") as told:
             self._upkeep.install(incoming, told)
+
+
+def _are_held(readers: Sequence[QueueReader]) -> bool:
+    """Return whether workers still hold the requests after the leases of killed ones."""
+    end = time.monotonic() + pace.LEASE
+    while any(look and look.alive for look in (one.look() for one in readers)):
+        if time.monotonic() > end:
+            return True
+        time.sleep(_POLL)
+    return False
 
 
 def _counted(reader: RedisReader) -> int:

@@ -149,6 +149,10 @@ class Target(ABC):
         """Delete what filters that are gone have left there; return how many keys."""
         return 0
 
+    def has_requests(self) -> bool:
+        """Return whether requests wait there."""
+        return False
+
     def missing(self) -> StateError:
         """Return the error that says that there is no filter."""
         return StateError(

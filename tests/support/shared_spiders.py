@@ -1,11 +1,14 @@
 """Spiders for crawls that workers share."""
 
+import json
 import os
 import resource
 import signal
 from contextlib import suppress
+from hashlib import sha1
 
 from scrapy import Request, signals
+from w3lib.url import canonicalize_url
 
 from scrapy_bloom.frontier.clock import call_later
 from scrapy_bloom.session.engine import close_spider
@@ -90,3 +93,15 @@ class Starting(Follower):
 
     def parse(self, _):
         """Make nothing of it."""
+
+
+class TheirFingerprints:
+    """Makes fingerprints as scrapy-redis's own filter does."""
+
+    def fingerprint(self, request):
+        told = {
+            "method": request.method,
+            "url": canonicalize_url(request.url),
+            "body": request.body.hex(),
+        }
+        return sha1(json.dumps(told, sort_keys=True).encode()).digest()

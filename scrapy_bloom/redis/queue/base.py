@@ -86,18 +86,6 @@ class State(NamedTuple):
     version: Hashable
 
 
-class Claim(NamedTuple):
-    """What came of asking to be the one worker that does something.
-
-    Attributes:
-        granted: whether this worker is to do it. If not, another one does it, and lives.
-        word: what the first worker that asked has said.
-    """
-
-    granted: bool
-    word: str
-
-
 class Failed(NamedTuple):
     """A request that nobody takes any more.
 
@@ -171,14 +159,6 @@ class Queue(Protocol):
 
     def look(self) -> State:
         """Ask all shards now. What is remembered is acknowledged with it."""
-
-    def claim(self, what: str, word: str, *, over: bool = False) -> Claim:
-        """Ask to be the one worker that does something, until it dies or leaves.
-
-        :param what: names it.
-        :param word: is kept until it is over; that of the first worker counts. Has no spaces.
-        :param over: note that it is over instead, if no other worker does it.
-        """
 
     def requeue_dead(self) -> int:
         """Put the requests of dead workers back, if there are any; return how many.

@@ -200,17 +200,6 @@ class Register:
             if cursor == end:
                 return done
 
-    def claim(self, what: str, word: str, *, over: bool) -> tuple[bytes, Report, str] | None:
-        """Ask to be the one worker that does something; None if the worker is unknown."""
-        now = self.now
-        answer, *told = self._link.retry_once(
-            *(scripts.QUEUE_CLAIM, self._beginning, now.epoch, now.worker, what, word, int(over))
-        )
-        if not told:
-            return None
-        with self._link.reading(told):
-            return answer, read_report(told[0]), told[1].decode()
-
     def others(self) -> set[bytes]:
         """Return the other workers in the register."""
         with self._lock:

@@ -26,7 +26,7 @@ from scrapy_bloom.redis.counters import Counters
 from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.membership import Registration as FilterRegistration
 from scrapy_bloom.redis.queue import member
-from scrapy_bloom.redis.queue.base import Claim, Entry, Failed, Taken, Ticket
+from scrapy_bloom.redis.queue.base import Entry, Failed, Taken, Ticket
 from scrapy_bloom.redis.queue.batch import Batch, LateVerdicts, Verdict
 from scrapy_bloom.redis.queue.calls import Exchanged, Gone, QueueCalls
 from scrapy_bloom.redis.queue.counters import QueueCounters
@@ -233,24 +233,6 @@ class QueueShard:
             with self._link.reading(answer):
                 stored = [member.read(value) for value in answer[1:]]
         return [Failed(one.body, one.priority, one.fingerprint, one.deliveries) for one in stored]
-
-    def claim(self, what: str, word: str, *, over: bool) -> Claim:
-        """Ask to be the one worker that does something.
-
-        :raises BackendError: if the server cannot be used.
-        :raises FilterLostError: after a loss.
-        """
-        with self._lock:
-            self._make_good()
-            for _ in range(_PASSES):
-                with self._link.tripping():
-                    answer = self._register.claim(what, word, over=over)
-                if answer is not None:
-                    found, report, kept = answer
-                    self._note(report)
-                    return Claim(found == b"ok", kept)
-                self._recover()
-            raise self._unknown()
 
     def undo_dead(self) -> None:
         """Make new again what dead workers held: before anything else of theirs goes back.

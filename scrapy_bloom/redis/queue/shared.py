@@ -15,7 +15,7 @@ from scrapy_bloom.errors import BackendError, BloomError, FilterLostError
 from scrapy_bloom.redis import pace
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.heartbeat import Heartbeat
-from scrapy_bloom.redis.queue.base import Claim, Entry, Failed, Offered, State, Taken, Ticket
+from scrapy_bloom.redis.queue.base import Entry, Failed, Offered, State, Taken, Ticket
 from scrapy_bloom.redis.queue.batch import Verdict
 from scrapy_bloom.redis.queue.counters import QueueCounters
 from scrapy_bloom.redis.queue.shard import QueueShard
@@ -209,14 +209,6 @@ class SharedQueue:
             elsewhere=sum(max(0, report.taken - shard.own) for shard, report in reports),
             version=tuple(shard.version for shard in self._shards),
         )
-
-    def claim(self, what: str, word: str, *, over: bool = False) -> Claim:
-        """Ask to be the one worker that does something, until it dies or leaves.
-
-        :raises BackendError: if the server cannot be used.
-        :raises FilterLostError: under the policy ``close``, if filter or queue have vanished.
-        """
-        return self._shards[0].claim(what, word, over=over)
 
     def requeue_dead(self) -> int:
         """Put the requests of dead workers back, if there are any; return how many.
