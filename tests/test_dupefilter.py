@@ -428,7 +428,7 @@ async def test_a_wrong_setting_stops_the_crawl_before_its_first_request(
     "written",
     [
         {"BLOOM_CAPACITY": 0},
-        {"BLOOM_REDIS_URL": "redis://127.0.0.1:1"},
+        {"BLOOM_REDIS_URL": "redis://127.0.0.1:1", "BLOOM_ON_BACKEND_ERROR": "close"},
     ],
 )
 def test_a_refused_crawl_ends_with_one_line_and_an_exit_code(written, tmp_path):
