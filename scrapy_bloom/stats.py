@@ -121,9 +121,6 @@ BATCH_SIZE: Final = Stat(
 FROM_QUEUE: Final = {
     "batches": Stat("bloom/frontier/batches", "calls that offered requests to the shared queue"),
     "taken": Stat("bloom/frontier/taken", "requests that this worker took off it"),
-    "given_back": Stat(
-        "bloom/frontier/given_back", "of these, those that it put back, because it had not started"
-    ),
     "taken_over": Stat(
         "bloom/frontier/taken_over",
         "of these, those that others put back, because this worker stood still for too long",

@@ -444,4 +444,4 @@ async def test_a_large_filter_is_stored_beside_the_reactor(tmp_path, monkeypatch
         crawler = await crawl(settings=settings, url=server.url)
         assert turned.is_set()
         assert crawler.stats.get_value("bloom/not_stored") == 0
-        assert store.read_job(tmp_path).generation == 1
+        assert store.read_snapshot(tmp_path / "requests.bloom").generation == 1

@@ -15,7 +15,7 @@ from support.localredis import LocalRedis
 from support.processes import PROGRAMS
 from support.proxy import Proxy
 from support.queue_lockstep import crawl_in_lockstep
-from support.queues import Worker, Workers, drain, entry, keys_of, names, patiently
+from support.queues import Worker, Workers, drain, entry, failed, keys_of, names, patiently
 from support.waiting import until
 
 from scrapy_bloom.core.growth import filter_hashes
@@ -120,10 +120,10 @@ def test_a_request_that_kills_its_workers_is_put_aside_alone(server, key, caplog
             with Process(server.url, key, max_deliveries=3) as victim:
                 taken = victim.tell("take", 4)
             assert taken == (["killer", "0", "1", "2"] if number < 2 else ["killer"])
-            until(lambda: watcher.queue.requeue_dead() or watcher.queue.failed(), A_WHILE)
-        failed = [one.body for one in watcher.queue.failed()]
-        assert failed == [entry("killer").body]
-        assert watcher.queue.failed()[0].deliveries == 3
+            until(lambda: watcher.queue.requeue_dead() or failed(watcher), A_WHILE)
+        aside = [one.body for one in failed(watcher)]
+        assert aside == [entry("killer").body]
+        assert failed(watcher)[0].deliveries == 3
         said = [line for line in map(str, caplog.messages) if "gave no sign of life" in line]
         assert ["1 were put aside, because too many" in line for line in said] == [0, 0, 1]
         assert sorted(drain(watcher.queue)) == [str(number) for number in range(8)]

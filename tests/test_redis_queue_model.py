@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from support.flaky import FAULTS, Flaky
 from support.internals import leave, registered_as, take_for_dead
 from support.localredis import LocalRedis
-from support.queues import entry, keys_of
+from support.queues import entry, failed, keys_of
 
 from scrapy_bloom import BackendError, RedisFilter, RedisOptions
 from scrapy_bloom.redis.connection import Target
@@ -369,11 +369,11 @@ class Model(RuleBasedStateMachine):
             for one in taken:
                 self.done[self.name_of(one)] += 1
             last.queue.acknowledge([one.ticket.id for one in taken])
-        failed = {one.body for one in last.queue.failed(1000)}
+        aside = {one.body for one in failed(last)}
         marked = {name for name in self.offered if self.new[name]}
         for name in marked:
             entry_ = self.offered[name]
-            if not entry_.body or entry_.body in failed:
+            if not entry_.body or entry_.body in aside:
                 continue
             times = (1, 2) if self.may_come_twice(name) else (1,)
             assert self.done[name] in times, f"{name} was done {self.done[name]} times"

@@ -1,4 +1,4 @@
-"""One crawl's filter: verdicts for one request and for many, marks handed on, and stats told."""
+"""One crawl's filter: verdicts, marks handed on, and stats told."""
 
 import logging
 
@@ -15,7 +15,7 @@ from scrapy_bloom.session.reporter import Reporter
 from scrapy_bloom.session.session import Session
 from scrapy_bloom.session.verdict import Verdict
 from scrapy_bloom.stats import FROM_INFO
-from scrapy_bloom.storage.store import read_job
+from scrapy_bloom.storage.snapshot import read_snapshot
 
 pytestmark = pytest.mark.scrapy
 
@@ -37,18 +37,8 @@ def redirected(name):
     return Request(url, meta={"redirect_urls": [url]})
 
 
-def numbers_of(stats):
-    """Return the stats that two filters with the same marks share.
-
-    Memory is none of them: a block is made with its first mark, and a filter's secret decides
-    whether two marks fall into one block.
-    """
-    taken = FROM_INFO["bytes"].key
-    return {
-        key: value
-        for key, value in stats.get_stats().items()
-        if key.startswith("bloom/") and key != taken
-    }
+def check_all(session, requests):
+    return [session.check(request) for request in requests]
 
 
 class FailsForOdd:
@@ -63,34 +53,18 @@ class FailsForOdd:
 ODD = {"REQUEST_FINGERPRINTER_CLASS": FailsForOdd}
 
 
-def test_a_batch_gets_the_verdicts_that_its_requests_get_one_by_one():
+def test_each_request_gets_its_verdict():
     requests = [page("a"), page("odd"), page("b"), page("a"), redirected("a"), redirected("a")]
-    one_by_one, stats_of_one = open_session(ODD)
-    verdicts = [one_by_one.check(request) for request in requests]
-    assert verdicts == [NEW, ERROR, NEW, SEEN, EXEMPT, SEEN]
-    batch, stats_of_batch = open_session(ODD)
-    assert batch.check_many(iter(requests)) == verdicts
-    for session in (one_by_one, batch):
-        session.close()
-    assert numbers_of(stats_of_batch) == numbers_of(stats_of_one)
-
-
-def test_a_batch_of_nothing_is_nothing():
-    session, _ = open_session()
-    assert session.check_many([]) == []
+    session, _ = open_session(ODD)
+    assert check_all(session, requests) == [NEW, ERROR, NEW, SEEN, EXEMPT, SEEN]
     session.close()
 
 
-@pytest.mark.parametrize("many", [False, True])
-def test_each_new_mark_is_handed_on_within_its_check(many):
+def test_each_new_mark_is_handed_on_within_its_check():
     marks = []
     session, _ = open_session(ODD, on_mark=marks.append)
     requests = [page("a"), page("odd"), page("b"), page("a"), redirected("a"), redirected("a")]
-    if many:
-        session.check_many(requests)
-    else:
-        for request in requests:
-            session.check(request)
+    check_all(session, requests)
     first, second, step = marks
     assert (first, second) == (page("a").url.encode(), page("b").url.encode())
     assert step not in (first, second)
@@ -119,15 +93,12 @@ class Away(LocalFilter):
     def add(self, _):
         raise ConnectionError("nobody is there")
 
-    def add_many(self, _):
-        raise ConnectionError("nobody is there")
 
-
-def test_a_batch_that_the_filter_cannot_take_is_crawled_and_each_request_counted_once(monkeypatch):
+def test_what_the_filter_cannot_take_is_crawled_and_each_request_counted_once(monkeypatch):
     away = Away()
     monkeypatch.setattr(LocalBackend, "open", lambda *_: Opened(away, away.close, "nowhere"))
     session, stats = open_session(ODD)
-    assert session.check_many([page(name) for name in ("a", "odd", "b")]) == [ERROR] * 3
+    assert check_all(session, [page(name) for name in ("a", "odd", "b")]) == [ERROR] * 3
     assert session.check(page("a")) is ERROR
     session.close()
     assert stats.get_value("bloom/errors") == stats.get_value("bloom/checked") == 4
@@ -154,7 +125,7 @@ def test_a_filter_that_is_emptied_at_the_start_is_not_called_restored(tmp_path, 
     caplog.set_level(logging.INFO)
     settings = {"JOBDIR": str(tmp_path)}
     first, _ = open_session(settings)
-    first.check_many([page(name) for name in "abc"])
+    check_all(first, [page(name) for name in "abc"])
     first.close()
     caplog.clear()
     second, stats = open_session(settings, empty=True)
@@ -169,8 +140,7 @@ def test_a_filter_that_is_emptied_at_the_start_is_not_called_restored(tmp_path, 
 def test_a_spider_class_without_a_name_goes_by_the_name_of_the_class(tmp_path):
     crawler = get_crawler(type("Nameless", (Spider,), {}), {"JOBDIR": str(tmp_path)})
     Session.open(crawler, Reporter(crawler)).close()
-    job = read_job(tmp_path)
-    assert job.identity.spider == "Nameless"
+    assert read_snapshot(tmp_path / "requests.bloom").identity.spider == "Nameless"
 
 
 class Unreadable(LocalFilter):
@@ -235,7 +205,7 @@ def test_a_request_that_cannot_be_withdrawn_costs_nothing_else():
 def test_withdrawn_marks_are_for_the_next_run_too(tmp_path):
     settings = {"JOBDIR": str(tmp_path)}
     session, _ = open_session(settings)
-    session.check_many([page("a"), page("b"), page("c")])
+    check_all(session, [page("a"), page("b"), page("c")])
     for name in "abc":
         session.withdraw(page(name))
     assert session.check(page("c")) is NEW
@@ -244,7 +214,7 @@ def test_withdrawn_marks_are_for_the_next_run_too(tmp_path):
     assert session.check(page("a")) is NEW
     session.close()  # nobody asked for b
     session, _ = open_session(settings)
-    verdicts = session.check_many([page("a"), page("b"), page("c"), page("b")])
+    verdicts = check_all(session, [page("a"), page("b"), page("c"), page("b")])
     assert verdicts == [SEEN, NEW, SEEN, SEEN]
     session.close()
     session, _ = open_session(settings)

@@ -15,11 +15,12 @@ from support.examples import share_of
 from support.jobs import IDENTITY, everything_in, open_job, stored_job
 from support.processes import run_program
 
+from scrapy_bloom.core.window import filter_of
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.storage.files import write_whole
 from scrapy_bloom.storage.frame import MAGIC
 from scrapy_bloom.storage.snapshot import Identity, read_snapshot
-from scrapy_bloom.storage.store import put_aside_if_unclean, read_job
+from scrapy_bloom.storage.store import put_aside_if_unclean
 
 KNOWN = fingerprints(2500)
 
@@ -208,7 +209,7 @@ def test_whatever_a_header_says_it_is_read_or_refused(tmp_path_factory, path, va
 
     rewrite(snapshot, change)
     with suppress(StateError):
-        read_job(folder).filter.add_many(fingerprints(500, "more"))
+        filter_of(read_snapshot(snapshot).state, 1000, 1e-6).add_many(fingerprints(500, "more"))
 
 
 @settings(deadline=None, max_examples=share_of(20))

@@ -10,7 +10,6 @@ from support.jobs import IDENTITY, abandon, everything_in, open_job, stored_job
 from support.processes import run_line, run_program
 
 from scrapy_bloom.errors import JobInUseError, StateError
-from scrapy_bloom.storage.store import read_job
 
 KNOWN = fingerprints(500)
 
@@ -158,62 +157,6 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path):
 def test_marks_of_any_fingerprints_stay_apart_from_digests(tmp_path):
     stored_job(tmp_path, [b"one"], digests=False)
     assert open_job(tmp_path, digests=True).filter.state().digests is False
-
-
-def snapshot_of(folder):
-    """Return all that can be known of a folder without a change."""
-    return {
-        path.name: (path.lstat().st_mtime_ns, path.read_bytes() if path.is_file() else None)
-        for path in [folder, *folder.iterdir()]
-    }
-
-
-def test_a_reader_gets_what_was_stored_and_changes_nothing(tmp_path):
-    stored_job(tmp_path, KNOWN, capacity=100)
-    before = snapshot_of(tmp_path)
-    stored = read_job(tmp_path)
-    assert all(stored.filter.contains_many(KNOWN))
-    assert (stored.identity, stored.generation, stored.clean) == (IDENTITY, 1, True)
-    stored.filter.add_many(fingerprints(5000, "more"))
-    stored.filter.close()
-    assert snapshot_of(tmp_path) == before
-    assert open_job(tmp_path).restored == 500
-
-
-def test_a_reader_needs_no_right_to_write(tmp_path):
-    stored_job(tmp_path, KNOWN)
-    (tmp_path / "requests.bloom.lock").unlink()
-    tmp_path.chmod(0o555)
-    try:
-        assert read_job(tmp_path).generation == 1
-        assert not (tmp_path / "requests.bloom.lock").exists()
-    finally:
-        tmp_path.chmod(0o755)
-
-
-def test_a_reader_beside_a_run_sees_the_last_clean_stop(tmp_path):
-    stored_job(tmp_path, KNOWN)
-    job = open_job(tmp_path)
-    job.filter.add_many(fingerprints(100, "more"))
-    before = snapshot_of(tmp_path)
-    stored = read_job(tmp_path)
-    assert snapshot_of(tmp_path) == before
-    assert (stored.filter.info().items, stored.generation, stored.clean) == (500, 1, False)
-    job.close()
-    stored = read_job(tmp_path)
-    assert (stored.filter.info().items, stored.generation, stored.clean) == (600, 2, True)
-
-
-def test_a_reader_knows_a_killed_run(tmp_path):
-    stored_job(tmp_path, KNOWN)
-    abandon(open_job(tmp_path))
-    assert read_job(tmp_path).clean is False
-
-
-@pytest.mark.parametrize("folder", ["", "not there"])
-def test_a_reader_finds_nothing_and_makes_nothing(tmp_path, folder):
-    assert read_job(tmp_path / folder) is None
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_growth_is_told_for_a_restored_filter_too(tmp_path):

@@ -10,8 +10,6 @@ from support.localsite import LocalSite
 from support.toy import ToyFilter
 
 from scrapy_bloom import registry
-from scrapy_bloom.backends.base import backend_of
-from scrapy_bloom.settings import Settings
 
 
 class TestToyFilter(FilterContract):
@@ -41,10 +39,6 @@ async def test_a_crawl_on_it_stops_and_goes_on(tmp_path, caplog):
     assert f"Bloom filter in {tmp_path / 'toy.pickle'}: capacity 1,000,000" in caplog.text
     assert rest.stats.get_value("bloom/restored") == half.stats.get_value("bloom/items") > 0
     assert rest.stats.get_value("bloom/seen") > 0
-    read = Settings(rest.settings)
-    backend = backend_of(read, shared_queue=False)
-    with backend.open_to_read(read, spider="follower", job_dir=tmp_path).filter as seen:
-        assert seen.info().items == rest.stats.get_value("bloom/items")
 
 
 @ensureDeferred

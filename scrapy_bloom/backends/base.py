@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from scrapy_bloom.core.base import Filter
-from scrapy_bloom.core.info import FilterInfo
 from scrapy_bloom.options import BACKEND, REDIS_URL
 from scrapy_bloom.redis.queue.base import Form, Queue
 from scrapy_bloom.registry import BACKENDS
@@ -93,39 +92,6 @@ class Opened:
     delete: Callable[[], bool] | None = None
 
 
-class Readable(Protocol):
-    """A filter that is open for reading only."""
-
-    def __contains__(self, fingerprint: bytes) -> bool:
-        """Return whether the fingerprint was added."""
-
-    def contains_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
-        """Return for each fingerprint, in order, whether it was added."""
-
-    def info(self) -> FilterInfo:
-        """Return the state of the filter."""
-
-    def close(self) -> None:
-        """Release what the filter holds. A second call does nothing."""
-
-
-@dataclass(frozen=True)
-class OpenedToRead:
-    """A filter that is open for reading only, and what is known about it.
-
-    Attributes:
-        filter: the filter.
-        place: where it lives, in words.
-        fingerprinter: import path of the class that made its fingerprints; empty if unknown.
-        filled_with: the rules and library versions that they were made with; empty if unknown.
-    """
-
-    filter: Readable
-    place: str
-    fingerprinter: str
-    filled_with: Mapping[str, Any]
-
-
 class Backend(Protocol):
     """A place for filters. Its class takes no arguments and stands in :data:`registry.BACKENDS`."""
 
@@ -133,17 +99,6 @@ class Backend(Protocol):
         """Open the filter of a crawl and take it for this process.
 
         :raises BloomError: if that cannot be done as the settings say.
-        """
-
-    def open_to_read(
-        self, settings: Settings, *, spider: str, job_dir: Path | None
-    ) -> OpenedToRead:
-        """Open the filter of a spider to look at it, also while a crawl uses it.
-
-        Creates and changes nothing, locks nothing and registers nobody.
-
-        :param job_dir: where the crawl keeps its state; None if it keeps none.
-        :raises BloomError: if there is no filter, or if it cannot be read.
         """
 
 

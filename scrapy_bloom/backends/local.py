@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from pathlib import Path
 from typing import Final
 
-from scrapy_bloom.backends.base import Backend, Crawl, Opened, OpenedToRead
+from scrapy_bloom.backends.base import Backend, Crawl, Opened
 from scrapy_bloom.core.growth import outgrown
-from scrapy_bloom.errors import StateError
 from scrapy_bloom.options import CAPACITY, ERROR_RATE, WINDOW, in_settings
 from scrapy_bloom.settings import Settings
-from scrapy_bloom.storage.store import JobStore, make_filter, read_job, tell_window
+from scrapy_bloom.storage.store import JobStore, make_filter, tell_window
 
 logger = logging.getLogger(__name__)
 
@@ -75,33 +73,3 @@ class LocalBackend(Backend):
             closes_slowly=lambda: job.size > _SLOW,
             job=job if crawl.journaled else None,
         )
-
-    def open_to_read(
-        self,
-        settings: Settings,  # noqa: ARG002 - a stored filter tells its own size
-        *,
-        spider: str,
-        job_dir: Path | None,
-    ) -> OpenedToRead:
-        """Read the filter that a job directory has kept since the last clean stop.
-
-        :raises StateError: if there is none, if it is another spider's, or as :func:`read_job`.
-        """
-        if job_dir is None:
-            raise StateError(
-                "There is no filter to look at: without JOBDIR it is in the memory of the crawl"
-                " only. Set JOBDIR to the job directory of the crawl."
-            )
-        job = read_job(job_dir)
-        if job is None:
-            raise StateError(
-                f"{job_dir} has no filter. It is written at the first clean stop of a crawl. Check"
-                f" that JOBDIR is the job directory of the crawl."
-            )
-        if job.identity.spider != spider:
-            raise StateError(
-                f"{job_dir} has the filter of spider {job.identity.spider!r}, expected that of"
-                f" {spider!r}. Choose the other spider, or its JOBDIR."
-            )
-        place = f"kept in {job_dir}"
-        return OpenedToRead(job.filter, place, job.identity.fingerprinter, job.identity.canonical)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scrapy_bloom.backends.base import Backend, Crawl, Opened, OpenedToRead
+from scrapy_bloom.backends.base import Backend, Crawl, Opened
 from scrapy_bloom.errors import BackendError, SettingError, StateError
 from scrapy_bloom.options import (
     BACKEND,
@@ -113,30 +113,6 @@ class RedisBackend(Backend):
             queue=_open_queue(shared, crawl.queue, settings, crawl.identity.spider),
             unmarked=shared.unmarked,
         )
-
-    def open_to_read(
-        self,
-        settings: Settings,
-        *,
-        spider: str,
-        job_dir: Path | None,  # noqa: ARG002 - the filter is somewhere else
-    ) -> OpenedToRead:
-        """Open the filter under the spider's key.
-
-        :raises BloomError: as :class:`RedisReader` does.
-        """
-        with _client_library():
-            from scrapy_bloom.redis.connection import Target  # noqa: PLC0415 - redis is an extra
-            from scrapy_bloom.redis.reader import RedisReader  # noqa: PLC0415
-        target = Target.of(settings[REDIS_URL], settings.redis_params)
-        reader = RedisReader(
-            target,
-            key=key_of(settings[REDIS_KEY], spider),
-            timeout=settings[REDIS_TIMEOUT],
-            words=in_settings,
-        )
-        place = f"in Redis at {target.where()}, key {reader.key}"
-        return OpenedToRead(reader, place, reader.fingerprinter, json.loads(reader.canonical))
 
 
 @contextmanager

@@ -178,11 +178,6 @@ class ExactFilter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @property
-    def unlisted(self) -> int:
-        """How many marks are in no file yet."""
-        return sum(len(each.fingerprints) for each in (*self.recent, *self.writing))
-
     def ended(self) -> list[ListFile]:
         """Return the lists whose generation has ended; let go of other marks of such ones."""
         now, life = self._moment()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -99,12 +99,11 @@ class Session:
         self._resolve = resolver.resolve
         self._count = reporter.count
         if on_mark is None:
-            self._add, self._add_many = opened.filter.add, opened.filter.add_many
+            self._add = opened.filter.add
         else:
-            self._add, self._add_many = self._add_and_tell, self._add_many_and_tell
+            self._add = self._add_and_tell
         if forgets_failed:
-            self._add_untried, self._add_many_untried = self._add, self._add_many
-            self._add, self._add_many = self._add_unless_failed, self._add_many_unless_failed
+            self._add_untried, self._add = self._add, self._add_unless_failed
         self.emptied = False
         self._at_end = False
 
@@ -182,25 +181,6 @@ class Session:
             return self._judge(request, fingerprint, change, seen=seen)
         self._count(NEW)  # by far the most common case, kept short
         return NEW
-
-    def check_many(self, requests: Iterable[Request]) -> list[Verdict]:
-        """Mark requests, and return the verdict on each, in order.
-
-        The filter is asked once for all of them; with Redis that is one round trip for each 500. Of
-        two equal requests the second one is seen.
-        """
-        requests = list(requests)
-        if any(MAX_AGE in request.meta for request in requests):
-            return [self.check(request) for request in requests]
-        found = [(request, self.identify(request)) for request in requests]
-        try:
-            seen = iter(self._add_many([resolved[0] for _, resolved in found if resolved]))
-        except Exception as error:  # noqa: BLE001 - raised, it would cost the pages
-            return [self.fail(request, error) if resolved else ERROR for request, resolved in found]
-        return [
-            self._judge(request, *resolved, seen=next(seen)) if resolved else ERROR
-            for request, resolved in found
-        ]
 
     def identify(self, request: Request) -> tuple[bytes, Change | None] | None:
         """Return the fingerprint of a request, and what canonicalization has changed in its URL.
@@ -443,21 +423,8 @@ class Session:
             self._on_mark(fingerprint)
         return seen
 
-    def _add_many_and_tell(self, fingerprints: Iterable[bytes]) -> list[bool]:
-        fingerprints = list(fingerprints)
-        answers = self.opened.filter.add_many(fingerprints)
-        for fingerprint, seen in zip(fingerprints, answers, strict=True):
-            if not seen and self._on_mark:
-                self._on_mark(fingerprint)
-        return answers
-
     def _add_unless_failed(self, fingerprint: bytes) -> bool:
         return fingerprint in self.failed or self._add_untried(fingerprint)
-
-    def _add_many_unless_failed(self, fingerprints: Iterable[bytes]) -> list[bool]:
-        fingerprints, failed = list(fingerprints), self.failed
-        seen = iter(self._add_many_untried([one for one in fingerprints if one not in failed]))
-        return [one in failed or next(seen) for one in fingerprints]
 
     def _judge(
         self, request: Request, fingerprint: bytes, change: Change | None, *, seen: bool

@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +20,7 @@ from filelock import FileLock, Timeout
 from scrapy_bloom.core.local import LocalFilter
 from scrapy_bloom.core.sizing import BLOCK_BYTES
 from scrapy_bloom.core.state import FilterState
-from scrapy_bloom.core.window import WindowedFilter, filter_of
+from scrapy_bloom.core.window import WindowedFilter
 from scrapy_bloom.errors import JobInUseError, StateError
 from scrapy_bloom.options import (
     DEFAULT_CAPACITY,
@@ -37,7 +36,6 @@ from scrapy_bloom.storage.marker import (
     REQUESTS,
     SNAPSHOT,
     has_lost_requests,
-    is_outdated,
     read_marker,
     write_marker,
 )
@@ -394,50 +392,6 @@ class JobHold:
         if os.getpid() == self._pid:
             _HELD_HERE.pop(self._folder.resolve(), None)
             self._lock.release()
-
-
-@dataclass(frozen=True)
-class StoredJob:
-    """What a job directory shows to somebody who only reads it.
-
-    Attributes:
-        filter: the filter at the last clean stop. It is a copy: what is added to it is not stored.
-        identity: what the filter belongs to.
-        generation: how many clean stops the job has had.
-        clean: whether that stop was the last thing that happened. If not, a run is on now, or one
-            was killed.
-    """
-
-    filter: LocalFilter
-    identity: Identity
-    generation: int
-    clean: bool
-
-
-def read_job(
-    folder: Path,
-    *,
-    capacity: int = DEFAULT_CAPACITY,
-    error_rate: float = DEFAULT_ERROR_RATE,
-) -> StoredJob | None:
-    """Read the filter in a job directory, also while a crawl uses it; None if there is none.
-
-    Takes no lock, leaves no marker, and creates and changes nothing.
-
-    :param capacity: as for :class:`LocalFilter`, for what is added to the copy.
-    :param error_rate: likewise.
-    :raises StateError: if the filter is not ours, damaged or newer, or cannot be read.
-    """
-    marker = read_marker(folder)  # before the snapshot: a run that ends in between is clean then
-    snapshot = read_snapshot(folder / SNAPSHOT)
-    if snapshot is None:
-        return None
-    return StoredJob(
-        filter_of(snapshot.state, capacity, error_rate),
-        snapshot.identity,
-        snapshot.generation,
-        clean=marker is None or is_outdated(marker, snapshot),
-    )
 
 
 _HELD_HERE: Final[dict[Path, str]] = {}

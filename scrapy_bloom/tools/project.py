@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -152,11 +151,6 @@ class Project:
                 f"there is no spider {self.spider!r} in this project: 'scrapy list' names them"
             ) from None
         return loaded
-
-
-def adopted(identity: Identity, project: Project | None) -> Identity:
-    """Return what a copy of a filter belongs to: the same, but for a spider that is named."""
-    return replace(identity, spider=project.spider) if project and project.spider else identity
 
 
 def _is_shared_queue(settings: Any) -> bool:

@@ -114,7 +114,7 @@ class RedisTarget(Target):
                 options=options,
             )
             with shared:
-                yield RedisAdder(shared, reader)
+                yield RedisAdder(shared, _identity(reader))
 
     @contextmanager
     def queues(self) -> Iterator[Queues]:
@@ -261,10 +261,9 @@ class RedisAdder:
         identity: what the filter belongs to.
     """
 
-    def __init__(self, shared: RedisFilter, reader: RedisReader) -> None:
-        self.identity = _identity(reader)
+    def __init__(self, shared: RedisFilter, identity: Identity) -> None:
+        self.identity = identity
         self._shared = shared
-        self._reader = reader
 
     def add_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
         """Add a batch; it is there at once."""

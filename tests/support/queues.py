@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from scrapy_bloom import BackendError, RedisFilter, RedisOptions
 from scrapy_bloom.redis.connection import Target
 from scrapy_bloom.redis.queue.base import Entry
+from scrapy_bloom.redis.queue.reader import QueueReader
 from scrapy_bloom.redis.queue.shared import SharedQueue
 from support.waiting import until
 
@@ -85,3 +86,8 @@ def keys_of(key):
         "failed": f"{tag}:failed",
         "again": f"{tag}:again",
     }
+
+
+def failed(worker, most=1000):
+    """Return the requests that nobody takes any more."""
+    return [one for shard in worker.filter.shards for one in QueueReader(shard.place).failed(most)]

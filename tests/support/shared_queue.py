@@ -10,7 +10,7 @@ from threading import Lock
 
 from scrapy_bloom.backends.base import Opened
 from scrapy_bloom.core.local import LocalFilter
-from scrapy_bloom.redis.queue.base import Failed, Offered, Queue, State, Taken, Ticket
+from scrapy_bloom.redis.queue.base import Offered, Queue, State, Taken, Ticket
 from scrapy_bloom.redis.queue.counters import QueueCounters
 
 
@@ -186,13 +186,9 @@ class Worker(Queue):
                 waiting = self.taken.pop(ticket.id, None)
                 if waiting is not None:
                     entry = waiting.entry
-                    failed = entry.body, entry.priority, entry.fingerprint, waiting.deliveries
-                    self.server.failed.append(Failed(*failed))
+                    self.server.failed.append(entry)
 
         self._make("fail", fail)
-
-    def failed(self, limit=100):
-        return self.server.failed[:limit]
 
     def look(self):
         self._make("look", self._settle)
@@ -206,7 +202,6 @@ class Worker(Queue):
             self._settle()
             for identity in list(self.taken):
                 self.server.put_back(self, identity)
-                self.counters.given_back += 1
 
         self._make("close", leave)
 

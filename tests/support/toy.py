@@ -8,13 +8,13 @@ from __future__ import annotations
 import pickle
 from collections import Counter
 
-from scrapy_bloom.backends.base import Backend, Opened, OpenedToRead
+from scrapy_bloom.backends.base import Backend, Opened
 from scrapy_bloom.core.base import Filter
 from scrapy_bloom.core.growth import filter_hashes, next_slice
 from scrapy_bloom.core.hashing import make_probe, new_secret
 from scrapy_bloom.core.info import count_bits, filter_info
 from scrapy_bloom.core.sizing import BLOCK_BITS
-from scrapy_bloom.errors import SettingError, StateError
+from scrapy_bloom.errors import SettingError
 from scrapy_bloom.options import CAPACITY, ERROR_RATE, read_capacity, read_error_rate
 
 FILE = "toy.pickle"
@@ -116,9 +116,3 @@ class ToyBackend(Backend):
         seen = ToyFilter(settings[CAPACITY], settings[ERROR_RATE], dump)
         restored = seen.info().items
         return Opened(seen, lambda: path.write_bytes(seen.dump()), f"in {path}", restored, FILE)
-
-    def open_to_read(self, settings, *, spider, job_dir):
-        if job_dir is None or not (job_dir / FILE).exists():
-            raise StateError(f"No filter of {spider} in {job_dir}.")
-        seen = ToyFilter(settings[CAPACITY], settings[ERROR_RATE], (job_dir / FILE).read_bytes())
-        return OpenedToRead(seen, f"in {job_dir / FILE}", "", {})

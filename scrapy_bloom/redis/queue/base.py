@@ -86,22 +86,6 @@ class State(NamedTuple):
     version: Hashable
 
 
-class Failed(NamedTuple):
-    """A request that nobody takes any more.
-
-    Attributes:
-        body: the request as bytes.
-        priority: as it was pushed.
-        fingerprint: its mark, which stays; None if it has none.
-        deliveries: how often workers have died with it.
-    """
-
-    body: bytes
-    priority: int
-    fingerprint: bytes | None
-    deliveries: int
-
-
 class Form(NamedTuple):
     """What the workers of one queue must have in common.
 
@@ -153,9 +137,6 @@ class Queue(Protocol):
 
     def fail(self, tickets: Sequence[Ticket]) -> None:
         """Put requests aside, where nobody takes them. Their marks stay."""
-
-    def failed(self, limit: int = 100) -> list[Failed]:
-        """Return requests that were put aside, at most so many."""
 
     def look(self) -> State:
         """Ask all shards now. What is remembered is acknowledged with it."""

@@ -14,7 +14,6 @@ class QueueCounters:
         offered: entries in them.
         pushed: of these, the ones that were new and went into the queue, or are held.
         taken: requests that it took.
-        given_back: of these, the ones that it put back because it had not started them.
         taken_over: of these, the ones that others put back because they took it for dead.
         requeued: requests of dead workers that it put back.
         failed: requests of dead workers that it put into the list of failed ones.
@@ -24,7 +23,6 @@ class QueueCounters:
     offered: int = 0
     pushed: int = 0
     taken: int = 0
-    given_back: int = 0
     taken_over: int = 0
     requeued: int = 0
     failed: int = 0

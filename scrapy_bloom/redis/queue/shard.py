@@ -18,7 +18,7 @@ from threading import Lock
 from typing import Final, NamedTuple
 
 from scrapy_bloom.errors import BackendError, FilterLostError, StateError
-from scrapy_bloom.redis import pace, scripts
+from scrapy_bloom.redis import pace
 from scrapy_bloom.redis.calls import Gone as FilterGone
 from scrapy_bloom.redis.calls import Growth, Reply
 from scrapy_bloom.redis.connection import FAULTS
@@ -26,7 +26,7 @@ from scrapy_bloom.redis.counters import Counters
 from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.membership import Registration as FilterRegistration
 from scrapy_bloom.redis.queue import member
-from scrapy_bloom.redis.queue.base import Entry, Failed, Taken, Ticket
+from scrapy_bloom.redis.queue.base import Entry, Taken, Ticket
 from scrapy_bloom.redis.queue.batch import Batch, LateVerdicts, Verdict
 from scrapy_bloom.redis.queue.calls import Exchanged, Gone, QueueCalls
 from scrapy_bloom.redis.queue.counters import QueueCounters
@@ -215,24 +215,12 @@ class QueueShard:
     def give_back(self, names: Iterable[bytes]) -> None:
         """Note that requests go back; the next call tells the server."""
         with self._lock:
-            self._counters.given_back += self._own.give_back(names)
+            self._own.give_back(names)
 
     def fail(self, names: Iterable[bytes]) -> None:
         """Note that requests are to be put aside; the next call tells the server."""
         with self._lock:
             self._counters.failed += self._own.put_aside(names)
-
-    def failed(self, limit: int) -> list[Failed]:
-        """Return requests that nobody takes any more.
-
-        :raises BackendError: if the server cannot be used.
-        """
-        with self._lock, self._link.tripping():
-            epoch = self._register.now.epoch
-            answer = self._link.retry_once(scripts.QUEUE_FAILED, self._beginning, epoch, limit)
-            with self._link.reading(answer):
-                stored = [member.read(value) for value in answer[1:]]
-        return [Failed(one.body, one.priority, one.fingerprint, one.deliveries) for one in stored]
 
     def undo_dead(self) -> None:
         """Make new again what dead workers held: before anything else of theirs goes back.

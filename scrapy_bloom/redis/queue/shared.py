@@ -15,7 +15,7 @@ from scrapy_bloom.errors import BackendError, BloomError, FilterLostError
 from scrapy_bloom.redis import pace
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.heartbeat import Heartbeat
-from scrapy_bloom.redis.queue.base import Entry, Failed, Offered, State, Taken, Ticket
+from scrapy_bloom.redis.queue.base import Entry, Offered, State, Taken, Ticket
 from scrapy_bloom.redis.queue.batch import Verdict
 from scrapy_bloom.redis.queue.counters import QueueCounters
 from scrapy_bloom.redis.queue.shard import QueueShard
@@ -180,17 +180,6 @@ class SharedQueue:
         :raises FilterLostError: as :meth:`acknowledge`.
         """
         self._tell(tickets, QueueShard.fail)
-
-    def failed(self, limit: int = 100) -> list[Failed]:
-        """Return requests that were put aside, at most so many.
-
-        :raises BackendError: if the server cannot be used.
-        """
-        found: list[Failed] = []
-        for shard in self._shards:
-            if len(found) < limit:
-                found += shard.failed(limit - len(found))
-        return found
 
     def look(self) -> State:
         """Ask all shards now.
