@@ -325,14 +325,6 @@ WINDOW: Final[Option[float | None]] = Option(
     " least so long, and at most an eighth longer. `None`: for ever. All workers of a filter in"
     " Redis need the same.",
 )
-COMMIT_INTERVAL: Final = Option(
-    "commit_interval",
-    "BLOOM_COMMIT_INTERVAL",
-    0.05,
-    _read_seconds,
-    "With `scrapy_bloom.Scheduler` and a `JOBDIR`: seconds from one commit to the next. What was"
-    " done since the last one is done again after a kill.",
-)
 COMMIT_SYNC: Final = Option(
     "commit_sync",
     "BLOOM_COMMIT_SYNC",
@@ -341,14 +333,6 @@ COMMIT_SYNC: Final = Option(
     "What a commit survives: the end of the `process`, or of the `machine`, too, for which it waits"
     " until the disk has it. With `process`, a power failure takes the crawl back to an earlier"
     " commit: no page is lost, more are fetched again.",
-)
-MAX_DELIVERIES: Final = Option(
-    "max_deliveries",
-    "BLOOM_MAX_DELIVERIES",
-    10,
-    _read_count(1, 1000),
-    "With `scrapy_bloom.Scheduler` and Redis: when so many workers were killed while they had a"
-    " request, it is put aside, and no other one is given it.",
 )
 EXACT: Final[Option[bool]] = Option(
     "exact",
@@ -407,27 +391,12 @@ REDIS_LAYOUT: Final = Option(
     "How the filter is stored in Redis: `bitmap`, or `sets`, which is faster, but needs Redis 6.2"
     " and its default `set-max-intset-entries`.",
 )
-REDIS_CACHE: Final = Option(
-    "cache",
-    "BLOOM_REDIS_CACHE",
-    100_000,
-    _read_count(0, 10**9),
-    "How many fingerprints a worker remembers by itself, to answer repeats without a round trip:"
-    " about 120 bytes each, 0 for none.",
-)
 REDIS_TIMEOUT: Final = Option(
     "timeout",
     "BLOOM_REDIS_TIMEOUT",
     2.0,
     _read_seconds,
     "How many seconds Redis may hold up one check before it counts as out.",
-)
-REDIS_WAIT: Final = Option(
-    "wait",
-    "BLOOM_REDIS_WAIT",
-    30.0,
-    _read_seconds,
-    "How many seconds one outage may hold up the crawl with `BLOOM_ON_BACKEND_ERROR = 'wait'`.",
 )
 ON_BACKEND_ERROR: Final = Option(
     "on_error",
@@ -474,9 +443,7 @@ OF_REDIS: Final[tuple[Option[Any], ...]] = (
     REDIS_KEY,
     REDIS_SHARDS,
     REDIS_LAYOUT,
-    REDIS_CACHE,
     REDIS_TIMEOUT,
-    REDIS_WAIT,
     ON_BACKEND_ERROR,
 )
 """Those that are fields of :class:`RedisOptions`, too."""
@@ -485,9 +452,7 @@ OPTIONS: Final[tuple[Option[Any], ...]] = (
     CAPACITY,
     ERROR_RATE,
     WINDOW,
-    COMMIT_INTERVAL,
     COMMIT_SYNC,
-    MAX_DELIVERIES,
     FORGET_FAILED,
     EXACT,
     BACKEND,

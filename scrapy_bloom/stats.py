@@ -130,7 +130,7 @@ FROM_QUEUE: Final = {
     ),
     "failed": Stat(
         "bloom/frontier/failed",
-        "requests that it put aside: workers were killed with them `BLOOM_MAX_DELIVERIES` times",
+        "requests that it put aside: ten workers were killed with each, or it could not be read",
     ),
 }
 """Those that a shared queue counts, by their names in what its ``numbers`` returns."""

@@ -51,8 +51,7 @@ def full(request, tmp_path):
 
 def crawl_until_full(project, disk, site, more, **settings):
     """Start a crawl, let its disk be full, and wait until it has fetched so many pages more."""
-    often = {"BLOOM_COMMIT_INTERVAL": 0.05}
-    run = project.crawl(site, LOG_LEVEL="INFO", **often, **settings)
+    run = project.crawl(site, LOG_LEVEL="INFO", **settings)
     until(lambda: site.delivered >= 40 or run.ended, 60)
     disk.fill(run)
     run.said(FULL)

@@ -53,7 +53,7 @@ SERIES = {
         "spider": "items",
         "ITEM_PIPELINES": '{"support.kept_spiders.GatheringPipeline": 1}',
     },
-    "power": {"spider": "items", "BLOOM_COMMIT_SYNC": "machine", "BLOOM_COMMIT_INTERVAL": 0.01},
+    "power": {"spider": "items", "BLOOM_COMMIT_SYNC": "machine"},
 }
 if hasattr(default_settings, "TWISTED_REACTOR_ENABLED"):  # older ones need a reactor
     SERIES["no reactor"] = {"spider": "items", "TWISTED_REACTOR_ENABLED": False}

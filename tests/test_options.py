@@ -106,9 +106,7 @@ def test_no_two_options_have_the_same_name():
         ("key", None, "BLOOM_REDIS_KEY"),
         ("shards", 0, "BLOOM_REDIS_SHARDS"),
         ("shards", 1025, "BLOOM_REDIS_SHARDS"),
-        ("cache", -1, "BLOOM_REDIS_CACHE"),
         ("timeout", 0, "BLOOM_REDIS_TIMEOUT"),
-        ("wait", "long", "BLOOM_REDIS_WAIT"),
         ("on_error", "ignore", "BLOOM_ON_BACKEND_ERROR"),
     ],
 )

@@ -160,7 +160,7 @@ class TestCircuitBreaker:
         assert [seen.add(item) for item in fingerprints(100)] == [False] * 100
         assert 1 <= time.perf_counter() - start < 10  # or each check would wait
         assert 0.9 < seen.counters.waited < 10
-        assert "wait is over" in caplog.text
+        assert "1 s are over" in caplog.text
 
     def test_close_raises(self, own_server, opened):
         seen = opened(own_server, on_error="close")

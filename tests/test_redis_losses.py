@@ -6,6 +6,7 @@ import threading
 from contextlib import suppress
 
 import pytest
+from support import pace
 from support.contract import fingerprints
 from support.filter_workers import registered
 from support.localredis import LocalRedis
@@ -92,9 +93,10 @@ class TestSharedQueue:
 
 @pytest.mark.scrapy
 @pytest.mark.long
-def test_two_interrupts_end_the_waiting(site, tmp_path):
+def test_two_interrupts_end_the_waiting(site, tmp_path, monkeypatch):
+    pace.wait(monkeypatch, 60)
     with LocalRedis() as server:
-        settings = {"BLOOM_ON_BACKEND_ERROR": "wait", "BLOOM_REDIS_WAIT": 60}
+        settings = {"BLOOM_ON_BACKEND_ERROR": "wait"}
         with Crawl(site, server, tmp_path, BLOOM_REDIS_URL=server.url, **settings) as crawl:
             site.when(200, server.kill)
             worker = crawl.start()
@@ -187,10 +189,13 @@ class TestCrawlsThatOpen:
         assert stats["bloom/redis/outages"] == 1
         assert log.count("cannot be reached") == 1
 
-    def test_waiting_for_an_absent_server_is_said_once(self, site, lasting_server, tmp_path):
+    def test_waiting_for_an_absent_server_is_said_once(
+        self, site, lasting_server, tmp_path, monkeypatch
+    ):
+        pace.wait(monkeypatch, 3)
         lasting_server.kill()
         settings = {"BLOOM_REDIS_URL": lasting_server.url, "BLOOM_ON_BACKEND_ERROR": "wait"}
-        with Crawl(site, lasting_server, tmp_path, **settings, BLOOM_REDIS_WAIT=3) as crawl:
+        with Crawl(site, lasting_server, tmp_path, **settings) as crawl:
             crawl.start()
             crawl.wait()
             log = crawl.log()

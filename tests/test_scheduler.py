@@ -31,6 +31,7 @@ from twisted.internet.defer import gatherResults
 from w3lib.url import canonicalize_url
 
 import scrapy_bloom
+from scrapy_bloom.frontier import local
 from scrapy_bloom.frontier.store import Store
 
 pytestmark = pytest.mark.scrapy
@@ -553,7 +554,6 @@ async def test_a_lost_snapshot_costs_repeats_and_no_page(job, caplog):
             "SCHEDULER_DISK_QUEUE = 'queuelib.queue.LifoDiskQueue'",
         ),
         ({"BLOOM_COMMIT_SYNC": "disk"}, "BLOOM_COMMIT_SYNC = 'disk': give one of 'process'"),
-        ({"BLOOM_COMMIT_INTERVAL": 0}, "BLOOM_COMMIT_INTERVAL = 0: give a number of seconds"),
     ],
 )
 async def test_settings_that_cannot_be_kept_refuse_the_crawl(job, caplog, settings, text):
@@ -748,8 +748,8 @@ async def test_a_disk_that_is_full_for_a_while_loses_nothing(job, caplog, monkey
     fails = iter([False] * 6 + [True] * 4)
     fail_after_writing(monkeypatch, lambda: next(fails, False))
     with site(120) as pages:
-        often = kept(job, BLOOM_COMMIT_INTERVAL=0.001)
-        crawler = await crawl(settings=often, url=pages.url)
+        monkeypatch.setattr(local, "COMMIT_INTERVAL", 0.001)
+        crawler = await crawl(settings=kept(job), url=pages.url)
     assert pages.missed == set()
     assert pages.repeated == {}
     assert stat(crawler, "commit_errors") == 4
@@ -789,8 +789,8 @@ async def test_a_disk_that_stays_full_stores_nothing_of_what_came_since(job, mon
     with site(140) as pages:
         with monkeypatch.context() as patched:
             fail_after_writing(patched, is_full)
-            settings = kept(job, BLOOM_COMMIT_INTERVAL=0.001)
-            crawler = await crawl(Filling, settings, url=pages.url)
+            patched.setattr(local, "COMMIT_INTERVAL", 0.001)
+            crawler = await crawl(Filling, kept(job), url=pages.url)
         assert crawler.stats.get_value("bloom/not_stored") == 1
         assert rows(job) == stored
         again = await crawl(Follower, kept(job), url=pages.url)
@@ -826,8 +826,8 @@ async def test_damage_that_is_found_in_mid_run_ends_the_crawl_and_writes_nothing
         before = stored_in(job)
         with monkeypatch.context() as patched:
             patched.setattr(Store, "read", read)
-            late = kept(job, BLOOM_COMMIT_INTERVAL=600)  # nothing is committed before that
-            crawler = await crawl(Follower, late, url=pages.url)
+            patched.setattr(local, "COMMIT_INTERVAL", 600)  # nothing is committed before that
+            crawler = await crawl(Follower, kept(job), url=pages.url)
         assert crawler.stats.get_value("finish_reason") == "bloom_state"
         assert "found damage (database disk image is malformed)" in caplog.text
         assert stored_in(job) == before

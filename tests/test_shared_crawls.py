@@ -7,6 +7,7 @@ import time
 
 import pytest
 from scrapy.settings import default_settings
+from support import pace
 from support.crawling import RFP
 from support.localredis import LocalRedis
 from support.localsite import LocalSite
@@ -244,7 +245,6 @@ def test_a_job_with_requests_or_marks_of_its_own_is_refused(project, site, serve
     ("settings", "text"),
     [
         ({"BLOOM_ON_BACKEND_ERROR": "allow"}, "BLOOM_ON_BACKEND_ERROR = 'allow'"),
-        ({"BLOOM_MAX_DELIVERIES": 0}, "BLOOM_MAX_DELIVERIES = '0': give a whole number"),
         ({"DUPEFILTER_CLASS": RFP}, "with the filter in Redis"),
         (
             {"SCHEDULER_DISK_QUEUE": "queuelib.queue.LifoDiskQueue"},
@@ -346,9 +346,10 @@ def test_a_server_that_is_flushed_ends_the_crawl(site, server, tmp_path, policy)
     assert site.missed == set()
 
 
-def test_a_server_that_goes_back_in_time_ends_the_crawl(site, tmp_path):
+def test_a_server_that_goes_back_in_time_ends_the_crawl(site, tmp_path, monkeypatch):
     """It is killed and started from a snapshot that it made before."""
-    with LocalRedis() as server, shared(site, server, tmp_path, BLOOM_REDIS_WAIT=60) as crawl:
+    pace.wait(monkeypatch, 60)
+    with LocalRedis() as server, shared(site, server, tmp_path) as crawl:
         early, late = at(site, 60), at(site, 160)
         crawl.start()
         crawl.start()
@@ -379,11 +380,9 @@ def test_a_crawl_whose_queue_was_evicted_is_not_resumed(site, server, tmp_path):
     assert site.missed == set()
 
 
-def test_a_server_and_a_worker_that_are_killed_together_lose_nothing(site, tmp_path):
-    with (
-        LocalRedis(persist=True) as server,
-        shared(site, server, tmp_path, BLOOM_REDIS_WAIT=PATIENCE) as crawl,
-    ):
+def test_a_server_and_a_worker_that_are_killed_together_lose_nothing(site, tmp_path, monkeypatch):
+    pace.wait(monkeypatch, PATIENCE)
+    with LocalRedis(persist=True) as server, shared(site, server, tmp_path) as crawl:
         begun = at(site, 150)
         victim = crawl.start()
         crawl.start()
@@ -403,7 +402,7 @@ def test_a_server_and_a_worker_that_are_killed_together_lose_nothing(site, tmp_p
 
 def test_a_request_that_kills_its_workers_is_put_aside(project, site, server):
     ours = {"SCHEDULER": "scrapy_bloom.Scheduler", "BLOOM_REDIS_URL": server.url}
-    settings = {**ours, "BLOOM_MAX_DELIVERIES": 2, "KILLED_BY": site.address(33)}
+    settings = {**ours, "KILLED_BY": site.address(33)}
     codes = []
     for _ in range(6):
         run = project.crawl(site, spider="killed", keep=False, **settings)

@@ -26,6 +26,7 @@ from scrapy_bloom import registry
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.frontier.admission import BOUND
 from scrapy_bloom.frontier.clock import call_later
+from scrapy_bloom.redis import pace
 from scrapy_bloom.session.engine import close_spider
 from scrapy_bloom.signals import before_commit
 
@@ -422,14 +423,17 @@ async def test_calls_that_fail_lose_and_repeat_nothing(server, when):
 
 @ensureDeferred
 @pytest.mark.parametrize("policy", ["wait", "close"])
-async def test_a_server_that_stays_away_ends_the_crawl_and_loses_nothing(server, caplog, policy):
+async def test_a_server_that_stays_away_ends_the_crawl_and_loses_nothing(
+    server, caplog, monkeypatch, policy
+):
     def fault(_, make):
         if server.number > 60:
             raise BackendError("Redis at somewhere cannot be reached.", temporary=True)
         return make()
 
     server.fault = fault
-    settings = ours(BLOOM_REDIS_WAIT=0.5, BLOOM_ON_BACKEND_ERROR=policy)
+    monkeypatch.setattr(pace, "WAIT", 0.5)
+    settings = ours(BLOOM_ON_BACKEND_ERROR=policy)
     with LocalSite(pages=150, links=8) as pages:
         crawler = await crawl(settings=settings, url=pages.url)
         assert crawler.stats.get_value("finish_reason") == "bloom_backend"

@@ -18,16 +18,13 @@ from scrapy_bloom.options import (
     CAPACITY,
     ERROR_RATE,
     EXACT,
-    MAX_DELIVERIES,
     MIN_ERROR_RATE,
     ON_BACKEND_ERROR,
-    REDIS_CACHE,
     REDIS_KEY,
     REDIS_LAYOUT,
     REDIS_SHARDS,
     REDIS_TIMEOUT,
     REDIS_URL,
-    REDIS_WAIT,
     WINDOW,
     OnBackendError,
     in_settings,
@@ -110,7 +107,7 @@ class RedisBackend(Backend):
         return replace(
             opened,
             foreign=lambda key: ForeignKey(target, key, timeout=settings[REDIS_TIMEOUT]),
-            queue=_open_queue(shared, crawl.queue, settings, crawl.identity.spider),
+            queue=_open_queue(shared, crawl.queue, crawl.identity.spider),
             unmarked=shared.unmarked,
         )
 
@@ -144,7 +141,7 @@ def _check_fits(crawl: Crawl, settings: Settings) -> None:
         )
 
 
-def _open_queue(shared: RedisFilter, form: Form, settings: Settings, spider: str) -> SharedQueue:
+def _open_queue(shared: RedisFilter, form: Form, spider: str) -> SharedQueue:
     """Open the queue beside a filter, which is closed if that fails."""
     from scrapy_bloom.redis.queue.shared import SharedQueue  # noqa: PLC0415 - redis is an extra
 
@@ -153,7 +150,6 @@ def _open_queue(shared: RedisFilter, form: Form, settings: Settings, spider: str
             shared,
             order=form.order,
             codec=form.codec,
-            max_deliveries=settings[MAX_DELIVERIES],
             spider=spider,
         )
     except BaseException:
@@ -223,10 +219,8 @@ def _options(settings: Settings, crawl: Crawl) -> RedisOptions:
         key=key_of(settings[REDIS_KEY], crawl.identity.spider),
         shards=settings[REDIS_SHARDS],
         layout=settings[REDIS_LAYOUT],
-        cache=settings[REDIS_CACHE],
         on_error=settings[ON_BACKEND_ERROR],
         timeout=settings[REDIS_TIMEOUT],
-        wait=settings[REDIS_WAIT],
         keep=crawl.shared_queue or crawl.job_dir is not None,
         shared_queue=crawl.shared_queue,
         beside=crawl.queue is not None,

@@ -33,6 +33,12 @@ CLEAN: Final = "clean"
 UNDER_WAY: Final = "under way"
 """Key of a note: how many requests were under way at the last commit."""
 
+COMMIT_INTERVAL: Final = 0.05
+"""Seconds from one commit to the next: what was done since the last one is done again after a kill.
+
+Shorter, and commits take a share of the crawl that one can measure.
+"""
+
 _GATHERED: Final = 5_000
 """Changed rows that are committed at once, before the next one is due."""
 
@@ -48,7 +54,6 @@ class LocalFrontier(Bodies):
     :param alive: tells whether the engine still has a request; None if it says so by itself.
     :param freeze: returns the filter as it is now.
     :param dumps: writes a request, as a dict.
-    :param interval: seconds from one commit to the next.
     :param to_disk: whether what is written goes to the disk itself.
     :param journal: makes a snapshot of the filter when there are more marks than this.
     :param at_once: whether to make one as soon as possible.
@@ -70,7 +75,6 @@ class LocalFrontier(Bodies):
         alive: Alive | None,
         freeze: Callable[[], Frozen],
         dumps: Callable[[dict[str, Any]], bytes],
-        interval: float,
         to_disk: bool,
         journal: int,
         at_once: bool,
@@ -88,7 +92,7 @@ class LocalFrontier(Bodies):
         self._items = Items(crawler, to_disk=to_disk)
         self._state = SpiderState(store, spider)
         self._upkeep = Upkeep(store, freeze, journal, at_once=at_once)
-        self._interval = self._delay = interval
+        self._delay = COMMIT_INTERVAL
         self._give_up = give_up
         self._pid = os.getpid()
         self._timer: Any = None
@@ -295,7 +299,7 @@ class LocalFrontier(Bodies):
 
     def _say_better(self) -> None:
         self._failing = False
-        self._delay = self._interval
+        self._delay = COMMIT_INTERVAL
         if self._said_failed:
             self._said_failed = False
             logger.info("%s: commits work again.", self.store.path, extra={"spider": self._spider})

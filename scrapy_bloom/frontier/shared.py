@@ -33,10 +33,10 @@ from scrapy_bloom.frontier.under_way import Alive
 from scrapy_bloom.options import (
     COMMIT_SYNC,
     ON_BACKEND_ERROR,
-    REDIS_WAIT,
     CommitSync,
     OnBackendError,
 )
+from scrapy_bloom.redis import pace
 from scrapy_bloom.redis.queue.base import Offered, Queue, State, Taken, Ticket
 
 if TYPE_CHECKING:
@@ -111,9 +111,7 @@ class SharedFrontier:
         self._items = items
         self._ending = Ending()
         waits = settings[ON_BACKEND_ERROR] is not OnBackendError.CLOSE
-        self._caller = Caller(
-            self._choose, patience=settings[REDIS_WAIT] if waits else 0.0, give_up=give_up
-        )
+        self._caller = Caller(self._choose, patience=pace.WAIT if waits else 0.0, give_up=give_up)
         self._portion = max(1, crawler.settings.getint("CONCURRENT_REQUESTS"))
         self._taking = self._offered_last = False
         self._dry = False  # the last take found nothing

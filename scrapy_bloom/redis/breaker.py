@@ -12,7 +12,7 @@ import time
 from typing import Final
 
 from scrapy_bloom.errors import BackendError
-from scrapy_bloom.options import REDIS_WAIT, OnBackendError
+from scrapy_bloom.options import OnBackendError
 from scrapy_bloom.redis.counters import Counters
 from scrapy_bloom.redis.options import RedisOptions
 
@@ -44,7 +44,6 @@ class CircuitBreaker:
         self._patience = options.wait
         self._left = options.wait
         self._stopped = options.stopped
-        self._wait = options.words(REDIS_WAIT)
         self._counters = counters
         self._reason = ""
         self._said: set[str] = set()
@@ -97,7 +96,7 @@ class CircuitBreaker:
         silent = reason in self._said or self.policy is OnBackendError.CLOSE
         level = logging.DEBUG if silent else logging.ERROR
         self._said.add(reason)
-        consequence = _CONSEQUENCE[self.policy].format(wait=self._wait)
+        consequence = _CONSEQUENCE[self.policy].format(wait=self._patience)
         logger.log(level, "Redis at %s %s %s", self._where, reason, consequence)
 
     def allow_try(self) -> None:
@@ -131,7 +130,7 @@ class CircuitBreaker:
         self._left -= waited
         self._counters.waited += waited
         if not back:
-            told = _OUT_OF_PATIENCE.format(wait=self._wait)
+            told = _OUT_OF_PATIENCE.format(wait=self._patience)
             logger.error("Redis at %s is still out: %s", self._where, told)
         return back
 
@@ -140,10 +139,10 @@ _CONSEQUENCE: Final = {
     OnBackendError.CLOSE: "",
     OnBackendError.ALLOW: "Until it is back, pages that this worker does not know are fetched, and"
     " not marked: they may be fetched again.",
-    OnBackendError.WAIT: "The crawl stands still until it is back, or {wait} is over.",
+    OnBackendError.WAIT: "The crawl stands still until it is back, for up to {wait:g} s.",
 }
 
 _OUT_OF_PATIENCE: Final = (
-    "{wait} is over, and the crawl goes on without it. Pages that this worker does not know are"
-    " fetched, and not marked: they may be fetched again."
+    "{wait:g} s are over, and the crawl goes on without it. Pages that this worker does not know"
+    " are fetched, and not marked: they may be fetched again."
 )

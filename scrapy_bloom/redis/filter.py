@@ -17,16 +17,15 @@ from scrapy_bloom.options import (
     DEFAULT_CAPACITY,
     DEFAULT_ERROR_RATE,
     ON_BACKEND_ERROR,
-    REDIS_CACHE,
     REDIS_LAYOUT,
     REDIS_SHARDS,
     REDIS_TIMEOUT,
-    REDIS_WAIT,
     OnBackendError,
     read_capacity,
     read_error_rate,
     read_window,
 )
+from scrapy_bloom.redis import pace
 from scrapy_bloom.redis.beside import check_empty, check_whole, count_unmarked
 from scrapy_bloom.redis.breaker import CircuitBreaker
 from scrapy_bloom.redis.connection import (
@@ -42,7 +41,7 @@ from scrapy_bloom.redis.heartbeat import Heartbeat
 from scrapy_bloom.redis.inspection import describe
 from scrapy_bloom.redis.layout import layout_of
 from scrapy_bloom.redis.membership import new_worker
-from scrapy_bloom.redis.options import RedisOptions
+from scrapy_bloom.redis.options import CACHE, RedisOptions
 from scrapy_bloom.redis.place import Place
 from scrapy_bloom.redis.queue.reader import QueueReader
 from scrapy_bloom.redis.shard import Shard
@@ -162,11 +161,11 @@ class RedisFilter:
         window: float | None = None,
         shards: int = REDIS_SHARDS.default,
         layout: str = REDIS_LAYOUT.default,
-        cache: int = REDIS_CACHE.default,
+        cache: int = CACHE,
         on_error: OnBackendError
         | Literal["auto", "allow", "wait", "close"] = ON_BACKEND_ERROR.default,
         timeout: float = REDIS_TIMEOUT.default,
-        wait: float = REDIS_WAIT.default,
+        wait: float = pace.WAIT,
         keep: bool = True,
     ) -> Self:
         """Open the filter under a key of the server that the URL names, or make it.

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.options import (
     OF_REDIS,
     ON_BACKEND_ERROR,
-    REDIS_CACHE,
     REDIS_KEY,
     REDIS_LAYOUT,
     REDIS_SHARDS,
     REDIS_TIMEOUT,
-    REDIS_WAIT,
     OnBackendError,
     Words,
     in_arguments,
     refusal,
 )
+from scrapy_bloom.redis import pace
+
+CACHE: Final = 100_000
+"""Fingerprints that a worker remembers to answer repeats without a round trip: 12 MB at most."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +53,10 @@ class RedisOptions:
     key: str = "bloom"  # without Scrapy there is no spider to name it after
     shards: int = REDIS_SHARDS.default
     layout: str = REDIS_LAYOUT.default
-    cache: int = REDIS_CACHE.default
+    cache: int = CACHE
     on_error: OnBackendError = ON_BACKEND_ERROR.default
     timeout: float = REDIS_TIMEOUT.default
-    wait: float = REDIS_WAIT.default
+    wait: float = field(default_factory=lambda: pace.WAIT)
     keep: bool = True
     shared_queue: bool = False
     beside: bool | None = None

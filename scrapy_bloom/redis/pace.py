@@ -21,3 +21,6 @@ LOOK: float = 0.2
 
 MAX_GAP: float = 3.0
 """Between two looks; after a longer one, nobody knows whether the server was well."""
+
+WAIT: float = 30.0
+"""For so long one outage may hold up a crawl that waits for its server."""

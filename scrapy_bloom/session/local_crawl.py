@@ -33,7 +33,6 @@ from scrapy_bloom.layers.exact import (
     remove_lists,
 )
 from scrapy_bloom.options import (
-    COMMIT_INTERVAL,
     COMMIT_SYNC,
     EXACT,
     WINDOW,
@@ -153,7 +152,7 @@ def open_local(
     :raises BloomError: if the crawl cannot be kept as the settings say. Nothing stays open then.
     """
     settings = Settings(crawler.settings, warn=False)
-    interval, to_disk = settings[COMMIT_INTERVAL], settings[COMMIT_SYNC] is CommitSync.MACHINE
+    to_disk = settings[COMMIT_SYNC] is CommitSync.MACHINE
     kind, start_kind = queues.kind, queues.start_kind
     alive = watch_engine(engine_of(crawler), scrapy.__version__)
     fresh: list[bytes] = []
@@ -173,7 +172,6 @@ def open_local(
             alive=alive,
             freeze=_freezer(job, lists),
             dumps=kind.dumps,
-            interval=interval,
             to_disk=to_disk,
             journal=min(snapshot_after, _MOST_UNLISTED) if lists else snapshot_after,
             at_once=job.redated or job.filter.is_set_back,

@@ -8,8 +8,10 @@ SHARE = 0.4
 """Of the usual length. Less, and a machine that is busy takes live workers for dead."""
 
 _VARIABLE = "SHORT_LEASES"
-_NAMES = [name for name in vars(pace) if name.isupper() and name != "MAX_GAP"]
+_NAMES = [name for name in vars(pace) if name.isupper() and name not in ("MAX_GAP", "WAIT")]
 """What gets short. The gaps of a machine that is busy do not."""
+
+_WAIT = "WAIT_FOR_REDIS"
 
 
 def shorten(patch):
@@ -17,6 +19,12 @@ def shorten(patch):
     for name in _NAMES:
         patch.setattr(pace, name, getattr(pace, name) * SHARE)
     patch.setenv(_VARIABLE, str(SHARE))
+
+
+def wait(patch, seconds):
+    """Let all that this process starts wait so long for Redis, until the patch is undone."""
+    patch.setattr(pace, "WAIT", seconds)
+    patch.setenv(_WAIT, str(seconds))
 
 
 def usual(patch):
@@ -29,3 +37,4 @@ def follow():
     """Make them short in this process if they are in the one that has started it."""
     for name in _NAMES:
         setattr(pace, name, getattr(pace, name) * float(os.environ.get(_VARIABLE, "1")))
+    pace.WAIT = float(os.environ.get(_WAIT, pace.WAIT))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from unittest.mock import patch
 
 from scrapy_bloom import BackendError, RedisFilter, RedisOptions
 from scrapy_bloom.redis.connection import Target
+from scrapy_bloom.redis.queue import shared
 from scrapy_bloom.redis.queue.base import Entry
 from scrapy_bloom.redis.queue.reader import QueueReader
 from scrapy_bloom.redis.queue.shared import SharedQueue
@@ -20,9 +22,8 @@ class Worker:
         chosen = {"shared_queue": True, "timeout": 4.0} | options
         self.filter = RedisFilter(Target(url), **sizes, options=RedisOptions(key=key, **chosen))
         try:
-            self.queue = SharedQueue(
-                self.filter, order=order, codec=codec, max_deliveries=max_deliveries
-            )
+            with patch.object(shared, "MAX_DELIVERIES", max_deliveries):
+                self.queue = SharedQueue(self.filter, order=order, codec=codec)
         except BaseException:
             self.filter.close()
             raise

@@ -58,9 +58,16 @@ with suppress(ModuleNotFoundError):
 
 
 class Killed(Follower):
-    """Is killed by one page."""
+    """Is killed by one page, at most twice."""
 
     name = "killed"
+
+    @classmethod
+    def from_crawler(cls, crawler, *arguments, **keywords):
+        from scrapy_bloom.redis.queue import shared  # only this spider needs redis
+
+        shared.MAX_DELIVERIES = 2
+        return super().from_crawler(crawler, *arguments, **keywords)
 
     def parse(self, response):
         if response.url.endswith(self.settings["KILLED_BY"]):

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Literal, TypeVar
+from typing import Final, Literal, TypeVar
 from zlib import crc32
 
 from scrapy_bloom.errors import BackendError, BloomError, FilterLostError
@@ -22,6 +22,9 @@ from scrapy_bloom.redis.queue.shard import QueueShard
 
 logger = logging.getLogger(__name__)
 
+MAX_DELIVERIES: Final = 10
+"""After so many workers were killed with a request, it is put aside: it may be what kills them."""
+
 _T = TypeVar("_T")
 
 
@@ -34,8 +37,6 @@ class SharedQueue:
     :param order: which of the requests of one priority comes first: the oldest, or the newest.
     :param codec: what the bodies are made with. All workers of a queue need the same, and the same
         order.
-    :param max_deliveries: after so many workers have died with a request it is put aside; at
-        least 1.
     :param spider: whose requests they are; empty if that does not matter.
     :raises BackendError: if the server cannot be used.
     :raises StateError: if something else is in the queue's place, or a queue of another order or
@@ -51,7 +52,6 @@ class SharedQueue:
         *,
         order: Literal["fifo", "lifo"] = "fifo",
         codec: str = "pickle",
-        max_deliveries: int = 5,
         spider: str = "",
     ) -> None:
         self.counters = QueueCounters()
@@ -68,7 +68,7 @@ class SharedQueue:
                         shard,
                         number,
                         order=f"{order} {codec}",
-                        max_deliveries=max_deliveries,
+                        max_deliveries=MAX_DELIVERIES,
                         name=name,
                         spider=spider,
                         traffic=filter.counters,
