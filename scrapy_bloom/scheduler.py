@@ -238,7 +238,8 @@ class Scheduler(ScrapyScheduler):
             closed = self.df.close(reason)
             if closed is not None:
                 await closed
-            self.stats.set_value(stats.NOT_STORED.key, int(not stored))
+            if not stored:
+                self.stats.set_value(stats.NOT_STORED.key, 1)
 
     def _give_up(self, error: BloomError) -> None:
         self._log_error(error)

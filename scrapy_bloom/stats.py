@@ -1,4 +1,7 @@
-"""The numbers in Scrapy's stats, in one table: their keys, their meanings, where they come from."""
+"""The numbers in Scrapy's stats, in one table: their keys, their meanings, where they come from.
+
+Those of faults, and of what a crawl does not use, are set only if they are not 0.
+"""
 
 from __future__ import annotations
 
@@ -98,33 +101,15 @@ HELD: Final = Stat(
 UNREADABLE: Final = Stat(
     "bloom/frontier/unreadable", "stored requests that could not be read: they stay in the store"
 )
-COMMITS: Final = Stat("bloom/frontier/commits", "commits to the store")
-LONGEST_COMMIT: Final = Stat("bloom/frontier/longest_commit", "seconds that the longest one took")
 COMMIT_ERRORS: Final = Stat(
     "bloom/frontier/commit_errors", "commits that failed, and were repeated"
 )
-SNAPSHOTS: Final = Stat(
-    "bloom/frontier/snapshots", "snapshots of the filter in mid-run and at the end"
-)
-FRONTIER_BYTES: Final = Stat("bloom/frontier/bytes", "size of the store's file")
 
 WAITING: Final = Stat(
     "bloom/frontier/waiting",
     "requests that wait in the shared queue, as last heard; at the end, those that are left there",
 )
-BATCH_SIZE: Final = Stat(
-    "bloom/frontier/batch_size",
-    "requests that were offered to it in one call, on average",
-    _decimals(1),
-)
-
 FROM_QUEUE: Final = {
-    "batches": Stat("bloom/frontier/batches", "calls that offered requests to the shared queue"),
-    "taken": Stat("bloom/frontier/taken", "requests that this worker took off it"),
-    "taken_over": Stat(
-        "bloom/frontier/taken_over",
-        "of these, those that others put back, because this worker stood still for too long",
-    ),
     "requeued": Stat(
         "bloom/frontier/requeued", "requests of killed workers that this one put back"
     ),
@@ -141,7 +126,6 @@ FROM_INFO: Final = {
         "fingerprints in the filter, of this run and earlier ones; in Redis with `BLOOM_WINDOW` and"
         " forgotten pages at least so many",
     ),
-    "slices": Stat("bloom/slices", "slices that the filter has grown to"),
     "bytes": Stat("bloom/bytes", "memory that the filter takes"),
     "fill_ratio": Stat("bloom/fill_ratio", "share of its bits that are set, 0 to 1", _decimals(4)),
     "estimated_fp_rate": Stat(
@@ -163,17 +147,9 @@ FROM_FILTER: Final = {
     "false_positives": FALSE_POSITIVES,
 }
 """Those that a local filter counts, by their names in what :attr:`Opened.numbers` returns."""
-FROM_WINDOW: Final = {
-    "generations": Stat("bloom/window/generations", "generations that the window has"),
-    "oldest": Stat("bloom/window/oldest", "when the oldest one began, in seconds since 1970"),
-    "newest": Stat("bloom/window/newest", "when the newest one began, likewise"),
-}
-"""Those that are attributes of :class:`FilterInfo` too, with `BLOOM_WINDOW` only."""
 
 FROM_BACKEND: Final = {
     "round_trips": Stat("bloom/redis/round_trips", "calls to Redis, repeated ones included"),
-    "local": Stat("bloom/redis/local", "checks answered from the worker's own memory"),
-    "ambiguous": Stat("bloom/redis/ambiguous", "calls that were sent and got no answer"),
     "unknown": Stat("bloom/redis/unknown", "checks that Redis could not be asked about: crawled"),
     "outages": Stat("bloom/redis/outages", "times that Redis could not be used"),
     "waited": Stat(
@@ -207,16 +183,10 @@ STATS: Final = (
     RECOVERED,
     HELD,
     UNREADABLE,
-    COMMITS,
-    LONGEST_COMMIT,
     COMMIT_ERRORS,
-    SNAPSHOTS,
-    FRONTIER_BYTES,
     WAITING,
-    BATCH_SIZE,
     *FROM_QUEUE.values(),
     *FROM_INFO.values(),
-    *FROM_WINDOW.values(),
     *FROM_BACKEND.values(),
 )
 """All of them, in the order of the docs."""

@@ -87,7 +87,7 @@ async def test_a_filter_that_grows_often_misses_nothing():
         crawler = await crawl(url=pages.url, settings={"BLOOM_CAPACITY": 1})
     assert pages.missed == set()
     assert pages.repeated == {}
-    assert crawler.stats.get_value("bloom/slices") > 8
+    assert crawler.stats.get_value("bloom/items") >= 170
 
 
 class Another(Follower):
@@ -443,5 +443,5 @@ async def test_a_large_filter_is_stored_beside_the_reactor(tmp_path, monkeypatch
         settings = {"JOBDIR": str(tmp_path), "BLOOM_CAPACITY": "100M"}
         crawler = await crawl(settings=settings, url=server.url)
         assert turned.is_set()
-        assert crawler.stats.get_value("bloom/not_stored") == 0
+        assert crawler.stats.get_value("bloom/not_stored", 0) == 0
         assert store.read_snapshot(tmp_path / "requests.bloom").generation == 1

@@ -49,7 +49,7 @@ kept_only = pytest.mark.parametrize("place", KEPT, indirect=True)
 
 
 def stat(crawler, name):
-    return crawler.stats.get_value(f"bloom/{name}")
+    return crawler.stats.get_value(f"bloom/{name}", 0)
 
 
 def walls(times, *links):

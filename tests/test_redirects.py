@@ -142,7 +142,7 @@ async def test_a_redirect_to_a_page_that_another_chain_has_fetched_is_dropped():
     with Pages(pages) as site:
         crawler = await crawl(url=site.url + "/", settings={"CONCURRENT_REQUESTS": 1})
     assert site.hits == dict.fromkeys(pages, 1)
-    assert crawler.stats.get_value("bloom/redirect_exempt") == 0
+    assert crawler.stats.get_value("bloom/redirect_exempt", 0) == 0
     assert paths(site, crawler.spider.parsed) == ["/", "/page"]
 
 

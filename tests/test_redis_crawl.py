@@ -170,7 +170,7 @@ def test_a_job_that_was_stopped_resumes_with_its_filter(site, server, tmp_path):
         assert not site.repeated
         crawl.start()
         crawl.wait()
-        assert crawl.stats(2)["bloom/unclean_stop"] == 0
+        assert crawl.stats(2).get("bloom/unclean_stop", 0) == 0
         assert crawl.stats(2)["bloom/restored"] > 60
         assert not site.missed
         assert not site.repeated
@@ -226,7 +226,7 @@ class TestFaults:
         assert max(site.hits.values()) <= 2  # what was not marked, or whose mark is gone, once more
         assert stats["bloom/redis/outages"] == 1
         assert stats["bloom/redis/unknown"] >= 40
-        assert stats["bloom/redis/losses"] == (0 if faulty.persists else 1)
+        assert stats.get("bloom/redis/losses", 0) == (0 if faulty.persists else 1)
 
     def test_wait(self, site, faulty, tmp_path):
         with Crawl(
@@ -241,7 +241,7 @@ class TestFaults:
         assert not site.missed
         assert max(site.hits.values()) <= (1 if faulty.persists else 2)
         assert stats["bloom/redis/waited"] > 0
-        assert stats["bloom/redis/losses"] == (0 if faulty.persists else 1)
+        assert stats.get("bloom/redis/losses", 0) == (0 if faulty.persists else 1)
 
     def test_close(self, site, faulty, tmp_path):
         with Crawl(

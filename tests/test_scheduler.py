@@ -82,7 +82,7 @@ def other_priority_queue():
 
 
 def stat(crawler, name):
-    return crawler.stats.get_value(f"bloom/frontier/{name}")
+    return crawler.stats.get_value(f"bloom/frontier/{name}", 0)
 
 
 def stored_in(job):
@@ -144,8 +144,8 @@ async def test_a_crawl_that_is_stopped_goes_on_where_it_was(job, settings):
     assert pages.repeated == {}
     assert stat(again, "recovered") == 0
     assert stat(again, "pending") == 0
-    assert again.stats.get_value("bloom/unclean_stop") == 0
-    assert again.stats.get_value("bloom/not_stored") == 0
+    assert again.stats.get_value("bloom/unclean_stop", 0) == 0
+    assert again.stats.get_value("bloom/not_stored", 0) == 0
     assert rows(job) == []
 
 

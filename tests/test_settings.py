@@ -206,8 +206,8 @@ def test_every_stat_has_a_meaning_and_is_named_in_one_place():
         assert "STATS: Final" in text or not re.search(r'"bloom/', text)
 
 
-def test_each_counter_of_the_redis_backend_and_each_number_of_info_has_a_stat():
-    assert [field.name for field in fields(Counters)] == list(stats.FROM_BACKEND)
+def test_each_stat_of_the_redis_backend_and_of_info_is_counted_there():
+    assert set(stats.FROM_BACKEND) <= {field.name for field in fields(Counters)}
     assert set(stats.FROM_INFO) <= {field.name for field in fields(FilterInfo)}
 
 

@@ -65,12 +65,10 @@ async def test_a_crawl_fetches_each_page_once(server):
     assert left(server) == (0, 0)
     stats = crawler.stats.get_stats()
     assert stats["finish_reason"] == "finished"
-    assert stats["bloom/not_stored"] == 0
+    assert stats.get("bloom/not_stored", 0) == 0
     assert stats["scheduler/enqueued"] == stats["scheduler/dequeued"]
-    assert stats["bloom/frontier/taken"] == stats["scheduler/dequeued/redis"]
-    assert (
-        stats["bloom/checked"]
-        == stats["bloom/new"] + stats["bloom/seen"] + stats["bloom/redirect_exempt"]
+    assert stats["bloom/checked"] == stats["bloom/new"] + stats["bloom/seen"] + stats.get(
+        "bloom/redirect_exempt", 0
     )
 
 

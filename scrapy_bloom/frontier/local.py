@@ -351,12 +351,4 @@ class LocalFrontier(Bodies):
             await later(_POLL)
 
     def _describe(self) -> None:
-        values = {
-            stats.PENDING: len(self.store),
-            stats.COMMITS: self.store.commits,
-            stats.LONGEST_COMMIT: round(self.store.longest, 6),
-            stats.SNAPSHOTS: self._upkeep.snapshots,
-            stats.FRONTIER_BYTES: self.store.size,
-        }
-        for stat, value in values.items():
-            self._stats.set_value(stat.key, value)
+        self._stats.set_value(stats.PENDING.key, len(self.store))

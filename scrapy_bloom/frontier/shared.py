@@ -398,7 +398,6 @@ class SharedFrontier:
     def _describe(self) -> None:
         numbers = self._queue.numbers()
         for name, stat in stats.FROM_QUEUE.items():
-            self._stats.set_value(stat.key, numbers[name])
-        size = numbers["offered"] / max(1, numbers["batches"])
-        self._stats.set_value(stats.BATCH_SIZE.key, stats.BATCH_SIZE.rounded(size))
+            if numbers[name]:
+                self._stats.set_value(stat.key, numbers[name])
         self._stats.set_value(stats.WAITING.key, self._queue.state().waiting)

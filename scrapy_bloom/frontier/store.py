@@ -11,7 +11,6 @@ them; and so every marked page is done or has a row.
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -76,7 +75,6 @@ class Store:
         path: the file.
         busy: rows that were taken and are not done.
         commits: how many commits were made.
-        longest: seconds that the longest of them took.
         journal: how many marks are stored since the last snapshot of the filter.
         withheld: fingerprints whose requests are neither done nor stored.
     """
@@ -86,7 +84,6 @@ class Store:
         self._database = file.connect_to_read(path)  # what cannot be used is left as it is
         self.busy: set[int] = set()
         self.commits = 0
-        self.longest = 0.0
         self._new: dict[int, bytes] = {}
         self._gone: set[int] = set()
         self._dates: Dates | None = None
@@ -312,7 +309,6 @@ class Store:
 
         :raises sqlite3.Error: if it cannot be written.
         """
-        begin = time.perf_counter()
         self._roll_back()
         try:
             self._database.execute("BEGIN IMMEDIATE")
@@ -326,7 +322,6 @@ class Store:
         self.journal = journal
         self._settle()
         self.commits += 1
-        self.longest = max(self.longest, time.perf_counter() - begin)
 
     def close(self) -> None:
         """Bring all commits to the disk and close the file. Uncommitted changes are dropped."""

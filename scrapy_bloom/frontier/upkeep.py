@@ -86,7 +86,6 @@ class Upkeep:
 
     Attributes:
         due: whether a snapshot is needed that was not begun yet.
-        snapshots: how many snapshots were put in place.
     """
 
     def __init__(
@@ -101,7 +100,6 @@ class Upkeep:
         self._next: Callable[[], None] | None = None  # what comes after the next commit
         self._checkpointed = store.commits
         self._failed = False
-        self.snapshots = 0
 
     @property
     def busy(self) -> bool:
@@ -154,7 +152,6 @@ class Upkeep:
             self._start(lambda: self._place(frozen), placed)
 
         def placed() -> None:
-            self.snapshots += 1
             frozen.placed()
             self._store.forget(newest)
 

@@ -324,7 +324,8 @@ def _tell(crawler: Crawler, found: Found, restored: int) -> None:
     assert crawler.stats is not None  # noqa: S101 - Scrapy makes it before any component
     if found.killed:
         crawler.stats.set_value(stats.UNCLEAN_STOP.key, 1)
-    crawler.stats.set_value(stats.RECOVERED.key, found.under_way)
+    if found.under_way:
+        crawler.stats.set_value(stats.RECOVERED.key, found.under_way)
     crawler.stats.set_value(stats.PENDING.key, found.waiting)
     crawler.stats.inc_value(stats.RESTORED.key, restored)
 

@@ -31,15 +31,6 @@ _STATS: Final = {
 
 _COUNTED: Final = stats.FROM_FILTER | stats.FROM_BACKEND
 
-_FROM_THE_START: Final = (
-    stats.WITHDRAWN,
-    stats.FORGOTTEN,
-    stats.NOT_FORGOTTEN,
-    stats.FAILED,
-    stats.LET_THROUGH,
-)
-"""Stats that are 0 until something happens."""
-
 
 class Reporter:
     """Writes to stats and log. Nothing here raises: an error of a stats collector costs no page.
@@ -80,10 +71,11 @@ class Reporter:
         self._due = min(100, 1 + self._total // 100)
         self.add(stats.CHECKED.key, checked)
         for verdict, count in self._pending.items():
-            self.add(_STATS[verdict].key, count)
+            if count or verdict in (Verdict.NEW, Verdict.SEEN):
+                self.add(_STATS[verdict].key, count)
             self._pending[verdict] = 0
         for name, value in self._numbers().items():
-            if stat := _COUNTED.get(name):
+            if value and (stat := _COUNTED.get(name)):
                 self.set(stat.key, stat.rounded(value))
 
     def add(self, key: str, count: int = 1) -> None:
@@ -104,17 +96,13 @@ class Reporter:
         """Write the state of the filter to the stats."""
         for name, stat in stats.FROM_INFO.items():
             self.set(stat.key, stat.rounded(getattr(info, name)))
-        if info.window is not None:
-            for name, stat in stats.FROM_WINDOW.items():
-                self.set(stat.key, stat.rounded(getattr(info, name)))
 
     def opened(self, opened: Opened, *, emptied: bool) -> None:
         """Tell how the filter was opened, and whether it was emptied then."""
         self._numbers = opened.numbers
         self.set(stats.RESTORED.key, 0 if emptied else opened.restored)
-        self.set(stats.UNCLEAN_STOP.key, int(opened.unclean or self.starts_over))
-        for stat in _FROM_THE_START:
-            self.add(stat.key, 0)
+        if opened.unclean or self.starts_over:
+            self.set(stats.UNCLEAN_STOP.key, 1)
         restored = f"{opened.restored:,} fingerprints"
         if emptied:
             restored = f"emptied of {restored}"

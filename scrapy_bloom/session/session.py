@@ -309,7 +309,6 @@ class Session:
     def close(self) -> None:
         """Store what is to be stored and write the last stats."""
         self._describe()
-        self._reporter.set(stats.NOT_STORED.key, 0)
         try:
             self.opened.close()
         except BloomError as error:

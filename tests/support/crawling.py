@@ -209,6 +209,7 @@ class Run:
         return self.log.partition("Spider closed (")[2].partition(")")[0]
 
     def stat(self, key):
-        """Return a number from the closing dump."""
-        line = next(line for line in self._lines if f"'{key}': " in line)
+        """Return a number from the closing dump; 0 if it is not there."""
+        assert any("Dumping Scrapy stats" in line for line in self._lines)
+        line = next((line for line in self._lines if f"'{key}': " in line), "0")
         return float(line.rpartition(": ")[2].strip(",}\n"))

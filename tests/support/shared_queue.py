@@ -133,8 +133,6 @@ class Worker(Queue):
                 insort(server.waiting, waiting)
             else:
                 tickets[index] = self._note(waiting)
-        self.counters.batches += 1
-        self.counters.offered += len(entries)
         return Offered(seen, tickets)
 
     def _note(self, waiting):
@@ -164,7 +162,6 @@ class Worker(Queue):
                     waiting.deliveries,
                 )
             )
-            self.counters.taken += 1
         del server.waiting[: max(0, count)]
 
     def _settle(self):

@@ -362,9 +362,6 @@ class QueueShard:
             self._loss = error
             raise
         self._batch = None
-        self._counters.batches += 1
-        self._counters.offered += len(batch.entries)
-        self._counters.pushed += batch.seen.count(False)
         self._raise_loss()
         return [
             Verdict(seen, self._ticket_of(batch, at) if not seen else None)
@@ -426,7 +423,6 @@ class QueueShard:
             name, priority, deliveries, fingerprint, body = stored
             ticket = self._ticket(name, value, risky=deliveries >= answer.request.risk)
             self._ready.append(Taken(ticket, body, priority, fingerprint, deliveries))
-        self._counters.taken += len(answer.taken)
 
     def _ticket(self, name: bytes, value: bytes, *, risky: bool = False) -> Ticket:
         """Return the ticket of a request that this worker has from now on."""
@@ -524,7 +520,6 @@ class QueueShard:
 
     def _taken_over(self) -> None:
         """Note that others have put back all that this worker had."""
-        self._counters.taken_over += len(self._own)
         logger.log(
             logging.WARNING if self._own else logging.INFO,
             "%(where)s: other workers took this one for dead, because it gave no sign of life for"
