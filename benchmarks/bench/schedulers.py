@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from bench.scrapy_filters import Settings
 
@@ -26,10 +26,3 @@ Ours is `scrapy_bloom.Scheduler` at its default settings, which brings `BloomDup
 Scrapy's own scheduler runs with its own filter, and with its default queue, of pickles in files, or
 the queue on SQLite that is new in Scrapy 2.19.
 """
-
-QUIET: Final[dict[str, Any]] = {
-    "LOG_LEVEL": "ERROR",
-    "CONCURRENT_REQUESTS_PER_DOMAIN": 16,
-    "TELNETCONSOLE_ENABLED": False,
-}
-"""Settings of every crawl that is measured."""

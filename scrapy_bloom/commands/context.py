@@ -151,10 +151,9 @@ def call(name: str, command: SubCommand, args: Sequence[str], settings: Settings
     return code
 
 
-def add_target(parser: ArgumentParser, *, optional: bool = True) -> None:
+def add_target(parser: ArgumentParser) -> None:
     """Add the arguments that name a filter."""
-    if optional:
-        parser.add_argument("target", metavar="TARGET", nargs="?", help="the filter")
+    parser.add_argument("target", metavar="TARGET", nargs="?", help="the filter")
     add_key(parser)
 
 

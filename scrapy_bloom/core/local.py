@@ -104,7 +104,6 @@ class LocalFilter:
         capacity: int = DEFAULT_CAPACITY,
         error_rate: float = DEFAULT_ERROR_RATE,
         *,
-        forgotten: Iterable[bytes] = (),
         on_growth: Callable[[int], object] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> Self:
@@ -112,12 +111,10 @@ class LocalFilter:
 
         :param capacity: the least number of items in each new slice.
         :param error_rate: bound for the total error rate, as far as new slices can still keep it.
-        :param forgotten: fingerprints to forget at once.
         :raises SettingError: if `capacity` or `error_rate` is outside its range.
         """
         self = cls(capacity, error_rate, digests=state.digests, on_growth=on_growth, clock=clock)
         self._load(state)
-        self.forget_many(forgotten)
         return self
 
     def add(self, fingerprint: bytes) -> bool:
