@@ -13,7 +13,7 @@ PIP := -m pip --disable-pip-version-check -q
 # Many tests wait for processes, servers and leases: five at once keep two processors busy.
 FIVE := -n 5 --dist worksteal
 # Only these are read by the oldest Scrapy's tests: what others import need not be there. Left out are
-# those that crawl to see what does not depend on Scrapy: dates, samples, sub-commands, what is moved,
+# those that crawl to see what does not depend on Scrapy: dates, exact lists, sub-commands, copies,
 # disks and servers that fail. `make matrix` kills and resumes crawls on each Scrapy, shared ones, too.
 SAME_ON_EACH := ages|exact|redis_window|commands|commands_faults|tools_faults|frontier_faults|redis_losses|shared_crawls|shared_moving
 SCRAPY_TESTS = $$(grep -l 'mark.scrapy' tests/test_*.py | grep -Ev '/test_($(SAME_ON_EACH)).py')
@@ -91,7 +91,7 @@ sdist: installed
 floor: $(FLOOR)/installed redis
 	cd $(ROOT) && $(RUN) $(FLOOR)/bin/pytest $(FIVE) -m "scrapy and not long" $(SCRAPY_TESTS) $(PYTEST_ARGS)
 
-# Each of fifteen crawls is killed so often, and a large migration 18 times: 348 kills.
+# Each crawl of a series is killed so often.
 KILLS ?= 22
 kills: installed
 	cd $(ROOT) && KILLS=$(KILLS) $(VENV)/bin/pytest -s tests/test_frontier_kills.py tests/test_shared_kills.py $(PYTEST_ARGS)

@@ -128,7 +128,7 @@ def test_a_large_queue_is_taken_over_whole_however_often_that_is_killed(project)
         for moment in ONCE[1:]:
             kill_at(project, site, moment + ":1")
             assert stored_urls(project.job) == waiting
-    print(f"migration of {swarm}: {len(on_the_way) + len(ONCE) - 1} kills")  # noqa: T201
+    print(f"takeover of {swarm}: {len(on_the_way) + len(ONCE) - 1} kills")  # noqa: T201
 
 
 def kill_at(project, site, moment):

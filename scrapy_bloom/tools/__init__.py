@@ -1,4 +1,4 @@
-"""Looking at filters, asking them, moving and mending them, without a crawl.
+"""Looking at filters, asking them, filling, copying and deleting them, without a crawl.
 
 Each function is what a sub-command of ``scrapy bloom`` does. A filter is named by a target: a job
 directory, a file by itself, or the URL of a Redis server with the key of a filter.
