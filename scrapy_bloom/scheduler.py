@@ -41,8 +41,6 @@ class Scheduler(ScrapyScheduler):
         Every request that is not done, the marks since the last snapshot, and ``spider.state``.
     ``requests.bloom``
         The filter's snapshot: at a clean stop, and after each million new marks.
-    ``requests.queue``
-        A note that makes Scrapy's own scheduler fail to open, which would find no requests here.
 
     Queues, their order and their settings are Scrapy's.
 

@@ -66,7 +66,6 @@ class Opened:
         closes_slowly: returns whether `close` takes so long that it should run beside the reactor.
             It may be called in another thread then.
         job: what keeps it, if it is journaled.
-        kept: what keeps it, if it is kept in a job directory and not journaled.
         marked: whether it started with any, as far as a filter in Redis knows; `restored` may be 0
             then, see :attr:`Header.marked`.
         foreign: returns what scrapy-redis keeps in the same place, by its key.

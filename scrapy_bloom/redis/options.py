@@ -42,8 +42,7 @@ class RedisOptions:
         timeout: most seconds that Redis may hold up one check.
         wait: most seconds that one outage may hold up the crawl, under ``wait``.
         keep: whether the filter outlives the last worker that closes.
-        shared_queue: whether the requests wait in Redis as well, for any worker. If so, a worker
-            reports only finished pages again after a loss.
+        shared_queue: whether the requests wait in Redis as well, for any worker.
         beside: whether the crawl uses the request queue beside the filter. One that does not is
             refused where requests wait in it. None if that is not known: nobody looks then.
         stopped: called while the crawl waits for Redis; returns whether to stop waiting.

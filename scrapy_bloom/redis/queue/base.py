@@ -102,10 +102,10 @@ class Queue(Protocol):
     """A filter and a queue that workers share.
 
     Methods that call the server raise :class:`BackendError` if it cannot be used. They try twice
-    and do not wait for a server that is known to be out. They raise :class:`FilterLostError` under
-    the policy ``close``, if filter or queue have vanished. What has raised may be called again with
-    the same arguments: nothing is lost or done twice by that. They are for one thread at a time;
-    the others do not call the server and are for any thread.
+    and do not wait for a server that is known to be out. They raise :class:`FilterLostError` if
+    filter or queue have vanished. What has raised may be called again with the same arguments:
+    nothing is lost or done twice by that. They are for one thread at a time; the others do not call
+    the server and are for any thread.
     """
 
     def offer(self, entries: Sequence[Entry]) -> Offered:
@@ -125,8 +125,8 @@ class Queue(Protocol):
     def acknowledge(self, tickets: Sequence[Ticket]) -> None:
         """Note that requests are done, and that all they led to was offered before.
 
-        Their pages count as finished: after a loss this worker marks them again. Tickets that are
-        not this worker's any more are passed over. If this raises, they are remembered.
+        Tickets that are not this worker's any more are passed over. If this raises, they are
+        remembered.
         """
 
     def give_back(self, tickets: Sequence[Ticket]) -> None:

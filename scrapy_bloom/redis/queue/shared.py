@@ -103,7 +103,7 @@ class SharedQueue:
         """Mark the entries, and push those that were new.
 
         :raises BackendError: if the server cannot be used; offer the same entries again first.
-        :raises FilterLostError: under the policy ``close``, if filter or queue have vanished.
+        :raises FilterLostError: if filter or queue have vanished.
         :raises ValueError: for an entry with neither body nor fingerprint.
         """
         parts: dict[int, list[int]] = {}
@@ -135,7 +135,7 @@ class SharedQueue:
         """Take at most so many requests, from each shard in turn; acknowledge those that are done.
 
         :raises BackendError: if a server cannot be used, and the others have nothing to give.
-        :raises FilterLostError: under the policy ``close``, if filter or queue have vanished.
+        :raises FilterLostError: if filter or queue have vanished.
         """
         self._remember(done, QueueShard.acknowledge)
         taken: list[Taken] = []
@@ -161,7 +161,7 @@ class SharedQueue:
         """Note that requests are done: nobody needs to do them again.
 
         :raises BackendError: if the server cannot be used; the tickets are remembered.
-        :raises FilterLostError: under the policy ``close``, if filter or queue have vanished.
+        :raises FilterLostError: if filter or queue have vanished.
         """
         self._tell(tickets, QueueShard.acknowledge)
 
@@ -185,7 +185,7 @@ class SharedQueue:
         """Ask all shards now.
 
         :raises BackendError: if the server cannot be used.
-        :raises FilterLostError: under the policy ``close``, if filter or queue have vanished.
+        :raises FilterLostError: if filter or queue have vanished.
         """
         self._each(range(len(self._shards)), lambda number: self._shards[number].look())
         return self.state()
