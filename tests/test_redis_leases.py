@@ -118,24 +118,6 @@ class TestALiveWorker:
         assert not live.clear()
         assert self.holds(own_server, opened, key)
 
-    def test_that_is_about_to_leave_and_still_reports(self, own_server, opened, key):
-        """It must keep its lease for as long as that takes."""
-        with Proxy(own_server.port) as proxy:
-            live = opened(proxy.url, key, cache=0)
-            live.add(b"first")
-            with proxy.down():
-                live.add_many(fingerprints(15_000, "pending"))
-                proxy.delay = 0.15
-            until(lambda: live.usable)
-            closing = threading.Thread(target=live.close)
-            closing.start()
-            ends = set()
-            while closing.is_alive():
-                ends |= set(leases(own_server, key).values())
-                closing.join(0.1)
-        assert len(ends) >= 3
-        assert all(opened(own_server, key).contains_many(fingerprints(15_000, "pending")))
-
     def test_that_has_forked(self, own_server, opened, key):
         parent = opened(own_server, key)
         parent.add_many(KNOWN)

@@ -196,7 +196,7 @@ def test_a_set_alone_is_not_copied(server, key, tmp_path):
         with pytest.raises(SettingError, match="the marks are copied after the requests"):
             tools.copy(f"{server.url}#{key}:dupefilter", target, project=tools.Project(spider=key))
     fill(server, key, range(3))
-    with pytest.raises(SettingError, match="is not in Redis"):
+    with pytest.raises(SettingError, match="can only be copied into Redis"):
         tools.copy(f"{server.url}#{key}:requests", tmp_path / "new")
     with pytest.raises(SettingError, match="give the name of its spider"):
         tools.copy(f"{server.url}#{key}:requests", f"{server.url}#{key}:bloom")

@@ -23,6 +23,8 @@ NUMBER_BITS: Final = 40
 """A row's id is the number of its bucket and, in this many lower bits, its own number."""
 
 _NUMBER: Final = (1 << NUMBER_BITS) - 1
+_WITHHELD: Final = "withheld"
+"""The note that has the number of withheld marks."""
 
 Value = str | int | float | bytes
 
@@ -363,6 +365,9 @@ class Store:
         for fingerprint, checksum in run("SELECT fingerprint, checksum FROM withheld"):
             check_row("withheld mark", checksum, fingerprint)
             self.withheld.add(fingerprint)
+        # A page of another table in place of this one is sound for SQLite, and can be empty.
+        if len(self.withheld) != (self.noted(_WITHHELD) or 0):
+            raise file.DamageError("there are not as many withheld marks as were stored")
 
     def _newest_rows(self) -> Iterator[tuple[int, int]]:
         """Yield the number of each bucket that has rows, with the id of its newest row."""
@@ -406,6 +411,8 @@ class Store:
             else:
                 gone = "DELETE FROM withheld WHERE fingerprint = ?"
                 self._database.execute(gone, (fingerprint,))
+        if self._withheld_changes:
+            self._meta[_WITHHELD] = len(self.withheld)
         if self._meta:
             rows = [(*note, row_checksum(*note)) for note in self._meta.items()]
             many("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", rows)

@@ -144,7 +144,8 @@ def _copy_crawl(queue: ForeignKey, target: Target, project: Project, progress: P
     try:
         if isinstance(target, (FileTarget, JobTarget)):
             raise SettingError(
-                f"{target.name} is not in Redis: a crawl of scrapy-redis can be copied there only"
+                f"key {queue.key}: found a queue of scrapy-redis. Its crawl can only be copied into"
+                f" Redis, and {target.name} is not there"
             )
         # Imported only here: redis is an extra.
         from scrapy_bloom.tools.from_scrapy_redis import copy_crawl  # noqa: PLC0415

@@ -18,6 +18,7 @@ from scrapy_bloom.frontier.opening import replay
 from scrapy_bloom.frontier.store import Store
 from scrapy_bloom.layers.exact import NOTE, PREFIX, ExactFilter, ExactLists
 from scrapy_bloom.session.local_crawl import FrozenExact
+from scrapy_bloom.storage import unclean
 from support.contract import fingerprints
 from support.internals import forget_own_dates
 from support.jobs import open_job
@@ -261,6 +262,15 @@ class JobMachine(InFolder):
     def stop(self):
         self.job.close()
         self.keep()
+        self.open()
+
+    @rule()
+    def kill(self):
+        """Start over, as a crawl does: nothing of the killed run is believed."""
+        self.leave()
+        unclean.put_aside(self.folder)
+        self.kept = ({}, {}, set())
+        self.go_back()
         self.open()
 
 

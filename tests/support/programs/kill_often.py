@@ -1,4 +1,7 @@
-"""Kill a job at random moments, and look at what it left: python kill_often.py FOLDER KILLS.
+"""Kill a job at random moments, and look at its snapshot: python kill_often.py FOLDER KILLS.
+
+A crawl would put such a job aside. Here the marker that says so is removed, and the next run
+resumes from the snapshot, so that kills meet one of any size.
 
 Prints how many kills fell into which part of a run, as JSON.
 """
@@ -100,11 +103,13 @@ def kill_often(folder, kills):
         assert all(seen.contains_many(known)), "a mark of an earlier run is lost"
         # The filter may invent a fingerprint now and then: about one in some million asked for.
         assert all(mine) or sum(mine) <= INVENTED, "half a run is stored"
+        marker_left = marker.exists()
+        marker.unlink(missing_ok=True)
         added = ITEMS if all(mine) else 0
         assert abs(seen.info().items - len(known) - added) <= INVENTED
         if all(mine):
             known += run_here
-            hit["while it stored" if killed and marker.exists() else "after it"] += 1
+            hit["while it stored" if killed and marker_left else "after it"] += 1
         elif stamp(beside) not in (before[beside], None):
             hit["while it stored"] += 1
         else:
