@@ -12,6 +12,7 @@ from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.test import get_crawler
 from support.crawling import Follower, crawl
 from support.internals import clock_of_redis
+from support.jobs import everything_in
 from support.localredis import keys
 from support.sites import News, Pages
 
@@ -251,33 +252,37 @@ def test_the_log_names_the_window(caplog):
     seen.close("finished")
 
 
-def test_a_window_that_is_another_one_is_said_with_what_becomes_of_the_marks(tmp_path, caplog):
-    caplog.set_level(logging.INFO, "scrapy_bloom")
-
-    def run(window):
-        caplog.clear()
-        seen, _ = open_filter(JOBDIR=str(tmp_path), BLOOM_WINDOW=window)
-        seen.request_seen(page("a"))
-        seen.close("finished")
-        return [line for line in caplog.messages if "BLOOM_WINDOW" in line]
-
-    counts = "What the filter has counts as let through now."
-    assert run(None) == []
-    assert run("3d") == [f"{tmp_path}: BLOOM_WINDOW was not set and is 3d. {counts}"]
-    assert run("3d") == []
-    assert run("90m") == [f"{tmp_path}: BLOOM_WINDOW was 3d and is 90m. {counts}"]
-    gone = "What the filter has is seen for ever."
-    assert run(None) == [f"{tmp_path}: BLOOM_WINDOW was 90m and is not set. {gone}"]
+@pytest.mark.parametrize("file", ["requests.bloom", "requests.sqlite"])
+@ensureDeferred
+async def test_a_crawl_with_another_window_is_refused_and_changes_no_file(tmp_path, caplog, file):
+    settings = {**SCHEDULERS["ours"], "JOBDIR": str(tmp_path)}
+    with Pages({"/": lambda *_: ["/a"], "/a": lambda *_: []}) as site:
+        await crawl(Daily, {**settings, "BLOOM_WINDOW": "3d"}, url=site.url)
+        if file == "requests.sqlite":
+            (tmp_path / "requests.bloom").unlink()  # its marks are in the journal only, say
+        before = everything_in(tmp_path)
+        for window, written in ((None, "None"), ("90m", "'90m'")):
+            crawler = await crawl(Daily, {**settings, "BLOOM_WINDOW": window}, url=site.url)
+            assert crawler.stats.get_value("finish_reason") == "bloom_state"
+            assert f"{tmp_path / file}: found a filter made with BLOOM_WINDOW = '3d', expected" in (
+                caplog.text
+            )
+            assert f"expected {written}. It was left as it is." in caplog.text
+            assert everything_in(tmp_path).items() >= before.items()
+        crawler = await crawl(Daily, {**settings, "BLOOM_WINDOW": "3d"}, url=site.url)
+        assert crawler.stats.get_value("finish_reason") == "finished"
 
 
 @ensureDeferred
-async def test_it_is_said_once_where_marks_are_kept_with_the_requests(tmp_path, caplog):
-    caplog.set_level(logging.INFO, "scrapy_bloom")
-    settings = {**SCHEDULERS["ours"], "JOBDIR": str(tmp_path)}
-    with Pages({"/": lambda *_: ["/a"]}) as site:
-        for window in (None, "3d", "3d"):
-            await crawl(Daily, {**settings, "BLOOM_WINDOW": window}, url=site.url)
-    assert caplog.text.count("BLOOM_WINDOW was not set and is 3d.") == 1
+async def test_marks_added_by_hand_are_kept_for_the_window_of_a_job_without_a_snapshot(tmp_path):
+    settings = {**SCHEDULERS["ours"], "JOBDIR": str(tmp_path), "BLOOM_WINDOW": "3d"}
+    with Pages({"/": lambda *_: ["/a"], "/a": lambda *_: []}) as site:
+        await crawl(Daily, settings, url=site.url)
+        (tmp_path / "requests.bloom").unlink()
+        tools.add(tmp_path, [site.url + "/a"])
+        assert tools.info(tmp_path).filter.window == 3 * DAY
+        await crawl(Daily, settings, url=site.url)
+    assert site.hits["/a"] == 1
 
 
 @pytest.mark.parametrize("layer", ["Scrapy's", "ours", "exact"])
@@ -310,8 +315,8 @@ async def test_what_is_over_counts_neither_at_rest_nor_at_the_start(clock, tmp_p
 async def test_a_clock_that_goes_back_between_runs_forgets_nothing_and_keeps_nothing_for_long(
     clock, tmp_path, layer
 ):
-    plain = {"JOBDIR": str(tmp_path), **LAYERS["ours"]}
-    settings = {**plain, "BLOOM_WINDOW": "8d", **LAYERS[layer]}
+    plain = {"JOBDIR": str(tmp_path), "BLOOM_WINDOW": "8d", **LAYERS["ours"]}
+    settings = {**plain, **LAYERS[layer]}
     pages = {"/": lambda *_: ["/a"], "/a": lambda *_: [], "/b": lambda *_: []}
     with Pages(pages) as site:
 
@@ -322,7 +327,7 @@ async def test_a_clock_that_goes_back_between_runs_forgets_nothing_and_keeps_not
 
         await run(0, plain)
         pages["/"] = lambda *_: ["/a", "/b"]
-        await run(1)  # now the window and the layer are there, and a mark without a layer before
+        await run(1)  # now the layer is there, and a mark without a layer before
         for day in (2, -30, -26, -22.1):
             assert await run(day) == (1, 1)
         assert await run(-20.9) == (2, 2)

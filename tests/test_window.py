@@ -9,15 +9,12 @@ import pytest
 from hypothesis import settings
 from support.contract import FilterContract, fingerprints
 from support.examples import share_of
-from support.jobs import open_job
+from support.jobs import everything_in, open_job, stored_job
 from support.windows import LONGEST, WINDOW, Clock, JobMachine, JournalMachine, WindowMachine
 
 from scrapy_bloom import LocalFilter
 from scrapy_bloom.core.window import WindowedFilter, filter_of
-from scrapy_bloom.errors import SettingError
-from scrapy_bloom.frontier import file
-from scrapy_bloom.frontier.opening import replay
-from scrapy_bloom.frontier.store import Store
+from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.options import read_age, read_window, write_span
 from scrapy_bloom.storage.snapshot import read_snapshot
 
@@ -177,27 +174,22 @@ def test_an_age_counts_anew_where_the_clock_goes_back(clock):
 # Where it is kept
 
 
-def test_a_window_that_is_added_changed_or_taken_away_forgets_nothing_early(tmp_path, clock):
-    def run(window, *pages):
-        job = open_job(tmp_path, window=window, clock=clock)
-        verdicts = job.filter.add_many(pages)
-        found = job.filter.info()
-        job.close()
-        return verdicts, found
-
-    run(None, b"a")
-    clock.now += 10_000
-    assert run(WINDOW, b"a", b"b")[0] == [True, False]
-    clock.now += 850  # what was there counted as of the change
-    assert run(WINDOW, b"c")[1].generations == 2
-    verdicts, found = run(8 * WINDOW, b"a", b"b", b"c")
-    assert (verdicts, found.generations) == ([True] * 3, 1)
-    clock.now += 8 * WINDOW - 1
-    assert run(8 * WINDOW, b"a", b"b", b"c")[0] == [True] * 3
-    verdicts, found = run(None, b"a", b"b", b"c")
-    assert (verdicts, found.generations) == ([True] * 3, None)
-    clock.now += 10**6
-    assert run(None, b"a", b"b", b"c")[0] == [True] * 3
+@pytest.mark.parametrize("made", [None, WINDOW])
+@pytest.mark.parametrize("asked", [None, WINDOW, 8 * WINDOW])
+def test_a_job_made_with_another_window_is_refused_and_left_as_it_is(tmp_path, made, asked, clock):
+    path = stored_job(tmp_path, PAGES, window=made, clock=clock)
+    before = everything_in(tmp_path)
+    if asked != made:
+        with pytest.raises(StateError) as error:
+            open_job(tmp_path, window=asked, clock=clock)
+        found, expected = (one and write_span(one) for one in (made, asked))
+        assert str(error.value) == (
+            f"{path}: found a filter made with BLOOM_WINDOW = {found!r}, expected {expected!r}. It"
+            f" was left as it is. Set BLOOM_WINDOW = {found!r} again, or choose another JOBDIR, or"
+            f" delete this one with 'scrapy bloom delete' to start over."
+        )
+        assert everything_in(tmp_path) == before
+    assert all(open_job(tmp_path, window=made, clock=clock).filter.contains_many(PAGES))
 
 
 def test_a_snapshot_keeps_window_and_ages(tmp_path, clock):
@@ -213,33 +205,6 @@ def test_a_snapshot_keeps_window_and_ages(tmp_path, clock):
     job.close()
     again = open_job(tmp_path / "aged", clock=clock)
     assert again.filter.add_aged(b"list", 10)
-
-
-@pytest.mark.parametrize("other", [None, WINDOW / 8, WINDOW * 8])
-def test_a_journal_of_another_window_counts_as_of_the_change(tmp_path, clock, other, caplog):
-    caplog.set_level(logging.INFO, "scrapy_bloom")
-    path = tmp_path / "requests.sqlite"
-    file.create(path, lambda _: None)
-
-    def run(window, *pages):
-        store, seen = Store(path), (windowed(clock, window) if window else LocalFilter())
-        replay(store, seen, window)
-        store.follow(seen)
-        verdicts = seen.add_many(pages)
-        store.mark([page for page, old in zip(pages, verdicts, strict=True) if not old])
-        store.commit()
-        store.abandon()  # a kill, and no snapshot ever
-        return verdicts
-
-    run(other, b"a")
-    clock.now += 50
-    assert run(WINDOW, b"a") == [True]
-    clock.now += WINDOW - 1
-    assert run(WINDOW, b"a", b"b") == [True, False]
-    clock.now += 101
-    assert run(WINDOW, b"a", b"b") == [False, True]
-    assert run(None, b"a", b"b") == [True, True]
-    assert caplog.text.count("BLOOM_WINDOW was ") == 2
 
 
 # What users write

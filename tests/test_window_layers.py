@@ -99,7 +99,7 @@ def test_the_exact_filter_forgets_nothing_then_and_stays_exact(clock, tmp_path, 
     clock.now = START - 5000
     for _ in range(restarts):  # and killed before there is another snapshot
         exact.close()
-        exact = ExactFilter(WindowedFilter.windowed_from_state(state, WINDOW, clock=clock))
+        exact = ExactFilter(WindowedFilter.windowed_from_state(state, clock=clock))
         lists = ExactLists(tmp_path, exact)
         lists.resume(noted)
         noted = lists.note()

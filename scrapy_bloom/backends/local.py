@@ -10,7 +10,7 @@ from scrapy_bloom.backends.base import Backend, Crawl, Opened
 from scrapy_bloom.core.growth import outgrown
 from scrapy_bloom.options import CAPACITY, ERROR_RATE, WINDOW, in_settings
 from scrapy_bloom.settings import Settings
-from scrapy_bloom.storage.store import JobStore, make_filter, tell_window
+from scrapy_bloom.storage.store import JobStore, make_filter
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +59,6 @@ class LocalBackend(Backend):
             clock=time.time,
             journaled=crawl.journaled,
         )
-        if job.redated and job.restored:
-            tell_window(job.folder, job.window_before, settings[WINDOW])
         return Opened(
             job.filter,
             job.close,

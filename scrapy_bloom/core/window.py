@@ -101,20 +101,21 @@ class WindowedFilter(LocalFilter):
     def windowed_from_state(
         cls,
         state: FilterState,
-        window: float,
         capacity: int = DEFAULT_CAPACITY,
         error_rate: float = DEFAULT_ERROR_RATE,
         *,
         on_growth: Callable[[int], object] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> Self:
-        """Return the filter that `state` describes. It works on the bits of `state`, not on a copy.
-
-        If `state` has another window, or none, all that is in it counts as one generation that
-        begins now.
-        """
+        """Return the filter that `state` describes, as :meth:`from_state` does, with its window."""
+        assert state.window is not None  # noqa: S101 - else it is a LocalFilter
         self = cls(
-            window, capacity, error_rate, digests=state.digests, on_growth=on_growth, clock=clock
+            state.window,
+            capacity,
+            error_rate,
+            digests=state.digests,
+            on_growth=on_growth,
+            clock=clock,
         )
         self._load(state)
         return self
@@ -238,13 +239,12 @@ class WindowedFilter(LocalFilter):
 
     def _load(self, state: FilterState) -> None:
         now = self._clock()
-        known = state.window == self._window
         by_date: dict[float, list[Slice]] = {}
         for slice_ in state.slices:
-            date = slice_.since if known and slice_.since is not None else now
+            date = now if slice_.since is None else slice_.since
             by_date.setdefault(date, []).append(slice_)
         generations = [Generation(date, slices) for date, slices in by_date.items()]
-        self._stored = [(date, date) for date in by_date] if known else []
+        self._stored = [(date, date) for date in by_date]
         newest = generations.pop() if generations else Generation(now, [])
         self._closed, self._since = generations, newest.since
         self._told = False
@@ -383,5 +383,5 @@ def filter_of(
     if state.window is None:
         return LocalFilter.from_state(state, capacity, error_rate, on_growth=on_growth, clock=clock)
     return WindowedFilter.windowed_from_state(
-        state, state.window, capacity, error_rate, on_growth=on_growth, clock=clock
+        state, capacity, error_rate, on_growth=on_growth, clock=clock
     )

@@ -22,16 +22,18 @@ from scrapy_bloom.frontier.store import Store
 from scrapy_bloom.frontier.upkeep import GENERATION
 from scrapy_bloom.storage import scrapy_queue
 from scrapy_bloom.storage.marker import REQUESTS, SNAPSHOT, read_marker
-from scrapy_bloom.storage.snapshot import Identity, check_identity
-from scrapy_bloom.storage.store import JobStore, tell_window
+from scrapy_bloom.storage.snapshot import Identity, check_identity, check_window
+from scrapy_bloom.storage.store import JobStore
 
 logger = logging.getLogger(__name__)
 
 IDENTITY: Final = "identity"
 """Key of a note: what the marks belong to, as JSON."""
 
+WINDOW: Final = "window"
+"""Key of a note: for how many seconds the marks are kept; empty for ever."""
+
 _RUN: Final = "run"
-_WINDOW: Final = "window"
 _SILENT: Final = 3.0  # seconds
 
 
@@ -100,10 +102,6 @@ def open_store(
 class Restores(Protocol):
     """A filter that takes over what an earlier run has added."""
 
-    @property
-    def since(self) -> float | None:
-        """When the generation began that takes marks now; None without a window."""
-
     def restore(self, fingerprints: Iterable[bytes], since: float | None = None) -> bool:
         """Add marks of a generation that began then, or nobody knows when; False if it is over."""
 
@@ -114,27 +112,20 @@ class Restores(Protocol):
 def replay(
     store: Store,
     into: Restores,
-    window: float | None = None,
     clock: Callable[[], float] = time.monotonic,
-    *,
-    told: bool = False,
 ) -> int:
     """Give all marks of the journal to a filter; return how many of them are not over.
 
     What takes more than a few seconds shows its progress in the log.
 
-    :param window: that of this run, in seconds; None for none. Marks that were made with another
-        one count as of now, also in later runs.
     :param clock: tells the time in seconds.
-    :param told: whether it was logged that the window is another one.
     :raises StateError: if the journal is damaged.
     """
     total, done, live, last = store.journal, 0, 0, clock()
     try:
-        changed = _window_changed(store, window, into.since, told=told or not total)
         into.restore_ages(store.ages())
         for batch, since in store.marks():
-            if into.restore(batch, None if changed is None else max(since or changed, changed)):
+            if into.restore(batch, since):
                 live += len(batch)
             done += len(batch)
             if clock() - last > _SILENT:
@@ -143,20 +134,6 @@ def replay(
     except sqlite3.Error as error:
         raise file.unusable(store.path, error) from error
     return live
-
-
-def _window_changed(
-    store: Store, window: float | None, now: float | None, *, told: bool
-) -> float | None:
-    """Return when the window became what it is; None without one. Note and log a change."""
-    noted, _, changed = str(store.noted(_WINDOW) or "").partition(" ")
-    before = float(noted) if noted else None
-    if before == window:
-        return None if window is None else float(changed)
-    store.note(_WINDOW, "" if window is None else f"{window!r} {now!r}")
-    if not told:
-        tell_window(store.path.parent, before, window)
-    return None if window is None else now
 
 
 def start_priorities(store: Store, queue_class: type[Any]) -> Any:
@@ -200,6 +177,14 @@ def identity_of(store: Store) -> Identity:
     return Identity(**json.loads(str(store.noted(IDENTITY))))
 
 
+def window_of(noted: object) -> float | None:
+    """Return the window that a note tells of.
+
+    :raises ValueError: if it makes no sense.
+    """
+    return float(str(noted)) if noted else None
+
+
 def _other_queues(store: Store) -> StateError:
     return StateError(
         f"{store.path}: found requests in queues that this run would not read, expected those of"
@@ -222,6 +207,7 @@ def _create(path: Path, job: JobStore, plain: QueueKind, start: QueueKind | None
         count = take_over(job.folder, beside, plain, start)
         store = Store(beside)
         store.note(IDENTITY, json.dumps(asdict(job.identity)))
+        store.note(WINDOW, "" if job.filter.window is None else repr(job.filter.window))
         store.note(GENERATION, job.generation)
         store.note(CLEAN, 1)
         store.withhold(job.filter.forgotten)
@@ -267,13 +253,14 @@ def _look(store: Store, job: JobStore, taken_over: int | None) -> Found:
     :param taken_over: how many requests were taken over in the job's first run, None in any other.
     """
     try:
-        identity = identity_of(store)
+        identity, window = identity_of(store), window_of(store.noted(WINDOW))
         generation = int(str(store.noted(GENERATION)))
         killed = not int(str(store.noted(CLEAN)))
         under_way = int(str(store.noted(UNDER_WAY) or 0)) if killed else 0
     except (TypeError, ValueError) as error:
         raise file.damaged(store.path, f"notes that make no sense, {error!r}") from error
     check_identity(store.path, identity, job.identity)
+    check_window(store.path, window, job.filter.window)
     if job.generation > generation:
         raise StateError(
             f"{store.path}: found requests that are older than {SNAPSHOT}, expected newer ones: it"

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.frontier import file
 from scrapy_bloom.frontier.local import CLEAN, UNDER_WAY
-from scrapy_bloom.frontier.opening import IDENTITY
+from scrapy_bloom.frontier.opening import IDENTITY, WINDOW, window_of
 from scrapy_bloom.frontier.requests import is_whole
 from scrapy_bloom.frontier.store import NUMBER_BITS, Marks, check_row, unpacked
 from scrapy_bloom.frontier.upkeep import GENERATION
@@ -56,6 +56,7 @@ class StoreLook:
         withheld: fingerprints that are to be let through once.
         by_priority: how many wait with each of Scrapy's priorities, the highest first.
         exact: the note that names the exact lists; empty if there are none.
+        window: seconds that its marks are kept; None for ever.
     """
 
     identity: Identity
@@ -67,6 +68,7 @@ class StoreLook:
     withheld: frozenset[bytes] = field(repr=False)
     by_priority: dict[int, int]
     exact: str = ""
+    window: float | None = None
 
 
 class StoreReader:
@@ -121,6 +123,7 @@ class StoreReader:
                 withheld,
                 dict(sorted(by_priority.items(), reverse=True)),
                 str(noted.get(NOTE) or ""),
+                window_of(noted.get(WINDOW)),
             )
 
     def marks(self) -> Iterator[Marks]:

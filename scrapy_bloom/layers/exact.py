@@ -285,19 +285,11 @@ class ExactLists:
     def resume(self, noted: str) -> None:
         """Go on with the lists that a note names.
 
-        If they were made with another window, or none, all that they have counts as of now, as in
-        the filter.
-
         :raises ValueError: if the note makes no sense.
         :raises StateError: if a list is missing, or cannot be used. All stay as they are.
         """
         inner, found = self._filter.inner, Noted.read(noted)
-        old, lists = found.old, found.lists
-        if found.window != inner.window:
-            now = inf if inner.since is None else inner.since
-            lists = [(number, now) for number, _ in lists]
-            old = 0.0 if old == 0 else None
-        self._open(inner.until_now() if old is None else old, lists)
+        self._open(inner.until_now() if found.old is None else found.old, found.lists)
 
     def note(self) -> str:
         """Return what :meth:`resume` needs while the filter stays as it was stored."""

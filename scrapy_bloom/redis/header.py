@@ -17,11 +17,11 @@ The header is a hash. These fields are set once, and ``signature`` is their SHA-
 ``fingerprinter``  what made the fingerprints
 ``canonical``      the rules by which URLs were rewritten before, as JSON
 ``layout``         how its items are stored
-``dated``          1 if its slices have dates, because it has a window or had one
+``window``         seconds that an item is kept, at least; 0 for ever
 =================  ==========================================================================
 
-These change: ``slices`` (capacity:error rate:blocks of each, oldest first; with dates then
-:number:date:items), ``window`` (with dates: seconds, 0 for ever), ``dropped`` (with dates:
+These change: ``slices`` (capacity:error rate:blocks of each, oldest first; with a window
+then :number:date:items), ``dropped`` (with a window:
 number:keys of slices that are being deleted), ``filled`` (items in the newest one), ``losses`` (how
 often parts of the filter were lost), ``forgotten`` (how often items were forgotten), ``again`` (how
 many items are new once more though their bits are set, in the layout ``bitmap``; the hash ``again``
@@ -126,7 +126,6 @@ class Header:
         forgotten: how often items were forgotten.
         again: how many of them are on the list of those that are new once more.
         signature: SHA-1 of the fields that never change.
-        dated: whether its slices have dates.
         constant: the fields that never change.
     """
 
@@ -141,8 +140,6 @@ class Header:
     forgotten: int
     again: int
     signature: str
-    dated: bool = False
-    constant: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
     @property
     def items(self) -> int:
@@ -171,6 +168,11 @@ class Header:
         return replace(self, slices=(new,), filled=0)
 
     @property
+    def dated(self) -> bool:
+        """Whether its slices have dates."""
+        return self.plan.window > 0
+
+    @property
     def layout(self) -> Layout:
         """How its items are stored."""
         return layout_of(self.plan.layout)
@@ -189,10 +191,6 @@ class Header:
         rate = generation_rate(others, plan.error_rate)
         chain = [slice_ for slice_ in slices if slice_.since == newest]
         return self.layout.next_slice(chain, capacity, rate, self.hashes)
-
-    def with_dates(self) -> str:
-        """Return the signature of this filter once its slices have dates."""
-        return _signature({**self.constant, "dated": b"1"})
 
 
 def first_slice(plan: Plan) -> tuple[SliceSpec, int]:
@@ -238,7 +236,7 @@ def fields_of(
         "fingerprinter": plan.fingerprinter.encode(),
         "canonical": plan.canonical.encode(),
         "layout": plan.layout.encode(),
-        "dated": b"1" if plan.window else b"0",
+        "window": repr(plan.window).encode(),
     }
     # Without a date the first call finds the newest slice empty, and dates it.
     dates = [
@@ -255,7 +253,6 @@ def fields_of(
     return {
         **constant,
         "signature": _signature(constant).encode(),
-        **({"window": repr(plan.window).encode()} if plan.window else {}),
         "slices": " ".join(listed).encode(),
         "filled": str(filled).encode(),
         "losses": b"0",
@@ -357,7 +354,7 @@ def _parse(fields: Mapping[bytes, bytes]) -> Header:
             shards=int(text["shards"]),
             canonical=text["canonical"],
             layout=text["layout"],
-            window=float(fields.get(b"window", 0)),
+            window=float(text["window"]),
         ),
         epoch=text["epoch"],
         rebuilt_of=text["rebuilt_of"],
@@ -369,8 +366,6 @@ def _parse(fields: Mapping[bytes, bytes]) -> Header:
         forgotten=int(fields.get(b"forgotten", 0)),
         again=int(fields.get(b"again", 0)),
         signature=signature,
-        dated=text["dated"] == "1",
-        constant=constant,
     )
     if not 1 <= header.hashes <= MAX_HASHES or len(header.secret) != SECRET_BYTES:
         raise ValueError(f"no filter has {header.hashes} hashes and such a secret")
@@ -422,5 +417,5 @@ _CONSTANT: Final = (
     "fingerprinter",
     "canonical",
     "layout",
-    "dated",
+    "window",
 )

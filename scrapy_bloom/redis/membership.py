@@ -94,32 +94,11 @@ class Membership:
             with self._link.reading(answer):
                 found = dict(zip(answer[1::2], answer[2::2], strict=True))
             header = read_header(place, found)
-            plan = header.plan
-            check_plan(place, plan, replace(self.plan, window=plan.window))
-            if plan.window != self.plan.window and self._rewindow(header):
-                continue
-            check_plan(place, plan, self.plan)
+            check_plan(place, header.plan, self.plan)
             if self._register(header, place.prefix(header.epoch)):
                 self.losses, self.forgotten = header.losses, header.forgotten
                 # The epoch tells, even if the call that made the filter got no answer.
                 return header.epoch == fields["epoch"].decode()
-
-    def _rewindow(self, header: Header) -> bool:
-        """Give a filter that nobody uses the window of the plan; return False if it is used."""
-        prefix = self._link.place.prefix(header.epoch)
-        window = repr(self.plan.window)
-        answer = self._link.retry_once(
-            scripts.REWINDOW, prefix, header.signature, header.with_dates(), window
-        )
-        if answer[0] == b"ok":
-            logger.info(
-                "%s: the filter had a window of %g seconds and has one of %g from now on, where 0"
-                " stands for none. What is in it counts as added now.",
-                self._link.place.name,
-                header.plan.window,
-                self.plan.window,
-            )
-        return bool(answer[0] != b"used")
 
     def register_again(self) -> bool:
         """Register under a new id; return whether the filter is still there."""

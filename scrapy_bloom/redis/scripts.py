@@ -160,7 +160,6 @@ CLEAR: Final = Script(_read("clear"))
 INSTALL: Final = Script(_read("install"))
 RETIRE: Final = Script(_read("retire"))
 NUMBERS: Final = Script(_read("numbers"))
-REWINDOW: Final = Script(_read("rewindow"))
 
 QUEUE_JOIN: Final = Script(_read("queue_join"))
 QUEUE_RENEW: Final = Script(_read("queue_renew"))

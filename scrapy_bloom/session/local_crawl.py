@@ -174,12 +174,12 @@ def open_local(
             dumps=kind.dumps,
             to_disk=to_disk,
             journal=min(snapshot_after, _MOST_UNLISTED) if lists else snapshot_after,
-            at_once=job.redated or job.filter.is_set_back,
+            at_once=job.filter.is_set_back,
             give_up=give_up,
         )
         undo.callback(frontier.abandon)
         queue = _open_queue(crawler, queues, kind, start_kind, frontier)
-        restored = _restore(session, frontier, found, settings[WINDOW])
+        restored = _restore(session, frontier, found)
         _tell(crawler, found, restored)
         undo.pop_all()
     description = _describe(frontier, found, restored)
@@ -304,14 +304,14 @@ def _open_queue(
     return queue
 
 
-def _restore(session: Session, frontier: LocalFrontier, found: Found, window: float | None) -> int:
+def _restore(session: Session, frontier: LocalFrontier, found: Found) -> int:
     """Bring the stored marks into the filter; return how many there were."""
     session.resolver.compare(found.filled_with)
     job = session.opened.job
     assert job is not None  # noqa: S101 - it is journaled
     filter_ = session.opened.filter
     into = filter_ if isinstance(filter_, ExactFilter) else job.filter
-    restored = replay(frontier.store, into, window, told=job.redated)
+    restored = replay(frontier.store, into)
     frontier.store.follow(job.filter)
     frontier.fresh.clear()
     session.opened.filter.forget_many(frontier.store.withheld)

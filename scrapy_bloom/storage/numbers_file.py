@@ -34,6 +34,7 @@ from scrapy_bloom.storage.snapshot import (
     LATEST,
     MOST_DATED,
     MOST_SHARDS,
+    MOST_SLICES,
     Identity,
     identity_in,
 )
@@ -142,7 +143,7 @@ def _read_shard(
     secret = bytes.fromhex(fields.text(shard, "secret"))
     if len(secret) != SECRET_BYTES:
         raise ValueError(f"a secret of {len(secret)} bytes")
-    slices = fields.objects(shard, "slices", MOST_DATED)
+    slices = fields.objects(shard, "slices", MOST_SLICES if window is None else MOST_DATED)
     if not slices:
         raise ValueError("there are no slices")
     read = [_read_slice(slice_, body) for slice_ in slices]

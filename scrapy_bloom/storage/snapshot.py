@@ -33,7 +33,7 @@ from scrapy_bloom.core.numbers import NumbersState
 from scrapy_bloom.core.sizing import BLOCK_BITS, BLOCK_BYTES, MAX_HASHES, blocks_for
 from scrapy_bloom.core.state import EMPTY, FilterState, Slice
 from scrapy_bloom.errors import StateError
-from scrapy_bloom.options import LONGEST
+from scrapy_bloom.options import LONGEST, write_span
 from scrapy_bloom.storage import fields
 from scrapy_bloom.storage.files import open_regular, put_in_place, write_beside, write_whole
 from scrapy_bloom.storage.frame import U32, Body, UnusableError, framed, read_header
@@ -224,6 +224,20 @@ def check_identity(path: Path, stored: Identity, wanted: Identity) -> None:
             )
 
 
+def check_window(path: Path, stored: float | None, wanted: float | None) -> None:
+    """Look whether marks that are stored are kept for as long as a crawl wants.
+
+    :raises StateError: if they were made with another window, or only one of the two has one.
+    """
+    if stored != wanted:
+        found, expected = (None if one is None else write_span(one) for one in (stored, wanted))
+        raise StateError(
+            f"{path}: found a filter made with BLOOM_WINDOW = {found!r}, expected {expected!r}. It"
+            f" was left as it is. Set BLOOM_WINDOW = {found!r} again, or choose another JOBDIR, or"
+            f" delete this one with 'scrapy bloom delete' to start over."
+        )
+
+
 def chunks_of(snapshot: Snapshot) -> Iterator[bytes]:
     """Yield the bytes of the file, at most about 8 KiB at a time."""
     state, withdrawn = snapshot.state, sorted(snapshot.withdrawn)
@@ -331,8 +345,7 @@ def _read_state(header: Mapping[str, Any], body: Body) -> FilterState:
     if len(secret) != SECRET_BYTES:
         raise ValueError(f"a secret of {len(secret)} bytes")
     window = fields.number_or_none(header, "window", 1, LONGEST)
-    # What was dated keeps its slices when the window is taken away.
-    slices = fields.objects(header, "slices", MOST_DATED)
+    slices = fields.objects(header, "slices", MOST_SLICES if window is None else MOST_DATED)
     if not slices:
         raise ValueError("there are no slices")
     return FilterState(

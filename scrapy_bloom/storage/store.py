@@ -25,9 +25,6 @@ from scrapy_bloom.errors import JobInUseError, StateError
 from scrapy_bloom.options import (
     DEFAULT_CAPACITY,
     DEFAULT_ERROR_RATE,
-    WINDOW,
-    in_settings,
-    write_span,
 )
 from scrapy_bloom.storage import scrapy_queue, seen_file
 from scrapy_bloom.storage.files import remove
@@ -43,6 +40,7 @@ from scrapy_bloom.storage.snapshot import (
     Identity,
     PendingSnapshot,
     Snapshot,
+    check_window,
     read_head,
     read_snapshot,
     write_snapshot,
@@ -70,8 +68,7 @@ class JobStore:
     :param error_rate: bound for the total error rate.
     :param digests: as for :class:`LocalFilter`; a stored filter keeps its own.
     :param on_growth: as for :class:`LocalFilter`.
-    :param window: seconds that a mark is kept; None for ever. A stored filter gets this window;
-        if it had another one, or none, all that is in it counts as added now.
+    :param window: seconds that a mark is kept; None for ever. A stored filter must have the same.
     :param clock: tells the time in seconds since 1970.
     :param journaled: whether the marks since the last snapshot are kept with the requests, in
         ``requests.sqlite``. No kill can part them then, and :meth:`close` stores nothing:
@@ -87,9 +84,6 @@ class JobStore:
         generation: how many snapshots it has had.
         restored: how many fingerprints it started with.
         restored_from: name of the file that they came from, empty if there was none.
-        redated: whether its marks count as of now because the window is another one. So does each
-            later run see it until the filter is stored.
-        window_before: that of the stored filter; None if it had none, or if there is none.
         filled_with: what the restored fingerprints were made with, as in its `identity`; empty if
             there are none of ours.
     """
@@ -115,7 +109,7 @@ class JobStore:
         self._pid = os.getpid()
         self._lock = _take(folder, identity.spider)
         try:
-            snapshot = self._look()
+            snapshot = self._look(window)
             self.filter = make_filter(
                 snapshot.state if snapshot else None,
                 capacity=capacity,
@@ -125,8 +119,6 @@ class JobStore:
                 window=window,
                 clock=clock,
             )
-            self.window_before = snapshot.state.window if snapshot else None
-            self.redated = bool(snapshot) and self.window_before != window
             if snapshot and not self._has_requests():
                 # Else the fingerprints to be let through, too, are in the store of the requests.
                 self.filter.forget_many(snapshot.withdrawn)
@@ -220,11 +212,12 @@ class JobStore:
     def _has_requests(self) -> bool:
         return (self.folder / REQUESTS).exists()
 
-    def _look(self) -> Snapshot | None:
+    def _look(self, window: float | None) -> Snapshot | None:
         """Return what to start from.
 
-        :raises StateError: if requests and marks of the job are not where this run keeps them, or
-            if they do not fit each other.
+        :param window: as for the class.
+        :raises StateError: if requests and marks of the job are not where this run keeps them, if
+            they do not fit each other, or if the filter has another window.
         """
         folder = self.folder
         requests = folder / REQUESTS
@@ -235,6 +228,8 @@ class JobStore:
                 f" another JOBDIR. It was left as it is."
             )
         snapshot = read_snapshot(folder / SNAPSHOT, self.identity)
+        if snapshot:
+            check_window(folder / SNAPSHOT, snapshot.state.window, window)
         if self._has_requests():
             return snapshot
         if has_lost_requests(folder, snapshot):
@@ -308,21 +303,7 @@ def make_filter(
             window, capacity, error_rate, digests=digests, on_growth=on_growth, clock=clock
         )
     return WindowedFilter.windowed_from_state(
-        state, window, capacity, error_rate, on_growth=on_growth, clock=clock
-    )
-
-
-def tell_window(folder: Path, before: float | None, now: float | None) -> None:
-    """Log that the window of a job is another one than before; None stands for none."""
-    logger.info(
-        "%(folder)s: %(setting)s was %(before)s and is %(now)s. What the filter has %(counts)s.",
-        {
-            "folder": folder,
-            "setting": in_settings(WINDOW),
-            "before": "not set" if before is None else write_span(before),
-            "now": "not set" if now is None else write_span(now),
-            "counts": "is seen for ever" if now is None else "counts as let through now",
-        },
+        state, capacity, error_rate, on_growth=on_growth, clock=clock
     )
 
 

@@ -17,7 +17,7 @@ from scrapy_bloom.core.info import FilterInfo
 from scrapy_bloom.core.local import LocalFilter
 from scrapy_bloom.core.numbers import AnyState, NumbersState
 from scrapy_bloom.core.state import FilterState
-from scrapy_bloom.core.window import filter_of
+from scrapy_bloom.core.window import WindowedFilter, filter_of
 from scrapy_bloom.errors import JobInUseError, SettingError, StateError
 from scrapy_bloom.frontier import file
 from scrapy_bloom.frontier.reader import StoreLook, StoreReader
@@ -291,6 +291,8 @@ class JobTarget(Target):
             rate = error_rate_of(snapshot.state)
             state = snapshot.state
             kept = filter_of(state, first, rate, on_growth=_QUIET, clock=time.time)
+        elif look.window is not None:
+            kept = WindowedFilter(look.window, on_growth=_QUIET, clock=time.time)
         for row in marks:
             kept.restore(row.fingerprints, row.since)
         kept.restore_ages(ages)

@@ -119,7 +119,7 @@ def clock_of_redis(client, now):
     """
     key = "clock of the tests"
     cached = [one for one in vars(scripts).values() if hasattr(one, "cache_clear")]
-    read, fixed = scripts._read, {name: getattr(scripts, name) for name in ("REWINDOW", "NOW")}
+    read, asks_server = scripts._read, scripts.NOW
 
     def read_with_clock(name, layout=""):
         asked = f"redis.call('HMGET', '{key}', 's', 'us')"
@@ -129,8 +129,7 @@ def clock_of_redis(client, now):
         client.hset(key, mapping={"s": int(seconds), "us": round(seconds % 1 * 1e6)})
 
     scripts._read = read_with_clock
-    for name in fixed:
-        setattr(scripts, name, scripts.Script(read_with_clock(name.lower())))
+    scripts.NOW = scripts.Script(read_with_clock("now"))
     for one in cached:
         one.cache_clear()
     set_clock(now)
@@ -138,8 +137,7 @@ def clock_of_redis(client, now):
         yield set_clock
     finally:
         scripts._read = read
-        for name, script in fixed.items():
-            setattr(scripts, name, script)
+        scripts.NOW = asks_server
         for one in cached:
             one.cache_clear()
 

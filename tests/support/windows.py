@@ -277,8 +277,8 @@ class JobMachine(InFolder):
 class JournalMachine(InFolder):
     """Kept with every commit, as with our scheduler.
 
-    If the clock is set back to before the window came, marks of the journal count as of each start
-    until there is a snapshot: then they may be kept for longer.
+    If the clock is set back, marks of the journal that are of the future then count as of each
+    start until there is a snapshot: so they may be kept for longer.
     """
 
     @rule(seconds=st.sampled_from([1, 30, 100, 450, 3000]))
@@ -300,7 +300,7 @@ class JournalMachine(InFolder):
         )
         self.filter = self.job.filter
         self.store = Store(path)
-        replay(self.store, self.filter, WINDOW)
+        replay(self.store, self.filter)
         self.store.follow(self.filter)
         self.filter.forgotten.update(self.store.withheld)
 
@@ -372,7 +372,7 @@ class ExactMachine(JournalMachine):
         self.store = Store(path)
         self.filter = ExactFilter(self.job.filter)
         self.begin()
-        replay(self.store, self.filter, WINDOW)
+        replay(self.store, self.filter)
         self.store.follow(self.job.filter)
         self.filter.forget_many(self.store.withheld)
 

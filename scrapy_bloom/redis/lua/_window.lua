@@ -7,7 +7,7 @@ local now = time[1] + time[2] / 1000000
 local window, dropped = (table.unpack or unpack)(redis.call('HMGET', KEYS[1], 'window', 'dropped'))
 window, dropped = tonumber(window), dropped or ''
 local PARTS = 8
-local life = window > 0 and window + window / PARTS or math.huge
+local life = window + window / PARTS
 local rows, due = {}, false
 for word in text:gmatch('%S+') do
   local row = {word:match('^(%d+):([^:]+):(%d+):(%d+):([%d.]+):(%d+)$')}
@@ -28,7 +28,7 @@ local function generation()
   return index
 end
 
-if window > 0 and now >= rows[#rows][5] + window / PARTS then
+if now >= rows[#rows][5] + window / PARTS then
   local begin, count = generation(), 1
   for i = 2, #rows do
     if rows[i][5] ~= rows[i - 1][5] then count = count + 1 end
@@ -87,7 +87,6 @@ end
 
 -- In how many seconds something is too old next: until then a worker may remember what it knows.
 local function lasts()
-  if window == 0 then return ' 1000000000' end
   local first = rows[oldest] and rows[oldest][5] or now
   return string.format(' %.6f', math.max(0, first + life - now))
 end
