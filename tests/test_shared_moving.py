@@ -147,6 +147,44 @@ def test_marks_of_requests_that_were_not_copied_refuse_the_crawl(project, site, 
     assert site.repeated == {}
 
 
+def test_a_copied_crawl_that_was_finished_can_be_started_again(project, site, server):
+    """What scrapy-redis has still was copied and fetched; what it has since then was not."""
+    begin(project, site, theirs(server))
+    assert "requests were copied" in copy(project, server).output
+    finish(project, site, server)
+    again = project.crawl(site, keep=False, **ours(server))
+    assert again.end(PATIENCE) == 0, again.log
+    assert again.reason == "finished"
+    assert site.repeated == {}
+    server.client().zpopmin(OLD)
+    refused = project.crawl(site, keep=False, **ours(server))
+    assert refused.end(PATIENCE) == 1, refused.log
+    assert "Copy them with 'scrapy bloom copy'" in refused.log
+
+
+def test_an_unfinished_copy_refuses_the_crawl(project, site, server, monkeypatch):
+    """The requests that are missing are marked, where our filter was used before."""
+    begin(project, site, theirs(server))
+    fetched = dict(site.hits)
+    where = [f"{server.url}#follower:{name}" for name in ("requests", "bloom")]
+
+    def fail(*_):
+        raise BackendError("gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RedisFilter, "add_many", fail)
+        with pytest.raises(BackendError):
+            tools.copy(*where, project=tools.Project(spider="follower"))
+    run = project.crawl(site, keep=False, **ours(server))
+    assert run.end(PATIENCE) == 1, run.log
+    (error,) = run.logged("ERROR")
+    assert "found an unfinished copy of a crawl of scrapy-redis" in error
+    assert site.hits == fetched
+    tools.delete(where[1])
+    assert "requests were copied" in copy(project, server).output
+    finish(project, site, server)
+
+
 def fill(server, key, numbers):
     """Put requests into scrapy-redis's queue."""
     for number in numbers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -59,6 +60,14 @@ class ForeignKey:
             return list(self._call("ZRANGE", self.key, after, after + count - 1))
         found = self._call("LRANGE", self.key, -after - count, -after - 1)
         return list(reversed(found))
+
+    def digest(self) -> str:
+        """Return what a worker that runs would change in requests."""
+        size = self.size()
+        ends = (self.oldest(1), self.oldest(1, max(size - 1, 0)))
+        return hashlib.sha1(
+            repr((self.key, size, ends)).encode(), usedforsecurity=False
+        ).hexdigest()
 
     def has(self, member: str) -> bool:
         """Return whether a set has this member."""

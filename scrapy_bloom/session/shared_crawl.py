@@ -14,6 +14,7 @@ from scrapy_bloom.frontier.scrapy_redis import ScrapyRedis
 from scrapy_bloom.frontier.shared import SharedFrontier
 from scrapy_bloom.frontier.under_way import watch_engine
 from scrapy_bloom.options import WINDOW
+from scrapy_bloom.redis.queue.base import COPYING
 from scrapy_bloom.session.engine import engine_of
 from scrapy_bloom.session.kept_crawl import Queues, Unserializable
 from scrapy_bloom.settings import Settings
@@ -82,9 +83,15 @@ def open_shared(
             give_up=give_up,
         )
         session.carry_out = frontier.forget
+        if COPYING in queue.copied:
+            raise StateError(
+                f"{session.opened.place}: found an unfinished copy of a crawl of scrapy-redis,"
+                f" expected a finished one: requests are missing. Run 'scrapy bloom delete', and"
+                f" 'scrapy bloom copy' again."
+            )
         state = queue.state()
         if session.opened.marked and not (state.waiting or state.elsewhere):
-            _check_scrapy_redis(crawler, spider, session.opened)
+            _check_scrapy_redis(crawler, spider, session.opened, queue.copied)
         undo.pop_all()
     if not (state.waiting or state.elsewhere or settings[WINDOW]):
         _warn(spider, session.opened, _FINISHED, session.opened.restored)
@@ -103,8 +110,12 @@ def _warn(spider: Spider, opened: Opened, text: str, count: int) -> None:
         logger.warning(text, values, extra={"spider": spider})
 
 
-def _check_scrapy_redis(crawler: Crawler, spider: Spider, opened: Opened) -> None:
+def _check_scrapy_redis(
+    crawler: Crawler, spider: Spider, opened: Opened, copied: frozenset[str]
+) -> None:
     """Refuse a filter whose marks are those of requests that scrapy-redis still has.
+
+    Unless these very requests were copied: then they were fetched.
 
     :raises StateError: then: their pages would count as seen, and this crawl would not fetch them.
     """
@@ -114,6 +125,8 @@ def _check_scrapy_redis(crawler: Crawler, spider: Spider, opened: Opened) -> Non
         queue = opened.foreign(theirs.queue)
         try:
             count = queue.size() if queue.kind() in ("zset", "list") else 0
+            if count and copied and copied == {queue.digest()}:
+                return
         finally:
             queue.close()
     except BackendError as error:  # this user may have no right to keys that are not ours

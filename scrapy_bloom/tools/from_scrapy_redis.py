@@ -20,7 +20,7 @@ from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.frontier.requests import QueueKind, frame
 from scrapy_bloom.frontier.scrapy_redis import ScrapyRedis
 from scrapy_bloom.options import ON_BACKEND_ERROR, REDIS_KEY, REDIS_URL
-from scrapy_bloom.redis.queue.base import Entry
+from scrapy_bloom.redis.queue.base import COPYING, Entry
 from scrapy_bloom.settings import Settings
 from scrapy_bloom.tools.progress import Progress
 
@@ -83,6 +83,7 @@ def copy_crawl(
                 f" them. Nothing was changed."
             )
         with _Ours(target, project, kind) as ours:
+            ours.note(COPYING)
             read = _copy_requests(queue, theirs, ours, progress)
             warnings = _copy_marks(seen, read, ours, progress)
             if _state(queue, seen) != before:
@@ -91,6 +92,7 @@ def copy_crawl(
                     f" scrapy-redis is running. Stop all of them, run 'scrapy bloom delete' for the"
                     f" target, and copy again."
                 )
+            ours.note(before[0])
             return Copied(ours.info(), read.copied, warnings)
     finally:
         if seen is not None:
@@ -141,6 +143,10 @@ class _Ours:
             self._opened.queue.close()
         self._opened.close()
 
+    def note(self, note: str) -> None:
+        assert self._opened.queue is not None  # noqa: S101 - it was opened with its form
+        self._opened.queue.note_copy(note)
+
     def push(self, entries: Sequence[Entry]) -> None:
         assert self._opened.queue is not None  # noqa: S101 - it was opened with its form
         self._opened.queue.offer(entries)
@@ -152,10 +158,9 @@ class _Ours:
         return self._opened.filter.info()
 
 
-def _state(queue: ForeignKey, seen: ForeignKey | None) -> tuple[object, ...]:
+def _state(queue: ForeignKey, seen: ForeignKey | None) -> tuple[str, int]:
     """Return what a worker that runs would change."""
-    ends = (queue.oldest(1), queue.oldest(1, max(queue.size() - 1, 0)))
-    return queue.size(), ends, seen.size() if seen else 0
+    return queue.digest(), seen.size() if seen else 0
 
 
 def _copy_requests(

@@ -9,7 +9,7 @@
 --     again        fingerprints that are new once more, a set
 --     queue:state  the worker's records, and how much there is in the other keys: if there is less,
 --                  something has vanished, and `gone` counts it. `returned` counts what workers gave
---                  back, or had when they died
+--                  back, or had when they died. `copied` notes a copy, as in `base.py`
 local unpack = table.unpack or unpack
 local state, queue, taken = base .. 'queue:state', base .. 'queue', base .. 'taken'
 local failed, again = base .. 'failed', base .. 'again'

@@ -13,7 +13,7 @@
 --          the state is not there then, it has vanished
 --
 -- Fails, with nothing changed, if this user may not use a command that is needed later.
--- Answers {"ok", epoch, report, time of the server, another worker, the end of its lease, ...}
+-- Answers {"ok", epoch, report, field `copied`, time of the server, another worker, the end of its lease, ...}
 -- or, with nothing changed,
 --         {"other"} if the worker was registered before, and the queue is not there
 --         {"back"} if it was, and nobody has taken it for dead since that offer: the server has gone
@@ -76,4 +76,4 @@ end
 local epoch = redis.call('HGET', state, 'epoch')
 begin(epoch, 'epoch')
 if lost > 0 then finish(false) end
-return tell({'ok', epoch, report()})
+return tell({'ok', epoch, report(), redis.call('HGET', state, 'copied') or ''})

@@ -9,7 +9,10 @@ queued it.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
+
+COPYING: Final = "under way"
+"""The note of a crawl that is being copied here, or of which a part was copied."""
 
 
 class Entry(NamedTuple):
@@ -148,6 +151,9 @@ class Queue(Protocol):
         was well: so it may be called about once a second.
         """
 
+    def note_copy(self, note: str) -> None:
+        """Note that a crawl is being copied here: :data:`COPYING`, or of what the copy was made."""
+
     def close(self) -> None:
         """Leave the queue, which puts back what this worker has taken. The filter stays open.
 
@@ -163,6 +169,10 @@ class Queue(Protocol):
 
     def knows(self, fingerprint: bytes) -> bool:
         """Return whether this worker knows by itself that a fingerprint is marked."""
+
+    @property
+    def copied(self) -> frozenset[str]:
+        """The notes of a copy that were there when the queue was opened; each part has its own."""
 
     @property
     def sure(self) -> bool:

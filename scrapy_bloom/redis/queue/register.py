@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.redis import pace, scripts
+from scrapy_bloom.redis.deadline import Within
 from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.queue.report import Report, read_report
 from scrapy_bloom.redis.shard import START_OVER
@@ -79,9 +80,11 @@ class Register:
 
     Attributes:
         now: the worker's entry.
+        copied: the note of a copy; empty if there was none.
     """
 
     now: Registration
+    copied: str
 
     def __init__(
         self, link: Link, beginning: str, order: str, name: str, spider: str, header: str
@@ -137,8 +140,9 @@ class Register:
         if word != b"ok":
             raise self._refusal(word, [text.decode(errors="replace") for text in told])
         with self._link.reading(told):
-            found_epoch, text, *leases = told
+            found_epoch, text, copied, *leases = told
             report = read_report(text)
+            self.copied = copied.decode()
             self._watch = Watch()
             self._look(began, leases)
             self.now = Registration(found_epoch.decode(), worker, self._generation)
@@ -157,6 +161,12 @@ class Register:
             self._look(began, told[1:])
         self._renewed = began
         return report
+
+    def note_copy(self, note: str) -> None:
+        """Store the note of a copy."""
+        place = self._link.place
+        with place.explained(), Within(place.timeout):
+            place.client.execute_command("HSET", place.key, "copied", note)
 
     def silent(self) -> dict[bytes, bytes]:
         """Return the dead workers, each with the lease that it was seen with for too long."""

@@ -111,6 +111,11 @@ class QueueShard:
         return self._register.sure and not self._recovering
 
     @property
+    def copied(self) -> str:
+        """The note of a copy; empty if there was none."""
+        return self._register.copied
+
+    @property
     def report(self) -> Report:
         """What the server told last."""
         return self._report
@@ -221,6 +226,13 @@ class QueueShard:
         """Note that requests are to be put aside; the next call tells the server."""
         with self._lock:
             self._counters.failed += self._own.put_aside(names)
+
+    def note_copy(self, note: str) -> None:
+        """Store the note of a copy.
+
+        :raises BackendError: if the server cannot be used.
+        """
+        self._register.note_copy(note)
 
     def undo_dead(self) -> None:
         """Make new again what dead workers held: before anything else of theirs goes back.

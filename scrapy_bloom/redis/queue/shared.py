@@ -89,6 +89,11 @@ class SharedQueue:
         """Whether nobody else can have taken over what this worker has taken."""
         return all(shard.sure for shard in self._shards)
 
+    @property
+    def copied(self) -> frozenset[str]:
+        """The notes of a copy that were there when the queue was opened."""
+        return frozenset(shard.copied for shard in self._shards if shard.copied)
+
     def holds(self, ticket: Ticket) -> bool:
         """Return whether a taken request is still this worker's."""
         return self._shards[ticket.shard].holds(ticket.id)
@@ -221,6 +226,14 @@ class SharedQueue:
             for name, (back, failed) in totals.items():
                 _tell_of_dead(name, back, failed)
         return sum(back for back, _ in totals.values())
+
+    def note_copy(self, note: str) -> None:
+        """Store the note of a copy in all shards.
+
+        :raises BackendError: if a server cannot be used.
+        """
+        for shard in self._shards:
+            shard.note_copy(note)
 
     def numbers(self) -> Mapping[str, float]:
         """Return what this worker counted, by the names in :class:`QueueCounters`."""
