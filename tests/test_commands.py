@@ -120,13 +120,6 @@ def test_a_plan_has_any_of_three_from_the_others(bloom):
     assert planned["grown"]["lost"] > 10_000
 
 
-def test_a_plan_is_drawn(bloom, tmp_path):
-    pytest.importorskip("matplotlib")
-    path = tmp_path / "plan.svg"
-    assert bloom(f"plan 10M --plot {path}")[0] == 0
-    assert path.read_text().startswith("<?xml")
-
-
 @pytest.mark.parametrize(
     "line",
     [

@@ -21,7 +21,7 @@ from scrapy_bloom.tools.contents import Contents
 from scrapy_bloom.tools.information import Information, info
 from scrapy_bloom.tools.marking import add, adding, forget
 from scrapy_bloom.tools.moving import Moved, copy, delete, delete_leftovers
-from scrapy_bloom.tools.planning import Plan, Size, curve, plan, size
+from scrapy_bloom.tools.planning import Plan, Size, plan, size
 from scrapy_bloom.tools.progress import Progress
 from scrapy_bloom.tools.project import Project
 from scrapy_bloom.tools.resolve import target_of
@@ -45,7 +45,6 @@ __all__ = [
     "check",
     "contains",
     "copy",
-    "curve",
     "delete",
     "delete_leftovers",
     "forget",

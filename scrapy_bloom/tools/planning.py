@@ -135,16 +135,6 @@ def size(items: int, error_rate: float, capacity: int, layout: str = "bitmap") -
     return Size(items, error_rate, capacity, memory, lost, hashes, len(specs))
 
 
-def curve(
-    items: int, error_rate: float, capacity: int, layout: str = "bitmap", points: int = 40
-) -> Sequence[Size]:
-    """Return how a filter looks on the way to `items`, at numbers of items in even ratios."""
-    low = max(1, items // 1000)
-    step = (log(items) - log(low)) / max(points - 1, 1)
-    counts = dict.fromkeys(round(exp(log(low) + step * i)) for i in range(points))
-    return [size(count, error_rate, capacity, layout) for count in counts]
-
-
 def read_memory(name: str, value: float | str) -> int:
     """Return `value` as a number of bytes: a number, or text such as ``512M``, ``4G``, ``1.5 GB``.
 
