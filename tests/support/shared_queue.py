@@ -74,6 +74,7 @@ class Worker(Queue):
     """What one worker has of it."""
 
     sure = True
+    copied = frozenset()
 
     def __init__(self, server, order):
         self.server = server
