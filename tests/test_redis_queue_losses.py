@@ -178,6 +178,16 @@ def test_what_vanishes_while_nobody_is_there(server, key, what):
         refused(server, key)
 
 
+def test_a_worker_that_is_refused_is_off_the_register(server, key):
+    """Else the way out, 'scrapy bloom delete', would take it for one that runs."""
+    with Worker(server.url, key) as worker:
+        worker.queue.offer([entry(number) for number in range(5)])
+    server.client().delete(keys_of(key)["queue"])
+    refused(server, key)
+    fields = server.client().hkeys(keys_of(key)["state"])
+    assert [field for field in fields if field.startswith(b"l:")] == []
+
+
 def test_a_queue_that_nothing_was_put_into_may_vanish(server, key):
     with Worker(server.url, key):
         pass

@@ -98,6 +98,8 @@ class QueueShard:
             report = self._register.join()
         self._begin(report)
         if report.missing:
+            if self.leave():
+                self.part()
             raise StateError(
                 f"{self.place.name}: {report.missing:,} requests of this crawl have vanished, and"
                 f" their pages would count as seen. {START_OVER}"
