@@ -325,6 +325,7 @@ def closed_for_a_loss(crawl):
     for number, stats in enumerate(crawl.wait()):
         assert stats["finish_reason"] == "bloom_filter_lost", crawl.log(number)
         (error,) = (line for line in crawl.log(number).splitlines() if "] ERROR:" in line)
+        assert "wait in Redis" not in crawl.log(number)
         yield error
 
 

@@ -384,7 +384,12 @@ class SharedFrontier:
             slot.nextcall.schedule()
 
     def _say_what_waits(self) -> None:
-        """Log how many requests the crawl leaves, and what becomes of them."""
+        """Log how many requests the crawl leaves, and what becomes of them.
+
+        Not after an error that has ended it: what was told before may be wrong by now.
+        """
+        if self._caller.given_up:
+            return
         state = self._queue.state()
         values = {"waiting": f"{state.waiting:,}", "elsewhere": f"{state.elsewhere:,}"}
         if state.elsewhere:
