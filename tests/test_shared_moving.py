@@ -105,7 +105,7 @@ def test_the_marks_come_with_it_where_they_mean_the_same(project, server, queue)
         begin(project, site, theirs(server, queue, DUPEFILTER_CLASS=THEIR_FILTER))
         done = copy(project, server, **chosen)
         assert "requests were copied" in done.output, done.log
-        assert "Note" not in done.log + done.output
+        assert "Note: The marks in follower:dupefilter were copied. If" in done.log + done.output
         finish(project, site, server, **chosen)
         assert site.repeated == {}
 

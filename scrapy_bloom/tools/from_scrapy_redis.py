@@ -218,7 +218,12 @@ def _copy_marks(seen: ForeignKey | None, read: _Read, ours: _Ours, progress: Pro
         while some := list(islice(members, _AT_ONCE)):
             ours.mark([bytes.fromhex(one.decode()) for one in some])
             told(len(some))
-    return []
+    text = (
+        f"The marks in {seen.key} were copied. If a worker of scrapy-redis was killed, the pages"
+        f" that it had under way are marked there, and in no queue: they are not fetched. Then run"
+        f" 'scrapy bloom delete' for the target, delete {seen.key}, and copy again."
+    )
+    return [text]
 
 
 def _plain(fields: dict[str, Any]) -> Request:
