@@ -297,7 +297,7 @@ _BYTES_PER_ITEM: Final = 4.4  # of a slice at the default error rate, full to it
 _HOUR: Final = 3600
 
 MAX_AGE: Final = "bloom_max_age"
-"""The key in a request's meta: a page is new again when it was let through so long ago."""
+"""The key in a request's meta: a page is new again if it was let through at least that long ago."""
 
 CAPACITY: Final = Option(
     "capacity",
@@ -339,9 +339,9 @@ EXACT: Final[Option[bool]] = Option(
     "BLOOM_EXACT",
     default=False,
     read=_read_flag,
-    meaning="Whether no new page is ever called seen: what the filter calls seen is looked up in an"
-    " exact list in the `JOBDIR`, with `scrapy_bloom.Scheduler`. In Redis, with the layout `sets`,"
-    " the filter's numbers have 63 bits. Costs: see docs/guides/exact.md.",
+    meaning="Whether to rule out that a new page is called seen: with `scrapy_bloom.Scheduler` and"
+    " a `JOBDIR`, whatever the filter calls seen is looked up in an exact list; in Redis, with the"
+    " layout `sets`, the filter's numbers have 63 bits. The guide Exact has the costs.",
 )
 FORGET_FAILED: Final[Option[bool | tuple[int, ...]]] = Option(
     "forget_failed",
@@ -405,7 +405,9 @@ ON_BACKEND_ERROR: Final = Option(
     one_of(OnBackendError),
     "While Redis cannot be used: `allow`, fetch the pages that this worker does not know, without"
     " marking them; `wait` for it, then `allow`; or `close` the spider. `auto` is `wait` with"
-    " scrapy-redis's scheduler, whose queue is out as well, else `allow`.",
+    " `scrapy_bloom.Scheduler` and scrapy-redis's scheduler, whose queue is out as well, else"
+    " `allow`. With `scrapy_bloom.Scheduler` the spider is closed when the wait is over, and"
+    " `allow` is refused.",
 )
 CANONICAL: Final[Option[str]] = Option(
     "level",
@@ -428,7 +430,7 @@ KEEP_PARAMS: Final[Option[tuple[str, ...]]] = Option(
     "BLOOM_CANONICAL_KEEP_PARAMS",
     (),
     _read_elsewhere("BLOOM_CANONICAL_KEEP_PARAMS"),
-    "Parameters that always make a difference, even if they are on the tracking list or another.",
+    "Parameters that always make a difference, even if another list says otherwise.",
 )
 RULES: Final[Option[Mapping[str, Any]]] = Option(
     "rules",

@@ -69,8 +69,8 @@ FAILED: Final = Stat(
 )
 LET_THROUGH: Final = Stat(
     "bloom/let_through",
-    "of the new ones, those that are so for one of these reasons; with the filter in Redis only"
-    " those that Scrapy could not store",
+    "of the new ones, those whose page had been withdrawn, forgotten or failed before; with the"
+    " filter in Redis only those that had been withdrawn",
 )
 FALSE_POSITIVES: Final = Stat(
     "bloom/false_positives",
@@ -85,7 +85,7 @@ INVALID_MAX_AGE: Final = Stat(
 )
 STEP: Final = Stat(
     "bloom/canonical/{step}",
-    "requests whose URL this step of the canonical form changed; see docs/reference/canonical.md",
+    "requests whose URL this step of the canonical form changed; see URLs in detail",
 )
 
 PENDING: Final = Stat(

@@ -14,6 +14,7 @@ import pytest
 from scrapy.settings import Settings
 from support.contract import fingerprints
 from support.filters import everything
+from support.frontiers import kept_job
 from support.jobs import open_job, stored_job
 from support.processes import PATIENCE, environment, run
 
@@ -45,6 +46,15 @@ def test_info_is_for_people_and_json_for_programs(bloom):
     assert float(told["expected lost"]) == pytest.approx(exact["filter"]["expected_lost"], rel=0.01)
     assert len(told["expected lost"]) <= 9
     assert exact["filter"]["expected_lost"] > 0
+
+
+def test_info_leaves_out_the_sizes_of_a_filter_without_a_snapshot(bloom, tmp_path):
+    kept_job(tmp_path / "kept", journal=fingerprints(50), urls=URLS)
+    (tmp_path / "kept" / "requests.bloom").unlink()  # as in a first run
+    told = fields(bloom(f"info {tmp_path / 'kept'}")[1])
+    assert (told["items"], told["waiting"], told["marks since"]) == ("50", "20", "50")
+    unknown = {"capacity", "fill ratio", "bytes", "error rate", "expected lost", "hashes"}
+    assert not unknown & {*told}
 
 
 def test_info_tells_rules_in_words():

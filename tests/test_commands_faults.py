@@ -287,7 +287,7 @@ def test_filters_that_do_not_fit_are_told_why(bloom, place, server):
         seen.add_many(fingerprints(9))
     for line, told in (
         (f"copy {server.url}#{key} new --spider a", "shards cannot be kept in a job directory"),
-        (f"copy {server.url}#sets new --spider a", "no page or fingerprint can be had back"),
+        (f"copy {server.url}#sets new --spider a", "the fingerprint cannot be recovered"),
         (f"copy {server.url}#{key} new.bloom --key other", ""),
     ):
         code, _, errors = bloom(line)

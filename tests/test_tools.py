@@ -459,7 +459,7 @@ def test_a_filter_of_sets_is_looked_at_marked_and_deleted(server, tmp_path):
     assert tools.contains(target, fingerprints=known[:3]) == [False, False, True]
     assert tools.add(target, fingerprints=known[:1]) == [False]
     assert {one.level for one in tools.check(target)} == {"good"}
-    with pytest.raises(SettingError, match="no page or fingerprint can be had back"):
+    with pytest.raises(SettingError, match="the fingerprint cannot be recovered"):
         tools.copy(target, tmp_path / "job", project=project())
     assert not (tmp_path / "job").exists()
     tools.delete(target)
@@ -573,7 +573,7 @@ def test_a_job_with_a_file_of_sets_is_refused(server, tmp_path):
     (tmp_path / "job" / "requests.bloom").write_bytes(path.read_bytes())
     with pytest.raises(StateError, match=r"found a filter of the Redis layout 'sets'.*copy"):
         open_job(tmp_path / "job")
-    with pytest.raises(SettingError, match="no page or fingerprint can be had back"):
+    with pytest.raises(SettingError, match="the fingerprint cannot be recovered"):
         tools.add(path, URLS)
 
 

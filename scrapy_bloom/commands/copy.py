@@ -28,7 +28,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "target",
         metavar="DST",
-        help="where to put it: nothing may be there; - for standard output",
+        help="where to put it: nothing may be there; - for standard output. A filter of the"
+        " layout sets cannot go into a job directory",
     )
     add_key(parser)
     parser.add_argument("--to-key", default="", metavar="KEY", help="key of DST, if it differs")

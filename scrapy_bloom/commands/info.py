@@ -37,7 +37,7 @@ def run(args: Namespace, context: Context) -> int:
         output.json(found)
         return 0
     output.facts(found.target, _facts(found))
-    if output.on_terminal:
+    if output.on_terminal and _is_sized(found):
         output.table(
             "slices",
             ("shard", "capacity", "items", "bytes", "error rate when full", "filled"),
@@ -82,13 +82,16 @@ def _window_facts(state: FilterInfo) -> list[Fact]:
     ]
 
 
-def _facts(found: Information) -> list[Fact]:
-    state = found.filter
-    share = state.items / state.capacity
-    facts = [
-        Fact("kind", found.kind),
-        Fact("spider", found.spider),
-        Fact("items", state.items, f"{state.items:,} ({share:.0%} of {state.capacity:,})"),
+def _is_sized(found: Information) -> bool:
+    """Return whether the filter's sizes are known.
+
+    Before its first snapshot a job has only a list of marks.
+    """
+    return found.kind != "job" or found.clean_stop is not None
+
+
+def _size_facts(state: FilterInfo) -> list[Fact]:
+    return [
         Fact("capacity", state.capacity, f"{state.capacity:,}"),
         Fact("fill ratio", state.fill_ratio, f"{state.fill_ratio:.1%} of the bits are set"),
         Fact("slices", state.slices),
@@ -96,8 +99,20 @@ def _facts(found: Information) -> list[Fact]:
         Fact("error rate", state.error_rate, f"{state.error_rate:g}, as set"),
         Fact("error rate now", state.estimated_fp_rate, f"{state.estimated_fp_rate:.3g}"),
         Fact("expected lost", state.expected_lost, f"{state.expected_lost:.3g} pages so far"),
+    ]
+
+
+def _facts(found: Information) -> list[Fact]:
+    state = found.filter
+    sized = _is_sized(found)
+    share = f" ({state.items / state.capacity:.0%} of {state.capacity:,})" if sized else ""
+    facts = [
+        Fact("kind", found.kind),
+        Fact("spider", found.spider),
+        Fact("items", state.items, f"{state.items:,}{share}"),
+        *(_size_facts(state) if sized else []),
         *_window_facts(state),
-        Fact("bits per item", found.hashes),
+        Fact("hashes", found.hashes if sized else None),
         Fact("fingerprinter", found.fingerprinter),
         Fact("rules", rules_in_words(found.canonical)),
         Fact("written by", found.written_by),

@@ -14,7 +14,7 @@ from scrapy_bloom.tools.planning import Size, plan
 EXAMPLE = "10M -p 1e-6"
 SUMMARY = "compute items, error rate or memory from the other two"
 
-_COLUMNS = ("", "items", "error rate", "memory", "bytes/item", "pages lost", "slices", "bits/item")
+_COLUMNS = ("", "items", "error rate", "memory", "bytes/item", "pages lost", "slices", "hashes")
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -71,7 +71,7 @@ class ExactFilter:
     :param inner: the filter.
 
     Attributes:
-        inner: the filter. Marks that it has had before are not listed, and seen without a look.
+        inner: the filter. Marks that it has had before are not listed: what matches them is seen.
         false_positives: new fingerprints that the filter called seen, and that were caught.
         recent: marks that are in no file yet, by generation.
         writing: those that are being written to files.

@@ -249,7 +249,7 @@ def _open_lists(session: Session, store: Store, job: JobStore) -> ExactLists | N
             remove_lists(job.folder)
             logger.warning(
                 "%s: BLOOM_EXACT was taken out, and the exact list of marks is deleted. If it comes"
-                " back, what is marked until then counts as seen without a look.",
+                " back, what is marked until then is called seen without a look-up.",
                 store.path,
             )
     except sqlite3.Error as error:
@@ -270,8 +270,8 @@ def _tell_unlisted(filter_: ExactFilter, job: JobStore) -> None:
         start = f"the next generation of {WINDOW.setting}, at the latest in {span},"
     logger.info(
         "%s: %s is new to this job: it holds for what is marked from %s on. The %s fingerprints of"
-        " before are in no list, and what the filter takes for one of them counts as seen without"
-        " a look.",
+        " before are in no list, and what the filter takes for one of them is called seen without a"
+        " look-up.",
         job.folder,
         EXACT.setting,
         start,

@@ -34,8 +34,8 @@ logger = logging.getLogger(__name__)
 _FINISHED = (
     "An earlier crawl has finished %(place)s: %(count)s fingerprints are there, and no request"
     " waits or is under way. This crawl fetches those pages again that were forgotten, or are old"
-    " enough by bloom_max_age, and start requests that are not filtered. Else it ends at once. To"
-    " fetch all anew, run 'scrapy bloom delete --spider %(spider)s' first, set BLOOM_WINDOW, or set"
+    " enough by bloom_max_age, and start requests that are not filtered, and then ends. To fetch"
+    " everything again, run 'scrapy bloom delete --spider %(spider)s' first, or set BLOOM_WINDOW or"
     " another BLOOM_REDIS_KEY."
 )
 _UNMARKED = (
@@ -130,8 +130,9 @@ def _check_scrapy_redis(
         finally:
             queue.close()
     except BackendError as error:  # this user may have no right to keys that are not ours
-        text = "Whether scrapy-redis has left requests under %s cannot be seen: %s"
-        logger.info(text, theirs.queue, error, extra={"spider": spider})
+        text = "Could not check whether scrapy-redis has left requests under %s: %s"
+        why = "this user has no right to read it" if error.refused else error
+        logger.info(text, theirs.queue, why, extra={"spider": spider})
         return
     if count:
         raise StateError(

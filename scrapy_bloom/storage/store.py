@@ -334,7 +334,7 @@ def put_aside_if_unclean(folder: Path, spider: str, *, filter_too: bool = True) 
         raise unusable(folder, error) from error
     logger.warning(
         "%s: %s. Scrapy's queue may have lost requests, so the crawl starts over: no page is lost,"
-        " but all are fetched again. All files of before are in %s. With"
+        " but all are fetched again. The old files are in %s. With"
         " SCHEDULER = 'scrapy_bloom.Scheduler' the crawl would have resumed.",
         folder,
         why,

@@ -79,8 +79,8 @@ class Contents:
         shards = [state for state in self.shards if isinstance(state, FilterState)]
         if len(shards) < len(self.shards):
             raise SettingError(
-                "this filter has the layout 'sets': it keeps a number for each page, and no page or"
-                " fingerprint can be had back from that, to set its bits elsewhere. It can be"
+                "this filter has the layout 'sets': it keeps a number for each page, from which"
+                " the fingerprint cannot be recovered to set its bits elsewhere. It can be"
                 " copied to a file and to Redis. To fill a filter of bits, add the URLs."
             )
         return shards

@@ -62,7 +62,7 @@ class Information:
         target: where it is.
         kind: ``job``, ``file`` or ``redis``.
         filter: its state.
-        hashes: bits per item.
+        hashes: bits set for each item.
         digests: whether fingerprints of 20 bytes are taken as SHA-1 digests.
         slices: its slices, oldest first.
         shards: how many shards it has.

@@ -360,7 +360,7 @@ def check_spider(identity: Identity) -> None:
     if not identity.spider:
         raise SettingError(
             "it is not known whose marks these are, and a job directory belongs to one spider:"
-            " give its name with --spider"
+            " give its name with --spider, such as --spider books."
         )
 
 

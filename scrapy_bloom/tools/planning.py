@@ -35,7 +35,7 @@ class Size:
         capacity: items in its first slice.
         bytes: bytes of its bits.
         lost: how many items are expected to have been called seen on the way, and so are lost.
-        hashes: bits per item.
+        hashes: bits set for each item.
         slices: how many slices it has grown to.
     """
 

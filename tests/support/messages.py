@@ -72,6 +72,9 @@ def _said(call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
             yield "", arguments[1]
     elif name == "refusal" and len(arguments) == 3:
         yield f"{HOLE} = {HOLE}: ", arguments[2]
+    elif name == "UnusableError":  # what it is given is put into one text
+        found = next(_texts(arguments[0], {}), HOLE)
+        yield f"{HOLE}: found {found}, expected ", arguments[1]
     elif name in ERRORS and arguments:
         yield "", arguments[0]
 
