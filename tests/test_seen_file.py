@@ -6,7 +6,8 @@ import shutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from queuelib.queue import LifoDiskQueue
+from queuelib.queue import FifoDiskQueue, LifoDiskQueue
+from scrapy.pqueues import _path_safe
 from support.jobs import everything_in, killed, lifo, open_job
 
 from scrapy_bloom.errors import StateError
@@ -150,6 +151,31 @@ def killed_in_its_first_run_while_the_queue_was_saved_again_and_again(folder):
     (folder / "spider.state").unlink()
 
 
+def killed_when_it_had_taken_all_requests(folder):
+    queue = folder / "requests.queue"
+    (queue / "0").unlink()  # as queuelib does
+    os.utime(queue, ns=(0, 0))
+
+
+def killed_when_it_had_taken_all_requests_of_a_slot(folder):
+    queue = folder / "requests.queue"
+    (queue / "active.json").write_text('{"a": [0], "b": [0]}')
+    slots = [queue / _path_safe(slot) for slot in "ab"]
+    for slot in slots:
+        slot.mkdir()
+        (slot / "0s").write_bytes((queue / "0").read_bytes())
+    (queue / "0").unlink()
+    (slots[1] / "0s").write_bytes(bytes(4))  # Scrapy 2.13 leaves this when it opens a queue
+    for path in (queue, *slots, *queue.glob("*/0s")):
+        os.utime(path, ns=(0, 0))
+
+
+def killed_when_it_had_taken_all_but_start_requests(folder):
+    queue = folder / "requests.queue"
+    (queue / "0").rename(queue / "0s")
+    later(queue, folder / "spider.state")
+
+
 def robbed_of_its_queue(folder):
     shutil.rmtree(folder / "requests.queue")
     (folder / "requests.queue").mkdir()  # as Scrapy does
@@ -165,6 +191,9 @@ def robbed_of_its_queue(folder):
         killed_in_a_resumed_run,
         killed_in_its_first_run_while_the_queue_was_saved_again_and_again,
         robbed_of_its_queue,
+        killed_when_it_had_taken_all_requests,
+        killed_when_it_had_taken_all_requests_of_a_slot,
+        killed_when_it_had_taken_all_but_start_requests,
     ],
 )
 def test_only_a_clean_stop_is_taken_over(job_of_scrapy, harm):
@@ -175,6 +204,17 @@ def test_only_a_clean_stop_is_taken_over(job_of_scrapy, harm):
             open_with_our_scheduler(job_of_scrapy)
     after = everything_in(job_of_scrapy), everything_in(job_of_scrapy / "requests.queue")
     assert after == before
+
+
+def test_a_clean_stop_of_fifo_queues_in_slots_is_taken_over(job_of_scrapy):
+    queue = job_of_scrapy / "requests.queue"
+    (queue / "0").unlink()
+    (queue / "active.json").write_text('{"a": [0]}')
+    fifo = FifoDiskQueue(queue / _path_safe("a") / "0s")
+    fifo.push(b"request")
+    fifo.close()
+    (job_of_scrapy / "spider.state").write_bytes(b"")
+    assert open_with_our_scheduler(job_of_scrapy).restored == 50
 
 
 def test_a_lone_file_is_taken_over(tmp_path):

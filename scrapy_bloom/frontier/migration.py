@@ -6,15 +6,12 @@ them. They are removed when the new file is in place; until then a kill changes 
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-
-from scrapy.pqueues import _path_safe
 
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.frontier.buckets import Fifo
@@ -53,7 +50,7 @@ def take_over(folder: Path, into: Path, plain: QueueKind, start: QueueKind | Non
     store = Store(into)
     try:
         count = 0
-        for queue in _queues(root, plain, start):
+        for queue in _queues(folder, plain, start):
             count += _copy(root / queue.path, root.with_name(f"{root.name}.copy"), queue, store)
         store.commit()
     finally:
@@ -66,22 +63,15 @@ def remove_queue(folder: Path) -> None:
     shutil.rmtree(folder / scrapy_queue.NAME, ignore_errors=True)
 
 
-def _queues(root: Path, plain: QueueKind, start: QueueKind | None) -> Iterator[QueueFile]:
+def _queues(folder: Path, plain: QueueKind, start: QueueKind | None) -> Iterator[QueueFile]:
     """List the queues that Scrapy would read again."""
-    saved = root / scrapy_queue.SAVED
-    if not saved.exists():
-        return
     try:
-        state = json.loads(saved.read_bytes())
-        slots = state if isinstance(state, dict) else {None: state}
-        for slot, priorities in slots.items():
-            before = "" if slot is None else _path_safe(slot) + "/"
-            for priority in priorities:
-                yield QueueFile(f"{before}{int(priority)}", slot, plain)
-                if start:
-                    yield QueueFile(f"{before}{int(priority)}s", slot, start)
+        for slot, path in scrapy_queue.saved(folder):
+            yield QueueFile(path, slot, plain)
+            if start:
+                yield QueueFile(f"{path}s", slot, start)
     except (TypeError, ValueError) as error:
-        raise _unreadable(saved, error) from error
+        raise _unreadable(folder / scrapy_queue.NAME / scrapy_queue.SAVED, error) from error
 
 
 def _copy(path: Path, copy: Path, queue: QueueFile, store: Store) -> int:

@@ -54,8 +54,8 @@ def restore(store: Store, folder: Path, *, killed: bool) -> None:
         if killed or not _is_whole(path):
             write_whole(path, [noted])
     elif path.exists() and not _is_whole(path):
-        # A crawl that was refused leaves an empty file. Scrapy cannot read it, and a spider without
-        # a state would fail in its callbacks.
+        # A crawl that fails to open leaves an empty file. Scrapy cannot read it, and a spider
+        # without a state would fail in its callbacks.
         write_whole(path, [_EMPTY])
 
 

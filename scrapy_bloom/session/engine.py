@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import scrapy
 from scrapy import signals
 from scrapy.exceptions import CloseSpider
+from scrapy.extensions.spiderstate import SpiderState
 from scrapy.utils.defer import deferred_from_coro
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThread
@@ -30,11 +31,13 @@ def refuse(crawler: Crawler, reason: str) -> None:
     """Refuse a crawl from within the opening of its spider, before its first request.
 
     The spider is closed for `reason` when it is open: Scrapy cannot close one that is half open
-    without tracebacks. That needs Scrapy 2.14.
+    without tracebacks. That needs Scrapy 2.14. Scrapy does not write ``spider.state`` then: a crawl
+    that was killed would look like one that has stopped cleanly.
 
     :raises CloseSpider: on Scrapy 2.13, or if nothing is being opened.
     """
     fail(crawler)
+    _keep_spider_state(crawler)
     engine = engine_of(crawler)
     if engine is None or scrapy.version_info < (2, 14):
         raise CloseSpider(reason)
@@ -61,6 +64,13 @@ def fail(crawler: Crawler) -> None:
         crawler.spider = None
 
     crawler.signals.connect(forget_spider, signal=signals.spider_closed, weak=False)
+
+
+def _keep_spider_state(crawler: Crawler) -> None:
+    """Have Scrapy's extension neither read nor write ``spider.state``."""
+    for extension in crawler.extensions.middlewares if crawler.extensions else ():
+        if isinstance(extension, SpiderState):
+            extension.jobdir = None
 
 
 def close_spider(crawler: Crawler, reason: str) -> None:

@@ -11,8 +11,11 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
+
+from scrapy.pqueues import _path_safe
 
 NAME: Final = "requests.queue"
 SAVED: Final = "active.json"
@@ -60,6 +63,49 @@ def files(folder: Path) -> Iterator[Path]:
         for name in [*files, *(each for each in folders if Path(place, each).is_symlink())]:
             if (path := Path(place, name)) != folder / NAME / SAVED:
                 yield path
+
+
+def folders(folder: Path) -> Iterator[Path]:
+    """Yield the folder of the queue and those in it. Follows no link."""
+    for place, _, _ in os.walk(folder / NAME):
+        yield Path(place)
+
+
+def lost(folder: Path) -> Path | None:
+    """Return the path of a queue that Scrapy is going to read and that has no requests.
+
+    At a clean stop there is none, except for requests that cannot be stored: those are lost, too.
+    What ``active.json`` says is taken as it is; if it makes no sense, nothing is looked for.
+
+    :raises OSError: if a file cannot be read.
+    """
+    holding = {path for path in files(folder) if not is_blank(path)}
+    holding |= {parent for path in holding for parent in path.parents}  # a FIFO queue is a folder
+    with suppress(TypeError, ValueError, RecursionError):
+        for _, queue in saved(folder):
+            path = folder / NAME / queue
+            if not holding & {path, path.with_name(f"{path.name}s")}:
+                return path
+    return None
+
+
+def saved(folder: Path) -> Iterator[tuple[str | None, str]]:
+    """Yield the queues that Scrapy is going to read: download slot, and path in the folder.
+
+    Start requests are perhaps in one beside it, which has an ``s`` after its name.
+
+    :raises ValueError: if ``active.json`` makes no sense.
+    :raises TypeError: likewise.
+    """
+    try:
+        state: Any = json.loads((folder / NAME / SAVED).read_bytes())
+    except FileNotFoundError:
+        return
+    slots = state if isinstance(state, dict) else {None: state}
+    for slot, priorities in slots.items():
+        before = "" if slot is None else _path_safe(slot) + "/"
+        for priority in priorities:
+            yield slot, f"{before}{int(priority)}"
 
 
 def is_blank(path: Path) -> bool:

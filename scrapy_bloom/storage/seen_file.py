@@ -88,7 +88,8 @@ def why_unclean(folder: Path) -> str:
 
     After a kill ``requests.seen`` has marks of requests that are no longer in the queue. Whoever
     took those marks over would lose the pages. At a clean stop Scrapy writes the queue first, then
-    the fingerprints, and the state of the spider last.
+    the fingerprints, and the state of the spider last. A queue that runs empty later has its file
+    removed at once, which changes the folder.
 
     Only for a job directory without a filter of ours.
 
@@ -104,6 +105,9 @@ def why_unclean(folder: Path) -> str:
     for path in (saved, state):
         if queue.is_dir() and not path.exists():
             return f"there is no {path}, which Scrapy writes when a spider has closed"
+    if lost := scrapy_queue.lost(folder):
+        return f"there is no {lost}, which {saved} names"
+    used += scrapy_queue.folders(folder)
     for path in used:
         if state.exists() and path.lstat().st_mtime_ns > state.stat().st_mtime_ns:
             return f"{path} was written after {state}"
