@@ -1,8 +1,10 @@
 """Real crawls by real worker processes that share a filter."""
 
 import re
+import shutil
 import signal
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import scrapy
@@ -200,8 +202,76 @@ def test_a_job_that_was_killed_starts_over(site, server, tmp_path, queue):
         assert set(Counter(site.hits) - before) == set(range(site.pages))
         assert crawl.stats(2)["bloom/unclean_stop"] == 1
         assert "the crawl starts over" in crawl.log(2)
-        assert "emptied, since the last run" in crawl.log(2)
+        assert f"emptied, since {job} starts over" in crawl.log(2)
         assert (job / "unclean" / "1" / "requests.queue" / "active.json").exists()
+
+
+def run_until(crawl, pages, stop, **settings):
+    """Start a worker; stop it when the site has delivered so many more pages."""
+    reached = at(crawl.site, sum(crawl.site.hits.values()) + pages)
+    worker = crawl.start(**settings)
+    assert reached.wait(PATIENCE)
+    worker.send_signal(stop)
+    worker.wait(PATIENCE)
+
+
+def delete_the_queue(crawl):
+    shutil.rmtree(Path(crawl.settings["JOBDIR"]) / "requests.queue")
+
+
+def kill_a_run_with_scrapys_filter(crawl):
+    run_until(crawl, 20, signal.SIGKILL, DUPEFILTER_CLASS="scrapy.dupefilters.RFPDupeFilter")
+
+
+@pytest.mark.parametrize("harm", [delete_the_queue, kill_a_run_with_scrapys_filter])
+def test_a_job_whose_queue_has_changed_starts_over(site, server, tmp_path, harm):
+    job = tmp_path / "job"
+    with Crawl(site, server, tmp_path, BLOOM_REDIS_URL=server.url, JOBDIR=str(job)) as crawl:
+        run_until(crawl, 60, signal.SIGINT)
+        harm(crawl)
+        before = Counter(site.hits)
+        crawl.start()
+        crawl.wait()
+        last = len(crawl.workers) - 1
+        assert set(Counter(site.hits) - before) == set(range(site.pages))
+        assert "requests.queue is not as the last run with this filter left it" in crawl.log(last)
+        assert f"emptied, since {job} starts over" in crawl.log(last)
+        assert crawl.stats(last)["bloom/unclean_stop"] == 1
+
+
+def test_a_new_job_directory_beside_marks_is_warned_of(site, server, tmp_path):
+    each = re.compile(r"WARNING: .* (\d+) pages count as seen, and (.*) has no note of an earlier")
+    with Crawl(site, server, tmp_path, BLOOM_REDIS_URL=server.url) as crawl:
+        run_until(crawl, 60, signal.SIGINT, JOBDIR=str(tmp_path / "one"))
+        for number, job in enumerate(("two", "two", "one"), start=1):
+            crawl.start(JOBDIR=str(tmp_path / job))
+            crawl.workers[number].wait(PATIENCE)
+        said = [each.findall(crawl.log(number)) for number in range(4)]
+        restored = crawl.stats(1)["bloom/restored"]
+        assert said == [[], [(str(restored), str(tmp_path / "two"))], [], []]
+        assert restored > 60
+        assert not site.missed
+
+
+def test_a_worker_that_joins_others_is_not_warned(site, server, tmp_path):
+    shared = {"BLOOM_REDIS_URL": server.url, "done": f"{server.url}#done"}
+    with Crawl(site, server, tmp_path, **shared) as crawl:
+        begun = at(site, 60)
+        crawl.start(JOBDIR=str(tmp_path / "one"))
+        assert begun.wait(PATIENCE)
+        crawl.start(JOBDIR=str(tmp_path / "two"))
+        crawl.finish()
+        assert "restored" in crawl.log(1)
+        assert "no note of an earlier run" not in crawl.log(1)
+
+
+def test_a_run_that_somebody_else_killed_is_not_called_this_jobs(site, server, tmp_path):
+    with Crawl(site, server, tmp_path, BLOOM_REDIS_URL=server.url) as crawl:
+        run_until(crawl, 60, signal.SIGKILL, JOBDIR=str(tmp_path / "one"))
+        crawl.start(JOBDIR=str(tmp_path / "two"))
+        crawl.wait()
+        assert not site.missed
+        assert "emptied, since a run with it was killed" in crawl.log(1)
 
 
 class TestFaults:

@@ -320,6 +320,28 @@ def test_errors_speak_of_arguments_or_of_settings(server, key):
         RedisBackend().open(settings, crawl)
 
 
+def test_a_job_that_starts_over_without_redis_does_so_again(tmp_path, key):
+    """The marks of the killed run are still there."""
+    settings = Settings(
+        {
+            "BLOOM_REDIS_KEY": key,
+            "BLOOM_REDIS_URL": f"redis://127.0.0.1:{free_port()}",
+            "BLOOM_ON_BACKEND_ERROR": "allow",
+        }
+    )
+    marker = tmp_path / "requests.bloom.running"
+    for starts_over in (True, False):
+        crawl = Crawl(
+            Identity("s", "f"),
+            digests=True,
+            job_dir=tmp_path,
+            shared_queue=False,
+            starts_over=starts_over,
+        )
+        RedisBackend().open(settings, crawl).close()
+        assert marker.exists() == starts_over
+
+
 def test_an_impossible_policy_is_refused(server, key):
     with pytest.raises(SettingError, match="on_error = 'retry': give one of 'auto', 'allow'"):
         open_filter(server.url, key, on_error="retry")

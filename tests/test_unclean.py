@@ -15,7 +15,7 @@ from scrapy_bloom import BloomDupeFilter
 from scrapy_bloom.errors import JobInUseError, StateError
 from scrapy_bloom.storage import unclean
 from scrapy_bloom.storage.scrapy_queue import digest
-from scrapy_bloom.storage.store import put_aside_if_unclean
+from scrapy_bloom.storage.store import JobHold, put_aside_if_unclean
 
 KNOWN = [bytes([n]) * 20 for n in range(50)]
 SPIDER = IDENTITY.spider
@@ -183,6 +183,48 @@ def test_a_job_whose_requests_may_be_lost_is_put_aside_as_a_whole(job, harm, wor
     assert "scrapy_bloom.Scheduler" in record.message
     assert not put_aside_if_unclean(job, SPIDER)
     assert open_job(job).restored == 0
+
+
+@pytest.fixture
+def job_beside(tmp_path):
+    """A job whose filter is elsewhere, and that has stopped cleanly with requests that wait."""
+    folder = tmp_path / "beside"
+    hold = JobHold(folder, SPIDER)
+    make_queue(folder)
+    hold.note_clean_stop()
+    hold.release()
+    return folder
+
+
+def put_aside_beside(folder):
+    return put_aside_if_unclean(folder, SPIDER, filter_too=False)
+
+
+@pytest.mark.parametrize("harm", [take_the_queue_away, use_the_queue_without_us])
+def test_beside_a_filter_elsewhere_a_changed_queue_is_put_aside(job_beside, harm):
+    """Until the filter is emptied, which a run does that stops cleanly."""
+    assert not put_aside_beside(job_beside)
+    harm(job_beside)
+    assert put_aside_beside(job_beside)
+    assert put_aside_beside(job_beside)
+    hold = JobHold(job_beside, SPIDER)
+    assert not hold.is_first
+    hold.note_clean_stop()
+    hold.release()
+    assert not put_aside_beside(job_beside)
+
+
+def test_a_damaged_note_of_the_queue_fits_none(job_beside):
+    (job_beside / "requests.bloom.stopped").write_bytes(b"")
+    assert put_aside_beside(job_beside)
+
+
+def test_a_run_that_does_not_come_about_leaves_the_note_as_it_was(job_beside):
+    take_the_queue_away(job_beside)
+    hold = JobHold(job_beside, SPIDER)
+    hold.take_back()
+    hold.release()
+    assert put_aside_beside(job_beside)
 
 
 def test_nothing_that_was_put_aside_is_ever_overwritten(job):

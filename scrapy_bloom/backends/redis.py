@@ -59,16 +59,17 @@ class RedisBackend(Backend):
             return self._open(settings, crawl)
         hold = JobHold(crawl.job_dir, crawl.identity.spider)
         try:
-            opened = self._open(settings, crawl)
+            opened = self._open(settings, crawl, first_in_job=hold.is_first)
         except BaseException:
             if not crawl.starts_over:  # else the marks of the last run are still there
-                hold.note_clean_stop()
+                hold.take_back()
             hold.release()
             raise
 
         def close() -> None:
             # Then the filter: one that is killed in between is emptied.
-            hold.note_clean_stop()
+            if not (crawl.starts_over and _is_absent(opened)):  # else those marks are still there
+                hold.note_clean_stop()
             try:
                 opened.close()
             finally:
@@ -76,7 +77,7 @@ class RedisBackend(Backend):
 
         return replace(opened, close=close)
 
-    def _open(self, settings: Settings, crawl: Crawl) -> Opened:
+    def _open(self, settings: Settings, crawl: Crawl, *, first_in_job: bool = False) -> Opened:
         if settings[EXACT] and settings[REDIS_LAYOUT] != "sets":
             raise SettingError(
                 f"{in_settings(EXACT)} = True: with the filter in Redis it needs"
@@ -89,7 +90,10 @@ class RedisBackend(Backend):
         place = f"in Redis at {target.where()}, key {options.key}"
 
         def join() -> tuple[RedisFilter, bool]:
-            return _join(target, options, place, settings, crawl)
+            shared, unclean = _join(target, options, place, settings, crawl)
+            if first_in_job and not unclean and shared.marked and not shared.has_others:
+                _warn_of_earlier_marks(shared, place, crawl)
+            return shared, unclean
 
         try:
             shared, unclean = join()
@@ -214,6 +218,13 @@ def _absent(
     )
 
 
+def _is_absent(opened: Opened) -> bool:
+    """Return whether the server has not answered yet since the start."""
+    from scrapy_bloom.redis.absent import AbsentFilter  # noqa: PLC0415 - redis is an extra
+
+    return isinstance(opened.filter, AbsentFilter) and not opened.filter.is_open
+
+
 def _options(settings: Settings, crawl: Crawl) -> RedisOptions:
     return RedisOptions(
         key=key_of(settings[REDIS_KEY], crawl.identity.spider),
@@ -283,21 +294,33 @@ def _outlived(shared: RedisFilter, place: str, crawl: Crawl) -> bool:
         return False
     if not crawl.starts_over and not shared.wait_deserted():
         return False
+    why = f"{crawl.job_dir} starts over" if crawl.starts_over else "a run with it was killed"
     if shared.clear():
         logger.warning(
-            "Bloom filter %s: emptied, since the last run with %s was killed. Pages are fetched"
-            " again.",
+            "Bloom filter %s: emptied, since %s. Pages are fetched again.",
             place,
-            crawl.job_dir,
+            why,
         )
     else:
         logger.warning(
-            "Bloom filter %s: the last run with %s was killed, and other workers use the filter,"
-            " so it stays. Pages whose requests were lost are not fetched.",
+            "Bloom filter %s: %s, and other workers use the filter, so it stays. Pages whose"
+            " requests were lost are not fetched.",
             place,
-            crawl.job_dir,
+            why,
         )
     return True
+
+
+def _warn_of_earlier_marks(shared: RedisFilter, place: str, crawl: Crawl) -> None:
+    """Say that pages count as seen whose requests may wait where this crawl does not look."""
+    logger.warning(
+        "Bloom filter %s: %d pages count as seen, and %s has no note of an earlier run. Pages of"
+        " them whose requests wait in another job directory are not fetched by this crawl. To"
+        " fetch them use that JOBDIR, or start over after `scrapy bloom delete`.",
+        place,
+        shared.restored,
+        crawl.job_dir,
+    )
 
 
 def _check_no_local_requests(folder: Path) -> None:

@@ -124,6 +124,11 @@ class AbsentFilter:
         """
         return self._filter().delete()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the filter in Redis is in use by now."""
+        return self._opened is not None
+
     def close(self) -> None:
         """Leave the filter. A second call does nothing."""
         self._stop.set()

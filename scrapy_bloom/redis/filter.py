@@ -218,6 +218,12 @@ class RedisFilter:
         """Whether the next check may ask Redis: False from a fault until its server answers."""
         return all(shard.breaker.usable for shard in self._shards)
 
+    @property
+    def has_others(self) -> bool:
+        """Whether this worker found other workers' entries, living or dead, when it came."""
+        found = self._shards[0].registration
+        return found is not None and bool(found.others)
+
     def wait_deserted(self) -> bool:
         """Return whether this worker found other workers' entries, and none of them lives now.
 
@@ -226,8 +232,7 @@ class RedisFilter:
         :raises BackendError: if Redis cannot be used.
         """
         self._notice_fork()
-        found = self._shards[0].registration
-        if found is None or not found.others:
+        if not self.has_others:
             return False
         return wait_deserted((shard.look for shard in self._shards), self._stopped)
 

@@ -1,4 +1,7 @@
-"""The note in a job directory that a run is on: who finds it later knows that it was killed."""
+"""The notes in a job directory: that a run is on, and how a run that has stopped left the queue.
+
+Who finds the first one later knows that the run was killed.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ from scrapy_bloom.storage.snapshot import Head, Snapshot
 
 SNAPSHOT: Final = "requests.bloom"
 MARKER: Final = "requests.bloom.running"
+STOPPED: Final = "requests.bloom.stopped"
+"""Scrapy's queue at the last clean stop, where the filter is elsewhere."""
 REQUESTS: Final = "requests.sqlite"
 """Requests and marks of a crawl with ``scrapy_bloom.Scheduler``."""
 _MOST: Final = 1 << 16  # bytes of a marker
@@ -58,6 +63,30 @@ def write_marker(folder: Path, generation: int, *, run: int = 0) -> None:
     """
     marker = Marker(os.getpid(), socket.gethostname(), generation, run)
     write_whole(folder / MARKER, [json.dumps(asdict(marker)).encode()])
+
+
+def write_stopped(folder: Path, queue: str) -> None:
+    """Note how a run whose filter is elsewhere leaves Scrapy's queue.
+
+    :param queue: what :func:`scrapy_queue.digest` returns.
+    :raises OSError: if it cannot be written.
+    """
+    write_whole(folder / STOPPED, [json.dumps({"queue": queue}).encode()])
+
+
+def read_stopped(folder: Path) -> str | None:
+    """Return the queue as the note says, None if there is no note.
+
+    :raises StateError: if it is not a regular file that can be read.
+    """
+    file = open_regular(folder / STOPPED)
+    if file is None:
+        return None
+    with file:
+        try:
+            return fields.text(fields.read_object(file.read(_MOST)), "queue")
+        except ValueError:
+            return "damaged"  # and like no queue
 
 
 def read_marker(folder: Path) -> Marker | None:

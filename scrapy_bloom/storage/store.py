@@ -35,6 +35,7 @@ from scrapy_bloom.storage.marker import (
     has_lost_requests,
     read_marker,
     write_marker,
+    write_stopped,
 )
 from scrapy_bloom.storage.snapshot import (
     Identity,
@@ -238,14 +239,13 @@ class JobStore:
                 f" those that {SNAPSHOT} calls seen would never be fetched. Put it back, or"
                 f" delete the whole job directory to start afresh."
             )
-        if is_plain(folder):
-            if why := why_unclean(folder):
-                raise StateError(
-                    f"{folder}: {why}, and Scrapy has opened its queue already. It was left as it"
-                    f" is. Start the crawl again: filter and queue are put aside then, and the"
-                    f" crawl starts over."
-                )
-        elif self._journaled and (why := seen_file.why_unclean(folder)):
+        if is_plain(folder) and (why := why_unclean(folder)):
+            raise StateError(
+                f"{folder}: {why}, and Scrapy has opened its queue already. It was left as it"
+                f" is. Start the crawl again: filter and queue are put aside then, and the"
+                f" crawl starts over."
+            )
+        if not snapshot and self._journaled and (why := seen_file.why_unclean(folder)):
             raise StateError(
                 f"{folder}: found a crawl of Scrapy's own scheduler that was killed, or still runs:"
                 f" {why}. Only one that has stopped cleanly can be taken over. It was left as it"
@@ -329,7 +329,7 @@ def put_aside_if_unclean(folder: Path, spider: str, *, filter_too: bool = True) 
             why = why_unclean(folder)
             if not why:
                 return False
-            aside = put_aside(folder)
+            aside = put_aside(folder, filter_too=filter_too)
     except OSError as error:
         raise unusable(folder, error) from error
     logger.warning(
@@ -350,6 +350,9 @@ class JobHold:
 
     :raises JobInUseError: if another process holds it.
     :raises StateError: if it cannot be held.
+
+    Attributes:
+        is_first: whether there is no sign of an earlier run.
     """
 
     def __init__(self, folder: Path, spider: str) -> None:
@@ -357,16 +360,26 @@ class JobHold:
         self._pid = os.getpid()
         self._lock = _take(folder, spider)
         try:
+            self.is_first = not is_plain(folder)
             write_marker(folder, 0)
         except OSError as error:
             self.release()
             raise unusable(folder, error) from error
 
     def note_clean_stop(self) -> None:
-        """Note that the run stops cleanly. If that fails, the next run starts over."""
+        """Note that the run stops cleanly, and how Scrapy has stored its queue.
+
+        If that fails, the next run starts over.
+        """
         if os.getpid() == self._pid:
             with suppress(OSError):
+                write_stopped(self._folder, scrapy_queue.digest(self._folder))
                 remove(self._folder / MARKER)
+
+    def take_back(self) -> None:
+        """Leave the notes as they were before, since the run does not come about."""
+        with suppress(OSError):
+            remove(self._folder / MARKER)
 
     def release(self) -> None:
         """Leave the job directory to others."""

@@ -27,7 +27,7 @@ from scrapy_bloom.redis.sharding import picker
 from scrapy_bloom.storage import scrapy_queue
 from scrapy_bloom.storage.files import open_regular, remove, write_whole
 from scrapy_bloom.storage.frame import MAGIC, layout_at
-from scrapy_bloom.storage.marker import MARKER, REQUESTS, SNAPSHOT
+from scrapy_bloom.storage.marker import MARKER, REQUESTS, SNAPSHOT, STOPPED
 from scrapy_bloom.storage.numbers_file import read_numbers
 from scrapy_bloom.storage.snapshot import Identity, read_snapshot
 from scrapy_bloom.storage.store import LOCK, holding
@@ -267,7 +267,7 @@ class JobTarget(Target):
             raise self.missing()
         with holding(self.folder, _US), _told(self.folder):
             # The requests last: those without marks are only fetched again.
-            for name in (SNAPSHOT, MARKER):
+            for name in (SNAPSHOT, MARKER, STOPPED):
                 remove(self.folder / name)
             remove_lists(self.folder)
             for end in ("", "-wal", "-shm"):
