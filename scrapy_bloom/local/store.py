@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import sys
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
@@ -137,6 +138,7 @@ class Store:
         read_only: bool = False,
     ) -> None:
         self.path, self._read_only, self._process = path, read_only, os.getpid()
+        self._marker = path.with_name(f"{path.name}-checkpoint")
         self.commits, self.longest = 0, 0.0
         if not read_only and not path.exists():
             file.create(path)
@@ -277,6 +279,11 @@ class Store:
         changes = self._changes
         return bool(self._touched or self._notes or changes.marks or changes.again or changes.ages)
 
+    @property
+    def passing(self) -> bool:
+        """Whether blocks are being written, some with each commit."""
+        return self._pass is not None
+
     def commit(self, *, sync: bool = False) -> None:
         """Write all that has changed. After an error nothing is written, and nothing forgotten.
 
@@ -302,16 +309,16 @@ class Store:
         while self._pass is not None or self._trim or self._later:
             self._commit(clean=0)
         self._commit(clean=1)
-        if self._thread is not None:
-            self._thread.join()
+        self.wait()
         self._compact()
-        self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        self._database.close()
+        self._checkpoint()
+        self._database.close()  # which brings the rest into the file, and removes the log
+        if not file.log_size(self.path):
+            self._marker.unlink(missing_ok=True)
 
     def abandon(self) -> None:
         """Close the file and write nothing more, as a kill would."""
-        if self._thread is not None:
-            self._thread.join()
+        self.wait()
         with suppress(sqlite3.Error):
             # The last connection to be closed brings the log into the file, unless it may not.
             other = file.connect(self.path, "ro")
@@ -320,16 +327,36 @@ class Store:
             other.close()
         self._database.close()
 
+    def wait(self) -> None:
+        """Wait for the checkpoint that is being made beside, if any."""
+        if self._thread is not None:
+            self._thread.join()
+
     # Opening
 
     def _check(self) -> None:
         """Refuse what is damaged, by reading only."""
+        before = 0
+        if not self._read_only:
+            with closing(file.connect(self.path, "immutable")) as alone:
+                before = file.read_counters(alone)[0]
         with file.reading(self.path) as database:
-            _, clean, *_ = file.read_counters(database)
+            commits, clean, *_ = file.read_counters(database)
+            # Behind a damaged place SQLite drops the log. But what was behind it may have been
+            # brought into the file already, and older pages from before it would cover that.
+            if commits < before or (self._marker.exists() and not self._logged()):
+                raise file.DamageError(f"{self.path.name}-wal has lost commits")
             if not clean or self.path.stat().st_size <= CHECKED_BYTES:
                 found = database.execute("PRAGMA quick_check(1)").fetchone()[0]
                 if found != "ok":
                     raise file.DamageError(found)
+
+    def _logged(self) -> int:
+        """Return how many pages SQLite takes from the log; the file must be open."""
+        if not file.log_size(self.path):
+            return 0
+        with self.path.with_name(f"{self.path.name}-shm").open("rb") as index:
+            return int.from_bytes(index.read(20)[16:], sys.byteorder)  # "mxFrame", see walformat
 
     def _open(self, fresh: LocalFilter, *, exact: bool) -> None:
         mode = "rw"
@@ -346,6 +373,7 @@ class Store:
                 "secure_delete = OFF",  # which would write what is deleted
             ):
                 database.execute(f"PRAGMA {pragma}").fetchone()
+        database.execute("BEGIN")  # all that is read is of one commit
         self.meta: dict[str, Any] = dict(file.rows(database, "meta"))
         commits, clean, self._request, _ = file.read_counters(database)
         self.clean = bool(clean)
@@ -353,7 +381,9 @@ class Store:
         self._notes: dict[str, Value] = {}
         self._read_queues()
         self._read_filter(fresh, exact=exact)
+        database.execute("ROLLBACK")
         self._thread: Thread | None = None
+        self._longest_log = 4 * LOG_BYTES
 
     def _read_queues(self) -> None:
         self.queues: dict[int, Queue] = {}
@@ -632,17 +662,26 @@ class Store:
         """Bring the log into the file now and then, and at once if it is long."""
         size = file.log_size(self.path)
         running = self._thread is not None and self._thread.is_alive()
-        if size > 4 * LOG_BYTES:
-            if self._thread is not None:
-                self._thread.join()
-            self._checkpoint()
+        if size > self._longest_log:
+            self.wait()
+            # A reader may hold it up. That is no reason to wait for it with each commit.
+            self._longest_log = 4 * LOG_BYTES if self._checkpoint() else 2 * size
         elif not running and (size > LOG_BYTES or self._all_commits % CHECKPOINT_COMMITS == 0):
             self._thread = Thread(target=self._checkpoint, daemon=True)
             self._thread.start()
 
-    def _checkpoint(self) -> None:
-        with suppress(sqlite3.Error), closing(file.connect(self.path, "rw")) as database:
-            database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    def _checkpoint(self) -> bool:
+        """Bring the log into the file; return whether all of it is there. May run in a thread.
+
+        A marker stands beside the file meanwhile. If it is found there, a log is necessary: a part
+        of the pages is newer than the others.
+        """
+        with suppress(OSError, sqlite3.Error), closing(file.connect(self.path, "rw")) as database:
+            self._marker.touch(mode=0o600)
+            busy, frames, done = database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            self._marker.unlink()
+            return not busy and frames == done
+        return False
 
     def _compact(self) -> None:
         """Give room that is not used any more back to the disk, if that is little work."""
