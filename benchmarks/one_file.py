@@ -18,10 +18,11 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Final, TypeVar
 
 from bitarray import bitarray
 
@@ -30,7 +31,9 @@ from scrapy_bloom.filter.sizing import BLOCK_BYTES
 from scrapy_bloom.filter.state import Slice
 from scrapy_bloom.local.store import Store
 
-_TIMED = 300_000
+T = TypeVar("T")
+
+_TIMED: Final = 300_000
 
 
 def main() -> None:
@@ -72,7 +75,7 @@ def growth(most: int) -> None:
             f" {micros[0] / micros[1]:6.2f}",
             flush=True,
         )
-        step = round(step * 10**0.25, -3)
+        step = int(round(step * 10**0.25, -3))
 
 
 def store(size: int, per_commit: int, marks: int, *, exact: bool) -> None:
@@ -130,7 +133,7 @@ def store(size: int, per_commit: int, marks: int, *, exact: bool) -> None:
     shutil.rmtree(folder)
 
 
-def _timed(what: str, call):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def _timed(what: str, call: Callable[[], T]) -> T:
     begin, cpu = time.perf_counter(), time.thread_time()
     answer = call()
     print(

@@ -508,6 +508,24 @@ def test_expired_marks_do_not_come_back_with_a_kill(path, tmp_path, monkeypatch)
         assert {row[0] >> 32 for row in database.execute("SELECT id FROM blocks")} <= slices
 
 
+def test_a_file_is_closed_whole_in_the_middle_of_a_pass(path, monkeypatch):
+    hasty(monkeypatch.setattr)
+    known = fingerprints(20_000)
+    store, passes = Store(path, LocalFilter(100_000)), 0
+    for at in range(0, 20_000, 50):
+        for page in known[at : at + 50]:
+            store.mark(page)
+        store.commit()
+        passes += store.passing
+        if passes and at > 10_000:
+            break
+    assert store.passing
+    store.close()
+    store = Store(path, LocalFilter(100_000))
+    assert all(map(store.contains, known[: at + 50]))
+    store.abandon()
+
+
 def test_a_commit_writes_what_changed_however_much_is_forgotten(path):
     store = Store(path, LocalFilter(100_000))
     known = fingerprints(20_000)

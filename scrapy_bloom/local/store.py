@@ -300,12 +300,16 @@ class Store:
 
         :raises sqlite3.Error: as :meth:`commit` does.
         """
+        if os.getpid() != self._process:
+            return  # a forked child has the file of its parent
         if self._read_only:
             self._database.close()
             return
+        self._commit(clean=0)
+        while self._pass is not None:  # else its blocks would be left out
+            self._commit(clean=0)
         if self.journal > SMALL_JOURNAL:
             self._begin_pass()
-        self._commit(clean=0)
         while self._pass is not None or self._trim or self._later:
             self._commit(clean=0)
         self._commit(clean=1)
