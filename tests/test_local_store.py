@@ -354,7 +354,7 @@ def test_damage_is_refused_or_harmless(tmp_path, template, which, cut):
         shutil.rmtree(path.parent)
     if cut and which == "closed":
         assert refused == times
-    else:
+    elif not cut or which == "log":  # of a cut file the log may have the rest
         assert refused < times
 
 
@@ -610,8 +610,9 @@ def test_the_log_is_bounded_in_back_to_back_commits(path, monkeypatch, reader):
             sizes.append(log_of(path).stat().st_size)
     if not reader:
         assert max(sizes) < 3_000_000
-    store.commit()
-    store.commit()
+    for _ in range(3):
+        store.commit()
+        store.wait()
     assert log_of(path).stat().st_size < 5_000_000
     store.close()
 

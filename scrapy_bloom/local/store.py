@@ -404,7 +404,7 @@ class Store:
         self.withheld: Counter[bytes] = Counter()
         self._stored: set[tuple[Any, ...]] = set()
         self._changes = Changes()
-        if "secret" in meta:
+        if "secret" in meta or self._all_commits:
             if not self._read_only:
                 self._check_settings(fresh.window, exact=exact)
             state = file.read_filter(database, meta)
@@ -670,7 +670,10 @@ class Store:
             self.wait()
             # A reader may hold it up. That is no reason to wait for it with each commit.
             self._longest_log = 4 * LOG_BYTES if self._checkpoint() else 2 * size
-        elif not running and (size > LOG_BYTES or self._all_commits % CHECKPOINT_COMMITS == 0):
+            return
+        if size <= LOG_BYTES:
+            self._longest_log = 4 * LOG_BYTES
+        if not running and (size > LOG_BYTES or self._all_commits % CHECKPOINT_COMMITS == 0):
             self._thread = Thread(target=self._checkpoint, daemon=True)
             self._thread.start()
 
