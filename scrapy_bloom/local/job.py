@@ -1,0 +1,442 @@
+"""The job directory: who holds it, whose it is, how the last run in it ended.
+
+Two doors use its file, :data:`NAME`. With ``scrapy_bloom.Scheduler`` it has requests and marks, and
+every commit is a moment from which a crawl resumes. A plain filter under another scheduler writes
+it twice a run: it is worth something only if that scheduler has stored its queue as well. If not,
+file and queue are moved away, and the crawl starts over.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from zlib import crc32
+
+from filelock import FileLock, Timeout
+
+from scrapy_bloom.canonical.provenance import difference
+from scrapy_bloom.errors import JobInUseError, StateError
+from scrapy_bloom.filter import file
+from scrapy_bloom.local.store import NAME, Store
+from scrapy_bloom.options import CAPACITY, ERROR_RATE, EXACT, WINDOW
+
+if TYPE_CHECKING:
+    from scrapy_bloom.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+LOCK: Final = "bloom.lock"
+QUEUE: Final = "requests.queue"  # this and the following are Scrapy's
+ACTIVE: Final = "active.json"
+SEEN: Final = "requests.seen"
+STATE: Final = "spider.state"
+"""Scrapy's file, and the key of a note: the spider's state as of the last commit, pickled."""
+
+KIND: Final = "kind"
+"""Key of a note: :data:`REQUESTS` or :data:`FILTER`, that is, whose queue belongs to the marks."""
+REQUESTS: Final = "scheduler"
+FILTER: Final = "filter"
+
+_IDENTITY: Final = "identity"
+_QUEUE: Final = "queue"
+_PID: Final = "pid"
+_IN_FLIGHT: Final = "in flight"
+
+_SEAL: Final = (
+    f"The requests of this job are in {NAME} - set SCHEDULER to 'scrapy_bloom.Scheduler' "
+)
+_TOO_LONG: Final = 300  # for the name of a file, in bytes
+_ENOUGH: Final = 4096  # bytes at the end of a file of Scrapy's queue that tell it from others
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What the marks of a job belong to.
+
+    Attributes:
+        spider: name of the spider.
+        fingerprinter: import path of the class that the fingerprints follow.
+        made_by: rules and versions of libraries that they were made with.
+    """
+
+    spider: str
+    fingerprinter: str
+    made_by: dict[str, Any]
+
+
+class Job:
+    """A job directory, held by this process from the beginning.
+
+    :param folder: the job directory; made if it is not there.
+    :param identity: what its marks belong to.
+    :raises JobInUseError: if another crawl holds it.
+    :raises StateError: if it cannot be held.
+
+    Attributes:
+        folder: its absolute path: a crawl may change the working directory.
+        store: what is in its file, once it is opened.
+        restored: how many fingerprints were there.
+        killed: whether the last run was killed.
+        in_flight: how many requests were in flight then.
+    """
+
+    store: Store
+
+    def __init__(self, folder: Path, identity: Identity) -> None:
+        self.folder = folder.absolute()
+        self.path = self.folder / NAME
+        self.identity = identity
+        self.restored = self.in_flight = 0
+        self.killed = False
+        self._pid = os.getpid()
+        self._lock = _lock_of(self.folder)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire()
+        except Timeout:
+            raise _in_use(self.folder) from None
+        except OSError as error:
+            raise unusable(self.folder, error) from error
+
+    def check(self, *, requests: bool) -> str:
+        """Look whether a crawl may use the file; return its kind, an empty text without a file.
+
+        :param requests: whether the crawl keeps its requests in it.
+        :raises StateError: if not. Everything is left as it is.
+        """
+        if not self.path.exists():
+            if is_sealed(self.folder):
+                raise StateError(
+                    f"{self.path}: found no file, expected the requests of this job: there are no"
+                    f" others. Put it back, or delete the whole job directory to start over."
+                )
+            return ""
+        meta, _ = read_meta(self.path)
+        kind = str(meta.get(KIND, ""))
+        if kind == REQUESTS and not requests:
+            raise StateError(
+                f"{self.path}: found the requests of a crawl with scrapy_bloom.Scheduler, which"
+                f" this crawl would not fetch. Set SCHEDULER = 'scrapy_bloom.Scheduler', or choose"
+                f" another JOBDIR. It was left as it is."
+            )
+        stored = _identity_of(self.path, meta)
+        for what, theirs, ours in (
+            ("spider", stored.spider, self.identity.spider),
+            ("fingerprinter", stored.fingerprinter, self.identity.fingerprinter),
+        ):
+            if theirs != ours:
+                raise StateError(
+                    f"{self.path}: found the filter of {what} {theirs!r}, expected {what} {ours!r}:"
+                    f" its marks mean nothing here. It was left as it is. Choose another JOBDIR, or"
+                    f" go back to {theirs!r}, or delete the whole job directory to start over."
+                )
+        if changed := difference(stored.made_by, self.identity.made_by):
+            logger.warning("%s", changed)
+        return kind
+
+    def open(self, settings: Settings, *, requests: bool, digests: bool) -> None:
+        """Open the file, or make it, and note in it that a run is on.
+
+        :param requests: whether the crawl keeps its requests in it.
+        :param digests: whether all fingerprints are SHA-1 digests.
+        :raises StateError: if it cannot be used. It is left as it is.
+        """
+        try:
+            store = self.store = open_store(self.path, settings, digests=digests, journal=requests)
+            try:
+                self._begin(store, requests=requests)
+            except BaseException:
+                store.abandon()
+                raise
+        except OSError as error:
+            raise unusable(self.folder, error) from error
+        except sqlite3.Error as error:
+            raise file.unusable(self.path, error) from error
+
+    def _begin(self, store: Store, *, requests: bool) -> None:
+        self.restored = store.filter.items
+        self.killed = not store.clean
+        self.in_flight = int(store.meta.get(_IN_FLIGHT, 0)) if self.killed else 0
+        if requests:
+            restore_state(self.folder, store.meta.get(STATE), killed=self.killed)
+            seal(self.folder)
+        self.note_owner(store, requests=requests)
+        store.note(_PID, os.getpid())
+        # Of a plain filter it decides whether Scrapy's queue can be used: before a request is popped.
+        store.commit(sync=not requests)
+
+    def note_owner(self, store: Store, *, requests: bool) -> None:
+        """Note in a store whose it is, and whether the requests are kept in it."""
+        store.note(KIND, REQUESTS if requests else FILTER)
+        store.note(_IDENTITY, json.dumps(asdict(self.identity)))
+
+    def note_in_flight(self, count: int) -> None:
+        """Note with the next commit how many requests are in flight."""
+        self.store.note(_IN_FLIGHT, count)
+
+    def note_queue(self) -> None:
+        """Note that Scrapy has stored its queue, and how it looks."""
+        self.store.note(_QUEUE, queue_state(self.folder))
+
+    def close(self) -> bool:
+        """Write everything, and leave the job directory to others; return whether it was written.
+
+        :raises sqlite3.Error: if it cannot be written; the job directory is still held.
+        :raises OSError: likewise.
+        """
+        if os.getpid() != self._pid:
+            logger.warning(
+                "%s belongs to process %d, and this process is a fork of that one, so it stores"
+                " nothing.",
+                self.path,
+                self._pid,
+            )
+            return False
+        self.store.close()
+        self.release()
+        return True
+
+    def abandon(self) -> None:
+        """Leave the job directory to others and write nothing more, as a kill does."""
+        self.store.abandon()
+        self.release()
+
+    def release(self) -> None:
+        """Leave the job directory, whose file was not opened, to others."""
+        if os.getpid() == self._pid:
+            self._lock.release()
+
+
+def open_store(path: Path, settings: Settings, *, digests: bool, journal: bool = True) -> Store:
+    """Open the file of a job as the settings say, or make it.
+
+    :param digests: whether all fingerprints are SHA-1 digests.
+    :param journal: whether there will be commits before the last one.
+    :raises StateError: if it cannot be used. It is left as it is.
+    :raises SettingError: if it was made for other settings; likewise.
+    """
+    return Store(
+        path,
+        capacity=settings[CAPACITY],
+        error_rate=settings[ERROR_RATE],
+        window=settings[WINDOW],
+        digests=digests,
+        exact=settings[EXACT],
+    )
+
+
+def read_meta(path: Path) -> tuple[dict[str, Any], bool]:
+    """Return the notes in a job's file, and whether its last run has closed it. Changes nothing.
+
+    :raises StateError: if it cannot be read.
+    """
+    file.check_header(path)
+    try:
+        with file.reading(path) as database:
+            _, clean, *_ = file.read_counters(database)
+            return dict(file.rows(database, "meta")), bool(clean)
+    except sqlite3.Error as error:
+        raise file.unusable(path, error) from error
+
+
+def is_finished(job: Job, *, waiting: bool) -> bool:
+    """Return whether all pages of a job were done before this run.
+
+    :param waiting: whether requests are waiting in it.
+    """
+    return bool(job.restored) and not waiting and not job.killed and job.store.filter.window is None
+
+
+def set_aside_if_unclean(folder: Path, spider: str) -> None:
+    """Start a job of a plain filter over if its last run was killed, or its queue has changed.
+
+    To be called before Scrapy's scheduler opens its queue. What that has lost nobody knows. With
+    neither queue nor marks, the crawl finds every page again. A job that only others have used is
+    not touched, nor one that another process is using: it only looks like one that was killed.
+    """
+    path = folder / NAME
+    with suppress(StateError, OSError, Timeout, sqlite3.Error):  # the door says so when it opens
+        if not path.exists():
+            return
+        with _lock_of(folder):
+            meta, clean = read_meta(path)
+            ours = meta.get(KIND) == FILTER and _identity_of(path, meta).spider == spider
+            if ours and not (clean and meta.get(_QUEUE) == queue_state(folder)):
+                set_aside(folder, "the last run was killed, or somebody else has used its queue")
+
+
+def set_aside(folder: Path, why: str) -> None:
+    """Move all that a job has to a folder of its own, from which nothing is ever deleted."""
+    number = 1
+    while (aside := folder / "unclean" / str(number)).exists():
+        number += 1
+    aside.mkdir(parents=True)
+    for name in (QUEUE, SEEN, STATE, f"{NAME}-wal", f"{NAME}-shm", NAME):  # the file last: until
+        if (folder / name).exists():  # it is gone, a killed move is done again
+            (folder / name).rename(aside / name)
+    logger.warning(
+        "%s: %s, so requests may be lost that the filter calls seen. The crawl starts over; the old"
+        " files are in %s. With SCHEDULER = 'scrapy_bloom.Scheduler' it would have resumed.",
+        folder,
+        why,
+        aside,
+    )
+
+
+def queue_state(folder: Path) -> str:
+    """Return what tells Scrapy's stored queue, with the marks beside it, from any other state.
+
+    By content, not by times: a job directory may be copied. Empty files do not count: Scrapy 2.13
+    leaves some when it opens a queue.
+    """
+    saved = folder / QUEUE / ACTIVE
+    digest = 0
+    for path in sorted((folder / QUEUE).rglob("*")):
+        if path.is_file() and path != saved and (size := path.stat().st_size):
+            with path.open("rb") as file:
+                head = file.read(_ENOUGH)
+                file.seek(max(0, size - _ENOUGH))
+                content = head + file.read()
+            if any(content):
+                name = path.relative_to(folder).as_posix().encode("utf-8", "surrogateescape")
+                digest = crc32(b"%b %d " % (name, size) + content, digest)
+    text = saved.read_text() if saved.exists() else ""
+    seen = (folder / SEEN).stat().st_size if (folder / SEEN).exists() else 0
+    return f"{text} {digest} {seen}"
+
+
+def queue_is_empty(folder: Path) -> bool:
+    """Return whether Scrapy's stored queue has no request."""
+    saved = folder / QUEUE / ACTIVE
+    try:
+        return not json.loads(saved.read_bytes())
+    except (OSError, ValueError):
+        return not saved.exists()
+
+
+def seal(folder: Path) -> None:
+    """Have Scrapy's own scheduler fail to open, where it would start with an empty queue.
+
+    It takes the names in its file for those of queues, and the name of this one is too long: its
+    error shows the text. What was in the queue is removed.
+
+    :raises OSError: if that cannot be done.
+    """
+    if is_sealed(folder):
+        return
+    saved = folder / QUEUE / ACTIVE
+    (folder / QUEUE).mkdir(parents=True, exist_ok=True)
+    text = json.dumps({_SEAL + "." * (_TOO_LONG - len(_SEAL)): [0]})
+    write_whole(saved, text.encode())
+    for path in sorted((folder / QUEUE).rglob("*"), reverse=True):
+        if path.is_dir():
+            path.rmdir()
+        elif path != saved:
+            path.unlink()
+
+
+def is_sealed(folder: Path) -> bool:
+    """Return whether :func:`seal` was here."""
+    try:
+        return _SEAL.encode() in (folder / QUEUE / ACTIVE).read_bytes()
+    except OSError:
+        return False
+
+
+def restore_state(folder: Path, noted: object, *, killed: bool) -> None:
+    """Put the noted state of a spider where Scrapy reads it: after a kill, or if that is cut off.
+
+    :raises OSError: if it cannot be written.
+    """
+    path = folder / STATE
+    if isinstance(noted, bytes):
+        if killed or not _is_pickle(path):
+            write_whole(path, noted)
+    elif path.exists() and not _is_pickle(path):
+        # Scrapy's own scheduler, which fails to open this job, leaves an empty file. Scrapy cannot
+        # read it, and a spider without a state would fail in its callbacks.
+        write_whole(path, pickle.dumps({}, protocol=4))
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Replace a file at once: after a kill it is the old file or the new one.
+
+    :raises OSError: if that fails; the old file is still there.
+    """
+    beside = path.with_name(path.name + ".tmp")
+    try:
+        beside.write_bytes(content)
+        beside.replace(path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def unusable(folder: Path, error: OSError) -> StateError:
+    """Return the error that refuses a job directory that cannot be used."""
+    return StateError(
+        f"{error.filename or folder}: {error.strerror}. Expected a job directory in which this user"
+        f" can write, with room on the disk; give it those rights or choose another JOBDIR. What is"
+        f" in it was left as it is."
+    )
+
+
+@contextmanager
+def holding(folder: Path) -> Iterator[None]:
+    """Hold a job directory as a crawl does, so that none can start in it.
+
+    :raises JobInUseError: if a crawl holds it.
+    """
+    try:
+        with _lock_of(folder):
+            yield
+    except Timeout:
+        raise _in_use(folder) from None
+
+
+def _lock_of(folder: Path) -> FileLock:
+    # Not bound to a thread: the file may be closed in another thread than it was opened in.
+    return FileLock(folder / LOCK, timeout=0, thread_local=False)
+
+
+def _in_use(folder: Path) -> JobInUseError:
+    pid = None
+    with suppress(StateError, OSError, sqlite3.Error):
+        pid = read_meta(folder / NAME)[0].get(_PID)
+    if pid == os.getpid():
+        return JobInUseError(
+            f"{folder}: another spider of this process is using this job directory. Only one crawl"
+            f" at a time can use it. Give each spider its own JOBDIR."
+        )
+    who = f"process {pid}" if pid else "another process"
+    return JobInUseError(
+        f"{folder}: {who} is using this job directory. Only one crawl at a time can use it. Wait"
+        f" until it has stopped, or choose another JOBDIR."
+    )
+
+
+def _identity_of(path: Path, meta: dict[str, Any]) -> Identity:
+    try:
+        return Identity(**json.loads(meta[_IDENTITY]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise StateError(
+            f"{path}: found invalid metadata ({error!r}), expected that of a crawl. It was left as"
+            f" it is. Restore the job directory from a copy, or delete it and crawl again."
+        ) from error
+
+
+def _is_pickle(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            pickle.load(file)  # noqa: S301 - as Scrapy does a moment later
+    except Exception:  # noqa: BLE001 - a file that was cut off raises all sorts of things
+        return False
+    return True

@@ -1,0 +1,146 @@
+"""The filter of a crawl whose requests another scheduler keeps: in memory, or in its job directory."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scrapy.utils.job import job_dir
+
+from scrapy_bloom import stats
+from scrapy_bloom.crawl.engine import only_looks, run_beside
+from scrapy_bloom.crawl.session import Marks, Session, note_forgets
+from scrapy_bloom.errors import SettingError, StateError
+from scrapy_bloom.filter.bloom import LocalFilter
+from scrapy_bloom.local.job import Identity, Job, is_finished, queue_is_empty
+from scrapy_bloom.options import CAPACITY, ERROR_RATE, EXACT, WINDOW
+from scrapy_bloom.settings import Settings
+
+if TYPE_CHECKING:
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+    from twisted.internet.defer import Deferred
+
+    from scrapy_bloom.crawl.report import Report, Verdict
+
+
+class MemoryMarks:
+    """Marks that no run keeps for the next one."""
+
+    def __init__(self, filter_: LocalFilter) -> None:
+        self.filter = filter_
+
+    def mark(self, fingerprint: bytes, max_age: float | None = None) -> bool:
+        """Mark a fingerprint; return whether it was marked before, or lately."""
+        if max_age is None:
+            return self.filter.add(fingerprint)
+        return self.filter.add_aged(fingerprint, max_age)
+
+    def contains(self, fingerprint: bytes) -> bool:
+        """Return whether a fingerprint is marked."""
+        return fingerprint in self.filter
+
+    def withhold(self, fingerprints: Iterable[bytes]) -> None:
+        """Do nothing: there is no next run."""
+
+    def release(self, fingerprints: Iterable[bytes]) -> None:
+        """Do nothing, likewise."""
+
+
+class PlainFilter:
+    """The filter of a crawl under Scrapy's own scheduler, or any other one.
+
+    :param spider: name of the spider.
+    :param report: writes to stats and log.
+    :raises BloomError: if the crawl cannot be filtered as the settings say. Nothing is changed.
+    """
+
+    def __init__(self, crawler: Crawler, spider: str, report: Report) -> None:
+        settings = Settings(crawler.settings)
+        if settings[EXACT]:
+            raise SettingError(
+                f"{EXACT.setting} = True: it needs SCHEDULER = 'scrapy_bloom.Scheduler' with a"
+                f" JOBDIR, or a filter in Redis with BLOOM_REDIS_LAYOUT = 'sets'. Without any of"
+                f" these use Scrapy's own filter, which is exact: DUPEFILTER_CLASS ="
+                f" 'scrapy.dupefilters.RFPDupeFilter'."
+            )
+        self._report = report
+        self._session = session = Session(crawler, settings, report)
+        made = session.fingerprinter
+        folder = None if only_looks(crawler) else job_dir(crawler.settings)
+        self._job: Job | None = None
+        self._marks: Marks
+        if folder is None:
+            memory = LocalFilter(
+                settings[CAPACITY],
+                settings[ERROR_RATE],
+                window=settings[WINDOW],
+                digests=made.digests,
+            )
+            self._marks = MemoryMarks(memory)
+            report.opened("in memory", memory.info(), restored=0, unclean=False)
+        else:
+            job = Job(Path(folder), Identity(spider, made.wrapped, session.made_by))
+            try:
+                job.check(requests=False)
+                job.open(settings, requests=False, digests=made.digests)
+            except BaseException:
+                job.release()
+                raise
+            self._job, self._marks = job, job.store
+            info = job.store.filter.info()
+            report.opened(
+                f"in memory, kept in {job.path}", info, restored=job.restored, unclean=job.killed
+            )
+            if is_finished(job, waiting=not queue_is_empty(job.folder)):
+                report.finished(job.folder, job.restored)
+        note_forgets(crawler, self)
+
+    def check(self, request: Request) -> Verdict:
+        """Mark a request, and return the verdict on it. Never raises."""
+        return self._session.check(request, self._marks)
+
+    def withdraw(self, request: Request) -> None:
+        """Make the page of a request eligible again: it was new, and the scheduler has lost it."""
+        try:
+            page = self._session.marks_of(request)
+            there = [self._marks.contains(mark) for mark in page]
+            self._marks.filter.forget_many(page)
+            self._report.add(stats.WITHDRAWN, int(there[0]))
+        except Exception as error:  # noqa: BLE001 - the crawl continues without
+            self._report.check_failed(request, error)
+
+    def forget(self, request: Request) -> None:
+        """Make the page of a request eligible again, in this run and the next. Never raises."""
+        self._session.forget(request, self._marks)
+
+    def forget_failed(self, request: Request) -> None:
+        """Make the page of a failed request eligible in the next run. Never raises."""
+        self._session.forget(request, self._marks, failed=True)
+
+    def close(self) -> Deferred[None] | None:
+        """Store the filter, and write the last stats; return what fires when that is done."""
+        self._report.describe(self._marks.filter.info())
+        self._report.flush()
+        if self._job is None:
+            self._report.set(stats.NOT_STORED, 0)
+            return None
+        return run_beside(self._store)
+
+    def _store(self) -> None:
+        assert self._job is not None  # noqa: S101 - there is something to be stored
+        stored = False
+        try:
+            self._job.note_queue()  # Scrapy has stored it: it closes the filter after that
+            stored = self._job.close()
+        except (sqlite3.Error, OSError) as error:
+            self._report.error(
+                StateError(
+                    f"{self._job.path}: the filter could not be stored ({error}), so the next run"
+                    f" starts over. Make room, or give this user the right to write there."
+                )
+            )
+            self._job.abandon()
+        self._report.set(stats.NOT_STORED, int(not stored))
