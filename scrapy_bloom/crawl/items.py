@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
+from importlib import import_module
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
@@ -33,11 +35,13 @@ class Items:
     An item that a feed could not take, since the disk was full, say, is kept and given to it again.
 
     :param report: counts what fails.
+    :param sync: whether feeds go to the disk itself, and not only out of this process.
     """
 
-    def __init__(self, crawler: Crawler, report: Report) -> None:
+    def __init__(self, crawler: Crawler, report: Report, *, sync: bool) -> None:
         self._crawler = crawler
         self._report = report
+        self._sync = sync
         self._pipelines_closed = False
         self._failing = False
         self._warned = False
@@ -101,6 +105,8 @@ class Items:
             for file in self._files():
                 self._flush_plugins(file)
                 file.flush()
+                if self._sync:
+                    _to_disk(getattr(file, "file", file).fileno())
         except (OSError, ValueError) as error:
             return error
         return None
@@ -162,6 +168,15 @@ class Items:
                 f"{type(plugin).__module__}.{type(plugin).__qualname__}",
                 extra={"spider": self._crawler.spider},
             )
+
+
+def _to_disk(descriptor: int) -> None:
+    """Bring a file to the disk. On macOS ``fsync`` leaves it in the memory of the disk."""
+    try:
+        fcntl: Any = import_module("fcntl")  # not on Windows
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+    except (ImportError, AttributeError, OSError):  # not every file system can
+        os.fsync(descriptor)
 
 
 def _end(file: Any) -> int | None:

@@ -13,12 +13,12 @@ from scrapy_bloom.errors import BloomError, shown
 from scrapy_bloom.options import MAX_AGE, WINDOW, write_size, write_span
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from scrapy import Request
     from scrapy.crawler import Crawler
 
     from scrapy_bloom.filter.info import FilterInfo
-    from pathlib import Path
-
     from scrapy_bloom.stats import Stat
 
 logger = logging.getLogger(__name__)
@@ -205,6 +205,17 @@ class Report:
                 "setting": WINDOW.setting,
                 "window": write_span(window),
             },
+        )
+
+    def unstored(self, count: int) -> None:
+        """Log that Scrapy's scheduler has lost requests at a clean stop."""
+        self._log(
+            logging.WARNING,
+            "%(count)s requests could not be serialized, so Scrapy has not stored them. The next"
+            " run fetches those of their pages that it finds a link to. With"
+            " SCHEDULER_DEBUG = True Scrapy says what it cannot serialize: lambdas as callbacks,"
+            " for example.",
+            {"count": f"{count:,}"},
         )
 
     def error(self, error: BloomError) -> None:

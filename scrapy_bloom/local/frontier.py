@@ -6,6 +6,7 @@ import logging
 import os
 import pickle
 import sqlite3
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +31,7 @@ from scrapy_bloom.local.job import (
 )
 from scrapy_bloom.local.queue import QueueClasses, Queues
 from scrapy_bloom.local.scrapys import take_over
+from scrapy_bloom.options import COMMIT_SYNC, CommitSync
 from scrapy_bloom.settings import Settings
 
 if TYPE_CHECKING:
@@ -63,23 +65,23 @@ def open_local(
     :raises BloomError: if the crawl cannot be kept as the settings say. Nothing is changed then.
     """
     settings = Settings(crawler.settings)
+    engine = Engine(crawler)
     session = Session(crawler, settings, report)
     made, folder = session.fingerprinter, Path(classes.folder).parent
     plain, start = classes.kind, classes.start_kind
     set_aside_if_unclean(folder, spider.name)
-    job = Job(folder, Identity(spider.name, made.wrapped, session.made_by))
-    try:
+    with ExitStack() as undo:
+        job = Job(folder, Identity(spider.name, made.wrapped, session.made_by))
+        undo.callback(job.release)
         if job.check(requests=True) != REQUESTS:
             take_over(job, settings, plain, start, digests=made.digests)
-        job.open(settings, requests=True, digests=made.digests)
-    except BaseException:
-        job.release()
-        raise
-    try:
-        self = LocalFrontier(crawler, spider, job, session, report, classes, memory)
-    except BaseException:
-        job.abandon()
-        raise
+        job.open(settings, digests=made.digests)
+        undo.callback(job.store.abandon)
+        queues = Queues(crawler, spider, engine, job.store, classes)
+        job.begin(requests=True)
+        undo.pop_all()
+    sync = settings[COMMIT_SYNC] is CommitSync.MACHINE
+    self = LocalFrontier(crawler, engine, job, session, report, queues, memory, sync=sync)
     info = job.store.filter.info()
     report.opened(f"kept in {job.path}", info, restored=job.restored, unclean=job.killed)
     report.set(stats.RECOVERED, job.in_flight)
@@ -97,38 +99,43 @@ class LocalFrontier:
     their items were written out. So a kill leaves a moment at which each marked page is done, or
     stored, or eligible again.
 
+    :param engine: shows which requests it is through with.
     :param job: the job directory, which is open. It is closed with the frontier.
     :param session: identifies and judges the requests.
+    :param report: writes to stats and log.
+    :param queues: the stored requests in Scrapy's order.
     :param memory: Scrapy's priority queue of requests that cannot be stored.
-    :raises BackendError: if Scrapy's engine does not show what is needed.
-    :raises SettingError: if Scrapy's queues are such that the requests cannot be stored.
-    :raises StateError: if the requests of an earlier run would not be read.
+    :param sync: whether each commit goes to the disk itself.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a crawl
         self,
         crawler: Crawler,
-        spider: Spider,
+        engine: Engine,
         job: Job,
         session: Session,
         report: Report,
-        classes: QueueClasses,
+        queues: Queues,
         memory: Any,
+        *,
+        sync: bool,
     ) -> None:
         assert crawler.stats is not None  # noqa: S101 - Scrapy makes it before any component
-        self._engine = Engine(crawler)
+        self._engine = engine
         self._store = job.store
-        self._queues = Queues(crawler, spider, self._engine, job.store, classes)
+        self._queues = queues
         self._memory = memory
         self._job = job
         self._session = session
         self._report = report
-        self._spider = spider
+        self._spider = queues.spider
         self._inc = crawler.stats.inc_value
+        self._sync = sync
         self._in_flight = InFlight()
         self._done: list[Visit] = []  # whose items are not written out yet
-        self._items = Items(crawler, report)
+        self._items = Items(crawler, report, sync=sync)
         self._state = b""
+        self._gathered = 0  # new rows since the last commit
         self._delay = INTERVAL
         self._timer: Any = None
         self._ticking: Deferred[bool] | None = None
@@ -146,6 +153,11 @@ class LocalFrontier:
 
     # What the scheduler asks for
 
+    def check(self, request: Request) -> Verdict:
+        """Mark a request that is not enqueued; return the verdict on it."""
+        self._arm()
+        return self._session.check(request, self._store)
+
     def enqueue(self, request: Request) -> bool:
         """Store a request with its mark; return False if it is a duplicate."""
         if not request.dont_filter and self._session.check(request, self._store) is SEEN:
@@ -154,7 +166,8 @@ class LocalFrontier:
         error = self._queues.push(request)
         if error is None:
             self._inc("scheduler/enqueued/disk")
-            if len(self._store.new) >= _GATHERED and not self._failing:
+            self._gathered += 1
+            if self._gathered >= _GATHERED and not self._failing:
                 self._write()  # of pages that are done it knows those whose items are written
         else:
             self._hold(request, error)
@@ -315,11 +328,12 @@ class LocalFrontier:
         self._note_state()
         self._job.note_in_flight(len(self._in_flight))
         try:
-            self._store.commit()
+            self._store.commit(sync=self._sync)
         except sqlite3.Error as error:
             self._log_failure(error)
             return False
         self._failing = False
+        self._gathered = 0
         self._delay = INTERVAL
         if self._said_failed:
             self._said_failed = False

@@ -25,6 +25,7 @@ from filelock import FileLock, Timeout
 from scrapy_bloom.canonical.provenance import difference
 from scrapy_bloom.errors import JobInUseError, StateError
 from scrapy_bloom.filter import file
+from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local.store import NAME, Store
 from scrapy_bloom.options import CAPACITY, ERROR_RATE, EXACT, WINDOW
 
@@ -142,36 +143,37 @@ class Job:
             logger.warning("%s", changed)
         return kind
 
-    def open(self, settings: Settings, *, requests: bool, digests: bool) -> None:
-        """Open the file, or make it, and note in it that a run is on.
+    def open(self, settings: Settings, *, digests: bool) -> None:
+        """Open the file, or make it. Nothing of an old one is changed.
+
+        :param digests: whether all fingerprints are SHA-1 digests.
+        :raises StateError: if it cannot be used.
+        :raises SettingError: if it was made for other settings.
+        """
+        store = self.store = open_store(self.path, settings, digests=digests)
+        self.restored = store.filter.items
+        self.killed = not store.clean
+        self.in_flight = int(store.meta.get(_IN_FLIGHT, 0)) if self.killed else 0
+
+    def begin(self, *, requests: bool) -> None:
+        """Note in the file that a run is on.
 
         :param requests: whether the crawl keeps its requests in it.
-        :param digests: whether all fingerprints are SHA-1 digests.
-        :raises StateError: if it cannot be used. It is left as it is.
+        :raises StateError: if that cannot be written.
         """
+        store = self.store
         try:
-            store = self.store = open_store(self.path, settings, digests=digests, journal=requests)
-            try:
-                self._begin(store, requests=requests)
-            except BaseException:
-                store.abandon()
-                raise
+            if requests:
+                restore_state(self.folder, store.meta.get(STATE), killed=self.killed)
+                seal(self.folder)
+            self.note_owner(store, requests=requests)
+            store.note(_PID, os.getpid())
+            # That a plain filter is not closed must be known before Scrapy pops its first request.
+            store.commit(sync=not requests)
         except OSError as error:
             raise unusable(self.folder, error) from error
         except sqlite3.Error as error:
             raise file.unusable(self.path, error) from error
-
-    def _begin(self, store: Store, *, requests: bool) -> None:
-        self.restored = store.filter.items
-        self.killed = not store.clean
-        self.in_flight = int(store.meta.get(_IN_FLIGHT, 0)) if self.killed else 0
-        if requests:
-            restore_state(self.folder, store.meta.get(STATE), killed=self.killed)
-            seal(self.folder)
-        self.note_owner(store, requests=requests)
-        store.note(_PID, os.getpid())
-        # Of a plain filter it decides whether Scrapy's queue can be used: before a request is popped.
-        store.commit(sync=not requests)
 
     def note_owner(self, store: Store, *, requests: bool) -> None:
         """Note in a store whose it is, and whether the requests are kept in it."""
@@ -215,22 +217,17 @@ class Job:
             self._lock.release()
 
 
-def open_store(path: Path, settings: Settings, *, digests: bool, journal: bool = True) -> Store:
+def open_store(path: Path, settings: Settings, *, digests: bool) -> Store:
     """Open the file of a job as the settings say, or make it.
 
     :param digests: whether all fingerprints are SHA-1 digests.
-    :param journal: whether there will be commits before the last one.
     :raises StateError: if it cannot be used. It is left as it is.
     :raises SettingError: if it was made for other settings; likewise.
     """
-    return Store(
-        path,
-        capacity=settings[CAPACITY],
-        error_rate=settings[ERROR_RATE],
-        window=settings[WINDOW],
-        digests=digests,
-        exact=settings[EXACT],
+    fresh = LocalFilter(
+        settings[CAPACITY], settings[ERROR_RATE], window=settings[WINDOW], digests=digests
     )
+    return Store(path, fresh, exact=settings[EXACT])
 
 
 def read_meta(path: Path) -> tuple[dict[str, Any], bool]:

@@ -1,9 +1,10 @@
-"""The filter of a crawl whose requests another scheduler keeps: in memory, or in its job directory."""
+"""The filter of a crawl whose requests another scheduler keeps: in memory, or in a JOBDIR."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,13 +83,14 @@ class PlainFilter:
             self._marks = MemoryMarks(memory)
             report.opened("in memory", memory.info(), restored=0, unclean=False)
         else:
-            job = Job(Path(folder), Identity(spider, made.wrapped, session.made_by))
-            try:
+            with ExitStack() as undo:
+                job = Job(Path(folder), Identity(spider, made.wrapped, session.made_by))
+                undo.callback(job.release)
                 job.check(requests=False)
-                job.open(settings, requests=False, digests=made.digests)
-            except BaseException:
-                job.release()
-                raise
+                job.open(settings, digests=made.digests)
+                undo.callback(job.store.abandon)
+                job.begin(requests=False)
+                undo.pop_all()
             self._job, self._marks = job, job.store
             info = job.store.filter.info()
             report.opened(
@@ -111,6 +113,13 @@ class PlainFilter:
             self._report.add(stats.WITHDRAWN, int(there[0]))
         except Exception as error:  # noqa: BLE001 - the crawl continues without
             self._report.check_failed(request, error)
+
+    def finish(self, request: Request) -> None:
+        """Do nothing: no mark is made for somebody else."""
+
+    def clear(self, *, at_end: bool = False) -> bool:  # noqa: ARG002 - as a shared filter
+        """Empty the filter; returns True."""
+        return self._marks.filter.clear()
 
     def forget(self, request: Request) -> None:
         """Make the page of a request eligible again, in this run and the next. Never raises."""

@@ -16,7 +16,6 @@ from scrapy_bloom.errors import BloomError
 from scrapy_bloom.options import EXACT, FORGET_FAILED, MAX_AGE, WINDOW
 from scrapy_bloom.session.ages import Ages
 from scrapy_bloom.session.dropped import DroppedChains
-from scrapy_bloom.session.failed import check_watched
 from scrapy_bloom.session.layers import check_layers, made_exact
 from scrapy_bloom.session.redirects import (
     chain_before,
@@ -130,7 +129,6 @@ class Session:
         :raises BloomError: if that cannot be done. No lock and no connection stays open then.
         """
         settings = Settings(crawler.settings)
-        check_watched(crawler, settings)
         backend = backend_name(settings, shared_queue=shared_queue)
         check_layers(settings, backend, journaled=journaled)
         folder = job_dir(crawler.settings)

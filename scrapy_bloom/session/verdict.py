@@ -2,19 +2,6 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from scrapy_bloom.crawl.report import Verdict
 
-
-class Verdict(Enum):
-    """What the filter says about one request. Only those that are ``SEEN`` are dropped."""
-
-    NEW = "new"
-    """Not seen before."""
-    SEEN = "seen"
-    """Seen before."""
-    REDIRECT_EXEMPT = "redirect_exempt"
-    """Seen before, but only as part of the request's own chain of redirects."""
-    ERROR = "error"
-    """Not checked, because something failed."""
-
-    __hash__ = object.__hash__  # Enum's own is slower, and each request needs it
+__all__ = ["Verdict"]
