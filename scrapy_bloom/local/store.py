@@ -223,6 +223,22 @@ class Store:
         self._touched.add(number)
         return row
 
+    def reserve(self, number: int, count: int) -> int:
+        """Make room for some requests that wait; return the first of their rows, which follow.
+
+        All of them must be :meth:`put` in place.
+        """
+        row = number << NUMBER_BITS | self._request
+        self._request += count
+        self.queues[number].size += count
+        self._touched.add(number)
+        return row
+
+    def put(self, row: int, body: bytes) -> None:
+        """Put a request into a row that was reserved for it."""
+        self.queues[row >> NUMBER_BITS].new[row] = body
+        self._touched.add(row >> NUMBER_BITS)
+
     def take(self, row: int) -> None:
         """Note that a request does not wait any more; it stays in the file until it is done."""
         if row not in self._taken:
