@@ -23,11 +23,11 @@ if TYPE_CHECKING:
         StateError,
     )
     from scrapy_bloom.fingerprinter import CanonicalFingerprinter
+    from scrapy_bloom.forgetting import ForgetFailed, forget
     from scrapy_bloom.redis.filter import RedisFilter
     from scrapy_bloom.redis.options import RedisOptions
     from scrapy_bloom.redis.reader import RedisReader
     from scrapy_bloom.scheduler import Scheduler
-    from scrapy_bloom.forgetting import ForgetFailed, forget
 
     __all__ = [
         "Addon",

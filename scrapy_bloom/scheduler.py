@@ -63,7 +63,7 @@ class Scheduler(ScrapyScheduler):
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Make the scheduler of a crawl; one of a command that only looks at pages keeps nothing."""
+        """Make the scheduler of a crawl; that of a command which only looks keeps nothing."""
         settings = crawler.settings
         by_default = settings.getpriority("DUPEFILTER_CLASS") == SETTINGS_PRIORITIES["default"]
         chosen = BloomDupeFilter if by_default else load_object(settings["DUPEFILTER_CLASS"])
