@@ -73,7 +73,8 @@ def open_local(
     with ExitStack() as undo:
         job = Job(folder, Identity(spider.name, made.wrapped, session.made_by))
         undo.callback(job.release)
-        if job.check(requests=True) != REQUESTS:
+        job.check(requests=True)
+        if job.kind != REQUESTS:
             take_over(job, settings, plain, start, digests=made.digests)
         job.open(settings, digests=made.digests)
         undo.callback(job.store.abandon)

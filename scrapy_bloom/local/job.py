@@ -83,6 +83,8 @@ class Job:
 
     Attributes:
         folder: its absolute path: a crawl may change the working directory.
+        kind: whose requests its file was for, :data:`REQUESTS` or :data:`FILTER`; empty if it has
+            none yet, or if :meth:`check` was not called.
         store: what is in its file, once it is opened.
         restored: how many fingerprints were there.
         killed: whether the last run was killed.
@@ -95,6 +97,7 @@ class Job:
         self.folder = folder.absolute()
         self.path = self.folder / NAME
         self.identity = identity
+        self.kind = ""
         self.restored = self.in_flight = 0
         self.killed = False
         self._pid = os.getpid()
@@ -107,8 +110,8 @@ class Job:
         except OSError as error:
             raise unusable(self.folder, error) from error
 
-    def check(self, *, requests: bool) -> str:
-        """Look whether a crawl may use the file; return its kind, an empty text without a file.
+    def check(self, *, requests: bool) -> None:
+        """Look whether a crawl may use the file.
 
         :param requests: whether the crawl keeps its requests in it.
         :raises StateError: if not. Everything is left as it is.
@@ -119,10 +122,12 @@ class Job:
                     f"{self.path}: found no file, expected the requests of this job: there are no"
                     f" others. Put it back, or delete the whole job directory to start over."
                 )
-            return ""
+            return
         meta, _ = read_meta(self.path)
-        kind = str(meta.get(KIND, ""))
-        if kind == REQUESTS and not requests:
+        if not meta:  # it was made, and then its run was killed
+            return
+        self.kind = str(meta.get(KIND, ""))
+        if self.kind == REQUESTS and not requests:
             raise StateError(
                 f"{self.path}: found the requests of a crawl with scrapy_bloom.Scheduler, which"
                 f" this crawl would not fetch. Set SCHEDULER = 'scrapy_bloom.Scheduler', or choose"
@@ -141,7 +146,6 @@ class Job:
                 )
         if changed := difference(stored.made_by, self.identity.made_by):
             logger.warning("%s", changed)
-        return kind
 
     def open(self, settings: Settings, *, digests: bool) -> None:
         """Open the file, or make it. Nothing of an old one is changed.

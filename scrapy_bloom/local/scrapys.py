@@ -23,6 +23,7 @@ from scrapy.pqueues import _path_safe
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.local.job import (
     ACTIVE,
+    FILTER,
     QUEUE,
     SEEN,
     STATE,
@@ -32,7 +33,7 @@ from scrapy_bloom.local.job import (
     set_aside,
 )
 from scrapy_bloom.local.queue import QueueKind
-from scrapy_bloom.local.store import Store
+from scrapy_bloom.local.store import NAME, Store
 from scrapy_bloom.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -92,21 +93,21 @@ def take_over(
     folder = job.folder
     if is_sealed(folder):
         return
-    if not job.path.exists() and (why := why_unclean(folder)):
+    if job.kind != FILTER and (why := why_unclean(folder)):
         set_aside(folder, why)
         return
     if not (folder / QUEUE / ACTIVE).exists():
         return
-    beside = job.path.with_name(job.path.name + ".new")
-    beside.unlink(missing_ok=True)
-    if job.path.exists():  # it was closed: nothing is in a log
+    beside = job.path.with_name(f"{NAME}.taking-over")
+    _clear(beside)
+    if job.kind == FILTER:  # it was closed: nothing is in a log
         shutil.copyfile(job.path, beside)
     store = open_store(beside, settings, digests=digests)
     count = 0
     try:
         for path, slot, kind in _queues(folder / QUEUE, plain, start):
             count += _copy(folder / QUEUE / path, path, slot, kind, store)
-        if not job.path.exists():  # else they are from before its first run, and nobody knows more
+        if job.kind != FILTER:  # else they are from before its first run, and nobody knows more
             for batch in _seen(folder / SEEN):
                 for fingerprint in batch:
                     store.mark(fingerprint)
@@ -116,6 +117,7 @@ def take_over(
         store.close()
     except BaseException:
         store.abandon()
+        _clear(beside)
         raise
     beside.replace(job.path)
     logger.info(
@@ -124,6 +126,12 @@ def take_over(
         f"{count:,}",
         f"{known:,}",
     )
+
+
+def _clear(beside: Path) -> None:
+    """Remove a file that was not finished, with its log."""
+    for end in ("-wal", "-shm", ""):
+        beside.with_name(beside.name + end).unlink(missing_ok=True)
 
 
 def _queues(
