@@ -44,8 +44,6 @@ class Scheduler(ScrapyScheduler):
         Every request that is not done, all marks, and ``spider.state``.
     ``bloom.lock``
         Is locked while a crawl is on.
-    ``requests.queue``
-        A note that makes Scrapy's own scheduler fail to open, which would find no requests here.
 
     Queues, their order and their settings are Scrapy's.
 

@@ -275,13 +275,14 @@ class LocalFrontier:
 
     def _raised(self, failure: Failure, request: Request) -> None:
         """Keep a page whose callback closes the spider, or fails while that is being closed."""
-        closes = isinstance(failure.value, CloseSpider)
+        error = failure.value
+        closes = isinstance(error, CloseSpider)
         if not (closes or self._engine.closing) or not self._in_flight.keep(request):
             return
         if closes and self._closed_by is None:
             self._closed_by = request
             text = "%s closed the spider (%s): it is not done, and the next run fetches it again."
-            values: tuple[object, ...] = (request, failure.value)
+            values: tuple[object, ...] = (request, getattr(error, "reason", error))
         else:
             text = "%s failed while the spider was closing: the next run fetches it again."
             values = (request,)

@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import pickle
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -50,11 +51,8 @@ _IDENTITY: Final = "identity"
 _QUEUE: Final = "queue"
 _PID: Final = "pid"
 _IN_FLIGHT: Final = "in flight"
+_TAKEN_OVER: Final = "taken over"
 
-_SEAL: Final = (
-    f"The requests of this job are in {NAME} - set SCHEDULER to 'scrapy_bloom.Scheduler' "
-)
-_TOO_LONG: Final = 300  # for the name of a file, in bytes
 _ENOUGH: Final = 4096  # bytes at the end of a file of Scrapy's queue that tell it from others
 
 
@@ -117,11 +115,6 @@ class Job:
         :raises StateError: if not. Everything is left as it is.
         """
         if not self.path.exists():
-            if is_sealed(self.folder):
-                raise StateError(
-                    f"{self.path}: found no file, expected the requests of this job: there are no"
-                    f" others. Put it back, or delete the whole job directory to start over."
-                )
             return
         meta, _ = read_meta(self.path)
         if not meta:  # it was made, and then its run was killed
@@ -169,7 +162,7 @@ class Job:
         try:
             if requests:
                 restore_state(self.folder, store.meta.get(STATE), killed=self.killed)
-                seal(self.folder)
+                self._remove_taken_over(store)
             self.note_owner(store, requests=requests)
             store.note(_PID, os.getpid())
             # That a plain filter is not closed must be known before Scrapy pops its first request.
@@ -183,6 +176,16 @@ class Job:
         """Note in a store whose it is, and whether the requests are kept in it."""
         store.note(KIND, REQUESTS if requests else FILTER)
         store.note(_IDENTITY, json.dumps(asdict(self.identity)))
+
+    def note_taken_over(self, store: Store) -> None:
+        """Note in a store that it has what Scrapy's queue had: nobody needs that any more."""
+        self.note_owner(store, requests=True)
+        store.note(_TAKEN_OVER, 1)
+
+    def _remove_taken_over(self, store: Store) -> None:
+        if store.meta.get(_TAKEN_OVER):
+            shutil.rmtree(self.folder / QUEUE, ignore_errors=True)
+            store.note(_TAKEN_OVER, None)
 
     def note_in_flight(self, count: int) -> None:
         """Note with the next commit how many requests are in flight."""
@@ -323,35 +326,6 @@ def queue_is_empty(folder: Path) -> bool:
         return not saved.exists()
 
 
-def seal(folder: Path) -> None:
-    """Have Scrapy's own scheduler fail to open, where it would start with an empty queue.
-
-    It takes the names in its file for those of queues, and the name of this one is too long: its
-    error shows the text. What was in the queue is removed.
-
-    :raises OSError: if that cannot be done.
-    """
-    if is_sealed(folder):
-        return
-    saved = folder / QUEUE / ACTIVE
-    (folder / QUEUE).mkdir(parents=True, exist_ok=True)
-    text = json.dumps({_SEAL + "." * (_TOO_LONG - len(_SEAL)): [0]})
-    write_whole(saved, text.encode())
-    for path in sorted((folder / QUEUE).rglob("*"), reverse=True):
-        if path.is_dir():
-            path.rmdir()
-        elif path != saved:
-            path.unlink()
-
-
-def is_sealed(folder: Path) -> bool:
-    """Return whether :func:`seal` was here."""
-    try:
-        return _SEAL.encode() in (folder / QUEUE / ACTIVE).read_bytes()
-    except OSError:
-        return False
-
-
 def restore_state(folder: Path, noted: object, *, killed: bool) -> None:
     """Put the noted state of a spider where Scrapy reads it: after a kill, or if that is cut off.
 
@@ -362,8 +336,7 @@ def restore_state(folder: Path, noted: object, *, killed: bool) -> None:
         if killed or not _is_pickle(path):
             write_whole(path, noted)
     elif path.exists() and not _is_pickle(path):
-        # Scrapy's own scheduler, which fails to open this job, leaves an empty file. Scrapy cannot
-        # read it, and a spider without a state would fail in its callbacks.
+        # Scrapy cannot read it, and a spider without a state would fail in its callbacks.
         write_whole(path, pickle.dumps({}, protocol=4))
 
 

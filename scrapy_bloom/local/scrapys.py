@@ -28,7 +28,6 @@ from scrapy_bloom.local.job import (
     SEEN,
     STATE,
     Job,
-    is_sealed,
     open_store,
     set_aside,
 )
@@ -91,8 +90,6 @@ def take_over(
     :raises StateError: if a queue cannot be read. Scrapy's files are as they were.
     """
     folder = job.folder
-    if is_sealed(folder):
-        return
     if job.kind != FILTER and (why := why_unclean(folder)):
         set_aside(folder, why)
         return
@@ -113,7 +110,7 @@ def take_over(
                     store.mark(fingerprint)
                 store.commit()
         known = store.filter.items
-        job.note_owner(store, requests=True)
+        job.note_taken_over(store)
         store.close()
     except BaseException:
         store.abandon()

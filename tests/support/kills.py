@@ -27,8 +27,8 @@ ONCE = (
     "scrapy_bloom.filter.file:create:after",
     "scrapy_bloom.local.job:Job.check:before",
     "scrapy_bloom.local.job:restore_state:after",
-    "scrapy_bloom.local.job:seal:before",
-    "scrapy_bloom.local.job:seal:after",
+    "scrapy_bloom.local.job:Job._remove_taken_over:before",
+    "scrapy_bloom.local.job:Job._remove_taken_over:after",
     "scrapy_bloom.local.job:Job.begin:after",
 )
 """Chosen moments while a run opens."""
