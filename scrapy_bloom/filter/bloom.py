@@ -136,7 +136,7 @@ class LocalFilter:
             if block_there[first] and block_there[positions].all():
                 return not self._again or self._stays_seen(fingerprint)
         newest = self._newest
-        if newest.items >= newest.spec.capacity:
+        if newest.items >= self._limit:
             newest = self._grow()
             index = h * len(newest.blocks) >> 32
             block = newest.blocks[index]
@@ -144,7 +144,7 @@ class LocalFilter:
             block = newest.writable(index)
         block[positions] = 1
         newest.items += 1
-        newest.dirty.add(index)
+        self._dirty(index)
         if self.changes is not None:
             self.changes.mark(newest.id, fingerprint)
         return False
@@ -360,7 +360,8 @@ class LocalFilter:
         *older, newest = self.state.slices
         # The youngest first: each slice holds more items than all older ones.
         self._older = tuple(slice_.blocks for slice_ in reversed(older))
-        self._newest, self._blocks = newest, newest.blocks
+        self._newest, self._blocks, self._dirty = newest, newest.blocks, newest.dirty.add
+        self._limit = newest.spec.capacity
 
     def _next_spec(self, since: float) -> SliceSpec:
         state = self.state

@@ -18,7 +18,7 @@ It is recognised by identity (``is``), and nobody writes to it.
 """
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Slice:
     """A part of a filter, made at one time for so many items.
 
