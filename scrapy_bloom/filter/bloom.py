@@ -342,7 +342,7 @@ class LocalFilter:
         self._again = state.again
         self._told = False
         self._probe = make_probe(state.secret, state.hashes, digests=state.digests)
-        self._since, self._due = 0.0, inf
+        self._since, self._due = inf, -inf  # the next look at the clock sets them
         if self._windowed:
             self._turn(self.clock())
         elif state.slices:
