@@ -62,10 +62,12 @@ class BloomDupeFilter:
 
     Attributes:
         checks: what is asked about each request; None until something is opened.
+        unclean: whether the last run was killed, and its files were moved away.
     """
 
     def __init__(self, crawler: Crawler) -> None:
         self.checks: Checks | None = None
+        self.unclean = False
         self._filter: OpenFilter | None = None  # None also under our scheduler
         self._crawler = crawler
         self._report = Report(crawler)
@@ -81,10 +83,10 @@ class BloomDupeFilter:
         Scrapy's scheduler opens its queue in a moment, before the filter. So what a killed run has
         left is moved away here.
         """
-        folder = crawler.settings["JOBDIR"]
+        self, folder = cls(crawler), crawler.settings["JOBDIR"]
         if folder and not only_looks(crawler):
-            set_aside_if_unclean(Path(folder), name_of(crawler))
-        return cls(crawler)
+            self.unclean = set_aside_if_unclean(Path(folder), name_of(crawler))
+        return self
 
     @classmethod
     def from_spider(cls, spider: Spider) -> Self:
@@ -201,7 +203,9 @@ class BloomDupeFilter:
             reporter, shared = Reporter(crawler), self._shared_queue
             self._filter = Session.open(crawler, reporter, shared_queue=shared, empty=empty)
         else:
-            self._filter = PlainFilter(crawler, name_of(crawler), self._report)
+            self._filter = PlainFilter(
+                crawler, name_of(crawler), self._report, unclean=self.unclean
+            )
         self.checks = self._filter
 
     def _open_late(self, *, empty: bool = False) -> Checks:

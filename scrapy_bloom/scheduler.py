@@ -180,6 +180,7 @@ class Scheduler(ScrapyScheduler):
             Report(self.crawler),
             QueueClasses(self.pqclass, self.dqclass, self._sdqclass, self.dqdir),
             self.mqs,
+            unclean=dupefilter.unclean,
         )
         dupefilter.checks = frontier
         return frontier

@@ -722,9 +722,7 @@ async def test_a_disk_that_stays_full_stores_nothing_of_what_came_since(job, mon
     def is_full():
         if parsed and not done:
             waiting = rows(job)  # as the commit before has left it
-            finished = same_pages(before) - same_pages(
-                pickle.loads(row)["url"] for row in waiting
-            )
+            finished = same_pages(before) - same_pages(pickle.loads(row)["url"] for row in waiting)
             before[:] = parsed
             if len(finished) >= 10:
                 stored[:] = waiting

@@ -27,7 +27,6 @@ from scrapy_bloom.local.job import (
     Identity,
     Job,
     is_finished,
-    set_aside_if_unclean,
 )
 from scrapy_bloom.local.queue import QueueClasses, Queues
 from scrapy_bloom.local.scrapys import take_over
@@ -55,13 +54,20 @@ _SLOWEST: Final = 5.0  # seconds between two attempts while the disk is full
 
 
 def open_local(
-    crawler: Crawler, spider: Spider, report: Report, classes: QueueClasses, memory: Any
+    crawler: Crawler,
+    spider: Spider,
+    report: Report,
+    classes: QueueClasses,
+    memory: Any,
+    *,
+    unclean: bool,
 ) -> LocalFrontier:
     """Open the job directory of a crawl for ``scrapy_bloom.Scheduler``.
 
     :param report: writes to stats and log.
     :param classes: Scrapy's queues, as the settings choose them.
     :param memory: Scrapy's priority queue of requests that cannot be stored.
+    :param unclean: whether the last run was killed, and its files were moved away.
     :raises BloomError: if the crawl cannot be kept as the settings say. Nothing is changed then.
     """
     settings = Settings(crawler.settings)
@@ -69,7 +75,6 @@ def open_local(
     session = Session(crawler, settings, report)
     made, folder = session.fingerprinter, Path(classes.folder).parent
     plain, start = classes.kind, classes.start_kind
-    set_aside_if_unclean(folder, spider.name)
     with ExitStack() as undo:
         job = Job(folder, Identity(spider.name, made.wrapped, session.made_by))
         undo.callback(job.release)
@@ -84,7 +89,7 @@ def open_local(
     sync = settings[COMMIT_SYNC] is CommitSync.MACHINE
     self = LocalFrontier(crawler, engine, job, session, report, queues, memory, sync=sync)
     info = job.store.filter.info()
-    report.opened(f"kept in {job.path}", info, restored=job.restored, unclean=job.killed)
+    report.opened(f"kept in {job.path}", info, restored=job.restored, unclean=unclean or job.killed)
     report.set(stats.RECOVERED, job.in_flight)
     report.set(stats.PENDING, len(job.store))
     if is_finished(job, waiting=bool(len(self))):

@@ -259,38 +259,43 @@ def is_finished(job: Job, *, waiting: bool) -> bool:
     return bool(job.restored) and not waiting and not job.killed and job.store.filter.window is None
 
 
-def set_aside_if_unclean(folder: Path, spider: str) -> None:
+def set_aside_if_unclean(folder: Path, spider: str) -> bool:
     """Start a job of a plain filter over if its last run was killed, or its queue has changed.
 
     To be called before Scrapy's scheduler opens its queue. What that has lost nobody knows. With
     neither queue nor marks, the crawl finds every page again. A job that only others have used is
     not touched, nor one that another process is using: it only looks like one that was killed.
+
+    :returns: whether it was moved.
     """
     path = folder / NAME
     with suppress(StateError, OSError, Timeout, sqlite3.Error):  # the door says so when it opens
         if not path.exists():
-            return
+            return False
         with _lock_of(folder):
             meta, clean = read_meta(path)
             ours = meta.get(KIND) == FILTER and _identity_of(path, meta).spider == spider
             if ours and not (clean and meta.get(_QUEUE) == queue_state(folder)):
-                set_aside(folder, "the last run was killed, or somebody else has used its queue")
+                _set_aside(folder)
+                return True
+    return False
 
 
-def set_aside(folder: Path, why: str) -> None:
+def _set_aside(folder: Path) -> None:
     """Move all that a job has to a folder of its own, from which nothing is ever deleted."""
     number = 1
     while (aside := folder / "unclean" / str(number)).exists():
         number += 1
     aside.mkdir(parents=True)
-    for name in (QUEUE, SEEN, STATE, f"{NAME}-wal", f"{NAME}-shm", NAME):  # the file last: until
-        if (folder / name).exists():  # it is gone, a killed move is done again
+    beside = sorted(path.name for path in folder.glob(f"{NAME}-*"))
+    for name in (QUEUE, SEEN, STATE, *beside, NAME):  # the file last: until it is gone, a move that
+        if (folder / name).exists():  # was killed is done again
             (folder / name).rename(aside / name)
     logger.warning(
-        "%s: %s, so requests may be lost that the filter calls seen. The crawl starts over; the old"
-        " files are in %s. With SCHEDULER = 'scrapy_bloom.Scheduler' it would have resumed.",
+        "%s: the last run was killed, or something else has used its queue, so requests may be lost"
+        " that the filter calls seen. The crawl starts over; the old files are in %s. With"
+        " SCHEDULER = 'scrapy_bloom.Scheduler' it would have resumed.",
         folder,
-        why,
         aside,
     )
 

@@ -55,10 +55,11 @@ class PlainFilter:
 
     :param spider: name of the spider.
     :param report: writes to stats and log.
+    :param unclean: whether the last run was killed, and its files were moved away.
     :raises BloomError: if the crawl cannot be filtered as the settings say. Nothing is changed.
     """
 
-    def __init__(self, crawler: Crawler, spider: str, report: Report) -> None:
+    def __init__(self, crawler: Crawler, spider: str, report: Report, *, unclean: bool) -> None:
         settings = Settings(crawler.settings)
         if settings[EXACT]:
             raise SettingError(
@@ -93,9 +94,8 @@ class PlainFilter:
                 undo.pop_all()
             self._job, self._marks = job, job.store
             info = job.store.filter.info()
-            report.opened(
-                f"in memory, kept in {job.path}", info, restored=job.restored, unclean=job.killed
-            )
+            place = f"in memory, kept in {job.path}"
+            report.opened(place, info, restored=job.restored, unclean=unclean)
             if is_finished(job, waiting=not queue_is_empty(job.folder)):
                 report.finished(job.folder, job.restored)
         note_forgets(crawler, self)

@@ -29,7 +29,6 @@ from scrapy_bloom.local.job import (
     STATE,
     Job,
     open_store,
-    set_aside,
 )
 from scrapy_bloom.local.queue import QueueKind
 from scrapy_bloom.local.store import NAME, Store
@@ -81,7 +80,8 @@ def take_over(
 ) -> None:
     """Bring what a job of Scrapy's own scheduler has into the job's file, if there is any of it.
 
-    What was not stopped cleanly is moved away: the crawl starts over.
+    What was not stopped cleanly stays as it is, and the crawl starts over beside it: it may be the
+    job of a crawl that is on, since Scrapy locks nothing.
 
     :param job: the job directory, which has no file of ours, or one of a plain filter.
     :param plain: what wrote the requests.
@@ -91,7 +91,12 @@ def take_over(
     """
     folder = job.folder
     if job.kind != FILTER and (why := why_unclean(folder)):
-        set_aside(folder, why)
+        logger.warning(
+            "%s: what Scrapy's own scheduler has left cannot be taken over: its last run was"
+            " killed, or is still on (%s). It was left as it is. The crawl starts over.",
+            folder,
+            why,
+        )
         return
     if not (folder / QUEUE / ACTIVE).exists():
         return
@@ -127,8 +132,8 @@ def take_over(
 
 def _clear(beside: Path) -> None:
     """Remove a file that was not finished, with its log."""
-    for end in ("-wal", "-shm", ""):
-        beside.with_name(beside.name + end).unlink(missing_ok=True)
+    for path in beside.parent.glob(f"{beside.name}*"):
+        path.unlink()
 
 
 def _queues(
