@@ -15,8 +15,8 @@ from scrapy_bloom.crawl.lost import scheduler_of, unstored, watch_pushes
 from scrapy_bloom.crawl.report import Report, Verdict
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.forgetting import check_watched
-from scrapy_bloom.local.job import set_aside_if_unclean
 from scrapy_bloom.local.plain import PlainFilter
+from scrapy_bloom.local.unclean import set_aside_if_unclean
 from scrapy_bloom.scrapy_redis import spare_queue
 from scrapy_bloom.settings import Settings
 
@@ -63,11 +63,13 @@ class BloomDupeFilter:
     Attributes:
         checks: what is asked about each request; None until something is opened.
         unclean: whether the last run was killed, and its files were moved away.
+        refusal: why the crawl cannot start, if that was found before there was a spider.
     """
 
     def __init__(self, crawler: Crawler) -> None:
         self.checks: Checks | None = None
         self.unclean = False
+        self.refusal: BloomError | None = None
         self._filter: OpenFilter | None = None  # None also under our scheduler
         self._crawler = crawler
         self._report = Report(crawler)
@@ -85,7 +87,12 @@ class BloomDupeFilter:
         """
         self, folder = cls(crawler), crawler.settings["JOBDIR"]
         if folder and not only_looks(crawler):
-            self.unclean = set_aside_if_unclean(Path(folder), name_of(crawler))
+            try:
+                settings = Settings(crawler.settings, warn=False)
+                if backend_name(settings, shared_queue=False) == "local":
+                    self.unclean = set_aside_if_unclean(Path(folder), name_of(crawler))
+            except BloomError as error:
+                self.refusal = error
         return self
 
     @classmethod
@@ -94,7 +101,7 @@ class BloomDupeFilter:
 
         Requests of such a crawl wait in Redis, and so does its filter.
         """
-        self = cls(spider.crawler)
+        self = cls.from_crawler(spider.crawler)
         self._shared_queue = True
         spider.crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
         spider.crawler.signals.connect(self.close, signal=signals.spider_closed)
@@ -193,6 +200,8 @@ class BloomDupeFilter:
         :param empty: whether to empty it at once.
         :raises BloomError: if that cannot be done.
         """
+        if self.refusal is not None:
+            raise self.refusal
         crawler = self._crawler
         settings = Settings(crawler.settings, warn=False)
         check_watched(crawler, settings)

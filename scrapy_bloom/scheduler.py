@@ -171,6 +171,8 @@ class Scheduler(ScrapyScheduler):
         if self.dqdir is None:
             return None
         dupefilter = self._check_filter("a JOBDIR")
+        if dupefilter.refusal is not None:
+            raise dupefilter.refusal
         check_watched(self.crawler, settings)
         assert self.pqclass is not None  # noqa: S101 - from_crawler gave it
         assert self.dqclass is not None  # noqa: S101 - likewise

@@ -160,7 +160,7 @@ def test_a_job_of_scrapys_filter_switches_over_with_an_empty_one(project):
         complete(last)
     assert pages.missed == set()
     assert last.logged("WARNING") == []
-    assert "restored from requests.bloom" in last.log
+    assert "fingerprints restored" in last.log
     assert (project.job / "requests.seen").read_bytes() == seen
 
 
@@ -227,7 +227,7 @@ def test_a_crawl_killed_in_resumed_runs_starts_over_each_time_and_loses_no_page(
             assert f"process {killed.pid}" in warning
             aside = project.job / "unclean" / str(number)
             assert f"are in {aside}" in warning
-            assert set(everything_in(aside)) == {"requests.bloom", "requests.queue", "spider.state"}
+            assert {"bloom.sqlite", "requests.queue", "spider.state"} <= set(everything_in(aside))
             assert everything_in(aside / "requests.queue") == waiting
         complete(project.crawl(pages, **queues))
         after = counted(pages) - before
@@ -277,7 +277,7 @@ def test_a_crawl_whose_queue_was_deleted_starts_over(project):
         assert set(counted(pages) - before) == set(range(PAGES))
     [warning] = run.logged("WARNING")
     assert "requests.queue is not as" in warning
-    assert set(everything_in(project.job / "unclean" / "1")) == {"requests.bloom", "spider.state"}
+    assert set(everything_in(project.job / "unclean" / "1")) == {"spider.state", "bloom.sqlite"}
 
 
 def test_a_spider_that_starts_over_has_no_state_of_before(project):
@@ -321,7 +321,7 @@ def test_forks_disturb_neither_the_filter_nor_its_lock(project):
         reached, go_on = hold(pages, 70)
         first = project.crawl(pages, spider="forking")
         assert reached.wait(TIMEOUT)
-        assert not (project.job / "requests.bloom").exists()
+        assert not (project.job / "bloom.sqlite").exists()
         second = project.crawl(pages, spider="forking")
         second.end()
         assert f"process {first.pid}" in second.logged("ERROR")[0]

@@ -94,9 +94,9 @@ def test_making_it_takes_nothing_and_checks_nothing(tmp_path):
 
 def test_the_first_request_opens_it_where_nobody_else_does(tmp_path):
     dupefilter, crawler = make_filter({"JOBDIR": str(tmp_path)})
-    assert "requests.bloom.running" not in files(tmp_path)
+    assert "bloom.sqlite" not in files(tmp_path)
     assert dupefilter.request_seen(page(1)) is False
-    assert "requests.bloom.running" in files(tmp_path)
+    assert "bloom.sqlite" in files(tmp_path)
     assert dupefilter.request_seen(page(1)) is True
     dupefilter.close("finished")
     assert crawler.stats.get_value("bloom/checked") == 2
@@ -124,10 +124,10 @@ def test_a_second_close_does_nothing(tmp_path):
     dupefilter.request_seen(page(1))
     dupefilter.close("finished")
     stats, names = dict(crawler.stats.get_stats()), files(tmp_path)
-    stored = (tmp_path / "requests.bloom").read_bytes()
+    stored = (tmp_path / "bloom.sqlite").read_bytes()
     dupefilter.close("finished")
     assert (crawler.stats.get_stats(), files(tmp_path)) == (stats, names)
-    assert (tmp_path / "requests.bloom").read_bytes() == stored
+    assert (tmp_path / "bloom.sqlite").read_bytes() == stored
 
 
 # Verdicts

@@ -6,7 +6,6 @@ import logging
 import os
 import pickle
 import random
-import shutil
 import sqlite3
 from collections import Counter
 from contextlib import closing, suppress

@@ -207,6 +207,15 @@ class Report:
             },
         )
 
+    def unread(self, seen: Path) -> None:
+        """Log that the marks of Scrapy's own filter are not used."""
+        self._log(
+            logging.WARNING,
+            "%(seen)s: the marks of Scrapy's own filter stay unread, so pages are fetched again."
+            " SCHEDULER = 'scrapy_bloom.Scheduler' takes them over.",
+            {"seen": seen},
+        )
+
     def unstored(self, count: int) -> None:
         """Log that Scrapy's scheduler has lost requests at a clean stop."""
         self._log(

@@ -19,7 +19,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from zlib import crc32
 
 from filelock import FileLock, Timeout
 
@@ -37,7 +36,6 @@ logger = logging.getLogger(__name__)
 
 LOCK: Final = "bloom.lock"
 QUEUE: Final = "requests.queue"  # this and the following are Scrapy's
-ACTIVE: Final = "active.json"
 SEEN: Final = "requests.seen"
 STATE: Final = "spider.state"
 """Scrapy's file, and the key of a note: the spider's state as of the last commit, pickled."""
@@ -48,12 +46,9 @@ REQUESTS: Final = "scheduler"
 FILTER: Final = "filter"
 
 _IDENTITY: Final = "identity"
-_QUEUE: Final = "queue"
-_PID: Final = "pid"
+PID: Final = "pid"
 _IN_FLIGHT: Final = "in flight"
 _TAKEN_OVER: Final = "taken over"
-
-_ENOUGH: Final = 4096  # bytes at the end of a file of Scrapy's queue that tell it from others
 
 
 @dataclass(frozen=True)
@@ -99,12 +94,12 @@ class Job:
         self.restored = self.in_flight = 0
         self.killed = False
         self._pid = os.getpid()
-        self._lock = _lock_of(self.folder)
+        self._lock = lock_of(self.folder)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock.acquire()
         except Timeout:
-            raise _in_use(self.folder) from None
+            raise in_use(self.folder) from None
         except OSError as error:
             raise unusable(self.folder, error) from error
 
@@ -126,7 +121,7 @@ class Job:
                 f" this crawl would not fetch. Set SCHEDULER = 'scrapy_bloom.Scheduler', or choose"
                 f" another JOBDIR. It was left as it is."
             )
-        stored = _identity_of(self.path, meta)
+        stored = identity_of(self.path, meta)
         for what, theirs, ours in (
             ("spider", stored.spider, self.identity.spider),
             ("fingerprinter", stored.fingerprinter, self.identity.fingerprinter),
@@ -159,12 +154,17 @@ class Job:
         :raises StateError: if that cannot be written.
         """
         store = self.store
+        if self.killed and not requests:  # since Scrapy has opened its queue, it is too late
+            raise StateError(
+                f"{self.path}: the last run was killed, and Scrapy's queue may have lost requests."
+                f" Everything was left as it is. Start the crawl again."
+            )
         try:
             if requests:
                 restore_state(self.folder, store.meta.get(STATE), killed=self.killed)
                 self._remove_taken_over(store)
             self.note_owner(store, requests=requests)
-            store.note(_PID, os.getpid())
+            store.note(PID, os.getpid())
             # That a plain filter is not closed must be known before Scrapy pops its first request.
             store.commit(sync=not requests)
         except OSError as error:
@@ -190,10 +190,6 @@ class Job:
     def note_in_flight(self, count: int) -> None:
         """Note with the next commit how many requests are in flight."""
         self.store.note(_IN_FLIGHT, count)
-
-    def note_queue(self) -> None:
-        """Note that Scrapy has stored its queue, and how it looks."""
-        self.store.note(_QUEUE, queue_state(self.folder))
 
     def close(self) -> bool:
         """Write everything, and leave the job directory to others; return whether it was written.
@@ -259,78 +255,6 @@ def is_finished(job: Job, *, waiting: bool) -> bool:
     return bool(job.restored) and not waiting and not job.killed and job.store.filter.window is None
 
 
-def set_aside_if_unclean(folder: Path, spider: str) -> bool:
-    """Start a job of a plain filter over if its last run was killed, or its queue has changed.
-
-    To be called before Scrapy's scheduler opens its queue. What that has lost nobody knows. With
-    neither queue nor marks, the crawl finds every page again. A job that only others have used is
-    not touched, nor one that another process is using: it only looks like one that was killed.
-
-    :returns: whether it was moved.
-    """
-    path = folder / NAME
-    with suppress(StateError, OSError, Timeout, sqlite3.Error):  # the door says so when it opens
-        if not path.exists():
-            return False
-        with _lock_of(folder):
-            meta, clean = read_meta(path)
-            ours = meta.get(KIND) == FILTER and _identity_of(path, meta).spider == spider
-            if ours and not (clean and meta.get(_QUEUE) == queue_state(folder)):
-                _set_aside(folder)
-                return True
-    return False
-
-
-def _set_aside(folder: Path) -> None:
-    """Move all that a job has to a folder of its own, from which nothing is ever deleted."""
-    number = 1
-    while (aside := folder / "unclean" / str(number)).exists():
-        number += 1
-    aside.mkdir(parents=True)
-    beside = sorted(path.name for path in folder.glob(f"{NAME}-*"))
-    for name in (QUEUE, SEEN, STATE, *beside, NAME):  # the file last: until it is gone, a move that
-        if (folder / name).exists():  # was killed is done again
-            (folder / name).rename(aside / name)
-    logger.warning(
-        "%s: the last run was killed, or something else has used its queue, so requests may be lost"
-        " that the filter calls seen. The crawl starts over; the old files are in %s. With"
-        " SCHEDULER = 'scrapy_bloom.Scheduler' it would have resumed.",
-        folder,
-        aside,
-    )
-
-
-def queue_state(folder: Path) -> str:
-    """Return what tells Scrapy's stored queue, with the marks beside it, from any other state.
-
-    By content, not by times: a job directory may be copied. Empty files do not count: Scrapy 2.13
-    leaves some when it opens a queue.
-    """
-    saved = folder / QUEUE / ACTIVE
-    digest = 0
-    for path in sorted((folder / QUEUE).rglob("*")):
-        if path.is_file() and path != saved and (size := path.stat().st_size):
-            with path.open("rb") as file:
-                head = file.read(_ENOUGH)
-                file.seek(max(0, size - _ENOUGH))
-                content = head + file.read()
-            if any(content):
-                name = path.relative_to(folder).as_posix().encode("utf-8", "surrogateescape")
-                digest = crc32(b"%b %d " % (name, size) + content, digest)
-    text = saved.read_text() if saved.exists() else ""
-    seen = (folder / SEEN).stat().st_size if (folder / SEEN).exists() else 0
-    return f"{text} {digest} {seen}"
-
-
-def queue_is_empty(folder: Path) -> bool:
-    """Return whether Scrapy's stored queue has no request."""
-    saved = folder / QUEUE / ACTIVE
-    try:
-        return not json.loads(saved.read_bytes())
-    except (OSError, ValueError):
-        return not saved.exists()
-
-
 def restore_state(folder: Path, noted: object, *, killed: bool) -> None:
     """Put the noted state of a spider where Scrapy reads it: after a kill, or if that is cut off.
 
@@ -375,21 +299,23 @@ def holding(folder: Path) -> Iterator[None]:
     :raises JobInUseError: if a crawl holds it.
     """
     try:
-        with _lock_of(folder):
+        with lock_of(folder):
             yield
     except Timeout:
-        raise _in_use(folder) from None
+        raise in_use(folder) from None
 
 
-def _lock_of(folder: Path) -> FileLock:
+def lock_of(folder: Path) -> FileLock:
+    """Return the lock of a job directory, which does not wait."""
     # Not bound to a thread: the file may be closed in another thread than it was opened in.
     return FileLock(folder / LOCK, timeout=0, thread_local=False)
 
 
-def _in_use(folder: Path) -> JobInUseError:
+def in_use(folder: Path) -> JobInUseError:
+    """Return the error that refuses a job directory which another crawl holds."""
     pid = None
     with suppress(StateError, OSError, sqlite3.Error):
-        pid = read_meta(folder / NAME)[0].get(_PID)
+        pid = read_meta(folder / NAME)[0].get(PID)
     if pid == os.getpid():
         return JobInUseError(
             f"{folder}: another spider of this process is using this job directory. Only one crawl"
@@ -402,7 +328,11 @@ def _in_use(folder: Path) -> JobInUseError:
     )
 
 
-def _identity_of(path: Path, meta: dict[str, Any]) -> Identity:
+def identity_of(path: Path, meta: dict[str, Any]) -> Identity:
+    """Return what the marks of a file belong to, from its notes.
+
+    :raises StateError: if they do not say.
+    """
     try:
         return Identity(**json.loads(meta[_IDENTITY]))
     except (KeyError, TypeError, ValueError) as error:

@@ -15,7 +15,8 @@ from scrapy_bloom.crawl.engine import only_looks, run_beside
 from scrapy_bloom.crawl.session import Marks, Session, note_forgets
 from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.filter.bloom import LocalFilter
-from scrapy_bloom.local.job import Identity, Job, is_finished, queue_is_empty
+from scrapy_bloom.local.job import SEEN, Identity, Job, is_finished
+from scrapy_bloom.local.unclean import DIGEST, digest
 from scrapy_bloom.options import CAPACITY, ERROR_RATE, EXACT, WINDOW
 from scrapy_bloom.settings import Settings
 
@@ -96,8 +97,10 @@ class PlainFilter:
             info = job.store.filter.info()
             place = f"in memory, kept in {job.path}"
             report.opened(place, info, restored=job.restored, unclean=unclean)
-            if is_finished(job, waiting=not queue_is_empty(job.folder)):
+            if is_finished(job, waiting=bool(digest(job.folder))):
                 report.finished(job.folder, job.restored)
+            if not job.kind and (job.folder / SEEN).exists():
+                report.unread(job.folder / SEEN)
         note_forgets(crawler, self)
 
     def check(self, request: Request) -> Verdict:
@@ -142,7 +145,8 @@ class PlainFilter:
         assert self._job is not None  # noqa: S101 - there is something to be stored
         stored = False
         try:
-            self._job.note_queue()  # Scrapy has stored it: it closes the filter after that
+            # Scrapy has stored its queue: it closes the filter after that.
+            self._job.store.note(DIGEST, digest(self._job.folder))
             stored = self._job.close()
         except (sqlite3.Error, OSError) as error:
             self._report.error(

@@ -22,7 +22,6 @@ from scrapy.pqueues import _path_safe
 
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.local.job import (
-    ACTIVE,
     FILTER,
     QUEUE,
     SEEN,
@@ -32,6 +31,7 @@ from scrapy_bloom.local.job import (
 )
 from scrapy_bloom.local.queue import QueueKind
 from scrapy_bloom.local.store import NAME, Store
+from scrapy_bloom.local.unclean import ACTIVE, is_blank, queue_files
 from scrapy_bloom.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -55,9 +55,8 @@ def why_unclean(folder: Path) -> str:
 
     :raises OSError: if a file cannot be read.
     """
-    queue, saved, state = folder / QUEUE, folder / QUEUE / ACTIVE, folder / STATE
-    others = [path for path in queue.rglob("*") if path.is_file() and path != saved]
-    written = [path for path in others if not _is_blank(path)]
+    saved, state = folder / QUEUE / ACTIVE, folder / STATE
+    written = [path for path in queue_files(folder) if not is_blank(path)]
     if (folder / SEEN).exists():
         written.append(folder / SEEN)
     if not saved.exists():
@@ -67,12 +66,6 @@ def why_unclean(folder: Path) -> str:
         if path.stat().st_mtime_ns > last:
             return f"{path} was written after the last clean stop"
     return ""
-
-
-def _is_blank(path: Path) -> bool:
-    """Return whether a file holds no request: Scrapy 2.13 leaves such when it opens a queue."""
-    with path.open("rb") as file:
-        return not any(file.read(4096))
 
 
 def take_over(
