@@ -19,9 +19,9 @@ from scrapy.utils.test import get_crawler
 from support.crawling import Follower, Project, crawl, make_crawler
 from support.sites import Pages
 
-from scrapy_bloom import BloomDupeFilter, LocalFilter
-from scrapy_bloom.backends.base import Opened
-from scrapy_bloom.backends.local import LocalBackend
+from scrapy_bloom import BloomDupeFilter
+from scrapy_bloom.filter.bloom import LocalFilter
+from scrapy_bloom.local import plain
 from scrapy_bloom.stats import STATS, STEP
 
 pytestmark = pytest.mark.scrapy
@@ -206,7 +206,7 @@ class Flaky(LocalFilter):
 
 def test_a_failing_filter_loses_no_request(monkeypatch, caplog):
     flaky = Flaky()
-    monkeypatch.setattr(LocalBackend, "open", lambda *_: Opened(flaky, flaky.close, "elsewhere"))
+    monkeypatch.setattr(plain, "LocalFilter", lambda *_, **__: flaky)
     dupefilter, crawler = make_filter()
     dupefilter.open()
     dupefilter.request_seen(page(1))

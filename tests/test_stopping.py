@@ -1,4 +1,4 @@
-"""What becomes of pages in flight when a crawl is stopped, and of those that have led to lambdas."""
+"""Which pages are fetched again after a stop, and what is written before a page is done."""
 
 import asyncio
 import gzip
@@ -189,7 +189,7 @@ async def test_two_held_requests_of_one_page_are_both_to_be_done(job):
         def parse(self, response):
             for _ in range(2):
                 meta = {"bloom_max_age": 0}
-                yield response.follow("/late", callback=lambda page: self.late(page), meta=meta)
+                yield response.follow("/late", callback=lambda page: self.late(page), meta=meta)  # noqa: PLW0108
 
         def late(self, response):
             self.parsed.append(response.url)

@@ -46,7 +46,13 @@ _STATS: Final = {
     Verdict.ERROR: stats.ERRORS,
 }
 
-_FROM_THE_START: Final = (stats.FORGOTTEN, stats.NOT_FORGOTTEN, stats.FAILED, stats.MERGED)
+_FROM_THE_START: Final = (
+    stats.WITHDRAWN,
+    stats.FORGOTTEN,
+    stats.NOT_FORGOTTEN,
+    stats.FAILED,
+    stats.MERGED,
+)
 """Stats that are 0 until something happens."""
 
 
@@ -109,8 +115,12 @@ class Report:
         except Exception as error:  # noqa: BLE001 - a collector may be anybody's
             self._stats_failed(error)
 
-    def describe(self, info: FilterInfo) -> None:
-        """Write the state of the filter to the stats."""
+    def describe(self, info: FilterInfo, readmitted: int = 0) -> None:
+        """Write the state of the filter to the stats.
+
+        :param readmitted: how often a forgotten fingerprint was let through again.
+        """
+        self.set(stats.LET_THROUGH, readmitted)
         for name, stat in stats.FROM_INFO.items():
             self.set(stat, getattr(info, name))
         if info.window is not None:
@@ -163,6 +173,8 @@ class Report:
 
     def check_failed(self, request: Request, error: Exception) -> None:
         """Log that a request could not be checked, once in a crawl."""
+        if self._gave_up:  # which was logged
+            return
         self._log_once(
             logging.ERROR,
             "Could not check whether %(request)s is a duplicate: it is crawled. More such errors"

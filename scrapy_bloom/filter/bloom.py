@@ -74,9 +74,12 @@ class LocalFilter:
         error_rate: as given.
         clock: as given.
         state: what the filter consists of, to be stored or read; only the filter may change it.
+        readmitted: how often a forgotten fingerprint was let through again.
         changes: what has changed since somebody last put new :class:`Changes` here; None, the
             default, if nobody wants to know.
     """
+
+    readmitted = 0
 
     def __init__(
         self,

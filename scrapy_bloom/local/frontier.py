@@ -419,7 +419,7 @@ class LocalFrontier:
             )
 
     def _write_stats(self) -> None:
-        self._report.describe(self._store.filter.info())
+        self._report.describe(self._store.filter.info(), self._store.filter.readmitted)
         self._report.set(stats.PENDING, len(self._store))
         self._report.set(stats.COMMITS, self._store.commits)
         self._report.set(stats.LONGEST_COMMIT, round(self._store.longest, 6))

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from scrapy.utils.job import job_dir
 
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
     from scrapy_bloom.crawl.report import Report, Verdict
+
+
+_SLOW: Final = 32_000_000
+"""Bytes of a filter that take about 0.1 s to be stored."""
 
 
 class MemoryMarks:
@@ -134,12 +138,16 @@ class PlainFilter:
 
     def close(self) -> Deferred[None] | None:
         """Store the filter, and write the last stats; return what fires when that is done."""
-        self._report.describe(self._marks.filter.info())
+        info = self._marks.filter.info()
+        self._report.describe(info, self._marks.filter.readmitted)
         self._report.flush()
         if self._job is None:
             self._report.set(stats.NOT_STORED, 0)
             return None
-        return run_beside(self._store)
+        if info.bytes > _SLOW:
+            return run_beside(self._store)
+        self._store()
+        return None
 
     def _store(self) -> None:
         assert self._job is not None  # noqa: S101 - there is something to be stored
