@@ -203,7 +203,7 @@ class BloomDupeFilter:
         if self.refusal is not None:
             raise self.refusal
         crawler = self._crawler
-        settings = Settings(crawler.settings, warn=False)
+        settings = Settings(crawler.settings)
         check_watched(crawler, settings)
         if backend_name(settings, shared_queue=self._shared_queue) == "redis":
             from scrapy_bloom.session.reporter import Reporter  # noqa: PLC0415 - goes with its room

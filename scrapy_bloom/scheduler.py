@@ -163,7 +163,7 @@ class Scheduler(ScrapyScheduler):
         """
         if only_looks(self.crawler):
             return None
-        settings = Settings(self.crawler.settings, warn=False)
+        settings = Settings(self.crawler.settings)
         if backend_name(settings, shared_queue=False) == "redis":
             self._check_filter("the filter in Redis")
             check_watched(self.crawler, settings)

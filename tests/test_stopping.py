@@ -232,6 +232,9 @@ class Gathering:
         if type(self).fails:
             type(self).fails -= 1
             raise OSError("no room for items")
+        self.close_spider()
+
+    def close_spider(self, spider=None):  # noqa: ARG002
         self.file.extend(self.items)
         self.items.clear()
 

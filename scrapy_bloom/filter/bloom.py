@@ -451,6 +451,7 @@ class LocalFilter:
         if fingerprint not in self._again:
             return True
         self._set_again(fingerprint, None)
+        self.readmitted += 1
         if self._windowed:  # its time counts anew
             self.put(fingerprint)
         return False

@@ -65,7 +65,7 @@ class PlainFilter:
     """
 
     def __init__(self, crawler: Crawler, spider: str, report: Report, *, unclean: bool) -> None:
-        settings = Settings(crawler.settings)
+        settings = Settings(crawler.settings, warn=False)
         if settings[EXACT]:
             raise SettingError(
                 f"{EXACT.setting} = True: it needs SCHEDULER = 'scrapy_bloom.Scheduler' with a"
