@@ -206,7 +206,7 @@ class Flaky(LocalFilter):
 
 def test_a_failing_filter_loses_no_request(monkeypatch, caplog):
     flaky = Flaky()
-    monkeypatch.setattr(plain, "LocalFilter", lambda *_, **__: flaky)
+    monkeypatch.setattr(plain, "new_filter", lambda *_, **__: flaky)
     dupefilter, crawler = make_filter()
     dupefilter.open()
     dupefilter.request_seen(page(1))

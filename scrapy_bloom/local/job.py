@@ -14,6 +14,7 @@ import os
 import pickle
 import shutil
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -227,10 +228,21 @@ def open_store(path: Path, settings: Settings, *, digests: bool) -> Store:
     :raises StateError: if it cannot be used. It is left as it is.
     :raises SettingError: if it was made for other settings; likewise.
     """
-    fresh = LocalFilter(
-        settings[CAPACITY], settings[ERROR_RATE], window=settings[WINDOW], digests=digests
+    return Store(path, new_filter(settings, digests=digests), exact=settings[EXACT])
+
+
+def new_filter(settings: Settings, *, digests: bool) -> LocalFilter:
+    """Return an empty filter as the settings want it.
+
+    :param digests: whether all fingerprints are SHA-1 digests.
+    """
+    return LocalFilter(
+        settings[CAPACITY],
+        settings[ERROR_RATE],
+        window=settings[WINDOW],
+        digests=digests,
+        clock=time.time,
     )
-    return Store(path, fresh, exact=settings[EXACT])
 
 
 def read_meta(path: Path) -> tuple[dict[str, Any], bool]:

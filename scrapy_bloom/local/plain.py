@@ -15,9 +15,9 @@ from scrapy_bloom.crawl.engine import only_looks, run_beside
 from scrapy_bloom.crawl.session import Marks, Session, note_forgets
 from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.filter.bloom import LocalFilter
-from scrapy_bloom.local.job import SEEN, Identity, Job, is_finished
+from scrapy_bloom.local.job import SEEN, Identity, Job, is_finished, new_filter
 from scrapy_bloom.local.unclean import DIGEST, digest
-from scrapy_bloom.options import CAPACITY, ERROR_RATE, EXACT, WINDOW
+from scrapy_bloom.options import EXACT
 from scrapy_bloom.settings import Settings
 
 if TYPE_CHECKING:
@@ -80,12 +80,7 @@ class PlainFilter:
         self._job: Job | None = None
         self._marks: Marks
         if folder is None:
-            memory = LocalFilter(
-                settings[CAPACITY],
-                settings[ERROR_RATE],
-                window=settings[WINDOW],
-                digests=made.digests,
-            )
+            memory = new_filter(settings, digests=made.digests)
             self._marks = MemoryMarks(memory)
             report.opened("in memory", memory.info(), restored=0, unclean=False)
         else:
