@@ -117,7 +117,6 @@ def test_a_large_queue_is_taken_over_whole_however_often_that_is_killed(project)
         before = contents(queue)
         on_the_way = [
             "scrapy_bloom.local.frontier:take_over:before:1",
-            "scrapy_bloom.filter.file:create:after:1",
             "scrapy_bloom.local.store:Store.close:before:1",
             "scrapy_bloom.local.store:Store.close:after:1",
             *(
