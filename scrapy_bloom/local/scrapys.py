@@ -126,7 +126,7 @@ def take_over(
 def _clear(beside: Path) -> None:
     """Remove a file that was not finished, with its log."""
     for path in beside.parent.glob(f"{beside.name}*"):
-        path.unlink()
+        _remove(path)
 
 
 def _queues(
@@ -151,7 +151,8 @@ def _copy(source: Path, path: str, slot: str | None, kind: QueueKind, store: Sto
     """Copy one of Scrapy's queues into a store; return how many requests it has."""
     if not source.exists():
         return 0
-    copy = source.with_name(source.name + ".copy")
+    # Not in Scrapy's folder: after a kill that would not be as it was left.
+    copy = store.path.with_name(f"{store.path.name}-queue")
     _remove(copy)
     if source.is_dir():
         shutil.copytree(source, copy)
