@@ -1,0 +1,464 @@
+"""One worker at one key: its calls, and what surprises it there.
+
+A worker has a name and numbers its calls. A call that was not answered is made again with its number, and
+the server gives the stored answer. When the server does not know what this worker knows (it was flushed,
+has lost a key, has gone back in time, or took the worker for dead), that is a :class:`Surprise`: the worker
+forgets all that it knows there, takes another name, and whoever called decides what begins again.
+"""
+
+from __future__ import annotations
+
+import secrets
+import struct
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from scrapy_bloom.errors import BackendError, SettingError, StateError
+from scrapy_bloom.filter.hashing import new_secret
+from scrapy_bloom.options import REDIS_KEY, REDIS_LAYOUT, Words
+from scrapy_bloom.redis2 import worker as pace
+from scrapy_bloom.redis2.plan import BATCH, MOST_NUMBERS, Plan, Slice, geometry, read_slices
+from scrapy_bloom.redis2.worker import MOST_TRIES, Worker, new_name
+
+KNOWN: Final = 100_000
+"""Fingerprints that a worker remembers for each filter, about 120 bytes each."""
+
+MOST_BYTES: Final = 1_000_000
+"""Most bytes of requests in one call, so that a slow link has a call done in its time."""
+
+RISKY: Final = MOST_TRIES - 1
+"""A worker has one request at a time with which so many tries have failed."""
+
+PROGRAM: Final = b"scrapy-bloom"
+FORMAT: Final = b"1"
+
+_FOUND: Final = ("program", "format", "epoch", "plan", "slices", "window", "order")
+_HEAD: Final = struct.Struct(">8sBI")  # id, tries, 1 + length of the fingerprint
+_LENGTH: Final = struct.Struct(">I")
+_YES: Final = ord("1")
+
+
+class Kind(Enum):
+    """What surprised a worker."""
+
+    DEAD = "it missed its lease, and what it had is back in the queue"
+    GONE = "its marks or requests have vanished there"
+    LOST = "the server went back to an older state"
+    DELETED = "it was deleted"
+
+
+class Surprise(Exception):  # noqa: N818 - nothing failed
+    """The server does not know what this worker knows. Nothing of the call was carried out now.
+
+    An earlier try of it may have been, before the surprise.
+    """
+
+    def __init__(self, kind: Kind) -> None:
+        super().__init__(kind.value)
+        self.kind = kind
+
+
+class Entry:
+    """What a worker says of one page.
+
+    Attributes:
+        letter: ``m`` to mark it; ``f`` to mark it and queue a request if it is new; ``p`` to queue a
+            request without a fingerprint; ``h`` to look only; ``x`` to forget it.
+        fingerprint: of the page; None with ``p``.
+        body: of the request.
+        priority: of the request; higher ones are taken first.
+        max_age: seconds after which the page is new again; None for never.
+        source: whatever the caller wants to find again.
+    """
+
+    __slots__ = ("body", "fingerprint", "letter", "max_age", "priority", "source")
+
+    def __init__(  # noqa: PLR0913 - its attributes
+        self,
+        letter: str,
+        fingerprint: bytes | None,
+        body: bytes = b"",
+        priority: int = 0,
+        max_age: float | None = None,
+        source: Any = None,
+    ) -> None:
+        self.letter, self.fingerprint = letter, fingerprint
+        self.body, self.priority, self.max_age = body, priority, max_age
+        self.source = source
+
+    @property
+    def queued(self) -> tuple[bytes, bytes]:
+        """Score and member of the request, without what the server puts before it."""
+        mark = self.fingerprint
+        head = _LENGTH.pack(0 if mark is None else len(mark) + 1)
+        return b"%d" % -self.priority, head + (mark or b"") + self.body
+
+
+class Taken(NamedTuple):
+    """A request that this worker has taken.
+
+    Attributes:
+        id: 8 bytes, its name.
+        tries: how many workers have died with it or could not read it.
+        fingerprint: None if it was queued without one.
+        body: as it was offered.
+    """
+
+    id: bytes
+    tries: int
+    fingerprint: bytes | None
+    body: bytes
+
+    @classmethod
+    def read(cls, value: bytes) -> Taken:
+        """Return what the server keeps as SCORE, a space, MEMBER."""
+        start = value.index(b" ") + 1
+        name, tries, length = _HEAD.unpack_from(value, start)
+        start += _HEAD.size
+        end = start + max(0, length - 1)
+        return cls(name, tries, value[start:end] if length else None, value[end:])
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One call, as it is repeated until it is answered.
+
+    Attributes:
+        entries: at most :data:`plan.BATCH`.
+        take: most requests to take.
+        retry: most failed requests to put back into the queue.
+        risky: whether this worker has a risky request.
+        done: ids of requests that are done.
+        back: ids of those that this worker has not begun.
+        unreadable: ids of those that it could not read.
+    """
+
+    entries: Sequence[Entry] = ()
+    take: int = 0
+    retry: int = 0
+    risky: bool = False
+    done: Sequence[bytes] = ()
+    back: Sequence[bytes] = ()
+    unreadable: Sequence[bytes] = ()
+
+
+class Report(NamedTuple):
+    """What an answer tells about the shard.
+
+    Attributes:
+        waiting: requests in the queue.
+        taken: requests that workers have, this one included.
+        failed: requests that were put aside.
+        version: changes with each of these.
+        forgotten: how often pages were forgotten.
+    """
+
+    waiting: int = 0
+    taken: int = 0
+    failed: int = 0
+    version: int = 0
+    forgotten: int = 0
+
+
+class Answer(NamedTuple):
+    """What came of a call.
+
+    Attributes:
+        seen: for each entry whether its page was there; False for those without a fingerprint.
+        taken: the requests that this worker has now.
+        report: about the shard.
+    """
+
+    seen: list[bool]
+    taken: list[Taken]
+    report: Report
+
+
+class Known:
+    """Fingerprints that are known to be there: a bounded set of two halves.
+
+    What is added goes to the young half. When that is full it becomes the old one.
+    """
+
+    __slots__ = ("_half", "_old", "_young")
+
+    def __init__(self, size: int = KNOWN) -> None:
+        self._half = max(1, size // 2)
+        self.clear()
+
+    def __contains__(self, fingerprint: object) -> bool:
+        return fingerprint in self._young or fingerprint in self._old
+
+    def update(self, fingerprints: Iterable[bytes]) -> None:
+        """Remember fingerprints."""
+        for fingerprint in fingerprints:
+            if len(self._young) >= self._half:
+                self._old, self._young = self._young, set()
+            self._young.add(fingerprint)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._young: set[bytes] = set()
+        self._old: set[bytes] = set()
+
+
+class Shard:
+    """This worker at one key. Only :meth:`beat` may be called by another thread.
+
+    :param worker: runs the scripts.
+    :param key: of the shard's header.
+    :param plan: what it must be; made so if nothing is there.
+    :param words: names an option in messages.
+    :param create: whether to make what is not there.
+    :raises BackendError: if the server cannot be used.
+    :raises SettingError: if the server cannot keep such a layout.
+    :raises StateError: if something else is under the key. It is left untouched.
+
+    Attributes:
+        key: of its header.
+        plan: as it was given, but with the `canonical` that is stored.
+        epoch: names what is there now.
+        secret: the key of its probes.
+        slices: as last heard.
+        made: whether this worker has made it.
+        known: fingerprints whose verdict has reached its caller. Nobody else may fill it: a mark that
+            was made in the background is not known before that.
+        report: of the last answer.
+        unanswered: the call that must be repeated before any other.
+        generation: counts the names that this worker has had here.
+    """
+
+    def __init__(
+        self, worker: Worker, key: str, plan: Plan, words: Words, *, known: int = KNOWN
+    ) -> None:
+        self.key, self.plan = key, plan
+        self.known = Known(known)
+        self.epoch = ""
+        self.generation = 0
+        self._words = words
+        self._worker = worker
+        self.open()
+
+    # Opening
+
+    def open(self, *, give_up: bool = False) -> None:
+        """Find the shard or make it, take a new name, and know nothing.
+
+        :param give_up: whether all marks there are to be given up, if it still is the same filter.
+        :raises Surprise: if the user has deleted what this worker used. Nothing was made then.
+        """
+        first = self.plan.next([])
+        order = self.plan.order.partition(" ")[0]
+        fields = {
+            "program": PROGRAM,
+            "format": FORMAT,
+            "epoch": secrets.token_hex(8),
+            "plan": self.plan.write(new_secret()),
+            "first": geometry(first),
+            "window": repr(self.plan.window),
+            "order": order,
+            "version": 0,
+            "forgotten": 0,
+            "seq": 0,
+        }
+        word, *told = self._worker.run(
+            *("open", self.plan.layout, self.key, self.epoch, int(give_up)),
+            *(part for pair in fields.items() for part in pair),
+            probe=True,
+        )
+        if word == b"deleted":
+            raise Surprise(Kind.DELETED)
+        if word == b"setting":
+            raise SettingError(
+                f"{self._words(REDIS_LAYOUT)} = 'sets': Redis at {self._worker.where} would not keep"
+                f" sets of {MOST_NUMBERS} numbers as arrays. Raise its set-max-intset-entries to"
+                f" {MOST_NUMBERS}, or use 'bitmap'."
+            )
+        if word == b"type":
+            self._refuse(f"found a {told[1].decode()} under {told[0].decode()!r} that is not ours")
+        self.made = told[0] == b"1"
+        self._take_over(dict(zip(_FOUND, told[1:], strict=True)))
+
+    def _take_over(self, found: dict[str, bytes]) -> None:
+        if found["program"] != PROGRAM or found["format"] != FORMAT:
+            kind = f"{found['program'].decode(errors='replace')} {found['format'].decode()}"
+            self._refuse(f"found {kind!r}, expected '{PROGRAM.decode()} {FORMAT.decode()}'")
+        try:
+            there, secret = Plan.read(found["plan"])
+        except StateError as error:
+            self._refuse(str(error))
+        if differences := self.plan.differences(there):
+            self._refuse(
+                "what is there has "
+                + "; ".join(
+                    f"{name} {have!r}, not {want!r}" for name, (have, want) in differences.items()
+                )
+            )
+        self.canonical = there.canonical
+        self.secret, self._hash = secret, there.hash(secret)
+        self.epoch = found["epoch"].decode()
+        self.slices = read_slices(found["slices"])
+        self._due = False
+        self.generation += 1
+        self._name = new_name()
+        self._lives = (self.epoch, self._name)  # in one piece, for the thread that beats
+        self._number = self._answered = 0
+        self.unanswered: Call | None = None
+        self.known.clear()
+        self.report = Report()
+        self._known_until = float("inf")
+        self.renewed = time.monotonic()
+
+    def _refuse(self, found: str) -> None:
+        raise StateError(
+            f"Redis at {self._worker.where}, key {self.key!r}: {found}. Nothing was changed. Choose"
+            f" another {self._words(REDIS_KEY)}, or delete this one with 'scrapy bloom delete'."
+        )
+
+    # Calls
+
+    def call(self, call: Call) -> Answer:
+        """Make a call; the same object again if it was not answered.
+
+        :raises BackendError: if no answer came. Make this very call again before any other.
+        :raises Surprise: as it says; then :meth:`open`.
+        """
+        if call is not self.unanswered:
+            assert self.unanswered is None  # noqa: S101 - its number would be skipped
+            self._number, self.unanswered = self._number + 1, call
+        before = time.monotonic()
+        while True:
+            word, *told = self._worker.run(
+                "call", self.plan.layout, self.key, *self._arguments(call)
+            )
+            if word != b"slices":
+                break
+            self.slices, self._due = read_slices(told[0]), told[1] == b"due"
+        if word == b"broken":
+            self._refuse_broken(told[0].decode(errors="replace"))
+        if word != b"ok":
+            raise Surprise(Kind[word.decode().upper()])
+        self._answered, self.unanswered = self._number, None
+        self.renewed = before
+        numbers = told[0].split()
+        report = Report(*map(int, numbers[:5]))
+        if report.forgotten != self.report.forgotten or before >= self._known_until:
+            self.known.clear()
+        self._known_until = before + float(numbers[5])
+        self.report = report
+        verdicts = iter(told[1])
+        seen = [entry.fingerprint is not None and next(verdicts) == _YES for entry in call.entries]
+        return Answer(seen, [Taken.read(value) for value in told[2:]], report)
+
+    def _refuse_broken(self, error: str) -> None:
+        raise BackendError(
+            f"Redis at {self._worker.where}, key {self.key!r}: a call failed half-way ({error}). All"
+            " its marks were given up, and pages will be fetched again. Does another program write"
+            " to keys that begin with this one?"
+        )
+
+    def ask(self, fingerprints: Sequence[bytes]) -> list[bool]:
+        """Return for each fingerprint whether it is there. Changes nothing.
+
+        :raises BackendError: if no answer came.
+        :raises Surprise: as :meth:`call`.
+        """
+        seen: list[bool] = []
+        for start in range(0, len(fingerprints), BATCH):
+            probes = b"".join(map(self._hash, fingerprints[start : start + BATCH]))
+            word, *told = self._worker.run("ask", self.plan.layout, self.key, self.epoch, probes)
+            if word != b"ok":
+                raise Surprise(Kind[word.decode().upper()])
+            seen += [digit == _YES for digit in told[0]]
+        return seen
+
+    def knows(self, fingerprint: bytes) -> bool:
+        """Return whether this worker knows by itself that a page was let through."""
+        if time.monotonic() >= self._known_until:
+            self.known.clear()
+        return fingerprint in self.known
+
+    def beat(self) -> None:
+        """Renew the lease, and put back what dead workers had.
+
+        What is wrong here the next call learns: it has a caller who can act.
+
+        :raises BackendError: if no answer came.
+        """
+        before = time.monotonic()
+        lives = self._lives
+        word, *told = self._worker.run(
+            *("beat", self.plan.layout, self.key, *lives, pace.LEASE, MOST_TRIES), probe=True
+        )
+        if word == b"ok" and lives == self._lives:
+            self.renewed = max(self.renewed, before)
+            self._worker.counters.requeued += int(told[0])
+            self._worker.counters.failed += int(told[1])
+
+    @property
+    def holds_lease(self) -> bool:
+        """Whether nobody can have taken this worker for dead, as far as its own clock tells."""
+        return time.monotonic() - self.renewed < pace.LEASE
+
+    def leave(self) -> None:
+        """Give back what this worker has taken, and be no worker any more.
+
+        :raises BackendError: if no answer came. Then the lease ends by itself.
+        """
+        self._worker.run("leave", self.plan.layout, self.key, *self._lives)
+
+    def delete(self) -> tuple[str, float] | None:
+        """Delete all, unless another worker has a lease: return its name and how long that lasts.
+
+        :raises BackendError: if no answer came.
+        """
+        return delete(self._worker, self.key, self._name)
+
+    def _arguments(self, call: Call) -> list[object]:
+        marked = [entry for entry in call.entries if entry.fingerprint is not None]
+        letters = "".join(entry.letter for entry in call.entries)
+        ages = (
+            f"{item}:{entry.max_age}"
+            for item, entry in enumerate(marked, 1)
+            if entry.max_age is not None
+        )
+        numbers = (self._number, self._answered, pace.LEASE, call.take, call.retry, MOST_TRIES, RISKY)
+        queued = [entry.queued for entry in call.entries if entry.letter in "fp"]
+        return [
+            *self._lives,
+            " ".join(map(str, (*numbers, int(call.risky)))),
+            "" if letters == "m" * len(letters) else letters,
+            b"".join([self._hash(entry.fingerprint) for entry in marked if entry.fingerprint is not None]),
+            " ".join(ages),
+            self._next_slice(),
+            *(b"".join(ids) for ids in (call.done, call.back, call.unreadable)),
+            *(part for pair in queued for part in pair),
+        ]
+
+    def _next_slice(self) -> str:
+        """Name the slice to add, if the server needs one. It is made once for each slice."""
+        newest: Slice = self.slices[-1]
+        kind = "due" if self._due else "full"
+        if self._offered[:2] != (newest.number, kind):
+            spec = self.plan.next(self.slices, due=self._due)
+            self._offered = (newest.number, kind, f"{newest.number + 1}:{kind}:{geometry(spec)}")
+        return self._offered[2]
+
+    _offered: tuple[int, str, str] = (-1, "", "")
+
+
+def delete(worker: Worker, key: str, name: str = "") -> tuple[str, float] | None:
+    """Delete a shard, unless a worker has a lease: return its name and for how long.
+
+    :param name: of the worker whose lease does not count.
+    :raises BackendError: if no answer came.
+    """
+    while True:
+        word, *told = worker.run("drop", "bitmap", key, name, pace.LEASE, probe=True)
+        if word == b"used":
+            return told[0].decode(), float(told[1])
+        if not told[0]:
+            return None
