@@ -1,7 +1,7 @@
 """From a URL to a client of redis-py, and from its errors to the user's words.
 
-Every script of ours may be sent twice: a call has a number, and the others change nothing when they are
-repeated. So the client retries by itself, as redis-py does best.
+Every script of ours may be sent twice: a call has a number, and the others change nothing when they
+are repeated. So the client retries by itself, as redis-py does best.
 
 No password leaves this module: a server is named by what :meth:`Target.where` says of it.
 """
@@ -24,7 +24,14 @@ from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel
 
 from scrapy_bloom.errors import BackendError, SettingError
-from scrapy_bloom.options import REDIS_KEY, REDIS_TIMEOUT, REDIS_URL, Words, in_arguments, in_settings
+from scrapy_bloom.options import (
+    REDIS_KEY,
+    REDIS_TIMEOUT,
+    REDIS_URL,
+    Words,
+    in_arguments,
+    in_settings,
+)
 
 COMMANDS: Final = (
     *("info", "select", "eval", "evalsha", "script|load", "time", "type", "exists", "unlink"),
@@ -48,7 +55,13 @@ TRIES: Final = 2
 FAULTS: Final = (redis.RedisError, RedisClusterException, OSError, ValueError)
 """What a client raises when a call has come to nothing. ValueError: of a reply it cannot read."""
 
-_PASSING: Final = (redis.ConnectionError, redis.TimeoutError, OSError, redis.InvalidResponse, ValueError)
+_PASSING: Final = (
+    redis.ConnectionError,
+    redis.TimeoutError,
+    OSError,
+    redis.InvalidResponse,
+    ValueError,
+)
 _SCHEMES: Final = ("redis", "rediss", "unix", "sentinel")
 _FIRST: Final = "--!df flags=allow-undeclared-keys\n"
 """Without this line Dragonfly refuses scripts that make names of keys. Others see a comment."""
@@ -79,8 +92,9 @@ class Target:
     """Where a server is and how to get in.
 
     Attributes:
-        url: as redis-py reads it, or ``sentinel://[user:password@]host[:port][,host...]/service[/db]``;
-            empty if `options` tell all.
+        url: as redis-py reads it, or
+            ``sentinel://[user:password@]host[:port][,host...]/service[/db]``; empty if `options`
+            tell all.
         options: arguments for redis-py's client.
         words: names an option in messages.
 
@@ -160,7 +174,7 @@ class Target:
 
     @contextmanager
     def explained(self, layout: str = "bitmap") -> Iterator[None]:
-        """Turn what a client of this server raises into a :class:`BackendError` with its meaning."""
+        """Turn what a client of this server raises into a :class:`BackendError`."""
         try:
             yield
         except NotImplementedError as error:
@@ -203,7 +217,7 @@ class Target:
         if login:
             options |= {"username": unquote(user) or None, "password": unquote(password)}
         named = [host.partition(":") for host in hosts.split(",")]
-        sentinels = Sentinel(
+        sentinels: Any = Sentinel(  # type: ignore[no-untyped-call]
             [(host or "localhost", int(port or 26379)) for host, _, port in named],
             sentinel_kwargs={
                 name: options[name] for name in ("socket_timeout", "socket_connect_timeout")

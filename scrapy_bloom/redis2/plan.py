@@ -1,7 +1,7 @@
-"""What a shard is: what all its workers must agree on, its slices, and how a fingerprint becomes a probe.
+"""What a shard is: what its workers agree on, its slices, how a fingerprint becomes a probe.
 
-A layout needs two things here, how large a slice must be and how long a probe is. The rest of it is its
-file in ``lua/``.
+A layout needs two things here, how large a slice must be and how long a probe is. The rest of it is
+its file in ``lua/``.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ MOST_NUMBERS: Final = 512
 LOAD: Final = 384
 """Items in a bucket of a full slice, on average.
 
-A bucket gets too large for an array if it holds 6.5 standard deviations more, which happens to one in
-10^10. It would work, but take ten times the memory.
+A bucket gets too large for an array if it holds 6.5 standard deviations more, which happens to one
+in 10^10. It would work, but take ten times the memory.
 """
 
 _BITS: Final = 32

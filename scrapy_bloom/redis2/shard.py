@@ -1,9 +1,10 @@
 """One worker at one key: its calls, and what surprises it there.
 
-A worker has a name and numbers its calls. A call that was not answered is made again with its number, and
-the server gives the stored answer. When the server does not know what this worker knows (it was flushed,
-has lost a key, has gone back in time, or took the worker for dead), that is a :class:`Surprise`: the worker
-forgets all that it knows there, takes another name, and whoever called decides what begins again.
+A worker has a name and numbers its calls. A call that was not answered is made again with its
+number, and the server gives the stored answer. When the server does not know what this worker knows
+(it was flushed, has lost a key, has gone back in time, or took the worker for dead), that is a
+:class:`Surprise`: the worker forgets all that it knows there, takes another name, and whoever
+called decides what begins again.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ class Entry:
     """What a worker says of one page.
 
     Attributes:
-        letter: ``m`` to mark it; ``f`` to mark it and queue a request if it is new; ``p`` to queue a
-            request without a fingerprint; ``h`` to look only; ``x`` to forget it.
+        letter: ``m`` to mark it; ``f`` to mark it and queue a request if it is new; ``p`` to queue
+            a request without a fingerprint; ``h`` to look only; ``x`` to forget it.
         fingerprint: of the page; None with ``p``.
         body: of the request.
         priority: of the request; higher ones are taken first.
@@ -76,7 +77,7 @@ class Entry:
 
     __slots__ = ("body", "fingerprint", "letter", "max_age", "priority", "source")
 
-    def __init__(  # noqa: PLR0913 - its attributes
+    def __init__(
         self,
         letter: str,
         fingerprint: bytes | None,
@@ -122,11 +123,12 @@ class Taken(NamedTuple):
         return cls(name, tries, value[start:end] if length else None, value[end:])
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Call:
     """One call, as it is repeated until it is answered.
 
     Attributes:
+        doubted: whether a surprise has come between its tries.
         entries: at most :data:`plan.BATCH`.
         take: most requests to take.
         retry: most failed requests to put back into the queue.
@@ -143,6 +145,7 @@ class Call:
     done: Sequence[bytes] = ()
     back: Sequence[bytes] = ()
     unreadable: Sequence[bytes] = ()
+    doubted: bool = False
 
 
 class Report(NamedTuple):
@@ -187,7 +190,8 @@ class Known:
 
     def __init__(self, size: int = KNOWN) -> None:
         self._half = max(1, size // 2)
-        self.clear()
+        self._young: set[bytes] = set()
+        self._old: set[bytes] = set()
 
     def __contains__(self, fingerprint: object) -> bool:
         return fingerprint in self._young or fingerprint in self._old
@@ -201,31 +205,31 @@ class Known:
 
     def clear(self) -> None:
         """Forget all."""
-        self._young: set[bytes] = set()
-        self._old: set[bytes] = set()
+        self._young, self._old = set(), set()
 
 
 class Shard:
-    """This worker at one key. Only :meth:`beat` may be called by another thread.
+    """A worker at one key. Only :meth:`beat` may be called by another thread.
 
     :param worker: runs the scripts.
     :param key: of the shard's header.
     :param plan: what it must be; made so if nothing is there.
     :param words: names an option in messages.
-    :param create: whether to make what is not there.
+    :param known: how many fingerprints to remember.
     :raises BackendError: if the server cannot be used.
     :raises SettingError: if the server cannot keep such a layout.
     :raises StateError: if something else is under the key. It is left untouched.
 
     Attributes:
         key: of its header.
-        plan: as it was given, but with the `canonical` that is stored.
+        plan: as it was given.
         epoch: names what is there now.
+        canonical: the rules of those who made it, as JSON.
         secret: the key of its probes.
         slices: as last heard.
         made: whether this worker has made it.
-        known: fingerprints whose verdict has reached its caller. Nobody else may fill it: a mark that
-            was made in the background is not known before that.
+        known: fingerprints whose verdict has reached its caller. Nobody else may fill it: a mark
+            that was made in the background is not known before that.
         report: of the last answer.
         unanswered: the call that must be repeated before any other.
         generation: counts the names that this worker has had here.
@@ -273,9 +277,9 @@ class Shard:
             raise Surprise(Kind.DELETED)
         if word == b"setting":
             raise SettingError(
-                f"{self._words(REDIS_LAYOUT)} = 'sets': Redis at {self._worker.where} would not keep"
-                f" sets of {MOST_NUMBERS} numbers as arrays. Raise its set-max-intset-entries to"
-                f" {MOST_NUMBERS}, or use 'bitmap'."
+                f"{self._words(REDIS_LAYOUT)} = 'sets': Redis at {self._worker.where} would not"
+                f" keep sets of {MOST_NUMBERS} numbers as arrays. Raise its set-max-intset-entries"
+                f" to {MOST_NUMBERS}, or use 'bitmap'."
             )
         if word == b"type":
             self._refuse(f"found a {told[1].decode()} under {told[0].decode()!r} that is not ours")
@@ -302,14 +306,17 @@ class Shard:
         self.epoch = found["epoch"].decode()
         self.slices = read_slices(found["slices"])
         self._due = False
-        self.generation += 1
-        self._name = new_name()
-        self._lives = (self.epoch, self._name)  # in one piece, for the thread that beats
-        self._number = self._answered = 0
-        self.unanswered: Call | None = None
         self.known.clear()
         self.report = Report()
         self._known_until = float("inf")
+        self.rename()
+
+    def rename(self) -> None:
+        """Take another name, under which nothing was said yet."""
+        self.generation += 1
+        self._lives = (self.epoch, new_name())  # in one piece, for the thread that beats
+        self._number = self._answered = 0
+        self.unanswered: Call | None = None
         self.renewed = time.monotonic()
 
     def _refuse(self, found: str) -> None:
@@ -355,9 +362,9 @@ class Shard:
 
     def _refuse_broken(self, error: str) -> None:
         raise BackendError(
-            f"Redis at {self._worker.where}, key {self.key!r}: a call failed half-way ({error}). All"
-            " its marks were given up, and pages will be fetched again. Does another program write"
-            " to keys that begin with this one?"
+            f"Redis at {self._worker.where}, key {self.key!r}: a call failed half-way ({error})."
+            " All its marks were given up, and pages will be fetched again. Does another program"
+            " write to keys that begin with this one?"
         )
 
     def ask(self, fingerprints: Sequence[bytes]) -> list[bool]:
@@ -415,7 +422,7 @@ class Shard:
 
         :raises BackendError: if no answer came.
         """
-        return delete(self._worker, self.key, self._name)
+        return delete(self._worker, self.key, self._lives[1])
 
     def _arguments(self, call: Call) -> list[object]:
         marked = [entry for entry in call.entries if entry.fingerprint is not None]
@@ -425,13 +432,23 @@ class Shard:
             for item, entry in enumerate(marked, 1)
             if entry.max_age is not None
         )
-        numbers = (self._number, self._answered, pace.LEASE, call.take, call.retry, MOST_TRIES, RISKY)
+        numbers = (
+            self._number,
+            self._answered,
+            pace.LEASE,
+            call.take,
+            call.retry,
+            MOST_TRIES,
+            RISKY,
+        )
         queued = [entry.queued for entry in call.entries if entry.letter in "fp"]
         return [
             *self._lives,
             " ".join(map(str, (*numbers, int(call.risky)))),
             "" if letters == "m" * len(letters) else letters,
-            b"".join([self._hash(entry.fingerprint) for entry in marked if entry.fingerprint is not None]),
+            b"".join(
+                [self._hash(entry.fingerprint) for entry in marked if entry.fingerprint is not None]
+            ),
             " ".join(ages),
             self._next_slice(),
             *(b"".join(ids) for ids in (call.done, call.back, call.unreadable)),

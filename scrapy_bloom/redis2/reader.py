@@ -1,0 +1,208 @@
+"""What is in Redis under a key, for those who look and change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import expm1
+from typing import Any, Final
+
+from scrapy_bloom.errors import StateError
+from scrapy_bloom.filter.info import FilterInfo, SliceCount, count_bits, filter_info
+from scrapy_bloom.filter.sizing import BLOCK_BITS, BLOCK_BYTES
+from scrapy_bloom.redis2.client import beginning
+from scrapy_bloom.redis2.plan import (
+    HASHES,
+    KEY_BLOCKS,
+    MOST_NUMBERS,
+    Plan,
+    Slice,
+    read_slices,
+    shard_key,
+)
+from scrapy_bloom.redis2.shard import FORMAT, PROGRAM, Taken
+from scrapy_bloom.redis2.worker import Worker
+
+_SAMPLE: Final = {"bitmap": 1024, "sets": 4096}
+"""Most blocks or buckets of a slice that are counted. The fill ratio is exact to 0.1 % then."""
+
+_NARROW: Final = 2.0**-32
+_AT_ONCE: Final = 100
+
+
+@dataclass(frozen=True)
+class State:
+    """A shard at one moment.
+
+    Attributes:
+        key: of its header.
+        epoch: names what is there.
+        plan: what its workers agree on.
+        slices: oldest first.
+        waiting: requests in the queue.
+        taken: requests that workers have.
+        failed: requests that were put aside.
+        leases: of each worker, when its lease ends, in seconds since 1970 by the server's clock.
+    """
+
+    key: str
+    epoch: str
+    plan: Plan
+    slices: Sequence[Slice]
+    waiting: int
+    taken: int
+    failed: int
+    leases: dict[str, float]
+
+
+class Reader:
+    """Looks at a filter and its requests.
+
+    :param worker: runs scripts; it takes no lease.
+    :param key: of the filter.
+    """
+
+    def __init__(self, worker: Worker, key: str) -> None:
+        self._worker = worker
+        self._key = key
+
+    def shards(self) -> list[State]:
+        """Return the state of each shard; an empty list if nothing is there.
+
+        :raises BackendError: if the server cannot be used.
+        :raises StateError: if something else is under the key.
+        """
+        first = self._state(self._key)
+        if first is None:
+            return []
+        others = (self._state(shard_key(self._key, n)) for n in range(1, first.plan.shards))
+        return [first, *(state for state in others if state is not None)]
+
+    def info(self) -> FilterInfo:
+        """Return what the filter tells about itself, from a sample of it.
+
+        :raises BackendError: as :meth:`shards`, like what follows.
+        :raises StateError: likewise, and if nothing is there.
+        """
+        states = self.shards()
+        if not states:
+            raise StateError(f"Redis at {self._worker.where} has no filter under {self._key!r}.")
+        with self._worker.explained():
+            return describe(self._worker.client, states)
+
+    def requests(self, which: str) -> Iterator[Taken]:
+        """Yield the requests that wait, in their order, or that were put aside.
+
+        :param which: ``queue`` or ``failed``.
+        :raises BackendError: as :meth:`shards`, like what follows.
+        :raises StateError: likewise.
+        """
+        client = self._worker.client
+        for state in self.shards():
+            name = beginning(state.key) + which
+            with self._worker.explained():
+                if which == "failed":
+                    yield from (Taken.read(value) for value in client.hvals(name))
+                    continue
+                start = 0
+                while some := client.zrange(name, start, start + _AT_ONCE - 1):
+                    yield from (Taken.read(b" " + member) for member in some)
+                    start += len(some)
+
+    def _state(self, key: str) -> State | None:
+        with self._worker.explained():
+            kind = self._worker.client.type(key)
+            fields = self._worker.client.hgetall(key) if kind == b"hash" else {}
+        if kind == b"none" or (fields.get(b"program") == PROGRAM and b"epoch" not in fields):
+            return None
+        if fields.get(b"program") != PROGRAM or fields.get(b"format") != FORMAT:
+            raise StateError(
+                f"Redis at {self._worker.where}: found something else than a filter of ours under"
+                f" {key!r}, a {kind.decode()}."
+            )
+        plan, _ = Plan.read(fields[b"plan"])
+        words = {name[2:]: value.split() for name, value in fields.items() if name[:2] == b"w:"}
+        return State(
+            key,
+            fields[b"epoch"].decode(),
+            plan,
+            read_slices(fields[b"slices"]),
+            int(fields[b"waiting"]),
+            int(fields[b"taken"]),
+            int(fields[b"failed"]),
+            {
+                name.decode(): float(value[1])
+                for name, value in words.items()
+                if value[1] != b"dead"
+            },
+        )
+
+
+def describe(client: Any, states: Iterable[State]) -> FilterInfo:
+    """Return the state of a filter from a sample of its blocks or buckets."""
+    counts: list[list[SliceCount]] = []
+    memory, dates, plan = 0, set(), Plan(1, 0.5)
+    for state in states:
+        plan, ends = state.plan, [0]
+        pipeline = client.pipeline(transaction=False)
+        for one in state.slices:
+            some = min(one.blocks, _SAMPLE[plan.layout])
+            start = f"{beginning(state.key)}{state.epoch}.{one.number}."
+            for block in (i * one.blocks // some for i in range(some)):
+                key, rest = divmod(block, KEY_BLOCKS)
+                if plan.layout == "bitmap":
+                    first = rest * BLOCK_BYTES
+                    pipeline.bitcount(f"{start}{key}", first, first + BLOCK_BYTES - 1)
+                else:
+                    pipeline.scard(f"{start}{block}")
+            ends.append(ends[-1] + some)
+        answers = pipeline.execute()
+        counts.append(
+            [
+                _count(plan, one, answers[start:end])
+                for one, (start, end) in zip(state.slices, pairwise(ends), strict=True)
+            ]
+        )
+        memory += sum(_memory(plan, one) for one in state.slices)
+        dates |= {one.since for one in state.slices}
+    info = filter_info(counts, error_rate=plan.error_rate, memory=memory)
+    return info.dated(plan.window, dates) if plan.window else info
+
+
+def _count(plan: Plan, one: Slice, answers: Sequence[int]) -> SliceCount:
+    """Return what is known of a slice, from the bits in its blocks or the sizes of its buckets."""
+    items = one.items - one.again
+    if plan.layout == "bitmap":
+        return count_bits(one.spec, items, [ones / BLOCK_BITS for ones in answers], HASHES)
+    space = 2.0 ** (32 if one.error_rate >= _NARROW else 63)
+    load, added = sum(answers) / len(answers), items / one.blocks
+    return SliceCount(
+        one.capacity,
+        items,
+        estimated_items=load * one.blocks - one.again,
+        used=load * one.blocks,
+        room=one.blocks * float(MOST_NUMBERS),
+        rate=load / space,
+        added_rate=added / space,
+        lost_alone=items * added / 2 / space,
+        bytes_at_capacity=_bucket_bytes(one, one.capacity),
+    )
+
+
+def _memory(plan: Plan, one: Slice) -> int:
+    """Return about how many bytes of the server's memory a slice takes now."""
+    if plan.layout == "sets":
+        return _bucket_bytes(one, one.items)
+    touched = one.keys * -expm1(-one.items / one.keys)
+    return round(touched * one.blocks / one.keys * BLOCK_BYTES)
+
+
+def _bucket_bytes(one: Slice, items: int) -> int:
+    """Return about what buckets with so many items take.
+
+    Measured with Redis 7.0 and its allocator: 150 bytes for a bucket, which has a name and a place
+    in the table of keys, and an eighth more than the numbers take.
+    """
+    made = one.blocks * -expm1(-items / one.blocks)
+    return round(150 * made + 1.125 * (4 if one.error_rate >= _NARROW else 8) * items)
