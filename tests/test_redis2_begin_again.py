@@ -33,3 +33,32 @@ SETS = {
 def test_nothing_is_lost(server, name):
     for seed in range(3):
         assert not World(server, seed, **SETS[name]).run(), f"seed {seed}"
+
+
+def without(line):
+    """Return what takes a line out of the scripts that have it."""
+
+    def edit(text):
+        return text.replace(line, "")
+
+    edit.line = line
+    return edit
+
+
+NO_NUMBER = "if last < answered or number < last or lives == 'dead' then return {'lost'} end\n"
+CONTROLS = {
+    "control: roll-backs without numbers": {"faults": BACK, "edit": without(NO_NUMBER)},
+    "control: flushes without start()": {"faults": {"flush": 1, "late": 2}, "again": False},
+    "control: roll-backs without start()": {"faults": BACK, "again": False},
+    "control: requests vanish unnoticed": {
+        "faults": {"queue": 2, "late": 2},
+        "edit": without("if some then start_over() end\n  return some"),
+    },
+    "control: shards, one back, the others stay": {
+        "faults": {"back_one": 2, "late": 2},
+        "shards": 2,
+        "reset_all": False,
+    },
+    "control: held requests stay unique": {"faults": ALL, "held": 0.15, "keep_held": True},
+    "control: plain, no doubt": {"faults": {"freeze": 3}, "plain": True, "doubt": False},
+}

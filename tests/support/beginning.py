@@ -25,7 +25,7 @@ from scrapy_bloom.redis2.worker import Worker
 
 KEY = "crawl"
 CLOCK = ("clock:seconds", "clock:micros")
-_TURNS = 1500  # with faults
+_TURNS = 900  # with faults
 _START = 1_700_000_000
 
 
@@ -56,7 +56,7 @@ class World:
         *,
         layout="bitmap",
         shards=1,
-        pages=60,
+        pages=150,
         again=True,
         edit=lambda text: text,
         retries=0.0,
@@ -75,11 +75,13 @@ class World:
         self.plans = plans(capacity=1000, layout=layout, shards=shards, order="fifo")
         self.links = {page: [] for page in range(pages)}  # a tree: one way to each page
         for page in range(1, pages):
-            self.links[self.chance.randrange(max(0, page - 20), page)].append(page)
+            self.links[self.chance.randrange(max(0, page - 30), page)].append(page)
         pairs = [(page, other) for page in self.links for other in self.links[page]]
         self.held = {pair for pair in pairs if self.chance.random() < held}
         self.fetched, self.tried, self.count = Counter(), Counter(), Counter()
         self.late, self.shots = [], []
+        names = ("open", "call", "ask", "beat", "leave")
+        self.scripts = {name: self.load(name, layout) for name in names}
         kind = PlainCrawler if plain else Crawler
         self.new_worker = lambda: kind(self)
         self.workers = [self.new_worker() for _ in range(3)]
@@ -94,7 +96,7 @@ class World:
             if turn < _TURNS:
                 if turn % 9 == 0:
                     self.shots = [*self.shots[-39:], self.shot()]
-                if self.chance.random() < 0.012:
+                if self.chance.random() < 0.025:
                     self.fault()
             elif turn % 40 == 0 and self.over():
                 break
@@ -171,14 +173,15 @@ class World:
     def fault_header(self):
         self.client.delete(KEY)
 
-    def script(self, text, keys, arguments):
+    def script(self, name, keys, arguments):
         self.client.mset(dict(zip(CLOCK, (int(self.now), int(self.now % 1 * 1e6)), strict=True)))
-        return self.client.register_script(text)(keys, arguments)
+        return self.scripts[name](keys, arguments)
 
-    def text(self, name, layout):
+    def load(self, name, layout):
         text = clients.script(name, layout)
         assert "call('TIME')" in text
-        return self.edit(text.replace("call('TIME')", f"call('MGET', '{CLOCK[0]}', '{CLOCK[1]}')"))
+        text = text.replace("call('TIME')", f"call('MGET', '{CLOCK[0]}', '{CLOCK[1]}')")
+        return self.client.register_script(self.edit(text))
 
 
 class FlakyWorker(Worker):
@@ -194,7 +197,7 @@ class FlakyWorker(Worker):
 
     def run(self, name, layout, key, *arguments, probe=False):  # noqa: ARG002
         world = self.world
-        call = world.text(name, layout), [key, beginning(key)], arguments
+        call = name, [key, beginning(key)], arguments
         if not self.calm and world.chance.random() < 0.04:
             raise BackendError("lost", temporary=True)
         answer = world.script(*call)
@@ -251,7 +254,7 @@ class Crawler:
             ticket, page = self.ready.pop(0)
             self.flight[object()] = (ticket, page, None)
         else:
-            self.exchange(max(0, 4 - len(self.ready)))
+            self.exchange(max(0, 3 - len(self.ready)))
 
     def fetch(self, key):
         world = self.world
