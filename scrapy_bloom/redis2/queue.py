@@ -152,12 +152,10 @@ class _Desk:
 class Queue:
     """One worker at the requests and marks of a crawl.
 
-    :param worker: runs the scripts; connected.
+    :param worker: runs the scripts.
     :param key: of the filter.
     :param made_for: the plan of each shard, with project, spider and order.
     :param words: names an option in messages.
-    :raises BackendError: if the server cannot be used.
-    :raises StateError: if something else is under the key, or another crawl.
 
     Attributes:
         surprises: how often the server has lost something, or this worker its lease.
@@ -171,13 +169,29 @@ class Queue:
     ) -> None:
         self.worker = worker
         self.surprises = self.calls = self.offered = self.taken = 0
-        self._shards = [Shard(worker, shard_key(key, p.shard), p, words) for p in made_for]
+        self._key, self._plans, self._words = key, made_for, words
+        self._shards: list[Shard] = []  # none until the server was there
         self._desks = [_Desk() for _ in made_for]
-        self._generations = [shard.generation for shard in self._shards]
+        self._generations = [0 for _ in made_for]
         self._first = 0
         self._lost: dict[int, bool] = {}  # shards to be opened anew; whether to give up their marks
         self._empty: tuple[int, ...] | None = None
-        worker.live([shard.beat for shard in self._shards])
+
+    def open(self) -> None:
+        """Open the shards, if that was not done before. Exchanges do it where it has failed.
+
+        :raises BackendError: if the server cannot be used.
+        :raises StateError: if something else is under the key, or another crawl.
+        """
+        if self._shards:
+            return
+        self.worker.connect()
+        shards = [
+            Shard(self.worker, shard_key(self._key, plan.shard), plan, self._words)
+            for plan in self._plans
+        ]
+        self._shards, self._generations = shards, [shard.generation for shard in shards]
+        self.worker.live([shard.beat for shard in shards])
 
     # What is said
 
@@ -188,11 +202,12 @@ class Queue:
 
     def knows(self, fingerprint: bytes) -> bool:
         """Return whether this worker knows by itself that a page was let through."""
-        return self._shards[place(fingerprint, len(self._shards))].knows(fingerprint)
+        shards = self._shards
+        return bool(shards) and shards[place(fingerprint, len(shards))].knows(fingerprint)
 
     def offer(self, entry: Entry) -> None:
         """Have something said with one of the next exchanges."""
-        number = place(entry.fingerprint or entry.body, len(self._shards))
+        number = place(entry.fingerprint or entry.body, len(self._desks))
         self._desks[number].buffer.append(entry)
 
     def done(self, ticket: Ticket) -> None:
@@ -229,7 +244,7 @@ class Queue:
     @property
     def holds_leases(self) -> bool:
         """Whether nobody can have taken this worker for dead, as far as its own clock tells."""
-        return all(shard.holds_lease for shard in self._shards)
+        return bool(self._shards) and all(shard.holds_lease for shard in self._shards)
 
     # Exchanges
 
@@ -254,6 +269,7 @@ class Queue:
     def carry_out(self, exchange: Exchange) -> None:
         """Make the calls. Nothing else is used meanwhile, so this may be done in a thread."""
         try:
+            self.open()
             self._open_lost()
             for number, call in enumerate(exchange.calls):
                 if call is not None and exchange.surprise is None:
@@ -262,7 +278,7 @@ class Queue:
             exchange.error = error
         except Surprise as deleted:
             exchange.error = FilterLostError(
-                f"Redis at {self.worker.where}, key {self._shards[0].key!r}: the crawl was deleted"
+                f"Redis at {self.worker.where}, key {self._key!r}: the crawl was deleted"
                 f" while this worker was part of it ({deleted})."
             )
 
@@ -270,6 +286,8 @@ class Queue:
         """Take note of what came of an exchange."""
         verdicts: list[tuple[Entry, bool]] = []
         taken: list[tuple[Ticket, Taken]] = []
+        # Those that were opened anew, perhaps after an outage, have taken under another name.
+        self._generations = [shard.generation for shard in self._shards]
         for number, answer in exchange.answers.items():
             desk, shard = self._desks[number], self._shards[number]
             call = exchange.calls[number]
@@ -292,7 +310,6 @@ class Queue:
         for number in void:
             self._desks[number].forget()
             self._shards[number].known.clear()
-        self._generations = [shard.generation for shard in self._shards]
         self.surprises += bool(void)
         return Settled(verdicts, taken, void, exchange.surprise is not None, exchange.error)
 
@@ -317,7 +334,8 @@ class Queue:
         With several shards two looks must find them empty and unchanged: there was a moment between
         the two at which all were empty.
         """
-        if self.burdened or self.waiting or any(one.taken for one in self.reports()):
+        some = self.burdened or self.waiting or any(one.taken for one in self.reports())
+        if some or not self._shards:
             self._empty = None
             return False
         versions = tuple(report.version for report in self.reports())

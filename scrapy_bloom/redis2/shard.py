@@ -67,7 +67,7 @@ class Entry:
 
     Attributes:
         letter: ``m`` to mark it; ``f`` to mark it and queue a request if it is new; ``p`` to queue
-            a request without a fingerprint; ``h`` to look only; ``x`` to forget it.
+            a request without a fingerprint; ``x`` to forget it.
         fingerprint: of the page; None with ``p``.
         body: of the request.
         priority: of the request; higher ones are taken first.
@@ -103,12 +103,14 @@ class Taken(NamedTuple):
 
     Attributes:
         id: 8 bytes, its name.
+        priority: as it was offered; lower if a worker could not read it.
         tries: how many workers have died with it or could not read it.
         fingerprint: None if it was queued without one.
         body: as it was offered.
     """
 
     id: bytes
+    priority: int
     tries: int
     fingerprint: bytes | None
     body: bytes
@@ -117,10 +119,11 @@ class Taken(NamedTuple):
     def read(cls, value: bytes) -> Taken:
         """Return what the server keeps as SCORE, a space, MEMBER."""
         start = value.index(b" ") + 1
+        priority = -int(float(value[: start - 1] or 0))
         name, tries, length = _HEAD.unpack_from(value, start)
         start += _HEAD.size
         end = start + max(0, length - 1)
-        return cls(name, tries, value[start:end] if length else None, value[end:])
+        return cls(name, priority, tries, value[start:end] if length else None, value[end:])
 
 
 @dataclass(eq=False)

@@ -218,6 +218,7 @@ class Crawler:
         self.world = world
         self.worker = FlakyWorker(world)
         self.queue = Queue(self.worker, KEY, world.plans)
+        self.queue.open()
         self.worker.calm = False
         if not world.reset_all:
             self.queue._shards = [_Alone(shard) for shard in self.queue._shards]

@@ -6,7 +6,7 @@
 --          lease; how many requests to take; how many failed ones to put back into the queue; how many
 --          tries put a request aside; how many make it risky; 1 if the worker has a risky one, else 0
 -- ARGV[4]  a letter for each entry. "m": mark. "f": mark, and queue if that is new. "p": queue; the entry
---          has no probe. "h": look only. "x": forget. Empty: all are "m"
+--          has no probe. "x": forget. Empty: all are "m"
 -- ARGV[5]  the probes of the entries
 -- ARGV[6]  ITEM:SECONDS of each item with a greatest age. Items are the entries with probes, from 1
 -- ARGV[7]  the slice to add if the newest one is full, NUMBER:KIND:GEOMETRY. KIND: "due" if it begins a
@@ -125,12 +125,7 @@ end
 
 local ages, verdicts = {}, {}
 for item, age in ARGV[6]:gmatch('(%d+):(%S+)') do ages[tonumber(item)] = tonumber(age) end
-local acts = {
-  f = mark,
-  m = mark,
-  h = function() return is_there(0) or is_in(newest) end,
-  x = forget,
-}
+local acts = {f = mark, m = mark, x = forget}
 local function judge()
   local item, mixed = 0, letters ~= ''
   for entry = 1, mixed and #letters or #probes / PROBE_BYTES do
