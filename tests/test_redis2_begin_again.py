@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from support.beginning import World
 
+from scrapy_bloom.redis2.client import script
+
 pytestmark = pytest.mark.usefixtures("server")
 
 ALL = {"kill": 1, "back": 1, "flush": 0.3, "key": 1, "late": 2, "freeze": 1}
@@ -24,8 +26,12 @@ SETS = {
     "shards, all back": {"faults": {"back": 2, "kill": 1, "late": 2}, "shards": 2},
     "shards, one back": {"faults": {"back_one": 2, "kill": 1, "late": 2}, "shards": 2},
     "shards, any key lost": {"faults": {"key": 2, "late": 2, "freeze": 1}, "shards": 2},
-    "plain, freezes": {"faults": {"freeze": 3, "late": 2}, "plain": True},
-    "plain, roll-backs": {"faults": {"back": 1, "freeze": 1, "late": 2}, "plain": True},
+    "plain, freezes": {"faults": {"freeze": 3, "late": 2}, "plain": True, "pages": 800},
+    "plain, roll-backs": {
+        "faults": {"back": 1, "freeze": 1, "late": 2},
+        "plain": True,
+        "pages": 800,
+    },
 }
 
 
@@ -35,30 +41,51 @@ def test_nothing_is_lost(server, name):
         assert not World(server, seed, **SETS[name]).run(), f"seed {seed}"
 
 
-def without(line):
-    """Return what takes a line out of the scripts that have it."""
+def without(*lines):
+    """Return what takes lines out of the scripts that have them."""
 
     def edit(text):
-        return text.replace(line, "")
+        for line in lines:
+            text = text.replace(line, "")
+        return text
 
-    edit.line = line
     return edit
 
 
-NO_NUMBER = "if last < answered or number < last or lives == 'dead' then return {'lost'} end\n"
+LOST = "if last < answered or number < last or lives == 'dead' then return {'lost'} end"
+ANSWERED = """  digits, ids = call('HGET', header, 'a:' .. worker):match('^(%d*) (.*)$')
+  call('HSET', header, 'w:' .. worker, string.format('%.0f %.3f', number, now + lease))
+  return answer()"""
+VANISHED = """  if some then start_over() end
+  return some"""
 CONTROLS = {
-    "control: roll-backs without numbers": {"faults": BACK, "edit": without(NO_NUMBER)},
-    "control: flushes without start()": {"faults": {"flush": 1, "late": 2}, "again": False},
-    "control: roll-backs without start()": {"faults": BACK, "again": False},
-    "control: requests vanish unnoticed": {
+    "roll-backs without numbers": {"faults": BACK, "edit": without(LOST, ANSWERED)},
+    "flushes without start()": {"faults": {"flush": 1, "late": 2}, "again": False},
+    "requests that vanish unnoticed": {
         "faults": {"queue": 2, "late": 2},
-        "edit": without("if some then start_over() end\n  return some"),
+        "edit": without(VANISHED),
     },
-    "control: shards, one back, the others stay": {
+    "shards, one back, the others stay": {
         "faults": {"back_one": 2, "late": 2},
         "shards": 2,
         "reset_all": False,
     },
-    "control: held requests stay unique": {"faults": ALL, "held": 0.15, "keep_held": True},
-    "control: plain, no doubt": {"faults": {"freeze": 3}, "plain": True, "doubt": False},
+    "held requests that stay unique": {"faults": ALL, "held": 0.15, "keep_held": True},
+    "plain, a batch without an answer is believed": {
+        "faults": {"freeze": 1},
+        "pages": 800,
+        "plain": True,
+        "doubt": False,
+    },
 }
+
+
+def test_the_lines_that_controls_take_out_are_there():
+    text = script("call", "bitmap")
+    for line in (LOST, ANSWERED, VANISHED):
+        assert line in text
+
+
+@pytest.mark.parametrize("name", CONTROLS)
+def test_controls_lose(server, name):
+    assert any(World(server, seed, **CONTROLS[name]).run() for seed in range(8))
