@@ -1,8 +1,10 @@
-"""The Redis filter: the contract, on a real server, in both layouts, with a window and with shards."""
+"""The Redis filter: the contract, on a real server, in both layouts, with a window and with
+shards."""
 
 from __future__ import annotations
 
 import os
+from types import MappingProxyType
 
 import pytest
 from support.contract import FilterContract, fingerprints
@@ -36,7 +38,7 @@ def without_memory(url, key, **options):
 
 
 class TestRedisFilter(FilterContract):
-    OPTIONS = {}
+    OPTIONS = MappingProxyType({})
 
     @pytest.fixture
     def make(self, server, opened, layout):
@@ -60,11 +62,11 @@ class TestRedisFilter(FilterContract):
 
 
 class TestWithAWindow(TestRedisFilter):
-    OPTIONS = {"window": 3600.0}
+    OPTIONS = MappingProxyType({"window": 3600.0})
 
 
 class TestShards(TestRedisFilter):
-    OPTIONS = {"shards": 3}
+    OPTIONS = MappingProxyType({"shards": 3})
 
     test_info_tells_what_went_in = None  # each shard has some capacity to spare
 

@@ -1,8 +1,8 @@
 """Crawls of a tree by several workers: the real scripts on a real server, with faults between.
 
 A worker is a `Queue` and what it does with it; all take turns in one process, so that each seed is
-one history. Calls and replies get lost, calls come late and twice; workers are killed and frozen; the
-server goes back in time, is flushed, loses a key. In the end every page must have been fetched.
+one history. Calls and replies get lost, calls come late and twice; workers are killed and frozen;
+the server goes back in time, is flushed, loses a key. In the end every page must have been fetched.
 
 The server's clock is a key that the test sets: leases end in turns, not in seconds.
 """
@@ -79,7 +79,7 @@ class World:
         pairs = [(page, other) for page in self.links for other in self.links[page]]
         self.held = {pair for pair in pairs if self.chance.random() < held}
         self.fetched, self.tried, self.count = Counter(), Counter(), Counter()
-        self.late, self.shots = [], []
+        self.late, self.shots, self.made = [], [], 0
         names = ("open", "call", "ask", "beat", "leave")
         self.scripts = {name: self.load(name, layout) for name in names}
         kind = PlainCrawler if plain else Crawler
@@ -340,7 +340,8 @@ class PlainCrawler:
         self.worker.calm = False
         if not world.doubt:
             self.filter._begin_again = lambda shard, _: self._undoubted(shard)
-        self.ready, self.buffer, self.frozen, self.beaten = [], [0], 0.0, 0.0
+        self.ready, self.buffer, self.frozen, self.beaten = [], [world.made], 0.0, 0.0
+        world.made += 1  # each begins at another page, or only one would have work
 
     def _undoubted(self, shard):
         shard.unanswered.doubted = False
