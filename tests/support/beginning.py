@@ -29,6 +29,10 @@ _TURNS = 900  # with faults
 _START = 1_700_000_000
 
 
+class NeverEndsError(Exception):
+    """A crawl has requests that no worker knows of."""
+
+
 class World:
     """One crawl.
 
@@ -45,6 +49,7 @@ class World:
         keep_held: whether a worker keeps what held requests are unique by at a surprise: must lose.
         reset_all: whether a surprise at one shard is one at all; without it pages must get lost.
         plain: whether requests wait in the workers, and only marks are shared.
+        dropped: share of replies that get lost.
         doubt: whether a batch without an answer counts as new; without it pages must get lost.
     """
 
@@ -65,6 +70,7 @@ class World:
         reset_all=True,
         plain=False,
         doubt=True,
+        dropped=0.06,
     ):
         self.chance = random.Random(seed)
         self.faults, self.again, self.edit, self.retries = faults, again, edit, retries
@@ -72,6 +78,7 @@ class World:
         self.url, self.client = server.url, server.client()
         self.client.flushall()
         self.now = float(_START)
+        self.dropped = dropped
         self.plans = plans(capacity=1000, layout=layout, shards=shards, order="fifo")
         self.links = {page: [] for page in range(pages)}  # a tree: one way to each page
         for page in range(1, pages):
@@ -88,7 +95,7 @@ class World:
 
     def run(self):
         """Crawl; return the pages that were lost."""
-        for turn in range(30_000):
+        for turn in range(_TURNS + 8_000):
             self.now += self.chance.choice((0.06, 0.3, 0.9))
             worker = self.chance.choice(self.workers)
             with suppress(BackendError):
@@ -101,7 +108,7 @@ class World:
             elif turn % 40 == 0 and self.over():
                 break
         else:
-            raise AssertionError("the crawl does not end")
+            raise NeverEndsError
         return set(self.links) - set(self.fetched)
 
     def over(self):
@@ -137,7 +144,10 @@ class World:
         self.workers[self.chance.randrange(len(self.workers))] = self.new_worker()
 
     def fault_freeze(self):
-        self.chance.choice(self.workers).frozen = self.now + self.chance.choice((10, 45, 90))
+        """Rather one that waits for an answer."""
+        waiting = [worker for worker in self.workers if worker.unanswered]
+        worker = self.chance.choice(waiting or self.workers)
+        worker.frozen = self.now + self.chance.choice((10, 45, 90))
 
     def fault_back(self):
         if self.shots:
@@ -203,7 +213,7 @@ class FlakyWorker(Worker):
         answer = world.script(*call)
         if name == "call" and world.chance.random() < 0.05:
             world.late = [*world.late[-29:], call]
-        if not self.calm and world.chance.random() < 0.06:
+        if not self.calm and world.chance.random() < world.dropped:
             raise BackendError("lost", temporary=True)
         return answer
 
@@ -226,6 +236,10 @@ class Crawler:
         self.memory, self.held_pages = [], set()
         self.frozen = self.beaten = 0.0
         self.start()
+
+    @property
+    def unanswered(self):
+        return any(shard.unanswered for shard in self.queue.shards)
 
     @property
     def busy(self):
@@ -346,6 +360,10 @@ class PlainCrawler:
     def _undoubted(self, shard):
         shard.unanswered.doubted = False
         shard.open()
+
+    @property
+    def unanswered(self):
+        return self.filter.shards[0].unanswered
 
     @property
     def busy(self):
