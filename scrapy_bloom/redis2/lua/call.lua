@@ -89,7 +89,7 @@ end
 local function is_fresh(age)
   for i = #slices, 1, -1 do
     local since = call('HGET', slices[i].name .. 'ages', raw())
-    if since then return now - math.min(now, since) < age end
+    if since then return now - math.min(now, tonumber(since)) < age end
   end
   return false
 end
