@@ -268,7 +268,7 @@ class JobMachine(InFolder):
     def kill(self):
         """Start over, as a crawl does: nothing of the killed run is believed."""
         self.leave()
-        unclean.put_aside(self.folder)
+        unclean.put_aside(self.folder, filter_too=True)
         self.kept = ({}, {}, set())
         self.go_back()
         self.open()
