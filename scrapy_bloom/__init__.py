@@ -10,9 +10,6 @@ from scrapy_bloom._version import __version__
 
 if TYPE_CHECKING:
     from scrapy_bloom.addon import Addon
-    from scrapy_bloom.core.info import FilterInfo
-    from scrapy_bloom.core.local import LocalFilter
-    from scrapy_bloom.core.window import WindowedFilter
     from scrapy_bloom.dupefilter import BloomDupeFilter
     from scrapy_bloom.errors import (
         BackendError,
@@ -22,13 +19,12 @@ if TYPE_CHECKING:
         SettingError,
         StateError,
     )
+    from scrapy_bloom.filter.bloom import LocalFilter
+    from scrapy_bloom.filter.info import FilterInfo
     from scrapy_bloom.fingerprinter import CanonicalFingerprinter
-    from scrapy_bloom.forgetting import forget
+    from scrapy_bloom.forgetting import ForgetFailed, forget
     from scrapy_bloom.redis.filter import RedisFilter
-    from scrapy_bloom.redis.options import RedisOptions
-    from scrapy_bloom.redis.reader import RedisReader
     from scrapy_bloom.scheduler import Scheduler
-    from scrapy_bloom.session.failed import ForgetFailed
 
     __all__ = [
         "Addon",
@@ -42,12 +38,9 @@ if TYPE_CHECKING:
         "JobInUseError",
         "LocalFilter",
         "RedisFilter",
-        "RedisOptions",
-        "RedisReader",
         "Scheduler",
         "SettingError",
         "StateError",
-        "WindowedFilter",
         "__version__",
         "forget",
     ]
@@ -58,22 +51,19 @@ _ROOMS = {
     "BloomDupeFilter": "dupefilter",
     "BloomError": "errors",
     "CanonicalFingerprinter": "fingerprinter",
-    "FilterInfo": "core.info",
+    "FilterInfo": "filter.info",
     "FilterLostError": "errors",
-    "ForgetFailed": "session.failed",
+    "ForgetFailed": "forgetting",
     "JobInUseError": "errors",
-    "LocalFilter": "core.local",
+    "LocalFilter": "filter.bloom",
     "RedisFilter": "redis.filter",
-    "RedisOptions": "redis.options",
-    "RedisReader": "redis.reader",
     "Scheduler": "scheduler",
     "SettingError": "errors",
     "StateError": "errors",
     "forget": "forgetting",
-    "WindowedFilter": "core.window",
 }
 
-_NEED_REDIS = {"RedisFilter", "RedisReader"}
+_NEED_REDIS = {"RedisFilter"}
 
 
 def __getattr__(name: str) -> object:

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from scrapy import signals
 from scrapy.utils.request import referer_str
 
-from scrapy_bloom.backends.base import backend_name
+from scrapy_bloom.crawl.engine import fail, only_looks, refuse
+from scrapy_bloom.crawl.lost import scheduler_of, unstored, watch_pushes
+from scrapy_bloom.crawl.report import Report, Verdict
 from scrapy_bloom.errors import BloomError
+from scrapy_bloom.forgetting import check_watched
+from scrapy_bloom.local.plain import PlainFilter
+from scrapy_bloom.local.unclean import set_aside_if_unclean
 from scrapy_bloom.scrapy_redis import spare_queue
-from scrapy_bloom.session.engine import fail, refuse, run_beside
-from scrapy_bloom.session.lost_requests import LostRequests
-from scrapy_bloom.session.reporter import Reporter
-from scrapy_bloom.session.session import NoSession, OnMark, Session, spider_name
-from scrapy_bloom.session.verdict import Verdict
 from scrapy_bloom.settings import Settings
-from scrapy_bloom.storage.store import put_aside_if_unclean
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -26,11 +25,32 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
     from typing_extensions import Self
 
-    from scrapy_bloom.redis.queue.base import Form
-
 logger = logging.getLogger(__name__)
 
 SEEN = Verdict.SEEN
+
+
+class Checks(Protocol):
+    """What is asked about each request: a filter, or the frontier of our scheduler."""
+
+    def check(self, request: Request) -> Verdict:
+        """Mark a request, and return the verdict on it. Never raises."""
+
+
+class OpenFilter(Checks, Protocol):
+    """A filter beside another scheduler, wherever it is kept. Only making one raises."""
+
+    def withdraw(self, request: Request) -> None:
+        """Make the page of a request eligible again: the scheduler has lost it."""
+
+    def finish(self, request: Request) -> None:
+        """Learn that the response of a request is here."""
+
+    def clear(self, *, at_end: bool = False) -> bool:
+        """Empty the filter; return False where it stays, because others use it or nobody knows."""
+
+    def close(self) -> Deferred[None] | None:
+        """Store what is to be stored; return what fires when that is done, None if it is."""
 
 
 class BloomDupeFilter:
@@ -38,28 +58,40 @@ class BloomDupeFilter:
 
     Nothing is opened when the object is made. :meth:`open` opens the filter; if nobody calls that,
     the first request does.
+
+    Attributes:
+        checks: what is asked about each request; None until something is opened.
+        unclean: whether the last run was killed, and its files were moved away.
+        refusal: why the crawl cannot start, if that was found before there was a spider.
     """
 
     def __init__(self, crawler: Crawler) -> None:
+        self.checks: Checks | None = None
+        self.unclean = False
+        self.refusal: BloomError | None = None
+        self._filter: OpenFilter | None = None  # None also under our scheduler
         self._crawler = crawler
-        self._reporter = Reporter(crawler)
-        self._session: Session | NoSession | None = None  # None until it is opened
-        self._lost = LostRequests(crawler, self, self._withdraw)
+        self._report = Report(crawler)
         self._shared_queue = False
-        self._crawling = False  # scrapy-redis clears before, to begin anew, and after, to clean up
+        self._crawling = False  # scrapy-redis clears before, to start over, and after, to clean up
         self._debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
         self._logged_duplicate = False
-        self._refusal: BloomError | None = None  # found before the filter can be opened
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Make the filter of a crawl.
 
         Scrapy's scheduler opens its queue in a moment, before the filter. So what a killed run has
-        left is put aside here.
+        left is moved away here.
         """
-        self = cls(crawler)
-        self._put_aside_if_unclean()
+        self, folder = cls(crawler), crawler.settings["JOBDIR"]
+        if folder and not only_looks(crawler):
+            try:
+                settings = Settings(crawler.settings, warn=False)
+                if settings.backend(shared_queue=False) == "local":
+                    self.unclean = set_aside_if_unclean(Path(folder), name_of(crawler))
+            except BloomError as error:
+                self.refusal = error
         return self
 
     @classmethod
@@ -82,70 +114,50 @@ class BloomDupeFilter:
 
         :raises CloseSpider: then, where the spider cannot be closed in another way.
         """
-        session = self._session or self._open()
-        if isinstance(session, NoSession):
-            if not isinstance(session.error, BloomError):
-                raise session.error
-            self._reporter.error(session.error)
-            refuse(self._crawler, session.error.reason)
-            return
-        self._lost.watch()
-
-    def open_journaled(self, on_mark: OnMark) -> Session:
-        """Get ready for ``scrapy_bloom.Scheduler``, which keeps the marks with the requests.
-
-        :param on_mark: called with each new mark.
-        :raises BloomError: if the crawl cannot be filtered as the settings say.
-        """
-        if self._refusal:
-            raise self._refusal
-        session = Session.open(self._crawler, self._reporter, on_mark=on_mark, journaled=True)
-        self._session = session
-        return session
-
-    def open_shared(self, queue: Form) -> Session:
-        """Get ready for ``scrapy_bloom.Scheduler``, which keeps marks and requests in Redis.
-
-        :param queue: the form of the requests.
-        :raises BloomError: if the crawl cannot be filtered as the settings say.
-        """
-        if self._refusal:
-            raise self._refusal
-        session = Session.open(self._crawler, self._reporter, shared_queue=True, queue=queue)
-        self._session = session
-        return session
+        if self.checks is None:
+            try:
+                self._open()
+            except BloomError as error:
+                self.checks = Unfiltered(self._report, error)
+                self._report.error(error)
+                refuse(self._crawler, error.reason)
+                return
+        self._watch_pushes()
 
     def request_seen(self, request: Request) -> bool:
         """Return whether an equal request was seen before. Never raises.
 
         If anything fails, the answer is False: the page is fetched, perhaps twice, but never lost.
         """
-        return (self._session or self._open_late()).check(request) is SEEN
+        return (self.checks or self._open_late()).check(request) is SEEN
 
     def close(self, reason: str) -> Deferred[None] | None:  # noqa: ARG002 - Scrapy's signature
-        """Store the filter if the backend keeps it, and write the last stats. Never raises.
+        """Store the filter if it is kept, and write the last stats. Never raises.
 
         :returns: what fires when that is done; None if it is.
         """
-        closed = NoSession(BloomError("The filter is closed."), self._reporter)
-        try:
-            if unstored := self._lost.withdraw_unstored():
-                self._reporter.unstored(unstored)
-        finally:
-            session, self._session = self._session or closed, closed
-            done = run_beside(session.close) if session.closes_slowly else session.close()
-        return done
+        closing, self._filter = self._filter, None
+        self.checks = Unfiltered(self._report, BloomError("The filter is closed."))
+        self._report.flush()
+        if closing is None:
+            return None
+        lost = [*unstored(scheduler_of(self._crawler, self))]
+        for request in lost:
+            closing.withdraw(request)
+        if lost:
+            self._report.unstored(len(lost))
+        return closing.close()
 
     def clear(self) -> None:
         """Empty the filter before scrapy-redis empties its queue. Never raises.
 
         If other workers use the filter, or if that cannot be known, filter and queue stay.
         """
-        session = self._session
-        if session:
-            emptied = session.clear(at_end=self._crawling)
+        if self.checks is None:
+            self._open_late(empty=True)
+            emptied = self._filter is not None and getattr(self._filter, "emptied", False)
         else:
-            emptied = self._open_late(empty=True).emptied
+            emptied = self._filter is not None and self._filter.clear(at_end=self._crawling)
         if emptied and self._crawling:
             logger.info(
                 "Filter and request queue are emptied at the end of the crawl, with all requests"
@@ -178,46 +190,73 @@ class BloomDupeFilter:
                 {"request": request},
                 extra={"spider": spider},
             )
-        self._reporter.add("dupefilter/filtered")
+        self._report.inc("dupefilter/filtered")
 
-    def _put_aside_if_unclean(self) -> None:
-        folder = self._crawler.settings["JOBDIR"]
-        if not folder:
-            return
-        try:
-            settings = Settings(self._crawler.settings, warn=False)
-            self._reporter.starts_over = put_aside_if_unclean(
-                Path(folder),
-                spider_name(self._crawler),
-                filter_too=backend_name(settings, shared_queue=False) == "local",
+    def _open(self, *, empty: bool = False) -> None:
+        """Open the filter.
+
+        :param empty: whether to empty it at once.
+        :raises BloomError: if that cannot be done.
+        """
+        if self.refusal is not None:
+            raise self.refusal
+        crawler = self._crawler
+        settings = Settings(crawler.settings)
+        check_watched(crawler, settings)
+        if settings.backend(shared_queue=self._shared_queue) == "redis":
+            from scrapy_bloom.session.reporter import Reporter  # noqa: PLC0415 - goes with its room
+            from scrapy_bloom.session.session import Session  # noqa: PLC0415 - likewise
+
+            reporter, shared = Reporter(crawler), self._shared_queue
+            self._filter = Session.open(crawler, reporter, shared_queue=shared, empty=empty)
+        else:
+            self._filter = PlainFilter(
+                crawler, name_of(crawler), self._report, unclean=self.unclean
             )
-        except BloomError as error:
-            self._refusal = error
+        self.checks = self._filter
 
-    def _withdraw(self, request: Request) -> None:
-        if self._session:
-            self._session.withdraw(request)
-
-    def _open(self, *, empty: bool = False) -> Session | NoSession:
-        try:
-            if self._refusal:
-                raise self._refusal
-            self._session = Session.open(
-                self._crawler, self._reporter, shared_queue=self._shared_queue, empty=empty
-            )
-        except Exception as error:  # noqa: BLE001 - the caller decides what becomes of it
-            self._session = NoSession(error, self._reporter)
-        return self._session
-
-    def _open_late(self, *, empty: bool = False) -> Session | NoSession:
+    def _open_late(self, *, empty: bool = False) -> Checks:
         """Open the filter where nothing can be raised: the spider is closed if that fails."""
-        session = self._open(empty=empty)
-        if isinstance(session, NoSession) and isinstance(session.error, BloomError):
-            fail(self._crawler)
-            self._reporter.give_up(session.error)
-        return session
+        try:
+            self._open(empty=empty)
+        except Exception as error:  # noqa: BLE001 - raised, it would cost the page
+            self.checks = Unfiltered(self._report, error)
+            if isinstance(error, BloomError):
+                fail(self._crawler)
+                self._report.give_up(error)
+        assert self.checks is not None  # noqa: S101 - it is one of two
+        return self.checks
+
+    def _watch_pushes(self) -> None:
+        scheduler = scheduler_of(self._crawler, self)
+        if scheduler is not None and self._filter is not None:
+            watch_pushes(scheduler, self._filter.withdraw)
 
     def _spider_opened(self) -> None:
-        self._session = self._session or self._open_late()
-        self._lost.watch()
+        if self.checks is None:
+            self._open_late()
+        self._watch_pushes()
         self._crawling = True
+
+
+class Unfiltered:
+    """Stands for a filter that could not be opened, or is closed: every request is crawled.
+
+    :param error: why there is none.
+    """
+
+    def __init__(self, report: Report, error: Exception) -> None:
+        self._report = report
+        self._error = error
+
+    def check(self, request: Request) -> Verdict:
+        """Return that the request could not be checked."""
+        self._report.check_failed(request, self._error)
+        self._report.count(Verdict.ERROR)
+        return Verdict.ERROR
+
+
+def name_of(crawler: Crawler) -> str:
+    """Return the spider's name. A class may leave that to its instances, or have none at all."""
+    name = getattr(crawler.spider or crawler.spidercls, "name", None)
+    return name or crawler.spidercls.__name__

@@ -1,39 +1,119 @@
-"""What a callback calls to have a page fetched again."""
+"""Having pages fetched again: what a callback calls, and what notices failures."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from scrapy_bloom.session.sessions import session_of
+from scrapy.exceptions import IgnoreRequest, NotConfigured
+
+from scrapy_bloom.crawl.engine import engine_of
+from scrapy_bloom.crawl.session import forgets_of
+from scrapy_bloom.errors import SettingError
+from scrapy_bloom.options import FORGET_FAILED
+from scrapy_bloom.settings import Settings
 
 if TYPE_CHECKING:
-    from scrapy import Request
+    from scrapy import Request, Spider
     from scrapy.crawler import Crawler
+    from scrapy.http import Response
+    from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
 
 
 def forget(request: Request, crawler: Crawler) -> None:
-    """Make the page of a request new once more: the next link to it, or the next run, fetches it.
+    """Make the page of a request eligible again: the next link to it, or the next run, fetches it.
 
     For a response that is not what was asked for, such as a login page or an error page with status
     200: ``scrapy_bloom.forget(response.request, self.crawler)`` in a callback.
 
-    If redirects have led to the response, the pages that they began with are new once more, too; so
-    are those whose redirects to it were dropped as seen, as far as this worker has met them in this
-    run. Of a page that is not marked nothing is forgotten; ``bloom/not_forgotten`` counts that.
-    Never raises. To be called where Scrapy calls a spider or a middleware, not in another thread.
+    If redirects have led to the response, the pages that they began with are eligible again, too;
+    so are those whose redirects to it were dropped as seen, as far as this worker has met them in
+    this run. Of a page that is not marked nothing is forgotten; ``bloom/not_forgotten`` counts
+    that. Never raises. To be called where Scrapy calls a spider or a middleware, not in another
+    thread.
 
     :param request: the request, mostly ``response.request``.
     :param crawler: its crawl, in a spider ``self.crawler``.
     """
-    session = session_of(crawler)
-    if session is not None:
-        session.forget(request)
+    forgets = forgets_of(crawler)
+    if forgets is not None:
+        forgets.forget(request)
         return
     logger.warning(
         "%s is not forgotten: this crawl has no open filter of scrapy-bloom.",
         request,
         extra={"spider": crawler.spider},
     )
+
+
+class ForgetFailed:
+    """A downloader middleware that forgets what has failed, so that the next run tries it again.
+
+    It stands nearest to the engine: what it sees, no other middleware retries or redirects any
+    more. The add-on brings it along. Without ``BLOOM_FORGET_FAILED`` it is not there.
+
+    :param statuses: HTTP statuses that count as a failure.
+    """
+
+    def __init__(self, crawler: Crawler, statuses: Collection[int]) -> None:
+        self._crawler = crawler
+        self._statuses = statuses
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Make the middleware of a crawl.
+
+        :raises NotConfigured: if nothing is to be forgotten.
+        """
+        try:
+            chosen = FORGET_FAILED.read_from(crawler.settings)
+        except SettingError as error:  # the filter says so when it is opened
+            raise NotConfigured from error
+        if chosen is False:
+            raise NotConfigured
+        codes = crawler.settings.getlist("RETRY_HTTP_CODES") if chosen is True else chosen
+        return cls(crawler, frozenset(map(int, codes)))
+
+    def process_response(
+        self,
+        request: Request,
+        response: Response,
+        spider: Spider | None = None,  # noqa: ARG002 - Scrapy 2.13 gives it
+    ) -> Response:
+        """Look at a response that goes to the spider."""
+        if response.status in self._statuses:
+            self._forget(request)
+        return response
+
+    def process_exception(
+        self,
+        request: Request,
+        exception: Exception,
+        spider: Spider | None = None,  # noqa: ARG002 - Scrapy 2.13 gives it
+    ) -> None:
+        """Look at an error that goes to the errback; what is ignored on purpose is none."""
+        if not isinstance(exception, IgnoreRequest):
+            self._forget(request)
+
+    def _forget(self, request: Request) -> None:
+        forgets = forgets_of(self._crawler)
+        if forgets is not None:
+            forgets.forget_failed(request)
+
+
+def check_watched(crawler: Crawler, settings: Settings) -> None:
+    """Look whether a crawl learns of its failures, if it is to forget them.
+
+    :raises SettingError: if it does not.
+    """
+    if settings[FORGET_FAILED] is False or engine_of(crawler) is None:
+        return
+    if crawler.get_downloader_middleware(ForgetFailed) is None:
+        raise SettingError(
+            f"{FORGET_FAILED.setting} is set, but the middleware that sees failures is not there."
+            f" Add 'scrapy_bloom.Addon' to your ADDONS, or 'scrapy_bloom.ForgetFailed': 0 to your"
+            f" DOWNLOADER_MIDDLEWARES."
+        )

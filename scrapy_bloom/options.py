@@ -17,7 +17,6 @@ from math import isfinite
 from typing import Any, Final, Generic, TypeVar
 
 from scrapy_bloom.errors import SettingError, shown
-from scrapy_bloom.registry import BACKENDS, LAYOUTS, READERS
 
 T = TypeVar("T")
 
@@ -204,7 +203,7 @@ def _memory(items: float | None) -> str:
 
 
 def _read_backend(name: str, value: object) -> str:
-    return one_of(("auto", *BACKENDS))(name, value)
+    return one_of(("auto", "local", "redis"))(name, value)
 
 
 def _read_text(name: str, value: object) -> str:
@@ -256,14 +255,22 @@ def _read_statuses(name: str, value: object) -> bool | tuple[int, ...]:
     )
 
 
+_READERS: Final = {
+    "BLOOM_CANONICAL": "scrapy_bloom.canonical.rules:read_level",
+    "BLOOM_CANONICAL_DROP_PARAMS": "scrapy_bloom.canonical.rules:read_names",
+    "BLOOM_CANONICAL_KEEP_PARAMS": "scrapy_bloom.canonical.rules:read_names",
+    "BLOOM_CANONICAL_RULES": "scrapy_bloom.canonical.rules:read_rules",
+}
+
+
 def _read_elsewhere(setting: str) -> Reader[Any]:
-    """Return the reader of :data:`registry.READERS`. It is imported when it is used.
+    """Return the reader of :data:`_READERS`. It is imported when it is used.
 
     This module stands below those that read some options, and must not import them.
     """
 
     def read(name: str, value: object) -> Any:
-        module, _, function = READERS[setting].partition(":")
+        module, _, function = _READERS[setting].partition(":")
         return getattr(import_module(module), function)(name, value)
 
     return read
@@ -387,7 +394,7 @@ REDIS_LAYOUT: Final = Option(
     "layout",
     "BLOOM_REDIS_LAYOUT",
     "bitmap",
-    one_of(LAYOUTS),
+    one_of(("bitmap", "sets")),
     "How the filter is stored in Redis: `bitmap`, or `sets`, which is faster, but needs Redis 6.2"
     " and its default `set-max-intset-entries`.",
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scrapy_bloom.session.lost_requests import scheduler_of
+from scrapy_bloom.crawl.lost import scheduler_of
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler

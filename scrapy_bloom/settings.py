@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Any, Final, TypeVar
 
 from scrapy_bloom.errors import SettingError
-from scrapy_bloom.options import OPTIONS, Option
+from scrapy_bloom.options import BACKEND, OPTIONS, REDIS_URL, Option
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +49,16 @@ class Settings:
     def __getitem__(self, option: Option[T]) -> T:
         value: T = self._values[option]
         return value
+
+    def backend(self, *, shared_queue: bool) -> str:
+        """Return where the filter is kept: ``local`` or ``redis``.
+
+        :param shared_queue: whether the requests wait in Redis as well, for any worker.
+        """
+        name = self[BACKEND]
+        if name == "auto":
+            return "redis" if self[REDIS_URL] or shared_queue else "local"
+        return name
 
 
 def _scrapy_redis_params(written: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,10 +19,10 @@ from scrapy.utils.test import get_crawler
 from support.crawling import Follower, Project, crawl, make_crawler
 from support.sites import Pages
 
-from scrapy_bloom import BloomDupeFilter, LocalFilter
-from scrapy_bloom.backends.base import Opened
-from scrapy_bloom.backends.local import LocalBackend
-from scrapy_bloom.stats import STATS
+from scrapy_bloom import BloomDupeFilter
+from scrapy_bloom.filter.bloom import LocalFilter
+from scrapy_bloom.local import plain
+from scrapy_bloom.stats import STATS, STEP
 
 pytestmark = pytest.mark.scrapy
 
@@ -94,9 +94,9 @@ def test_making_it_takes_nothing_and_checks_nothing(tmp_path):
 
 def test_the_first_request_opens_it_where_nobody_else_does(tmp_path):
     dupefilter, crawler = make_filter({"JOBDIR": str(tmp_path)})
-    assert "requests.bloom.running" not in files(tmp_path)
+    assert "bloom.sqlite" not in files(tmp_path)
     assert dupefilter.request_seen(page(1)) is False
-    assert "requests.bloom.running" in files(tmp_path)
+    assert "bloom.sqlite" in files(tmp_path)
     assert dupefilter.request_seen(page(1)) is True
     dupefilter.close("finished")
     assert crawler.stats.get_value("bloom/checked") == 2
@@ -124,10 +124,10 @@ def test_a_second_close_does_nothing(tmp_path):
     dupefilter.request_seen(page(1))
     dupefilter.close("finished")
     stats, names = dict(crawler.stats.get_stats()), files(tmp_path)
-    stored = (tmp_path / "requests.bloom").read_bytes()
+    stored = (tmp_path / "bloom.sqlite").read_bytes()
     dupefilter.close("finished")
     assert (crawler.stats.get_stats(), files(tmp_path)) == (stats, names)
-    assert (tmp_path / "requests.bloom").read_bytes() == stored
+    assert (tmp_path / "bloom.sqlite").read_bytes() == stored
 
 
 # Verdicts
@@ -206,7 +206,7 @@ class Flaky(LocalFilter):
 
 def test_a_failing_filter_loses_no_request(monkeypatch, caplog):
     flaky = Flaky()
-    monkeypatch.setattr(LocalBackend, "open", lambda *_: Opened(flaky, flaky.close, "elsewhere"))
+    monkeypatch.setattr(plain, "new_filter", lambda *_, **__: flaky)
     dupefilter, crawler = make_filter()
     dupefilter.open()
     dupefilter.request_seen(page(1))
@@ -371,6 +371,7 @@ async def test_a_crawl_without_faults_has_few_stats_and_all_are_documented(caplo
     assert stats["bloom/checked"] == sum(stats.get(key, 0) for key in VERDICTS) == 361
     assert stats["bloom/new"] == stats["bloom/items"] == 121
     assert stats["bloom/seen"] == stats["dupefilter/filtered"] == 240
+    assert stats["bloom/slices"] == 2
     assert 0 < stats["bloom/fill_ratio"] < 1
     (dump,) = (text for text in messages(caplog, logging.INFO, "") if text.startswith("Dumping"))
     for key in ours:

@@ -6,7 +6,6 @@ import logging
 import os
 import pickle
 import random
-import shutil
 import sqlite3
 from collections import Counter
 from contextlib import closing, suppress
@@ -26,13 +25,13 @@ from support.jobs import everything_in
 from support.kills import urls_in
 from support.localsite import Kind, LocalSite
 from support.sites import Pages
-from support.stopping import hold, stop_after
+from support.stopping import close, hold, stop_after
 from twisted.internet.defer import gatherResults
 from w3lib.url import canonicalize_url
 
 import scrapy_bloom
-from scrapy_bloom.frontier import local
-from scrapy_bloom.frontier.store import Store
+from scrapy_bloom.local import frontier
+from scrapy_bloom.local.store import Store
 
 pytestmark = pytest.mark.scrapy
 
@@ -53,7 +52,7 @@ def kept(job, **settings):
 
 
 class Stopping(Follower):
-    """Stops after some pages, as Ctrl-C does, and goes on in the next run."""
+    """Stops after some pages, as Ctrl-C does, and resumes in the next run."""
 
     name = "follower"
     pages = 20
@@ -62,7 +61,7 @@ class Stopping(Follower):
         last = len(self.parsed) + 1 == self.pages  # other pages may come while its links are read
         yield from super().parse(response)
         if last:
-            raise CloseSpider("enough")
+            close(self.crawler)
 
 
 class PlainSite(LocalSite):
@@ -87,13 +86,13 @@ def stat(crawler, name):
 
 def stored_in(job):
     """Return what is kept of a crawl, without the notes on its runs."""
-    with closing(sqlite3.connect(job / "requests.sqlite")) as database:
-        tables = ("requests", "buckets", "marks", "withheld")
+    with closing(sqlite3.connect(job / "bloom.sqlite")) as database:
+        tables = ("requests", "queues", "marks", "again")
         return [database.execute(f"SELECT * FROM {table}").fetchall() for table in tables]
 
 
 def rows(job):
-    with closing(sqlite3.connect(job / "requests.sqlite")) as database:
+    with closing(sqlite3.connect(job / "bloom.sqlite")) as database:
         return [row[0] for row in database.execute("SELECT body FROM requests")]
 
 
@@ -431,16 +430,16 @@ async def test_a_queue_that_cannot_be_read_is_left_as_it_is(job, caplog):
     folder = job / "requests.queue"
     queues = [p for p in folder.rglob("*") if p.is_file()]
     queue = max(queues, key=lambda path: path.stat().st_size)
-    before = {path: path.read_bytes() for path in queues}
+    before = {path: path.read_bytes() for path in [*queues, job / "bloom.sqlite"]}
     said = await crawl_refused(kept(job, SCHEDULER_DISK_QUEUE=FIFO), caplog)
     assert f"{queue}: found a queue" in said
-    assert {path: path.read_bytes() for path in queues} == before
-    assert not (job / "requests.sqlite").exists()
+    assert {path: path.read_bytes() for path in before} == before
+    assert [path.name for path in job.glob("bloom.sqlite*")] == ["bloom.sqlite"]
 
 
 def ours_in(job):
     """Return what our files in a job directory hold."""
-    names = ("requests.sqlite", "requests.sqlite-wal", "requests.bloom")
+    names = ("bloom.sqlite", "bloom.sqlite-wal")
     return {name: (job / name).read_bytes() for name in names if (job / name).exists()}
 
 
@@ -460,28 +459,23 @@ async def test_a_queue_that_is_damaged_is_put_aside_and_the_crawl_starts_over(jo
     assert (job / "unclean" / "1" / queue.relative_to(job)).read_bytes() == damaged
 
 
-def test_a_killed_job_of_scrapys_own_scheduler_is_not_taken_over(project):
+def test_a_killed_job_of_scrapys_own_scheduler_is_left_alone_and_the_crawl_starts_over(project):
     """It may have lost requests whose marks it has; or it is not killed at all."""
     own = {"DUPEFILTER_CLASS": RFP}
     with site(300) as pages:  # so that no run gets to its end
         stop_after(30, pages, lambda: project.crawl(pages, **own))
         stop_after(30, pages, lambda: project.crawl(pages, **own), Run.kill)
-        before = everything_in(project.job), everything_in(project.job / "requests.queue")
-        state = (project.job / "spider.state").stat().st_mtime_ns
-        delivered = pages.delivered
-        for _ in range(2):  # the first refusal must not hide the kill from the second start
-            run = project.crawl(pages, **OURS)
-            assert run.end() == 1
-            said = run.logged("ERROR")[0]
-            assert "Only one that has stopped cleanly can be taken over" in said
-        assert pages.delivered == delivered
-    assert not (project.job / "requests.sqlite").exists()
+        seen = (project.job / "requests.seen").read_bytes()
+        before, hits = everything_in(project.job / "requests.queue"), Counter(pages.hits)
+        run = project.crawl(pages, **OURS)
+        assert run.end() == 0, run.log
+        assert set(Counter(pages.hits) - hits) == set(range(300))
+    [warning] = run.logged("WARNING")
+    assert "cannot be taken over" in warning
+    assert "The crawl starts over" in warning
+    assert everything_in(project.job / "requests.queue") == before
+    assert (project.job / "requests.seen").read_bytes() == seen
     assert not (project.job / "unclean").exists()
-    after = everything_in(project.job), everything_in(project.job / "requests.queue")
-    assert after[1] == before[1]
-    for name in ("requests.seen", "spider.state"):
-        assert after[0][name] == before[0][name]
-    assert (project.job / "spider.state").stat().st_mtime_ns == state
 
 
 @ensureDeferred
@@ -490,7 +484,7 @@ async def test_our_filter_with_scrapys_scheduler_refuses_the_job(job, caplog):
         await crawl(Stopping, kept(job), url=pages.url)
         before = ours_in(job)
         said = await crawl_refused({"JOBDIR": str(job)}, caplog)
-        assert str(job / "requests.sqlite") in said
+        assert str(job / "bloom.sqlite") in said
         assert "Set SCHEDULER = 'scrapy_bloom.Scheduler'" in said
         assert ours_in(job) == before
         await crawl(settings=kept(job), url=pages.url)
@@ -514,38 +508,6 @@ async def test_scrapys_scheduler_with_its_own_filter_damages_nothing_of_ours(pro
     assert not fetched & ours
 
 
-@ensureDeferred
-async def test_a_job_that_lost_its_requests_is_refused(job, caplog):
-    with site() as pages:
-        await crawl(Stopping, kept(job), url=pages.url)
-    (job / "requests.sqlite").unlink()
-    said = await crawl_refused(kept(job), caplog)
-    assert "found no file, expected the requests of this job" in said
-
-
-@ensureDeferred
-async def test_requests_older_than_the_filter_are_refused(job, caplog, tmp_path):
-    with site(120) as pages:
-        await crawl(Stopping, kept(job), url=pages.url)
-        shutil.copy(job / "requests.sqlite", tmp_path / "older")
-        await crawl(Stopping, kept(job), url=pages.url)
-    shutil.copy(tmp_path / "older", job / "requests.sqlite")
-    before = (job / "requests.sqlite").read_bytes()
-    said = await crawl_refused(kept(job), caplog)
-    assert "older than requests.bloom" in said
-    assert (job / "requests.sqlite").read_bytes() == before
-
-
-@ensureDeferred
-async def test_a_lost_snapshot_costs_repeats_and_no_page(job, caplog):
-    with site() as pages:
-        await crawl(Stopping, kept(job), url=pages.url)
-        (job / "requests.bloom").unlink()
-        await crawl(Follower, kept(job), url=pages.url)
-    assert pages.missed == set()
-    assert "found no requests.bloom, so marks are missing" in caplog.text
-
-
 # What it refuses
 
 
@@ -563,7 +525,7 @@ async def test_a_lost_snapshot_costs_repeats_and_no_page(job, caplog):
 )
 async def test_settings_that_cannot_be_kept_refuse_the_crawl(job, caplog, settings, text):
     assert text in await crawl_refused(kept(job, **settings), caplog)
-    assert not (job / "requests.sqlite").exists()
+    assert not (job / "bloom.sqlite").exists()
 
 
 @ensureDeferred
@@ -612,36 +574,21 @@ async def test_the_job_of_another_spider_is_refused(job, caplog):
 
     with site() as pages:
         await crawl(Stopping, kept(job), url=pages.url)
-    (job / "requests.bloom").unlink()  # which would have refused it before
     said = await crawl_refused(kept(job), caplog, spider=Other)
-    assert "requests.sqlite" in said
+    assert "bloom.sqlite" in said
     assert "expected spider 'other'" in said
 
 
-@ensureDeferred
-async def test_marks_without_their_requests_are_refused(job, caplog):
-    with site() as pages:
-        await crawl(Stopping, kept(job), url=pages.url)
-        assert pages.missed
-        for file in job.glob("requests.sqlite*"):
-            file.unlink()
-        for settings in (kept(job), {"JOBDIR": str(job)}, kept(job)):
-            said = await crawl_refused(settings, caplog)
-            assert "requests.sqlite: found no file" in said
-
-
-def test_a_log_that_was_deleted_after_a_kill_is_missed(project):
+def test_a_log_that_was_deleted_after_a_kill_costs_no_page(project):
     with site(300) as pages:  # so that no run gets to its end
         for _ in range(2):  # in a first run, and in a resumed one
             killed = project.crawl(pages, **OURS)
             pages.when(pages.delivered + 50, killed.kill)
             killed.end()
-            (project.job / "requests.sqlite-wal").unlink()
+            (project.job / "bloom.sqlite-wal").unlink()
             _, go_on = hold(pages, pages.delivered + 20)
             run = project.crawl(pages, **OURS)
             run.said("Crawl kept in")
-            [warning] = run.logged("WARNING")
-            assert f"nothing of what the last run (process {killed.pid}) has stored" in warning
             run.interrupt()
             go_on.set()
             run.end()
@@ -695,7 +642,9 @@ def test_a_crawl_that_is_refused_after_a_kill_leaves_the_sign_of_it(project):
         run = project.crawl(pages, **OURS, SCHEDULER_PRIORITY_QUEUE=other_priority_queue())
         assert run.end() == 1
         assert "found requests in queues that this run would not read" in run.log
-    assert (project.job / "requests.bloom.running").exists()
+        run = project.crawl(pages, **OURS)
+        assert run.end() == 0, run.log
+    assert "resumed after a kill" in run.log
 
 
 def test_a_log_that_was_cut_off_after_a_kill_is_still_one_of_a_killed_run(project):
@@ -703,7 +652,7 @@ def test_a_log_that_was_cut_off_after_a_kill_is_still_one_of_a_killed_run(projec
         killed = project.crawl(pages, **OURS)
         pages.when(30, killed.kill)
         killed.end()
-        log = project.job / "requests.sqlite-wal"
+        log = project.job / "bloom.sqlite-wal"
         os.truncate(log, 20_000)
         run = project.crawl(pages, **OURS)
         assert run.end() == 0, run.log
@@ -753,7 +702,7 @@ async def test_a_disk_that_is_full_for_a_while_loses_nothing(job, caplog, monkey
     fails = iter([False] * 6 + [True] * 4)
     fail_after_writing(monkeypatch, lambda: next(fails, False))
     with site(120) as pages:
-        monkeypatch.setattr(local, "COMMIT_INTERVAL", 0.001)
+        monkeypatch.setattr(frontier, "INTERVAL", 0.001)
         crawler = await crawl(settings=kept(job), url=pages.url)
     assert pages.missed == set()
     assert pages.repeated == {}
@@ -772,9 +721,7 @@ async def test_a_disk_that_stays_full_stores_nothing_of_what_came_since(job, mon
     def is_full():
         if parsed and not done:
             waiting = rows(job)  # as the commit before has left it
-            finished = same_pages(before) - same_pages(
-                pickle.loads(row[4:])["url"] for row in waiting
-            )
+            finished = same_pages(before) - same_pages(pickle.loads(row)["url"] for row in waiting)
             before[:] = parsed
             if len(finished) >= 10:
                 stored[:] = waiting
@@ -794,7 +741,7 @@ async def test_a_disk_that_stays_full_stores_nothing_of_what_came_since(job, mon
     with site(140) as pages:
         with monkeypatch.context() as patched:
             fail_after_writing(patched, is_full)
-            patched.setattr(local, "COMMIT_INTERVAL", 0.001)
+            patched.setattr(frontier, "INTERVAL", 0.001)
             crawler = await crawl(Filling, kept(job), url=pages.url)
         assert crawler.stats.get_value("bloom/not_stored") == 1
         assert rows(job) == stored
@@ -808,7 +755,7 @@ async def test_a_disk_that_stays_full_stores_nothing_of_what_came_since(job, mon
 async def test_a_stored_request_that_is_damaged_stays_and_is_said(job, caplog):
     with site() as pages:
         await crawl(Stopping, kept(job), url=pages.url)
-        with closing(sqlite3.connect(job / "requests.sqlite")) as database:
+        with closing(sqlite3.connect(job / "bloom.sqlite")) as database:
             (row,) = database.execute("SELECT max(id) FROM requests").fetchone()
             database.execute("UPDATE requests SET body = ? WHERE id = ?", (b"\0" * 40, row))
             database.commit()
@@ -831,7 +778,7 @@ async def test_damage_that_is_found_in_mid_run_ends_the_crawl_and_writes_nothing
         before = stored_in(job)
         with monkeypatch.context() as patched:
             patched.setattr(Store, "read", read)
-            patched.setattr(local, "COMMIT_INTERVAL", 600)  # nothing is committed before that
+            patched.setattr(frontier, "INTERVAL", 600)  # nothing is committed before that
             crawler = await crawl(Follower, kept(job), url=pages.url)
         assert crawler.stats.get_value("finish_reason") == "bloom_state"
         assert "found damage (database disk image is malformed)" in caplog.text
@@ -923,11 +870,11 @@ def test_scrapy_shell_leaves_the_job_alone(project):
     with site() as pages:
         run = project.crawl(pages, **OURS, CLOSESPIDER_PAGECOUNT=20)
         run.end()
-        before = (project.job / "requests.sqlite").read_bytes()
+        before = (project.job / "bloom.sqlite").read_bytes()
         line = ["shell", pages.url, "-c", "print(response.status)"]
         run = project.start(
             *line, "-s", f"JOBDIR={project.job}", "-s", f"SCHEDULER={OURS['SCHEDULER']}"
         )
         assert run.end() == 0, run.log
         assert "200" in run.output
-    assert (project.job / "requests.sqlite").read_bytes() == before
+    assert (project.job / "bloom.sqlite").read_bytes() == before

@@ -1,25 +1,23 @@
 """What is put aside after a kill under Scrapy's scheduler, and what is never touched."""
 
-import json
-import os
 import shutil
-from pathlib import Path
 
 import pytest
 import scrapy.squeues
 from queuelib.queue import FifoDiskQueue, LifoDiskQueue
 from scrapy.utils.test import get_crawler
-from support.jobs import IDENTITY, abandon, everything_in, lifo, open_job, stored_job
+from support.jobs import lifo
 
-from scrapy_bloom import BloomDupeFilter
+from scrapy_bloom import BloomDupeFilter, CanonicalFingerprinter
+from scrapy_bloom.canonical.provenance import record
 from scrapy_bloom.errors import JobInUseError, StateError
-from scrapy_bloom.storage import unclean
-from scrapy_bloom.storage.scrapy_queue import digest
-from scrapy_bloom.storage.store import JobHold, put_aside_if_unclean
+from scrapy_bloom.local import unclean
+from scrapy_bloom.local.job import Identity, Job
+from scrapy_bloom.local.unclean import digest, set_aside_if_unclean
+from scrapy_bloom.settings import Settings
 
 KNOWN = [bytes([n]) * 20 for n in range(50)]
-SPIDER = IDENTITY.spider
-MARKER = Path("requests.bloom.running")
+SPIDER = "books"
 
 QUEUES = [LifoDiskQueue, FifoDiskQueue]
 if hasattr(scrapy.squeues, "PickleLifoSQLiteQueue"):  # from Scrapy 2.19
@@ -39,6 +37,45 @@ def make_queue(folder, kind=LifoDiskQueue, saved="[0]"):
     (path.parent / "active.json").write_text(saved)
 
 
+def open_job(folder):
+    """Open a job as a plain filter does."""
+    crawler = get_crawler()
+    made = CanonicalFingerprinter.from_crawler(crawler)
+    job = Job(folder, Identity(SPIDER, made.wrapped, record(made.rules)))
+    try:
+        job.check(requests=False)
+        job.open(Settings({}), digests=True)
+        job.begin(requests=False)
+    except BaseException:
+        job.release()
+        raise
+    return job
+
+
+def stored_job(folder, known):
+    """Make a job that has stopped cleanly with these fingerprints."""
+    job = open_job(folder)
+    for fingerprint in known:
+        job.store.mark(fingerprint)
+    job.store.note(unclean.DIGEST, digest(folder))
+    job.close()
+
+
+def assert_restored(folder, count):
+    job = open_job(folder)
+    assert job.restored == count
+    job.abandon()
+
+
+def abandon(job):
+    """Leave a job as a kill does."""
+    job.abandon()
+
+
+def everything_in(folder):
+    return {path.name for path in folder.iterdir() if path.name != "bloom.lock"}
+
+
 @pytest.fixture
 def job(tmp_path):
     """A job of ours that has stopped cleanly with requests that wait."""
@@ -54,7 +91,7 @@ def everything_below(folder):
     return {
         path.relative_to(folder): path.read_bytes() if path.is_file() else None
         for path in folder.rglob("*")
-        if path.name != "requests.bloom.lock"
+        if path.name not in ("bloom.lock", "bloom.sqlite-shm")
     }
 
 
@@ -116,25 +153,16 @@ def test_a_clean_stop_is_left_alone(job, tmp_path, copied):
         shutil.copytree(job, tmp_path / "copy", copy_function=shutil.copyfile)
         job = tmp_path / "copy"
     before = everything_below(job)
-    assert not put_aside_if_unclean(job, SPIDER)
+    assert not set_aside_if_unclean(job, SPIDER)
     assert everything_below(job) == before
-    assert open_job(job).restored == len(KNOWN)
-
-
-def test_a_run_that_was_killed_when_its_filter_was_stored_has_stopped_cleanly(job):
-    run = open_job(job)
-    marker = (job / "requests.bloom.running").read_bytes()
-    run.close()
-    (job / "requests.bloom.running").write_bytes(marker)
-    assert not put_aside_if_unclean(job, SPIDER)
-    assert open_job(job).restored == len(KNOWN)
+    assert_restored(job, len(KNOWN))
 
 
 def test_a_filter_that_came_without_a_queue_needs_none(tmp_path):
     stored_job(tmp_path, KNOWN)
     (tmp_path / "requests.queue").mkdir()  # as Scrapy does
-    assert not put_aside_if_unclean(tmp_path, SPIDER)
-    assert open_job(tmp_path).restored == len(KNOWN)
+    assert not set_aside_if_unclean(tmp_path, SPIDER)
+    assert_restored(tmp_path, len(KNOWN))
 
 
 # Kills, and queues that are not as they were
@@ -142,11 +170,6 @@ def test_a_filter_that_came_without_a_queue_needs_none(tmp_path):
 
 def kill(folder):
     abandon(open_job(folder))
-
-
-def kill_with_a_damaged_note(folder):
-    kill(folder)
-    (folder / "requests.bloom.running").write_bytes(b'{"pid": 1')
 
 
 def take_the_queue_away(folder):
@@ -163,7 +186,6 @@ def use_the_queue_without_us(folder):
     ("harm", "words"),
     [
         (kill, "the last run (process "),
-        (kill_with_a_damaged_note, "the last run was killed"),
         (take_the_queue_away, "requests.queue is not as the last run with this filter left it"),
         (use_the_queue_without_us, "requests.queue is not as the last run"),
     ],
@@ -171,8 +193,7 @@ def use_the_queue_without_us(folder):
 def test_a_job_whose_requests_may_be_lost_is_put_aside_as_a_whole(job, harm, words, caplog):
     harm(job)
     before = everything_below(job)
-    assert put_aside_if_unclean(job, SPIDER)
-    before.pop(MARKER, None)
+    assert set_aside_if_unclean(job, SPIDER)
     assert everything_below(job / "unclean" / "1") == before
     assert set(everything_in(job)) == {"unclean"}
     [record] = caplog.records
@@ -181,8 +202,8 @@ def test_a_job_whose_requests_may_be_lost_is_put_aside_as_a_whole(job, harm, wor
     assert "the crawl starts over: no page is lost" in record.message
     assert f"{job / 'unclean' / '1'}" in record.message
     assert "scrapy_bloom.Scheduler" in record.message
-    assert not put_aside_if_unclean(job, SPIDER)
-    assert open_job(job).restored == 0
+    assert not set_aside_if_unclean(job, SPIDER)
+    assert_restored(job, 0)
 
 
 @pytest.fixture
@@ -229,39 +250,13 @@ def test_a_run_that_does_not_come_about_leaves_the_note_as_it_was(job_beside):
 
 def test_nothing_that_was_put_aside_is_ever_overwritten(job):
     kill(job)
-    assert put_aside_if_unclean(job, SPIDER)
+    assert set_aside_if_unclean(job, SPIDER)
     first = everything_below(job / "unclean" / "1")
     lifo(job / "requests.queue" / "5")
     kill(job)
-    assert put_aside_if_unclean(job, SPIDER)
+    assert set_aside_if_unclean(job, SPIDER)
     assert everything_below(job / "unclean" / "1") == first
     assert [path.name for path in (job / "unclean" / "2" / "requests.queue").iterdir()] == ["5"]
-
-
-@pytest.mark.parametrize("harm", [kill, take_the_queue_away])
-@pytest.mark.parametrize("at", range(3))
-def test_a_kill_while_it_is_put_aside_leaves_no_mark_behind(job, harm, at, monkeypatch):
-    harm(job)
-    moves = []
-    replace = unclean.replace
-
-    def replace_until_the_kill(source, target):
-        if len(moves) == at:
-            raise KeyboardInterrupt
-        moves.append(source)
-        replace(source, target)
-
-    monkeypatch.setattr(unclean, "replace", replace_until_the_kill)
-    with pytest.raises(KeyboardInterrupt):
-        put_aside_if_unclean(job, SPIDER)
-    with pytest.raises(StateError, match="Start the crawl again"):
-        open_job(job)
-    monkeypatch.undo()
-    assert put_aside_if_unclean(job, SPIDER)
-    assert set(everything_in(job)) == {"unclean"}
-    moved = [path.name for path in job.glob("unclean/*/*")]
-    assert sorted(moved) == sorted(set(moved))
-    assert {"requests.bloom", "requests.seen", "spider.state"} <= set(moved)
 
 
 def test_what_cannot_be_put_aside_refuses_the_crawl(job):
@@ -273,10 +268,7 @@ def test_what_cannot_be_put_aside_refuses_the_crawl(job):
     dupefilter = BloomDupeFilter.from_crawler(crawler)
     with pytest.raises(scrapy.exceptions.CloseSpider):
         dupefilter.open()
-    left = everything_below(job)
-    assert left.pop(MARKER)
-    assert before.pop(MARKER)
-    assert left == before
+    assert everything_below(job) == before
     with pytest.raises(StateError, match="was killed"):
         open_job(job)
 
@@ -285,22 +277,23 @@ def test_what_cannot_be_put_aside_refuses_the_crawl(job):
 
 
 def test_a_job_of_scrapys_alone_is_not_touched(job):
-    for name in ("requests.bloom", "requests.bloom.lock"):
+    for name in ("bloom.sqlite", "bloom.lock"):
         (job / name).unlink()
     (job / "requests.queue" / "active.json").unlink()  # a kill in the first run
     before = everything_below(job)
-    assert not put_aside_if_unclean(job, SPIDER)
+    assert not set_aside_if_unclean(job, SPIDER)
     assert everything_below(job) == before
-    assert not (job / "requests.bloom.lock").exists()
+    assert not (job / "bloom.lock").exists()
     run = open_job(job)
-    assert (run.restored, run.restored_from) == (0, "")
+    assert run.restored == 0
+    run.abandon()
 
 
 def test_a_job_that_runs_is_not_touched(job):
     run = open_job(job)
     before = everything_below(job)
     with pytest.raises(JobInUseError):
-        put_aside_if_unclean(job, SPIDER)
+        set_aside_if_unclean(job, SPIDER)
     assert everything_below(job) == before
     run.close()
 
@@ -321,16 +314,16 @@ def test_a_crawl_that_came_while_another_ran_does_not_start(job):
 def test_the_job_of_another_spider_is_not_touched(job):
     kill(job)
     before = everything_below(job)
-    assert not put_aside_if_unclean(job, "another")
+    assert not set_aside_if_unclean(job, "another")
     assert everything_below(job) == before
 
 
 def test_a_damaged_filter_is_not_touched(job):
     kill(job)
-    (job / "requests.bloom").write_bytes(b"damaged")
+    (job / "bloom.sqlite").write_bytes(b"damaged")
     before = everything_below(job)
-    with pytest.raises(StateError, match="expected a snapshot"):
-        put_aside_if_unclean(job, SPIDER)
+    with pytest.raises(StateError, match="expected a file of scrapy-bloom"):
+        set_aside_if_unclean(job, SPIDER)
     assert everything_below(job) == before
 
 
@@ -342,25 +335,3 @@ def test_a_crawl_whose_filter_is_elsewhere_touches_nothing(job, settings):
     crawler.spidercls.name = SPIDER
     BloomDupeFilter.from_crawler(crawler)
     assert everything_below(job) == before
-
-
-def test_a_job_of_our_scheduler_that_lost_its_requests_is_refused(job):
-    """Its marks would suppress every page."""
-    run = open_job(job, journaled=True)
-    snapshot = run.freeze()
-    snapshot.write()
-    snapshot.put_in_place()
-    run.close()
-    before = everything_below(job)
-    assert not put_aside_if_unclean(job, SPIDER)
-    for journaled in (True, False):
-        with pytest.raises(StateError, match="expected the requests of this job"):
-            open_job(job, journaled=journaled)
-    assert everything_below(job) == before
-
-
-def test_the_note_of_a_run_says_whose_it_is(tmp_path):
-    run = open_job(tmp_path)
-    marker = json.loads((tmp_path / "requests.bloom.running").read_text())
-    assert marker["pid"] == os.getpid()
-    run.close()

@@ -1,7 +1,8 @@
-"""The filter that many workers share: its bits live in Redis.
+"""Filters and requests that any number of workers share in Redis.
 
-A check goes down these files. `filter` spreads it over shards. `shard` gives the verdict, and
-recovers from faults. Its `ledger` knows the answers that need no call. `calls` numbers each call.
-`membership` knows the filter and this worker's registration. `link` makes one round trip. One of
-the `scripts` does the work inside Redis, in one step.
+Seven ideas: a header, a call, a lease, a surprise, what a worker knows, two layouts, shards. They
+are
+one file each where that fits: `lua/_common.lua` has the header, `lua/call.lua` the call, `worker`
+the lease, `shard` a worker at one key and what surprises it, `filter` and `queue` what is built on
+these.
 """

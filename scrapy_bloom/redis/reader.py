@@ -1,291 +1,208 @@
-"""Reads a filter in Redis that is there already. Nothing is written to the server."""
+"""What is in Redis under a key, for those who look and change nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import expm1
+from typing import Any, Final
 
-from scrapy_bloom.core.info import FilterInfo
-from scrapy_bloom.core.numbers import NumbersState
 from scrapy_bloom.errors import StateError
-from scrapy_bloom.options import REDIS_KEY, REDIS_TIMEOUT, in_arguments
-from scrapy_bloom.redis import scripts
-from scrapy_bloom.redis.connection import Target
-from scrapy_bloom.redis.deadline import Within
-from scrapy_bloom.redis.header import Header, check_plan, read_header
-from scrapy_bloom.redis.inspection import describe
-from scrapy_bloom.redis.link import ScriptRunner
-from scrapy_bloom.redis.numbers import fetch_numbers
-from scrapy_bloom.redis.place import Place
-from scrapy_bloom.redis.queue.reader import QueueReader
-from scrapy_bloom.redis.sharding import ask_each, picker, shard_key
-from scrapy_bloom.redis.transfer import Fetched, Told, fetch_bits, made_in, segments_of
+from scrapy_bloom.filter.info import FilterInfo, SliceCount, count_bits, filter_info
+from scrapy_bloom.filter.sizing import BLOCK_BITS, BLOCK_BYTES
+from scrapy_bloom.redis.client import beginning
+from scrapy_bloom.redis.plan import (
+    HASHES,
+    KEY_BLOCKS,
+    MOST_NUMBERS,
+    Plan,
+    Slice,
+    read_slices,
+    shard_key,
+)
+from scrapy_bloom.redis.shard import FORMAT, PROGRAM, Taken
+from scrapy_bloom.redis.worker import Worker
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
+_SAMPLE: Final = {"bitmap": 1024, "sets": 4096}
+"""Most blocks or buckets of a slice that are counted. The fill ratio is exact to 0.1 % then."""
 
-    from scrapy_bloom.options import Words
-
-_TEXT: Final = 11  # bytes of a number of 32 bits, as text
-_CALLS: Final = 10  # whose time it may take to read the list of what is new once more
+_NARROW: Final = 2.0**-32
+_AT_ONCE: Final = 100
 
 
 @dataclass(frozen=True)
-class Worker:
-    """A worker that is registered in a filter.
+class State:
+    """A shard at one moment.
 
     Attributes:
-        id: its host name, process id and a random number, with colons between them.
-        alive: whether its lease has not run out.
+        key: of its header.
+        epoch: names what is there.
+        plan: what its workers agree on.
+        slices: oldest first.
+        waiting: requests in the queue.
+        taken: requests that workers have.
+        failed: requests that were put aside.
+        leases: of each worker, when its lease ends, in seconds since 1970 by the server's clock.
     """
 
-    id: str
-    alive: bool
+    key: str
+    epoch: str
+    plan: Plan
+    slices: Sequence[Slice]
+    waiting: int
+    taken: int
+    failed: int
+    leases: dict[str, float]
 
 
-class RedisReader:
-    """Opens a filter in Redis for reading only: looks fingerprints up, and lists its workers.
+class Reader:
+    """Looks at a filter and its requests.
 
-    It registers no worker, makes no key and changes none, needs no fingerprinter, and does not show
-    the filter's secret. The server may be a replica.
-
-    >>> with RedisReader.from_url("redis://localhost", key="site:bloom") as seen:  # doctest: +SKIP
-    ...     b"one" in seen
-    True
-
-    :param target: the server.
-    :param key: the key of the filter.
-    :param timeout: most seconds that Redis may hold up one call.
-    :param words: names an option in messages.
-    :raises BackendError: if the server cannot be used, here and in every method.
-    :raises StateError: if there is no filter under the key, or one that cannot be read; in every
-        method, if it has gone since.
-
-    Attributes:
-        key: the key of the filter.
-        error_rate: bound for the share of new items that are called seen, in total.
-        digests: whether fingerprints of 20 bytes are taken as SHA-1 digests.
-        fingerprinter: what makes the fingerprints; empty if the makers of the filter did not say.
-        canonical: by which rules URLs were rewritten before, as JSON.
+    :param worker: runs scripts; it takes no lease.
+    :param key: of the filter.
     """
 
-    def __init__(
-        self,
-        target: Target,
-        *,
-        key: str,
-        timeout: float = REDIS_TIMEOUT.default,
-        words: Words = in_arguments,
-    ) -> None:
-        self.key = REDIS_KEY.read(words(REDIS_KEY), key)
-        timeout = REDIS_TIMEOUT.read(words(REDIS_TIMEOUT), timeout)
-        half = timeout / 2  # every call may be made twice
-        self._client = target.connect(half)
-        try:
-            self._shards = find_shards(
-                Place(self._client, target.where(), self.key, half, words, reading=True)
-            )
-        except BaseException:
-            self._client.close()
-            raise
-        self._shard = picker(self._shards)
-        plan = self._shards[0].header.plan
-        self.error_rate = plan.error_rate
-        self.digests = plan.digests
-        self.fingerprinter = plan.fingerprinter
-        self.canonical = plan.canonical
+    def __init__(self, worker: Worker, key: str) -> None:
+        self._worker = worker
+        self._key = key
 
-    @classmethod
-    def from_url(cls, url: str, *, key: str, timeout: float = REDIS_TIMEOUT.default) -> Self:
-        """Open the filter under a key of the server that the URL names.
+    def shards(self) -> list[State]:
+        """Return the state of each shard; an empty list if nothing is there.
 
-        :param url: as for :meth:`RedisFilter.from_url`.
+        :raises BackendError: if the server cannot be used.
+        :raises StateError: if something else is under the key.
         """
-        return cls(Target(url), key=key, timeout=timeout)
-
-    @property
-    def shards(self) -> int:
-        """How many shards the filter is spread over."""
-        return len(self._shards)
-
-    def __contains__(self, fingerprint: bytes) -> bool:
-        """Return whether the fingerprint was added."""
-        return self.contains_many([fingerprint])[0]
-
-    def contains_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
-        """Return for each fingerprint, in order, whether it was added.
-
-        One round trip for each shard and each 500 fingerprints.
-        """
-        return ask_each(self._shard, list(fingerprints), ShardReader.contains)
+        first = self._state(self._key)
+        if first is None:
+            return []
+        others = (self._state(shard_key(self._key, n)) for n in range(1, first.plan.shards))
+        return [first, *(state for state in others if state is not None)]
 
     def info(self) -> FilterInfo:
-        """Return the state of the filter now, from a sample of its blocks."""
-        found = [(shard.place, shard.read(), shard.header.plan) for shard in self._shards]
-        return describe(found, self.error_rate)
+        """Return what the filter tells about itself, from a sample of it.
 
-    def workers(self) -> list[Worker]:
-        """Return the workers that are registered in the filter, in the order of their ids."""
-        return self._shards[0].workers()
-
-    def spider(self) -> str:
-        """Return the name of the spider whose marks these are; empty if it is not known."""
-        return self._shards[0].read_with_fields()[1].get(b"spider", b"").decode()
-
-    def made_bytes(self) -> int:
-        """Return how many bytes :meth:`fetch` reads, about."""
-        return sum(shard.made_bytes() for shard in self._shards)
-
-    def fetch(self, told: Told = int) -> list[Fetched]:
-        """Read all shards, also while workers add to them.
-
-        :param told: called with the number of bytes of each segment that was read.
+        :raises BackendError: as :meth:`shards`, like what follows.
+        :raises StateError: likewise, and if nothing is there.
         """
-        return [shard.fetch(told) for shard in self._shards]
+        states = self.shards()
+        if not states:
+            raise StateError(f"Redis at {self._worker.where} has no filter under {self._key!r}.")
+        with self._worker.explained():
+            return describe(self._worker.client, states)
 
-    def forgotten(self) -> frozenset[bytes]:
-        """Return the fingerprints that are new once more, though their bits are set."""
-        return frozenset[bytes]().union(*(shard.forgotten() for shard in self._shards))
+    def requests(self, which: str) -> Iterator[Taken]:
+        """Yield the requests that wait, in their order, or that were put aside.
 
-    def queues(self) -> list[QueueReader]:
-        """Return what reads the requests beside each of its shards; there may be none."""
-        return [QueueReader(shard.place) for shard in self._shards]
+        :param which: ``queue`` or ``failed``.
+        :raises BackendError: as :meth:`shards`, like what follows.
+        :raises StateError: likewise.
+        """
+        client = self._worker.client
+        for state in self.shards():
+            name = beginning(state.key) + which
+            with self._worker.explained():
+                if which == "failed":
+                    yield from (Taken.read(value) for value in client.hvals(name))
+                    continue
+                start = 0
+                while some := client.zrange(name, start, start + _AT_ONCE - 1):
+                    yield from (Taken.read(b" " + member) for member in some)
+                    start += len(some)
 
-    def parts(self) -> list[ShardReader]:
-        """Return its shards, to be looked at one by one."""
-        return list(self._shards)
-
-    def close(self) -> None:
-        """Close the connection. A second call does nothing."""
-        self._client.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class ShardReader:
-    """One shard of the filter, found.
-
-    :param place: where it is.
-
-    Attributes:
-        header: its header, as it was found.
-    """
-
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        self.header = read_header(place, self._fields())
-        self.place = replace(place, commands=self.header.layout.commands)
-        self._runner = ScriptRunner(self.place)
-        self._prefix = place.prefix(self.header.epoch)
-        header = self.header
-        self._hash = header.layout.make_hash(header.secret, digests=header.plan.digests)
-
-    def read(self) -> Header:
-        """Return the header as it is now."""
-        return self.read_with_fields()[0]
-
-    def read_with_fields(self) -> tuple[Header, dict[bytes, bytes]]:
-        """Return the header as it is now, without what is over, and all of its fields."""
-        fields = self._fields()
-        header = read_header(self.place, fields)
-        if header.signature != self.header.signature:
-            raise self._gone()
-        if header.plan.window:
-            with self.place.explained():
-                header = header.live(self._runner.now())
-        return header, fields
-
-    def fetch(self, told: Told) -> Fetched:
-        """Return all of the shard, see :func:`transfer.fetch_bits`."""
-        if self.header.plan.layout == NumbersState.layout:
-            return fetch_numbers(self.place, self.read_with_fields, self._run, told)
-        return fetch_bits(self.place, self.read_with_fields, told)
-
-    def contains(self, fingerprints: list[bytes]) -> list[bool]:
-        """Return which fingerprints are there."""
-        verdicts: list[bool] = []
-        header = self.header
-        script = scripts.ask(header.layout, header.hashes, dated=header.dated)
-        for start in range(0, len(fingerprints), scripts.BATCH):
-            batch = fingerprints[start : start + scripts.BATCH]
-            digits = self._run(script, b"".join(map(self._hash, batch)))[0]
-            verdicts += scripts.read_verdicts(digits)
-        return verdicts
-
-    def forgotten(self) -> list[bytes]:
-        """Return the fingerprints that are on the list of those that are new once more."""
-        if not self.read().again:
-            return []
-        with self.place.explained(), Within(_CALLS * self.place.timeout):
-            listed: dict[bytes, bytes] = self.place.client.hgetall(f"{self._prefix}again")
-        return list(listed.values())
-
-    def made_bytes(self) -> int:
-        """Return how many bytes :meth:`fetch` reads, about."""
-        header, fields = self.read_with_fields()
-        if header.plan.layout == NumbersState.layout:
-            return header.items * _TEXT
-        made = made_in(fields)
-        return sum(one.size for one in segments_of(header.slices) if one.name in made)
-
-    def workers(self) -> list[Worker]:
-        """Return who is registered."""
-        alive = set(self._run(scripts.LIVE, "")[::2])
-        ids = [name[2:] for name in self._fields() if name.startswith(b"w:")]
-        return [Worker(name.decode(errors="replace"), name in alive) for name in sorted(ids)]
-
-    def _run(self, script: scripts.Script, *arguments: object) -> list[bytes]:
-        with self.place.explained():
-            answer: list[bytes] = self._runner.retry_once(
-                script, self._prefix, self.header.signature, *arguments
+    def _state(self, key: str) -> State | None:
+        with self._worker.explained():
+            kind = self._worker.client.type(key)
+            fields = self._worker.client.hgetall(key) if kind == b"hash" else {}
+        if kind == b"none" or (fields.get(b"program") == PROGRAM and b"epoch" not in fields):
+            return None
+        if fields.get(b"program") != PROGRAM or fields.get(b"format") != FORMAT:
+            raise StateError(
+                f"Redis at {self._worker.where}: found something else than a filter of ours under"
+                f" {key!r}, a {kind.decode()}."
             )
-        if answer[0] != b"ok":
-            raise self._gone()
-        return answer[1:]
-
-    def _gone(self) -> StateError:
-        return StateError(
-            f"{self.place.name}: the filter that was opened is gone, or another one is in its"
-            f" place. Open it again."
+        plan, _ = Plan.read(fields[b"plan"])
+        words = {name[2:]: value.split() for name, value in fields.items() if name[:2] == b"w:"}
+        return State(
+            key,
+            fields[b"epoch"].decode(),
+            plan,
+            read_slices(fields[b"slices"]),
+            int(fields[b"waiting"]),
+            int(fields[b"taken"]),
+            int(fields[b"failed"]),
+            {
+                name.decode(): float(value[1])
+                for name, value in words.items()
+                if value[1] != b"dead"
+            },
         )
 
-    def _fields(self) -> dict[bytes, bytes]:
-        place = self.place
-        with place.explained(), Within(2 * place.timeout):
-            kind = place.client.type(place.key)
-            fields: dict[bytes, bytes] = place.client.hgetall(place.key) if kind == b"hash" else {}
-        if fields and b"clearing" not in fields:
-            return fields
-        found, way = f"a {kind.decode()}", place.other_key
-        if kind in (b"none", b"hash"):
-            found = "nothing"
-            its_key = place.words(REDIS_KEY)
-            way = f"It is there once a crawl has begun. If one has, give its {its_key}."
-        raise StateError(f"{place.name}: found {found}, expected a filter. {way}")
+
+def describe(client: Any, states: Iterable[State]) -> FilterInfo:
+    """Return the state of a filter from a sample of its blocks or buckets."""
+    counts: list[list[SliceCount]] = []
+    memory, dates, plan = 0, set(), Plan(1, 0.5)
+    for state in states:
+        plan, ends = state.plan, [0]
+        pipeline = client.pipeline(transaction=False)
+        for one in state.slices:
+            some = min(one.blocks, _SAMPLE[plan.layout])
+            start = f"{beginning(state.key)}{state.epoch}.{one.number}."
+            for block in (i * one.blocks // some for i in range(some)):
+                key, rest = divmod(block, KEY_BLOCKS)
+                if plan.layout == "bitmap":
+                    first = rest * BLOCK_BYTES
+                    pipeline.bitcount(f"{start}{key}", first, first + BLOCK_BYTES - 1)
+                else:
+                    pipeline.scard(f"{start}{block}")
+            ends.append(ends[-1] + some)
+        answers = pipeline.execute()
+        counts.append(
+            [
+                _count(plan, one, answers[start:end])
+                for one, (start, end) in zip(state.slices, pairwise(ends), strict=True)
+            ]
+        )
+        memory += sum(_memory(plan, one) for one in state.slices)
+        dates |= {one.since for one in state.slices}
+    info = filter_info(counts, error_rate=plan.error_rate, memory=memory)
+    return info.dated(plan.window, dates) if plan.window else info
 
 
-def find_shards(place: Place) -> list[ShardReader]:
-    """Find all shards of a filter.
+def _count(plan: Plan, one: Slice, answers: Sequence[int]) -> SliceCount:
+    """Return what is known of a slice, from the bits in its blocks or the sizes of its buckets."""
+    items = one.items - one.again
+    if plan.layout == "bitmap":
+        return count_bits(one.spec, items, [ones / BLOCK_BITS for ones in answers], HASHES)
+    space = 2.0 ** (32 if one.error_rate >= _NARROW else 63)
+    load, added = sum(answers) / len(answers), items / one.blocks
+    return SliceCount(
+        one.capacity,
+        items,
+        estimated_items=load * one.blocks - one.again,
+        used=load * one.blocks,
+        room=one.blocks * float(MOST_NUMBERS),
+        rate=load / space,
+        added_rate=added / space,
+        lost_alone=items * added / 2 / space,
+        bytes_at_capacity=_bucket_bytes(one, one.capacity),
+    )
 
-    :param place: where the first one is.
-    :raises BackendError: if the server cannot be used.
-    :raises StateError: if there is no filter, or one that cannot be read.
+
+def _memory(plan: Plan, one: Slice) -> int:
+    """Return about how many bytes of the server's memory a slice takes now."""
+    if plan.layout == "sets":
+        return _bucket_bytes(one, one.items)
+    touched = one.keys * -expm1(-one.items / one.keys)
+    return round(touched * one.blocks / one.keys * BLOCK_BYTES)
+
+
+def _bucket_bytes(one: Slice, items: int) -> int:
+    """Return about what buckets with so many items take.
+
+    Measured with Redis 7.0 and its allocator: 150 bytes for a bucket, which has a name and a place
+    in the table of keys, and an eighth more than the numbers take.
     """
-    first = ShardReader(place)
-    plan = first.header.plan
-    if plan.shard:
-        raise StateError(
-            f"{place.name}: found shard {plan.shard} of a filter, which has the key"
-            f" {place.key.rpartition(':')[0]}. Give that as {place.words(REDIS_KEY)}."
-        )
-    shards = [first]
-    for number in range(1, plan.shards):
-        shard = ShardReader(replace(place, key=shard_key(place.key, number)))
-        check_plan(shard.place, shard.header.plan, replace(plan, shard=number))
-        shards.append(shard)
-    return shards
+    made = one.blocks * -expm1(-items / one.blocks)
+    return round(150 * made + 1.125 * (4 if one.error_rate >= _NARROW else 8) * items)

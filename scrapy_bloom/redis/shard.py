@@ -1,595 +1,484 @@
-"""One shard of a filter as one worker sees it: every fingerprint gets one verdict, or "new".
+"""One worker at one key: its calls, and what surprises it there.
 
-The ledger knows what need not be asked; `calls` asks, and returns as a value what Redis said. Only
-the shard recovers: if filter or registration are gone it opens or registers again, and forgets what
-the worker remembers.
-
-If a reply never arrives, the worker claims those fingerprints: `add()` reports them new (under the
-policy ``close`` it raises, and the retry reports them new). If such a call is carried out late, it
-marks what this worker was granted; if that happens after the worker's next call, it is refused for
-its number.
+A worker has a name and numbers its calls. A call that was not answered is made again with its
+number, and the server gives the stored answer. When the server does not know what this worker knows
+(it was flushed, has lost a key, has gone back in time, or took the worker for dead), that is a
+:class:`Surprise`: the worker forgets all that it knows there, takes another name, and whoever
+called decides what begins again.
 """
 
 from __future__ import annotations
 
-import logging
+import secrets
+import struct
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from math import inf
-from threading import Event, Lock
-from typing import Final
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, NamedTuple
 
-import redis
+from scrapy_bloom.errors import BackendError, SettingError, StateError
+from scrapy_bloom.filter.hashing import new_secret
+from scrapy_bloom.options import REDIS_KEY, REDIS_LAYOUT, Words
+from scrapy_bloom.redis import worker as pace
+from scrapy_bloom.redis.plan import BATCH, MOST_NUMBERS, Plan, Slice, geometry, read_slices
+from scrapy_bloom.redis.worker import MOST_TRIES, Worker, new_name
 
-from scrapy_bloom.core.growth import outgrown
-from scrapy_bloom.errors import BackendError, FilterLostError
-from scrapy_bloom.options import CAPACITY, ON_BACKEND_ERROR, OnBackendError
-from scrapy_bloom.redis import pace
-from scrapy_bloom.redis.breaker import CircuitBreaker
-from scrapy_bloom.redis.calls import Calls, Gone, Growth, Reply
-from scrapy_bloom.redis.connection import FAULTS
-from scrapy_bloom.redis.counters import Counters
-from scrapy_bloom.redis.header import Header, Plan, StoredSlice
-from scrapy_bloom.redis.ledger import Ledger
-from scrapy_bloom.redis.link import Link
-from scrapy_bloom.redis.membership import Membership, Registration
-from scrapy_bloom.redis.place import Place
-from scrapy_bloom.redis.scripts import BATCH
-from scrapy_bloom.redis.watch import Watch
+KNOWN: Final = 100_000
+"""Fingerprints that a worker remembers for each filter, about 120 bytes each."""
 
-logger = logging.getLogger(__name__)
+MOST_BYTES: Final = 1_000_000
+"""Most bytes of requests in one call, so that a slow link has a call done in its time."""
 
-Ask = Callable[[Registration, Sequence[bytes], Growth | None], Reply | Gone]
-"""Makes one call that adds fingerprints; see :meth:`Calls.add`."""
+RISKY: Final = MOST_TRIES - 1
+"""A worker has one request at a time with which so many tries have failed."""
 
-_AGES: Final = 100_000
-"""Most pages whose dates a worker keeps itself."""
+PROGRAM: Final = b"scrapy-bloom"
+FORMAT: Final = b"1"
+
+_FOUND: Final = ("program", "format", "epoch", "plan", "slices", "window", "order")
+_HEAD: Final = struct.Struct(">8sBI")  # id, tries, 1 + length of the fingerprint
+_LENGTH: Final = struct.Struct(">I")
+_YES: Final = ord("1")
 
 
-class _UnknownVerdictError(Exception):
-    """A call may have been carried out and cannot be repeated any more."""
+class Kind(Enum):
+    """What surprised a worker."""
+
+    DEAD = "it missed its lease, and what it had is back in the queue"
+    GONE = "its marks or requests have vanished there"
+    LOST = "the server went back to an older state"
+    DELETED = "it was deleted"
 
 
-class Shard:
-    """One shard, found or made.
+class Surprise(Exception):  # noqa: N818 - nothing failed
+    """The server does not know what this worker knows. Nothing of the call was carried out now.
 
-    :param place: where it is.
-    :param plan: what it must be.
-    :param cache: how many fingerprints to remember.
-    :param shared_queue: whether the requests wait in Redis, too: see :class:`Ledger`.
-    :param breaker: what to do while its server cannot be used.
-    :param counters: where round trips and the like are counted.
-    :raises BackendError: if the server cannot be used.
-    :raises StateError: if something else is in its place.
+    An earlier try of it may have been, before the surprise.
+    """
+
+    def __init__(self, kind: Kind) -> None:
+        super().__init__(kind.value)
+        self.kind = kind
+
+
+class Entry:
+    """What a worker says of one page.
 
     Attributes:
-        knows: returns whether the worker can say by itself that a fingerprint was seen.
-        unknown: returns the fingerprints that the worker does not know by itself, in order.
-        disown: notes that nobody was granted these: "seen" must not come of this add.
-        lock: held by whoever makes calls or changes the registration: the crawl or, beside it, the
-            heartbeat. It is not needed to renew the lease.
-        queue_apart: whether the requests wait beside it. Then a loss ends the crawl.
+        letter: ``m`` to mark it; ``f`` to mark it and queue a request if it is new; ``p`` to queue
+            a request without a fingerprint; ``x`` to forget it.
+        fingerprint: of the page; None with ``p``.
+        body: of the request.
+        priority: of the request; higher ones are taken first.
+        max_age: seconds after which the page is new again; None for never.
+        source: whatever the caller wants to find again.
     """
+
+    __slots__ = ("body", "fingerprint", "letter", "max_age", "priority", "source")
 
     def __init__(
         self,
-        place: Place,
-        plan: Plan,
-        *,
-        cache: int,
-        shared_queue: bool,
-        breaker: CircuitBreaker,
-        counters: Counters,
+        letter: str,
+        fingerprint: bytes | None,
+        body: bytes = b"",
+        priority: int = 0,
+        max_age: float | None = None,
+        source: Any = None,
     ) -> None:
-        self.place = place
-        self.breaker = breaker
-        self._counters = counters
-        self._ledger = Ledger(cache, shared_queue=shared_queue)
-        self._link = Link(place, breaker)
-        self._membership = Membership(self._link, plan)
-        self._calls: Calls
-        self._failure: FilterLostError | None = None  # to be raised by the next add
-        self._forgotten = 0  # how many items were taken out, as far as the ledger knows
-        self.lock = Lock()
-        self.queue_apart = False
-        self._let_through: dict[bytes, float] = {}  # by this worker, for their age: when that was
-        self._told = False  # whether the user knows that a filter with a window has outgrown it
-        self._lasts_until = inf  # when something is forgotten for its age, on the monotonic clock
-        self.knows = self._knows if plan.window else self._ledger.knows
-        self.unknown = self._unknown if plan.window else self._ledger.unknown
-        self.disown = self._ledger.doubt
-        with place.explained():
-            self._open()
-            header = self._ensure_open().header
-            live = header.live(self._link.now()) if plan.window else header
-            self.restored, self.marked = live.items, live.marked
+        self.letter, self.fingerprint = letter, fingerprint
+        self.body, self.priority, self.max_age = body, priority, max_age
+        self.source = source
 
     @property
-    def doubted(self) -> Collection[bytes]:
-        """Fingerprints that a failed call may have marked, and that nobody was granted."""
-        return self._ledger.doubted
+    def queued(self) -> tuple[bytes, bytes]:
+        """Score and member of the request, without what the server puts before it."""
+        mark = self.fingerprint
+        head = _LENGTH.pack(0 if mark is None else len(mark) + 1)
+        return b"%d" % -self.priority, head + (mark or b"") + self.body
 
-    @property
-    def registration(self) -> Registration | None:
-        """The worker's place in the filter; None after :meth:`clear`."""
-        return self._membership.registration
 
-    @property
-    def plan(self) -> Plan:
-        """What it must be."""
-        return self._membership.plan
+class Taken(NamedTuple):
+    """A request that this worker has taken.
 
-    @property
-    def header(self) -> Header | None:
-        """What the filter is, as it was found; None after :meth:`clear`."""
-        return self.registration.header if self.registration else None
+    Attributes:
+        id: 8 bytes, its name.
+        priority: as it was offered; lower if a worker could not read it.
+        tries: how many workers have died with it or could not read it.
+        fingerprint: None if it was queued without one.
+        body: as it was offered.
+    """
 
-    def add(self, fingerprints: Sequence[bytes]) -> list[bool]:
-        """Add different fingerprints that the worker does not know; return which were there.
+    id: bytes
+    priority: int
+    tries: int
+    fingerprint: bytes | None
+    body: bytes
 
-        :raises BackendError: under the policy ``close``, if the server cannot be used.
-        :raises FilterLostError: under the policy ``close``, if the filter has vanished.
+    @classmethod
+    def read(cls, value: bytes) -> Taken:
+        """Return what the server keeps as SCORE, a space, MEMBER."""
+        start = value.index(b" ") + 1
+        priority = -int(float(value[: start - 1] or 0))
+        name, tries, length = _HEAD.unpack_from(value, start)
+        start += _HEAD.size
+        end = start + max(0, length - 1)
+        return cls(name, priority, tries, value[start:end] if length else None, value[end:])
+
+
+@dataclass(eq=False)
+class Call:
+    """One call, as it is repeated until it is answered.
+
+    Attributes:
+        doubted: whether a surprise has come between its tries.
+        entries: at most :data:`plan.BATCH`.
+        take: most requests to take.
+        retry: most failed requests to put back into the queue.
+        risky: whether this worker has a risky request.
+        done: ids of requests that are done.
+        back: ids of those that this worker has not begun.
+        unreadable: ids of those that it could not read.
+    """
+
+    entries: Sequence[Entry] = ()
+    take: int = 0
+    retry: int = 0
+    risky: bool = False
+    done: Sequence[bytes] = ()
+    back: Sequence[bytes] = ()
+    unreadable: Sequence[bytes] = ()
+    doubted: bool = False
+
+
+class Report(NamedTuple):
+    """What an answer tells about the shard.
+
+    Attributes:
+        waiting: requests in the queue.
+        taken: requests that workers have, this one included.
+        failed: requests that were put aside.
+        version: changes with each of these.
+        forgotten: how often pages were forgotten.
+    """
+
+    waiting: int = 0
+    taken: int = 0
+    failed: int = 0
+    version: int = 0
+    forgotten: int = 0
+
+
+class Answer(NamedTuple):
+    """What came of a call.
+
+    Attributes:
+        seen: for each entry whether its page was there; False for those without a fingerprint.
+        taken: the requests that this worker has now.
+        report: about the shard.
+    """
+
+    seen: list[bool]
+    taken: list[Taken]
+    report: Report
+
+
+class Known:
+    """Fingerprints that are known to be there: a bounded set of two halves.
+
+    What is added goes to the young half. When that is full it becomes the old one.
+    """
+
+    __slots__ = ("_half", "_old", "_young")
+
+    def __init__(self, size: int = KNOWN) -> None:
+        self._half = max(1, size // 2)
+        self._young: set[bytes] = set()
+        self._old: set[bytes] = set()
+
+    def __contains__(self, fingerprint: object) -> bool:
+        return fingerprint in self._young or fingerprint in self._old
+
+    def update(self, fingerprints: Iterable[bytes]) -> None:
+        """Remember fingerprints."""
+        for fingerprint in fingerprints:
+            if len(self._young) >= self._half:
+                self._old, self._young = self._young, set()
+            self._young.add(fingerprint)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._young, self._old = set(), set()
+
+
+class Shard:
+    """A worker at one key. Only :meth:`beat` may be called by another thread.
+
+    :param worker: runs the scripts.
+    :param key: of the shard's header.
+    :param plan: what it must be; made so if nothing is there.
+    :param words: names an option in messages.
+    :param known: how many fingerprints to remember.
+    :raises BackendError: if the server cannot be used.
+    :raises SettingError: if the server cannot keep such a layout.
+    :raises StateError: if something else is under the key. It is left untouched.
+
+    Attributes:
+        key: of its header.
+        plan: as it was given.
+        epoch: names what is there now.
+        canonical: the rules of those who made it, as JSON.
+        secret: the key of its probes.
+        slices: as last heard.
+        made: whether this worker has made it.
+        known: fingerprints whose verdict has reached its caller. Nobody else may fill it: a mark
+            that was made in the background is not known before that.
+        report: of the last answer.
+        unanswered: the call that must be repeated before any other.
+        generation: counts the names that this worker has had here.
+    """
+
+    def __init__(
+        self, worker: Worker, key: str, plan: Plan, words: Words, *, known: int = KNOWN
+    ) -> None:
+        self.key, self.plan = key, plan
+        self.known = Known(known)
+        self.epoch = ""
+        self.generation = 0
+        self._words = words
+        self._worker = worker
+        self.open()
+
+    # Opening
+
+    def open(self, *, give_up: bool = False) -> None:
+        """Find the shard or make it, take a new name, and know nothing.
+
+        :param give_up: whether all marks there are to be given up, if it still is the same filter.
+        :raises Surprise: if the user has deleted what this worker used. Nothing was made then.
         """
-        verdicts: list[bool] = []
-        for start in range(0, len(fingerprints), BATCH):
-            with self.lock:
-                verdicts += self._add(fingerprints[start : start + BATCH])
-        return verdicts
+        first = self.plan.next([])
+        order = self.plan.order.partition(" ")[0]
+        fields = {
+            "program": PROGRAM,
+            "format": FORMAT,
+            "epoch": secrets.token_hex(8),
+            "plan": self.plan.write(new_secret()),
+            "first": geometry(first),
+            "window": repr(self.plan.window),
+            "order": order,
+            "version": 0,
+            "forgotten": 0,
+            "seq": 0,
+        }
+        word, *told = self._worker.run(
+            *("open", self.plan.layout, self.key, self.epoch, int(give_up)),
+            *(part for pair in fields.items() for part in pair),
+            probe=True,
+        )
+        if word == b"deleted":
+            raise Surprise(Kind.DELETED)
+        if word == b"setting":
+            raise SettingError(
+                f"{self._words(REDIS_LAYOUT)} = 'sets': Redis at {self._worker.where} would not"
+                f" keep sets of {MOST_NUMBERS} numbers as arrays. Raise its set-max-intset-entries"
+                f" to {MOST_NUMBERS}, or use 'bitmap'."
+            )
+        if word == b"type":
+            self._refuse(f"found a {told[1].decode()} under {told[0].decode()!r} that is not ours")
+        self.made = told[0] == b"1"
+        self._take_over(dict(zip(_FOUND, told[1:], strict=True)))
 
-    def add_through(self, ask: Ask, fingerprints: Sequence[bytes]) -> list[bool]:
-        """Add different fingerprints as :meth:`add` does, by other calls; at least one is made.
-
-        Grants nothing by itself, whatever the policy is, and waits for no server.
-
-        :param ask: makes one call. It sees to itself that a call may be repeated.
-        :raises BackendError: if the server cannot be used.
-        :raises FilterLostError: under the policy ``close``, if the filter has vanished.
-        """
-        with self.lock:
-            if not self.breaker.usable:
-                raise self.breaker.error()
-            self._raise_failure()
-            verdicts = self._add_until_done(fingerprints, wait=False, ask=ask)
-            return self._ledger.settle(fingerprints, verdicts)
-
-    def add_aged(self, fingerprint: bytes, max_age: float) -> bool:
-        """Return whether a page was let through less than `max_age` seconds ago; if not, do so.
-
-        While Redis cannot be asked, only this worker's own pages are known.
-
-        :raises BackendError: under the policy ``close``, if the server cannot be used.
-        :raises FilterLostError: under the policy ``close``, if the filter has vanished.
-        """
-        began = time.monotonic()
-        with self.lock:
-            last = self._let_through.get(fingerprint)
-            if last is not None and began - last < max_age:
-                self._counters.local += 1
-                return True
-
-            def ask(_: Registration, some: Sequence[bytes], growth: Growth | None) -> Reply | Gone:
-                return self._calls.add(some, growth, max_age=max_age)
-
-            seen = self._add([fingerprint], ask)[0]
-            if not seen:
-                if len(self._let_through) >= _AGES:
-                    self._let_through.clear()
-                self._let_through[fingerprint] = began
-        return seen
-
-    def contains(self, fingerprints: Sequence[bytes]) -> list[bool]:
-        """Return which fingerprints are there; False where that cannot be known.
-
-        :raises BackendError: under the policy ``close``, if the server cannot be used.
-        :raises FilterLostError: under the policy ``close``, if the filter has vanished.
-        """
-        verdicts: list[bool] = []
+    def _take_over(self, found: dict[str, bytes]) -> None:
+        if found["program"] != PROGRAM or found["format"] != FORMAT:
+            kind = f"{found['program'].decode(errors='replace')} {found['format'].decode()}"
+            self._refuse(f"found {kind!r}, expected '{PROGRAM.decode()} {FORMAT.decode()}'")
         try:
-            self.breaker.check()
-            for start in range(0, len(fingerprints), BATCH):
-                with self.lock:
-                    verdicts += self._contains(fingerprints[start : start + BATCH])
-        except (BackendError, FilterLostError):
-            if self.breaker.policy is OnBackendError.CLOSE:
-                raise
-            return [False] * len(fingerprints)
-        self.breaker.reset()
-        return verdicts
+            there, secret = Plan.read(found["plan"])
+        except StateError as error:
+            self._refuse(str(error))
+        if differences := self.plan.differences(there):
+            self._refuse(
+                "what is there has "
+                + "; ".join(
+                    f"{name} {have!r}, not {want!r}" for name, (have, want) in differences.items()
+                )
+            )
+        self.canonical = there.canonical
+        self.secret, self._hash = secret, there.hash(secret)
+        self.epoch = found["epoch"].decode()
+        self.slices = read_slices(found["slices"])
+        self._due = False
+        self.known.clear()
+        self.report = Report()
+        self._known_until = float("inf")
+        self.rename()
 
-    def forget(self, fingerprints: Sequence[bytes]) -> list[bool]:
-        """Take fingerprints out; return which were there.
+    def rename(self) -> None:
+        """Take another name, under which nothing was said yet."""
+        self.generation += 1
+        self._lives = (self.epoch, new_name())  # in one piece, for the thread that beats
+        self._number = self._answered = 0
+        self.unanswered: Call | None = None
+        self.renewed = time.monotonic()
 
-        :raises BackendError: if the server cannot be used. They may have been taken out.
-        :raises FilterLostError: under the policy ``close``, if the filter has vanished.
-        """
-        there: list[bool] = []
-        for start in range(0, len(fingerprints), BATCH):
-            with self.lock:
-                there += self._forget(fingerprints[start : start + BATCH])
-        return there
-
-    def beat(self) -> bool:
-        """Renew the lease, and notice beside the crawl what was lost.
-
-        Called by the heartbeat's thread; returns whether all is well.
-        """
-        now, breaker = self.registration, self.breaker
-        if now is None and not breaker.tripped:
-            return True
-        try:
-            word = self._membership.renew(now) if now else self._link.probe()
-        except FAULTS:
-            return False
-        breaker.allow_try()
-        if now is not None and not now.resting:
-            self._tend(now, word)
-        return not breaker.tripped
-
-    def node(self) -> str:
-        """Name the node of a cluster that has the shard now."""
-        return self.place.node
-
-    def rest(self) -> None:
-        """Give up the lease with the next look at the others."""
-        self._membership.rest()
-
-    def look(self, watch: Watch) -> bool:
-        """Look at the other workers; return whether the filter is still there.
-
-        :raises BackendError: if the server cannot be used.
-        """
-        with self.place.explained():
-            return self._membership.look(watch)
-
-    def clear(self, *, stay: bool) -> bool:
-        """Delete the filter unless another worker is registered; return whether it was deleted.
-
-        :param stay: whether to put an empty one in its place.
-        :raises BackendError: if the server cannot be used.
-        """
-        with self.place.explained():
-            cleared = self._membership.clear(stay=stay)
-        if cleared or self.registration is None:
-            self._ledger.clear()
-            self._begin_calls()
-        return cleared
-
-    def resume(self) -> None:
-        """Take up the lease again after :meth:`rest`, or open the filter that replaced ours."""
-        try:
-            self._ensure_open()
-        except BackendError:
-            self.resume_later()
-
-    def resume_later(self) -> None:
-        """Let the heartbeat take up the lease again after :meth:`rest`."""
-        self._membership.resume_later()
-
-    def forget_cache(self) -> None:
-        """Ask Redis again from now on: another worker may clear the filter."""
-        self._ledger.forget()
-
-    def leave(self) -> None:
-        """Take the worker off the register, if that can be done now."""
-        membership = self._membership
-        with suppress(*FAULTS), self.lock:
-            if membership.registration is not None and self.breaker.usable:
-                membership.leave()
-        membership.registration = None
-
-    def after_fork(self, alarm: Event) -> None:
-        """Register the forked child as a separate worker.
-
-        If parent and child shared call numbers, they would get each other's replies.
-        """
-        self.breaker.alarm = alarm
-        self.lock = Lock()  # the heartbeat of the parent may have held the old one
-        if self.registration is None:
-            return
-        try:
-            with self._link.tripping():
-                registered = self._membership.register_again()
-        except BackendError:
-            registered = False
-        if not registered:
-            self._membership.rename()
-        self._begin_calls()
-
-    # Verdicts
-
-    def _add(self, fingerprints: Sequence[bytes], ask: Ask | None = None) -> list[bool]:
-        self._unlearn()
-        try:
-            self.breaker.check()
-            self._raise_failure()
-            verdicts = self._add_until_done(fingerprints, ask=ask)
-        except _UnknownVerdictError:
-            return self._let_in(fingerprints)
-        except (BackendError, FilterLostError):
-            if self.breaker.policy is not OnBackendError.CLOSE:
-                return self._let_in(fingerprints)
-            raise
-        return self._ledger.settle(fingerprints, verdicts)
-
-    def _unlearn(self) -> None:
-        """Ask Redis again for what this worker knows, if somebody has taken items out."""
-        if self._forgotten != self._membership.forgotten:
-            self._forgotten = self._membership.forgotten
-            self._ledger.forget()
-            self._let_through.clear()
-        self._forget_old()
-
-    def _forget_old(self) -> None:
-        """Forget what the filter may have forgotten for its age."""
-        if time.monotonic() >= self._lasts_until:
-            self._lasts_until = inf
-            self._ledger.forget()
-
-    def _knows(self, fingerprint: bytes) -> bool:
-        self._forget_old()
-        return self._ledger.knows(fingerprint)
-
-    def _unknown(self, fingerprints: Iterable[bytes]) -> list[bytes]:
-        self._forget_old()
-        return self._ledger.unknown(fingerprints)
-
-    def _let_in(self, fingerprints: Sequence[bytes]) -> list[bool]:
-        """Call all new, because Redis cannot tell."""
-        self._counters.unknown += len(fingerprints)
-        self._ledger.let_through(fingerprints)
-        return [False] * len(fingerprints)
-
-    def _add_until_done(
-        self, fingerprints: Sequence[bytes], *, wait: bool = True, ask: Ask | None = None
-    ) -> list[bool]:
-        """Return the verdicts of Redis, in as many calls as it takes for the filter to grow.
-
-        :param wait: whether to wait in an outage, if the policy says so.
-        :param ask: makes the calls; None for those of this class.
-        """
-        verdicts: list[bool] = []
-        growth: Growth | None = None
-        while True:
-            reply = self._call(fingerprints[len(verdicts) :], growth, wait=wait, ask=ask)
-            verdicts += reply.verdicts
-            if reply.slices:
-                growth = self._growth(reply.slices, due=reply.due)
-            self._notice(reply)
-            if reply.error:
-                self._ledger.doubt([fingerprints[len(verdicts)]])
-                self._wait_out(reply.error, wait=wait)
-            elif len(verdicts) == len(fingerprints):
-                self.breaker.reset()
-                return verdicts
-
-    def _wait_out(self, error: str, *, wait: bool) -> None:
-        """Wait, if the policy says so, until a call may be tried again.
-
-        :raises BackendError: if that takes too long.
-        """
-        self.breaker.trip(self.place.explain(redis.ResponseError(error)))
-        if not (wait and self.breaker.wait()):
-            raise self.breaker.error()
-
-    def _call(
-        self,
-        fingerprints: Sequence[bytes],
-        growth: Growth | None,
-        *,
-        wait: bool,
-        ask: Ask | None = None,
-    ) -> Reply:
-        """Make one call, and another one if Redis did not know the filter or the worker.
-
-        :raises BackendError: if no answer came.
-        :raises _UnknownVerdictError: if none came, and the call cannot be repeated.
-        :raises FilterLostError: if the filter is gone and the policy is ``close``.
-        """
-        while True:
-            now, began = self._ensure_open(), time.monotonic()
-            if ask is None:
-                reply = self._calls.add(fingerprints, growth, wait=wait)
-            else:
-                reply = ask(now, fingerprints, growth)
-            if isinstance(reply, Reply):
-                if now.header.plan.window:
-                    self._lasts_until = began + (reply.lasts or 0)
-                return reply
-            self._recover(reply)
-            if reply.ambiguous:
-                raise _UnknownVerdictError
-
-    def _forget(self, fingerprints: Sequence[bytes]) -> list[bool]:
-        self.breaker.check()
-        there: list[bool] = []
-        while len(there) < len(fingerprints):
-            self._ensure_open()
-            reply = self._calls.forget(fingerprints[len(there) :])
-            self._ledger.take_out(fingerprints)
-            self._let_through.clear()
-            if isinstance(reply, Gone):
-                self._recover(reply)
-                continue
-            there += reply.verdicts
-            self._notice(reply)
-            if reply.error:
-                self._wait_out(reply.error, wait=True)
-        self.breaker.reset()
-        return there
-
-    def _contains(self, fingerprints: Sequence[bytes]) -> list[bool]:
-        while True:
-            self._ensure_open()
-            answer = self._calls.contains(fingerprints)
-            if isinstance(answer, list):
-                return answer
-            self._recover(answer)
-
-    def _growth(self, slices: Sequence[StoredSlice], *, due: bool = False) -> Growth:
-        """Return the slice that a full filter needs next, and tell the user when growth begins."""
-        header = self._ensure_open().header
-        plan = header.plan
-        items = sum(slice_.items for slice_ in slices[:-1]) + slices[-1].capacity
-        # With a window one slice may be left of several, and it is one of an eighth.
-        grows = items >= plan.capacity and not self._told if plan.window else len(slices) == 1
-        if grows and not due:
-            self._told = True
-            told = outgrown(items, plan.error_rate, self.place.words(CAPACITY))
-            logger.warning("%s: %s", self.place.name, told)
-        after = slices[-1].number + 1
-        return Growth(after, header.next_slice(slices, due=due))
-
-    # Recovery
-
-    def _open(self, rebuilt_of: str = "") -> bool:
-        made = self._membership.open(rebuilt_of)
-        self._begin_calls()
-        return made
-
-    def _begin_calls(self) -> None:
-        """Start to count the calls of a new registration."""
-        now = self.registration
-        if now is not None:
-            self._calls = Calls(self._link, now, self._counters)
-            self._forgotten = self._membership.forgotten
-
-    def _ensure_open(self) -> Registration:
-        """Return the registration, after opening the filter again if this worker cleared it."""
-        membership = self._membership
-        now = membership.registration
-        if now is None or now.resting:
-            with self._link.tripping():
-                if now is not None and not membership.resume():
-                    self._ledger.clear()
-                if membership.registration is None:
-                    self._open()
-            now = membership.registration
-        assert now is not None  # noqa: S101 - _open has set it
-        return now
-
-    def _tend(self, renewed: Registration, word: bytes) -> None:
-        """Do what the crawl need not wait for, and would not do while it is idle.
-
-        :param renewed: the registration that a beat has tried to renew.
-        :param word: what came of that.
-        """
-        if self._forgotten != self._membership.forgotten:
-            with self._unless_busy() as free:
-                if free:
-                    self._unlearn()
-        if word != b"ok":
-            with self._unless_busy() as free:
-                if free and self.registration is renewed:
-                    self._recover(Gone(filter=word == b"other"))
-
-    @contextmanager
-    def _unless_busy(self) -> Iterator[bool]:
-        """Take the lock if nobody has it; what fails is said already, or raised by the next add."""
-        free = self.lock.acquire(blocking=False)
-        try:
-            yield free
-        except FilterLostError as error:
-            self._failure = error
-        except (BackendError, _UnknownVerdictError):
-            pass
-        finally:
-            if free:
-                self.lock.release()
-
-    def _raise_failure(self) -> None:
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
-
-    def _recover(self, gone: Gone) -> None:
-        """Go on after Redis has not known the filter or the worker.
-
-        :raises BackendError: if that cannot be, because of the server or what is in its place.
-        :raises FilterLostError: if the filter is gone and the policy is ``close``.
-        """
-        old = self._ensure_open().header
-        with self._link.tripping():
-            silent = time.monotonic() - self._membership.renewed
-            if not gone.filter and self._membership.register_again():
-                self._begin_calls()
-                if silent < pace.LEASE:  # others forget only who was silent for longer
-                    self._lost(_OLDER)
-                self._forget_all()
-                return
-            if gone.filter and self.queue_apart:
-                raise lost(self.place, "has lost the filter", RESUMES)
-            made = self._open(old.epoch)
-            if made:
-                self._membership.delete_segments(old)
-        if made or self._ensure_open().header.rebuilt_of == old.epoch:
-            self._lost("has lost the filter")
-            return
-        self._counters.losses += 1
-        self._forget_all()
-        logger.warning(
-            "%s: the filter that this worker used is gone, another one is in its place. It goes on"
-            " with that one: pages may be fetched twice.",
-            self.place.name,
+    def _refuse(self, found: str) -> None:
+        raise StateError(
+            f"Redis at {self._worker.where}, key {self.key!r}: {found}. Nothing was changed. Choose"
+            f" another {self._words(REDIS_KEY)}, or delete this one with 'scrapy bloom delete'."
         )
 
-    def _notice(self, reply: Reply) -> None:
-        """Recover from what a reply tells beside its verdicts."""
-        if reply.rolled_back:
-            self._lost(_OLDER)
-        if reply.losses > self._membership.losses:
-            self._membership.losses = reply.losses
-            self._lost("has lost a part of the filter")
+    # Calls
 
-    def _lost(self, what: str) -> None:
-        """Say that marks have vanished, and go on with those that the server has.
+    def call(self, call: Call) -> Answer:
+        """Make a call; the same object again if it was not answered.
 
-        :raises FilterLostError: if the requests wait beside the filter, or the policy is ``close``.
+        :raises BackendError: if no answer came. Make this very call again before any other.
+        :raises Surprise: as it says; then :meth:`open`.
         """
-        self._counters.losses += 1
-        self._forget_all()
-        if self.queue_apart and what == _OLDER:
-            raise went_back(self.place, self.plan)
-        if self.queue_apart:
-            raise lost(self.place, what, RESUMES)
-        if self.breaker.policy is OnBackendError.CLOSE:
-            policy = self.place.words(ON_BACKEND_ERROR)
-            raise lost(self.place, what, f"It is an error because {policy} is 'close'.")
-        way = "This worker goes on with the marks that are left."
-        logger.warning("%s", lost(self.place, what, way))
+        if call is not self.unanswered:
+            assert self.unanswered is None  # noqa: S101 - its number would be skipped
+            self._number, self.unanswered = self._number + 1, call
+        before = time.monotonic()
+        while True:
+            word, *told = self._worker.run(
+                "call", self.plan.layout, self.key, *self._arguments(call)
+            )
+            if word != b"slices":
+                break
+            self.slices, self._due = read_slices(told[0]), told[1] == b"due"
+        if word == b"broken":
+            self._refuse_broken(told[0].decode(errors="replace"))
+        if word != b"ok":
+            raise Surprise(Kind[word.decode().upper()])
+        self._answered, self.unanswered = self._number, None
+        self.renewed = before
+        numbers = told[0].split()
+        report = Report(*map(int, numbers[:5]))
+        if report.forgotten != self.report.forgotten or before >= self._known_until:
+            self.known.clear()
+        self._known_until = before + float(numbers[5])
+        self.report = report
+        verdicts = iter(told[1])
+        seen = [entry.fingerprint is not None and next(verdicts) == _YES for entry in call.entries]
+        return Answer(seen, [Taken.read(value) for value in told[2:]], report)
 
-    def _forget_all(self) -> None:
-        """Forget what this worker knows of the filter."""
-        self._ledger.forget()
-        self._let_through.clear()
+    def _refuse_broken(self, error: str) -> None:
+        raise BackendError(
+            f"Redis at {self._worker.where}, key {self.key!r}: a call failed half-way ({error})."
+            " All its marks were given up, and pages will be fetched again. Does another program"
+            " write to keys that begin with this one?"
+        )
+
+    def ask(self, fingerprints: Sequence[bytes]) -> list[bool]:
+        """Return for each fingerprint whether it is there. Changes nothing.
+
+        :raises BackendError: if no answer came.
+        :raises Surprise: as :meth:`call`.
+        """
+        seen: list[bool] = []
+        for start in range(0, len(fingerprints), BATCH):
+            probes = b"".join(map(self._hash, fingerprints[start : start + BATCH]))
+            word, *told = self._worker.run("ask", self.plan.layout, self.key, self.epoch, probes)
+            if word != b"ok":
+                raise Surprise(Kind[word.decode().upper()])
+            seen += [digit == _YES for digit in told[0]]
+        return seen
+
+    def knows(self, fingerprint: bytes) -> bool:
+        """Return whether this worker knows by itself that a page was let through."""
+        if time.monotonic() >= self._known_until:
+            self.known.clear()
+        return fingerprint in self.known
+
+    def beat(self) -> None:
+        """Renew the lease, and put back what dead workers had.
+
+        What is wrong here the next call learns: it has a caller who can act.
+
+        :raises BackendError: if no answer came.
+        """
+        before = time.monotonic()
+        lives = self._lives
+        word, *told = self._worker.run(
+            *("beat", self.plan.layout, self.key, *lives, pace.LEASE, MOST_TRIES), probe=True
+        )
+        if word == b"ok" and lives == self._lives:
+            self.renewed = max(self.renewed, before)
+            self._worker.counters.requeued += int(told[0])
+            self._worker.counters.failed += int(told[1])
+
+    @property
+    def holds_lease(self) -> bool:
+        """Whether nobody can have taken this worker for dead, as far as its own clock tells."""
+        return time.monotonic() - self.renewed < pace.LEASE
+
+    def leave(self) -> None:
+        """Give back what this worker has taken, and be no worker any more.
+
+        :raises BackendError: if no answer came. Then the lease ends by itself.
+        """
+        self._worker.run("leave", self.plan.layout, self.key, *self._lives)
+
+    def delete(self) -> tuple[str, float] | None:
+        """Delete all, unless another worker has a lease: return its name and how long that lasts.
+
+        :raises BackendError: if no answer came.
+        """
+        return delete(self._worker, self.key, self._lives[1])
+
+    def _arguments(self, call: Call) -> list[object]:
+        marked = [entry for entry in call.entries if entry.fingerprint is not None]
+        letters = "".join(entry.letter for entry in call.entries)
+        ages = (
+            f"{item}:{entry.max_age}"
+            for item, entry in enumerate(marked, 1)
+            if entry.max_age is not None
+        )
+        numbers = (
+            self._number,
+            self._answered,
+            pace.LEASE,
+            call.take,
+            call.retry,
+            MOST_TRIES,
+            RISKY,
+        )
+        queued = [entry.queued for entry in call.entries if entry.letter in "fp"]
+        return [
+            *self._lives,
+            " ".join(map(str, (*numbers, int(call.risky)))),
+            "" if letters == "m" * len(letters) else letters,
+            b"".join(
+                [self._hash(entry.fingerprint) for entry in marked if entry.fingerprint is not None]
+            ),
+            " ".join(ages),
+            self._next_slice(),
+            *(b"".join(ids) for ids in (call.done, call.back, call.unreadable)),
+            *(part for pair in queued for part in pair),
+        ]
+
+    def _next_slice(self) -> str:
+        """Name the slice to add, if the server needs one. It is made once for each slice."""
+        newest: Slice = self.slices[-1]
+        kind = "due" if self._due else "full"
+        if self._offered[:2] != (newest.number, kind):
+            spec = self.plan.next(self.slices, due=self._due)
+            self._offered = (newest.number, kind, f"{newest.number + 1}:{kind}:{geometry(spec)}")
+        return self._offered[2]
+
+    _offered: tuple[int, str, str] = (-1, "", "")
 
 
-def lost(place: Place, what: str, way: str) -> FilterLostError:
-    """Return the error for a server that has lost something.
+def delete(worker: Worker, key: str, name: str = "") -> tuple[str, float] | None:
+    """Delete a shard, unless a worker has a lease: return its name and for how long.
 
-    :param what: what it has lost; goes after "the server".
-    :param way: what happens now, or what to do.
+    :param name: of the worker whose lease does not count.
+    :raises BackendError: if no answer came.
     """
-    return FilterLostError(
-        f"{place.name}: the server {what}. Was it restarted without persistence, flushed, or short"
-        f" of memory (maxmemory-policy must be noeviction)? {way}"
-    )
-
-
-def went_back(place: Place, plan: Plan) -> FilterLostError:
-    """Return the error for a server that has gone back to an older state of a crawl."""
-    # Other shards may be newer: what they count as done may have led to requests that are gone.
-    return lost(place, _OLDER, RESUMES if plan.shards == 1 else START_OVER)
-
-
-_OLDER: Final = "has gone back to an older state"
-
-RESUMES: Final = (
-    "The crawl is closed. Start it again: it resumes from what the server has, or says what to do"
-    " first."
-)
-START_OVER: Final = (
-    "To lose no page, stop all workers, run 'scrapy bloom delete' and start the crawl again: it"
-    " starts over."
-)
-"""What to do where requests have vanished and their marks have not."""
+    while True:
+        word, *told = worker.run("drop", "bitmap", key, name, pace.LEASE, probe=True)
+        if word == b"used":
+            return told[0].decode(), float(told[1])
+        if not told[0]:
+            return None

@@ -9,15 +9,18 @@ from functools import wraps
 from importlib import import_module
 from itertools import count
 
+from scrapy_bloom.local import store
 from scrapy_bloom.scheduler import Scheduler as Ours
 from support.jobs import become_an_ordinary_user
 
 
 class Scheduler(Ours):
-    snapshot_after = int(os.environ.get("SNAPSHOT_AFTER", "60"))
+    """Has a pass for every 60 marks, and a checkpoint for every 5 commits."""
 
     @classmethod
     def from_crawler(cls, crawler):
+        store.LEAST_JOURNAL = store.SMALL_JOURNAL = 60
+        store.BLOCKS_AT_ONCE, store.CHECKPOINT_COMMITS = 2, 5
         if "DIE" in os.environ:
             die_at(*os.environ.pop("DIE").split(":"))
         return super().from_crawler(crawler)

@@ -9,7 +9,7 @@ from functools import partial
 
 from scrapy_bloom import BackendError
 from scrapy_bloom.canonical import fingerprint
-from scrapy_bloom.frontier.store import Store
+from scrapy_bloom.local.store import Store
 from scrapy_bloom.redis import scripts
 
 
@@ -74,7 +74,7 @@ def rows_in_memory(bucket):
 
 def synchronous(crawler):
     """Return the mode in which SQLite writes the commits of a crawl: 1 is NORMAL, 2 is FULL."""
-    database = scheduler_of(crawler)._kept._frontier.store._database
+    database = scheduler_of(crawler)._frontier._store._database
     return database.execute("PRAGMA synchronous").fetchone()[0]
 
 
@@ -100,14 +100,14 @@ def statements_fail(store, after):
 
 def fail_after_writing(monkeypatch, fails):
     """Have commits of a store fail with a full disk when `fails()` says so."""
-    original = Store._write
+    original = Store._write_trims
 
     def write(store):
         original(store)
         if fails():
             raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr(Store, "_write", write)
+    monkeypatch.setattr(Store, "_write_trims", write)
 
 
 @contextmanager

@@ -12,35 +12,34 @@ from support.processes import PATIENCE
 from support.waiting import until
 
 MOMENTS = (
-    "scrapy_bloom.frontier.store:Store._write:after",
-    "scrapy_bloom.frontier.store:Store._settle:before",
-    "scrapy_bloom.frontier.store:Store.forget:after",
-    "scrapy_bloom.storage.snapshot:_body_chunks:within",
-    "scrapy_bloom.storage.snapshot:PendingSnapshot.write:after",
-    "scrapy_bloom.storage.snapshot:PendingSnapshot.put_in_place:before",
-    "scrapy_bloom.storage.snapshot:PendingSnapshot.put_in_place:after",
-    "scrapy_bloom.frontier.file:checkpoint:before",
-    "scrapy_bloom.frontier.file:checkpoint:after",
+    "scrapy_bloom.local.store:Store._write_trims:after",
+    "scrapy_bloom.local.store:Store._settle:before",
+    "scrapy_bloom.local.store:Store._begin_pass:after",
+    "scrapy_bloom.local.store:Store._write_pass:after",
+    "scrapy_bloom.local.store:Store._settle_pass:before",
+    "scrapy_bloom.local.store:Store._checkpoint:before",
+    "scrapy_bloom.local.store:Store._checkpoint:after",
 )
 """Chosen moments of a crawl, without the number of the call."""
 
 ONCE = (
-    "scrapy_bloom.frontier.file:create:before",
-    "scrapy_bloom.frontier.opening:remove_queue:before",
-    "scrapy_bloom.frontier.opening:_look:before",
-    "scrapy_bloom.session.local_crawl:replay:after",
-    "scrapy_bloom.frontier.spider_state:restore:after",
+    "scrapy_bloom.filter.file:create:before",
+    "scrapy_bloom.filter.file:create:after",
+    "scrapy_bloom.local.job:Job.check:before",
+    "scrapy_bloom.local.job:restore_state:after",
+    "scrapy_bloom.local.job:Job._remove_taken_over:before",
+    "scrapy_bloom.local.job:Job._remove_taken_over:after",
+    "scrapy_bloom.local.job:Job.begin:after",
 )
 """Chosen moments while a run opens."""
 
 CLOSING = (
-    "scrapy_bloom.frontier.items:Items.pipelines_are_closed:before",
-    "scrapy_bloom.frontier.upkeep:Upkeep.begin_snapshot:after",
-    "scrapy_bloom.frontier.local:LocalFrontier._describe:before",
-    "scrapy_bloom.frontier.store:Store.close:before",
-    "scrapy_bloom.frontier.store:Store.close:after",
-    "scrapy_bloom.storage.store:JobStore.close:before",
-    "scrapy_bloom.storage.store:JobStore.close:after",
+    "scrapy_bloom.crawl.items:Items.pipelines_are_closed:before",
+    "scrapy_bloom.local.job:Job.close:before",
+    "scrapy_bloom.local.store:Store.close:before",
+    "scrapy_bloom.local.store:Store._compact:before",
+    "scrapy_bloom.local.store:Store.close:after",
+    "scrapy_bloom.local.job:Job.release:after",
 )
 """Chosen moments while a run that was stopped closes."""
 
@@ -97,7 +96,7 @@ def series(project, site, kills, *, seed=0, stops=0.15, step=30, **crawl):
             kind = "at any moment"
         else:
             kind = dice.choice(MOMENTS + ONCE)
-            number = 1 if "frontier.store" not in kind else dice.randint(1, 5)
+            number = 1 if "local.store" not in kind else dice.randint(1, 5)
             run = project.crawl(site, environment={"DIE": f"{kind}:{number}"}, **crawl)
             site.when(site.delivered + 4 * step, run.kill)  # it may never come to that
         code = run.end(PATIENCE)

@@ -19,7 +19,7 @@ local send = ...
 unpack = nil  -- as in 5.4
 struct = {unpack = function(format, text, at)
   return string.unpack(format:gsub('s', 'z'), text, at)
-end}
+end, pack = string.pack}
 local function run(pcall, ...)
   local answer, problem = send(...)
   if problem then

@@ -2,6 +2,8 @@
 
 from threading import Event
 
+from scrapy.utils.defer import deferred_from_coro
+
 from support.crawling import TIMEOUT
 
 AT_ONCE = 16
@@ -43,3 +45,12 @@ def hold(site, deliveries):
     for number in range(deliveries, deliveries + AT_ONCE):
         site.when(number, stand_still)
     return reached, go_on
+
+
+def close(crawler):
+    """Close the spider of a crawl in this process, from one of its callbacks."""
+    engine = crawler.engine
+    if hasattr(engine, "close_spider_async"):  # from Scrapy 2.14
+        deferred_from_coro(engine.close_spider_async(reason="enough"))
+    else:
+        engine.close_spider(crawler.spider, "enough")

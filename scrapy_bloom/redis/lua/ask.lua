@@ -1,31 +1,21 @@
--- Say for each item of a batch whether it is there. Writes nothing.
--- A template: names after an at-sign are filled in for the layout of the filter and the size of its
--- probes.
+-- Whether items are there. Changes nothing.
 --
--- KEYS[1]  the header
--- KEYS[2]  what the names of the filter's segments begin with
--- ARGV[1]  signature of the filter
--- ARGV[2]  the probes of all items in one string
---
--- Answers {"ok", a digit for each item: 1 if it is there, else 0}
---     or  {"other"} if the filter is not there.
-local state = redis.call('HMGET', KEYS[1], 'signature', 'slices', 'again')
-if state[1] ~= ARGV[1] then return {'other'} end
-local text, again_field = state[2], state[3]
-
-@slices
-local probes, answers, position = ARGV[2], {}, 1
-while position <= #probes do
-  local @probe, following = read(@format, probes, position)
-  local seen = '0'
-  for index = #slices, oldest, -1 do
-    if has(index, @probe) then
-      seen = '1'
+-- ARGV[1]  epoch   ARGV[2]  the probes of the items
+-- Answers {"ok", digits}: for each item 1 if it is there; {"gone"} or {"deleted"} as call.lua
+local found = call('HMGET', header, 'epoch', 'slices', 'window', 'deleted')
+if found[1] ~= ARGV[1] then return other_epoch(ARGV[1], found[4]) end
+local slices, probes, digits = divide(read_slices(found[2], ARGV[1]), tonumber(found[3])), ARGV[2], {}
+for at = 1, #probes, PROBE_BYTES do
+  aim(probes, at)
+  local digit = '0'
+  for i = #slices, 1, -1 do
+    local slice = slices[i]
+    local raw = slice.again > 0 and probes:sub(at, at + PROBE_BYTES - 1)
+    if has(slice) and not (raw and call('SISMEMBER', slice.name .. 'again', raw) == 1) then
+      digit = '1'
       break
     end
   end
-  if listed > 0 and seen == '1' and is_again(probes:sub(position, following - 1)) then seen = '0' end
-  answers[#answers + 1] = seen
-  position = following
+  digits[#digits + 1] = digit
 end
-return {'ok', table.concat(answers)}
+return {'ok', table.concat(digits)}

@@ -1,30 +1,57 @@
--- Find a filter or make one.
+-- Find the filter, or make it.
 --
--- KEYS[1]   the header
--- KEYS[2]   what the names of its segments would begin with if it is made
--- ARGV[1]   not used
--- ARGV[2...]  fields and values of a new header
---
--- Fails, with nothing changed, if this user may not use a command that is needed later.
--- Answers {"ok", made (0 or 1), field, value, ...}
---     or  {"more"} if somebody is clearing the filter there, and the same call is needed again. A part
---         of it was deleted.
---     or  {"type", type} if the key is no hash. Then nothing was changed.
+-- ARGV[1]  the epoch that this worker has used before; empty if none
+-- ARGV[2]  "1" to give all marks up if that is still the epoch, else "0"
+-- ARGV[3...]  fields and values of the header of a new filter
+-- Answers {"ok", value...}: of the fields program, format, epoch, plan, slices, window and order, then "1" if
+--            it was made by this call
+--     or  {"deleted"}         the user has deleted the epoch that this worker has used
+--     or  {"type", key, type} something else is under a key
+--     or  {"setting"}         the server would not keep the sets of layout "sets" as arrays
+-- Fails, with nothing changed, if a command is not allowed that is needed. May be repeated.
+for key, kind in pairs({[header] = 'hash', [queue] = 'zset', [taken] = 'hash', [failed] = 'hash'}) do
+  local there = call('TYPE', key).ok
+  if there ~= 'none' and there ~= kind then return {'type', key, there} end
+end
+local program, epoch, deleted = unpack(call('HMGET', header, 'program', 'epoch', 'deleted'))
+local foreign = not program and call('EXISTS', header) == 1
+if foreign then return {'type', header, 'hash'} end
+if ARGV[1] ~= '' and epoch ~= ARGV[1] and other_epoch(ARGV[1], deleted)[1] == 'deleted' then
+  return {'deleted'}
+end
 
-@trial
-@clearing
-local kind = redis.call('TYPE', KEYS[1]).ok
-if kind ~= 'none' and kind ~= 'hash' then return {'type', kind} end
-if kind == 'hash' and redis.call('HEXISTS', KEYS[1], 'clearing') == 1 then
-  if not clear_part() then return {'more'} end
-  kind = 'none'
+-- Every command that a later script needs, on a key of its own.
+local key = base .. 'trial'
+local function try(commands)
+  for _, words in ipairs(commands) do
+    local answer = call(unpack(words))
+    if words.answers and answer ~= words.answers then return false end
+  end
+  call('UNLINK', key)
+  return true
 end
-if kind == 'none' then
-  local problem = refusal()
-  if problem then return problem end
-  redis.call('HSET', KEYS[1], (table.unpack or unpack)(ARGV, 2))
+if not (try(trial(key)) and try({
+  {'HSET', key, 'a', '1'}, {'HGET', key, 'a'}, {'HMGET', key, 'a'}, {'HKEYS', key}, {'HLEN', key},
+  {'HINCRBY', key, 'a', '1'}, {'HDEL', key, 'a'},
+}) and try({
+  {'SADD', key, '1'}, {'SCARD', key}, {'SISMEMBER', key, '1'}, {'SREM', key, '1'},
+}) and try({
+  {'ZADD', key, '0', '1'}, {'ZCARD', key}, {'ZPOPMIN', key, '1'}, {'EXPIRE', key, '1'}, {'PERSIST', key},
+})) then
+  call('UNLINK', key)
+  return {'setting'}
 end
-local answer = redis.call('HGETALL', KEYS[1])
-table.insert(answer, 1, 'ok')
-table.insert(answer, 2, kind == 'none' and 1 or 0)
-return answer
+
+local made = not epoch
+if made then
+  call('PERSIST', header)
+  call('HSET', header, 'well', string.format('%.3f %.3f', now, now), unpack(ARGV, 3))
+  local first = call('HGET', header, 'first')
+  call('HSET', header, 'slices', string.format('%s:0:%.6f:0:0', first, now))
+  count(true)
+elseif epoch == ARGV[1] and ARGV[2] == '1' then
+  start_over()
+end
+local answer = call('HMGET', header, 'program', 'format', 'epoch', 'plan', 'slices', 'window', 'order')
+for i = 1, 7 do answer[i] = answer[i] or '' end
+return {'ok', made and '1' or '0', unpack(answer)}

@@ -1,1 +1,0 @@
-"""The backends, a file each: how a filter is opened for a crawl."""

@@ -1,1 +1,0 @@
-"""Bits in memory: hashing, sizing, growth. No I/O and no Scrapy."""

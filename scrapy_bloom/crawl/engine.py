@@ -1,0 +1,269 @@
+"""The engine of a crawl: what we read of it, how a crawl is refused or closed, working beside it.
+
+Scrapy shows in no public way which requests it is through with. The private parts that are read for
+that stand in :class:`Engine`, and are checked when it is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import scrapy
+from scrapy import Request, signals
+from scrapy.core.scheduler import BaseScheduler
+from scrapy.exceptions import CloseSpider
+from scrapy.settings import SETTINGS_PRIORITIES
+from scrapy.utils.defer import deferred_from_coro
+from twisted.internet.defer import Deferred
+from twisted.internet.threads import deferToThread
+
+from scrapy_bloom.errors import BackendError
+
+if TYPE_CHECKING:
+    from scrapy import Spider
+    from scrapy.crawler import Crawler
+    from scrapy.http import Response
+    from twisted.python.failure import Failure
+
+T = TypeVar("T")
+
+SpiderError = Callable[["Failure", Request], object]
+"""Called with what a callback or errback has raised, and the request that it was called for."""
+
+
+class Engine:
+    """What a scheduler has to know of the engine of its crawl.
+
+    :param crawler: the crawl, whose spider is being opened.
+    :raises BackendError: if this version of Scrapy does not show what is needed.
+
+    Attributes:
+        tells: whether Scrapy tells the scheduler by itself when it is through with a request.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        engine: Any = engine_of(crawler)
+        self._engine = engine
+        self._scraper: Any = getattr(engine, "scraper", None)
+        self._yielded_by: WeakKeyDictionary[Request, Request | None] = WeakKeyDictionary()
+        self.tells = hasattr(BaseScheduler, "finish_request")
+        in_progress = getattr(getattr(engine, "_slot", None), "inprogress", None)
+        shows = self.tells or isinstance(in_progress, set)
+        if not shows or not callable(getattr(self._scraper, "handle_spider_error", None)):
+            raise BackendError(
+                f"SCHEDULER = 'scrapy_bloom.Scheduler' cannot see in Scrapy {scrapy.__version__}"
+                f" which requests are done. Use a version that it was tested with (the docs list"
+                f" them), or another scheduler."
+            )
+        self._in_progress: Any = in_progress
+
+    def has(self, request: Request) -> bool:
+        """Return whether the engine is not through with a request."""
+        # A callback that downloads its own request again takes it out of the first set early.
+        if request in self._in_progress:
+            return True
+        active = getattr(self._scraper.slot, "active", ())  # no slot before the spider is open
+        return request in active
+
+    @property
+    def closing(self) -> bool:
+        """Whether the spider is being closed."""
+        return getattr(self._engine._slot, "closing", None) is not None  # noqa: SLF001 - see above
+
+    def slot_of(self, request: Request) -> str:
+        """Return the download slot of a request."""
+        slot: str = self._engine.downloader.get_slot_key(request)
+        return slot
+
+    def watch_errors(self, raised: SpiderError) -> None:
+        """Have `raised` called with every error of a callback or errback, also ``CloseSpider``.
+
+        Scrapy sends no signal for that one.
+        """
+        handle = self._scraper.handle_spider_error
+
+        def handle_spider_error(
+            failure: Failure, request: Request, *arguments: Any, **keywords: Any
+        ) -> Any:
+            raised(failure, request)
+            return handle(failure, request, *arguments, **keywords)
+
+        self._scraper.handle_spider_error = handle_spider_error
+
+    def watch_output(self) -> None:
+        """Note from now on which page yields which request, for :meth:`yielded_by`.
+
+        That takes a spider middleware, nearest to the engine: it sees what all others let through.
+        Where Scrapy keeps its middlewares in another way, nothing is known.
+        """
+        middlewares = self._scraper.spidermw
+        add, methods = getattr(middlewares, "_add_middleware", None), middlewares.methods
+        if add is None:
+            return
+        add(_Output(self._yielded_by))  # first, that is nearest to the spider
+        for name in ("process_spider_output", "process_spider_exception"):
+            methods[name].rotate(-1)
+
+    def yielded_by(self, request: Request) -> Request | None:
+        """Return the request whose callback has yielded this one; None if that is not known.
+
+        It is not known of start requests, redirects, retries, and of what an errback yields.
+        """
+        return self._yielded_by.get(request)
+
+    def wake(self) -> None:
+        """Have the engine ask for requests soon: some came in another way than through it."""
+        slot = getattr(self._engine, "_slot", None)
+        if slot is not None:
+            slot.nextcall.schedule()
+
+
+class _Output:
+    """A spider middleware that notes which page yields which request."""
+
+    def __init__(self, yielded_by: WeakKeyDictionary[Request, Request | None]) -> None:
+        self._yielded_by = yielded_by
+
+    def process_spider_output(
+        self,
+        response: Response,
+        result: Iterable[Any],
+        spider: Spider | None = None,  # noqa: ARG002 - Scrapy 2.13 gives it
+    ) -> Iterator[Any]:
+        """Pass on what a callback yields."""
+        for each in result:
+            if isinstance(each, Request):
+                self._note(each, response)
+            yield each
+
+    async def process_spider_output_async(
+        self,
+        response: Response,
+        result: AsyncIterator[Any],
+        spider: Spider | None = None,  # noqa: ARG002 - likewise
+    ) -> AsyncIterator[Any]:
+        """Pass on what a callback yields, where it does so asynchronously."""
+        async for each in result:
+            if isinstance(each, Request):
+                self._note(each, response)
+            yield each
+
+    def _note(self, request: Request, response: Response) -> None:
+        by = response.request
+        known = self._yielded_by.setdefault(request, by)
+        if known is not by:  # the same object from two pages: who knows which is enqueued first
+            self._yielded_by[request] = None
+
+
+def engine_of(crawler: Crawler) -> Any:
+    """Return the engine of a crawl, or None if there is none (yet)."""
+    try:
+        return crawler.engine
+    except RuntimeError:  # from Scrapy 2.19, if it is not there yet
+        return None
+
+
+def only_looks(crawler: Crawler) -> bool:
+    """Return whether a command of Scrapy's only looks at pages, and must leave every job alone.
+
+    ``shell`` chooses its filter with the priority of a command; ``fetch``, ``view``, ``parse`` and
+    ``check`` give the spider another ``start``.
+    """
+    chosen = crawler.settings.getpriority("DUPEFILTER_CLASS")
+    start = getattr(crawler.spidercls, "start", None)
+    replaced = getattr(start, "__module__", "").startswith("scrapy.commands")
+    return replaced or chosen == SETTINGS_PRIORITIES["command"]
+
+
+def refuse(crawler: Crawler, reason: str) -> None:
+    """Refuse a crawl while its spider is being opened, before its first request.
+
+    The spider is closed for `reason` when it is open: Scrapy cannot close one that is half open
+    without tracebacks. That needs Scrapy 2.14.
+
+    :raises CloseSpider: on Scrapy 2.13, or if nothing is being opened.
+    """
+    fail(crawler)
+    engine = engine_of(crawler)
+    if engine is None or scrapy.version_info < (2, 14):
+        raise CloseSpider(reason)
+
+    def raise_when_open() -> None:
+        raise CloseSpider(reason)
+
+    async def close_when_open() -> None:
+        await engine.close_spider_async(reason=reason)
+
+    from_scrapy_2_18 = scrapy.version_info >= (2, 18)  # looks at what its handlers raise
+    handler = raise_when_open if from_scrapy_2_18 else close_when_open
+    crawler.signals.connect(handler, signal=signals.spider_opened, weak=False)
+
+
+def fail(crawler: Crawler) -> None:
+    """Let the ``scrapy`` command end with exit code 1 once the spider is closed.
+
+    Scrapy 2.13 to 2.19 does that for a crawler that has no spider in the end, as after an error in
+    the spider's constructor. It offers no other way that does without a traceback.
+    """
+
+    def forget_spider() -> None:
+        crawler.spider = None
+
+    crawler.signals.connect(forget_spider, signal=signals.spider_closed, weak=False)
+
+
+def close_spider(crawler: Crawler, reason: str) -> None:
+    """Close the spider of a crawl; without an engine, as in a shell, do nothing."""
+    engine = engine_of(crawler)
+    if hasattr(engine, "close_spider_async"):  # from Scrapy 2.14
+        deferred_from_coro(engine.close_spider_async(reason=reason))
+    elif engine is not None:
+        _close_when_running(crawler, reason)
+
+
+def _close_when_running(crawler: Crawler, reason: str) -> None:
+    """Close the spider on Scrapy 2.13. That hangs if the engine does not run yet, so wait."""
+    engine = engine_of(crawler)
+    if engine.running:
+        engine.close_spider(crawler.spider, reason)
+    else:
+        call_later(0.01, lambda: _close_when_running(crawler, reason))
+
+
+def call_later(seconds: float, do: Callable[[], object]) -> Any:
+    """Call `do` after some seconds, with a reactor or without; return what has a ``cancel``."""
+    try:
+        from scrapy.utils.asyncio import call_later as scrapys  # noqa: PLC0415 - from Scrapy 2.14
+    except ImportError:
+        from twisted.internet import reactor  # noqa: PLC0415 - installs one, which Scrapy has
+
+        twisted: Any = reactor  # its module is not typed
+        return twisted.callLater(seconds, do)
+    return scrapys(seconds, do)
+
+
+def run_beside(function: Callable[[], T]) -> Deferred[T]:
+    """Run a function in a thread, while the reactor or the event loop goes on.
+
+    :returns: what fires with its result. Where neither is running, the function was run here.
+    """
+    reactor: Any = sys.modules.get("twisted.internet.reactor")  # to import it would install one
+    if reactor is not None and reactor.running:
+        return deferToThread(function)
+    if reactor is None and _loop_is_running():
+        return deferred_from_coro(asyncio.to_thread(function))
+    done: Deferred[T] = Deferred()
+    done.callback(function())
+    return done
+
+
+def _loop_is_running() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,42 @@
+"""All that a scheduler calls, wherever requests and marks are kept."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from scrapy import Request
+
+
+class Frontier(Protocol):
+    """Requests and marks of one crawl, which live and die together.
+
+    Attributes:
+        description: one line for the log: where they are kept, and what is waiting there.
+    """
+
+    description: str
+
+    def __len__(self) -> int:
+        """Return how many requests are waiting."""
+
+    def enqueue(self, request: Request) -> bool:
+        """Take a request; return False if it is a duplicate. Never raises."""
+
+    def next(self) -> Request | None:
+        """Return the next request to send, None if none is ready. Never raises."""
+
+    def finish(self, request: Request) -> None:
+        """Learn that the engine is through with a request; only newer versions of Scrapy say so."""
+
+    def pending(self) -> bool:
+        """Return whether a request is waiting, or may come without being enqueued."""
+
+    def forget(self, request: Request) -> None:
+        """Make the page of a request eligible again, in this run and the next. Never raises."""
+
+    def forget_failed(self, request: Request) -> None:
+        """Make the page of a failed request eligible in the next run. Never raises."""
+
+    async def close(self) -> bool:
+        """Store everything; return whether all of it is stored."""

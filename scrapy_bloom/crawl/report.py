@@ -1,0 +1,274 @@
+"""What a crawl writes to Scrapy's stats and to the log about its filter."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from scrapy_bloom import stats
+from scrapy_bloom.crawl.engine import close_spider
+from scrapy_bloom.errors import BloomError, shown
+from scrapy_bloom.options import MAX_AGE, WINDOW, write_size, write_span
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+
+    from scrapy_bloom.filter.info import FilterInfo
+    from scrapy_bloom.stats import Stat
+
+logger = logging.getLogger(__name__)
+
+
+class Verdict(Enum):
+    """What the filter says about one request. Only those that are ``SEEN`` are dropped."""
+
+    NEW = "new"
+    """Not seen before."""
+    SEEN = "seen"
+    """Seen before."""
+    REDIRECT_EXEMPT = "redirect_exempt"
+    """Seen before, but only as part of the request's own chain of redirects."""
+    ERROR = "error"
+    """Not checked, because something failed."""
+
+    __hash__ = object.__hash__  # Enum's own is slower, and each request needs it
+
+
+_STATS: Final = {
+    Verdict.NEW: stats.NEW,
+    Verdict.SEEN: stats.SEEN,
+    Verdict.REDIRECT_EXEMPT: stats.REDIRECT_EXEMPT,
+    Verdict.ERROR: stats.ERRORS,
+}
+
+
+class Report:
+    """Writes to stats and log. Nothing here raises: an error of a stats collector costs no page.
+
+    A call of Scrapy's stats collector takes as long as a check of the filter. So verdicts are
+    counted here and passed on in small batches: the stats are behind by at most 1 % of all checks,
+    and never by more than 100.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        assert crawler.stats is not None  # noqa: S101 - Scrapy makes it before any component
+        self._crawler = crawler
+        self._collector = crawler.stats
+        self._pending = dict.fromkeys(Verdict, 0)
+        self._total = 0
+        self._due = 1
+        self._gave_up = False
+        self._said: set[str] = set()
+
+    # Stats
+
+    def count(self, verdict: Verdict) -> None:
+        """Count one check by its verdict."""
+        self._pending[verdict] += 1
+        self._due -= 1
+        if not self._due:
+            self.flush()
+
+    def flush(self) -> None:
+        """Bring Scrapy's stats up to date."""
+        checked = sum(self._pending.values())
+        self._total += checked
+        self._due = min(100, 1 + self._total // 100)
+        self.add(stats.CHECKED, checked)
+        for verdict, count in self._pending.items():
+            if count or verdict in (Verdict.NEW, Verdict.SEEN):
+                self.add(_STATS[verdict], count)
+            self._pending[verdict] = 0
+
+    def add(self, stat: Stat, count: int = 1) -> None:
+        """Add to one of our stats."""
+        self.inc(stat.key, count)
+
+    def add_step(self, step: str) -> None:
+        """Count that a step of canonicalization has changed a URL."""
+        self.inc(stats.STEP.key.format(step=step))
+
+    def inc(self, key: str, count: int = 1) -> None:
+        """Add to one of Scrapy's stats."""
+        try:
+            self._collector.inc_value(key, count)
+        except Exception as error:  # noqa: BLE001 - a collector may be anybody's
+            self._stats_failed(error)
+
+    def set(self, stat: Stat, value: float) -> None:
+        """Set one of our stats, with the digits that mean something."""
+        try:
+            self._collector.set_value(stat.key, stat.rounded(value))
+        except Exception as error:  # noqa: BLE001 - a collector may be anybody's
+            self._stats_failed(error)
+
+    def describe(self, info: FilterInfo) -> None:
+        """Write the state of the filter to the stats."""
+        for name, stat in stats.FROM_INFO.items():
+            self.set(stat, getattr(info, name))
+
+    # Log
+
+    def opened(self, place: str, info: FilterInfo, *, restored: int, unclean: bool) -> None:
+        """Log how the filter was opened, and write that to the stats.
+
+        :param place: where it is kept, in words.
+        :param restored: how many fingerprints it has from earlier runs.
+        :param unclean: whether the last run was killed.
+        """
+        self.set(stats.RESTORED, restored)
+        if unclean:
+            self.set(stats.UNCLEAN_STOP, 1)
+        window = f", window {write_span(info.window)}" if info.window else ""
+        self._log(
+            logging.INFO,
+            "Bloom filter %(place)s: capacity %(capacity)s, error rate %(rate)g, %(size)s when"
+            " full%(window)s, %(restored)s fingerprints restored",
+            {
+                "place": place,
+                "capacity": f"{info.capacity:,}",
+                "rate": info.error_rate,
+                "size": write_size(info.bytes_at_capacity),
+                "window": window,
+                "restored": f"{restored:,}",
+            },
+        )
+        self.describe(info)
+
+    def finished(self, folder: Path, known: int) -> None:
+        """Log that an earlier run has fetched everything, and how to start over.
+
+        :param known: how many pages are known.
+        """
+        self._log(
+            logging.WARNING,
+            "%(folder)s: an earlier run has finished this crawl: %(known)s pages are known, and no"
+            " request is waiting. This run fetches only pages that were forgotten, are old enough"
+            " by bloom_max_age, or are not filtered, such as start requests. To start over, delete"
+            " the job directory or set another JOBDIR; to fetch pages again after some time, set"
+            " BLOOM_WINDOW.",
+            {"folder": folder, "known": f"{known:,}"},
+        )
+
+    def check_failed(self, request: Request, error: Exception) -> None:
+        """Log that a request could not be checked, once in a crawl."""
+        if self._gave_up:  # which was logged
+            return
+        self._log_once(
+            logging.ERROR,
+            "Could not check whether %(request)s is a duplicate: it is crawled. More such errors"
+            " are counted in bloom/errors and not shown.",
+            {"request": request},
+            error,
+        )
+
+    def forget_failed(self, request: Request, error: Exception) -> None:
+        """Count that a page could not be forgotten, and log it, once in a crawl."""
+        self.add(stats.NOT_FORGOTTEN)
+        self._log_once(
+            logging.ERROR,
+            "The page of %(request)s could not be forgotten: it counts as seen. More such errors"
+            " are counted in %(stat)s and not shown.",
+            {"request": request, "stat": stats.NOT_FORGOTTEN.key},
+            error,
+        )
+
+    def invalid_age(self, request: Request, error: BloomError) -> None:
+        """Count that a greatest age cannot be read, and log it, once in a crawl."""
+        self.add(stats.INVALID_MAX_AGE)
+        self._log_once(
+            logging.WARNING,
+            "%(error)s Found in %(request)s. Requests with such a value are not filtered, but"
+            " remembered: where their pages link to each other, the crawl does not end by itself."
+            " More of them are counted in %(stat)s and not shown.",
+            {"error": error, "request": request, "stat": stats.INVALID_MAX_AGE.key},
+        )
+
+    def long_age(self, wish: object, window: float) -> None:
+        """Log that a greatest age is longer than the window, once in a crawl."""
+        self._log_once(
+            logging.WARNING,
+            "meta[%(key)r] = %(wish)s is longer than %(setting)s, which is %(window)s: no page is"
+            " remembered for so long. The window counts for such requests. This is logged once.",
+            {
+                "key": MAX_AGE,
+                "wish": shown(wish),
+                "setting": WINDOW.setting,
+                "window": write_span(window),
+            },
+        )
+
+    def unread(self, seen: Path) -> None:
+        """Log that the marks of Scrapy's own filter are not used."""
+        self._log(
+            logging.WARNING,
+            "%(seen)s: the marks of Scrapy's own filter stay unread, so pages are fetched again."
+            " SCHEDULER = 'scrapy_bloom.Scheduler' takes them over.",
+            {"seen": seen},
+        )
+
+    def unstored(self, count: int) -> None:
+        """Log that Scrapy's scheduler has lost requests at a clean stop."""
+        self._log(
+            logging.WARNING,
+            "%(count)s requests could not be serialized, so Scrapy has not stored them. The next"
+            " run fetches those of their pages that it finds a link to. With"
+            " SCHEDULER_DEBUG = True Scrapy says what it cannot serialize: lambdas as callbacks,"
+            " for example.",
+            {"count": f"{count:,}"},
+        )
+
+    def error(self, error: BloomError) -> None:
+        """Log what went wrong, in the words of the error."""
+        self._log(logging.ERROR, "%(error)s", {"error": error})
+
+    def give_up(self, error: BloomError) -> None:
+        """Log why the crawl cannot continue and close the spider, once.
+
+        For the middle of a crawl: an exception there would lose a request.
+        """
+        if self._gave_up:
+            return
+        self._gave_up = True
+        self.error(error)
+        try:
+            close_spider(self._crawler, error.reason)
+        except Exception as failure:  # noqa: BLE001 - an error of the engine; the crawl continues
+            self._log(logging.ERROR, "The spider could not be closed", {}, failure)
+
+    def _stats_failed(self, error: Exception) -> None:
+        self._log_once(
+            logging.ERROR,
+            "The stats collector failed, so stats that begin with bloom/ may be wrong. The filter"
+            " works on. This is logged once.",
+            {},
+            error,
+        )
+
+    def _log_once(
+        self,
+        level: int,
+        text: str,
+        values: Mapping[str, object],
+        error: Exception | None = None,
+    ) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self._log(level, text, values, error)
+
+    def _log(
+        self,
+        level: int,
+        text: str,
+        values: Mapping[str, object],
+        error: Exception | None = None,
+    ) -> None:
+        # Logging would take an empty mapping for an argument that the text does not use.
+        values_if_any = [values] if values else []
+        spider = {"spider": self._crawler.spider}
+        logger.log(level, text, *values_if_any, exc_info=error, extra=spider)

@@ -1,0 +1,309 @@
+"""What a request of a crawl is, what was decided about it, and who is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from weakref import ReferenceType, WeakKeyDictionary, ref
+
+from scrapy.crawler import Crawler
+
+from scrapy_bloom import stats
+from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter, Change
+from scrapy_bloom.canonical.provenance import record
+from scrapy_bloom.canonical.rules import Rules
+from scrapy_bloom.crawl.redirects import (
+    DroppedChains,
+    chain_before,
+    follows_itself,
+    note_mark,
+    step_fingerprint,
+)
+from scrapy_bloom.crawl.report import Report, Verdict
+from scrapy_bloom.errors import BloomError, SettingError
+from scrapy_bloom.options import (
+    MAX_AGE,
+    WINDOW,
+    read_age,
+)
+from scrapy_bloom.settings import Settings
+
+if TYPE_CHECKING:
+    from scrapy import Request
+
+    from scrapy_bloom.filter.bloom import LocalFilter
+
+
+NEW, SEEN, EXEMPT, ERROR = Verdict  # looking up a global is faster than a member of the enum
+
+
+class Identified(NamedTuple):
+    """A request, and what the filter is asked about it.
+
+    Attributes:
+        request: the request.
+        fingerprint: stands for its page.
+        change: what canonicalization has changed in its URL; None if nothing.
+        max_age: seconds after which its page is eligible again; None for never.
+    """
+
+    request: Request
+    fingerprint: bytes
+    change: Change | None
+    max_age: float | None
+
+
+class Marks(Protocol):
+    """A filter that answers at once. Every method may raise what it will.
+
+    Attributes:
+        filter: the filter itself.
+    """
+
+    filter: LocalFilter
+
+    def mark(self, fingerprint: bytes, max_age: float | None = None) -> bool:
+        """Mark a fingerprint; return whether it was marked before.
+
+        :param max_age: if given, what was let through longer ago, in seconds, is let through again.
+        """
+
+    def contains(self, fingerprint: bytes) -> bool:
+        """Return whether a fingerprint is marked."""
+
+    def withhold(self, fingerprints: Iterable[bytes]) -> None:
+        """Have the next run let fingerprints through once; this run does not."""
+
+    def release(self, fingerprints: Iterable[bytes]) -> None:
+        """Take back one :meth:`withhold` of each."""
+
+
+class Session:
+    """Identifies the requests of one crawl, and judges them by what a filter says.
+
+    Nothing here raises but the constructor: if a check fails, its verdict is ``ERROR``, and the
+    page is fetched, perhaps twice, but never lost.
+
+    :param settings: the project's.
+    :param report: writes to stats and log.
+
+    Attributes:
+        fingerprinter: makes the fingerprints.
+        made_by: how they are made, in the form that is stored with a filter.
+    """
+
+    def __init__(self, crawler: Crawler, settings: Settings, report: Report) -> None:
+        rules = Rules.of_settings(settings)
+        self.fingerprinter = CanonicalFingerprinter.wrapping(crawler.request_fingerprinter, rules)
+        self.made_by = record(self.fingerprinter.rules)
+        self._resolve = self.fingerprinter.resolve
+        self._window = settings[WINDOW]
+        self._report = report
+        self._failed: set[bytes] = set()
+        self._dropped = DroppedChains()
+
+    def identify(self, request: Request) -> Identified | None:
+        """Return what the filter is asked about a request.
+
+        None if that fails: the verdict is ``ERROR`` then, and is counted.
+        """
+        try:
+            fingerprint, change = self._resolve(request)
+            if request.method != "GET":
+                note_mark(request, fingerprint)
+            max_age = self._max_age(request) if MAX_AGE in request.meta else None
+        except Exception as error:  # noqa: BLE001 - raised, it would cost the page
+            self.fail(request, error)
+            return None
+        return Identified(request, fingerprint, change, max_age)
+
+    def step_of(self, found: Identified) -> bytes | None:
+        """Return what to ask next about a request that was seen: its step in a chain of redirects.
+
+        None if it does not continue a chain that began with the same page. Raises whatever the
+        fingerprinter does.
+        """
+        request, fingerprint = found.request, found.fingerprint
+        if "redirect_urls" not in request.meta:
+            return None
+        if follows_itself(request, fingerprint, self.fingerprinter.fingerprint):
+            return step_fingerprint(len(request.meta["redirect_urls"]), fingerprint)
+        return None
+
+    def judge(self, found: Identified, *, seen: bool, step: bool = False) -> Verdict:
+        """Return the verdict on a request, and count it.
+
+        :param seen: what the filter has said.
+        :param step: whether it was asked about :meth:`step_of` in the end.
+        """
+        if found.change:
+            for name in found.change.steps:
+                self._report.add_step(name)
+        verdict = SEEN if seen else EXEMPT if step else NEW
+        if found.max_age is not None and not seen:
+            self._report.add(stats.AGED)
+        self._report.count(verdict)
+        return verdict
+
+    def check(self, request: Request, marks: Marks) -> Verdict:
+        """Mark a request in a filter that answers at once; return the verdict on it."""
+        found = self.identify(request)
+        if found is None:
+            return ERROR
+        step = None
+        try:
+            failed = found.fingerprint in self._failed  # such a page stays seen, however old
+            seen = marks.mark(found.fingerprint, None if failed else found.max_age)
+            if seen and (step := self.step_of(found)) is not None:
+                seen = marks.mark(step)
+            if seen and (chains := self.drop(found)):
+                self._forget(chains, marks, failed=True)
+        except Exception as error:  # noqa: BLE001 - raised, it would cost the page
+            return self.fail(request, error)
+        return self.judge(found, seen=seen, step=step is not None)
+
+    def fail(self, request: Request, error: Exception) -> Verdict:
+        """Return the verdict on a request that could not be checked; log and count it."""
+        if isinstance(error, BloomError):  # of the filter: it is out, or refused
+            self._report.give_up(error)
+        else:
+            self._report.check_failed(request, error)
+        self._report.count(ERROR)
+        return ERROR
+
+    # Forgetting. Where the filter does not answer at once, its frontier goes through the same:
+    # the pages of `pages_of`, then those that `forgotten` returns.
+
+    def marks_of(self, request: Request) -> tuple[bytes, ...]:
+        """Return the mark of a page, and that of its step in a chain of redirects, if it has one.
+
+        Raises whatever the fingerprinter does.
+        """
+        fingerprint, _ = self._resolve(request)
+        step = len(request.meta.get("redirect_urls", ()))
+        return (fingerprint, step_fingerprint(step, fingerprint)) if step else (fingerprint,)
+
+    def page_of(self, request: Request) -> tuple[bytes, ...]:
+        """Return all marks of a page: :meth:`marks_of`, and of the pages that redirected to it.
+
+        Raises whatever the fingerprinter does.
+        """
+        return (*self.marks_of(request), *self._marks_before(request))
+
+    def drop(self, found: Identified) -> list[tuple[bytes, ...]]:
+        """Learn that a request is dropped as seen; return the pages that have failed with it.
+
+        A page that was redirected to one that has failed has failed as well.
+        """
+        if "redirect_urls" not in found.request.meta:
+            return []
+        target, before = found.fingerprint, self._marks_before(found.request)
+        page = tuple(each for each in before if each != target and each not in self._failed)
+        if not page:
+            return []
+        if target in self._failed:
+            return [page, *self._dropped.pop(page)]
+        self._dropped.add(target, page)
+        return []
+
+    def forgotten(
+        self, page: Sequence[bytes], there: Iterable[bool], *, failed: bool, dropped: bool = False
+    ) -> list[tuple[bytes, ...]]:
+        """Count that a page was forgotten; return the pages that are to be forgotten with it.
+
+        These were dropped when they redirected to it.
+
+        :param page: its marks.
+        :param there: for each of them whether it was marked.
+        :param failed: whether its request has failed: it stays seen in this run.
+        :param dropped: whether the page was returned by this method.
+        """
+        marked = [mark for mark, was in zip(page, there, strict=True) if was]
+        if failed:
+            self._failed.update(marked)
+            if marked:
+                self._report.add(stats.FAILED)
+        else:
+            known = bool(marked) or not self._failed.isdisjoint(page)
+            self._failed.difference_update(page)
+            if known or not dropped:
+                self._report.add(stats.FORGOTTEN if known else stats.NOT_FORGOTTEN)
+        return self._dropped.pop(page)
+
+    def forget(self, request: Request, marks: Marks, *, failed: bool = False) -> None:
+        """Make the page of a request eligible again: at once, or in the next run if it has failed.
+
+        With it go the pages whose redirects have led to it, also where these were dropped.
+        """
+        try:
+            self._forget([self.page_of(request)], marks, failed=failed)
+        except Exception as error:  # noqa: BLE001 - in a callback it would cost the items
+            self._report.forget_failed(request, error)
+
+    def _forget(self, pages: list[tuple[bytes, ...]], marks: Marks, *, failed: bool) -> None:
+        left, dropped = list(pages), False
+        while left:
+            page = left.pop(0)
+            there = [marks.contains(mark) and mark not in self._failed for mark in page]
+            marked = [mark for mark, was in zip(page, there, strict=True) if was]
+            if failed:
+                marks.withhold(marked)
+            else:
+                again = self._failed.intersection(page)
+                marks.release(again)
+                marks.filter.forget_many([*marked, *again])
+            left += self.forgotten(page, there, failed=failed, dropped=dropped)
+            dropped = True
+
+    def _marks_before(self, request: Request) -> Iterator[bytes]:
+        for step, marks in chain_before(request, self.fingerprinter.fingerprint):
+            for mark in marks:
+                yield mark
+                if step:
+                    yield step_fingerprint(step, mark)
+
+    def _max_age(self, request: Request) -> float | None:
+        """Return the seconds that a request asks for; None if it asks for nothing.
+
+        A value that cannot be read counts as 0: the page is fetched. So does that of a redirected
+        request, which only continues one that was let through.
+        """
+        wish = request.meta[MAX_AGE]
+        if wish is None:
+            return None
+        try:
+            seconds = read_age(f"meta[{MAX_AGE!r}]", wish)
+        except SettingError as error:
+            self._report.invalid_age(request, error)
+            return 0.0
+        if "redirect_urls" in request.meta:
+            return 0.0
+        if self._window is not None and seconds > self._window:
+            self._report.long_age(wish, self._window)
+            return self._window
+        return seconds
+
+
+class Forgets(Protocol):
+    """What makes pages of a crawl eligible again: its frontier, or its duplicate filter."""
+
+    def forget(self, request: Request) -> None:
+        """Make the page of a request eligible again."""
+
+    def forget_failed(self, request: Request) -> None:
+        """Make the page of a request that has failed eligible in the next run."""
+
+
+_FORGETS: Final[WeakKeyDictionary[Crawler, ReferenceType[Forgets]]] = WeakKeyDictionary()
+"""Those of this process, for as long as somebody else holds both."""
+
+
+def note_forgets(crawler: Crawler, forgets: Forgets) -> None:
+    """Note what forgets the pages of a crawl from now on."""
+    _FORGETS[crawler] = ref(forgets)
+
+
+def forgets_of(crawler: Crawler) -> Forgets | None:
+    """Return what forgets the pages of a crawl, None if its filter is not open."""
+    known = _FORGETS.get(crawler)
+    return known() if known else None

@@ -1,0 +1,1 @@
+"""Bloom filters: hashing, sizing, growth, and the filter in memory. No Scrapy."""

@@ -1,0 +1,103 @@
+"""From bytes to bits: which block of a filter a fingerprint belongs to, and which bits in it.
+
+A probe is 32 bytes of a keyed hash, read as k unsigned 16-bit positions in a block, unused bytes,
+and one unsigned 32-bit number h that picks block ``h * blocks >> 32``, all big-endian. The same 32
+bytes serve slices of every size, and bits are numbered as Redis numbers them.
+
+The key is a secret of the filter. Without a secret, the author of a crawled site could compute
+links that make the filter call other people's pages seen (Gerbet, Kumar, Lauradoux 2015).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from hashlib import blake2b
+from struct import Struct
+from typing import Final
+
+from mmh3 import mmh3_x64_128_digest
+
+from scrapy_bloom.filter.sizing import MAX_HASHES
+
+SECRET_BYTES: Final = 16
+PROBE_BYTES: Final = 2 * MAX_HASHES + 4
+
+Probe = Callable[[bytes], list[int]]
+"""Returns the k positions of a fingerprint, followed by h, as a new list."""
+
+
+def new_secret() -> bytes:
+    """Return a fresh random key for one filter."""
+    return secrets.token_bytes(SECRET_BYTES)
+
+
+def make_probe(secret: bytes, hashes: int, *, digests: bool) -> Probe:
+    """Return the probe of a filter.
+
+    :param secret: the filter's key, :data:`SECRET_BYTES` bytes.
+    :param hashes: k, at most 14: how many positions a probe has.
+    :param digests: whether fingerprints of 20 bytes are SHA-1 digests, as Scrapy makes them. Those
+        go through MurmurHash3, which is fast, and safe here because nobody can choose the bytes
+        that it sees. Everything else goes through keyed BLAKE2b, safe for bytes of any origin.
+    """
+    any_bytes = _blake2b_probe(secret, hashes)
+    return _murmur3_probe(secret, hashes, any_bytes) if digests else any_bytes
+
+
+def make_hash(secret: bytes, *, digests: bool, size: int = PROBE_BYTES) -> Callable[[bytes], bytes]:
+    """Return a filter's keyed hash.
+
+    :param secret: as for :func:`make_probe`, like `digests`.
+    :param size: how many bytes it makes: :data:`PROBE_BYTES`, those of a probe, or half as many.
+    """
+    # Copying a keyed hasher is cheaper than keying a new one for every fingerprint.
+    fresh = blake2b(key=secret, digest_size=size).copy
+    digest = mmh3_x64_128_digest
+
+    def of_any_bytes(fingerprint: bytes) -> bytes:
+        hasher = fresh()
+        hasher.update(fingerprint)
+        return hasher.digest()
+
+    def of_digest(fingerprint: bytes) -> bytes:
+        if len(fingerprint) != _SHA1_BYTES:
+            return of_any_bytes(fingerprint)
+        keyed = secret + fingerprint
+        return digest(keyed) + digest(keyed, 1)
+
+    def half_of_digest(fingerprint: bytes) -> bytes:
+        if len(fingerprint) != _SHA1_BYTES:
+            return of_any_bytes(fingerprint)
+        return digest(secret + fingerprint)
+
+    if not digests:
+        return of_any_bytes
+    return of_digest if size == PROBE_BYTES else half_of_digest
+
+
+def _murmur3_probe(secret: bytes, hashes: int, any_bytes: Probe) -> Probe:
+    unpack = _layout(hashes).unpack
+    digest = mmh3_x64_128_digest
+
+    def probe(fingerprint: bytes) -> list[int]:
+        if len(fingerprint) != 20:  # noqa: PLR2004 - the size of SHA-1, faster than by its name
+            return any_bytes(fingerprint)
+        keyed = secret + fingerprint  # as in make_hash, without another call
+        return [*unpack(digest(keyed) + digest(keyed, 1))]
+
+    return probe
+
+
+def _blake2b_probe(secret: bytes, hashes: int) -> Probe:
+    unpack = _layout(hashes).unpack
+    hash_ = make_hash(secret, digests=False)
+    return lambda fingerprint: [*unpack(hash_(fingerprint))]
+
+
+def _layout(hashes: int) -> Struct:
+    # h stands last because list.pop() takes the last one off in no time.
+    return Struct(f">{hashes}H{2 * (MAX_HASHES - hashes)}xI")
+
+
+_SHA1_BYTES: Final = 20

@@ -1,0 +1,146 @@
+"""What a filter tells about itself, from the geometry of its slices and a count of their bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from scrapy_bloom.filter import sizing
+from scrapy_bloom.filter.growth import SliceSpec
+
+
+@dataclass(frozen=True)
+class FilterInfo:
+    """The state of a filter at one moment.
+
+    Attributes:
+        capacity: items that all slices made so far are sized for.
+        error_rate: bound for the share of new items that are called seen, in total, as set.
+        items: items added, without those that were called seen.
+        estimated_items: the same number, estimated from what the filter holds.
+        fill_ratio: share of all bits that are set, or of all places that are taken, 0 to 1.
+        estimated_fp_rate: probability that the next new item is called seen, estimated from what
+            the filter holds.
+        expected_lost: expected number of items that were wrongly called seen so far.
+        bytes: bytes of memory that the filter takes now, bookkeeping included.
+        bytes_at_capacity: bytes of memory that it takes when all slices made so far are full.
+        slices: how many slices the filter has grown to.
+        window: seconds that items are kept for, at least; None for ever, as in what follows.
+        generations: how many generations there are.
+        oldest: when the oldest one began, in seconds since 1970.
+        newest: when the newest one began, likewise.
+    """
+
+    capacity: int
+    error_rate: float
+    items: int
+    estimated_items: float
+    fill_ratio: float
+    estimated_fp_rate: float
+    expected_lost: float
+    bytes: int
+    bytes_at_capacity: int
+    slices: int
+    window: float | None = None
+    generations: int | None = None
+    oldest: float | None = None
+    newest: float | None = None
+
+    def dated(self, window: float, dates: Iterable[float]) -> FilterInfo:
+        """Return the same with a window, and the dates of the slices."""
+        known = {*dates}
+        return replace(
+            self, window=window, generations=len(known), oldest=min(known), newest=max(known)
+        )
+
+
+@dataclass(frozen=True)
+class SliceCount:
+    """What was counted in one slice.
+
+    Attributes:
+        capacity: items it is sized for.
+        items: items added to it.
+        estimated_items: the same number, estimated from what it holds.
+        used: how many of its bits are set, or of its places taken.
+        room: how many there are.
+        rate: chance that it calls a new item seen, estimated from what it holds.
+        added_rate: the same chance, computed from the items added.
+        lost_alone: expected number of items that it wrongly called seen while it filled.
+        bytes_at_capacity: bytes of memory that it takes when it is full.
+    """
+
+    capacity: int
+    items: int
+    estimated_items: float
+    used: float
+    room: float
+    rate: float
+    added_rate: float
+    lost_alone: float
+    bytes_at_capacity: int
+
+
+def count_bits(spec: SliceSpec, items: int, fills: Sequence[float], hashes: int) -> SliceCount:
+    """Return what is known of a slice from the bits in its blocks.
+
+    :param items: items added to it.
+    :param fills: share of the bits that are set, 0 to 1, in each block or in an even sample of the
+        blocks; at least one.
+    :param hashes: k.
+    """
+    bits = spec.blocks * sizing.BLOCK_BITS
+    ones = sum(fills) / len(fills) * bits
+    return SliceCount(
+        spec.capacity,
+        items,
+        estimated_items=sizing.estimated_items(round(ones), spec.blocks, hashes),
+        used=ones,
+        room=bits,
+        # An item is looked up in one random block, at k bits.
+        rate=sum(fill**hashes for fill in fills) / len(fills),
+        added_rate=sizing.false_positive_rate(items, spec.blocks, hashes),
+        lost_alone=sizing.expected_false_positives(items, spec.blocks, hashes),
+        bytes_at_capacity=bits // 8,
+    )
+
+
+def filter_info(
+    shards: Sequence[Sequence[SliceCount]], *, error_rate: float, memory: int
+) -> FilterInfo:
+    """Return the state of a filter whose items are spread evenly over shards.
+
+    :param shards: for each shard its slices, oldest first; a local filter has one shard.
+    :param error_rate: as the user set it.
+    :param memory: bytes that the filter takes now.
+    """
+    slices = [slice_ for shard in shards for slice_ in shard]
+    return FilterInfo(
+        capacity=sum(slice_.capacity for slice_ in slices),
+        error_rate=error_rate,
+        items=sum(slice_.items for slice_ in slices),
+        estimated_items=sum(slice_.estimated_items for slice_ in slices),
+        fill_ratio=sum(slice_.used for slice_ in slices) / sum(slice_.room for slice_ in slices),
+        estimated_fp_rate=sum(1 - prod(1 - slice_.rate for slice_ in shard) for shard in shards)
+        / len(shards),
+        expected_lost=sum(map(expected_lost, shards)),
+        bytes=memory,
+        bytes_at_capacity=sum(slice_.bytes_at_capacity for slice_ in slices),
+        slices=max(map(len, shards)),
+    )
+
+
+def expected_lost(slices: Iterable[SliceCount]) -> float:
+    """Return the expected number of items that were wrongly called seen while a filter filled.
+
+    Each item was checked against its own slice, while that filled, and against the older slices,
+    which were full.
+
+    :param slices: the slices of the filter, oldest first.
+    """
+    lost = full_rate = 0.0
+    for slice_ in slices:
+        lost += slice_.items * full_rate + slice_.lost_alone
+        full_rate += slice_.added_rate
+    return lost

@@ -1,1 +1,0 @@
-"""Requests and marks of a crawl kept together, so that neither outlives the other."""

@@ -1,1 +1,0 @@
-"""Filters around another filter."""

@@ -1,0 +1,1 @@
+"""A crawl in one SQLite file of its job directory."""

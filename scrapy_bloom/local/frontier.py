@@ -1,0 +1,434 @@
+"""A crawl's requests, marks and state, committed together every few milliseconds."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import sqlite3
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from scrapy import Request
+from scrapy.exceptions import CloseSpider
+from twisted.internet.defer import Deferred
+
+from scrapy_bloom import stats
+from scrapy_bloom.crawl.engine import Engine, call_later, run_beside
+from scrapy_bloom.crawl.items import Items
+from scrapy_bloom.crawl.report import Verdict
+from scrapy_bloom.crawl.session import Session, note_forgets
+from scrapy_bloom.crawl.under_way import InFlight, Visit
+from scrapy_bloom.errors import StateError
+from scrapy_bloom.local.job import (
+    REQUESTS,
+    STATE,
+    Identity,
+    Job,
+    is_finished,
+)
+from scrapy_bloom.local.queue import QueueClasses, Queues
+from scrapy_bloom.local.scrapys import take_over
+from scrapy_bloom.options import COMMIT_SYNC, CommitSync
+from scrapy_bloom.settings import Settings
+
+if TYPE_CHECKING:
+    from scrapy import Spider
+    from scrapy.crawler import Crawler
+    from twisted.python.failure import Failure
+
+    from scrapy_bloom.crawl.report import Report
+
+logger = logging.getLogger(__name__)
+
+SEEN = Verdict.SEEN
+
+INTERVAL: Final = 0.05
+"""Seconds from one commit to the next. What was done since the last one a kill does again."""
+
+_GATHERED: Final = 5_000
+"""New rows that are committed at once, before the next commit is due."""
+
+_SLOWEST: Final = 5.0  # seconds between two attempts while the disk is full
+
+
+def open_local(
+    crawler: Crawler,
+    spider: Spider,
+    report: Report,
+    classes: QueueClasses,
+    memory: Any,
+    *,
+    unclean: bool,
+) -> LocalFrontier:
+    """Open the job directory of a crawl for ``scrapy_bloom.Scheduler``.
+
+    :param report: writes to stats and log.
+    :param classes: Scrapy's queues, as the settings choose them.
+    :param memory: Scrapy's priority queue of requests that cannot be stored.
+    :param unclean: whether the last run was killed, and its files were moved away.
+    :raises BloomError: if the crawl cannot be kept as the settings say. Nothing is changed then.
+    """
+    settings = Settings(crawler.settings, warn=False)
+    engine = Engine(crawler)
+    session = Session(crawler, settings, report)
+    made, folder = session.fingerprinter, Path(classes.folder).parent
+    plain, start = classes.kind, classes.start_kind
+    with ExitStack() as undo:
+        job = Job(folder, Identity(spider.name, made.wrapped, session.made_by))
+        undo.callback(job.release)
+        job.check(requests=True)
+        if job.kind != REQUESTS:
+            take_over(job, settings, plain, start, digests=made.digests)
+        job.open(settings, digests=made.digests)
+        undo.callback(job.store.abandon)
+        queues = Queues(crawler, spider, engine, job.store, classes)
+        job.begin(requests=True)
+        undo.pop_all()
+    sync = settings[COMMIT_SYNC] is CommitSync.MACHINE
+    self = LocalFrontier(crawler, engine, job, session, report, queues, memory, sync=sync)
+    info = job.store.filter.info()
+    report.opened(f"kept in {job.path}", info, restored=job.restored, unclean=unclean or job.killed)
+    report.set(stats.RECOVERED, job.in_flight)
+    report.set(stats.PENDING, len(job.store))
+    if is_finished(job, waiting=bool(len(self))):
+        report.finished(job.folder, job.restored)
+    note_forgets(crawler, self)
+    return self
+
+
+class LocalFrontier:
+    """The requests and marks of a crawl in the file of its job directory.
+
+    Each commit has the new requests with their marks, and lets go of the pages that are done, after
+    their items were written out. So a kill leaves a moment at which each marked page is done, or
+    stored, or eligible again.
+
+    :param engine: shows which requests it is through with.
+    :param job: the job directory, which is open. It is closed with the frontier.
+    :param session: identifies and judges the requests.
+    :param report: writes to stats and log.
+    :param queues: the stored requests in Scrapy's order.
+    :param memory: Scrapy's priority queue of requests that cannot be stored.
+    :param sync: whether each commit goes to the disk itself.
+    """
+
+    def __init__(  # noqa: PLR0913 - the parts of a crawl
+        self,
+        crawler: Crawler,
+        engine: Engine,
+        job: Job,
+        session: Session,
+        report: Report,
+        queues: Queues,
+        memory: Any,
+        *,
+        sync: bool,
+    ) -> None:
+        assert crawler.stats is not None  # noqa: S101 - Scrapy makes it before any component
+        self._engine = engine
+        self._store = job.store
+        self._queues = queues
+        self._memory = memory
+        self._job = job
+        self._session = session
+        self._report = report
+        self._spider = queues.spider
+        self._inc = crawler.stats.inc_value
+        self._sync = sync
+        self._in_flight = InFlight()
+        self._done: list[Visit] = []  # whose items are not written out yet
+        self._items = Items(crawler, report, sync=sync)
+        self._state = b""
+        self._gathered = 0  # new rows since the last commit
+        self._delay = INTERVAL
+        self._timer: Any = None
+        self._ticking: Deferred[bool] | None = None
+        self._closing = self._broken = self._failing = self._said_failed = False
+        self._closed_by: Request | None = None
+        self._said_unreadable = self._said_unserializable = False
+        self._pid = os.getpid()
+        self._engine.watch_errors(self._raised)
+        self._engine.watch_output()
+        self.description = _describe(job, len(self))
+
+    def __len__(self) -> int:
+        """Return how many requests are waiting."""
+        return len(self._queues) + len(self._memory)
+
+    # What the scheduler asks for
+
+    def check(self, request: Request) -> Verdict:
+        """Mark a request that is not enqueued; return the verdict on it."""
+        self._arm()
+        return self._session.check(request, self._store)
+
+    def enqueue(self, request: Request) -> bool:
+        """Store a request with its mark; return False if it is a duplicate."""
+        if not request.dont_filter and self._session.check(request, self._store) is SEEN:
+            self._arm()
+            return False
+        error = self._queues.push(request)
+        if error is None:
+            self._inc("scheduler/enqueued/disk")
+            self._gathered += 1
+            if self._gathered >= _GATHERED and not self._failing:
+                self._write()  # of pages that are done it knows those whose items are written
+        else:
+            self._hold(request, error)
+            self._inc("scheduler/enqueued/memory")
+        self._inc("scheduler/enqueued")
+        self._arm()
+        return True
+
+    def next(self) -> Request | None:
+        """Return the next request to send; those that could not be stored come first."""
+        request: Request | None = self._memory.pop()
+        if request is not None:
+            request = self._in_flight.start_held(request)
+            self._inc("scheduler/dequeued/memory")
+        else:
+            taken = self._pop()
+            if taken is None:
+                return None
+            request, row = taken
+            self._in_flight.start(request, row)
+            self._inc("scheduler/dequeued/disk")
+        self._inc("scheduler/dequeued")
+        self._arm()
+        return request
+
+    def finish(self, request: Request) -> None:
+        """Learn that the engine is through with a request."""
+        self._in_flight.finish(request)
+
+    def pending(self) -> bool:
+        """Return whether a request is waiting."""
+        return len(self) > 0
+
+    def forget(self, request: Request) -> None:
+        """Make the page of a request eligible again, in this run and the next."""
+        self._session.forget(request, self._store)
+        self._arm()
+
+    def forget_failed(self, request: Request) -> None:
+        """Make the page of a failed request eligible in the next run."""
+        self._session.forget(request, self._store, failed=True)
+        self._arm()
+
+    async def close(self) -> bool:
+        """Commit, bring everything to the disk and close the file; return whether that is done."""
+        self._closing = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._ticking is not None:
+            await self._ticking
+        self._items.pipelines_are_closed()
+        try:
+            stored = await self._commit() and await run_beside(self._job.close)
+        except (sqlite3.Error, OSError) as error:
+            self._log_failure(error)
+            stored = False
+        self._write_stats()
+        if not stored:
+            self._log_not_stored()
+            self.abandon()
+        return stored
+
+    def abandon(self) -> None:
+        """Let go of the job and write nothing more, as a kill does."""
+        self._broken = True
+        self._job.abandon()
+
+    # Requests in flight
+
+    def _pop(self) -> tuple[Request, int] | None:
+        if self._broken:
+            return None
+        try:
+            taken = self._queues.pop()
+        except (sqlite3.Error, LookupError) as error:
+            self._break(error)
+            return None
+        if self._queues.unreadable:
+            self._log_unreadable()
+        return taken
+
+    def _hold(self, request: Request, error: Exception) -> None:
+        """Let a request wait in memory, and the page that has yielded it in the store."""
+        marks: tuple[bytes, ...] = ()
+        if not request.dont_filter:
+            try:
+                marks = self._session.marks_of(request)
+            except Exception:  # noqa: BLE001 - it could not be checked: it has no mark
+                marks = ()
+        self._store.withhold(marks)
+        self._in_flight.hold(request, marks, self._engine.yielded_by(request))
+        self._memory.push(request)
+        self._report.add(stats.HELD)
+        self._inc("scheduler/unserializable")
+        if not self._said_unserializable:
+            self._said_unserializable = True
+            logger.warning(
+                "Unable to serialize request: %(request)s - reason: %(reason)s. It waits in memory,"
+                " and after a kill or a stop the page that led to it is fetched again - no more"
+                " unserializable requests will be logged (stats being collected)",
+                {"request": request, "reason": error},
+                extra={"spider": self._spider},
+            )
+
+    def _raised(self, failure: Failure, request: Request) -> None:
+        """Keep a page whose callback closes the spider, or fails while that is being closed."""
+        error = failure.value
+        closes = isinstance(error, CloseSpider)
+        if not (closes or self._engine.closing) or not self._in_flight.keep(request):
+            return
+        if closes and self._closed_by is None:
+            self._closed_by = request
+            text = "%s closed the spider (%s): it is not done, and the next run fetches it again."
+            values: tuple[object, ...] = (request, getattr(error, "reason", error))
+        else:
+            text = "%s failed while the spider was closing: the next run fetches it again."
+            values = (request,)
+        level = logging.DEBUG if closes and self._closed_by is not request else logging.INFO
+        logger.log(level, text, *values, extra={"spider": self._spider})
+
+    # Commits
+
+    def _arm(self) -> None:
+        """Have a commit made when it is due."""
+        if self._timer is None and not self._closing:
+            self._timer = call_later(self._delay, self._tick)
+
+    def _tick(self) -> None:
+        self._ticking = Deferred.fromCoroutine(self._commit())
+        self._ticking.addBoth(self._ticked)
+
+    def _ticked(self, result: Any) -> Any:
+        self._timer = self._ticking = None
+        busy = len(self._in_flight) or self._done or self._store.dirty
+        if busy and not self._broken:
+            self._arm()
+        return result
+
+    async def _commit(self) -> bool:
+        """Commit what has changed; return whether everything is stored."""
+        if self._broken or os.getpid() != self._pid:  # a fork has none of its own
+            return False
+        self._done += self._in_flight.settle(None if self._engine.tells else self._engine.has)
+        if not self._done and not self._store.dirty:
+            return not self._failing
+        done, self._done = self._done, []
+        if not await self._items.flush():
+            self._done = done + self._done
+            self._try_later()
+            return False
+        for visit in done:
+            if visit.row is not None:
+                self._store.done(visit.row)
+            self._store.release(visit.marks)
+        return self._write()
+
+    def _write(self) -> bool:
+        """Write what the store has gathered; return whether that worked."""
+        self._note_state()
+        self._job.note_in_flight(len(self._in_flight))
+        try:
+            self._store.commit(sync=self._sync)
+        except sqlite3.Error as error:
+            self._log_failure(error)
+            return False
+        self._failing = False
+        self._gathered = 0
+        self._delay = INTERVAL
+        if self._said_failed:
+            self._said_failed = False
+            logger.info("%s: commits work again.", self._store.path, extra={"spider": self._spider})
+        self._report.set(stats.PENDING, len(self._store))
+        return True
+
+    def _note_state(self) -> None:
+        """Note ``spider.state`` if it has changed. What cannot be pickled is left out, as ever."""
+        state = getattr(self._spider, "state", None)
+        if state is None or (not state and not self._state):
+            return
+        try:
+            pickled = pickle.dumps(state, protocol=4)
+        except Exception:  # noqa: BLE001 - Scrapy says so when it stores the state itself
+            return
+        if pickled != self._state:
+            self._state = pickled
+            self._store.note(STATE, pickled)
+
+    def _try_later(self) -> None:
+        self._failing = True
+        self._delay = min(_SLOWEST, self._delay * 2)
+
+    def _break(self, error: Exception) -> None:
+        """Write nothing more: what is in the file cannot be trusted."""
+        if not self._broken:
+            self._broken = True
+            self._report.give_up(
+                StateError(
+                    f"{self._store.path}: found damage ({error}), expected an undamaged file of"
+                    f" scrapy-bloom. It was left as it is. Restore the job directory from a copy,"
+                    f" or delete it and crawl again."
+                )
+            )
+
+    # Log and stats
+
+    def _log_failure(self, error: Exception) -> None:
+        self._report.add(stats.COMMIT_ERRORS)
+        self._try_later()
+        if not self._said_failed:
+            self._said_failed = True
+            logger.error(
+                "%s: %s. The crawl continues and tries again; until that works, a kill takes it"
+                " back to the last commit. No page is lost, some are fetched again.",
+                self._store.path,
+                error,
+                extra={"spider": self._spider},
+            )
+
+    def _log_not_stored(self) -> None:
+        if not self._broken:  # that was logged, and closed the spider
+            logger.error(
+                "%s: what came since the last commit could not be stored before the end. The next"
+                " run resumes from there, as after a kill. No page is lost, some are fetched"
+                " again.",
+                self._store.path,
+                extra={"spider": self._spider},
+            )
+
+    def _log_unreadable(self) -> None:
+        errors, self._queues.unreadable = self._queues.unreadable, []
+        self._report.add(stats.UNREADABLE, len(errors))
+        if not self._said_unreadable:
+            self._said_unreadable = True
+            logger.error(
+                "%s: a stored request cannot be read (%r). Its page is not fetched, nor any page"
+                " that only it leads to. The request stays in the file. If the code of the spider"
+                " has changed, go back to what it was and start again; else crawl again in another"
+                " JOBDIR. More such errors are counted in %s and not shown.",
+                self._store.path,
+                errors[0],
+                stats.UNREADABLE.key,
+                extra={"spider": self._spider},
+            )
+
+    def _write_stats(self) -> None:
+        self._report.describe(self._store.filter.info())
+        self._report.set(stats.PENDING, len(self._store))
+        self._report.flush()
+
+
+def _describe(job: Job, waiting: int) -> str:
+    text = f"Crawl kept in {job.path}"
+    if job.killed:
+        text += ", resumed after a kill"
+    text += f": {waiting:,} requests waiting" if waiting else ": no requests waiting"
+    if job.in_flight:
+        text += f", {job.in_flight:,} of them were in flight and are fetched again"
+    return text

@@ -1,0 +1,162 @@
+"""The filter of a crawl whose requests another scheduler keeps: in memory, or in a JOBDIR."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from scrapy.utils.job import job_dir
+
+from scrapy_bloom import stats
+from scrapy_bloom.crawl.engine import only_looks, run_beside
+from scrapy_bloom.crawl.session import Marks, Session, note_forgets
+from scrapy_bloom.errors import SettingError, StateError
+from scrapy_bloom.filter.bloom import LocalFilter
+from scrapy_bloom.local.job import SEEN, Identity, Job, is_finished, new_filter
+from scrapy_bloom.local.unclean import DIGEST, digest
+from scrapy_bloom.options import EXACT
+from scrapy_bloom.settings import Settings
+
+if TYPE_CHECKING:
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+    from twisted.internet.defer import Deferred
+
+    from scrapy_bloom.crawl.report import Report, Verdict
+
+
+_SLOW: Final = 32_000_000
+"""Bytes of a filter that take about 0.1 s to be stored."""
+
+
+class MemoryMarks:
+    """Marks that no run keeps for the next one."""
+
+    def __init__(self, filter_: LocalFilter) -> None:
+        self.filter = filter_
+
+    def mark(self, fingerprint: bytes, max_age: float | None = None) -> bool:
+        """Mark a fingerprint; return whether it was marked before, or lately."""
+        if max_age is None:
+            return self.filter.add(fingerprint)
+        return self.filter.add_aged(fingerprint, max_age)
+
+    def contains(self, fingerprint: bytes) -> bool:
+        """Return whether a fingerprint is marked."""
+        return fingerprint in self.filter
+
+    def withhold(self, fingerprints: Iterable[bytes]) -> None:
+        """Do nothing: there is no next run."""
+
+    def release(self, fingerprints: Iterable[bytes]) -> None:
+        """Do nothing, likewise."""
+
+
+class PlainFilter:
+    """The filter of a crawl under Scrapy's own scheduler, or any other one.
+
+    :param spider: name of the spider.
+    :param report: writes to stats and log.
+    :param unclean: whether the last run was killed, and its files were moved away.
+    :raises BloomError: if the crawl cannot be filtered as the settings say. Nothing is changed.
+    """
+
+    def __init__(self, crawler: Crawler, spider: str, report: Report, *, unclean: bool) -> None:
+        settings = Settings(crawler.settings, warn=False)
+        if settings[EXACT]:
+            raise SettingError(
+                f"{EXACT.setting} = True: it needs SCHEDULER = 'scrapy_bloom.Scheduler' with a"
+                f" JOBDIR, or a filter in Redis with BLOOM_REDIS_LAYOUT = 'sets'. Without any of"
+                f" these use Scrapy's own filter, which is exact: DUPEFILTER_CLASS ="
+                f" 'scrapy.dupefilters.RFPDupeFilter'."
+            )
+        self._report = report
+        self._session = session = Session(crawler, settings, report)
+        made = session.fingerprinter
+        folder = None if only_looks(crawler) else job_dir(crawler.settings)
+        self._job: Job | None = None
+        self._marks: Marks
+        if folder is None:
+            memory = new_filter(settings, digests=made.digests)
+            self._marks = MemoryMarks(memory)
+            report.opened("in memory", memory.info(), restored=0, unclean=False)
+        else:
+            with ExitStack() as undo:
+                job = Job(Path(folder), Identity(spider, made.wrapped, session.made_by))
+                undo.callback(job.release)
+                job.check(requests=False)
+                job.open(settings, digests=made.digests)
+                undo.callback(job.store.abandon)
+                job.begin(requests=False)
+                undo.pop_all()
+            self._job, self._marks = job, job.store
+            info = job.store.filter.info()
+            place = f"in memory, kept in {job.path}"
+            report.opened(place, info, restored=job.restored, unclean=unclean)
+            if is_finished(job, waiting=bool(digest(job.folder))):
+                report.finished(job.folder, job.restored)
+            if not job.kind and (job.folder / SEEN).exists():
+                report.unread(job.folder / SEEN)
+        note_forgets(crawler, self)
+
+    def check(self, request: Request) -> Verdict:
+        """Mark a request, and return the verdict on it. Never raises."""
+        return self._session.check(request, self._marks)
+
+    def withdraw(self, request: Request) -> None:
+        """Make the page of a request eligible again: it was new, and the scheduler has lost it."""
+        try:
+            page = self._session.marks_of(request)
+            there = [self._marks.contains(mark) for mark in page]
+            self._marks.filter.forget_many(page)
+            self._report.add(stats.WITHDRAWN, int(there[0]))
+        except Exception as error:  # noqa: BLE001 - the crawl continues without
+            self._report.check_failed(request, error)
+
+    def finish(self, request: Request) -> None:
+        """Do nothing: no mark is made for somebody else."""
+
+    def clear(self, *, at_end: bool = False) -> bool:  # noqa: ARG002 - as a shared filter
+        """Empty the filter; returns True."""
+        return self._marks.filter.clear()
+
+    def forget(self, request: Request) -> None:
+        """Make the page of a request eligible again, in this run and the next. Never raises."""
+        self._session.forget(request, self._marks)
+
+    def forget_failed(self, request: Request) -> None:
+        """Make the page of a failed request eligible in the next run. Never raises."""
+        self._session.forget(request, self._marks, failed=True)
+
+    def close(self) -> Deferred[None] | None:
+        """Store the filter, and write the last stats; return what fires when that is done."""
+        info = self._marks.filter.info()
+        self._report.describe(info)
+        self._report.flush()
+        if self._job is None:
+            return None
+        if info.bytes > _SLOW:
+            return run_beside(self._store)
+        self._store()
+        return None
+
+    def _store(self) -> None:
+        assert self._job is not None  # noqa: S101 - there is something to be stored
+        stored = False
+        try:
+            # Scrapy has stored its queue: it closes the filter after that.
+            self._job.store.note(DIGEST, digest(self._job.folder))
+            stored = self._job.close()
+        except (sqlite3.Error, OSError) as error:
+            self._report.error(
+                StateError(
+                    f"{self._job.path}: the filter could not be stored ({error}), so the next run"
+                    f" starts over. Make room, or give this user the right to write there."
+                )
+            )
+            self._job.abandon()
+        if not stored:
+            self._report.set(stats.NOT_STORED, 1)

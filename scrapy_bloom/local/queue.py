@@ -1,0 +1,288 @@
+"""Scrapy's priority queues over the rows of a store.
+
+Scrapy's class decides the order; it is given our :class:`Bucket` in the place of its disk queues.
+Only the first rows of each bucket are in memory. The others are read again when their turn comes.
+"""
+
+from __future__ import annotations
+
+import marshal
+import pickle
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from scrapy import squeues
+from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
+from scrapy.utils.misc import build_from_crawler
+from scrapy.utils.request import request_from_dict
+
+from scrapy_bloom.errors import SettingError, StateError
+from scrapy_bloom.local.store import Store
+
+if TYPE_CHECKING:
+    from scrapy import Request, Spider
+    from scrapy.crawler import Crawler
+
+    from scrapy_bloom.crawl.engine import Engine
+
+Row = tuple[int, bytes | None]
+
+_MOST: Final = 512
+"""Rows of one queue that are read at once; up to twice as many that were pushed are kept."""
+
+_IN_ALL: Final = 65_536
+"""Rows that all queues together may read ahead: with many hosts each gets fewer."""
+
+_LEAST: Final = 8
+_PICKLE: Final = 0x80  # the first byte of every pickle, and of no dict that marshal wrote
+
+
+@dataclass(frozen=True)
+class QueueKind:
+    """What one of Scrapy's classes of disk queues stands for.
+
+    Attributes:
+        newest_first: whether it gives out the newest request first.
+        dumps: how a request, as a dict, becomes bytes.
+        files: name of the class in queuelib that reads Scrapy's own files.
+    """
+
+    newest_first: bool
+    dumps: Callable[[dict[str, Any]], bytes]
+    files: str
+
+    @classmethod
+    def of(cls, setting: str, queue_class: type[Any]) -> QueueKind:
+        """Return the kind of a class that a setting names.
+
+        :raises SettingError: if it is none of Scrapy's, nor derived from one.
+        """
+        for dumps, prefix in ((_pickle, "Pickle"), (marshal.dumps, "Marshal")):
+            for end in ("FifoDiskQueue", "LifoDiskQueue", "FifoSQLiteQueue", "LifoSQLiteQueue"):
+                known = getattr(squeues, prefix + end, None)  # those on SQLite from Scrapy 2.19
+                if known is not None and issubclass(queue_class, known):
+                    return cls(end.startswith("Lifo"), dumps, end)
+        name = f"{queue_class.__module__}.{queue_class.__qualname__}"
+        raise SettingError(
+            f"{setting} = {name!r}: scrapy_bloom.Scheduler stores the requests itself, in the order"
+            f" and the form of one of Scrapy's disk queues. Give one of those, such as"
+            f" 'scrapy.squeues.PickleLifoDiskQueue'."
+        )
+
+
+@dataclass(frozen=True)
+class QueueClasses:
+    """Scrapy's queues, as the settings of a crawl choose them.
+
+    Attributes:
+        priority: class of the priority queue.
+        disk: class of its queues on the disk.
+        start_disk: the same for start requests; None if those are among the others.
+        folder: the folder of Scrapy's own queue.
+    """
+
+    priority: type[Any]
+    disk: type[Any]
+    start_disk: type[Any] | None
+    folder: str
+
+    @property
+    def kind(self) -> QueueKind:
+        """What the queues on the disk stand for.
+
+        :raises SettingError: if they are none of Scrapy's.
+        """
+        return QueueKind.of("SCHEDULER_DISK_QUEUE", self.disk)
+
+    @property
+    def start_kind(self) -> QueueKind | None:
+        """The same for the queues of start requests.
+
+        :raises SettingError: likewise.
+        """
+        if self.start_disk is None:
+            return None
+        return QueueKind.of("SCHEDULER_START_DISK_QUEUE", self.start_disk)
+
+
+class Queues:
+    """The priority queue of a crawl over the rows of a store.
+
+    :param classes: Scrapy's, as the settings choose them.
+    :raises SettingError: if one of them cannot be used.
+    :raises StateError: if the store has requests in queues that they would not read.
+
+    Attributes:
+        unreadable: why stored requests could not be read, since somebody last took that away.
+    """
+
+    def __init__(
+        self, crawler: Crawler, spider: Spider, engine: Engine, store: Store, classes: QueueClasses
+    ) -> None:
+        self.unreadable: list[Exception] = []
+        self.store = store
+        self.spider = spider
+        self.slot_of = engine.slot_of
+        self._row = 0
+        kind, start_kind = classes.kind, classes.start_kind
+        self._queue = build_from_crawler(
+            classes.priority,
+            crawler,
+            downstream_queue_cls=_BucketMaker(self, classes.folder, kind),
+            key=classes.folder,
+            startprios=_start_priorities(store, classes.priority),
+            start_queue_cls=start_kind and _BucketMaker(self, classes.folder, start_kind),
+        )
+        if len(self._queue) != len(store):
+            raise _other_queues(store)
+
+    def __len__(self) -> int:
+        """Return how many requests are waiting."""
+        return len(self._queue)
+
+    def push(self, request: Request) -> Exception | None:
+        """Add a request; return why it cannot be stored, None if it is. Nothing changes then."""
+        try:
+            self._queue.push(request)
+        except Exception as error:  # noqa: BLE001 - its parts may raise anything
+            return error
+        return None
+
+    def pop(self) -> tuple[Request, int] | None:
+        """Take the next request that can be read, with its row, which stays until it is done.
+
+        :raises sqlite3.Error: if the rows cannot be read.
+        :raises LookupError: if some are missing.
+        """
+        request = self._queue.pop()
+        while request is None and len(self._queue):  # there was one that could not be read
+            request = self._queue.pop()
+        return None if request is None else (request, self._row)
+
+    def took(self, row: int, body: bytes | None) -> Request | None:
+        """Return the request of a row that a bucket gives out; None if it cannot be read."""
+        try:
+            if body is None:
+                raise ValueError("its bytes do not match their checksum")
+            # As safe as Scrapy's own disk queues: who can write the job directory can run code.
+            loads = pickle.loads if body[0] == _PICKLE else marshal.loads
+            request = request_from_dict(loads(body), spider=self.spider)
+        except Exception as error:  # noqa: BLE001 - its parts may raise anything
+            self.unreadable.append(error)
+            return None
+        self._row = row
+        return request
+
+
+class Bucket:
+    """The requests of one priority, one download slot perhaps, in order.
+
+    What it has in memory comes before all else that is waiting, in its order. So when that is
+    empty, the first rows of the store follow.
+
+    :param queues: what it is one of.
+    :param path: its key: the priority, after the download slot perhaps.
+    :param kind: its order, and how requests are written.
+    """
+
+    def __init__(self, queues: Queues, path: str, kind: QueueKind) -> None:
+        self._queues, self._store = queues, queues.store
+        self._path, self._newest, self._dumps = path, kind.newest_first, kind.dumps
+        self._number = self._store.find(path)
+        self._size = 0 if self._number is None else self._store.waiting(self._number)
+        self._hot: deque[Row] = deque()
+
+    def __len__(self) -> int:
+        """Return how many requests are waiting."""
+        return self._size
+
+    def push(self, request: Request) -> None:
+        """Add a request. If encoding it raises an error, nothing has changed."""
+        body = self._dumps(request.to_dict(spider=self._queues.spider))
+        if self._number is None:
+            # Only the queues of a downloader-aware priority queue have a folder of their own.
+            slot = self._queues.slot_of(request) if "/" in self._path else None
+            self._number = self._store.queue(self._path, slot)
+        row = self._store.add(self._number, body)
+        hot, most = self._hot, 2 * self._ahead()
+        if self._newest:
+            hot.append((row, body))
+            if len(hot) > most:  # those far back are in the store
+                while len(hot) > most // 2:
+                    hot.popleft()
+        elif self._size == len(hot) < most:
+            hot.append((row, body))
+        self._size += 1
+
+    def pop(self) -> Request | None:
+        """Take the next request that can be read; its row stays in the store until it is done."""
+        while self._size:
+            if not self._hot:
+                self._read()
+            row, body = self._hot.pop() if self._newest else self._hot.popleft()
+            self._size -= 1
+            self._store.take(row)
+            request = self._queues.took(row, body)
+            if request is not None:
+                return request
+        return None
+
+    def close(self) -> None:
+        """Do nothing: the requests are in the store."""
+
+    def _ahead(self) -> int:
+        return max(_LEAST, min(_MOST, _IN_ALL // max(1, len(self._store.queues))))
+
+    def _read(self) -> None:
+        assert self._number is not None  # noqa: S101 - it has requests
+        rows = self._store.read(self._number, self._ahead(), newest=self._newest)
+        if not rows:
+            raise LookupError(f"{self._size} requests of queue {self._path!r} are missing")
+        self._hot.extend(reversed(rows) if self._newest else rows)
+
+
+class _BucketMaker:
+    """Stands for the class of the queues: a priority queue builds them ``from_crawler``."""
+
+    def __init__(self, queues: Queues, root: str, kind: QueueKind) -> None:
+        self._queues, self._root, self._kind = queues, root, kind
+
+    def from_crawler(self, crawler: Crawler, key: str) -> Bucket:  # noqa: ARG002 - Scrapy's call
+        """Return the queue for a key."""
+        path = str(key).removeprefix(self._root).lstrip("/")
+        return Bucket(self._queues, path, self._kind)
+
+
+def _start_priorities(store: Store, queue_class: type[Any]) -> Any:
+    """Return the state from which one of Scrapy's priority queues opens the queues in a store."""
+    by_slot = issubclass(queue_class, DownloaderAwarePriorityQueue)
+    if not by_slot and not issubclass(queue_class, ScrapyPriorityQueue):
+        raise SettingError(
+            f"SCHEDULER_PRIORITY_QUEUE = '{queue_class.__module__}.{queue_class.__qualname__}':"
+            f" scrapy_bloom.Scheduler knows Scrapy's two priority queues and what is derived from"
+            f" them. Give one of these."
+        )
+    slots: dict[str | None, set[int]] = {}
+    for queue in store.queues.values():
+        if queue.size:
+            if (queue.slot is not None) != by_slot:
+                raise _other_queues(store)
+            priority = int(queue.path.rpartition("/")[2].rstrip("s"))
+            slots.setdefault(queue.slot, set()).add(priority)
+    if by_slot:
+        return {slot: sorted(priorities) for slot, priorities in slots.items()}
+    return sorted(slots.get(None, ()))
+
+
+def _other_queues(store: Store) -> StateError:
+    return StateError(
+        f"{store.path}: found requests in queues that this run would not read, expected those of"
+        f" its settings. It was left as it is. Give SCHEDULER_PRIORITY_QUEUE and"
+        f" SCHEDULER_START_DISK_QUEUE the values that they had in the last run."
+    )
+
+
+def _pickle(request: dict[str, Any]) -> bytes:
+    return pickle.dumps(request, protocol=4)

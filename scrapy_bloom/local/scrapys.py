@@ -1,0 +1,238 @@
+"""Takes over a job of Scrapy's own scheduler that was stopped cleanly: its queue and its marks.
+
+All of it is built in a file beside the job's, which takes its name when it is whole; until then a
+kill changes nothing. Scrapy's files are copied one queue at a time and read from the copy, because
+reading them empties them. They are removed when ours is in place.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from struct import Struct
+from typing import Any, BinaryIO, Final
+
+from queuelib import queue as queuelib
+from scrapy.pqueues import _path_safe
+
+from scrapy_bloom.errors import StateError
+from scrapy_bloom.local.job import (
+    FILTER,
+    QUEUE,
+    SEEN,
+    STATE,
+    Job,
+    open_store,
+)
+from scrapy_bloom.local.queue import QueueKind
+from scrapy_bloom.local.store import NAME, Store
+from scrapy_bloom.local.unclean import ACTIVE, is_blank, queue_files
+from scrapy_bloom.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+_AT_ONCE: Final = 10_000  # requests in one commit
+_CHUNK: Final = 1 << 20
+_LONGEST: Final = 1 << 18  # of one record, in bytes: 65,535 of them in hexadecimal, and to spare
+
+# Scrapy 2.19 writes each fingerprint as its length (2 bytes, big-endian) and its bytes; older
+# versions write a line of hexadecimal digits. A job that lived through the upgrade has both. A
+# length starts with a byte below "0" unless a fingerprint has 12,288 bytes.
+_LINE: Final = re.compile(rb"((?:[0-9a-f]{2})+)\r?\n")
+_LENGTH: Final = Struct(">H")
+
+
+def why_unclean(folder: Path) -> str:
+    """Return what shows that a crawl with Scrapy's own scheduler was killed; empty if nothing does.
+
+    At a clean stop Scrapy closes the files of its queue, writes which of them to read again, and
+    last the spider's state. A run that was killed later has written to one of the others since.
+
+    :raises OSError: if a file cannot be read.
+    """
+    saved, state = folder / QUEUE / ACTIVE, folder / STATE
+    written = [path for path in queue_files(folder) if not is_blank(path)]
+    if (folder / SEEN).exists():
+        written.append(folder / SEEN)
+    if not saved.exists():
+        return f"there is no {saved}, which Scrapy writes when a crawl stops" if written else ""
+    last = max(path.stat().st_mtime_ns for path in (saved, state) if path.exists())
+    for path in written:
+        if path.stat().st_mtime_ns > last:
+            return f"{path} was written after the last clean stop"
+    return ""
+
+
+def take_over(
+    job: Job, settings: Settings, plain: QueueKind, start: QueueKind | None, *, digests: bool
+) -> None:
+    """Bring what a job of Scrapy's own scheduler has into the job's file, if there is any of it.
+
+    What was not stopped cleanly stays as it is, and the crawl starts over beside it: it may be the
+    job of a crawl that is on, since Scrapy locks nothing.
+
+    :param job: the job directory, which has no file of ours, or one of a plain filter.
+    :param plain: what wrote the requests.
+    :param start: what wrote start requests; None if they are among the others.
+    :param digests: whether all fingerprints are SHA-1 digests.
+    :raises StateError: if a queue cannot be read. Scrapy's files are as they were.
+    """
+    folder = job.folder
+    if job.kind != FILTER and (why := why_unclean(folder)):
+        logger.warning(
+            "%s: what Scrapy's own scheduler has left cannot be taken over: its last run was"
+            " killed, or is still on (%s). It was left as it is. The crawl starts over.",
+            folder,
+            why,
+        )
+        return
+    if not (folder / QUEUE / ACTIVE).exists():
+        return
+    beside = job.path.with_name(f"{NAME}.taking-over")
+    _clear(beside)
+    if job.kind == FILTER:  # it was closed: nothing is in a log
+        shutil.copyfile(job.path, beside)
+    store = open_store(beside, settings, digests=digests)
+    count = 0
+    try:
+        for path, slot, kind in _queues(folder / QUEUE, plain, start):
+            count += _copy(folder / QUEUE / path, path, slot, kind, store)
+        if job.kind != FILTER:  # else they are from before its first run, and nobody knows more
+            for batch in _seen(folder / SEEN):
+                for fingerprint in batch:
+                    store.mark(fingerprint)
+                store.commit()
+        known = store.filter.items
+        job.note_taken_over(store)
+        store.close()
+    except BaseException:
+        store.abandon()
+        _clear(beside)
+        raise
+    beside.replace(job.path)
+    logger.info(
+        "%s: took over %s requests and %s fingerprints of Scrapy's own scheduler.",
+        job.path,
+        f"{count:,}",
+        f"{known:,}",
+    )
+
+
+def _clear(beside: Path) -> None:
+    """Remove a file that was not finished, with its log."""
+    for path in beside.parent.glob(f"{beside.name}*"):
+        _remove(path)
+
+
+def _queues(
+    root: Path, plain: QueueKind, start: QueueKind | None
+) -> Iterator[tuple[str, str | None, QueueKind]]:
+    """List the queues that Scrapy would read again: path, download slot if any, what wrote it."""
+    saved = root / ACTIVE
+    try:
+        state = json.loads(saved.read_bytes())
+        slots = state if isinstance(state, dict) else {None: state}
+        for slot, priorities in slots.items():
+            before = "" if slot is None else _path_safe(slot) + "/"
+            for priority in priorities:
+                yield f"{before}{int(priority)}", slot, plain
+                if start:
+                    yield f"{before}{int(priority)}s", slot, start
+    except (TypeError, ValueError) as error:
+        raise _unreadable(saved, error) from error
+
+
+def _copy(source: Path, path: str, slot: str | None, kind: QueueKind, store: Store) -> int:
+    """Copy one of Scrapy's queues into a store; return how many requests it has."""
+    if not source.exists():
+        return 0
+    # Not in Scrapy's folder: after a kill that would not be as it was left.
+    copy = store.path.with_name(f"{store.path.name}-queue")
+    _remove(copy)
+    if source.is_dir():
+        shutil.copytree(source, copy)
+    else:
+        shutil.copyfile(source, copy)
+    try:
+        queue = getattr(queuelib, kind.files)(copy)
+        try:
+            return _move(queue, path, slot, kind, store)
+        finally:
+            with suppress(Exception):  # it is only a copy, and what was wrong has been raised
+                queue.close()
+    except Exception as error:  # whatever its class raises at a file that was cut off
+        raise _unreadable(source, error) from error
+    finally:
+        _remove(copy)
+
+
+def _move(queue: Any, path: str, slot: str | None, kind: QueueKind, store: Store) -> int:
+    """Move all requests of one of Scrapy's queues into a store, in order."""
+    total = len(queue)
+    if not total:
+        return 0
+    number = store.queue(path, slot)
+    first = store.reserve(number, total)
+    for place in range(total):
+        body = queue.pop()
+        if body is None:
+            raise ValueError(f"it ends after {place:,} of {total:,} requests")
+        store.put(first + (total - 1 - place if kind.newest_first else place), body)
+        if place % _AT_ONCE == _AT_ONCE - 1:
+            store.commit()
+    return total
+
+
+def _seen(path: Path) -> Iterator[list[bytes]]:
+    """Yield the fingerprints in ``requests.seen``, some at a time; one that was cut off is skipped.
+
+    :raises OSError: if it cannot be read.
+    """
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        yield from _records(file)
+
+
+def _records(file: BinaryIO) -> Iterator[list[bytes]]:
+    data, whole = b"", False
+    while not whole:
+        more = file.read(_CHUNK)
+        whole = not more
+        data += more
+        batch, start = [], 0
+        while whole or len(data) - start >= _LONGEST:
+            if line := _LINE.match(data, start):
+                batch.append(bytes.fromhex(line[1].decode()))
+                start = line.end()
+                continue
+            body = start + _LENGTH.size
+            if len(data) < body:
+                break
+            end = body + _LENGTH.unpack_from(data, start)[0]
+            if not body < end <= len(data):
+                break
+            batch.append(data[body:end])
+            start = end
+        yield batch
+        data = data[start:]
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _unreadable(path: Path, error: Exception) -> StateError:
+    return StateError(
+        f"{path}: found a queue that cannot be read ({type(error).__name__}: {error}), expected"
+        f" what Scrapy stores when a crawl stops cleanly. It was left as it is. Start with the"
+        f" settings of that crawl, or delete the whole job directory and crawl again."
+    )

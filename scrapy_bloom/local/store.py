@@ -1,0 +1,760 @@
+"""A crawl in one SQLite file: its filter, its requests, and notes; one transaction a commit.
+
+A row of ``requests`` is a request that is not done: taking one off a queue writes nothing, its row
+is deleted when it is done. At each commit every page that the filter calls seen is done, or has a
+row, or is listed in ``again``. So a kill leaves the last commit, and nothing is lost.
+
+A new mark goes to the journal at once, about 20 bytes. When the journal is long, a *pass* writes
+the blocks that have changed, some with each commit, and then deletes the part of the journal that
+was there when it began. Blocks may be newer than that: bits are only ever set, and setting them
+again from the journal is harmless. Counts of items are stored with each commit, and a replay does
+not count.
+
+Used like this, in one thread, under a lock that keeps other processes away::
+
+    store = Store(path, LocalFilter(capacity=1_000_000))  # raises StateError, changes nothing then
+    store.clean                    # whether the last run closed the file; also in a new file
+    store.meta["kind"]             # notes of earlier runs, read only
+    store.mark(fingerprint)        # was it seen? `filter.add`, and the exact list if there is one
+    queue = store.queue("0", None)     # the number of a queue; made if it is new
+    row = store.add(queue, body)       # a request, waiting
+    store.read(queue, 100, newest=True)    # rows that wait, to be taken with `take`
+    store.take(row), store.done(row)
+    store.withhold([fingerprint])      # its request can only be held in memory: again, after a kill
+    store.note("spider.state", data)
+    store.commit()                 # sqlite3.Error or OSError: nothing written, nothing forgotten
+    store.close()
+
+Nothing is written before the first commit, which also notes that a run has begun.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from pathlib import Path
+from threading import Thread
+from typing import Any, Final
+
+from scrapy_bloom.errors import SettingError
+from scrapy_bloom.filter import file
+from scrapy_bloom.filter.bloom import LocalFilter
+from scrapy_bloom.filter.file import Value, crc
+from scrapy_bloom.filter.state import Changes, Slice
+
+NAME: Final = "bloom.sqlite"
+"""Name of the file in a job directory."""
+
+NUMBER_BITS: Final = 40
+"""A row's id is the number of its queue and, in this many lower bits, its own number."""
+
+LEAST_JOURNAL: Final = 200_000
+"""A pass begins when the journal has more marks than this, and than an :data:`JOURNAL_SHARE`-th of
+all items: a kill costs reading them again, 3 µs each, and each pass writes nearly every block."""
+
+JOURNAL_SHARE: Final = 20
+
+SMALL_JOURNAL: Final = 20_000
+"""A journal of at most so many marks stays at a clean stop: it is smaller than their blocks."""
+
+BLOCKS_AT_ONCE: Final = 128  # a commit of a pass writes so many blocks, 1 MB
+ROWS_AT_ONCE: Final = 100  # and deletes so many rows of the journal, each of at most
+MARKS_A_ROW: Final = 1_000
+DELETED_AT_ONCE: Final = 2_000  # rows of `again` and `ages`
+
+LISTED_AT_ONCE: Final = 1_000  # fingerprints that a commit of a pass brings into `exact`, at least
+
+MOST_UNLISTED: Final = 1_000_000
+"""With an exact list, a pass begins at this many marks at the latest: till then all are in memory,
+with some 160 bytes each."""
+
+BUCKETS: Final = 256
+
+CHECKPOINT_COMMITS: Final = 100
+"""Commits between two checkpoints; they bring the log into the file, and both to the disk."""
+
+LOG_BYTES: Final = 16 << 20
+"""A longer log is checkpointed at once. At four times this size a commit waits for that."""
+
+_KEPT_LOG: Final = 4 << 20  # a log that starts over is cut to this size
+CHECKED_BYTES: Final = 64 << 20
+"""A file of up to this size is always read through when it is opened: about 0.1 s."""
+
+
+@dataclass(eq=False)
+class Queue:
+    """A queue of requests in the file.
+
+    Attributes:
+        path: its name.
+        slot: the download slot of its requests, if they all have one.
+        size: how many requests it has that are not done.
+        taken: how many of them do not wait any more.
+        new: requests that are not committed, oldest first, by row.
+    """
+
+    path: str
+    slot: str | None
+    size: int = 0
+    taken: int = 0
+    new: dict[int, bytes] = field(default_factory=dict)
+
+
+class Store:
+    """The file of one job. Changes are gathered in memory; :meth:`commit` writes them together.
+
+    :param path: of the file; a new one is made if there is none.
+    :param fresh: an empty filter, which a new file gets; that of an old one grows as this would.
+    :param exact: whether fingerprints are listed, too, so that the filter's errors are caught.
+    :param read_only: whether to open it as it was at its last commit, beside a crawl perhaps, to
+        read it only. The other parameters do not matter then.
+    :raises StateError: if the file cannot be used; it is left as it is.
+    :raises SettingError: if it was made for another window or `exact`; likewise.
+
+    Attributes:
+        path: as given.
+        filter: the filter. Marks made with :meth:`mark` go with the next commit.
+        meta: notes; changed by :meth:`note` only.
+        clean: whether the last run closed the file.
+        queues: all queues that have had requests in this run, by number.
+        withheld: how many requests of a fingerprint are held in memory.
+        commits: how many commits were made in this run.
+        longest: seconds that the longest of them took.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        fresh: LocalFilter | None = None,
+        *,
+        exact: bool = False,
+        read_only: bool = False,
+    ) -> None:
+        self.path, self._read_only, self._process = path, read_only, os.getpid()
+        self._marker = path.with_name(f"{path.name}-checkpoint")
+        self.commits, self.longest = 0, 0.0
+        if not read_only and not path.exists():
+            file.create(path)
+        file.check_header(path)
+        try:
+            self._check()
+            self._open(fresh or LocalFilter(), exact=exact)
+        except sqlite3.Error as error:
+            raise file.unusable(path, error) from error
+
+    def __len__(self) -> int:
+        """Return how many requests are not done."""
+        return sum(queue.size for queue in self.queues.values())
+
+    # Marks
+
+    def mark(self, fingerprint: bytes, max_age: float | None = None) -> bool:
+        """Mark a fingerprint; return whether it was marked before.
+
+        :param max_age: if given, what was let through longer ago, in seconds, is let through again.
+        """
+        if max_age is None:
+            seen = self.filter.add(fingerprint)
+        else:
+            seen = self.filter.add_aged(fingerprint, max_age)
+        if self._exact is None:
+            return seen
+        fingerprint = bytes(fingerprint)
+        if seen:
+            if max_age is not None or self._is_listed(fingerprint):
+                return True
+            self.filter.put(fingerprint)
+        self._exact.add(self._home(self.filter.newest), fingerprint)
+        return False
+
+    def contains(self, fingerprint: bytes) -> bool:
+        """Return whether a fingerprint was marked. Changes nothing."""
+        there = fingerprint in self.filter
+        return there and (self._exact is None or self._is_listed(bytes(fingerprint)))
+
+    def withhold(self, fingerprints: Iterable[bytes]) -> None:
+        """Note that a request which cannot be stored is held in memory: after a kill it is new."""
+        for fingerprint in fingerprints:
+            self.withheld[fingerprint] += 1
+            self._changes.again.add(fingerprint)
+
+    def release(self, fingerprints: Iterable[bytes]) -> None:
+        """Note that a request that was withheld is done."""
+        for fingerprint in fingerprints:
+            self.withheld[fingerprint] -= 1
+            if not self.withheld[fingerprint]:
+                del self.withheld[fingerprint]
+            self._changes.again.add(fingerprint)
+
+    # Requests
+
+    def queue(self, path: str, slot: str | None) -> int:
+        """Return the number of a queue; make it if it is new."""
+        number = self._numbers.get(path)
+        if number is None:
+            number = self._numbers[path] = max(self.queues, default=0) + 1
+            self.queues[number] = Queue(path, slot)
+        return number
+
+    def find(self, path: str) -> int | None:
+        """Return the number of a queue, or None if there is none."""
+        return self._numbers.get(path)
+
+    def waiting(self, number: int) -> int:
+        """Return how many requests of a queue are neither done nor taken."""
+        queue = self.queues[number]
+        return queue.size - queue.taken
+
+    def add(self, number: int, body: bytes) -> int:
+        """Add a request that waits; return its row. In a queue a younger request has a higher one.
+
+        A row says what a body is about: it is never given twice.
+        """
+        row = number << NUMBER_BITS | self._request
+        self._request += 1
+        queue = self.queues[number]
+        queue.new[row] = body
+        queue.size += 1
+        self._touched.add(number)
+        return row
+
+    def reserve(self, number: int, count: int) -> int:
+        """Make room for some requests that wait; return the first of their rows, which follow.
+
+        All of them must be :meth:`put` in place.
+        """
+        row = number << NUMBER_BITS | self._request
+        self._request += count
+        self.queues[number].size += count
+        self._touched.add(number)
+        return row
+
+    def put(self, row: int, body: bytes) -> None:
+        """Put a request into a row that was reserved for it."""
+        self.queues[row >> NUMBER_BITS].new[row] = body
+        self._touched.add(row >> NUMBER_BITS)
+
+    def take(self, row: int) -> None:
+        """Note that a request does not wait any more; it stays in the file until it is done."""
+        if row not in self._taken:
+            self._taken.add(row)
+            self.queues[row >> NUMBER_BITS].taken += 1
+
+    def done(self, row: int) -> None:
+        """Delete a request, which was taken or not."""
+        number = row >> NUMBER_BITS
+        queue = self.queues[number]
+        if queue.new.pop(row, None) is None:
+            self._gone.add(row)
+        if row in self._taken:
+            self._taken.remove(row)
+            queue.taken -= 1
+        queue.size -= 1
+        self._touched.add(number)
+
+    def read(
+        self, number: int, limit: int, *, newest: bool, beyond: int | None = None
+    ) -> list[tuple[int, bytes | None]]:
+        """Return requests of a queue that wait, in its order, with their rows.
+
+        The body of a row that does not match its checksum is None.
+
+        :param limit: most rows to return.
+        :param newest: whether the newest request comes first, else the oldest.
+        :param beyond: the row after which to begin, in that order; None for the first.
+        """
+        found = chain(
+            self._uncommitted(number, beyond, newest=True) if newest else (),
+            self._committed(number, beyond, newest=newest),
+            () if newest else self._uncommitted(number, beyond, newest=False),
+        )
+        waiting = (one for one in found if one[0] not in self._taken and one[0] not in self._gone)
+        return [*islice(waiting, limit)]
+
+    # Commits
+
+    def note(self, key: str, value: Value) -> None:
+        """Store a note with the next commit; None removes it."""
+        if self.meta.get(key) != value:
+            self._notes[key] = value
+            if value is None:
+                del self.meta[key]
+            else:
+                self.meta[key] = value
+
+    @property
+    def dirty(self) -> bool:
+        """Whether there is something to commit."""
+        changes = self._changes
+        return bool(self._touched or self._notes or changes.marks or changes.again or changes.ages)
+
+    @property
+    def passing(self) -> bool:
+        """Whether blocks are being written, some with each commit."""
+        return self._pass is not None
+
+    def commit(self, *, sync: bool = False) -> None:
+        """Write all that has changed. After an error nothing is written, and nothing forgotten.
+
+        :param sync: whether to bring it to the disk, so that it survives a power failure.
+        :raises sqlite3.Error: if it cannot be written, because the disk is full, say.
+        """
+        begin = time.perf_counter()
+        self._commit(clean=0, sync=sync)
+        self.commits += 1
+        self.longest = max(self.longest, time.perf_counter() - begin)
+
+    def close(self) -> None:
+        """Write everything and close the file. After an error it is open; try again, or abandon it.
+
+        :raises sqlite3.Error: as :meth:`commit` does.
+        """
+        if os.getpid() != self._process:
+            return  # a forked child has the file of its parent
+        if self._read_only:
+            self._database.close()
+            return
+        self._commit(clean=0)
+        while self._pass is not None:  # else its blocks would be left out
+            self._commit(clean=0)
+        if self.journal > SMALL_JOURNAL:
+            self._begin_pass()
+        while self._pass is not None or self._trim or self._later:
+            self._commit(clean=0)
+        self._commit(clean=1)
+        self.wait()
+        self._compact()
+        self._checkpoint()
+        self._database.close()  # which brings the rest into the file, and removes the log
+        if not file.log_size(self.path):
+            self._marker.unlink(missing_ok=True)
+
+    def abandon(self) -> None:
+        """Close the file and write nothing more, as a kill would."""
+        self.wait()
+        with suppress(sqlite3.Error):
+            # The last connection to be closed brings the log into the file, unless it may not.
+            other = file.connect(self.path, "ro")
+            other.execute("SELECT count(*) FROM counters").fetchone()
+            self._database.close()
+            other.close()
+        self._database.close()
+
+    def wait(self) -> None:
+        """Wait for the checkpoint that is being made beside, if any."""
+        if self._thread is not None:
+            self._thread.join()
+
+    # Opening
+
+    def _check(self) -> None:
+        """Refuse what is damaged, by reading only."""
+        before = 0
+        if not self._read_only:
+            with closing(file.connect(self.path, "immutable")) as alone:
+                before = file.read_counters(alone)[0]
+        with file.reading(self.path) as database:
+            commits, clean, *_ = file.read_counters(database)
+            # Behind a damaged place SQLite drops the log. But what was behind it may have been
+            # brought into the file already, and older pages from before it would cover that.
+            if commits < before or (self._marker.exists() and not self._logged()):
+                raise file.DamageError(f"{self.path.name}-wal has lost commits")
+            if not clean or self.path.stat().st_size <= CHECKED_BYTES:
+                found = database.execute("PRAGMA quick_check(1)").fetchone()[0]
+                if found != "ok":
+                    raise file.DamageError(found)
+
+    def _logged(self) -> int:
+        """Return how many pages SQLite takes from the log; the file must be open."""
+        if not file.log_size(self.path):
+            return 0
+        with self.path.with_name(f"{self.path.name}-shm").open("rb") as index:
+            return int.from_bytes(index.read(20)[16:], sys.byteorder)  # "mxFrame", see walformat
+
+    def _open(self, fresh: LocalFilter, *, exact: bool) -> None:
+        mode = "rw"
+        if self._read_only:
+            mode = "ro" if file.log_size(self.path) else "immutable"
+        self._database = database = file.connect(self.path, mode)
+        if not self._read_only:
+            for pragma in (
+                "journal_mode = WAL",
+                "wal_autocheckpoint = 0",  # see _checkpoint
+                f"journal_size_limit = {_KEPT_LOG}",
+                "synchronous = NORMAL",
+                "cache_size = -16000",  # kB
+                "secure_delete = OFF",  # which would write what is deleted
+            ):
+                database.execute(f"PRAGMA {pragma}").fetchone()
+        database.execute("BEGIN")  # all that is read is of one commit
+        self.meta: dict[str, Any] = dict(file.rows(database, "meta"))
+        commits, clean, self._request, _ = file.read_counters(database)
+        self.clean = bool(clean)
+        self._all_commits = commits
+        self._notes: dict[str, Value] = {}
+        self._read_queues()
+        self._read_filter(fresh, exact=exact)
+        database.execute("ROLLBACK")
+        self._thread: Thread | None = None
+        self._longest_log = 4 * LOG_BYTES
+
+    def _read_queues(self) -> None:
+        self.queues: dict[int, Queue] = {}
+        self._numbers: dict[str, int] = {}
+        self._touched: set[int] = set()
+        self._gone: set[int] = set()
+        self._taken: set[int] = set()
+        for number, path, slot, size in file.rows(self._database, "queues"):
+            self.queues[number] = Queue(path, slot, size)
+            self._numbers[path] = number
+
+    def _read_filter(self, fresh: LocalFilter, *, exact: bool) -> None:
+        meta, database = self.meta, self._database
+        self.withheld: Counter[bytes] = Counter()
+        self._stored: set[tuple[Any, ...]] = set()
+        self._changes = Changes()
+        if "secret" in meta or self._all_commits:
+            if not self._read_only:
+                self._check_settings(fresh.window, exact=exact)
+            state = file.read_filter(database, meta)
+            self._stored = set(file.slice_rows(state))
+            sizes = fresh.capacity, fresh.error_rate
+            if self._read_only:
+                sizes = meta["capacity"], meta["error_rate"]
+            self.filter = LocalFilter.from_state(
+                state, *sizes, clock=fresh.clock, changes=self._changes
+            )
+        else:
+            self.filter = fresh
+            fresh.changes = self._changes
+            self.note("exact", int(exact))
+        for key, value in file.filter_notes(self.filter.state).items():
+            self.note(key, value)
+        self.note("capacity", self.filter.capacity)
+        self.note("error_rate", self.filter.error_rate)
+        self._exact = Unlisted() if meta["exact"] else None
+        self._read_journal()
+
+    def _check_settings(self, window: float | None, *, exact: bool) -> None:
+        for name, found, expected in (
+            ("BLOOM_WINDOW", self.meta.get("window"), window),
+            ("BLOOM_EXACT", bool(self.meta.get("exact")), exact),
+        ):
+            if found != expected:
+                raise SettingError(
+                    f"{name}: {self.path} was made with {found!r}, found {expected!r}. It was left"
+                    f" as it is: set {name} to what it was, or choose another JOBDIR."
+                )
+
+    def _read_journal(self) -> None:
+        database, live = self._database, {one.id for one in self.filter.state.slices}
+        self.journal = 0
+        for id_, fingerprints in file.journal(database):
+            self.journal += len(fingerprints)
+            if id_ not in live:
+                continue
+            self.filter.replay(id_, fingerprints)
+            if self._exact is not None:
+                for fingerprint in fingerprints:
+                    self._exact.add(self._home(id_), fingerprint)
+        last = database.execute("SELECT coalesce(max(id), 0) FROM marks").fetchone()[0]
+        self._last_mark: int = last
+        self._pass: Pass | None = None
+        self._trim, self._trimmed, self._emptied = 0, False, False
+        self._later: deque[tuple[str, bytes]] = deque()
+        self._dropped = sorted({*self._stored_slices()} - {*live, 0})
+
+    def _stored_slices(self) -> Iterator[int]:
+        """Yield the numbers of slices that have blocks or listed fingerprints, over or not."""
+        for table, column, bits in ("blocks", "id", 32), ("exact", "slice", 0):
+            asked, last = f"SELECT min({column}) FROM {table} WHERE {column} > ?", -1  # noqa: S608
+            while (found := self._database.execute(asked, (last,)).fetchone()[0]) is not None:
+                yield found >> bits
+                last = found | (1 << bits) - 1
+
+    # Reading
+
+    def _committed(
+        self, number: int, beyond: int | None, *, newest: bool
+    ) -> Iterator[tuple[int, bytes | None]]:
+        low, high = number << NUMBER_BITS, (number + 1) << NUMBER_BITS
+        if beyond is not None:
+            low, high = (low, beyond) if newest else (beyond, high)
+        order = "DESC" if newest else "ASC"
+        asked = f"SELECT id, body, crc FROM requests WHERE id > ? AND id < ? ORDER BY id {order}"  # noqa: S608
+        for row, body, checksum in self._database.execute(asked, (low, high)):
+            yield row, body if checksum == crc(row, body) else None
+
+    def _uncommitted(
+        self, number: int, beyond: int | None, *, newest: bool
+    ) -> Iterator[tuple[int, bytes]]:
+        new = self.queues[number].new
+        for row in reversed(new) if newest else new:
+            if beyond is None or (row < beyond if newest else row > beyond):
+                yield row, new[row]
+
+    def _is_listed(self, fingerprint: bytes) -> bool:
+        if self._exact is not None and fingerprint in self._exact:
+            return True
+        homes = {self._home(one.id) for one in self.filter.state.slices}
+        asked = "SELECT 1 FROM exact WHERE slice = ? AND fingerprint = ?"
+        run = self._database.execute
+        return any(run(asked, (home, fingerprint)).fetchone() for home in homes)
+
+    def _home(self, id_: int) -> int:
+        """Return what a fingerprint is listed under: its slice, if that is over some day."""
+        return 0 if self.filter.window is None else id_
+
+    # Writing
+
+    def _commit(self, *, clean: int, sync: bool = False) -> None:
+        if os.getpid() != self._process:
+            return  # a forked child has the file of its parent
+        database = self._database
+        if database.in_transaction:
+            database.execute("ROLLBACK")
+        database.execute(f"PRAGMA synchronous = {'FULL' if sync else 'NORMAL'}").fetchone()
+        limit = max(LEAST_JOURNAL, self.filter.items // JOURNAL_SHARE)
+        if self._exact is not None:
+            limit = min(limit, MOST_UNLISTED)
+        if self.journal > limit and self._pass is None:
+            self._begin_pass()  # with what is committed: what follows may fail
+        stored = set(file.slice_rows(self.filter.state))
+        journal, last = self.journal, self._last_mark
+        database.execute("BEGIN IMMEDIATE")
+        try:
+            self._write_requests()
+            file.write_notes(database, self._notes)
+            numbers = self._request, self.filter.state.next_id
+            file.write_counters(database, self._all_commits + 1, clean, *numbers)
+            self._write_slices(stored)
+            self._write_marks()
+            self._write_lists()
+            written = self._write_pass()
+            self._write_trims()
+            database.execute("COMMIT")
+        except BaseException:
+            self.journal, self._last_mark = journal, last
+            with suppress(sqlite3.Error):  # the next commit tries again
+                database.execute("ROLLBACK")
+            raise
+        self._all_commits += 1
+        self._settle(stored)
+        self._settle_pass(*written)
+        self._tend_log()
+
+    def _write_requests(self) -> None:
+        many = self._database.executemany
+        touched = sorted(self._touched)
+        new = (row for number in touched for row in self.queues[number].new.items())
+        many("INSERT OR REPLACE INTO requests VALUES (?,?,?)", ((*row, crc(*row)) for row in new))
+        many("DELETE FROM requests WHERE id = ?", ((row,) for row in sorted(self._gone)))
+        for number in touched:
+            queue = self.queues[number]
+            if queue.size:
+                row = number, queue.path, queue.slot, queue.size
+                many("INSERT OR REPLACE INTO queues VALUES (?,?,?,?,?)", [(*row, crc(*row))])
+            else:
+                many("DELETE FROM queues WHERE id = ?", [(number,)])
+
+    def _write_slices(self, stored: set[tuple[Any, ...]]) -> None:
+        many = self._database.executemany
+        gone = _ids(self._stored) - _ids(stored)
+        many("DELETE FROM slices WHERE id = ?", ((id_,) for id_ in gone))
+        many("INSERT OR REPLACE INTO slices VALUES (?,?,?,?,?,?,?)", stored - self._stored)
+
+    def _write_marks(self) -> None:
+        for id_, marks in self._changes.marks.items():
+            by_size: dict[int, list[bytes]] = {}
+            for mark in marks:
+                by_size.setdefault(len(mark), []).append(mark)
+            for size, group in by_size.items():
+                for at in range(0, len(group), MARKS_A_ROW):
+                    self._last_mark += 1
+                    row = self._last_mark, id_, size, b"".join(group[at : at + MARKS_A_ROW])
+                    insert = "INSERT INTO marks VALUES (?,?,?,?,?)"
+                    self._database.execute(insert, (*row, crc(*row)))
+            self.journal += len(marks)
+
+    def _write_lists(self) -> None:
+        """Write `again` and `ages`, as far as they changed."""
+        again, ages, now = self.filter.state.again, self.filter.state.ages, self._changes
+        since = self.filter.state.slices[-1].since
+        listed = {one: again.get(one, since) for one in now.again if self._is_again(one)}
+        file.write_dated(self._database, "again", listed)
+        file.write_dated(self._database, "ages", {one: ages[one] for one in now.ages & ages.keys()})
+        self._later.extend(("again", one) for one in now.again - listed.keys())
+        self._later.extend(("ages", one) for one in now.ages - ages.keys())
+        # What is listed too long is fetched twice at worst. So this may wait.
+        for table, one in islice(self._later, DELETED_AT_ONCE):
+            if not (one in ages if table == "ages" else self._is_again(one)):
+                self._database.execute(f"DELETE FROM {table} WHERE fingerprint = ?", (one,))  # noqa: S608
+
+    def _is_again(self, fingerprint: bytes) -> bool:
+        return fingerprint in self.filter.state.again or fingerprint in self.withheld
+
+    def _settle(self, stored: set[tuple[Any, ...]]) -> None:
+        """Forget what has been written."""
+        self._dropped[:0] = _ids(self._stored) - _ids(stored)
+        self._stored = stored
+        for number in self._touched:
+            self.queues[number].new.clear()
+        self._touched.clear()
+        self._gone.clear()
+        self._notes.clear()
+        self._changes = self.filter.changes = Changes()
+        for _ in range(min(len(self._later), DELETED_AT_ONCE)):
+            self._later.popleft()
+        if self._trimmed:
+            self._trim, self._trimmed = 0, False
+        if self._emptied:
+            self._dropped.pop()
+            self._emptied = False
+
+    # The pass
+
+    def _begin_pass(self) -> None:
+        """Have all blocks that have changed so far be written, some with each commit."""
+        slices = self.filter.state.slices
+        blocks = [(one, index) for one in slices for index in sorted(one.dirty)]
+        for slice_ in slices:
+            slice_.dirty.clear()
+        blocks.reverse()  # they are taken off the end
+        self._pass = Pass(blocks, self._last_mark, self.journal)
+
+    def _write_pass(self) -> tuple[int, int]:
+        """Write a part; return how many blocks it had, and which exact bucket comes next."""
+        if self._pass is None:
+            return 0, 0
+        part = self._pass.blocks[-BLOCKS_AT_ONCE:]
+        live = {one.id for one in self.filter.state.slices}
+        file.write_blocks(self._database, (each for each in reversed(part) if each[0].id in live))
+        bucket, listed = self._pass.bucket, 0
+        while self._exact is not None and bucket < BUCKETS and listed < LISTED_AT_ONCE:
+            found = sorted((home, one) for one, home in self._exact.buckets[bucket].items())
+            self._database.executemany("INSERT OR IGNORE INTO exact VALUES (?,?)", found)
+            listed += len(found)
+            bucket += 1
+        return len(part), bucket
+
+    def _settle_pass(self, blocks: int, bucket: int) -> None:
+        now = self._pass
+        if now is None:
+            return
+        del now.blocks[len(now.blocks) - blocks :]
+        if self._exact is not None:
+            for written in self._exact.buckets[now.bucket : bucket]:
+                written.clear()
+        now.bucket = bucket
+        if not now.blocks and (self._exact is None or bucket == BUCKETS):
+            self.journal -= now.marks
+            self._trim, self._pass = now.upto, None
+
+    def _write_trims(self) -> None:
+        """Delete a part of what nobody will read: a long delete would be a long commit."""
+        run = self._database.execute
+        if self._trim:
+            asked = "SELECT id FROM marks WHERE id <= ? ORDER BY id LIMIT ?"
+            found = run(f"DELETE FROM marks WHERE id IN ({asked})", (self._trim, ROWS_AT_ONCE))  # noqa: S608
+            self._trimmed = found.rowcount < ROWS_AT_ONCE
+        if self._dropped:
+            id_ = self._dropped[-1]
+            asked = "SELECT id FROM blocks WHERE id BETWEEN ? AND ? LIMIT ?"
+            ends = id_ << 32, (id_ + 1 << 32) - 1
+            blocks = run(f"DELETE FROM blocks WHERE id IN ({asked})", (*ends, BLOCKS_AT_ONCE))  # noqa: S608
+            asked = "SELECT fingerprint FROM exact WHERE slice = ?1 LIMIT ?2"
+            listed = run(
+                f"DELETE FROM exact WHERE slice = ?1 AND fingerprint IN ({asked})",  # noqa: S608
+                (id_, LISTED_AT_ONCE),
+            )
+            self._emptied = blocks.rowcount < BLOCKS_AT_ONCE and listed.rowcount < LISTED_AT_ONCE
+
+    # The log
+
+    def _tend_log(self) -> None:
+        """Bring the log into the file now and then, and at once if it is long."""
+        size = file.log_size(self.path)
+        running = self._thread is not None and self._thread.is_alive()
+        if size > self._longest_log:
+            self.wait()
+            # A reader may hold it up. That is no reason to wait for it with each commit.
+            self._longest_log = 4 * LOG_BYTES if self._checkpoint() else 2 * size
+            return
+        if size <= LOG_BYTES:
+            self._longest_log = 4 * LOG_BYTES
+        if not running and (size > LOG_BYTES or self._all_commits % CHECKPOINT_COMMITS == 0):
+            self._thread = Thread(target=self._checkpoint, daemon=True)
+            self._thread.start()
+
+    def _checkpoint(self) -> bool:
+        """Bring the log into the file; return whether all of it is there. May run in a thread.
+
+        A marker stands beside the file meanwhile. If it is found there, a log is necessary: a part
+        of the pages is newer than the others.
+        """
+        with suppress(OSError, sqlite3.Error), closing(file.connect(self.path, "rw")) as database:
+            self._marker.touch(mode=0o600)
+            busy, frames, done = database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            self._marker.unlink()
+            return not busy and frames == done
+        return False
+
+    def _compact(self) -> None:
+        """Give room that is not used any more back to the disk, if that is little work."""
+        ask = self._database.execute
+        pages, free = (
+            ask(f"PRAGMA {one}").fetchone()[0] for one in ("page_count", "freelist_count")
+        )
+        size = ask("PRAGMA page_size").fetchone()[0]
+        if free * 4 > pages and (pages - free) * size <= CHECKED_BYTES:
+            with suppress(sqlite3.Error):  # it is a matter of size only
+                ask("VACUUM")
+
+
+def _ids(slices: Iterable[tuple[Any, ...]]) -> set[int]:
+    return {row[0] for row in slices}
+
+
+@dataclass(eq=False)
+class Pass:
+    """Blocks on their way into the file.
+
+    Attributes:
+        blocks: slice and number of those still to be written, the first one last.
+        upto: the last row of the journal when the pass began.
+        marks: how many marks the journal had then.
+        bucket: the next one of :class:`Unlisted` to be written.
+    """
+
+    blocks: list[tuple[Slice, int]]
+    upto: int
+    marks: int
+    bucket: int = 0
+
+
+class Unlisted:
+    """Fingerprints that are in the journal, and not yet in the table ``exact``.
+
+    In buckets by their first byte: one after the other is sorted and written, so that each page of
+    the table is written once for all that come into it.
+
+    Attributes:
+        buckets: what each fingerprint is to be listed under.
+    """
+
+    def __init__(self) -> None:
+        self.buckets: list[dict[bytes, int]] = [{} for _ in range(BUCKETS)]
+
+    def add(self, home: int, fingerprint: bytes) -> None:
+        """Add a fingerprint."""
+        self.buckets[fingerprint[0] if fingerprint else 0][fingerprint] = home
+
+    def __contains__(self, fingerprint: bytes) -> bool:
+        return fingerprint in self.buckets[fingerprint[0] if fingerprint else 0]

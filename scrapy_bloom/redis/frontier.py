@@ -1,0 +1,697 @@
+"""A crawl's requests and marks in Redis, behind the :class:`Frontier` that a scheduler calls.
+
+Nothing here waits for the server: one exchange at a time is under way in a thread, and what comes
+meanwhile goes with the next one. A page is reported as done when everything that it led to has left
+this worker, and its items are written out.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import marshal
+import pickle
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from scrapy import Request, signals
+from scrapy.exceptions import CloseSpider, DontCloseSpider
+from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
+from scrapy.utils.request import request_from_dict
+from twisted.internet.defer import Deferred
+
+from scrapy_bloom import stats
+from scrapy_bloom.crawl.engine import Engine, call_later, engine_of, run_beside
+from scrapy_bloom.crawl.items import Items
+from scrapy_bloom.crawl.session import Identified, Session, note_forgets
+from scrapy_bloom.crawl.under_way import InFlight
+from scrapy_bloom.errors import BackendError, BloomError
+from scrapy_bloom.options import (
+    CAPACITY,
+    COMMIT_SYNC,
+    ERROR_RATE,
+    EXACT,
+    MIN_ERROR_RATE,
+    ON_BACKEND_ERROR,
+    REDIS_KEY,
+    REDIS_LAYOUT,
+    REDIS_SHARDS,
+    REDIS_TIMEOUT,
+    REDIS_URL,
+    WINDOW,
+    CommitSync,
+    OnBackendError,
+    in_settings,
+)
+from scrapy_bloom.redis.client import Target
+from scrapy_bloom.redis.filter import plans
+from scrapy_bloom.redis.queue import Queue, Settled, Ticket
+from scrapy_bloom.redis.shard import Entry, Taken
+from scrapy_bloom.redis.worker import Worker
+from scrapy_bloom.settings import Settings
+
+if TYPE_CHECKING:
+    from scrapy import Spider
+    from scrapy.crawler import Crawler
+    from twisted.python.failure import Failure
+
+    from scrapy_bloom.crawl.report import Report
+
+logger = logging.getLogger(__name__)
+
+_GATHER: Final = 0.05
+"""Seconds between two exchanges while there is enough to fetch: entries go in larger calls."""
+
+_LINGER: Final = 0.2
+"""Seconds that a page which is done waits for an exchange to travel with."""
+
+_POLL, _SLOWEST_POLL = 0.05, 1.0  # seconds between two looks into an empty queue
+_RETRY: Final = 0.25  # seconds between two exchanges during an outage
+
+_FULL: Final = 5_000
+"""Entries that wait here until no more pages are fetched, and start() has to wait."""
+
+
+def open_shared(
+    crawler: Crawler,
+    spider: Spider,
+    report: Report,
+    *,
+    newest_first: bool,
+    dumps: Callable[[dict[str, Any]], bytes],
+    dropped: Callable[[Request], object],
+) -> SharedFrontier:
+    """Open the requests and marks of a crawl in Redis.
+
+    :param report: writes to stats and log.
+    :param newest_first: in which order requests of one priority are taken.
+    :param dumps: writes a request, as a dict.
+    :param dropped: called with a request that turns out to be a duplicate after it was taken.
+    :raises BloomError: if the crawl cannot be kept as the settings say. A server that cannot be
+        reached is waited for, unless the policy is ``close``.
+    """
+    settings = Settings(crawler.settings)
+    engine = Engine(crawler)
+    session = Session(crawler, settings, report)
+    project = str(crawler.settings.get("BOT_NAME") or "")
+    made = session.fingerprinter
+    written = "pickle" if dumps({})[:1] == b"\x80" else "marshal"
+    made_for = plans(
+        capacity=settings[CAPACITY],
+        error_rate=MIN_ERROR_RATE if settings[EXACT] else settings[ERROR_RATE],
+        digests=made.digests,
+        fingerprinter=made.wrapped,
+        canonical=json.dumps(session.made_by, sort_keys=True),
+        window=settings[WINDOW],
+        layout=settings[REDIS_LAYOUT],
+        shards=settings[REDIS_SHARDS],
+        project=project,
+        spider=spider.name,
+        order=f"{'lifo' if newest_first else 'fifo'} {written}",
+        words=in_settings,
+    )
+    target = Target.of(settings[REDIS_URL], settings.redis_params)
+    worker = Worker(target, settings[REDIS_TIMEOUT])
+    key = settings[REDIS_KEY] % {"spider": spider.name, "project": project}
+    queue = Queue(worker, key, made_for, in_settings)
+    waits = settings[ON_BACKEND_ERROR] is not OnBackendError.CLOSE
+    try:
+        queue.open()
+    except BackendError as error:
+        if not (waits and error.temporary):
+            worker.close()
+            raise
+    except BaseException:
+        worker.close()
+        raise
+    items = Items(crawler, report, sync=settings[COMMIT_SYNC] is CommitSync.MACHINE)
+    self = SharedFrontier(
+        crawler,
+        spider,
+        engine=engine,
+        queue=queue,
+        session=session,
+        report=report,
+        items=items,
+        dumps=dumps,
+        dropped=dropped,
+        waits=waits,
+    )
+    self.description = (
+        f"Crawl kept in Redis at {worker.where}, key {key}: {queue.waiting:,} waiting"
+    )
+    note_forgets(crawler, self)
+    return self
+
+
+class _Offer:
+    """A request on its way to the queue: what an entry finds again.
+
+    Attributes:
+        request: None if it was taken before and is offered again.
+        found: what the filter is asked; None if nothing.
+        number: of all offers of this worker, in their order.
+        step: whether the filter is asked about its step in a chain of redirects.
+    """
+
+    __slots__ = ("found", "number", "request", "step")
+
+    def __init__(
+        self, request: Request | None, found: Identified | None, number: int, *, step: bool = False
+    ) -> None:
+        self.request, self.found, self.number, self.step = request, found, number, step
+
+
+class _Forgetting:
+    """A page that is being forgotten: which of its marks were there."""
+
+    def __init__(self, page: Sequence[bytes], *, failed: bool, dropped: bool) -> None:
+        self.page, self.failed, self.dropped = page, failed, dropped
+        self.there: dict[bytes, bool] = {}
+
+
+class SharedFrontier:
+    """The requests and marks of a crawl that any number of workers share.
+
+    :param engine: shows which requests it is through with.
+    :param queue: where requests go and come from. It is closed with the frontier.
+    :param session: identifies and judges the requests.
+    :param report: writes to stats and log.
+    :param items: writes out the items that pages gave.
+    :param dumps: writes a request, as a dict.
+    :param dropped: called with a request that turned out to be a duplicate after it was taken.
+    :param waits: whether to wait while the server cannot be used; else the crawl is closed.
+
+    Attributes:
+        description: one line for the log.
+    """
+
+    description = ""
+
+    def __init__(  # noqa: PLR0913 - the parts of a crawl
+        self,
+        crawler: Crawler,
+        spider: Spider,
+        *,
+        engine: Engine,
+        queue: Queue,
+        session: Session,
+        report: Report,
+        items: Items,
+        dumps: Callable[[dict[str, Any]], bytes],
+        dropped: Callable[[Request], object],
+        waits: bool,
+    ) -> None:
+        self._crawler, self._spider, self._engine = crawler, spider, engine
+        self._queue, self._session, self._report, self._items = queue, session, report, items
+        self._dumps, self._dropped, self._waits = dumps, dropped, waits
+        self._portion = max(1, crawler.settings.getint("CONCURRENT_REQUESTS"))
+        self._ready: deque[tuple[Ticket, Taken]] = deque()
+        self._memory: deque[Request] = deque()  # requests that cannot be stored
+        self._held: set[bytes] = set()  # their fingerprints
+        self._in_flight = InFlight()
+        self._tickets: dict[
+            int, Ticket
+        ] = {}  # of requests in flight, by the numbers they have there
+        self._numbers = 0
+        self._outstanding: dict[int, None] = {}  # offers without a verdict, the oldest first
+        self._over: deque[tuple[int, int]] = deque()  # number of the last offer, and of a page
+        self._failed_pages: list[Sequence[bytes]] = []  # to be forgotten at the end
+        self._exchanging: Deferred[None] | None = None
+        self._timer: Any = None
+        self._due = self._exchanged = self._poll_at = 0.0
+        self._poll = _POLL
+        self._dry = self._closing = self._gave_up = self._starting = False
+        self._idle = self._finished = self._said_unreadable = self._said_held = False
+        self._gates: list[Deferred[None]] = []
+        engine.watch_errors(self._raised)
+        engine.watch_output()
+        scrapys = engine_of(crawler)
+        if hasattr(getattr(scrapys, "_start", None), "__aiter__"):
+            scrapys._start = self._gated(scrapys._start)  # noqa: SLF001 - it has no other name
+        crawler.signals.connect(self._spider_idle, signal=signals.spider_idle)
+        crawler.signals.connect(self._soon, signal=signals.spider_opened)
+
+    def __len__(self) -> int:
+        """Return how many requests are waiting, here and in the queue as last heard."""
+        here = len(self._ready) + len(self._memory) + len(self._outstanding)
+        return here + self._queue.waiting
+
+    # What the scheduler asks for
+
+    def enqueue(self, request: Request) -> bool:
+        """Take a request; return False if this worker knows that it is a duplicate.
+
+        Others turn out to be duplicates later.
+        """
+        found = None if request.dont_filter else self._session.identify(request)
+        if found is not None and self._is_known(found):
+            self._judge_seen(found)
+            return False
+        self._finished = False
+        try:
+            body = self._dumps(request.to_dict(spider=self._spider))
+        except Exception as error:  # noqa: BLE001 - raised, it would cost the page
+            return self._hold(request, found, error)
+        self._offer(request, found, body, request.priority)
+        return True
+
+    def next(self) -> Request | None:
+        """Return the next request to send; those that could not be stored come first."""
+        if self._closing or self._queue.offering >= _FULL:
+            return None
+        if self._memory:
+            self._report.inc("scheduler/dequeued/memory")
+            self._report.inc("scheduler/dequeued")
+            return self._in_flight.start_held(self._memory.popleft())
+        if not self._queue.holds_leases:  # what was taken may be another worker's by now
+            self._soon(_RETRY)
+            return None
+        request = self._pop()
+        if len(self._ready) <= self._portion // 2:
+            self._soon()
+        return request
+
+    def finish(self, request: Request) -> None:
+        """Learn that the engine is through with a request."""
+        self._in_flight.finish(request)
+        self._soon(_LINGER)
+
+    def pending(self) -> bool:
+        """Return whether there is anything to do for this worker."""
+        here = self._ready or self._memory or self._starting or self._queue.burdened
+        return bool(here or self._over or self._queue.waiting)
+
+    def forget(self, request: Request) -> None:
+        """Make the page of a request eligible again, in this run and the next."""
+        self._forget(request, failed=False)
+
+    def forget_failed(self, request: Request) -> None:
+        """Make the page of a failed request eligible in the next run."""
+        self._forget(request, failed=True)
+
+    async def close(self) -> bool:
+        """Offer what is left, give back what was not begun; return whether all is stored."""
+        self._closing = True
+        self._open_gates()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._exchanging is not None:
+            await self._exchanging
+        self._items.pipelines_are_closed()
+        for page in self._failed_pages:
+            self._forget_page(page, failed=True)
+        for ticket, _ in self._ready:
+            self._queue.give_back(ticket)
+        self._ready.clear()
+        stored = not self._gave_up
+        while stored and (self._queue.burdened or self._unfinished):
+            stored = await self._exchange()
+        self._describe()
+        await run_beside(self._queue.close)
+        return stored and not self._outstanding
+
+    # Requests on their way to the queue
+
+    def _is_known(self, found: Identified) -> bool:
+        """Return whether this worker knows by itself that a request is a duplicate."""
+        if found.max_age is not None:
+            return False
+        known = self._queue.knows(found.fingerprint) or found.fingerprint in self._held
+        return known and "redirect_urls" not in found.request.meta
+
+    def _offer(
+        self,
+        request: Request | None,
+        found: Identified | None,
+        body: bytes,
+        priority: int,
+        *,
+        step: bytes | None = None,
+    ) -> None:
+        self._numbers += 1
+        self._outstanding[self._numbers] = None
+        offer = _Offer(request, found, self._numbers, step=step is not None)
+        fingerprint = step or (found.fingerprint if found else None)
+        letter = "p" if fingerprint is None else "f"
+        age = found.max_age if found and not step else None
+        self._queue.offer(Entry(letter, fingerprint, body, priority, age, offer))
+        self._soon()
+
+    def _judged(self, entry: Entry, *, seen: bool) -> None:
+        """Take note of what the server has said of an entry."""
+        if isinstance(entry.source, _Forgetting):
+            self._forgot(entry, seen=seen)
+            return
+        offer: _Offer = entry.source
+        del self._outstanding[offer.number]
+        if offer.request is None:
+            return
+        found = offer.found
+        if found is not None:
+            if seen and not offer.step and self._try_step(entry, found):
+                return
+            if seen:
+                self._judge_seen(found)
+                self._dropped(offer.request)
+                return
+            self._session.judge(found, seen=False, step=offer.step)
+        self._dry = False
+        self._report.inc("scheduler/enqueued/redis")
+        self._report.inc("scheduler/enqueued")
+
+    def _try_step(self, entry: Entry, found: Identified) -> bool:
+        """Ask about a request's step in a chain of redirects, if it has one."""
+        try:
+            step = self._session.step_of(found)
+        except Exception as error:  # noqa: BLE001 - raised, it would cost the page
+            self._session.fail(found.request, error)
+            self._offer(found.request, None, entry.body, entry.priority)
+            return True
+        if step is None:
+            return False
+        self._offer(found.request, found, entry.body, entry.priority, step=step)
+        return True
+
+    def _judge_seen(self, found: Identified) -> None:
+        for page in self._session.drop(found):
+            self._failed_pages.append(page)
+        self._session.judge(found, seen=True)
+
+    def _hold(self, request: Request, found: Identified | None, error: Exception) -> bool:
+        """Let a request wait in memory, and the page that has yielded it in Redis.
+
+        It is unique for this worker only.
+        """
+        if found is not None:
+            self._session.judge(found, seen=False)
+            self._held.add(found.fingerprint)
+        self._in_flight.hold(request, (), self._engine.yielded_by(request))
+        self._memory.append(request)
+        self._report.add(stats.HELD)
+        self._report.inc("scheduler/unserializable")
+        self._report.inc("scheduler/enqueued/memory")
+        self._report.inc("scheduler/enqueued")
+        if not self._said_held:
+            self._said_held = True
+            logger.warning(
+                "Unable to serialize request: %(request)s - reason: %(reason)s. It waits in memory"
+                " of this worker; after a kill the page that led to it is fetched again - no more"
+                " unserializable requests will be logged (stats being collected)",
+                {"request": request, "reason": error},
+                extra={"spider": self._spider},
+            )
+        return True
+
+    # Requests that were taken
+
+    def _pop(self) -> Request | None:
+        while self._ready:
+            ticket, taken = self._ready.popleft()
+            if not self._queue.counts(ticket):
+                continue
+            try:
+                loads = pickle.loads if taken.body[:1] == b"\x80" else marshal.loads
+                request = request_from_dict(loads(taken.body), spider=self._spider)
+            except Exception as error:  # noqa: BLE001 - code and data of anybody
+                self._queue.give_up(ticket)
+                self._log_unreadable(error)
+                self._dry = True
+                continue
+            self._numbers += 1
+            self._tickets[self._numbers] = ticket
+            self._in_flight.start(request, self._numbers)
+            self._report.inc("scheduler/dequeued/redis")
+            self._report.inc("scheduler/dequeued")
+            return request
+        return None
+
+    def _raised(self, failure: Failure, request: Request) -> None:
+        """Keep a page whose callback closes the spider, or fails while that is being closed."""
+        closes = isinstance(failure.value, CloseSpider)
+        if (closes or self._engine.closing) and self._in_flight.keep(request):
+            logger.info(
+                "%s %s: it is not done, and is fetched again.",
+                request,
+                "closed the spider" if closes else "failed while the spider was closing",
+                extra={"spider": self._spider},
+            )
+
+    @property
+    def _unfinished(self) -> bool:
+        return bool(self._over)
+
+    async def _report_done(self) -> None:
+        """Report the pages that are done, after their items were written out."""
+        has = None if self._engine.tells else self._engine.has
+        for visit in self._in_flight.settle(has):
+            if visit.row is not None:
+                self._over.append((self._numbers, visit.row))
+        oldest = next(iter(self._outstanding), self._numbers + 1)
+        if not self._over or self._over[0][0] >= oldest or not await self._items.flush():
+            return
+        while self._over and self._over[0][0] < oldest:
+            self._queue.done(self._tickets.pop(self._over.popleft()[1]))
+
+    # Exchanges
+
+    def _soon(self, delay: float | None = None) -> None:
+        """Have an exchange made, after `delay` seconds or as soon as it is worth one."""
+        if self._closing or self._gave_up:
+            return
+        now = time.monotonic()
+        if not isinstance(delay, (int, float)):
+            starving = not self._ready and len(self._in_flight) <= self._portion // 2
+            delay = 0.0 if starving else max(0.0, self._exchanged + _GATHER - now)
+        if self._timer is not None:
+            if self._due <= now + delay:
+                return
+            self._timer.cancel()
+        self._due = now + delay
+        self._timer = call_later(delay, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        if self._exchanging is None and not self._closing:
+            exchanging = Deferred.fromCoroutine(self._round())
+            self._exchanging = None if exchanging.called else exchanging
+
+    async def _round(self) -> None:
+        works = False
+        try:
+            works = await self._exchange()
+        except Exception:
+            logger.exception("Unexpected error; retrying", extra={"spider": self._spider})
+        finally:
+            self._exchanging = None
+        self._arm(works=works)
+
+    def _arm(self, *, works: bool) -> None:
+        """Have the next exchange made when it is due."""
+        if not works:
+            self._soon(_RETRY)
+            return
+        if self._queue.burdened:
+            self._soon()
+        if self._over or len(self._in_flight):
+            self._soon(_LINGER)
+        if len(self._ready) <= self._portion // 2 or self._idle:
+            self._soon(max(0.0, self._poll_at - time.monotonic()) if self._dry else None)
+
+    async def _exchange(self) -> bool:
+        """Say what there is to say, and take what there is to take; return whether that worked."""
+        await self._report_done()
+        now = time.monotonic()
+        wants = not self._closing and len(self._ready) <= self._portion // 2
+        wants = wants and self._queue.offering < _FULL and (not self._dry or now >= self._poll_at)
+        want = self._portion - len(self._ready) if wants else 0
+        exchange = self._queue.prepare(want, look=self._idle)
+        if any(exchange.calls):
+            await run_beside(lambda: self._queue.carry_out(exchange))
+            self._exchanged = time.monotonic()
+        settled = self._queue.settle(exchange)
+        self._settle(settled, wanted=want > 0)
+        if settled.error is not None:
+            self._fail(settled.error)
+        return settled.error is None
+
+    def _settle(self, settled: Settled, *, wanted: bool) -> None:
+        for entry, seen in settled.verdicts:
+            self._judged(entry, seen=seen)
+        if settled.void:
+            self._start_over(settled)
+        self._ready += settled.taken
+        if settled.taken:
+            self._dry, self._poll, self._finished = False, _POLL, False
+        elif wanted and settled.error is None:
+            self._dry = not self._queue.waiting
+            self._poll_at = time.monotonic() + self._poll
+            self._poll = min(_SLOWEST_POLL, 2 * self._poll)
+        if self._queue.offering < _FULL:
+            self._open_gates()
+        if self._idle and settled.error is None and not self._is_busy:
+            self._finished = self._queue.is_over()
+        if settled.verdicts or settled.taken or self._finished:
+            self._describe()
+            if not self._closing:
+                self._engine.wake()
+
+    @property
+    def _is_busy(self) -> bool:
+        return bool(self._ready or self._memory or self._over or len(self._in_flight))
+
+    def _fail(self, error: BloomError) -> None:
+        if isinstance(error, BackendError) and error.temporary and self._waits:
+            return  # the worker logs it, and tries again
+        self._gave_up = True
+        self._open_gates()
+        self._report.give_up(error)
+
+    # Starting over
+
+    def _start_over(self, settled: Settled) -> None:
+        """Let nothing count that this worker had taken from some shards.
+
+        If the server has lost something, offer that again, and run start() again.
+        """
+        void = [one for one in self._ready if one[0].shard in settled.void]
+        self._ready = deque(one for one in self._ready if one[0].shard not in settled.void)
+        if not settled.begin_again:
+            return
+        self._held.clear()
+        for _, taken in void:
+            self._numbers += 1
+            self._outstanding[self._numbers] = None
+            offer = _Offer(None, None, self._numbers)
+            letter = "p" if taken.fingerprint is None else "f"
+            entry = Entry(letter, taken.fingerprint, taken.body, taken.priority, None, offer)
+            self._queue.offer(entry)
+        if not self._starting and not self._closing:
+            self._starting = True
+            deferred_from_coro(self._run_start()).addErrback(self._log_start)
+
+    async def _run_start(self) -> None:
+        """Run the spider's start() once more, as the engine does. Items were scraped before."""
+        engine: Any = engine_of(self._crawler)
+        requests = 0
+        try:
+            middlewares = engine.scraper.spidermw
+            try:
+                start = await middlewares.process_start()
+            except TypeError:  # Scrapy 2.13
+                start = await middlewares.process_start(self._spider)
+            async for each in self._gated(start):
+                if self._closing or self._engine.closing:
+                    return
+                if isinstance(each, Request):
+                    requests += 1
+                    engine.crawl(each)
+        finally:
+            self._starting = False
+            self._soon()
+        if not requests:
+            logger.warning(
+                "start() yielded nothing when it ran again: pages that only it leads to are lost if"
+                " Redis has lost them.",
+                extra={"spider": self._spider},
+            )
+
+    def _log_start(self, failure: Failure) -> None:
+        logger.error(
+            "start() failed when it ran again: %s",
+            failure.getErrorMessage(),
+            extra={"spider": self._spider},
+        )
+
+    async def _gated(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        """Read start() no faster than the server takes its requests."""
+        async for each in start:
+            yield each
+            while self._queue.offering >= _FULL and not (self._closing or self._gave_up):
+                gate: Deferred[None] = Deferred()
+                self._gates.append(gate)
+                await maybe_deferred_to_future(gate)
+
+    def _open_gates(self) -> None:
+        gates, self._gates = self._gates, []
+        for gate in gates:
+            gate.callback(None)
+
+    # Forgetting
+
+    def _forget(self, request: Request, *, failed: bool) -> None:
+        try:
+            page = self._session.page_of(request)
+        except Exception as error:  # noqa: BLE001 - in a callback it would cost the items
+            self._report.forget_failed(request, error)
+            return
+        if failed:
+            self._failed_pages.append(page)  # in this run it stays seen
+        else:
+            self._forget_page(page, failed=False)
+
+    def _forget_page(self, page: Sequence[bytes], *, failed: bool, dropped: bool = False) -> None:
+        forgetting = _Forgetting(page, failed=failed, dropped=dropped)
+        for mark in dict.fromkeys(page):
+            self._queue.offer(Entry("x", mark, source=forgetting))
+            self._held.discard(mark)
+        self._soon()
+
+    def _forgot(self, entry: Entry, *, seen: bool) -> None:
+        forgetting: _Forgetting = entry.source
+        assert entry.fingerprint is not None  # noqa: S101 - its mark
+        forgetting.there[entry.fingerprint] = seen
+        if len(forgetting.there) < len(set(forgetting.page)):
+            return
+        there = [forgetting.there[mark] for mark in forgetting.page]
+        failed = forgetting.failed
+        more = self._session.forgotten(
+            forgetting.page, there, failed=failed, dropped=forgetting.dropped
+        )
+        for page in more:
+            self._forget_page(page, failed=failed, dropped=True)
+
+    # The end, log and stats
+
+    def _spider_idle(self) -> None:
+        """Keep the spider open while other workers may make requests.
+
+        :raises DontCloseSpider: then.
+        """
+        self._idle = True
+        if self._gave_up or (self._finished and not self.pending()):
+            return
+        self._soon(max(0.0, self._poll_at - time.monotonic()) if self._dry else None)
+        raise DontCloseSpider
+
+    def _log_unreadable(self, error: Exception) -> None:
+        self._report.add(stats.UNREADABLE)
+        if not self._said_unreadable:
+            self._said_unreadable = True
+            logger.error(
+                "A request in Redis cannot be read by this worker (%r). It goes back for other"
+                " workers, whose code may be newer. After %s tries it is put aside: then 'scrapy"
+                " bloom queue --retry' puts it back. More are counted in %s and not shown.",
+                error,
+                10,
+                stats.UNREADABLE.key,
+                extra={"spider": self._spider},
+            )
+
+    def _describe(self) -> None:
+        counters = self._queue.worker.counters
+        for name, value in (
+            ("batches", self._queue.calls),
+            ("taken", self._queue.taken),
+            ("requeued", counters.requeued),
+            ("failed", counters.failed),
+            ("losses", self._queue.surprises),
+        ):
+            if value and name in stats.FROM_QUEUE:
+                self._report.set(stats.FROM_QUEUE[name], value)
+        self._report.set(stats.WAITING, self._queue.waiting)
+        self._report.set(stats.FROM_BACKEND["round_trips"], counters.round_trips)
+        if counters.outages:
+            self._report.set(stats.FROM_BACKEND["outages"], counters.outages)

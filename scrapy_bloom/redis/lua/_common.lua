@@ -1,0 +1,161 @@
+-- What all scripts share: names, the clock, slices, and what is done when requests have vanished.
+-- It stands before each of them.
+--
+-- KEYS[1]  the header, a hash:
+--   program, format  what this is
+--   epoch            names the filter. With another epoch, all earlier marks are given up
+--   plan             JSON of what all workers must agree on
+--   first            geometry of the first slice: CAPACITY:RATE:BLOCKS:KEYS
+--   slices           oldest first: CAPACITY:RATE:BLOCKS:KEYS:NUMBER:SINCE:ITEMS:AGAIN each
+--   dropped          slices whose keys are still to be deleted: NAME:KEYS:PORTION each
+--   window           seconds that a mark is kept, 0 for ever
+--   order            "lifo" or "fifo"; empty if no requests are kept here
+--   waiting, taken, failed
+--                    how many requests there were after the last script
+--   version          counts the changes to them
+--   forgotten        counts the pages that were forgotten
+--   seq              the last number that ordered a request
+--   well             SINCE LAST: since when workers have beaten without a gap, and the last time
+--   deleted          the epochs that users have deleted last
+--   w:WORKER         NUMBER LEASE: its last call, and until when it lives. NUMBER dead SINCE: a
+--                    tombstone of a worker that missed its lease
+--   a:WORKER         DIGITS IDS: what that call has answered
+-- KEYS[2]  what the names of all other keys begin with:
+--   queue            sorted set of the requests that wait. Score: the priority, negated. Member: 8 bytes
+--                    that order and name the request; 1 byte, how many tries have failed; 4 bytes,
+--                    1 + length of its fingerprint, or 0 without one; the fingerprint; the body
+--   taken            hash, WORKER and 8 bytes -> SCORE, a space, MEMBER
+--   failed           hash, 8 bytes -> SCORE, a space, MEMBER
+--   EPOCH.N.S        key S of slice N, as the layout has it
+--   EPOCH.N.again    set of the probes in slice N that count as absent: they were forgotten
+--   EPOCH.N.ages     hash of probes with a greatest age -> when they were let through last
+local call, unpack = redis.call, table.unpack or unpack
+local header, base = KEYS[1], KEYS[2]
+local queue, taken, failed = base .. 'queue', base .. 'taken', base .. 'failed'
+local time = call('TIME')
+local now = time[1] + time[2] / 1000000
+
+local function read_numbers(text)
+  local found = {}
+  for word in text:gmatch('%S+') do found[#found + 1] = tonumber(word) end
+  return unpack(found)
+end
+
+local function read_slices(text, epoch)
+  local slices = {}
+  for row in text:gmatch('%S+') do
+    local capacity, rate, blocks, keys, number, since, items, again =
+      row:match('^(%d+):([^:]+):(%d+):(%d+):(%d+):([^:]+):(%d+):(%d+)$')
+    slices[#slices + 1] = {
+      geometry = table.concat({capacity, rate, blocks, keys}, ':'),
+      capacity = tonumber(capacity),
+      rate = tonumber(rate),
+      blocks = tonumber(blocks),
+      keys = tonumber(keys),
+      number = tonumber(number),
+      since = tonumber(since),
+      items = tonumber(items),
+      again = tonumber(again),
+      name = base .. epoch .. '.' .. number .. '.',
+      segments = {},
+    }
+  end
+  return slices
+end
+
+local function write_slices(slices)
+  local rows = {}
+  for i, slice in ipairs(slices) do
+    rows[i] = string.format('%s:%.0f:%.6f:%.0f:%.0f', slice.geometry, slice.number, slice.since,
+      slice.items, slice.again)
+  end
+  return table.concat(rows, ' ')
+end
+
+-- Return the slices that count now, and those that the window has ended. Dates of the future become
+-- now: the clock went back. A slice counts for 9/8 of the window.
+local function divide(slices, window)
+  local live, over = {}, {}
+  for _, slice in ipairs(slices) do
+    slice.since = math.min(slice.since, now)
+    local some = (window > 0 and slice.since + window * 9 / 8 <= now) and over or live
+    some[#some + 1] = slice
+  end
+  return live, over
+end
+
+-- Give slices up. Their keys are many, so beats delete them portion by portion.
+local function drop(slices)
+  local rows = {call('HGET', header, 'dropped') or nil}
+  for _, slice in ipairs(slices) do
+    call('UNLINK', slice.name .. 'again', slice.name .. 'ages')
+    local portion = math.max(1, math.min(500, math.floor(4096 * slice.keys / slice.blocks)))
+    rows[#rows + 1] = string.format('%s:%.0f:%.0f', slice.name:sub(#base + 1), slice.keys, portion)
+  end
+  if #rows > 0 then call('HSET', header, 'dropped', table.concat(rows, ' ')) end
+end
+
+-- Delete a portion of the keys of slices that were dropped; return how many are left.
+local function delete_dropped()
+  local rows, left = call('HGET', header, 'dropped'), 0
+  if not rows then return 0 end
+  local name, keys, portion, others = rows:match('^(%S+):(%d+):(%d+) ?(.*)$')
+  local names, last = {}, math.max(0, keys - portion)
+  for i = last, keys - 1 do names[#names + 1] = base .. name .. string.format('%.0f', i) end
+  call('UNLINK', unpack(names))
+  for more in others:gmatch(':(%d+):%d+') do left = left + more end
+  if last > 0 then others = string.format('%s:%.0f:%s %s', name, last, portion, others) end
+  if others == '' then call('HDEL', header, 'dropped') else call('HSET', header, 'dropped', others) end
+  return left + last
+end
+
+local function count(changed)
+  call('HSET', header, 'waiting', call('ZCARD', queue), 'taken', call('HLEN', taken), 'failed',
+    call('HLEN', failed))
+  if changed then call('HINCRBY', header, 'version', 1) end
+end
+
+-- Give up all marks: a new epoch with one empty slice. Every worker of the old one begins again.
+local function start_over()
+  local epoch, text, first = unpack(call('HMGET', header, 'epoch', 'slices', 'first'))
+  local slices = read_slices(text, epoch)
+  drop(slices)
+  call('HSET', header, 'epoch', epoch:match('^%x+') .. '-' .. time[1] .. '-' .. time[2], 'slices',
+    string.format('%s:%.0f:%.6f:0:0', first, slices[#slices].number + 1, now))
+  count(true)
+end
+
+-- Whether requests have vanished, or pages from a list of forgotten ones. Nothing may hide these pages,
+-- so all marks are given up. Every script asks this before it counts or marks.
+local function vanished(slices)
+  local waiting, held, aside = unpack(call('HMGET', header, 'waiting', 'taken', 'failed'))
+  local some = call('ZCARD', queue) < tonumber(waiting) or call('HLEN', taken) < tonumber(held)
+    or call('HLEN', failed) < tonumber(aside)
+  for _, slice in ipairs(slices) do
+    some = some or (slice.again > 0 and call('SCARD', slice.name .. 'again') < slice.again)
+  end
+  if some then start_over() end
+  return some
+end
+
+-- What a worker of another epoch is told.
+local function other_epoch(epoch, deleted)
+  return {(' ' .. (deleted or '') .. ' '):find(' ' .. epoch .. ' ', 1, true) and 'deleted' or 'gone'}
+end
+
+-- Put a taken request back: to its place, or behind all others if it is `late`, or aside when `most` tries
+-- have failed, of which `tried` are new. Return where it went, nil if this worker has no such request.
+local function put_back(field, tried, most, late)
+  local value = call('HGET', taken, field)
+  if not value then return nil end
+  call('HDEL', taken, field)
+  local score, member = value:match('^(%S+) (.*)$')
+  local tries = math.min(255, member:byte(9) + tried)
+  member = member:sub(1, 8) .. string.char(tries) .. member:sub(10)
+  if tried > 0 and tries >= most then
+    call('HSET', failed, member:sub(1, 8), score .. ' ' .. member)
+    return 'failed'
+  end
+  call('ZADD', queue, late and string.format('%.17g', score + 1e12) or score, member)
+  return 'queue'
+end

@@ -1,0 +1,183 @@
+"""One worker: its lease, and what it does while the server cannot be used."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import redis
+
+from scrapy_bloom.errors import BackendError
+from scrapy_bloom.redis.client import FAULTS, Target, beginning, script
+
+logger = logging.getLogger(__name__)
+
+LEASE: float = 30.0
+"""Seconds without a sign of life after which a worker counts as dead.
+
+A callback that holds the GIL for 10 seconds must not look dead. Read when it is used, like BEAT:
+tests make both shorter.
+"""
+
+BEAT: float = 1.0
+"""Seconds between two signs of life."""
+
+_BEAT_IN_OUTAGE: Final = 0.25
+
+_AGAIN: Final = 60.0
+"""Seconds after which the same error is logged again."""
+
+MOST_TRIES: Final = 10
+"""A request is put aside when so many workers have died with it or could not read it."""
+
+
+@dataclass
+class Counters:
+    """What went over the wire so far.
+
+    Attributes:
+        round_trips: calls to Redis.
+        outages: how often it could not be used.
+        requeued: requests of dead workers that this one put back.
+        failed: requests that it put aside for :data:`MOST_TRIES`.
+    """
+
+    round_trips: int = 0
+    outages: int = 0
+    requeued: int = 0
+    failed: int = 0
+
+
+def new_name() -> str:
+    """Return a name for a worker, never the same."""
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(6)}"
+
+
+class Worker:
+    """Runs scripts on a server, and keeps this worker's leases there.
+
+    :param target: the server. It is not connected before :meth:`connect`.
+    :param timeout: most seconds that one call may take, its second try included.
+
+    Attributes:
+        client: of redis-py; safe in any number of threads.
+        error: of the last call that failed.
+        usable: set while the server can be used, as far as is known.
+        counters: what went over the wire.
+    """
+
+    def __init__(self, target: Target, timeout: float) -> None:
+        self.where = target.where()
+        self.timeout = timeout
+        self.counters = Counters()
+        self.client: Any = None
+        self.usable = threading.Event()
+        self.usable.set()
+        self.error = BackendError("")
+        self._target = target
+        self._scripts: dict[tuple[str, str], Any] = {}
+        self._reported = ("", float("-inf"))
+        self._beats: list[Callable[[], object]] = []
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def connect(self) -> None:
+        """Find the server, if that was not done before.
+
+        :raises BackendError: if there is no way in.
+        """
+        if self.client is not None:
+            return
+        try:
+            self.client = self._target.connect(self.timeout)
+        except BackendError as error:
+            self._fail(error)
+            raise
+
+    def explained(self) -> AbstractContextManager[None]:
+        """Turn what the client raises into a :class:`BackendError`."""
+        return self._target.explained()
+
+    def run(
+        self, name: str, layout: str, key: str, *arguments: object, probe: bool = False
+    ) -> list[Any]:
+        """Run a script of ``lua/`` on the shard under a key; return its answer.
+
+        :param probe: whether to try although the server could not be used just now.
+        :raises BackendError: if no answer came. The script may have run.
+        """
+        if not (probe or self.usable.is_set()):
+            raise self.error
+        run = self._scripts.get((name, layout))
+        if run is None:
+            run = self._scripts[name, layout] = self.client.register_script(script(name, layout))
+        self.counters.round_trips += 1
+        try:
+            answer = run([key, beginning(key)], arguments)
+            if not isinstance(answer, list) or not answer or not isinstance(answer[0], bytes):
+                raise redis.InvalidResponse(f"cannot understand its answer {answer!r:.80}")
+        except FAULTS as error:
+            self._fail(self._target.error(error, layout))
+            raise self.error from None
+        if not self.usable.is_set():
+            logger.info("Redis at %s can be used again.", self.where)
+            self.usable.set()
+        return answer
+
+    def _fail(self, error: BackendError) -> None:
+        """Take note that the server cannot be used, and log it once for each outage."""
+        self.error = error
+        if not self.usable.is_set():
+            return
+        self.counters.outages += 1
+        self.usable.clear()
+        text, since = self._reported
+        if text != str(error) or age(since) > _AGAIN:
+            self._reported = (str(error), time.monotonic())
+            logger.warning("%s Retrying.", error)
+
+    def live(self, beats: Sequence[Callable[[], object]]) -> None:
+        """Call these once a second in a thread of their own, and more often during an outage."""
+        self._beats = list(beats)
+        if threading.current_thread() is self._thread:
+            return
+        self._stop = threading.Event()
+        self._thread = threading.Thread(
+            target=self._live, args=(self._stop,), name="scrapy-bloom lease", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the signs of life and the connection."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(self.timeout)
+        if self.client is not None:
+            self.client.close()
+
+    def _live(self, stop: threading.Event) -> None:
+        while not stop.wait(BEAT if self.usable.is_set() else _BEAT_IN_OUTAGE):
+            beats = self._beats
+            for number, beat in enumerate(beats):
+                try:
+                    beat()
+                except BackendError:  # noqa: PERF203 - after a call over the network
+                    # The others first the next time: a node that hangs must not end their leases.
+                    self._beats = beats[number + 1 :] + beats[: number + 1]
+                    break
+                except Exception:
+                    logger.exception("Unexpected error while renewing the lease; retrying")
+                    break
+
+
+def age(since: float) -> float:
+    """Return how many seconds ago a moment of ``time.monotonic()`` was."""
+    return time.monotonic() - since

@@ -1,1 +1,0 @@
-"""The filter of one crawl, as the doors use it: opened from settings, asked, told about, closed."""

@@ -1,0 +1,399 @@
+"""Crawls of a tree by several workers: the real scripts on a real server, with faults between.
+
+A worker is a `Queue` and what it does with it; all take turns in one process, so that each seed is
+one history. Calls and replies get lost, calls come late and twice; workers are killed and frozen;
+the server goes back in time, is flushed, loses a key. In the end every page must have been fetched.
+
+The server's clock is a key that the test sets: leases end in turns, not in seconds.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from contextlib import suppress
+
+from scrapy_bloom.errors import BackendError
+from scrapy_bloom.options import OnBackendError
+from scrapy_bloom.redis import client as clients
+from scrapy_bloom.redis import filter as filters
+from scrapy_bloom.redis.client import Target, beginning
+from scrapy_bloom.redis.filter import RedisFilter, plans
+from scrapy_bloom.redis.queue import Queue
+from scrapy_bloom.redis.shard import Entry
+from scrapy_bloom.redis.worker import Worker
+
+KEY = "crawl"
+CLOCK = ("clock:seconds", "clock:micros")
+_TURNS = 900  # with faults
+_START = 1_700_000_000
+
+
+class NeverEndsError(Exception):
+    """A crawl has requests that no worker knows of."""
+
+
+class World:
+    """One crawl.
+
+    Args:
+        server: a Redis server that nobody else uses.
+        seed: of everything that is left to chance.
+        faults: how often each kind comes, relative to the others.
+        layout: of the filter.
+        shards: how many.
+        again: whether start() runs again after a surprise; without it pages must get lost.
+        edit: changes the text of a script: for controls that must lose.
+        retries: share of fetches that end in a retry with dont_filter.
+        held: share of links whose requests cannot be stored.
+        keep_held: whether a worker keeps what held requests are unique by at a surprise: must lose.
+        reset_all: whether a surprise at one shard is one at all; without it pages must get lost.
+        plain: whether requests wait in the workers, and only marks are shared.
+        dropped: share of replies that get lost.
+        doubt: whether a batch without an answer counts as new; without it pages must get lost.
+    """
+
+    def __init__(
+        self,
+        server,
+        seed,
+        faults,
+        *,
+        layout="bitmap",
+        shards=1,
+        pages=150,
+        again=True,
+        edit=lambda text: text,
+        retries=0.0,
+        held=0.0,
+        keep_held=False,
+        reset_all=True,
+        plain=False,
+        doubt=True,
+        dropped=0.06,
+    ):
+        self.chance = random.Random(seed)
+        self.faults, self.again, self.edit, self.retries = faults, again, edit, retries
+        self.keep_held, self.reset_all, self.plain, self.doubt = keep_held, reset_all, plain, doubt
+        self.url, self.client = server.url, server.client()
+        self.client.flushall()
+        self.now = float(_START)
+        self.dropped = dropped
+        self.plans = plans(capacity=1000, layout=layout, shards=shards, order="fifo")
+        self.links = {page: [] for page in range(pages)}  # a tree: one way to each page
+        for page in range(1, pages):
+            self.links[self.chance.randrange(max(0, page - 30), page)].append(page)
+        pairs = [(page, other) for page in self.links for other in self.links[page]]
+        self.held = {pair for pair in pairs if self.chance.random() < held}
+        self.fetched, self.tried, self.count = Counter(), Counter(), Counter()
+        self.late, self.shots, self.made = [], [], 0
+        names = ("open", "call", "ask", "beat", "leave")
+        self.scripts = {name: self.load(name, layout) for name in names}
+        kind = PlainCrawler if plain else Crawler
+        self.new_worker = lambda: kind(self)
+        self.workers = [self.new_worker() for _ in range(3)]
+
+    def run(self):
+        """Crawl; return the pages that were lost."""
+        for turn in range(_TURNS + 8_000):
+            self.now += self.chance.choice((0.06, 0.3, 0.9))
+            worker = self.chance.choice(self.workers)
+            with suppress(BackendError):
+                worker.step()
+            if turn < _TURNS:
+                if turn % 9 == 0:
+                    self.shots = [*self.shots[-39:], self.shot()]
+                if self.chance.random() < 0.025:
+                    self.fault()
+            elif turn % 40 == 0 and self.over():
+                break
+        else:
+            raise NeverEndsError
+        return set(self.links) - set(self.fetched)
+
+    def over(self):
+        if any(worker.busy for worker in self.workers):
+            return False
+        names = [beginning(shard_key(plan)) for plan in self.plans]
+        return not any(
+            self.client.zcard(name + "queue") or self.client.hlen(name + "taken") for name in names
+        )
+
+    def shot(self, pattern="crawl*"):
+        names = list(self.client.keys(pattern))
+        pipeline = self.client.pipeline(transaction=False)
+        for name in names:
+            pipeline.dump(name)
+        return dict(zip(names, pipeline.execute(), strict=True))
+
+    def put_back(self, shot, pattern="crawl*"):
+        pipeline = self.client.pipeline()
+        for name in self.client.keys(pattern):
+            pipeline.delete(name)
+        for name, value in shot.items():
+            pipeline.restore(name, 0, value)
+        pipeline.execute()
+
+    def fault(self):
+        kinds = [*self.faults]
+        kind = self.chance.choices(kinds, [self.faults[name] for name in kinds])[0]
+        self.count[kind] += 1
+        getattr(self, f"fault_{kind}")()
+
+    def fault_kill(self):
+        self.workers[self.chance.randrange(len(self.workers))] = self.new_worker()
+
+    def fault_freeze(self):
+        """Rather one that waits for an answer."""
+        waiting = [worker for worker in self.workers if worker.unanswered]
+        worker = self.chance.choice(waiting or self.workers)
+        worker.frozen = self.now + self.chance.choice((10, 45, 90))
+
+    def fault_back(self):
+        if self.shots:
+            self.put_back(self.chance.choice(self.shots))
+            self.shots = []
+
+    def fault_back_one(self):
+        """One node of several goes back."""
+        if self.shots:
+            number = self.chance.randrange(len(self.plans))
+            shot = self.chance.choice(self.shots)
+            mine = {name: value for name, value in shot.items() if _number(name) == number}
+            others = {name: v for name, v in self.shot().items() if _number(name) != number}
+            self.put_back({**mine, **others})
+
+    def fault_flush(self):
+        self.put_back({})
+        self.shots = []
+
+    def fault_late(self):
+        if self.late:
+            name, keys, arguments = self.chance.choice(self.late)
+            self.script(name, keys, arguments)
+
+    def fault_key(self):
+        """One key is gone, whichever."""
+        if names := sorted(self.client.keys("crawl*")):
+            self.client.delete(self.chance.choice(names))
+
+    def fault_queue(self):
+        self.client.delete(beginning(KEY) + "queue")
+
+    def fault_header(self):
+        self.client.delete(KEY)
+
+    def script(self, name, keys, arguments):
+        self.client.mset(dict(zip(CLOCK, (int(self.now), int(self.now % 1 * 1e6)), strict=True)))
+        return self.scripts[name](keys, arguments)
+
+    def load(self, name, layout):
+        text = clients.script(name, layout)
+        assert "call('TIME')" in text
+        text = text.replace("call('TIME')", f"call('MGET', '{CLOCK[0]}', '{CLOCK[1]}')")
+        return self.client.register_script(self.edit(text))
+
+
+class FlakyWorker(Worker):
+    """Some of its calls, and some of the replies, get lost; some calls come once more, later."""
+
+    def __init__(self, world):
+        super().__init__(Target(world.url), 10.0)
+        self.world, self.client = world, world.client
+        self.calm = True  # nothing happens until it is a worker
+
+    def live(self, beats):
+        self.beats = beats
+
+    def run(self, name, layout, key, *arguments, probe=False):  # noqa: ARG002
+        world = self.world
+        call = name, [key, beginning(key)], arguments
+        if not self.calm and world.chance.random() < 0.04:
+            raise BackendError("lost", temporary=True)
+        answer = world.script(*call)
+        if name == "call" and world.chance.random() < 0.05:
+            world.late = [*world.late[-29:], call]
+        if not self.calm and world.chance.random() < world.dropped:
+            raise BackendError("lost", temporary=True)
+        return answer
+
+    def close(self):
+        pass
+
+
+class Crawler:
+    """A worker of a crawl whose requests wait in Redis."""
+
+    def __init__(self, world):
+        self.world = world
+        self.worker = FlakyWorker(world)
+        self.queue = Queue(self.worker, KEY, world.plans)
+        self.queue.open()
+        self.worker.calm = False
+        if not world.reset_all:
+            self.queue._shards = [_Alone(shard) for shard in self.queue._shards]
+        self.ready, self.flight, self.children = [], {}, Counter()
+        self.memory, self.held_pages = [], set()
+        self.frozen = self.beaten = 0.0
+        self.start()
+
+    @property
+    def unanswered(self):
+        return any(shard.unanswered for shard in self.queue.shards)
+
+    @property
+    def busy(self):
+        return bool(self.ready or self.flight or self.memory or self.queue.burdened)
+
+    def start(self):
+        self.offer(0, None)
+
+    def offer(self, page, parent, letter="f"):
+        mark, body = (b"%d" % page).rjust(20, b"."), b"%d" % page
+        self.queue.offer(Entry(letter, None if letter == "p" else mark, body, source=parent))
+
+    def step(self):
+        world, chance = self.world, self.world.chance
+        if self.frozen > world.now:
+            return
+        if world.now - self.beaten > 6:
+            self.beaten = world.now
+            for beat in self.worker.beats:
+                beat()
+        able = [key for key in self.flight if key not in self.children]
+        if able and chance.random() < 0.6:
+            self.fetch(chance.choice(able))
+        elif self.memory and chance.random() < 0.5:
+            self.flight[object()] = self.memory.pop(0)
+        elif self.ready and chance.random() < 0.6:
+            ticket, page = self.ready.pop(0)
+            self.flight[object()] = (ticket, page, None)
+        else:
+            self.exchange(max(0, 3 - len(self.ready)))
+
+    def fetch(self, key):
+        world = self.world
+        page = self.flight[key][1]
+        if world.chance.random() < world.retries and world.tried[page] < 6:
+            world.tried[page] += 1
+            self.children[key] = 1
+            self.offer(page, key, "p")
+            return
+        world.fetched[page] += 1
+        for other in world.links[page]:
+            if (page, other) in world.held:
+                if other not in self.held_pages:
+                    self.held_pages.add(other)
+                    self.children[key] += 1
+                    self.memory.append((None, other, key))
+            elif not self.queue.knows((b"%d" % other).rjust(20, b".")):
+                self.children[key] += 1
+                self.offer(other, key)
+        if not self.children[key]:
+            self.finish(key)
+
+    def exchange(self, want):
+        exchange = self.queue.prepare(want)
+        self.queue.carry_out(exchange)
+        settled = self.queue.settle(exchange)
+        for entry, _ in settled.verdicts:
+            self.child_done(entry.source)
+        void = [one for one in self.ready if one[0].shard in settled.void]
+        self.ready = [one for one in self.ready if one[0].shard not in settled.void]
+        if settled.begin_again:
+            self.world.count["surprises"] += 1
+            if not self.world.keep_held:
+                self.held_pages.clear()
+            for _, page in void:
+                self.offer(page, None)
+            if self.world.again:
+                self.start()
+        self.world.count["dead"] += len(settled.void) and not settled.begin_again
+        self.ready += [(ticket, int(taken.body)) for ticket, taken in settled.taken]
+
+    def child_done(self, parent):
+        if parent in self.children:
+            self.children[parent] -= 1
+            if self.children[parent] <= 0:
+                self.finish(parent)
+
+    def finish(self, key):
+        self.children.pop(key, None)
+        ticket, _, parent = self.flight.pop(key)
+        if ticket is not None:
+            self.queue.done(ticket)
+        self.child_done(parent)
+
+
+class _Alone:
+    """A shard whose marks are not given up when another one has lost something."""
+
+    def __init__(self, shard):
+        self._shard = shard
+
+    def __getattr__(self, name):
+        return getattr(self._shard, name)
+
+    def open(self, *, give_up=False):  # noqa: ARG002
+        self._shard.open(give_up=False)
+
+
+class PlainCrawler:
+    """A worker whose requests wait elsewhere: here, in a list that all share and nothing loses."""
+
+    def __init__(self, world):
+        self.world = world
+        self.worker = FlakyWorker(world)
+        made, filters.Worker = filters.Worker, lambda *_: self.worker
+        try:
+            self.filter = RedisFilter(
+                Target(world.url), KEY, world.plans, on_error=OnBackendError.CLOSE
+            )
+        finally:
+            filters.Worker = made
+        self.worker.calm = False
+        if not world.doubt:
+            self.filter._begin_again = lambda shard, _: self._undoubted(shard)
+        self.ready, self.buffer, self.frozen, self.beaten = [], [world.made], 0.0, 0.0
+        world.made += 1  # each begins at another page, or only one would have work
+
+    def _undoubted(self, shard):
+        shard.unanswered.doubted = False
+        shard.open()
+
+    @property
+    def unanswered(self):
+        return self.filter.shards[0].unanswered
+
+    @property
+    def busy(self):
+        return bool(self.ready or self.buffer)
+
+    def step(self):
+        world, chance = self.world, self.world.chance
+        if self.frozen > world.now:
+            return
+        if world.now - self.beaten > 6:
+            self.beaten = world.now
+            for beat in self.worker.beats:
+                beat()
+        if self.ready and chance.random() < 0.5:
+            page = self.ready.pop(0)
+            world.fetched[page] += 1
+            self.buffer += world.links[page]
+        elif self.buffer:
+            some = self.buffer[:5]
+            seen = self.filter.add_many([(b"%d" % page).rjust(20, b".") for page in some])
+            del self.buffer[: len(some)]
+            self.ready += [page for page, was in zip(some, seen, strict=True) if not was]
+
+
+def shard_key(plan):
+    """Return the key of a shard."""
+    return f"{KEY}:{plan.shard}" if plan.shard else KEY
+
+
+def _number(name):
+    """Return the number of the shard that a key belongs to."""
+    digits = name.split(b":", 2)[1] if b":" in name else b"0"
+    return int(digits) if digits.isdigit() else 0

@@ -1,0 +1,97 @@
+"""A store whose state after each commit is known from the number of that commit."""
+
+import random
+import shutil
+from pathlib import Path
+
+from scrapy_bloom.filter.bloom import LocalFilter
+from scrapy_bloom.local import store as module
+from scrapy_bloom.local.store import Store
+from support.contract import fingerprints
+
+PER_COMMIT = 10
+_WAITING = 30  # commits that a request waits
+
+
+def hasty(patch=setattr):
+    """Have a store do with few marks what it does with many otherwise."""
+    for name, value in (
+        ("LEAST_JOURNAL", 100),
+        ("SMALL_JOURNAL", 20),
+        ("BLOCKS_AT_ONCE", 3),
+        ("ROWS_AT_ONCE", 2),
+        ("MARKS_A_ROW", 7),
+        ("LISTED_AT_ONCE", 5),
+        ("DELETED_AT_ONCE", 2),
+        ("CHECKPOINT_COMMITS", 7),
+        ("LOG_BYTES", 200_000),
+    ):
+        patch(module, name, value)
+
+
+def body_of(number, which):
+    return random.Random(number * 100 + which).randbytes(200 + 31 * which)
+
+
+class Commits:
+    """Commit `n` adds ten pages with requests, and is through with those of commit ``n - 30``."""
+
+    def __init__(self, path, *, exact=False):
+        self.store = Store(path, LocalFilter(300, 1e-9), exact=exact)
+        self.number = self.store.meta.get("number", 0)
+        self.queue = self.store.queue("0", None)
+
+    def step(self):
+        number = self.number + 1
+        for which, page in enumerate(fingerprints(PER_COMMIT, f"commit {number}")):
+            assert not self.store.mark(page)
+            self.store.add(self.queue, body_of(number, which))
+        if number > _WAITING:
+            for row, _ in self.store.read(self.queue, PER_COMMIT, newest=False):
+                self.store.done(row)
+        self.store.note("number", number)
+        self.store.commit()
+        self.number = number
+
+
+def check(store, *, whole=True):
+    """Compare a store with what it should hold; return the number of its last commit.
+
+    :param whole: whether bits of the filter may not have been damaged.
+    """
+    number = store.meta.get("number", 0)
+    waiting = range(max(0, number - _WAITING) + 1, number + 1)
+    bodies = [body_of(one, which) for one in waiting for which in range(PER_COMMIT)]
+    found = []
+    if "0" in {queue.path for queue in store.queues.values()}:
+        found = [body for _, body in store.read(store.find("0"), 1000, newest=False)]
+    if whole:
+        assert found == bodies
+    else:  # a row that was damaged is said to be
+        assert len(found) == len(bodies)
+        assert all(body in {None, right} for body, right in zip(found, bodies, strict=True))
+    assert len(store) == len(bodies)
+    known = [
+        page for one in range(1, number + 1) for page in fingerprints(PER_COMMIT, f"commit {one}")
+    ]
+    if whole:
+        assert all(map(store.contains, known))
+    later = [
+        page for one in range(1, 50) for page in fingerprints(PER_COMMIT, f"commit {number + one}")
+    ]
+    assert not any(map(store.contains, later))
+    return number
+
+
+def copied(path, folder):
+    """Copy the files of a store as a kill would leave them."""
+    folder.mkdir()
+    for part in ("", "-wal", "-checkpoint"):
+        source = path.with_name(path.name + part)
+        if source.exists():
+            shutil.copy(source, folder / source.name)
+    return folder / path.name
+
+
+def log_of(path):
+    return Path(f"{path}-wal")

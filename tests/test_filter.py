@@ -1,0 +1,425 @@
+"""The filter in memory: the contract, growth, the window, and its file."""
+
+import copy
+import pickle
+import shutil
+import sqlite3
+from functools import partial
+from itertools import count
+from math import inf
+from pathlib import Path
+from tempfile import mkdtemp
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from support.contract import FilterContract, fingerprints
+from support.examples import share_of
+
+from scrapy_bloom.errors import SettingError, StateError
+from scrapy_bloom.filter import file
+from scrapy_bloom.filter.bloom import LocalFilter
+from scrapy_bloom.filter.growth import STARTER, filter_hashes, first_slice, next_slice
+from scrapy_bloom.filter.hashing import make_probe
+from scrapy_bloom.filter.sizing import BLOCK_BYTES, false_positive_rate
+
+WINDOW = 800
+LONGEST = 900  # 9/8 of it
+PAGES = fingerprints(12, "page")
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    def __init__(self):
+        self.now = 1_000_000_000.0
+
+    def __call__(self):
+        return self.now
+
+
+class Grown(FilterContract):
+    GROWN = 4, 32.77
+
+
+class TestLocalFilter(Grown):
+    @pytest.fixture
+    def make(self):
+        return LocalFilter
+
+
+class TestLocalFilterOfAnyBytes(Grown):
+    @pytest.fixture
+    def make(self):
+        return partial(LocalFilter, digests=False)
+
+
+class TestLocalFilterWithAWindow(Grown):
+    @pytest.fixture
+    def make(self):
+        return partial(LocalFilter, window=3600)
+
+
+def test_positions_are_those_of_every_filter_that_was_ever_stored():
+    secret = bytes(range(16))
+    sha1 = make_probe(secret, 14, digests=True)(bytes(range(20)))
+    other = make_probe(secret, 7, digests=True)(b"any bytes")
+    assert sha1[:3] == [16502, 3890, 62365]
+    assert (len(sha1), sha1[-2:]) == (15, [44774, 2030017965])
+    assert other == [20725, 36751, 10922, 16790, 11109, 43908, 27865, 1803108029]
+
+
+# Growth
+
+
+@pytest.mark.unmeasured
+@given(
+    capacity=st.integers(1, 10**7),
+    error_rate=st.floats(1e-12, 0.9),
+    length=st.integers(1, 10),
+    expected=st.lists(st.integers(1, 10**7), min_size=10, max_size=10),
+)
+def test_the_errors_of_all_slices_stay_within_the_error_rate(
+    capacity, error_rate, length, expected
+):
+    k = filter_hashes(error_rate)
+    specs = [first_slice(capacity, error_rate, k)]
+    for now in expected[: length - 1]:  # as the user changes the capacity between runs
+        specs.append(next_slice(specs, now, error_rate, k))
+    assert sum(spec.error_rate for spec in specs) < error_rate
+    for spec in specs:
+        assert false_positive_rate(spec.capacity, spec.blocks, k) <= spec.error_rate
+
+
+def test_a_grown_filter_takes_little_more_than_one_of_the_right_size():
+    k, specs, sizes = filter_hashes(1e-6), [first_slice(10**6, 1e-6, filter_hashes(1e-6))], {}
+    while sum(spec.capacity for spec in specs) < 10**9:
+        specs.append(next_slice(specs, 10**6, 1e-6, k))
+        held = sum(spec.capacity for spec in specs)
+        sizes[held] = sum(spec.blocks for spec in specs) * BLOCK_BYTES / held
+    assert next(iter(sizes)) == 10**6
+    assert max(size for held, size in sizes.items() if held < 2e7) < 4.5
+    assert max(size for held, size in sizes.items() if held < 2e8) < 5
+    at = min(held for held in sizes if held >= 10**7)
+    assert sizes[at] * at / 10**7 < 5.5
+    assert len([held for held in sizes if held <= at]) == 3  # and the starter
+
+
+def test_a_small_crawl_touches_few_blocks():
+    seen = LocalFilter()
+    seen.add_many(fingerprints(300))
+    assert seen.info().bytes < 80_000
+    seen.add_many(fingerprints(STARTER + 1))
+    info = seen.info()
+    assert (info.slices, info.capacity) == (2, 1_000_000)
+
+
+def test_a_raised_capacity_shapes_the_next_slice():
+    state = LocalFilter(1000).state
+    seen = LocalFilter.from_state(state, 50_000, 1e-6)
+    seen.add_many(fingerprints(1001))
+    assert seen.info().capacity == 50_000
+
+
+def test_growth_is_logged_once_when_the_capacity_is_reached(caplog):
+    seen = LocalFilter(capacity=200_000)
+    seen.add_many(fingerprints(STARTER + 1))
+    assert not caplog.records
+    seen.add_many(fingerprints(200_010))
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert "200,000" in record.getMessage()
+
+
+# What a fingerprint is
+
+
+@pytest.mark.parametrize("kind", [bytearray, memoryview])
+@pytest.mark.parametrize("window", [None, 3600])
+def test_every_method_takes_any_bytes_like_fingerprint(kind, window):
+    seen, page = LocalFilter(window=window), b"a" * 20
+    assert seen.add(kind(page)) is False
+    assert seen.add(page) is True
+    assert kind(page) in seen
+    assert seen.forget(kind(page)) is True
+    assert page not in seen
+    assert seen.add_many([kind(page), page]) == [False, True]
+    assert seen.add_aged(kind(page), 60) is False
+    assert seen.add_aged(page, 60) is True
+    assert seen.forget_many([kind(page)]) == [True]
+    assert seen.add_aged(page, 60) is False
+
+
+@pytest.mark.parametrize("wrong", ["text", 20, None])
+def test_every_method_refuses_what_is_not_bytes_like(wrong):
+    seen = LocalFilter()
+    for method in (seen.add, seen.forget, seen.__contains__, partial(seen.add_aged, max_age=1)):
+        with pytest.raises(TypeError):
+            method(wrong)
+    assert seen.info().items == 0
+
+
+# Forgetting
+
+
+def test_what_is_let_through_again_counts_and_grows_the_filter():
+    clock = Clock()
+    seen = LocalFilter(1000, 1e-6, window=WINDOW, clock=clock)
+    known = fingerprints(1000)
+    seen.add_many(known)
+    for _ in range(7):  # each time into another generation
+        clock.now += 100
+        seen.forget_many(known)
+        assert seen.add_many(known) == [False] * 1000
+    info = seen.info()
+    assert seen.expected_rate() <= 1e-6
+    assert info.estimated_fp_rate <= 1e-6
+    assert info.items == 8000
+
+
+def test_the_time_of_what_is_let_through_again_counts_anew():
+    clock = Clock()
+    seen = LocalFilter(window=WINDOW, clock=clock)
+    seen.add_many(PAGES)
+    clock.now += 700
+    seen.forget(PAGES[0])
+    assert seen.add(PAGES[0]) is False
+    clock.now += WINDOW - 1
+    assert [page in seen for page in PAGES[:2]] == [True, False]
+
+
+def test_a_number_of_a_slice_is_never_given_twice(tmp_path):
+    clock = Clock()
+    seen, ids = LocalFilter(window=WINDOW, clock=clock), set()
+    for _ in range(5):
+        seen.add(PAGES[0])
+        assert not ids & {slice_.id for slice_ in seen.state.slices}
+        ids |= {slice_.id for slice_ in seen.state.slices}
+        clock.now += 5000  # all of it is over
+        seen.save(tmp_path / "filter")
+        seen = LocalFilter.load(tmp_path / "filter", clock=clock)
+        assert PAGES[0] not in seen
+
+
+def test_generations_that_nothing_came_into_do_not_pile_up():
+    clock = Clock()
+    seen = LocalFilter(window=WINDOW, clock=clock)
+    seen.add(PAGES[0])
+    for _ in range(7):
+        clock.now += 100
+        assert PAGES[0] in seen
+    assert seen.info().generations == 2
+
+
+class WindowMachine(RuleBasedStateMachine):
+    """Against a dict of what was let through, and when, in time that only passes."""
+
+    def __init__(self):
+        super().__init__()
+        self.clock, self.passed, self.set_back = Clock(), 0, -inf
+        self.folder = Path(mkdtemp())
+        self.known, self.ages, self.fresh = {}, {}, count()
+        self.filter = LocalFilter(20, 1e-9, window=WINDOW, clock=self.clock)
+
+    def teardown(self):
+        shutil.rmtree(self.folder)
+
+    @rule(page=st.sampled_from(PAGES))
+    def add(self, page):
+        self.judge(page, seen := self.filter.add(page))
+        if not seen:
+            self.known[page] = self.passed
+
+    @rule(pages=st.lists(st.sampled_from(PAGES), max_size=5))
+    def ask(self, pages):
+        for page, seen in zip(pages, self.filter.contains_many(pages), strict=True):
+            self.judge(page, seen)
+
+    @rule(size=st.sampled_from([1, 10, 100]))
+    def burst(self, size):
+        pages = fingerprints(size, f"fresh {next(self.fresh)}")
+        assert self.filter.add_many(pages) == [False] * size
+        self.known.update(dict.fromkeys(pages, self.passed))
+
+    @rule(page=st.sampled_from(PAGES), age=st.sampled_from([1, 50, 300, WINDOW - 1]))
+    def add_aged(self, page, age):
+        last = min(self.ages.get(page, -inf), self.clock.now)
+        seen = self.filter.add_aged(page, age)
+        assert seen is (self.clock.now - last < age)
+        self.ages[page] = last if seen else self.clock.now
+        if not seen:
+            self.known[page] = self.passed
+
+    @rule(page=st.sampled_from(PAGES))
+    def forget(self, page):
+        self.judge(page, self.filter.forget(page))
+        self.known.pop(page, None)
+        self.ages.pop(page, None)
+
+    @rule(seconds=st.sampled_from([1, 99, 100, 101, 250, 800, 900, 5000]))
+    def wait(self, seconds):
+        self.clock.now += seconds
+        self.passed += seconds
+
+    @rule(seconds=st.sampled_from([1, 30, 100, 450, 3000]))
+    def set_clock_back(self, seconds):
+        self.clock.now -= seconds
+        self.set_back = self.passed
+        self.ages = {page: min(last, self.clock.now) for page, last in self.ages.items()}
+        self.filter.contains_many([])  # it looks at the clock
+
+    @rule()
+    def save_and_load(self):
+        self.filter.save(self.folder / "filter")
+        self.filter = LocalFilter.load(self.folder / "filter", clock=self.clock)
+
+    @invariant()
+    def it_holds(self):
+        pages = [page for page, when in self.known.items() if self.passed - when < WINDOW]
+        assert all(self.filter.contains_many(pages))
+        info = self.filter.info()
+        assert info.estimated_fp_rate <= info.error_rate
+        assert info.oldest <= info.newest <= self.clock.now
+        state = self.filter.state
+        assert all(
+            any(one.has(self.filter._probe(fp)) for one in state.slices) for fp in state.again
+        )
+
+    def judge(self, page, seen):
+        since = self.passed - self.known.get(page, -inf)
+        if since < WINDOW:
+            assert seen
+        elif since >= LONGEST and self.set_back <= self.known.get(page, -inf):
+            assert not seen
+
+
+TestWindow = WindowMachine.TestCase
+TestWindow.settings = settings(deadline=None, max_examples=share_of(60), stateful_step_count=40)
+
+
+# Copies, unions, files
+
+
+@pytest.mark.parametrize(
+    "twin", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))]
+)
+def test_a_copy_has_the_same_marks_in_bits_of_its_own(twin):
+    seen = LocalFilter(1000)
+    seen.add_many(PAGES)
+    seen.forget(PAGES[0])
+    other = twin(seen)
+    assert other.contains_many(PAGES) == [False] + [True] * 11
+    assert other.add_many(fingerprints(500)) == [False] * 500
+    assert seen.info().items == 11
+    assert not any(seen.contains_many(fingerprints(500)))
+
+
+def test_two_copies_that_grew_apart_are_united():
+    one = LocalFilter(1000)
+    one.add_many(fingerprints(500))
+    other = copy.copy(one)
+    one.add_many(fingerprints(100, "one"))
+    other.add_many(fingerprints(200, "other"))
+    one.forget(fingerprints(1, "one")[0])
+    one.forget(fingerprints(1)[0])
+    one.update(other)
+    assert all(one.contains_many([*fingerprints(500), *fingerprints(200, "other")]))
+    assert one.contains_many(fingerprints(2, "one")) == [False, True]
+    assert one.info().items == pytest.approx(799, rel=0.02)
+    assert one.add_many(fingerprints(5000, "more")) == [False] * 5000
+
+
+def test_a_filter_takes_the_slices_that_its_copy_has_grown():
+    one = LocalFilter(1000)
+    other = copy.copy(one)
+    other.add_many(fingerprints(3000))
+    one.update(other)
+    assert all(one.contains_many(fingerprints(3000)))
+    assert one.info() == other.info()
+    one.add(b"more")
+    assert b"more" not in other
+
+
+@pytest.mark.parametrize("reason", ["secret", "size", "hold"])
+def test_a_union_that_would_not_keep_its_promise_is_refused(reason):
+    one = LocalFilter(1000)
+    other = LocalFilter(2000) if reason == "secret" else copy.copy(one)
+    if reason == "size":
+        other.capacity = 5000
+        other.clear()
+    one.add_many(fingerprints(900))
+    other.add_many(fingerprints(900, "other"))
+    before = one.info()
+    with pytest.raises(SettingError, match=f"{reason}.*add_many"):
+        one.update(other)
+    assert one.info() == before
+
+
+def test_a_filter_comes_back_from_its_file(tmp_path):
+    path, seen = tmp_path / "filter", LocalFilter(1000, 1e-4)
+    seen.add_many(fingerprints(5000))
+    seen.forget_many(fingerprints(3))
+    seen.add_aged(b"aged", 60)
+    seen.save(path)
+    other = LocalFilter.load(path)
+    assert other.info() == seen.info()
+    assert other.contains_many(fingerprints(5000)) == [False] * 3 + [True] * 4997
+    assert other.add_aged(b"aged", 60)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["filter"]
+    assert path.stat().st_mode & 0o777 == 0o600
+    seen.save(path)  # over what is there
+
+
+def other_database(path):
+    sqlite3.connect(path).execute("CREATE TABLE t (x)").connection.close()
+
+
+def newer(path):
+    LocalFilter().save(path)
+    with sqlite3.connect(path) as database:
+        database.execute("PRAGMA user_version = 2")
+    database.close()
+
+
+def cut(path):
+    LocalFilter().save(path)
+    path.write_bytes(path.read_bytes()[:-5000])
+
+
+@pytest.mark.parametrize(
+    ("make", "found"),
+    [
+        (lambda path: path.write_bytes(b""), "an empty file"),
+        (lambda path: path.write_bytes(b"hello" * 100), "starts with b'hello"),
+        (other_database, "another program"),
+        (newer, "format 2, expected format 1"),
+        (cut, "damage"),
+        (lambda path: path.mkdir(), "directory"),
+        (lambda _: None, "No such file"),
+    ],
+)
+def test_what_is_not_a_filter_is_refused_and_left_as_it_is(tmp_path, make, found):
+    path = tmp_path / "filter"
+    make(path)
+    before = path.read_bytes() if path.is_file() else None
+    with pytest.raises(StateError, match=f"{path}.*{found}.*left as it was|{path}.*{found}.*left"):
+        LocalFilter.load(path)
+    assert (path.read_bytes() if path.is_file() else None) == before
+
+
+def test_a_row_that_does_not_match_its_checksum_is_damage(tmp_path):
+    path = tmp_path / "filter"
+    LocalFilter().save(path)
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE slices SET blocks = 1")
+    database.close()
+    with pytest.raises(StateError, match="slices does not match its checksum"):
+        LocalFilter.load(path)
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path):
+    path = tmp_path / "folder" / "filter"
+    with pytest.raises(StateError, match=r"folder.*Expected a file that this user can"):
+        LocalFilter().save(path)
+    assert file.log_size(path) == 0

@@ -1,0 +1,660 @@
+"""The store of a job: what a commit holds, a kill leaves, and damage does."""
+
+import copy
+import os
+import random
+import resource
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from itertools import count
+from pathlib import Path
+from tempfile import mkdtemp
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from support.commits import Commits, check, copied, hasty, log_of
+from support.contract import fingerprints
+from support.examples import share_of
+
+from scrapy_bloom.errors import SettingError, StateError
+from scrapy_bloom.filter import file
+from scrapy_bloom.filter.bloom import LocalFilter
+from scrapy_bloom.local import store as module
+from scrapy_bloom.local.store import NUMBER_BITS, Store
+
+WINDOW, LONGEST = 800, 900
+PAGES = fingerprints(12, "page")
+
+
+class Clock:
+    def __init__(self):
+        self.now = 1_000_000_000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "bloom.sqlite"
+
+
+class Model:
+    """What a store should hold."""
+
+    def __init__(self):
+        self.marked = {}  # fingerprint -> when it was let through
+        self.ages, self.rows, self.notes = {}, {}, {}
+
+
+class StoreMachine(RuleBasedStateMachine):
+    WINDOW = None
+    EXACT = False
+
+    def __init__(self):
+        super().__init__()
+        self.patch = pytest.MonkeyPatch()
+        hasty(self.patch.setattr)
+        self.folder, self.clock, self.fresh = Path(mkdtemp()), Clock(), count()
+        self.path = self.folder / "first" / "bloom.sqlite"
+        self.path.parent.mkdir()
+        self.model, self.saved = Model(), Model()
+        self.taken, self.held = set(), Counter()
+        self.open()
+        self.store.commit()
+
+    def teardown(self):
+        self.store.abandon()
+        self.patch.undo()
+        shutil.rmtree(self.folder)
+
+    def open(self):
+        fresh = LocalFilter(20, 1e-9, window=self.WINDOW, clock=self.clock)
+        self.store = Store(self.path, fresh, exact=self.EXACT)
+
+    @rule(page=st.sampled_from(PAGES))
+    def mark(self, page):
+        self.judge(page, seen := self.store.mark(page))
+        if not seen:
+            self.model.marked[page] = self.clock.now
+
+    @rule(size=st.sampled_from([1, 10, 100]))
+    def burst(self, size):
+        for page in fingerprints(size, f"fresh {next(self.fresh)}"):
+            assert not self.store.mark(page)
+            self.model.marked[page] = self.clock.now
+
+    @rule(page=st.sampled_from(PAGES), age=st.sampled_from([10, 300]))
+    def mark_aged(self, page, age):
+        seen = self.store.mark(page, age)
+        assert seen is (self.clock.now - self.model.ages.get(page, 0) < age)
+        if not seen:
+            self.model.ages[page] = self.model.marked[page] = self.clock.now
+
+    @rule(page=st.sampled_from(PAGES))
+    def forget(self, page):
+        self.store.filter.forget(page)
+        self.model.marked.pop(page, None)
+        self.model.ages.pop(page, None)
+
+    @rule(page=st.sampled_from(PAGES))
+    def withhold(self, page):
+        self.mark(page)
+        self.store.withhold([page])
+        self.held[page] += 1
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def release(self, data):
+        page = data.draw(st.sampled_from(sorted(self.held)))
+        self.store.release([page])
+        self.held -= Counter([page])
+
+    @rule(name=st.sampled_from("ab"), size=st.sampled_from([0, 5, 500, 20_000]))
+    def add(self, name, size):
+        body = random.randbytes(size)
+        self.model.rows[self.store.add(self.store.queue(name, None), body)] = body
+
+    @rule(name=st.sampled_from("ab"), newest=st.booleans(), limit=st.integers(1, 4))
+    def take(self, name, newest, limit):
+        number = self.store.find(name)
+        if number is None:
+            return
+        expected = sorted(self.waiting(number), reverse=newest)
+        found = self.store.read(number, limit, newest=newest)
+        assert found == [(row, self.model.rows[row]) for row in expected[:limit]]
+        if len(expected) > 2:
+            rest = self.store.read(number, limit, newest=newest, beyond=expected[1])
+            assert [row for row, _ in rest] == expected[2 : 2 + limit]
+        for row, _ in found[:1]:
+            self.store.take(row)
+            self.taken.add(row)
+
+    @precondition(lambda self: self.model.rows)
+    @rule(data=st.data())
+    def done(self, data):
+        row = data.draw(st.sampled_from(sorted(self.model.rows)))
+        self.store.done(row)
+        del self.model.rows[row]
+        self.taken.discard(row)
+
+    @rule(key=st.sampled_from("kl"), value=st.sampled_from([None, 1, "text", b"bytes", 0.5]))
+    def note(self, key, value):
+        self.store.note(key, value)
+        self.model.notes[key] = value
+
+    @rule(seconds=st.sampled_from([1, 99, 101, 450, 1000]))
+    def wait(self, seconds):
+        self.clock.now += seconds
+
+    @rule()
+    def commit(self):
+        self.store.commit()
+        self.saved = copy.deepcopy(self.model)
+
+    @rule()
+    def commit_on_a_full_disk(self):
+        self.store._database.execute("PRAGMA max_page_count = 1")  # as many as there are
+        try:
+            self.commit()
+        except sqlite3.OperationalError:
+            pass  # else there was room in the file
+        finally:
+            self.store._database.execute("PRAGMA max_page_count = 1000000")
+
+    @rule()
+    def kill(self):
+        self.store.wait()
+        self.path = copied(self.path, self.folder / str(next(self.fresh)))
+        self.store.abandon()
+        self.begin_again()
+
+    @rule()
+    def kill_after_a_commit(self):
+        self.commit()
+        bits, items = self.bits(), self.store.filter.items
+        held = dict(self.held)
+        self.kill()
+        assert self.bits() == bits
+        if not self.WINDOW:  # else what is held may be over
+            assert self.store.filter.items == items - len(held)
+
+    @rule()
+    def close_and_open(self):
+        self.store.close()
+        assert [one.name for one in self.path.parent.iterdir()] == ["bloom.sqlite"]
+        self.saved = self.model
+        self.begin_again()
+        assert self.store.clean
+
+    def begin_again(self):
+        self.open()
+        held, self.held, self.taken = self.held, Counter(), set()
+        for page in held:
+            if page not in self.store.filter:  # else it is held since the last commit only
+                self.saved.marked.pop(page, None)
+        self.model = copy.deepcopy(self.saved)
+
+    @invariant()
+    def it_holds_what_the_model_holds(self):
+        assert len(self.store) == len(self.model.rows)
+        for queue in map(self.store.find, "ab"):
+            if queue is not None:
+                assert self.store.waiting(queue) == len(self.waiting(queue))
+        for key in "kl":
+            assert self.store.meta.get(key) == self.model.notes.get(key)
+        for page in PAGES:
+            self.judge(page, self.store.contains(page))
+        now = self.clock.now
+        live = [
+            page
+            for page, when in self.model.marked.items()
+            if not self.WINDOW or now - when < WINDOW
+        ]
+        assert all(map(self.store.contains, live))
+
+    def judge(self, page, seen):
+        when = self.model.marked.get(page)
+        if when is None:
+            assert not seen
+        elif not self.WINDOW or self.clock.now - when < WINDOW:
+            assert seen
+        elif self.clock.now - when >= LONGEST:
+            assert not seen
+
+    def waiting(self, number):
+        return [row for row in self.model.rows.keys() - self.taken if row >> NUMBER_BITS == number]
+
+    def bits(self):
+        return [
+            (one.id, one.since, one.items, one.touched()) for one in self.store.filter.state.slices
+        ]
+
+
+class WindowedMachine(StoreMachine):
+    WINDOW = WINDOW
+
+
+class ExactMachine(StoreMachine):
+    EXACT = True
+
+
+class WindowedExactMachine(StoreMachine):
+    WINDOW = WINDOW
+    EXACT = True
+
+
+QUICK = settings(deadline=None, max_examples=share_of(40), stateful_step_count=40)
+TestStore = StoreMachine.TestCase
+TestWindowed = WindowedMachine.TestCase
+TestExact = ExactMachine.TestCase
+TestWindowedExact = WindowedExactMachine.TestCase
+for _case in (TestStore, TestWindowed, TestExact, TestWindowedExact):
+    _case.settings = QUICK
+
+
+# Kills
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("harm", ["none", "log deleted", "log cut", "log flipped"])
+def test_a_killed_run_leaves_a_whole_commit_or_is_refused(tmp_path, exact, harm):
+    path, refused = tmp_path / "bloom.sqlite", 0
+    dice = random.Random(harm)
+    for _ in range(6):
+        program = Path(__file__).parent / "support/programs/commit_until_killed.py"
+        line = [sys.executable, str(program), str(path), str(int(exact))]
+        path_of_tests = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+        run = subprocess.Popen(
+            line, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path_of_tests}
+        )
+        for _ in range(dice.randrange(1, 200)):
+            last = int(run.stdout.readline())
+        run.send_signal(signal.SIGKILL)
+        last = max([last, *map(int, run.communicate()[0].split("\n")[:-1])])
+        log = log_of(path)
+        if harm == "log deleted":
+            log.unlink()
+        elif harm == "log cut":
+            os.truncate(log, dice.randrange(log.stat().st_size))
+        elif harm == "log flipped":
+            flip(log, dice.randrange(log.stat().st_size))
+        try:
+            commits = Commits(path, exact=exact)
+        except StateError:
+            assert harm != "none"
+            refused += 1
+            for left in tmp_path.iterdir():
+                left.unlink()
+            continue
+        number = check(commits.store)
+        assert number in {last, last + 1} if harm == "none" else number <= last + 1
+        assert not commits.store.clean or number == 0 or harm == "log deleted"
+        commits.store.abandon()
+
+
+# Damage
+
+
+def flip(path, place):
+    with path.open("rb+") as one:
+        one.seek(place)
+        byte = one.read(1)[0]
+        one.seek(place)
+        one.write(bytes([byte ^ 1 << place % 8]))
+
+
+@pytest.fixture
+def template(tmp_path, monkeypatch):
+    """A file that was killed in a run, after some checkpoints, and one that was closed."""
+    hasty(monkeypatch.setattr)
+    commits = Commits(tmp_path / "bloom.sqlite")
+    for _ in range(60):
+        commits.step()
+    commits.store.wait()
+    killed = copied(commits.store.path, tmp_path / "killed")
+    commits.store.close()
+    return killed, copied(commits.store.path, tmp_path / "closed")
+
+
+@pytest.mark.unmeasured
+@pytest.mark.parametrize("which", ["killed", "closed", "log"])
+@pytest.mark.parametrize("cut", [False, True])
+def test_damage_is_refused_or_harmless(tmp_path, template, which, cut):
+    dice, times, refused = random.Random(f"{which} {cut}"), share_of(120), 0
+    for number in range(times):
+        path = copied(template[which == "closed"], tmp_path / str(number))
+        target = log_of(path) if which == "log" else path
+        place = dice.randrange(target.stat().st_size)
+        if cut:
+            os.truncate(target, place)
+        else:
+            flip(target, place)
+        before = path.read_bytes()
+        try:
+            store = Store(path, LocalFilter(300, 1e-9))
+        except StateError as refusal:
+            error = str(refusal)
+        else:
+            error = ""
+            check(store, whole=which == "log")
+            store.abandon()
+        if error:
+            refused += 1
+            assert str(path) in error
+            assert "xpected" in error
+            assert path.read_bytes() == before
+        shutil.rmtree(path.parent)
+    if cut and which == "closed":
+        assert refused == times
+    elif not cut or which == "log":  # of a cut file the log may have the rest
+        assert refused < times
+
+
+def test_a_row_whose_bits_have_flipped_is_told_and_stays(path):
+    store = Store(path)
+    queue = store.queue("0", None)
+    rows = [store.add(queue, b"https://example.com/%d" % number) for number in range(3)]
+    store.close()
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE requests SET body = ? WHERE id = ?", (b"https://x.com/1", rows[1]))
+    database.close()
+    store = Store(path)
+    found = store.read(queue, 10, newest=False)
+    assert found == [
+        (rows[0], b"https://example.com/0"),
+        (rows[1], None),
+        (rows[2], b"https://example.com/2"),
+    ]
+    store.commit()
+    assert len(store) == 3
+    store.abandon()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE counters SET request = 1",
+        "UPDATE meta SET value = x'00112233445566778899aabbccddeeff' WHERE key = 'secret'",
+        "UPDATE slices SET blocks = 1",
+        "UPDATE queues SET size = 0",
+        "UPDATE again SET fingerprint = x'00'",
+        "UPDATE ages SET last = 0",
+        "UPDATE marks SET size = 10",
+        "DELETE FROM counters",
+        "DELETE FROM meta WHERE key = 'secret'",
+    ],
+)
+def test_any_other_row_that_is_not_what_was_written_refuses_the_file(path, change):
+    store = Store(path)
+    store.mark(PAGES[0], 60)
+    store.filter.forget(PAGES[0])
+    store.mark(PAGES[1], 60)
+    store.add(store.queue("0", None), b"body")
+    store.close()
+    with sqlite3.connect(path) as database:
+        assert database.execute(change).rowcount
+    database.close()
+    before = path.read_bytes()
+    with pytest.raises(StateError, match=f"{path}: found damage.*start over"):
+        Store(path)
+    assert path.read_bytes() == before
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("name", "window", "exact"), [("WINDOW", 3600, False), ("EXACT", None, True)]
+)
+def test_other_settings_are_refused(path, name, window, exact):
+    Store(path).close()
+    before = path.read_bytes()
+    with pytest.raises(SettingError, match=f"BLOOM_{name}.*{path}.*another JOBDIR"):
+        Store(path, LocalFilter(window=window), exact=exact)
+    assert path.read_bytes() == before
+
+
+def test_a_log_without_its_file_is_refused(path):
+    store = Store(path)
+    store.mark(PAGES[0])
+    store.commit()
+    path.unlink()
+    log = log_of(path).read_bytes()
+    with pytest.raises(StateError, match="-wal: found the log of a file that is gone"):
+        Store(path)
+    assert not path.exists()
+    assert log_of(path).read_bytes() == log
+
+
+def test_a_newer_file_is_refused(path):
+    Store(path).close()
+    with sqlite3.connect(path) as database:
+        database.execute("PRAGMA user_version = 2")
+    database.close()
+    with pytest.raises(
+        StateError, match=r"format 2, expected format 1.*the version of scrapy-bloom"
+    ):
+        Store(path)
+
+
+# Readers
+
+
+def test_a_reader_sees_the_last_commit_beside_a_run_and_after_a_kill(path, tmp_path):
+    store = Store(path, LocalFilter(500, 1e-4, window=3600))
+    queue = store.queue("0", None)
+    store.mark(PAGES[0])
+    row = store.add(queue, b"body")
+    store.note("spider", "tree")
+    store.commit()
+    store.mark(PAGES[1])
+    killed = copied(path, tmp_path / "killed")  # the log, and no index of it
+    for where in (path, killed):
+        before = where.read_bytes(), log_of(where).read_bytes()
+        reader = Store(where, read_only=True)
+        assert [reader.contains(page) for page in PAGES[:2]] == [True, False]
+        assert reader.read(queue, 5, newest=True) == [(row, b"body")]
+        assert reader.meta["spider"] == "tree"
+        assert (reader.filter.capacity, reader.filter.window, reader.clean) == (500, 3600, False)
+        reader.close()
+        assert (where.read_bytes(), log_of(where).read_bytes()) == before
+    store.close()
+    before = path.read_bytes()
+    reader = Store(path, read_only=True)
+    assert reader.contains(PAGES[1])
+    assert reader.clean
+    reader.close()
+    assert path.read_bytes() == before
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["bloom.sqlite", "killed"]
+
+
+def test_a_filter_is_loaded_from_the_file_of_a_job(path):
+    store = Store(path)
+    store.mark(PAGES[0])
+    store.commit()
+    loaded = LocalFilter.load(path)
+    assert loaded.contains_many(PAGES[:2]) == [True, False]
+    store.close()
+
+
+# The traps
+
+
+def test_expired_marks_do_not_come_back_with_a_kill(path, tmp_path, monkeypatch):
+    hasty(monkeypatch.setattr)
+    clock, known = Clock(), fingerprints(5000)
+    store = Store(path, LocalFilter(100, window=WINDOW, clock=clock))
+    for at in range(0, 5000, 500):
+        for page in known[at : at + 500]:
+            store.mark(page)
+        store.commit()
+    clock.now += 5000
+    for page in PAGES:
+        store.mark(page)
+    store.commit()
+    store.wait()
+    store = Store(copied(path, tmp_path / "killed"), LocalFilter(100, window=WINDOW, clock=clock))
+    assert not any(map(store.contains, known))
+    assert all(map(store.contains, PAGES))
+    store.close()
+    with file.reading(store.path) as database:
+        slices = {row[0] for row in database.execute("SELECT id FROM slices")}
+        assert {row[0] >> 32 for row in database.execute("SELECT id FROM blocks")} <= slices
+
+
+def test_a_file_is_closed_whole_in_the_middle_of_a_pass(path, monkeypatch):
+    hasty(monkeypatch.setattr)
+    known = fingerprints(20_000)
+    store, passes = Store(path, LocalFilter(100_000)), 0
+    for at in range(0, 20_000, 50):
+        for page in known[at : at + 50]:
+            store.mark(page)
+        store.commit()
+        passes += store.passing
+        if passes and at > 10_000:
+            break
+    assert store.passing
+    store.close()
+    store = Store(path, LocalFilter(100_000))
+    assert all(map(store.contains, known[: at + 50]))
+    store.abandon()
+
+
+def test_a_commit_writes_what_changed_however_much_is_forgotten(path):
+    store = Store(path, LocalFilter(100_000))
+    known = fingerprints(20_000)
+    for page in known:
+        store.mark(page)
+    store.filter.forget_many(known[:-1])
+    store.commit()
+    before = store._database.total_changes
+    store.filter.forget(known[-1])
+    store.commit()
+    assert store._database.total_changes - before < 10
+    for page in known[:5000]:  # let through again
+        store.mark(page)
+    store.commit()
+    assert store._database.total_changes - before < 10 + module.DELETED_AT_ONCE + 10
+    store.close()
+    store = Store(path)
+    assert sum(map(store.contains, known)) == 5000
+    store.abandon()
+
+
+def test_two_held_requests_of_one_page_are_two(path, tmp_path):
+    store = Store(path)
+    store.mark(PAGES[0])
+    store.withhold([PAGES[0]])
+    store.withhold([PAGES[0]])
+    store.release([PAGES[0]])
+    store.commit()
+    assert store.contains(PAGES[0])
+    killed = Store(copied(path, tmp_path / "killed"))
+    assert not killed.contains(PAGES[0])
+    killed.close()
+    store.release([PAGES[0]])
+    store.commit()
+    killed = Store(copied(path, tmp_path / "killed again"))
+    assert killed.contains(PAGES[0])
+    killed.close()
+    store.close()
+
+
+def test_the_exact_list_catches_what_the_filter_takes_for_seen(path):
+    known = fingerprints(3000)
+    store = Store(path, LocalFilter(100, 0.5), exact=True)
+    assert not any(map(store.mark, known[:1500]))
+    store.close()
+    store = Store(path, LocalFilter(100, 0.5), exact=True)
+    assert not any(map(store.mark, known[1500:]))
+    assert all(map(store.mark, known))
+    assert not any(map(store.contains, fingerprints(1000, "other")))
+    store.close()
+
+
+def test_a_small_crawl_leaves_a_small_file(path):
+    store = Store(path)
+    queue, rows = store.queue("0", None), []
+    for number, page in enumerate(fingerprints(300)):
+        store.mark(page)
+        rows.append(store.add(queue, bytes(1000)))
+        if number % 5 == 0:
+            store.commit()
+    for row in rows:
+        store.done(row)
+    store.close()
+    assert path.stat().st_size <= 100_000
+
+
+@pytest.mark.parametrize("reader", [False, True])
+def test_the_log_is_bounded_in_back_to_back_commits(path, monkeypatch, reader):
+    monkeypatch.setattr(module, "LOG_BYTES", 500_000)
+    store = Store(path)
+    store.commit()
+    with file.reading(path) if reader else file.connect(path, "ro") as other:
+        if reader:
+            other.execute("SELECT * FROM counters").fetchone()
+        queue, sizes = store.queue("0", None), []
+        for _ in range(200):
+            row = store.add(queue, bytes(100_000))
+            store.commit()
+            store.done(row)
+            sizes.append(log_of(path).stat().st_size)
+    if not reader:
+        assert max(sizes) < 3_000_000
+    for _ in range(3):
+        store.commit()
+        store.wait()
+    assert log_of(path).stat().st_size < 5_000_000
+    store.close()
+
+
+def test_a_full_disk_keeps_everything_in_memory_until_there_is_room(path, tmp_path):
+    store = Store(path)
+    store.commit()
+    queue = store.queue("0", None)
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(
+            resource.RLIMIT_FSIZE, (log_of(path).stat().st_size + 5000, unlimited[1])
+        )
+        for page in PAGES:
+            store.mark(page)
+            store.add(queue, bytes(10_000))
+            with pytest.raises(sqlite3.Error):
+                store.commit()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    killed = Store(copied(path, tmp_path / "killed"))
+    assert (len(killed), killed.filter.items) == (0, 0)
+    killed.close()
+    store.commit()
+    killed = Store(copied(path, tmp_path / "later"))
+    assert len(killed) == len(PAGES)
+    assert all(map(killed.contains, PAGES))
+    killed.close()
+    store.close()
+
+
+def test_a_forked_child_writes_nothing(path):
+    store = Store(path)
+    store.mark(PAGES[0])
+    store.commit()
+    store.mark(PAGES[1])
+    child = os.fork()
+    if not child:
+        store.commit()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    reader = Store(path, read_only=True)
+    assert [reader.contains(page) for page in PAGES[:2]] == [True, False]
+    reader.close()
+    store.close()

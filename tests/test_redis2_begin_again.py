@@ -1,0 +1,105 @@
+"""Begin again: whatever the server loses, no page is lost; with one rule less, some are."""
+
+from __future__ import annotations
+
+import pytest
+from support.beginning import NeverEndsError, World
+
+from scrapy_bloom.redis.client import script
+
+pytestmark = pytest.mark.usefixtures("server")
+
+ALL = {"kill": 1, "back": 1, "flush": 0.3, "key": 1, "late": 2, "freeze": 1}
+BACK = {"back": 2, "late": 2}
+SETS = {
+    "kills": {"faults": {"kill": 2, "late": 2}},
+    "freezes": {"faults": {"freeze": 2, "kill": 1, "late": 2}},
+    "roll-backs": {"faults": {"back": 2, "kill": 1, "late": 2}},
+    "flushes": {"faults": {"flush": 1, "kill": 1, "late": 2}},
+    "queue lost": {"faults": {"queue": 1, "late": 2}},
+    "header lost": {"faults": {"header": 1, "late": 2}},
+    "any key lost": {"faults": {"key": 2, "late": 2}},
+    "all": {"faults": ALL},
+    "all, sets": {"faults": ALL, "layout": "sets"},
+    "all, retries": {"faults": ALL, "retries": 0.2},
+    "all, held": {"faults": ALL, "held": 0.15},
+    "shards, all back": {"faults": {"back": 2, "kill": 1, "late": 2}, "shards": 2},
+    "shards, one back": {"faults": {"back_one": 2, "kill": 1, "late": 2}, "shards": 2},
+    "shards, any key lost": {"faults": {"key": 2, "late": 2, "freeze": 1}, "shards": 2},
+    "plain, freezes": {
+        "faults": {"freeze": 3, "late": 2},
+        "plain": True,
+        "pages": 800,
+        "dropped": 0.5,
+    },
+    "plain, roll-backs": {
+        "faults": {"back": 1, "freeze": 1, "late": 2},
+        "plain": True,
+        "pages": 800,
+    },
+}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_nothing_is_lost(server, name):
+    for seed in range(3):
+        assert not World(server, seed, **SETS[name]).run(), f"seed {seed}"
+
+
+def without(*lines):
+    """Return what takes lines out of the scripts that have them."""
+
+    def edit(text):
+        for line in lines:
+            text = text.replace(line, "")
+        return text
+
+    return edit
+
+
+LOST = "if last < answered or number < last or lives == 'dead' then return {'lost'} end"
+ANSWERED = """  digits, ids = call('HGET', header, 'a:' .. worker):match('^(%d*) (.*)$')
+  call('HSET', header, 'w:' .. worker, string.format('%.0f %.3f', number, now + lease))
+  return answer()"""
+VANISHED = """  if some then start_over() end
+  return some"""
+CONTROLS = {
+    "roll-backs without numbers": {"faults": BACK, "edit": without(LOST, ANSWERED)},
+    "flushes without start()": {"faults": {"flush": 1, "late": 2}, "again": False},
+    "requests that vanish unnoticed": {
+        "faults": {"queue": 2, "late": 2},
+        "edit": without(VANISHED),
+    },
+    "shards, one back, the others stay": {
+        "faults": {"back_one": 2, "late": 2},
+        "shards": 2,
+        "reset_all": False,
+    },
+    "held requests that stay unique": {"faults": ALL, "held": 0.15, "keep_held": True},
+    "plain, a batch without an answer is believed": {
+        "faults": {"freeze": 1},
+        "pages": 800,
+        "plain": True,
+        "dropped": 0.5,
+        "doubt": False,
+    },
+}
+
+
+def test_the_lines_that_controls_take_out_are_there():
+    text = script("call", "bitmap")
+    for line in (LOST, ANSWERED, VANISHED):
+        assert line in text
+
+
+def loses(server, seed, **options):
+    """Return whether pages were lost, or wait for ever."""
+    try:
+        return bool(World(server, seed, **options).run())
+    except NeverEndsError:
+        return True
+
+
+@pytest.mark.parametrize("name", CONTROLS)
+def test_controls_lose(server, name):
+    assert any(loses(server, seed, **CONTROLS[name]) for seed in range(8))

@@ -1,0 +1,73 @@
+"""The scripts in Lua 5.4, as Dragonfly has it."""
+
+from __future__ import annotations
+
+import pytest
+from support.contract import fingerprints
+from support.localredis import keys
+from support.lua54 import Lua54Client
+
+from scrapy_bloom.options import OnBackendError
+from scrapy_bloom.redis.client import Target
+from scrapy_bloom.redis.filter import RedisFilter, plans
+from scrapy_bloom.redis.queue import Queue
+from scrapy_bloom.redis.shard import Entry
+from scrapy_bloom.redis.worker import Worker
+
+
+class Lua54Target(Target):
+    def connect(self, timeout):
+        return _Client(super().connect(timeout))
+
+
+class _Client(Lua54Client):
+    def register_script(self, text):
+        def run(names, arguments):
+            texts = [one if isinstance(one, (bytes, str)) else str(one) for one in arguments]
+            return self.execute_command("EVAL", text, len(names), *names, *texts)
+
+        return run
+
+
+@pytest.mark.parametrize("options", [{}, {"window": 3600}, {"error_rate": 1e-13}])
+def test_a_filter_does_the_same(server, layout, options):
+    pages = fingerprints(1500)
+    made_for = plans(**({"capacity": 300, "layout": layout, "error_rate": 1e-9} | options))
+    seen = RedisFilter(
+        *(Lua54Target(server.url), next(keys), made_for),
+        on_error=OnBackendError.CLOSE,
+        timeout=60.0,
+        known=0,
+    )
+    with seen:
+        assert seen.add_many(pages) == [False] * 1500
+        assert seen.add_many(pages) == [True] * 1500
+        assert seen.forget_many(pages[:5]) == [True] * 5
+        assert seen.contains_many(pages) == [False] * 5 + [True] * 1495
+        assert seen.add_many(pages[:5]) == [False] * 5
+        assert [seen.add_aged(pages[7], 60) for _ in range(2)] == [False, True]
+        seen.shards[0].beat()
+        assert seen.delete()
+
+
+def test_a_queue_does_the_same(server):
+    queue = Queue(Worker(Lua54Target(server.url), 60.0), next(keys), plans(order="lifo"))
+    queue.open()
+    for number in range(30):
+        queue.offer(Entry("f", b"%20d" % number, b"%d" % number, number % 3))
+    bodies = []
+
+    def exchange(want):
+        made = queue.prepare(want, look=True)
+        queue.carry_out(made)
+        settled = queue.settle(made)
+        assert settled.error is None
+        for ticket, taken in settled.taken:
+            bodies.append(int(taken.body))
+            queue.done(ticket)
+
+    for want in (10, 10, 10, 0):
+        exchange(want)
+    assert bodies == sorted(range(30), key=lambda number: (-(number % 3), -number))
+    assert queue.is_over()
+    queue.close()

@@ -1,0 +1,321 @@
+"""Which pages are fetched again after a stop, and what is written before a page is done."""
+
+import asyncio
+import gzip
+import json
+import logging
+import sqlite3
+import zlib
+from collections import Counter
+from contextlib import closing
+
+import pytest
+from pytest_twisted import ensureDeferred
+from scrapy import Request
+from scrapy.exceptions import CloseSpider
+from scrapy.http import Response
+from support.crawling import Follower, crawl
+from support.localsite import LocalSite
+from support.sites import Pages
+
+from scrapy_bloom.crawl.under_way import InFlight
+from scrapy_bloom.signals import before_commit
+
+pytestmark = pytest.mark.scrapy
+
+OURS = {"SCHEDULER": "scrapy_bloom.Scheduler"}
+
+
+@pytest.fixture
+def job(tmp_path):
+    return tmp_path / "job"
+
+
+def kept(job, **settings):
+    return {**OURS, "JOBDIR": str(job), **settings}
+
+
+def rows(job):
+    with closing(sqlite3.connect(job / "bloom.sqlite")) as database:
+        return [row[0] for row in database.execute("SELECT body FROM requests")]
+
+
+# CloseSpider
+
+
+class Enough(Follower):
+    """Every page after the first ones closes the spider, before it gives its links."""
+
+    name = "follower"
+    pages = 6
+
+    def parse(self, response):
+        if len(self.parsed) == self.pages:
+            raise CloseSpider("enough")
+        yield from super().parse(response)
+
+
+def fan(count):
+    """Return pages all of which only the first one leads to."""
+    leaves = [f"/{number}" for number in range(count)]
+    return {"/": lambda *_: leaves, **dict.fromkeys(leaves, lambda *_: [])}
+
+
+@ensureDeferred
+async def test_pages_whose_callbacks_close_the_spider_are_fetched_again(job, caplog):
+    caplog.set_level(logging.INFO)
+    with Pages(fan(60)) as site:
+        await crawl(Enough, kept(job), url=site.url + "/")
+        parsed = [text for text in caplog.messages if "closed the spider (enough)" in text]
+        assert len(parsed) == 1
+        assert f"<GET {site.url}/" in parsed[0]
+        spider = (await crawl(Follower, kept(job), url=site.url + "/")).spider
+    assert len(spider.parsed) == 61 - Enough.pages
+    assert rows(job) == []
+
+
+@ensureDeferred
+async def test_so_is_the_first_page_and_one_that_has_given_its_links(job):
+    class First(Follower):
+        def parse(self, response):
+            yield from super().parse(response)
+            raise CloseSpider("enough")
+
+    with Pages(fan(3)) as site:
+        one = kept(job, CONCURRENT_REQUESTS=1)
+        await crawl(First, one, url=site.url + "/")
+        assert site.hits == {"/": 1}
+        await crawl(Follower, one, url=site.url + "/")
+    assert site.hits == {"/": 2, "/0": 1, "/1": 1, "/2": 1}
+    assert rows(job) == []
+
+
+@ensureDeferred
+async def test_so_is_a_page_whose_errback_closes_the_spider(job):
+    class Closing(Follower):
+        def request(self, response, href):
+            return response.follow(href, errback=self.failed)
+
+        def failed(self, _):
+            raise CloseSpider("enough")
+
+    failing = {"/bad": 500}
+    pages = {"/": lambda *_: ["/bad"], "/bad": lambda *_: failing.get("/bad", [])}
+    with Pages(pages) as site:
+        plain = kept(job, RETRY_ENABLED=False)
+        await crawl(Closing, plain, url=site.url + "/")
+        failing.clear()
+        await crawl(Closing, plain, url=site.url + "/")
+    assert site.hits == {"/": 1, "/bad": 2}
+
+
+# Held requests
+
+
+def links(*to):
+    return lambda *_: [*to]
+
+
+@ensureDeferred
+async def test_a_held_request_keeps_only_the_page_that_has_yielded_it(job):
+    """The others that were in flight then are not fetched again."""
+
+    class Holding(Follower):
+        name = "follower"
+
+        async def parse(self, response):
+            for href in response.css("a::attr(href)").getall():
+                yield response.follow(href)
+            if response.url.endswith("/held"):
+                yield response.follow("/late", callback=lambda _: self.late())
+
+        def late(self):
+            raise CloseSpider("enough")
+
+    names = [f"/{number}" for number in range(40)]
+    pages = {"/": links(*names[:4], "/held", *names[4:]), "/held": links(), "/late": links()}
+    with Pages(pages | dict.fromkeys(names, links())) as site:
+        await crawl(Holding, kept(job), url=site.url + "/")
+        first = Counter(site.hits)
+        await crawl(Follower, kept(job), url=site.url + "/")
+    again = Counter(site.hits) - first
+    assert first["/late"] == 1
+    assert again["/held"] == 1
+    assert set(names) <= set(site.hits)
+    assert not [name for name in names if first[name] and again[name]]
+
+
+def test_a_visit_is_done_when_what_it_has_yielded_is():
+    page, other, held = (Request(f"http://a.test/{name}") for name in ("page", "other", "held"))
+    flying = InFlight()
+    flying.start(page, 1)
+    flying.start(other, 2)
+    flying.hold(held, (b"mark",), page)
+    assert [visit.row for visit in flying.settle(lambda _: False)] == [2]
+    sent = flying.start_held(held)
+    assert [visit.row for visit in flying.settle(lambda one: one is sent)] == []
+    done = flying.settle(lambda _: False)
+    assert [(visit.row, visit.marks) for visit in done] == [(None, (b"mark",)), (1, ())]
+
+
+@pytest.mark.parametrize("by", [None, Request("http://a.test/gone")])
+def test_where_nobody_knows_who_has_yielded_it_all_wait(by):
+    page, other, held = (Request(f"http://a.test/{name}") for name in ("page", "other", "held"))
+    flying = InFlight()
+    flying.start(page, 1)
+    flying.start(other, 2)
+    flying.hold(held, (), by)
+    assert flying.settle(lambda _: False) == []
+    flying.start_held(held)
+    assert {visit.row for visit in flying.settle(lambda _: False)} == {None, 1, 2}
+
+
+def test_a_visit_that_is_kept_is_never_done_nor_are_its_parents():
+    page, held = Request("http://a.test/page"), Request("http://a.test/held")
+    flying = InFlight()
+    flying.start(page, 1)
+    flying.hold(held, (), page)
+    assert flying.keep(flying.start_held(held))
+    assert flying.settle(lambda _: False) == []
+
+
+@ensureDeferred
+async def test_two_held_requests_of_one_page_are_both_to_be_done(job):
+    """The first one is done; the second one is not, and the page is new to the next run."""
+
+    class Twice(Follower):
+        stops = True
+
+        def parse(self, response):
+            for _ in range(2):
+                meta = {"bloom_max_age": 0}
+                yield response.follow("/late", callback=lambda page: self.late(page), meta=meta)  # noqa: PLW0108
+
+        def late(self, response):
+            self.parsed.append(response.url)
+            if self.stops and len(self.parsed) == 2:
+                raise CloseSpider("enough")
+
+    with Pages({"/": links(), "/late": links()}) as site:
+        one = kept(job, CONCURRENT_REQUESTS=1)
+        await crawl(Twice, one, url=site.url + "/")
+        assert site.hits == {"/": 1, "/late": 2}
+        Twice.stops = False
+        await crawl(Twice, one, url=site.url + "/")
+    assert site.hits == {"/": 2, "/late": 4}
+    assert rows(job) == []
+
+
+# Items
+
+
+class Gathering:
+    """A pipeline whose handler of `before_commit` is a coroutine."""
+
+    written = ()
+    fails = 0
+
+    def __init__(self, crawler):
+        self.items, self.file = [], type(self).written
+        crawler.signals.connect(self.write, signal=before_commit)
+
+    @classmethod
+    def from_crawler(cls, crawler):
+        return cls(crawler)
+
+    def process_item(self, item, spider=None):  # noqa: ARG002
+        self.items.append(item["url"])
+        return item
+
+    async def write(self):
+        await asyncio.sleep(0.01)
+        if type(self).fails:
+            type(self).fails -= 1
+            raise OSError("no room for items")
+        self.close_spider()
+
+    def close_spider(self, spider=None):  # noqa: ARG002
+        self.file.extend(self.items)
+        self.items.clear()
+
+
+class Items(Follower):
+    def parse(self, response):
+        yield from super().parse(response)
+        yield {"url": response.url}
+
+
+@ensureDeferred
+@pytest.mark.parametrize("fails", [0, 2])
+async def test_handlers_that_are_coroutines_are_awaited(job, fails):
+    Gathering.written, Gathering.fails = [], fails
+    with LocalSite(pages=120, links=6) as site:
+        settings = kept(job, ITEM_PIPELINES={Gathering: 1})
+        crawler = await crawl(Items, settings, url=site.url)
+    assert site.missed == set()
+    assert crawler.stats.get_value("bloom/frontier/commit_errors", 0) == fails
+    done = 120 - len(rows(job))
+    assert len(set(Gathering.written)) >= done > 100
+
+
+@ensureDeferred
+async def test_a_compressed_feed_is_written_before_its_pages_are_done(job, tmp_path):
+    feed = tmp_path / "items.jsonl.gz"
+    seen = []
+
+    class Looking(Items):
+        def parse(self, response):
+            yield from super().parse(response)
+            if len(self.parsed) % 20 == 0:
+                waiting = len(rows(job))
+                seen.append((waiting, len(readable(feed))))
+
+    def readable(path):
+        text = zlib.decompressobj(wbits=31).decompress(path.read_bytes()) if path.exists() else b""
+        return text.splitlines()
+
+    plugins = ["scrapy.extensions.postprocessing.GzipPlugin"]
+    feeds = {str(feed): {"format": "jsonlines", "postprocessing": plugins}}
+    with LocalSite(pages=160, links=6) as site:
+        await crawl(Looking, kept(job, FEEDS=feeds), url=site.url)
+    assert any(count for _, count in seen)
+    assert len(gzip.decompress(feed.read_bytes()).splitlines()) == 160
+    assert json.loads(readable(feed)[0])["url"]
+
+
+@ensureDeferred
+async def test_a_feed_that_cannot_be_flushed_is_warned_of_once(job, tmp_path, caplog):
+    plugins = ["scrapy.extensions.postprocessing.LZMAPlugin"]
+    feeds = {str(tmp_path / "items.xz"): {"format": "jsonlines", "postprocessing": plugins}}
+    with LocalSite(pages=60, links=6) as site:
+        await crawl(Items, kept(job, FEEDS=feeds), url=site.url)
+    assert caplog.text.count("LZMAPlugin, which cannot be flushed") == 1
+
+
+# A job that is finished
+
+
+@ensureDeferred
+@pytest.mark.parametrize("settings", [OURS, {}])
+async def test_a_finished_job_tells_how_to_start_over(job, caplog, settings):
+    job_settings = {**settings, "JOBDIR": str(job)}
+    with Pages(fan(5)) as site:
+        await crawl(Follower, job_settings, url=site.url + "/")
+        assert "start over" not in caplog.text
+        await crawl(Follower, job_settings, url=site.url + "/")
+    [warning] = [r for r in caplog.records if r.levelno == logging.WARNING]
+    assert "6 pages are known, and no request is waiting" in warning.getMessage()
+    assert "To start over, delete the job directory" in warning.getMessage()
+
+
+def test_a_request_that_two_pages_yield_is_nobodys():
+    from scrapy_bloom.crawl.engine import _Output
+
+    yielded_by = {}
+    mine, once = Request("http://a.test/both"), Request("http://a.test/once")
+    one, other = (Request(f"http://a.test/{name}") for name in ("one", "other"))
+    output = _Output(yielded_by)
+    for by, what in ((one, [mine, once]), (other, [mine, {"an": "item"}])):
+        response = Response(by.url, request=by)
+        assert [*output.process_spider_output(response, what)] == what
+    assert yielded_by == {mine: None, once: one}
