@@ -16,12 +16,13 @@ from twisted.internet.defer import Deferred
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.engine import only_looks, refuse
 from scrapy_bloom.crawl.report import Report
+from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.dupefilter import BloomDupeFilter
 from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.forgetting import check_watched
 from scrapy_bloom.local.frontier import open_local
 from scrapy_bloom.local.job import unusable
-from scrapy_bloom.local.queue import QueueClasses, QueueKind
+from scrapy_bloom.local.queue import QueueClasses
 from scrapy_bloom.settings import Settings
 
 if TYPE_CHECKING:
@@ -193,12 +194,7 @@ class Scheduler(ScrapyScheduler):
         assert self.dqclass is not None  # noqa: S101 - from_crawler gave it
         kind = QueueKind.of("SCHEDULER_DISK_QUEUE", self.dqclass)
         return open_shared(
-            self.crawler,
-            self.spider,
-            Report(self.crawler),
-            newest_first=kind.newest_first,
-            dumps=kind.dumps,
-            dropped=self._drop,
+            self.crawler, self.spider, Report(self.crawler), kind, dropped=self._drop
         )
 
     def _drop(self, request: Request) -> None:

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from scrapy_bloom.options import MIN_ERROR_RATE
-
 
 def _as_it_is(value: float) -> float:
     return value
@@ -35,11 +33,6 @@ def _decimals(count: int) -> Callable[[float], float]:
     return lambda value: round(value, count)
 
 
-def _rounded_rate(value: float) -> float:
-    """Return a rate with three digits, or 0 if it is below the lowest rate that one can set."""
-    return float(f"{value:.3g}") if value >= MIN_ERROR_RATE else 0.0
-
-
 CHECKED: Final = Stat("bloom/checked", "requests that the filter was asked about")
 NEW: Final = Stat("bloom/new", "of these, not seen before: crawled")
 SEEN: Final = Stat("bloom/seen", "of these, seen before: dropped")
@@ -49,36 +42,20 @@ REDIRECT_EXEMPT: Final = Stat(
 )
 ERRORS: Final = Stat("bloom/errors", "of these, not checked because something failed: crawled")
 RESTORED: Final = Stat("bloom/restored", "fingerprints known from earlier runs at the start")
-UNCLEAN_STOP: Final = Stat("bloom/unclean_stop", "1 if the run before this one was killed")
-NOT_STORED: Final = Stat("bloom/not_stored", "1 if the filter could not be stored at the end")
+UNCLEAN_STOP: Final = Stat("bloom/unclean_stop", "1 if the last run was killed")
+NOT_STORED: Final = Stat("bloom/not_stored", "1 if something could not be stored at the end")
 WITHDRAWN: Final = Stat(
     "bloom/withdrawn",
-    "requests that were new, but that Scrapy could not store: the next one for such a page is new"
-    " again, in this run or the next",
+    "new requests that Scrapy's own scheduler could not store: their pages are eligible again",
 )
-FORGOTTEN: Final = Stat(
-    "bloom/forgotten", "pages that were forgotten: the next request for each is new again, likewise"
-)
+FORGOTTEN: Final = Stat("bloom/forgotten", "pages that were forgotten: they are eligible again")
 NOT_FORGOTTEN: Final = Stat(
     "bloom/not_forgotten",
     "pages that were to be forgotten, and were not marked or could not be forgotten",
 )
 FAILED: Final = Stat(
     "bloom/failed",
-    "pages whose requests failed, and that were forgotten for the next run: `BLOOM_FORGET_FAILED`",
-)
-LET_THROUGH: Final = Stat(
-    "bloom/let_through",
-    "of the new ones, those whose page had been withdrawn, forgotten or failed before; with the"
-    " filter in Redis only those that had been withdrawn",
-)
-FALSE_POSITIVES: Final = Stat(
-    "bloom/false_positives",
-    "of the new ones, those that the filter called seen and `BLOOM_EXACT` caught in this run; "
-    "`bloom/expected_lost` counts all runs",
-)
-AGED: Final = Stat(
-    "bloom/max_age/new", "of the new ones, those with a `bloom_max_age` in their meta"
+    "pages that failed and are eligible again in the next run: `BLOOM_FORGET_FAILED`",
 )
 INVALID_MAX_AGE: Final = Stat(
     "bloom/max_age/invalid", "requests whose `bloom_max_age` cannot be read: crawled"
@@ -89,77 +66,56 @@ STEP: Final = Stat(
 )
 
 PENDING: Final = Stat(
-    "bloom/frontier/pending", "requests in the store of `scrapy_bloom.Scheduler`, not done yet"
+    "bloom/frontier/pending",
+    "requests that `scrapy_bloom.Scheduler` has stored: those that are not done in a `JOBDIR`,"
+    " those that wait in Redis as last heard",
 )
 RECOVERED: Final = Stat(
     "bloom/frontier/recovered",
-    "requests that were under way when the run before was killed: fetched again",
+    "requests that were in flight when the last run was killed: fetched again",
 )
 HELD: Final = Stat(
-    "bloom/frontier/held", "requests that could not be stored: the pages that made them stay there"
+    "bloom/frontier/held",
+    "requests that cannot be serialized: the page that yielded one stays stored until it is done",
 )
 UNREADABLE: Final = Stat(
-    "bloom/frontier/unreadable", "stored requests that could not be read: they stay in the store"
+    "bloom/frontier/unreadable", "stored requests that could not be read: they stay stored"
 )
 COMMIT_ERRORS: Final = Stat(
-    "bloom/frontier/commit_errors", "commits that failed, and were repeated"
+    "bloom/frontier/commit_errors", "commits that failed, and were tried again"
 )
-
-WAITING: Final = Stat(
-    "bloom/frontier/waiting",
-    "requests that wait in the shared queue, as last heard; at the end, those that are left there",
+REQUEUED: Final = Stat(
+    "bloom/frontier/requeued", "requests of dead workers that this one put back into the queue"
 )
-FROM_QUEUE: Final = {
-    "requeued": Stat(
-        "bloom/frontier/requeued", "requests of killed workers that this one put back"
-    ),
-    "failed": Stat(
-        "bloom/frontier/failed",
-        "requests that it put aside: ten workers were killed with each, or it could not be read",
-    ),
-}
-"""Those that a shared queue counts, by their names in what its ``numbers`` returns."""
+MOVED_ASIDE: Final = Stat(
+    "bloom/frontier/failed",
+    "requests that it moved to the failed list: after ten tries that killed a worker, or that"
+    " could not read it",
+)
 
 FROM_INFO: Final = {
-    "items": Stat(
-        "bloom/items",
-        "fingerprints in the filter, of this run and earlier ones; in Redis with `BLOOM_WINDOW` and"
-        " forgotten pages at least so many",
-    ),
+    "items": Stat("bloom/items", "fingerprints in the filter, of this run and earlier ones"),
     "bytes": Stat("bloom/bytes", "memory that the filter takes"),
-    "fill_ratio": Stat("bloom/fill_ratio", "share of its bits that are set, 0 to 1", _decimals(4)),
-    "estimated_fp_rate": Stat(
-        "bloom/estimated_fp_rate",
-        "probability that the next new request is called seen",
-        _rounded_rate,
-    ),
     "expected_lost": Stat(
         "bloom/expected_lost",
-        "expected number of new requests that were called seen so far; with `BLOOM_WINDOW` by the"
-        " generations that are not over, and no more by those that were dropped",
+        "expected number of new requests that were called seen so far; with `BLOOM_WINDOW` by what"
+        " has not expired",
         _decimals(3),
     ),
 }
 """Those that are attributes of :class:`FilterInfo`, by their names there."""
 
-FROM_FILTER: Final = {
-    "let_through": LET_THROUGH,
-    "false_positives": FALSE_POSITIVES,
-}
-"""Those that a local filter counts, by their names in what :attr:`Opened.numbers` returns."""
-
 FROM_BACKEND: Final = {
-    "round_trips": Stat("bloom/redis/round_trips", "calls to Redis, repeated ones included"),
+    "round_trips": Stat("bloom/redis/round_trips", "calls to Redis"),
     "unknown": Stat("bloom/redis/unknown", "checks that Redis could not be asked about: crawled"),
     "outages": Stat("bloom/redis/outages", "times that Redis could not be used"),
-    "waited": Stat(
-        "bloom/redis/waited", "seconds that the crawl stood still for Redis", _decimals(3)
-    ),
     "losses": Stat(
-        "bloom/redis/losses", "times that the filter, or a part of it, had vanished from Redis"
+        "bloom/redis/losses",
+        "times that Redis had lost what it held, or went back to an older state, or that this"
+        " worker missed its lease",
     ),
 }
-"""Those that a backend counts, by their names in what :attr:`Opened.numbers` returns."""
+"""Those of a filter or a queue in Redis, by their names in what its ``numbers`` returns."""
 
 STATS: Final = (
     CHECKED,
@@ -174,9 +130,6 @@ STATS: Final = (
     FORGOTTEN,
     NOT_FORGOTTEN,
     FAILED,
-    LET_THROUGH,
-    FALSE_POSITIVES,
-    AGED,
     INVALID_MAX_AGE,
     STEP,
     PENDING,
@@ -184,8 +137,8 @@ STATS: Final = (
     HELD,
     UNREADABLE,
     COMMIT_ERRORS,
-    WAITING,
-    *FROM_QUEUE.values(),
+    REQUEUED,
+    MOVED_ASIDE,
     *FROM_INFO.values(),
     *FROM_BACKEND.values(),
 )

@@ -8,6 +8,7 @@ import pytest
 from support import house
 
 import scrapy_bloom
+from scrapy_bloom import options, stats
 
 TESTS = Path(__file__).parent
 MODULES = house.sources(Path(scrapy_bloom.__file__).parent)
@@ -27,7 +28,7 @@ def planted(**modules):
     }
 
 
-UP = "from scrapy_bloom.session.there import x"
+UP = "from scrapy_bloom.crawl.there import x"
 
 
 @pytest.mark.parametrize(
@@ -35,66 +36,68 @@ UP = "from scrapy_bloom.session.there import x"
     [
         pytest.param(
             house.arrows_up,
-            {"core__here": f"import re\n\n{UP}", "session__there": ""},
-            "scrapy_bloom.core.here, line 3: imports scrapy_bloom.session.there;"
-            " 'session' stands above 'core'",
+            {"filter__here": f"import re\n\n{UP}", "crawl__there": ""},
+            "scrapy_bloom.filter.here, line 3: imports scrapy_bloom.crawl.there;"
+            " 'crawl' stands above 'filter'",
             id="up, at the top of a file",
         ),
         pytest.param(
             house.arrows_up,
-            {"settings": f"class A:\n  def b(self):\n    {UP}", "session__there": ""},
-            "scrapy_bloom.settings, line 3: imports scrapy_bloom.session.there;"
-            " 'session' stands above 'settings'",
+            {"settings": f"class A:\n  def b(self):\n    {UP}", "crawl__there": ""},
+            "scrapy_bloom.settings, line 3: imports scrapy_bloom.crawl.there;"
+            " 'crawl' stands above 'settings'",
             id="up, in a function, from the top folder",
         ),
         pytest.param(
             house.arrows_up,
-            {"redis__here": f"if TYPE_CHECKING:\n    {UP}", "session__there": ""},
-            "scrapy_bloom.redis.here, line 2: imports scrapy_bloom.session.there;"
-            " 'session' stands above 'redis'",
+            {
+                "crawl__here": "if TYPE_CHECKING:\n    from scrapy_bloom.local.there import x",
+                "local__there": "",
+            },
+            "scrapy_bloom.crawl.here, line 2: imports scrapy_bloom.local.there;"
+            " 'local' stands above 'crawl'",
             id="up, for the type checker only",
         ),
         pytest.param(
             house.arrows_up,
-            {"storage__here": "import re, scrapy_bloom.backends.there as b", "backends__there": ""},
-            "scrapy_bloom.storage.here, line 1: imports scrapy_bloom.backends.there;"
-            " 'backends' stands above 'storage'",
+            {"filter__here": "import re, scrapy_bloom.redis.there as b", "redis__there": ""},
+            "scrapy_bloom.filter.here, line 1: imports scrapy_bloom.redis.there;"
+            " 'redis' stands above 'filter'",
             id="up, by its full name",
         ),
         pytest.param(
             house.arrows_up,
-            {"canonical__here": "from ..storage import there", "storage__there": ""},
-            "scrapy_bloom.canonical.here, line 1: imports scrapy_bloom.storage.there;"
-            " 'storage' stands above 'canonical'",
+            {"canonical__here": "from ..local import there", "local__there": ""},
+            "scrapy_bloom.canonical.here, line 1: imports scrapy_bloom.local.there;"
+            " 'local' stands above 'canonical'",
             id="up, by a relative import",
         ),
         pytest.param(
             house.arrows_up,
-            {"session__here": "from scrapy_bloom import BloomDupeFilter"},
-            "scrapy_bloom.session.here, line 1: imports scrapy_bloom;"
-            " 'scrapy_bloom' stands above 'session'",
+            {"crawl__here": "from scrapy_bloom import BloomDupeFilter"},
+            "scrapy_bloom.crawl.here, line 1: imports scrapy_bloom;"
+            " 'scrapy_bloom' stands above 'crawl'",
             id="up, by a public name",
         ),
         pytest.param(
             house.arrows_up,
-            {"core__here": "load('scrapy_bloom.session.there:x')", "session__there": ""},
-            "scrapy_bloom.core.here, line 1: imports scrapy_bloom.session.there;"
-            " 'session' stands above 'core'",
+            {"filter__here": "load('scrapy_bloom.crawl.there:x')", "crawl__there": ""},
+            "scrapy_bloom.filter.here, line 1: imports scrapy_bloom.crawl.there;"
+            " 'crawl' stands above 'filter'",
             id="up, by a name in a string",
         ),
         pytest.param(
             house.arrows_up,
-            {"redis__here": "from scrapy_bloom.storage import there", "storage__there": ""},
-            "scrapy_bloom.redis.here, line 1: imports scrapy_bloom.storage.there;"
-            " 'redis' and 'storage' do not import each other",
-            id="down, but between redis and storage",
+            {"redis__here": "from scrapy_bloom.local import there", "local__there": ""},
+            "scrapy_bloom.redis.here, line 1: imports scrapy_bloom.local.there;"
+            " 'redis' and 'local' do not import each other",
+            id="between redis and local",
         ),
         pytest.param(
             house.forbidden,
-            {"canonical__here": "def a():\n    from scrapy_bloom.settings import Settings"},
-            "scrapy_bloom.canonical.here, line 2: imports scrapy_bloom.settings;"
-            " 'canonical' must not",
-            id="down, but canonical to settings",
+            {"filter__here": "def a():\n    from scrapy_bloom.settings import Settings"},
+            "scrapy_bloom.filter.here, line 2: imports scrapy_bloom.settings; 'filter' must not",
+            id="down, but filter to settings",
         ),
         pytest.param(
             house.forbidden,
@@ -105,15 +108,15 @@ UP = "from scrapy_bloom.session.there import x"
         ),
         pytest.param(
             house.forbidden,
-            {"core__here": "from scrapy import Request"},
-            "scrapy_bloom.core.here, line 1: imports scrapy.Request; 'core' must not",
-            id="core to Scrapy",
+            {"filter__here": "from scrapy import Request"},
+            "scrapy_bloom.filter.here, line 1: imports scrapy.Request; 'filter' must not",
+            id="filter to Scrapy",
         ),
         pytest.param(
             house.forbidden,
-            {"core__here": "import os.path"},
-            "scrapy_bloom.core.here, line 1: imports os.path; 'core' must not",
-            id="core to I/O",
+            {"canonical__here": "import os.path"},
+            "scrapy_bloom.canonical.here, line 1: imports os.path; 'canonical' must not",
+            id="canonical to I/O",
         ),
         pytest.param(
             house.forbidden,
@@ -122,22 +125,16 @@ UP = "from scrapy_bloom.session.there import x"
             id="I/O without an import",
         ),
         pytest.param(
-            house.forbidden,
-            {"registry": "from scrapy_bloom.errors import BloomError"},
-            "scrapy_bloom.registry, line 1: imports scrapy_bloom.errors; 'registry' must not",
-            id="registry to anything",
-        ),
-        pytest.param(
             house.circles,
             {
-                "core__one": "from scrapy_bloom.core.two import x",
-                "core__two": "def a():\n    from scrapy_bloom.core import three",
-                "core__three": "from scrapy_bloom.core.one import y",
+                "filter__one": "from scrapy_bloom.filter.two import x",
+                "filter__two": "def a():\n    from scrapy_bloom.filter import three",
+                "filter__three": "from scrapy_bloom.filter.one import y",
             },
             "a circle of files:\n"
-            "    scrapy_bloom.core.one, line 1: imports scrapy_bloom.core.two\n"
-            "    scrapy_bloom.core.two, line 2: imports scrapy_bloom.core.three\n"
-            "    scrapy_bloom.core.three, line 1: imports scrapy_bloom.core.one",
+            "    scrapy_bloom.filter.one, line 1: imports scrapy_bloom.filter.two\n"
+            "    scrapy_bloom.filter.two, line 2: imports scrapy_bloom.filter.three\n"
+            "    scrapy_bloom.filter.three, line 1: imports scrapy_bloom.filter.one",
             id="a circle of files",
         ),
         pytest.param(
@@ -170,6 +167,27 @@ def rotations(problem):
     """A circle has no beginning: return all ways to tell it."""
     head, *steps = problem.split("\n")
     return {"\n".join([head, *steps[at:], *steps[:at]]) for at in range(len(steps) or 1)}
+
+
+def test_each_option_and_stat_stands_in_its_table_once():
+    for kind, table in ((options.Option, options.OPTIONS), (stats.Stat, stats.STATS)):
+        module = options if kind is options.Option else stats
+        named = [one for one in vars(module).values() if isinstance(one, kind)]
+        assert set(named) <= set(table)
+    assert len({one.setting for one in options.OPTIONS}) == len(options.OPTIONS)
+    assert len({one.key for one in stats.STATS}) == len(stats.STATS) <= 28
+
+
+def test_keys_of_stats_are_written_in_their_table_only():
+    keys = {one.key for one in stats.STATS}
+    found = [
+        f"{module}: {node.value}"
+        for module, (text, _) in MODULES.items()
+        if house.room(module) != "stats"
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Constant) and node.value in keys
+    ]
+    assert not found
 
 
 def private_reads(path):

@@ -136,7 +136,7 @@ async def test_a_stopped_crawl_goes_on_where_it_was(server, caplog):
     with LocalSite(pages=200, links=8) as pages:
         first = await crawl(Stopping, ours(), url=pages.url)
         assert pages.missed
-        waiting = first.stats.get_value("bloom/frontier/waiting")
+        waiting = first.stats.get_value("bloom/frontier/pending")
         assert left(server) == (waiting, 0)
         assert waiting
         said = f"{waiting:,} requests wait in Redis. Start the crawl again to go on."

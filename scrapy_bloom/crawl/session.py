@@ -140,8 +140,6 @@ class Session:
             for name in found.change.steps:
                 self._report.add_step(name)
         verdict = SEEN if seen else EXEMPT if step else NEW
-        if found.max_age is not None and not seen:
-            self._report.add(stats.AGED)
         self._report.count(verdict)
         return verdict
 

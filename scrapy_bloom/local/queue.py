@@ -6,18 +6,14 @@ Only the first rows of each bucket are in memory. The others are read again when
 
 from __future__ import annotations
 
-import marshal
-import pickle
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from scrapy import squeues
 from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 from scrapy.utils.misc import build_from_crawler
-from scrapy.utils.request import request_from_dict
 
+from scrapy_bloom.crawl.serialize import QueueKind, read_request
 from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.local.store import Store
 
@@ -36,40 +32,6 @@ _IN_ALL: Final = 65_536
 """Rows that all queues together may read ahead: with many hosts each gets fewer."""
 
 _LEAST: Final = 8
-_PICKLE: Final = 0x80  # the first byte of every pickle, and of no dict that marshal wrote
-
-
-@dataclass(frozen=True)
-class QueueKind:
-    """What one of Scrapy's classes of disk queues stands for.
-
-    Attributes:
-        newest_first: whether it gives out the newest request first.
-        dumps: how a request, as a dict, becomes bytes.
-        files: name of the class in queuelib that reads Scrapy's own files.
-    """
-
-    newest_first: bool
-    dumps: Callable[[dict[str, Any]], bytes]
-    files: str
-
-    @classmethod
-    def of(cls, setting: str, queue_class: type[Any]) -> QueueKind:
-        """Return the kind of a class that a setting names.
-
-        :raises SettingError: if it is none of Scrapy's, nor derived from one.
-        """
-        for dumps, prefix in ((_pickle, "Pickle"), (marshal.dumps, "Marshal")):
-            for end in ("FifoDiskQueue", "LifoDiskQueue", "FifoSQLiteQueue", "LifoSQLiteQueue"):
-                known = getattr(squeues, prefix + end, None)  # those on SQLite from Scrapy 2.19
-                if known is not None and issubclass(queue_class, known):
-                    return cls(end.startswith("Lifo"), dumps, end)
-        name = f"{queue_class.__module__}.{queue_class.__qualname__}"
-        raise SettingError(
-            f"{setting} = {name!r}: scrapy_bloom.Scheduler stores the requests itself, in the order"
-            f" and the form of one of Scrapy's disk queues. Give one of those, such as"
-            f" 'scrapy.squeues.PickleLifoDiskQueue'."
-        )
 
 
 @dataclass(frozen=True)
@@ -166,9 +128,7 @@ class Queues:
         try:
             if body is None:
                 raise ValueError("its bytes do not match their checksum")
-            # As safe as Scrapy's own disk queues: who can write the job directory can run code.
-            loads = pickle.loads if body[0] == _PICKLE else marshal.loads
-            request = request_from_dict(loads(body), spider=self.spider)
+            request = read_request(body, self.spider)
         except Exception as error:  # noqa: BLE001 - its parts may raise anything
             self.unreadable.append(error)
             return None
@@ -282,7 +242,3 @@ def _other_queues(store: Store) -> StateError:
         f" its settings. It was left as it is. Give SCHEDULER_PRIORITY_QUEUE and"
         f" SCHEDULER_START_DISK_QUEUE the values that they had in the last run."
     )
-
-
-def _pickle(request: dict[str, Any]) -> bytes:
-    return pickle.dumps(request, protocol=4)

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, Final
 from queuelib import queue as queuelib
 from scrapy.pqueues import _path_safe
 
+from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.local.job import (
     FILTER,
@@ -29,7 +30,6 @@ from scrapy_bloom.local.job import (
     Job,
     open_store,
 )
-from scrapy_bloom.local.queue import QueueKind
 from scrapy_bloom.local.store import NAME, Store
 from scrapy_bloom.local.unclean import ACTIVE, is_blank, queue_files
 from scrapy_bloom.settings import Settings

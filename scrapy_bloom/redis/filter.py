@@ -141,7 +141,6 @@ class RedisFilter:
         self._owed: set[bytes] = set()  # granted by the server, while the caller got an error
         self._refusal: BloomError | None = None
         self._local = self._unknown = self._surprises = 0
-        self._waited = 0.0
         try:
             self._open()
         except BackendError as error:
@@ -357,7 +356,6 @@ class RedisFilter:
             **numbers,
             "local": self._local,
             "unknown": self._unknown,
-            "waited": self._waited,
             "losses": self._surprises,
         }
 
@@ -463,7 +461,6 @@ class RedisFilter:
                 if policy is OnBackendError.ALLOW or began >= end:
                     return None
                 self._worker.usable.wait(end - began)
-                self._waited += time.monotonic() - began
 
     def _batches(self, shard: Shard, entries: list[Entry]) -> list[bool]:
         """Make calls for entries; return what was there."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import marshal
-import pickle
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -19,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy import Request, signals
 from scrapy.exceptions import CloseSpider, DontCloseSpider
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
-from scrapy.utils.request import request_from_dict
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.engine import Engine, call_later, engine_of, run_beside
 from scrapy_bloom.crawl.items import Items
+from scrapy_bloom.crawl.serialize import QueueKind, read_request
 from scrapy_bloom.crawl.session import Identified, Session, note_forgets
 from scrapy_bloom.crawl.under_way import InFlight
 from scrapy_bloom.errors import BackendError, BloomError
@@ -78,16 +76,14 @@ def open_shared(
     crawler: Crawler,
     spider: Spider,
     report: Report,
+    kind: QueueKind,
     *,
-    newest_first: bool,
-    dumps: Callable[[dict[str, Any]], bytes],
     dropped: Callable[[Request], object],
 ) -> SharedFrontier:
     """Open the requests and marks of a crawl in Redis.
 
     :param report: writes to stats and log.
-    :param newest_first: in which order requests of one priority are taken.
-    :param dumps: writes a request, as a dict.
+    :param kind: in which order requests of one priority are taken, and how they are written.
     :param dropped: called with a request that turns out to be a duplicate after it was taken.
     :raises BloomError: if the crawl cannot be kept as the settings say. A server that cannot be
         reached is waited for, unless the policy is ``close``.
@@ -97,7 +93,6 @@ def open_shared(
     session = Session(crawler, settings, report)
     project = str(crawler.settings.get("BOT_NAME") or "")
     made = session.fingerprinter
-    written = "pickle" if dumps({})[:1] == b"\x80" else "marshal"
     made_for = plans(
         capacity=settings[CAPACITY],
         error_rate=MIN_ERROR_RATE if settings[EXACT] else settings[ERROR_RATE],
@@ -109,7 +104,7 @@ def open_shared(
         shards=settings[REDIS_SHARDS],
         project=project,
         spider=spider.name,
-        order=f"{'lifo' if newest_first else 'fifo'} {written}",
+        order=str(kind),
         words=in_settings,
     )
     target = Target.of(settings[REDIS_URL], settings.redis_params)
@@ -135,7 +130,7 @@ def open_shared(
         session=session,
         report=report,
         items=items,
-        dumps=dumps,
+        kind=kind,
         dropped=dropped,
         waits=waits,
     )
@@ -180,7 +175,7 @@ class SharedFrontier:
     :param session: identifies and judges the requests.
     :param report: writes to stats and log.
     :param items: writes out the items that pages gave.
-    :param dumps: writes a request, as a dict.
+    :param kind: how requests are written.
     :param dropped: called with a request that turned out to be a duplicate after it was taken.
     :param waits: whether to wait while the server cannot be used; else the crawl is closed.
 
@@ -200,13 +195,13 @@ class SharedFrontier:
         session: Session,
         report: Report,
         items: Items,
-        dumps: Callable[[dict[str, Any]], bytes],
+        kind: QueueKind,
         dropped: Callable[[Request], object],
         waits: bool,
     ) -> None:
         self._crawler, self._spider, self._engine = crawler, spider, engine
         self._queue, self._session, self._report, self._items = queue, session, report, items
-        self._dumps, self._dropped, self._waits = dumps, dropped, waits
+        self._dumps, self._dropped, self._waits = kind.dumps, dropped, waits
         self._portion = max(1, crawler.settings.getint("CONCURRENT_REQUESTS"))
         self._ready: deque[tuple[Ticket, Taken]] = deque()
         self._memory: deque[Request] = deque()  # requests that cannot be stored
@@ -413,8 +408,7 @@ class SharedFrontier:
             if not self._queue.counts(ticket):
                 continue
             try:
-                loads = pickle.loads if taken.body[:1] == b"\x80" else marshal.loads
-                request = request_from_dict(loads(taken.body), spider=self._spider)
+                request = read_request(taken.body, self._spider)
             except Exception as error:  # noqa: BLE001 - code and data of anybody
                 self._queue.give_up(ticket)
                 self._log_unreadable(error)
@@ -682,16 +676,13 @@ class SharedFrontier:
 
     def _describe(self) -> None:
         counters = self._queue.worker.counters
-        for name, value in (
-            ("batches", self._queue.calls),
-            ("taken", self._queue.taken),
-            ("requeued", counters.requeued),
-            ("failed", counters.failed),
-            ("losses", self._queue.surprises),
+        for stat, value in (
+            (stats.REQUEUED, counters.requeued),
+            (stats.MOVED_ASIDE, counters.failed),
+            (stats.FROM_BACKEND["outages"], counters.outages),
+            (stats.FROM_BACKEND["losses"], self._queue.surprises),
         ):
-            if value and name in stats.FROM_QUEUE:
-                self._report.set(stats.FROM_QUEUE[name], value)
-        self._report.set(stats.WAITING, self._queue.waiting)
+            if value:
+                self._report.set(stat, value)
+        self._report.set(stats.PENDING, self._queue.waiting)
         self._report.set(stats.FROM_BACKEND["round_trips"], counters.round_trips)
-        if counters.outages:
-            self._report.set(stats.FROM_BACKEND["outages"], counters.outages)

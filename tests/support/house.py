@@ -1,7 +1,7 @@
 """The house: which module of the package may import which, read from the sources.
 
 Every import counts, wherever it stands: at the top of a file, in a function, or for type checkers
-only. So does the name of a module in a string, except in `registry`, which is there for that.
+only. So does the name of a module in a string, except where :data:`BY_NAME` says so.
 """
 
 from __future__ import annotations
@@ -28,18 +28,13 @@ ROOMS = [
         "scheduler",
         "scrapy_redis",
     },
-    {"tools"},
-    {"session"},
-    {"frontier"},
-    {"layers"},
-    {"backends"},
-    {"redis"},
-    {"storage"},
-    {"canonical"},
-    {"core"},
-    {"_version", "errors", "options", "registry", "settings", "signals", "stats"},
+    {"local", "redis"},
+    {"crawl"},
+    {"canonical", "filter"},
+    {"_version", "errors", "options", "settings", "signals", "stats"},
 ]
-STRANGERS = [{"redis", "storage"}]  # do not import each other, whichever stands higher
+STRANGERS = [{"local", "redis"}, {"canonical", "filter"}]  # stand side by side, and never meet
+BY_NAME = {"", "options"}  # import by a name in a string: what is public, and who reads an option
 
 IO = {
     "asyncio", "fcntl", "filelock", "http", "io", "mmap", "os", "pathlib", "redis", "select",
@@ -48,13 +43,12 @@ IO = {
 }  # fmt: skip
 # What a room may not import although it stands below, or outside of the package.
 FORBIDDEN = {
-    "canonical": {f"{PACKAGE}.settings", "scrapy.crawler", "scrapy.settings"} | IO,
-    "core": {f"{PACKAGE}.settings", "scrapy"} | IO,
-    "registry": {""},  # names and import strings only: it may import nothing at all
+    "canonical": {"scrapy.crawler", "scrapy.settings"} | IO,
+    "filter": {f"{PACKAGE}.settings", "scrapy", "twisted", "redis"},
 }
 # The two of `socket` are arithmetic on addresses.
 ALLOWED = {"__future__", "typing", "socket.inet_aton", "socket.inet_ntoa"}
-WITHOUT_CALLS = {"canonical", "core"}
+WITHOUT_CALLS = {"canonical"}
 CALLS = {"input", "open", "print"}
 
 
@@ -113,7 +107,7 @@ def imports(modules):
                 targets = [f"{origin}.{alias.name}" for alias in node.names]
                 if origin in modules:
                     targets = [each if each in modules else origin for each in targets]
-            elif isinstance(node, ast.Constant) and room(source) != "registry":
+            elif isinstance(node, ast.Constant) and room(source) not in BY_NAME:
                 targets = [str(node.value).partition(":")[0]]
                 if targets[0] not in modules or targets[0] == PACKAGE:
                     continue

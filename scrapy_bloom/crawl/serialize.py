@@ -1,0 +1,69 @@
+"""How requests become bytes, and in which order they are taken: as Scrapy's queue classes say."""
+
+from __future__ import annotations
+
+import marshal
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from scrapy import squeues
+from scrapy.utils.request import request_from_dict
+
+from scrapy_bloom.errors import SettingError
+
+if TYPE_CHECKING:
+    from scrapy import Request, Spider
+
+_PICKLE: Final = 0x80  # the first byte of every pickle, and of no dict that marshal wrote
+
+
+@dataclass(frozen=True)
+class QueueKind:
+    """What one of Scrapy's classes of disk queues stands for.
+
+    Attributes:
+        newest_first: whether it gives out the newest request first.
+        dumps: how a request, as a dict, becomes bytes.
+        files: name of the class in queuelib that reads Scrapy's own files.
+    """
+
+    newest_first: bool
+    dumps: Callable[[dict[str, Any]], bytes]
+    files: str
+
+    @classmethod
+    def of(cls, setting: str, queue_class: type[Any]) -> QueueKind:
+        """Return the kind of a class that a setting names.
+
+        :raises SettingError: if it is none of Scrapy's, nor derived from one.
+        """
+        for dumps, prefix in ((_pickle, "Pickle"), (marshal.dumps, "Marshal")):
+            for end in ("FifoDiskQueue", "LifoDiskQueue", "FifoSQLiteQueue", "LifoSQLiteQueue"):
+                known = getattr(squeues, prefix + end, None)  # those on SQLite from Scrapy 2.19
+                if known is not None and issubclass(queue_class, known):
+                    return cls(end.startswith("Lifo"), dumps, end)
+        name = f"{queue_class.__module__}.{queue_class.__qualname__}"
+        raise SettingError(
+            f"{setting} = {name!r}: scrapy_bloom.Scheduler stores the requests itself, in the order"
+            f" and the form of one of Scrapy's disk queues. Give one of those, such as"
+            f" 'scrapy.squeues.PickleLifoDiskQueue'."
+        )
+
+    def __str__(self) -> str:
+        written = "pickle" if self.dumps is _pickle else "marshal"
+        return f"{'lifo' if self.newest_first else 'fifo'} {written}"
+
+
+def read_request(body: bytes, spider: Spider) -> Request:
+    """Return the request that was written as these bytes. Raises whatever its parts do.
+
+    As safe as Scrapy's own disk queues: who can write there can run code.
+    """
+    loads = pickle.loads if body[0] == _PICKLE else marshal.loads
+    return request_from_dict(loads(body), spider=spider)
+
+
+def _pickle(request: dict[str, Any]) -> bytes:
+    return pickle.dumps(request, protocol=4)
