@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
@@ -15,7 +16,6 @@ from scrapy.settings import BaseSettings
 from typing_extensions import assert_type
 
 import scrapy_bloom
-import scrapy_bloom.tools
 from scrapy_bloom import (
     Addon,
     BackendError,
@@ -28,12 +28,9 @@ from scrapy_bloom import (
     JobInUseError,
     LocalFilter,
     RedisFilter,
-    RedisOptions,
-    RedisReader,
     Scheduler,
     SettingError,
     StateError,
-    WindowedFilter,
     __version__,
     forget,
 )
@@ -75,9 +72,11 @@ def add_middleware(settings: BaseSettings) -> None:
 
 
 class MyScheduler(Scheduler):
-    """A scheduler that stores the filter more often."""
+    """A scheduler that takes requests to the front page only."""
 
-    snapshot_after = 100_000
+    def enqueue_request(self, request: Request) -> bool:
+        """Return whether it was taken."""
+        return request.url.endswith("/") and super().enqueue_request(request)
 
 
 def as_scrapy_schedules(crawler: Crawler, spider: Spider, request: Request) -> None:
@@ -119,15 +118,16 @@ def in_memory(urls: Iterable[str]) -> FilterInfo:
     assert_type(seen.secret, bytes)
     assert_type(seen.clear(), bool)
     seen.close()
-    grown: list[int] = []
-    with WindowedFilter(30 * 86_400, 10_000, 1e-6, clock=time.time) as windowed:
-        assert_type(windowed, WindowedFilter)
+    with LocalFilter(10_000, window=30 * 86_400, clock=time.time) as windowed:
+        assert_type(windowed, LocalFilter)
         assert_type(windowed.add_aged(b"list", 3600), bool)
+        assert_type(windowed.forget(b"a"), bool)
         assert_type(windowed.info().generations, int | None)
-    with LocalFilter(capacity=10_000, on_growth=grown.append) as seen:
-        assert_type(seen, LocalFilter)
-        assert_type(copy.deepcopy(seen), LocalFilter)
-        return seen.info()
+        windowed.save("month.bloom")
+    loaded = LocalFilter.load(Path("month.bloom"))
+    assert_type(loaded, LocalFilter)
+    loaded.update(copy.deepcopy(loaded))
+    return loaded.info()
 
 
 def in_redis() -> list[bool]:
@@ -139,17 +139,12 @@ def in_redis() -> list[bool]:
         error_rate=1e-6,
         shards=4,
         layout="sets",
-        cache=0,
+        window=30 * 86_400,
         timeout=1.5,
-        wait=10.0,
-        keep=False,
         on_error="wait",
-        digests=True,
     )
     assert_type(seen, RedisFilter)
-    assert_type(seen.restored, int)
     assert_type(seen.secret, bytes)
-    assert_type(seen.numbers(), dict[str, float])
     assert_type(seen.add(b"a"), bool)
     assert_type(b"a" in seen, bool)
     assert_type(seen.forget(b"a"), bool)
@@ -171,34 +166,12 @@ def mistyped() -> None:
     LocalFilter().add("text")  # type: ignore[arg-type]
 
 
-def looked_at(url: str) -> bool:
-    """Look at a filter that is there, and change nothing."""
-    with RedisReader.from_url(url, key="crawl:bloom", timeout=1.5) as reader:
-        assert_type(reader, RedisReader)
-        assert_type(reader.contains_many([b"a"]), list[bool])
-        assert_type(reader.info(), FilterInfo)
-        assert_type(reader.fingerprinter, str)
-        return any(assert_type(worker.alive, bool) for worker in reader.workers())
-
-
 def either(*, shared: bool) -> LocalFilter | RedisFilter:
     """Choose: both can do the same."""
     seen = RedisFilter.from_url("redis://localhost", key="k") if shared else LocalFilter()
     assert_type(seen.add(b"a"), bool)
     assert_type(seen.info(), FilterInfo)
     return seen
-
-
-def options() -> RedisOptions:
-    """Say how a worker uses its filter."""
-    chosen = RedisOptions(key="crawl:bloom", shards=2, cache=1_000, timeout=0.5, wait=3, keep=True)
-    assert_type(chosen.key, str)
-    assert_type(chosen.shards, int)
-    assert_type(chosen.cache, int)
-    assert_type(chosen.timeout, float)
-    assert_type(chosen.wait, float)
-    assert_type(chosen.keep, bool)
-    return chosen
 
 
 def numbers(info: FilterInfo) -> float:
@@ -259,16 +232,3 @@ def refused(work: Callable[[], None]) -> str:
     except ValueError:  # a SettingError is one
         return SettingError.reason
     return ""
-
-
-def at_rest(folder: str) -> dict[str, int]:
-    """Look at filters, and move them."""
-    assert_type(scrapy_bloom.tools.plan("10M", 1e-6).sized.bytes, int)
-    assert_type(scrapy_bloom.tools.contains(folder, ["http://example.com/"]), list[bool])
-    assert_type(scrapy_bloom.tools.add(folder, fingerprints=[b"a"]), list[bool])
-    assert_type(scrapy_bloom.tools.info(folder).filter, FilterInfo)
-    project = scrapy_bloom.tools.Project(spider="books")
-    assert_type(scrapy_bloom.tools.copy(folder, "b.bloom"), scrapy_bloom.tools.Moved)
-    assert_type(scrapy_bloom.tools.check(folder), list[scrapy_bloom.tools.Finding])
-    scrapy_bloom.tools.delete("redis://localhost#a", project=project)
-    return dict(scrapy_bloom.tools.queue(folder).by_host)
