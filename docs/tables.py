@@ -13,13 +13,14 @@ import re
 import sys
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from pathlib import Path
 
 from scrapy_bloom.canonical.steps import STEPS
 from scrapy_bloom.canonical.tracking import TRACKING_PARAMS
-from scrapy_bloom.core.growth import SliceSpec, filter_hashes, next_slice
-from scrapy_bloom.core.info import SliceCount, count_bits, expected_lost
-from scrapy_bloom.core.sizing import BLOCK_BYTES
+from scrapy_bloom.filter.growth import SliceSpec, filter_hashes, first_slice, next_slice
+from scrapy_bloom.filter.info import SliceCount, count_bits, expected_lost
+from scrapy_bloom.filter.sizing import BLOCK_BYTES
 from scrapy_bloom.options import DEFAULT_CAPACITY, OPTIONS, write_size
 from scrapy_bloom.stats import STATS
 
@@ -87,7 +88,8 @@ def plan(pages: int, capacity: int, error_rate: float) -> tuple[int, float]:
     specs: list[SliceSpec] = []
     slices: list[SliceCount] = []
     while pages:
-        spec = next_slice(specs, capacity, error_rate, hashes)
+        make = partial(next_slice, specs) if specs else first_slice
+        spec = make(capacity, error_rate, hashes)
         items = min(pages, spec.capacity)
         specs.append(spec)
         slices.append(count_bits(spec, items, [0.0], hashes))

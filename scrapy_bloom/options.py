@@ -347,7 +347,7 @@ EXACT: Final[Option[bool]] = Option(
     default=False,
     read=_read_flag,
     meaning="Whether to rule out that a new page is called seen: with `scrapy_bloom.Scheduler` and"
-    " a `JOBDIR`, whatever the filter calls seen is looked up in an exact list; in Redis, with the"
+    " a `JOBDIR`, whatever the filter calls seen is looked up in an exact table; in Redis, with the"
     " layout `sets`, the filter's numbers have 63 bits. The guide Exact has the costs.",
 )
 FORGET_FAILED: Final[Option[bool | tuple[int, ...]]] = Option(
@@ -379,9 +379,10 @@ REDIS_URL: Final = Option(
 REDIS_KEY: Final = Option(
     "key",
     "BLOOM_REDIS_KEY",
-    "%(spider)s:bloom",
+    "%(project)s:%(spider)s:bloom",
     _read_text,
-    "The key of the filter in Redis; workers with the same key share a filter.",
+    "The key in Redis; workers with the same key share filter and queue. `%(project)s` is"
+    " `BOT_NAME`, `%(spider)s` the name of the spider.",
 )
 REDIS_SHARDS: Final = Option(
     "shards",
@@ -403,18 +404,17 @@ REDIS_TIMEOUT: Final = Option(
     "BLOOM_REDIS_TIMEOUT",
     2.0,
     _read_seconds,
-    "How many seconds Redis may hold up one check before it counts as out.",
+    "How many seconds one call to Redis may take, its second try included.",
 )
 ON_BACKEND_ERROR: Final = Option(
     "on_error",
     "BLOOM_ON_BACKEND_ERROR",
     OnBackendError.AUTO,
     one_of(OnBackendError),
-    "While Redis cannot be used: `allow`, fetch the pages that this worker does not know, without"
-    " marking them; `wait` for it, then `allow`; or `close` the spider. `auto` is `wait` with"
-    " `scrapy_bloom.Scheduler` and scrapy-redis's scheduler, whose queue is out as well, else"
-    " `allow`. With `scrapy_bloom.Scheduler` the spider is closed when the wait is over, and"
-    " `allow` is refused.",
+    "While Redis cannot be used, with `scrapy_bloom.Scheduler`: `close` the spider, or else wait"
+    " for it. With another scheduler: `allow`, fetch the pages that this worker does not know,"
+    " without marking them; `wait`, the same after `BLOOM_REDIS_TIMEOUT`; or `close`. `auto` is"
+    " `allow`, with scrapy-redis's scheduler `wait`.",
 )
 CANONICAL: Final[Option[str]] = Option(
     "level",
@@ -448,15 +448,6 @@ RULES: Final[Option[Mapping[str, Any]]] = Option(
     " dict with any of `level`, `steps`, `drop`, `keep`, `keep_only`.",
 )
 
-OF_REDIS: Final[tuple[Option[Any], ...]] = (
-    REDIS_KEY,
-    REDIS_SHARDS,
-    REDIS_LAYOUT,
-    REDIS_TIMEOUT,
-    ON_BACKEND_ERROR,
-)
-"""Those that are fields of :class:`RedisOptions`, too."""
-
 OPTIONS: Final[tuple[Option[Any], ...]] = (
     CAPACITY,
     ERROR_RATE,
@@ -466,7 +457,11 @@ OPTIONS: Final[tuple[Option[Any], ...]] = (
     EXACT,
     BACKEND,
     REDIS_URL,
-    *OF_REDIS,
+    REDIS_KEY,
+    REDIS_SHARDS,
+    REDIS_LAYOUT,
+    REDIS_TIMEOUT,
+    ON_BACKEND_ERROR,
     CANONICAL,
     DROP_PARAMS,
     KEEP_PARAMS,

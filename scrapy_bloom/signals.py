@@ -9,5 +9,5 @@ before_commit: Final = object()
 
 A pipeline that gathers items writes them out here: the pages of those items are not fetched again
 after a kill. If a handler raises, the commit waits: the pages are done when it no longer does.
-Handlers are plain functions; all that is waited for is that they return.
+A handler may be a coroutine function, or return a Deferred: the commit waits for it.
 """

@@ -33,7 +33,7 @@ def test_every_option_has_its_default_where_nothing_is_written():
         "BLOOM_WINDOW": None,
         "BLOOM_BACKEND": "auto",
         "BLOOM_REDIS_URL": "",
-        "BLOOM_REDIS_KEY": "%(spider)s:bloom",
+        "BLOOM_REDIS_KEY": "%(project)s:%(spider)s:bloom",
         "BLOOM_REDIS_SHARDS": 1,
         "BLOOM_REDIS_LAYOUT": "bitmap",
         "BLOOM_REDIS_TIMEOUT": 2.0,
