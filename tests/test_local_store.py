@@ -65,7 +65,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.path = self.folder / "first" / "bloom.sqlite"
         self.path.parent.mkdir()
         self.model, self.saved = Model(), Model()
-        self.taken, self.held = set(), Counter()
+        self.taken, self.held, self.saved_held = set(), Counter(), set()
         self.open()
         self.store.commit()
 
@@ -93,7 +93,8 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(page=st.sampled_from(PAGES), age=st.sampled_from([10, 300]))
     def mark_aged(self, page, age):
         seen = self.store.mark(page, age)
-        assert seen is (self.clock.now - self.model.ages.get(page, 0) < age)
+        young = self.clock.now - self.model.ages.get(page, 0) < age
+        assert seen is (young and page in self.model.marked)
         if not seen:
             self.model.ages[page] = self.model.marked[page] = self.clock.now
 
@@ -156,7 +157,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def commit(self):
         self.store.commit()
-        self.saved = copy.deepcopy(self.model)
+        self.saved, self.saved_held = copy.deepcopy(self.model), {*self.held}
 
     @rule()
     def commit_on_a_full_disk(self):
@@ -189,16 +190,16 @@ class StoreMachine(RuleBasedStateMachine):
     def close_and_open(self):
         self.store.close()
         assert [one.name for one in self.path.parent.iterdir()] == ["bloom.sqlite"]
-        self.saved = self.model
+        self.saved, self.saved_held = self.model, {*self.held}
         self.begin_again()
         assert self.store.clean
 
     def begin_again(self):
         self.open()
-        held, self.held, self.taken = self.held, Counter(), set()
-        for page in held:
-            if page not in self.store.filter:  # else it is held since the last commit only
-                self.saved.marked.pop(page, None)
+        self.held, self.taken = Counter(), set()
+        for page in self.saved_held:
+            self.saved.marked.pop(page, None)
+        self.saved_held = set()
         self.model = copy.deepcopy(self.saved)
 
     @invariant()
