@@ -16,6 +16,7 @@ import scrapy
 from scrapy import Request, signals
 from scrapy.core.scheduler import BaseScheduler
 from scrapy.exceptions import CloseSpider
+from scrapy.extensions.spiderstate import SpiderState
 from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.defer import deferred_from_coro
 from twisted.internet.defer import Deferred
@@ -183,11 +184,15 @@ def refuse(crawler: Crawler, reason: str) -> None:
     """Refuse a crawl while its spider is being opened, before its first request.
 
     The spider is closed for `reason` when it is open: Scrapy cannot close one that is half open
-    without tracebacks. That needs Scrapy 2.14.
+    without tracebacks. That needs Scrapy 2.14. Scrapy does not write ``spider.state`` then: a crawl
+    that was killed would look like one that has stopped cleanly.
 
     :raises CloseSpider: on Scrapy 2.13, or if nothing is being opened.
     """
     fail(crawler)
+    for extension in crawler.extensions.middlewares if crawler.extensions else ():
+        if isinstance(extension, SpiderState):
+            extension.jobdir = None
     engine = engine_of(crawler)
     if engine is None or scrapy.version_info < (2, 14):
         raise CloseSpider(reason)

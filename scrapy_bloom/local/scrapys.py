@@ -7,8 +7,8 @@ reading them empties them. They are removed when ours is in place.
 
 from __future__ import annotations
 
-import json
 import logging
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -18,7 +18,6 @@ from struct import Struct
 from typing import Any, BinaryIO, Final
 
 from queuelib import queue as queuelib
-from scrapy.pqueues import _path_safe
 
 from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.errors import StateError
@@ -31,7 +30,7 @@ from scrapy_bloom.local.job import (
     open_store,
 )
 from scrapy_bloom.local.store import NAME, Store
-from scrapy_bloom.local.unclean import ACTIVE, is_blank, queue_files
+from scrapy_bloom.local.unclean import ACTIVE, is_blank, queue_files, saved_queues
 from scrapy_bloom.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -50,21 +49,30 @@ _LENGTH: Final = Struct(">H")
 def why_unclean(folder: Path) -> str:
     """Return what shows that a crawl with Scrapy's own scheduler was killed; empty if nothing does.
 
-    At a clean stop Scrapy closes the files of its queue, writes which of them to read again, and
-    last the spider's state. A run that was killed later has written to one of the others since.
+    After a kill ``requests.seen`` has marks of requests that are no longer in the queue. At a clean
+    stop Scrapy writes the queue first, then the fingerprints, and the state of the spider last. A
+    queue that runs empty later has its file removed at once, which changes the folder.
 
     :raises OSError: if a file cannot be read.
     """
-    saved, state = folder / QUEUE / ACTIVE, folder / STATE
-    written = [path for path in queue_files(folder) if not is_blank(path)]
+    root, state = folder / QUEUE, folder / STATE
+    used = [path for path in queue_files(folder) if not is_blank(path)]
+    holding = {*used, *(parent for path in used for parent in path.parents)}
     if (folder / SEEN).exists():
-        written.append(folder / SEEN)
-    if not saved.exists():
-        return f"there is no {saved}, which Scrapy writes when a crawl stops" if written else ""
-    last = max(path.stat().st_mtime_ns for path in (saved, state) if path.exists())
-    for path in written:
-        if path.stat().st_mtime_ns > last:
-            return f"{path} was written after the last clean stop"
+        used.append(folder / SEEN)
+    if not used:
+        return ""
+    for path in (root / ACTIVE, state):
+        if root.is_dir() and not path.exists():
+            return f"there is no {path}, which Scrapy writes when a spider has closed"
+    with suppress(TypeError, ValueError, RecursionError):  # what makes no sense is refused later
+        for _, name in saved_queues(folder):
+            path = root / name
+            if not holding & {path, path.with_name(f"{path.name}s")}:
+                return f"there is no {path}, which {root / ACTIVE} names"
+    for path in (*used, *(Path(place) for place, _, _ in os.walk(root))):
+        if state.exists() and path.lstat().st_mtime_ns > state.stat().st_mtime_ns:
+            return f"{path} was written after {state}"
     return ""
 
 
@@ -100,7 +108,7 @@ def take_over(
     store = open_store(beside, settings, digests=digests)
     count = 0
     try:
-        for path, slot, kind in _queues(folder / QUEUE, plain, start):
+        for path, slot, kind in _queues(folder, plain, start):
             count += _copy(folder / QUEUE / path, path, slot, kind, store)
         if job.kind != FILTER:  # else they are from before its first run, and nobody knows more
             for batch in _seen(folder / SEEN):
@@ -130,21 +138,16 @@ def _clear(beside: Path) -> None:
 
 
 def _queues(
-    root: Path, plain: QueueKind, start: QueueKind | None
+    folder: Path, plain: QueueKind, start: QueueKind | None
 ) -> Iterator[tuple[str, str | None, QueueKind]]:
     """List the queues that Scrapy would read again: path, download slot if any, what wrote it."""
-    saved = root / ACTIVE
     try:
-        state = json.loads(saved.read_bytes())
-        slots = state if isinstance(state, dict) else {None: state}
-        for slot, priorities in slots.items():
-            before = "" if slot is None else _path_safe(slot) + "/"
-            for priority in priorities:
-                yield f"{before}{int(priority)}", slot, plain
-                if start:
-                    yield f"{before}{int(priority)}s", slot, start
+        for slot, path in saved_queues(folder):
+            yield path, slot, plain
+            if start:
+                yield f"{path}s", slot, start
     except (TypeError, ValueError) as error:
-        raise _unreadable(saved, error) from error
+        raise _unreadable(folder / QUEUE / ACTIVE, error) from error
 
 
 def _copy(source: Path, path: str, slot: str | None, kind: QueueKind, store: Store) -> int:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from filelock import Timeout
+from scrapy.pqueues import _path_safe
 
 from scrapy_bloom.local.job import (
     FILTER,
@@ -109,7 +110,7 @@ def digest(folder: Path) -> str:
 
     :raises OSError: if a file cannot be read.
     """
-    named = _named(folder / QUEUE / ACTIVE)
+    named = _named(folder)
     holding = sorted(path for path in queue_files(folder) if not is_blank(path))
     if not named and not holding:
         return ""
@@ -143,19 +144,31 @@ def is_blank(path: Path) -> bool:
     return not any(path.read_bytes())
 
 
-def _named(saved: Path) -> str:
+def saved_queues(folder: Path) -> Iterator[tuple[str | None, str]]:
+    """Yield the queues that Scrapy is going to read: download slot, and path in the queue's folder.
+
+    Start requests are perhaps in one beside it, which has an ``s`` after its name.
+
+    :raises ValueError: if ``active.json`` makes no sense.
+    :raises TypeError: likewise.
+    """
+    try:
+        state: Any = json.loads((folder / QUEUE / ACTIVE).read_bytes())
+    except FileNotFoundError:
+        return
+    slots = state if isinstance(state, dict) else {None: state}
+    for slot, priorities in slots.items():
+        before = "" if slot is None else _path_safe(slot) + "/"
+        for priority in priorities:
+            yield slot, f"{before}{int(priority)}"
+
+
+def _named(folder: Path) -> str:
     """Return which queues Scrapy is going to read, whatever their order; empty if none."""
     try:
-        text = saved.read_text("utf-8", "surrogateescape")
-    except FileNotFoundError:
-        return ""
-    try:
-        state: Any = json.loads(text)
-        slots = state.items() if isinstance(state, dict) else [("", state)]
-        queues = {slot: sorted(priorities) for slot, priorities in slots}
-        return json.dumps(queues, sort_keys=True) if state else ""
+        return "\n".join(sorted(f"{slot} {path}" for slot, path in saved_queues(folder)))
     except (TypeError, ValueError, RecursionError):
-        return f"unreadable: {text}"
+        return "unreadable: " + (folder / QUEUE / ACTIVE).read_text("utf-8", "surrogateescape")
 
 
 def _sample(path: Path) -> bytes:
