@@ -41,7 +41,7 @@ help:
 	@echo "make month   crawl a news site for 30 simulated days, and print what was fetched when"
 	@echo "make bench   measure everything (an hour) and write the figures of docs"
 	@echo "make bench-quick, bench-NAME    the same in small, on the screen only; or one part of it"
-	@echo "make docs    write the tables of docs anew, and build the site in build/site"
+	@echo "make docs    write the tables of docs, and build the site in build/site"
 	@echo "make matrix    stop, kill and resume crawls on each Python found and each minor Scrapy"
 	@echo "make clean   remove what the others made"
 
