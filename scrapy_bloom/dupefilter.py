@@ -7,17 +7,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from scrapy import signals
+from scrapy.utils.job import job_dir
 from scrapy.utils.request import referer_str
 
+from scrapy_bloom import stats
 from scrapy_bloom.crawl.engine import fail, only_looks, refuse
 from scrapy_bloom.crawl.lost import scheduler_of, unstored, watch_pushes
 from scrapy_bloom.crawl.report import Report, Verdict
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.forgetting import check_watched
+from scrapy_bloom.local.beside import JobBeside
 from scrapy_bloom.local.plain import PlainFilter
 from scrapy_bloom.local.unclean import set_aside_if_unclean
 from scrapy_bloom.scrapy_redis import spare_queue
-from scrapy_bloom.settings import Settings
+from scrapy_bloom.settings import Settings, client_library
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -39,6 +42,10 @@ class Checks(Protocol):
 
 class OpenFilter(Checks, Protocol):
     """A filter beside another scheduler, wherever it is kept. Only making one raises."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether its marks belong to this crawl's requests: what was to be emptied is empty."""
 
     def withdraw(self, request: Request) -> None:
         """Make the page of a request eligible again: the scheduler has lost it."""
@@ -70,6 +77,7 @@ class BloomDupeFilter:
         self.unclean = False
         self.refusal: BloomError | None = None
         self._filter: OpenFilter | None = None  # None also under our scheduler
+        self._job: JobBeside | None = None  # of a filter in Redis, with Scrapy's queue
         self._crawler = crawler
         self._report = Report(crawler)
         self._shared_queue = False
@@ -87,9 +95,7 @@ class BloomDupeFilter:
         self, folder = cls(crawler), crawler.settings["JOBDIR"]
         if folder and not only_looks(crawler):
             try:
-                settings = Settings(crawler.settings, warn=False)
-                if settings.backend(shared_queue=False) == "local":
-                    self.unclean = set_aside_if_unclean(Path(folder), name_of(crawler))
+                self.unclean = set_aside_if_unclean(Path(folder), name_of(crawler))
             except BloomError as error:
                 self.refusal = error
         return self
@@ -146,6 +152,12 @@ class BloomDupeFilter:
             closing.withdraw(request)
         if lost:
             self._report.unstored(len(lost))
+        if self._job is not None:
+            # Before its lease is given up: what a killed run leaves is emptied.
+            settled = closing.settled and self._job.close()
+            if not settled:
+                self._job.abandon()
+                self._report.set(stats.NOT_STORED, 1)
         return closing.close()
 
     def clear(self) -> None:
@@ -204,16 +216,44 @@ class BloomDupeFilter:
         settings = Settings(crawler.settings)
         check_watched(crawler, settings)
         if settings.backend(shared_queue=self._shared_queue) == "redis":
-            from scrapy_bloom.session.reporter import Reporter  # noqa: PLC0415 - goes with its room
-            from scrapy_bloom.session.session import Session  # noqa: PLC0415 - likewise
-
-            reporter, shared = Reporter(crawler), self._shared_queue
-            self._filter = Session.open(crawler, reporter, shared_queue=shared, empty=empty)
+            self._filter = self._open_shared(empty=empty)
         else:
             self._filter = PlainFilter(
                 crawler, name_of(crawler), self._report, unclean=self.unclean
             )
         self.checks = self._filter
+
+    def _open_shared(self, *, empty: bool) -> OpenFilter:
+        """Open a filter in Redis; with a job directory for Scrapy's queue, note there how it ends.
+
+        :raises BloomError: if that cannot be done.
+        """
+        with client_library():
+            from scrapy_bloom.redis.plain import PlainFilter as SharedFilter  # noqa: PLC0415
+
+        crawler, spider, queue = self._crawler, name_of(self._crawler), self._shared_queue
+        folder = None if queue or only_looks(crawler) else job_dir(crawler.settings)
+        job = self._job = JobBeside(Path(folder), spider) if folder else None
+        try:
+            if job is not None and self.unclean:  # its marks are to be emptied, now or later
+                job.begin()
+            opened = SharedFilter(
+                crawler,
+                spider,
+                self._report,
+                shared_queue=queue,
+                kept=job is not None,
+                unclean=self.unclean,
+                first=job is not None and job.first and not self.unclean,
+                empty=empty,
+            )
+            if job is not None and not self.unclean:
+                job.begin()
+        except BaseException:
+            if job is not None:
+                job.abandon()
+            raise
+        return opened
 
     def _open_late(self, *, empty: bool = False) -> Checks:
         """Open the filter where nothing can be raised: the spider is closed if that fails."""

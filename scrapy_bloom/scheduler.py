@@ -20,10 +20,11 @@ from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.dupefilter import BloomDupeFilter
 from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.forgetting import check_watched
+from scrapy_bloom.local.beside import check_unused
 from scrapy_bloom.local.frontier import open_local
 from scrapy_bloom.local.job import unusable
 from scrapy_bloom.local.queue import QueueClasses
-from scrapy_bloom.settings import Settings
+from scrapy_bloom.settings import Settings, client_library
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from scrapy_bloom.crawl.frontier import Frontier
+    from scrapy_bloom.redis.frontier import SharedFrontier
 
 logger = logging.getLogger(__name__)
 
@@ -165,9 +167,14 @@ class Scheduler(ScrapyScheduler):
             return None
         settings = Settings(self.crawler.settings)
         if settings.backend(shared_queue=False) == "redis":
-            self._check_filter("the filter in Redis")
+            dupefilter = self._check_filter("the filter in Redis")
+            if dupefilter.refusal is not None:
+                raise dupefilter.refusal
             check_watched(self.crawler, settings)
-            return self._open_shared()
+            if folder := job_dir(self.crawler.settings):
+                check_unused(Path(folder))
+            dupefilter.checks = shared = self._open_shared()
+            return shared
         if self.dqdir is None:
             return None
         dupefilter = self._check_filter("a JOBDIR")
@@ -187,9 +194,10 @@ class Scheduler(ScrapyScheduler):
         dupefilter.checks = frontier
         return frontier
 
-    def _open_shared(self) -> Frontier:
+    def _open_shared(self) -> SharedFrontier:
         """Open what keeps the requests of a shared crawl."""
-        from scrapy_bloom.redis.frontier import open_shared  # noqa: PLC0415 - needs an extra
+        with client_library():
+            from scrapy_bloom.redis.frontier import open_shared  # noqa: PLC0415 - needs an extra
 
         assert self.dqclass is not None  # noqa: S101 - from_crawler gave it
         kind = QueueKind.of("SCHEDULER_DISK_QUEUE", self.dqclass)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any, Final, TypeVar
 
@@ -59,6 +60,22 @@ class Settings:
         if name == "auto":
             return "redis" if self[REDIS_URL] or shared_queue else "local"
         return name
+
+
+@contextmanager
+def client_library() -> Iterator[None]:
+    """Say how to get Redis's client library where what is imported within needs it.
+
+    :raises SettingError: if it is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != "redis":
+            raise
+        raise SettingError(
+            f"{BACKEND.setting} 'redis' needs the package redis: pip install 'scrapy-bloom[redis]'."
+        ) from error
 
 
 def _scrapy_redis_params(written: Mapping[str, Any]) -> dict[str, Any]:

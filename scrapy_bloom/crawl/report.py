@@ -223,6 +223,10 @@ class Report:
             {"count": f"{count:,}"},
         )
 
+    def warn(self, text: str) -> None:
+        """Log what the user should know."""
+        self._log(logging.WARNING, "%(text)s", {"text": text})
+
     def error(self, error: BloomError) -> None:
         """Log what went wrong, in the words of the error."""
         self._log(logging.ERROR, "%(error)s", {"error": error})

@@ -31,8 +31,6 @@ from scrapy_bloom.settings import Settings
 if TYPE_CHECKING:
     from scrapy import Request
 
-    from scrapy_bloom.filter.bloom import LocalFilter
-
 
 NEW, SEEN, EXEMPT, ERROR = Verdict  # looking up a global is faster than a member of the enum
 
@@ -53,14 +51,19 @@ class Identified(NamedTuple):
     max_age: float | None
 
 
+class Filter(Protocol):
+    """What a filter in memory and one in Redis have in common here."""
+
+    def forget_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
+        """Make fingerprints eligible again; return for each whether it was there."""
+
+
 class Marks(Protocol):
-    """A filter that answers at once. Every method may raise what it will.
+    """A filter that answers at once. Every method may raise what it will."""
 
-    Attributes:
-        filter: the filter itself.
-    """
-
-    filter: LocalFilter
+    @property
+    def filter(self) -> Filter:
+        """The filter itself."""
 
     def mark(self, fingerprint: bytes, max_age: float | None = None) -> bool:
         """Mark a fingerprint; return whether it was marked before.

@@ -42,9 +42,13 @@ STATE: Final = "spider.state"
 """Scrapy's file, and the key of a note: the spider's state as of the last commit, pickled."""
 
 KIND: Final = "kind"
-"""Key of a note: :data:`REQUESTS` or :data:`FILTER`, that is, whose queue belongs to the marks."""
+"""Key of a note: :data:`REQUESTS`, :data:`FILTER` or :data:`ELSEWHERE`."""
 REQUESTS: Final = "scheduler"
+"""Requests and marks are in the file."""
 FILTER: Final = "filter"
+"""Marks are in the file, and the requests in Scrapy's queue."""
+ELSEWHERE: Final = "elsewhere"
+"""The requests are in Scrapy's queue, and the marks not here."""
 
 _IDENTITY: Final = "identity"
 PID: Final = "pid"
@@ -127,13 +131,14 @@ class Job:
             ("spider", stored.spider, self.identity.spider),
             ("fingerprinter", stored.fingerprinter, self.identity.fingerprinter),
         ):
-            if theirs != ours:
+            if theirs != ours and theirs and ours:
                 raise StateError(
                     f"{self.path}: found the filter of {what} {theirs!r}, expected {what} {ours!r}:"
                     f" its marks mean nothing here. It was left as it is. Choose another JOBDIR, or"
                     f" go back to {theirs!r}, or delete the whole job directory to start over."
                 )
-        if changed := difference(stored.made_by, self.identity.made_by):
+        changed = difference(stored.made_by, self.identity.made_by)
+        if changed and stored.made_by and self.identity.made_by:
             logger.warning("%s", changed)
 
     def open(self, settings: Settings, *, digests: bool) -> None:
@@ -148,10 +153,11 @@ class Job:
         self.killed = not store.clean
         self.in_flight = int(store.meta.get(_IN_FLIGHT, 0)) if self.killed else 0
 
-    def begin(self, *, requests: bool) -> None:
+    def begin(self, *, requests: bool, kind: str = FILTER) -> None:
         """Note in the file that a run is on.
 
         :param requests: whether the crawl keeps its requests in it.
+        :param kind: what the file is for, if it does not.
         :raises StateError: if that cannot be written.
         """
         store = self.store
@@ -164,7 +170,7 @@ class Job:
             if requests:
                 restore_state(self.folder, store.meta.get(STATE), killed=self.killed)
                 self._remove_taken_over(store)
-            self.note_owner(store, requests=requests)
+            self.note_owner(store, REQUESTS if requests else kind)
             store.note(PID, os.getpid())
             # That a plain filter is not closed must be known before Scrapy pops its first request.
             store.commit(sync=not requests)
@@ -173,14 +179,14 @@ class Job:
         except sqlite3.Error as error:
             raise file.unusable(self.path, error) from error
 
-    def note_owner(self, store: Store, *, requests: bool) -> None:
-        """Note in a store whose it is, and whether the requests are kept in it."""
-        store.note(KIND, REQUESTS if requests else FILTER)
+    def note_owner(self, store: Store, kind: str) -> None:
+        """Note in a store whose it is, and what it is for."""
+        store.note(KIND, kind)
         store.note(_IDENTITY, json.dumps(asdict(self.identity)))
 
     def note_taken_over(self, store: Store) -> None:
         """Note in a store that it has what Scrapy's queue had: nobody needs that any more."""
-        self.note_owner(store, requests=True)
+        self.note_owner(store, REQUESTS)
         store.note(_TAKEN_OVER, 1)
 
     def _remove_taken_over(self, store: Store) -> None:

@@ -12,7 +12,7 @@ from scrapy.utils.job import job_dir
 
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.engine import only_looks, run_beside
-from scrapy_bloom.crawl.session import Marks, Session, note_forgets
+from scrapy_bloom.crawl.session import Session, note_forgets
 from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local.job import SEEN, Identity, Job, is_finished, new_filter
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
     from scrapy_bloom.crawl.report import Report, Verdict
+    from scrapy_bloom.local.store import Store
 
 
 _SLOW: Final = 32_000_000
@@ -78,7 +79,7 @@ class PlainFilter:
         made = session.fingerprinter
         folder = None if only_looks(crawler) else job_dir(crawler.settings)
         self._job: Job | None = None
-        self._marks: Marks
+        self._marks: MemoryMarks | Store
         if folder is None:
             memory = new_filter(settings, digests=made.digests)
             self._marks = MemoryMarks(memory)
@@ -101,6 +102,11 @@ class PlainFilter:
             if not job.kind and (job.folder / SEEN).exists():
                 report.unread(job.folder / SEEN)
         note_forgets(crawler, self)
+
+    @property
+    def settled(self) -> bool:
+        """True: nothing is to be waited for."""
+        return True
 
     def check(self, request: Request) -> Verdict:
         """Mark a request, and return the verdict on it. Never raises."""

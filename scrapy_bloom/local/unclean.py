@@ -20,6 +20,7 @@ from filelock import Timeout
 from scrapy.pqueues import _path_safe
 
 from scrapy_bloom.local.job import (
+    ELSEWHERE,
     FILTER,
     KIND,
     PID,
@@ -64,7 +65,10 @@ def set_aside_if_unclean(folder: Path, spider: str) -> bool:
     try:
         with lock_of(folder):
             meta, clean = read_meta(path)
-            if meta.get(KIND) != FILTER or identity_of(path, meta).spider != spider:
+            if (
+                meta.get(KIND) not in (FILTER, ELSEWHERE)
+                or identity_of(path, meta).spider != spider
+            ):
                 return False  # the door says what is wrong
             if not clean:
                 why = f"the last run (process {meta.get(PID)}) was killed"

@@ -26,6 +26,7 @@ from scrapy_bloom.options import (
     read_error_rate,
     read_window,
 )
+from scrapy_bloom.redis import worker as pace
 from scrapy_bloom.redis.client import Target
 from scrapy_bloom.redis.plan import BATCH, Plan, shard_capacity, shard_key
 from scrapy_bloom.redis.reader import Reader
@@ -39,7 +40,11 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_SHARED_NUMBERS: Final = ("round_trips", "outages")
+PATIENCE: float = 30.0
+"""For so many seconds in all, one outage may hold up the checks of a worker that waits."""
+
+_STILL: Final = 3  # beats that a worker has missed which seems to be dead
+_LOOK: Final = 0.1
 
 
 def place(fingerprint: bytes, shards: int) -> int:
@@ -109,16 +114,19 @@ class RedisFilter:
     :param key: of the filter: ``crawl:bloom``.
     :param made_for: the plan of each shard, see :func:`plans`.
     :param on_error: what to do while Redis cannot be used. ``allow``: a page that this worker does
-        not know is new, at once. ``wait``: the same, after `timeout`. ``close``: raise.
+        not know is new, at once. ``wait``: the same, after `timeout`, and at once when an outage
+        has taken 30 s. ``close``: raise.
     :param timeout: most seconds that one check may take.
     :param known: how many fingerprints the worker remembers itself.
+    :param empty: whether to empty it when it is opened, unless other workers use it.
     :raises BackendError: if the server cannot be used, under the policy ``close`` or if that will
         not pass. Else it is opened when it can be.
     :raises SettingError: if a value is outside its range.
     :raises StateError: if something else is under the key, or a filter made in another way.
 
     Attributes:
-        counters: what went over the wire.
+        worker: runs the scripts.
+        emptied: whether it was emptied when it was opened.
     """
 
     def __init__(
@@ -130,26 +138,28 @@ class RedisFilter:
         on_error: OnBackendError = OnBackendError.ALLOW,
         timeout: float = REDIS_TIMEOUT.default,
         known: int = KNOWN,
+        empty: bool = False,
     ) -> None:
         self._key, self._plans = key, made_for
         self._words = target.words
         self._policy, self._timeout, self._known = on_error, timeout, known
         self._pid, self._closed = os.getpid(), False
-        self._worker = Worker(target, timeout)
-        self.counters = self._worker.counters
+        self.worker = Worker(target, timeout)
         self._shards: list[Shard] = []
         self._owed: set[bytes] = set()  # granted by the server, while the caller got an error
         self._refusal: BloomError | None = None
-        self._local = self._unknown = self._surprises = 0
+        self._unknown = self._surprises = 0
+        self._patience = PATIENCE
+        self._empty, self.emptied = empty, False
         try:
             self._open()
         except BackendError as error:
             if on_error is OnBackendError.CLOSE or not error.temporary:
-                self._worker.close()
+                self.worker.close()
                 raise
-            self._worker.live([self._open_later])
+            self.worker.live([self._open_later])
         except BaseException:
-            self._worker.close()
+            self.worker.close()
             raise
 
     @classmethod
@@ -203,10 +213,10 @@ class RedisFilter:
     # Opening
 
     def _open(self) -> None:
-        self._worker.connect()
+        self.worker.connect()
         shards = [
             Shard(
-                self._worker,
+                self.worker,
                 shard_key(self._key, plan.shard),
                 plan,
                 self._words,
@@ -214,8 +224,10 @@ class RedisFilter:
             )
             for plan in self._plans
         ]
+        if self._empty and not all(shard.made for shard in shards):
+            self.emptied = self._clear(shards)
         self._shards = shards
-        self._worker.live([shard.beat for shard in shards])
+        self.worker.live([shard.beat for shard in shards])
 
     def _open_later(self) -> None:
         try:
@@ -230,7 +242,7 @@ class RedisFilter:
     @property
     def usable(self) -> bool:
         """Whether the next check asks Redis: False from a fault until the server answers."""
-        return bool(self._shards) and self._worker.usable.is_set()
+        return bool(self._shards) and self.worker.usable.is_set()
 
     @property
     def shards(self) -> Sequence[Shard]:
@@ -264,7 +276,6 @@ class RedisFilter:
         asked = list(fingerprints)
         self._check()
         unknown = [one for one in dict.fromkeys(asked) if not self._knows(one)]
-        self._local += len(asked) - len(unknown)
         if not unknown:
             return [True] * len(asked)
         verdicts = self._mark([Entry("m", one) for one in unknown])
@@ -347,34 +358,41 @@ class RedisFilter:
 
         :raises BackendError: if Redis cannot be used.
         """
-        return Reader(self._worker, self._key).info()
+        return Reader(self.worker, self._key).info()
 
-    def numbers(self) -> dict[str, float]:
+    def numbers(self) -> dict[str, int]:
         """Return what went over the wire, by the names of the stats."""
-        numbers = {name: getattr(self.counters, name) for name in _SHARED_NUMBERS}
+        counters = self.worker.counters
         return {
-            **numbers,
-            "local": self._local,
+            "round_trips": counters.round_trips,
             "unknown": self._unknown,
+            "outages": counters.outages,
             "losses": self._surprises,
         }
 
-    def clear(self) -> bool:
-        """Forget everything; return False if another worker has a lease. Then nothing was done.
+    @property
+    def items(self) -> int:
+        """How many fingerprints it had when its slices were last heard of."""
+        return sum(one.items - one.again for shard in self._shards for one in shard.slices)
 
-        A worker that was killed has its lease for up to 30 s.
+    def has_others(self) -> bool:
+        """Return whether another worker has a lease.
+
+        :raises BackendError: if Redis cannot be used.
+        """
+        own = {shard.name for shard in self._shards}
+        states = Reader(self.worker, self._key).shards()
+        return any(name not in own for state in states for name in state.leases)
+
+    def clear(self) -> bool:
+        """Forget everything; return False if another worker uses it. Then nothing was done.
+
+        A worker that gives no sign of life for three seconds, as after a kill, uses it no more.
 
         :raises BackendError: if Redis cannot be used.
         """
         self._forget_all()
-        cleared = True
-        for shard in self._shards:
-            if shard.delete() is None:
-                shard.epoch = ""  # what it had was deleted by itself
-                shard.open()
-            else:
-                cleared = False
-        return cleared
+        return self._clear(self._shards)
 
     def delete(self) -> bool:
         """Delete the filter, for a worker that has finished; return False as :meth:`clear`.
@@ -382,7 +400,7 @@ class RedisFilter:
         :raises BackendError: if Redis cannot be used.
         """
         self._forget_all()
-        return all(shard.delete() is None for shard in self._shards)
+        return all(_delete(shard) for shard in self._shards)
 
     def close(self) -> None:
         """End the lease. A second call does nothing."""
@@ -394,7 +412,7 @@ class RedisFilter:
                 shard.leave()
         except BackendError as error:
             logger.info("The lease was not given up, and ends by itself: %s", error)
-        self._worker.close()
+        self.worker.close()
 
     # Within
 
@@ -406,7 +424,17 @@ class RedisFilter:
             self._pid = os.getpid()
             for shard in self._shards:
                 shard.rename()
-            self._worker.live([shard.beat for shard in self._shards])
+            self.worker.live([shard.beat for shard in self._shards])
+
+    def _clear(self, shards: Sequence[Shard]) -> bool:
+        cleared = True
+        for shard in shards:
+            if _delete(shard):
+                shard.epoch = ""  # what it had was deleted by itself
+                shard.open()
+            else:
+                cleared = False
+        return cleared
 
     def _forget_all(self) -> None:
         self._check()
@@ -448,19 +476,23 @@ class RedisFilter:
         while True:
             try:
                 if not self._shards:
-                    raise self._worker.error
+                    raise self.worker.error
                 answers: dict[bytes, bool] = {}
                 for number, part in self._spread(items, key).items():
                     verdicts = ask(self._shards[number], part)
                     answers.update(zip(map(key, part), verdicts, strict=True))
-                return [answers[key(item)] for item in items]
             except BackendError:  # noqa: PERF203 - after a call over the network
                 began = time.monotonic()
+                left = min(end - began, self._patience)
                 if policy is OnBackendError.CLOSE:
                     raise
-                if policy is OnBackendError.ALLOW or began >= end:
+                if policy is OnBackendError.ALLOW or left <= 0:
                     return None
-                self._worker.usable.wait(end - began)
+                self.worker.usable.wait(left)
+                self._patience -= time.monotonic() - began
+            else:
+                self._patience = PATIENCE
+                return [answers[key(item)] for item in items]
 
     def _batches(self, shard: Shard, entries: list[Entry]) -> list[bool]:
         """Make calls for entries; return what was there."""
@@ -495,7 +527,7 @@ class RedisFilter:
 
         :raises FilterLostError: if a user has deleted it.
         """
-        where = f"Redis at {self._worker.where}, key {shard.key!r}"
+        where = f"Redis at {self.worker.where}, key {shard.key!r}"
         try:
             if surprise.kind is Kind.DELETED:
                 raise surprise
@@ -511,6 +543,23 @@ class RedisFilter:
                 where,
                 surprise,
             )
+
+
+def _delete(shard: Shard) -> bool:
+    """Delete a shard, unless a worker uses it that gives signs of life."""
+    dead: set[str] = set()
+    while leases := shard.delete(dead):
+        end = time.monotonic() + _STILL * pace.BEAT
+        while time.monotonic() < end:
+            time.sleep(_LOOK)
+            left = shard.delete(dead)
+            if not left:
+                return True
+            if any(seconds > leases.get(name, 0) for name, seconds in left.items()):
+                return False  # somebody beats, or has just come
+            leases = left
+        dead.update(leases)
+    return True
 
 
 def _fingerprint(entry: Entry) -> bytes:

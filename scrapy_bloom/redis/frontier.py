@@ -7,7 +7,6 @@ this worker, and its items are written out.
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections import deque
@@ -22,29 +21,28 @@ from twisted.internet.defer import Deferred
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.engine import Engine, call_later, engine_of, run_beside
 from scrapy_bloom.crawl.items import Items
+from scrapy_bloom.crawl.report import Verdict
 from scrapy_bloom.crawl.serialize import QueueKind, read_request
 from scrapy_bloom.crawl.session import Identified, Session, note_forgets
 from scrapy_bloom.crawl.under_way import InFlight
 from scrapy_bloom.errors import BackendError, BloomError
 from scrapy_bloom.options import (
-    CAPACITY,
     COMMIT_SYNC,
-    ERROR_RATE,
-    EXACT,
-    MIN_ERROR_RATE,
     ON_BACKEND_ERROR,
-    REDIS_KEY,
-    REDIS_LAYOUT,
-    REDIS_SHARDS,
     REDIS_TIMEOUT,
-    REDIS_URL,
-    WINDOW,
     CommitSync,
     OnBackendError,
     in_settings,
+    refusal,
 )
-from scrapy_bloom.redis.client import Target
-from scrapy_bloom.redis.filter import plans
+from scrapy_bloom.redis.project import (
+    key_of,
+    plans_of,
+    project_of,
+    report_opened,
+    report_state,
+    target_of,
+)
 from scrapy_bloom.redis.queue import Queue, Settled, Ticket
 from scrapy_bloom.redis.shard import Entry, Taken
 from scrapy_bloom.redis.worker import Worker
@@ -91,25 +89,17 @@ def open_shared(
     settings = Settings(crawler.settings)
     engine = Engine(crawler)
     session = Session(crawler, settings, report)
-    project = str(crawler.settings.get("BOT_NAME") or "")
-    made = session.fingerprinter
-    made_for = plans(
-        capacity=settings[CAPACITY],
-        error_rate=MIN_ERROR_RATE if settings[EXACT] else settings[ERROR_RATE],
-        digests=made.digests,
-        fingerprinter=made.wrapped,
-        canonical=json.dumps(session.made_by, sort_keys=True),
-        window=settings[WINDOW],
-        layout=settings[REDIS_LAYOUT],
-        shards=settings[REDIS_SHARDS],
-        project=project,
-        spider=spider.name,
-        order=str(kind),
-        words=in_settings,
-    )
-    target = Target.of(settings[REDIS_URL], settings.redis_params)
-    worker = Worker(target, settings[REDIS_TIMEOUT])
-    key = settings[REDIS_KEY] % {"spider": spider.name, "project": project}
+    if settings[ON_BACKEND_ERROR] is OnBackendError.ALLOW:
+        raise refusal(
+            in_settings(ON_BACKEND_ERROR),
+            "allow",
+            "with SCHEDULER = 'scrapy_bloom.Scheduler' the requests are in Redis as well, and no"
+            " page can be fetched without it. Give 'auto', 'wait' or 'close'.",
+        )
+    project = project_of(crawler)
+    made_for = plans_of(settings, session, project=project, spider=spider.name, order=str(kind))
+    worker = Worker(target_of(settings), settings[REDIS_TIMEOUT])
+    key = key_of(settings, spider=spider.name, project=project)
     queue = Queue(worker, key, made_for, in_settings)
     waits = settings[ON_BACKEND_ERROR] is not OnBackendError.CLOSE
     try:
@@ -134,6 +124,7 @@ def open_shared(
         dropped=dropped,
         waits=waits,
     )
+    report_opened(report, session, worker, key, queue.shards)
     self.description = (
         f"Crawl kept in Redis at {worker.where}, key {key}: {queue.waiting:,} waiting"
     )
@@ -236,6 +227,16 @@ class SharedFrontier:
 
     # What the scheduler asks for
 
+    def check(self, request: Request) -> Verdict:
+        """Return what this worker knows of a request that is not enqueued.
+
+        Marks nothing: where a mark is, a request must be.
+        """
+        found = self._session.identify(request)
+        if found is None:
+            return Verdict.ERROR
+        return self._session.judge(found, seen=self._is_known(found))
+
     def enqueue(self, request: Request) -> bool:
         """Take a request; return False if this worker knows that it is a duplicate.
 
@@ -305,8 +306,13 @@ class SharedFrontier:
         while stored and (self._queue.burdened or self._unfinished):
             stored = await self._exchange()
         self._describe()
-        await run_beside(self._queue.close)
+        await run_beside(self._leave)
         return stored and not self._outstanding
+
+    def _leave(self) -> None:
+        if self._queue.worker.usable.is_set():
+            report_state(self._report, self._queue.worker, self._queue.key)
+        self._queue.close()
 
     # Requests on their way to the queue
 

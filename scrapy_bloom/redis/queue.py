@@ -158,6 +158,7 @@ class Queue:
     :param words: names an option in messages.
 
     Attributes:
+        key: as given.
         surprises: how often the server has lost something, or this worker its lease.
         calls: how many calls with entries were answered.
         offered: how many entries they had.
@@ -169,7 +170,7 @@ class Queue:
     ) -> None:
         self.worker = worker
         self.surprises = self.calls = self.offered = self.taken = 0
-        self._key, self._plans, self._words = key, made_for, words
+        self.key, self._plans, self._words = key, made_for, words
         self._shards: list[Shard] = []  # none until the server was there
         self._desks = [_Desk() for _ in made_for]
         self._generations = [0 for _ in made_for]
@@ -187,7 +188,7 @@ class Queue:
             return
         self.worker.connect()
         shards = [
-            Shard(self.worker, shard_key(self._key, plan.shard), plan, self._words)
+            Shard(self.worker, shard_key(self.key, plan.shard), plan, self._words)
             for plan in self._plans
         ]
         self._shards, self._generations = shards, [shard.generation for shard in shards]
@@ -278,7 +279,7 @@ class Queue:
             exchange.error = error
         except Surprise as deleted:
             exchange.error = FilterLostError(
-                f"Redis at {self.worker.where}, key {self._key!r}: the crawl was deleted"
+                f"Redis at {self.worker.where}, key {self.key!r}: the crawl was deleted"
                 f" while this worker was part of it ({deleted})."
             )
 

@@ -413,6 +413,11 @@ class Shard:
         """Whether nobody can have taken this worker for dead, as far as its own clock tells."""
         return time.monotonic() - self.renewed < pace.LEASE
 
+    @property
+    def name(self) -> str:
+        """The name of this worker here."""
+        return self._lives[1]
+
     def leave(self) -> None:
         """Give back what this worker has taken, and be no worker any more.
 
@@ -420,12 +425,14 @@ class Shard:
         """
         self._worker.run("leave", self.plan.layout, self.key, *self._lives)
 
-    def delete(self) -> tuple[str, float] | None:
-        """Delete all, unless another worker has a lease: return its name and how long that lasts.
+    def delete(self, dead: Iterable[str] = ()) -> dict[str, float]:
+        """Delete all for good at the end of a crawl, or to make it anew, as :func:`delete`.
 
-        :raises BackendError: if no answer came.
+        Workers that use it still go on with what is there then.
+
+        :param dead: workers whose lease does not count.
         """
-        return delete(self._worker, self.key, self._lives[1])
+        return delete(self._worker, self.key, {self.name, *dead}, note=False)
 
     def _arguments(self, call: Call) -> list[object]:
         marked = [entry for entry in call.entries if entry.fingerprint is not None]
@@ -470,15 +477,20 @@ class Shard:
     _offered: tuple[int, str, str] = (-1, "", "")
 
 
-def delete(worker: Worker, key: str, name: str = "") -> tuple[str, float] | None:
-    """Delete a shard, unless a worker has a lease: return its name and for how long.
+def delete(
+    worker: Worker, key: str, dead: Iterable[str] = (), *, note: bool = True
+) -> dict[str, float]:
+    """Delete a shard, unless workers have a lease: return them, and how many seconds each has left.
 
-    :param name: of the worker whose lease does not count.
+    :param dead: workers whose lease does not count.
+    :param note: whether workers that use it still are to end, and to create nothing.
     :raises BackendError: if no answer came.
     """
+    ignored = f" {' '.join(dead)} "
     while True:
-        word, *told = worker.run("drop", "bitmap", key, name, pace.LEASE, probe=True)
+        word, *told = worker.run("drop", "bitmap", key, ignored, pace.LEASE, int(note), probe=True)
         if word == b"used":
-            return told[0].decode(), float(told[1])
+            names = (name.decode() for name in told[::2])
+            return dict(zip(names, map(float, told[1::2]), strict=True))
         if not told[0]:
-            return None
+            return {}

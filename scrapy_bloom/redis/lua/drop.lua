@@ -1,22 +1,26 @@
--- Delete filter and requests, unless another worker has a lease. A note of the epoch stays for a day: a worker
--- that wakes up later ends, and creates nothing.
+-- Delete filter and requests, unless a worker has a lease.
 --
--- ARGV[1]  worker that asks; empty if it is none   ARGV[2]  seconds of a lease
+-- ARGV[1]  the workers whose lease does not count, with a space before and behind each
+-- ARGV[2]  seconds of a lease
+-- ARGV[3]  "1" to leave a note of the epoch for a day: workers that use it end then, and create nothing.
+--          Else "0": they go on with what is there
 -- Answers {"ok", how many keys are left: call again until there are none}
---     or  {"used", worker, seconds that its lease has left}
+--     or  {"used", worker and seconds that its lease has left, ...}
 -- May be repeated.
 local epoch, deleted, slices = unpack(call('HMGET', header, 'epoch', 'deleted', 'slices'))
 if epoch then
+  local used = {'used'}
   for _, field in ipairs(call('HKEYS', header)) do
     local name = field:match('^w:(.*)$')
-    local lives = name and name ~= ARGV[1] and tonumber(call('HGET', header, field):match('^%d+ ([%d.]+)$'))
+    local counts = name and not ARGV[1]:find(' ' .. name .. ' ', 1, true)
+    local lives = counts and tonumber(call('HGET', header, field):match('^%d+ ([%d.]+)$'))
     if lives and lives > now and lives <= now + 2 * ARGV[2] then
-      return {'used', name, string.format('%.1f', lives - now)}
+      used[#used + 1], used[#used + 2] = name, string.format('%.3f', lives - now)
     end
   end
+  if #used > 1 then return used end
   drop(read_slices(slices, epoch))
-  local dropped = call('HGET', header, 'dropped')
-  local note = epoch
+  local dropped, note = call('HGET', header, 'dropped'), ARGV[3] == '1' and epoch or ''
   for word in (deleted or ''):gmatch('%S+') do
     if #note < 400 then note = note .. ' ' .. word end
   end
@@ -24,4 +28,7 @@ if epoch then
   call('HSET', header, 'program', 'scrapy-bloom', 'deleted', note, 'dropped', dropped)
   call('EXPIRE', header, 86400)
 end
-return {'ok', delete_dropped()}
+local left = delete_dropped()
+if left == 0 and not epoch and deleted == '' then call('UNLINK', header) end
+if left == 0 and epoch and call('HGET', header, 'deleted') == '' then call('UNLINK', header) end
+return {'ok', left}

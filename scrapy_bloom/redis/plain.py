@@ -1,0 +1,187 @@
+"""The filter of a crawl in Redis, while another scheduler keeps the requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from scrapy_bloom import stats
+from scrapy_bloom.crawl.session import Session, note_forgets
+from scrapy_bloom.errors import BloomError
+from scrapy_bloom.options import ON_BACKEND_ERROR, REDIS_TIMEOUT, OnBackendError
+from scrapy_bloom.redis.filter import RedisFilter
+from scrapy_bloom.redis.project import (
+    key_of,
+    plans_of,
+    project_of,
+    report_opened,
+    report_state,
+    target_of,
+)
+from scrapy_bloom.settings import Settings
+
+if TYPE_CHECKING:
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+    from twisted.internet.defer import Deferred
+
+    from scrapy_bloom.crawl.report import Report, Verdict
+
+
+class RedisMarks:
+    """Marks in Redis, and the pages that have failed in this run: it does not try them again."""
+
+    def __init__(self, filter_: RedisFilter) -> None:
+        self.filter = filter_
+        self._withheld: set[bytes] = set()
+
+    def mark(self, fingerprint: bytes, max_age: float | None = None) -> bool:
+        """Mark a fingerprint; return whether it was marked before, or lately."""
+        if fingerprint in self._withheld:
+            return True
+        if max_age is None:
+            return self.filter.add(fingerprint)
+        return self.filter.add_aged(fingerprint, max_age)
+
+    def contains(self, fingerprint: bytes) -> bool:
+        """Return whether a fingerprint is marked."""
+        return fingerprint in self._withheld or fingerprint in self.filter
+
+    def withhold(self, fingerprints: Iterable[bytes]) -> None:
+        """Forget fingerprints; only this worker calls them seen for the rest of its run."""
+        some = [*fingerprints]
+        self.filter.forget_many(some)
+        self._withheld.update(some)
+
+    def release(self, fingerprints: Iterable[bytes]) -> None:
+        """Have this worker, too, let fingerprints through."""
+        self._withheld.difference_update(fingerprints)
+
+
+class PlainFilter:
+    """The filter of a crawl whose requests wait with another scheduler.
+
+    It lives no longer than they do: where they are in this process only, it is deleted at the end,
+    and emptied at the start if a killed run has left it; unless other workers use it.
+
+    :param spider: name of the spider.
+    :param report: writes to stats and log.
+    :param shared_queue: whether the requests wait in Redis as well, for any worker.
+    :param kept: whether they are kept in a job directory.
+    :param unclean: whether the last run there was killed, so that its requests are lost.
+    :param first: whether the job directory has no note of an earlier run.
+    :param empty: whether to empty the filter at once.
+    :raises BloomError: if the crawl cannot be filtered as the settings say. A server that cannot be
+        reached does that only under the policy ``close``.
+
+    Attributes:
+        emptied: whether it was emptied when that was last wanted.
+    """
+
+    def __init__(  # noqa: PLR0913 - where the requests are
+        self,
+        crawler: Crawler,
+        spider: str,
+        report: Report,
+        *,
+        shared_queue: bool,
+        kept: bool = False,
+        unclean: bool = False,
+        first: bool = False,
+        empty: bool = False,
+    ) -> None:
+        settings = Settings(crawler.settings, warn=False)
+        policy = settings[ON_BACKEND_ERROR]
+        if policy is OnBackendError.AUTO:
+            policy = OnBackendError.WAIT if shared_queue else OnBackendError.ALLOW
+        self._report, self._kept = report, kept or shared_queue
+        self._session = Session(crawler, settings, report)
+        self._key = key_of(settings, spider=spider, project=project_of(crawler))
+        outlived = empty or unclean or not self._kept
+        filter_ = self._filter = RedisFilter(
+            target_of(settings),
+            self._key,
+            plans_of(settings, self._session),
+            on_error=policy,
+            timeout=settings[REDIS_TIMEOUT],
+            empty=outlived,
+        )
+        self._marks = RedisMarks(filter_)
+        self.emptied = filter_.emptied
+        self._deleted = False
+        shards = filter_.shards
+        report_opened(report, self._session, filter_.worker, self._key, shards, unclean=unclean)
+        where = f"Bloom filter in Redis at {filter_.worker.where}, key {self._key}"
+        if shards and outlived and not self.emptied and unclean:
+            report.warn(
+                f"{where}: other workers use it, so it stays. Pages whose requests were lost when"
+                f" the last run was killed are not fetched."
+            )
+        known = filter_.items if first and not outlived else 0
+        if known and not filter_.has_others():
+            report.warn(
+                f"{where}: {known:,} pages count as seen, and the job directory has no note of an"
+                f" earlier run. Pages of them whose requests wait in another job directory are not"
+                f" fetched by this crawl. To fetch them use that JOBDIR, or start over after"
+                f" 'scrapy bloom delete'."
+            )
+        note_forgets(crawler, self)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the server was there, so that what was to be emptied is empty."""
+        return bool(self._filter.shards)
+
+    def check(self, request: Request) -> Verdict:
+        """Mark a request, and return the verdict on it. Never raises."""
+        return self._session.check(request, self._marks)
+
+    def withdraw(self, request: Request) -> None:
+        """Make the page of a request eligible again: it was new, and the scheduler has lost it."""
+        try:
+            there = self._filter.forget_many(self._session.marks_of(request))
+            self._report.add(stats.WITHDRAWN, int(there[0]))
+        except Exception as error:  # noqa: BLE001 - the crawl continues without
+            self._report.check_failed(request, error)
+
+    def finish(self, request: Request) -> None:
+        """Do nothing: no mark is made for somebody else."""
+
+    def forget(self, request: Request) -> None:
+        """Make the page of a request eligible again, in this run and the next. Never raises."""
+        self._session.forget(request, self._marks)
+
+    def forget_failed(self, request: Request) -> None:
+        """Make the page of a failed request eligible in the next run. Never raises."""
+        self._session.forget(request, self._marks, failed=True)
+
+    def clear(self, *, at_end: bool = False) -> bool:
+        """Empty the filter; return False where it stays, because others use it or nobody knows.
+
+        :param at_end: whether the crawl is over: then nothing of it stays in Redis.
+        """
+        try:
+            self._describe()
+            self.emptied = self._filter.delete() if at_end else self._filter.clear()
+        except BloomError as error:
+            self._report.error(error)
+            self.emptied = False
+        self._deleted = self.emptied and at_end
+        return self.emptied
+
+    def close(self) -> Deferred[None] | None:
+        """Write the last stats, delete what nobody needs, and leave."""
+        if not self._kept and not self._deleted:
+            self.clear(at_end=True)
+        elif not self._deleted:
+            self._describe()
+        for name, value in self._filter.numbers().items():
+            if value and name in stats.FROM_BACKEND:
+                self._report.set(stats.FROM_BACKEND[name], value)
+        self._report.flush()
+        self._filter.close()
+        return None
+
+    def _describe(self) -> None:
+        if self._filter.usable:
+            report_state(self._report, self._filter.worker, self._key)

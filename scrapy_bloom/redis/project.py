@@ -1,0 +1,131 @@
+"""What a project's settings say about Redis: which server, which key, what kind of filter."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from scrapy_bloom.canonical.provenance import difference
+from scrapy_bloom.errors import BloomError, SettingError
+from scrapy_bloom.options import (
+    CAPACITY,
+    ERROR_RATE,
+    EXACT,
+    MIN_ERROR_RATE,
+    REDIS_KEY,
+    REDIS_LAYOUT,
+    REDIS_SHARDS,
+    REDIS_URL,
+    WINDOW,
+    in_settings,
+    refusal,
+)
+from scrapy_bloom.redis.client import Target
+from scrapy_bloom.redis.filter import plans
+from scrapy_bloom.redis.plan import Plan
+from scrapy_bloom.redis.reader import Reader
+from scrapy_bloom.redis.shard import Shard
+from scrapy_bloom.redis.worker import Worker
+from scrapy_bloom.settings import Settings
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+    from scrapy_bloom.crawl.report import Report
+    from scrapy_bloom.crawl.session import Session
+
+
+def target_of(settings: Settings) -> Target:
+    """Return the server that the settings name.
+
+    :raises SettingError: if it cannot be read.
+    """
+    return Target.of(settings[REDIS_URL], settings.redis_params)
+
+
+def project_of(crawler: Crawler) -> str:
+    """Return the name of the project: its ``BOT_NAME``."""
+    return str(crawler.settings.get("BOT_NAME") or "")
+
+
+def key_of(settings: Settings, *, spider: str, project: str) -> str:
+    """Return the key of a spider's filter.
+
+    :raises SettingError: if ``BLOOM_REDIS_KEY`` cannot be read.
+    """
+    try:
+        return settings[REDIS_KEY] % {"spider": spider, "project": project}
+    except (KeyError, TypeError, ValueError):
+        raise refusal(
+            in_settings(REDIS_KEY),
+            settings[REDIS_KEY],
+            "write %(spider)s and %(project)s in the places of the spider's name and of BOT_NAME,"
+            " and %% for a percent sign.",
+        ) from None
+
+
+def plans_of(
+    settings: Settings, session: Session, *, project: str = "", spider: str = "", order: str = ""
+) -> list[Plan]:
+    """Return the plan of each shard of a crawl.
+
+    :param session: makes the fingerprints.
+    :param project: whose requests are kept with the marks; empty if none are, like what follows.
+    :raises SettingError: if the settings do not fit together.
+    """
+    if settings[EXACT] and settings[REDIS_LAYOUT] != "sets":
+        raise SettingError(
+            f"{in_settings(EXACT)} = True: with the filter in Redis it needs"
+            f" {in_settings(REDIS_LAYOUT)} = 'sets', whose numbers can have 63 bits."
+        )
+    made = session.fingerprinter
+    return plans(
+        capacity=settings[CAPACITY],
+        error_rate=MIN_ERROR_RATE if settings[EXACT] else settings[ERROR_RATE],
+        digests=made.digests,
+        fingerprinter=made.wrapped,
+        canonical=json.dumps(session.made_by, sort_keys=True),
+        window=settings[WINDOW],
+        layout=settings[REDIS_LAYOUT],
+        shards=settings[REDIS_SHARDS],
+        project=project,
+        spider=spider,
+        order=order,
+        words=in_settings,
+    )
+
+
+def report_opened(
+    report: Report,
+    session: Session,
+    worker: Worker,
+    key: str,
+    shards: Sequence[Shard],
+    *,
+    unclean: bool = False,
+) -> None:
+    """Log how a filter was found; nothing if the server was not there yet.
+
+    :param unclean: whether the last run was killed.
+    """
+    try:
+        info = Reader(worker, key).info() if shards else None
+    except BloomError:  # the server went away just now; the checks deal with that
+        info = None
+    if info is None:
+        return
+    restored = sum(one.items - one.again for shard in shards for one in shard.slices)
+    place = f"in Redis at {worker.where}, key {key}"
+    report.opened(place, info, restored=restored, unclean=unclean)
+    changed = difference(json.loads(shards[0].canonical), session.made_by)
+    if restored and changed:
+        report.warn(changed)
+
+
+def report_state(report: Report, worker: Worker, key: str) -> None:
+    """Write the state of a filter to the stats, if the server can be used."""
+    try:
+        report.describe(Reader(worker, key).info())
+    except BloomError:  # it was logged when that began
+        return
