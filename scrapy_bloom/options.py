@@ -411,10 +411,10 @@ ON_BACKEND_ERROR: Final = Option(
     "BLOOM_ON_BACKEND_ERROR",
     OnBackendError.AUTO,
     one_of(OnBackendError),
-    "While Redis cannot be used, with `scrapy_bloom.Scheduler`: `close` the spider, or else wait"
-    " for it. With another scheduler: `allow`, fetch the pages that this worker does not know,"
-    " without marking them; `wait`, the same after `BLOOM_REDIS_TIMEOUT`; or `close`. `auto` is"
-    " `allow`, with scrapy-redis's scheduler `wait`.",
+    "While Redis cannot be used, with `scrapy_bloom.Scheduler`: `wait` for it, or `close` the"
+    " spider. With another scheduler: `allow`, fetch the pages that this worker does not know,"
+    " without marking them; `wait` up to `BLOOM_REDIS_TIMEOUT` for each check and 30 s for an"
+    " outage, then `allow`; or `close`. `auto` is `allow` with Scrapy's scheduler, else `wait`.",
 )
 CANONICAL: Final[Option[str]] = Option(
     "level",

@@ -1,40 +1,35 @@
-"""Leases that are over sooner: a test of what comes then would stand still for ten seconds."""
+"""Leases that are over sooner: a test of what comes then would stand still for half a minute."""
 
 import os
 
-from scrapy_bloom.redis import pace
+from scrapy_bloom.redis import filter as plain
+from scrapy_bloom.redis import worker
 
-SHARE = 0.4
-"""Of the usual length. Less, and a machine that is busy takes live workers for dead."""
+SHORT = 4.0
+"""Seconds. Less, and a machine that is busy takes live workers for dead."""
 
-_VARIABLE = "SHORT_LEASES"
-_NAMES = [name for name in vars(pace) if name.isupper() and name not in ("MAX_GAP", "WAIT")]
-"""What gets short. The gaps of a machine that is busy do not."""
-
-_WAIT = "WAIT_FOR_REDIS"
+_LEASE = "SHORT_LEASES"
+_PATIENCE = "WAIT_FOR_REDIS"
 
 
 def shorten(patch):
     """Make leases short in this process and in all that it starts, until the patch is undone."""
-    for name in _NAMES:
-        patch.setattr(pace, name, getattr(pace, name) * SHARE)
-    patch.setenv(_VARIABLE, str(SHARE))
+    patch.setattr(worker, "LEASE", SHORT)
+    patch.setenv(_LEASE, str(SHORT))
 
 
 def wait(patch, seconds):
     """Let all that this process starts wait so long for Redis, until the patch is undone."""
-    patch.setattr(pace, "WAIT", seconds)
-    patch.setenv(_WAIT, str(seconds))
+    patch.setattr(plain, "PATIENCE", seconds)
+    patch.setenv(_PATIENCE, str(seconds))
 
 
 def usual(patch):
     """Make them as long as they are, for a test of what must be done within one."""
-    for name in _NAMES:
-        patch.setattr(pace, name, getattr(pace, name) / SHARE)
+    patch.setattr(worker, "LEASE", 30.0)
 
 
 def follow():
     """Make them short in this process if they are in the one that has started it."""
-    for name in _NAMES:
-        setattr(pace, name, getattr(pace, name) * float(os.environ.get(_VARIABLE, "1")))
-    pace.WAIT = float(os.environ.get(_WAIT, pace.WAIT))
+    worker.LEASE = float(os.environ.get(_LEASE, worker.LEASE))
+    plain.PATIENCE = float(os.environ.get(_PATIENCE, plain.PATIENCE))
