@@ -10,7 +10,7 @@ from scrapy_bloom import errors
 
 ERRORS = {name for name, kind in vars(errors).items() if isinstance(kind, type)}
 LOGS = {"warning", "error", "exception", "critical"}
-SPEAKERS = {"outgrown", "explain", "_consequence", "difference"}
+SPEAKERS = {"difference"}
 """Functions that return text for a message: what they return, or put into `text`, is one."""
 
 HOLE = "…"
@@ -67,14 +67,11 @@ def _said(call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
     arguments = call.args
     if of.endswith("logger") and name in LOGS and arguments:
         yield "", arguments[0]
-    elif (of.endswith("logger") and name == "log") or name == "_log":
+    elif (of.endswith("logger") and name == "log") or name in {"_log", "_log_once"}:
         if ast.unparse(arguments[0]) not in {"logging.INFO", "logging.DEBUG"}:
             yield "", arguments[1]
     elif name == "refusal" and len(arguments) == 3:
         yield f"{HOLE} = {HOLE}: ", arguments[2]
-    elif name == "UnusableError":  # what it is given is put into one text
-        found = next(_texts(arguments[0], {}), HOLE)
-        yield f"{HOLE}: found {found}, expected ", arguments[1]
     elif name in ERRORS and arguments:
         yield "", arguments[0]
 
