@@ -142,12 +142,11 @@ def bloom(capsys, monkeypatch):
     from scrapy.settings import Settings
 
     from scrapy_bloom.commands.context import call
-    from scrapy_bloom.registry import COMMANDS
 
     def bloom(line, stdin=b"", **settings):
         name, *args = shlex.split(line)
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        code = call(name, import_module(COMMANDS[name]), args, Settings(settings))
+        code = call(name, import_module(f"scrapy_bloom.commands.{name}"), args, Settings(settings))
         out, err = capsys.readouterr()
         return code, out.splitlines(), err.splitlines()
 

@@ -8,9 +8,9 @@ import pytest
 from scipy import stats
 
 from scrapy_bloom import LocalFilter
-from scrapy_bloom.core.growth import SliceSpec
-from scrapy_bloom.core.sizing import false_positive_rate
-from scrapy_bloom.core.state import FilterState, Slice
+from scrapy_bloom.filter.growth import SliceSpec
+from scrapy_bloom.filter.sizing import false_positive_rate
+from scrapy_bloom.filter.state import FilterState
 
 pytestmark = pytest.mark.unmeasured
 
@@ -70,9 +70,9 @@ def test_the_rate_is_the_predicted_one_and_at_most_the_asked_one(kind, error_rat
 def test_small_and_overfull_slices_err_as_the_formula_says(blocks, hashes, items):
     """Small filters show what a bad derivation of positions hides in large ones."""
     spec = SliceSpec(10**9, 0.5, blocks)
-    seen = LocalFilter.from_state(
-        FilterState(bytes(16), hashes, digests=True, slices=[Slice.new(spec)])
-    )
+    state = FilterState(bytes(16), hashes, digests=True, window=None)
+    state.new_slice(0.0, spec)
+    seen = LocalFilter.from_state(state)
     for i in range(items):
         seen.add(KINDS["sequential"](i))
     rate = false_positive_rate(items, blocks, hashes)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from scrapy_bloom.core.hashing import make_probe, new_secret
+from scrapy_bloom.filter.hashing import make_probe, new_secret
 
 SECRET = bytes(range(16))
 

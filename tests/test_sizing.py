@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate
 
-from scrapy_bloom.core import sizing
+from scrapy_bloom.filter import sizing
 
 rates = st.floats(min_value=1e-15, max_value=0.9)
 sizes = st.integers(min_value=1, max_value=10**8)

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, cast
 
 from scrapy.commands import ScrapyCommand
 
-from scrapy_bloom.registry import COMMANDS
-
 if TYPE_CHECKING:
     from scrapy_bloom.commands.context import SubCommand
+
+
+NAMES = ("plan", "info", "contains", "add", "forget", "copy", "delete", "queue", "canon")
+"""The sub-commands. Each is a module here, and a :class:`~context.SubCommand`."""
 
 
 class BloomCommand(ScrapyCommand):
@@ -42,11 +44,11 @@ class BloomCommand(ScrapyCommand):
     def run(self, args: list[str], opts: Namespace) -> None:
         """Run the sub-command that the first argument names."""
         name, *rest = args or [""]
-        if name not in COMMANDS:
+        if name not in NAMES:
             if opts.help:
                 sys.stdout.write(_overview())
                 return
-            sys.stderr.write(f"scrapy bloom: give one of: {', '.join(COMMANDS)}\n")
+            sys.stderr.write(f"scrapy bloom: give one of: {', '.join(NAMES)}\n")
             self.exitcode = 2
             return
         if opts.help:
@@ -56,17 +58,20 @@ class BloomCommand(ScrapyCommand):
             # Imported only here: see the top of this file.
             from scrapy_bloom.commands.context import call  # noqa: PLC0415
 
-            command = cast("SubCommand", import_module(COMMANDS[name]))
-            self.exitcode = call(name, command, rest, self.settings)
+            self.exitcode = call(name, load(name), rest, self.settings)
         except KeyboardInterrupt:  # before the sub-command has begun
             sys.stderr.write(f"scrapy bloom {name}: interrupted\n")
             self.exitcode = 130
 
 
+def load(name: str) -> SubCommand:
+    """Import a sub-command."""
+    return cast("SubCommand", import_module(f"{__name__}.{name}"))
+
+
 def _overview() -> str:
-    commands = [(name, cast("SubCommand", import_module(COMMANDS[name]))) for name in COMMANDS]
-    width = max(map(len, COMMANDS))
-    lines = [f"  {name:<{width}}  {command.SUMMARY}" for name, command in commands]
+    width = max(map(len, NAMES))
+    lines = [f"  {name:<{width}}  {load(name).SUMMARY}" for name in NAMES]
     return "\n".join(["usage: scrapy bloom SUBCOMMAND [arguments]", "", *lines, "", _TARGETS, ""])
 
 

@@ -145,7 +145,12 @@ class Store:
         file.check_header(path)
         try:
             self._check()
-            self._open(fresh or LocalFilter(), exact=exact)
+            self._database = file.connect(path, self._mode)
+            try:
+                self._open(fresh or LocalFilter(), exact=exact)
+            except BaseException:
+                self._leave()
+                raise
         except sqlite3.Error as error:
             raise file.unusable(path, error) from error
 
@@ -339,18 +344,23 @@ class Store:
     def abandon(self) -> None:
         """Close the file and write nothing more, as a kill would."""
         self.wait()
-        with suppress(sqlite3.Error):
-            # The last connection to be closed brings the log into the file, unless it may not.
-            other = file.connect(self.path, "ro")
-            other.execute("SELECT count(*) FROM counters").fetchone()
-            self._database.close()
-            other.close()
-        self._database.close()
+        self._leave()
 
     def wait(self) -> None:
         """Wait for the checkpoint that is being made beside, if any."""
         if self._thread is not None:
             self._thread.join()
+
+    def _leave(self) -> None:
+        """Close the file and leave its log as it is."""
+        with suppress(sqlite3.Error):
+            # The last connection to be closed brings the log into the file, unless it may not.
+            if file.log_size(self.path):
+                other = file.connect(self.path, "ro")
+                other.execute("SELECT count(*) FROM counters").fetchone()
+                self._database.close()
+                other.close()
+        self._database.close()
 
     # Opening
 
@@ -378,11 +388,14 @@ class Store:
         with self.path.with_name(f"{self.path.name}-shm").open("rb") as index:
             return int.from_bytes(index.read(20)[16:], sys.byteorder)  # "mxFrame", see walformat
 
+    @property
+    def _mode(self) -> str:
+        if not self._read_only:
+            return "rw"
+        return "ro" if file.log_size(self.path) else "immutable"
+
     def _open(self, fresh: LocalFilter, *, exact: bool) -> None:
-        mode = "rw"
-        if self._read_only:
-            mode = "ro" if file.log_size(self.path) else "immutable"
-        self._database = database = file.connect(self.path, mode)
+        database = self._database
         if not self._read_only:
             for pragma in (
                 "journal_mode = WAL",
@@ -449,8 +462,8 @@ class Store:
         ):
             if found != expected:
                 raise SettingError(
-                    f"{name}: {self.path} was made with {found!r}, found {expected!r}. It was left"
-                    f" as it is: set {name} to what it was, or choose another JOBDIR."
+                    f"{name} = {expected!r}: {self.path} was made with {found!r}. It was left as it"
+                    f" is: set {name} to what it was, or choose another JOBDIR."
                 )
 
     def _read_journal(self) -> None:

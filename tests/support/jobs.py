@@ -3,35 +3,73 @@
 from __future__ import annotations
 
 import os
+import pickle
+import sqlite3
+from contextlib import closing
 
 from queuelib.queue import LifoDiskQueue
+from scrapy import Request
+from scrapy.utils.test import get_crawler
 
-from scrapy_bloom.storage.snapshot import Identity
-from scrapy_bloom.storage.store import JobStore
+from scrapy_bloom import CanonicalFingerprinter
+from scrapy_bloom.canonical.provenance import record
+from scrapy_bloom.local import unclean
+from scrapy_bloom.local.job import Identity, Job
+from scrapy_bloom.settings import Settings
 
-IDENTITY = Identity(spider="books", fingerprinter="scrapy.utils.request.RequestFingerprinter")
+SPIDER = "books"
+NAME = "bloom.sqlite"
 
 
-def open_job(folder, identity=IDENTITY, **options):
-    defaults = {
-        "capacity": 1000,
-        "error_rate": 1e-6,
-        "digests": True,
-    }
-    return JobStore(folder, identity, **(defaults | options))
+def identity_of(spider=SPIDER):
+    """Return what the marks of a spider's crawl belong to, with the default settings."""
+    made = CanonicalFingerprinter.from_crawler(get_crawler())
+    return Identity(spider, made.wrapped, record(made.rules))
+
+
+def open_job(folder, *, spider=SPIDER, requests=False, digests=True, **settings):
+    """Open a job as a crawl does.
+
+    :param requests: whether it is one of `scrapy_bloom.Scheduler`.
+    """
+    job = Job(folder, identity_of(spider))
+    try:
+        job.check(requests=requests)
+        job.open(Settings(settings), digests=digests)
+        job.begin(requests=requests)
+    except BaseException:
+        job.release()
+        raise
+    return job
 
 
 def stored_job(folder, known, **options):
-    """Make a job that has stopped cleanly with these fingerprints; return its snapshot's path."""
+    """Make a job of a plain filter that has stopped cleanly; return the path of its file."""
     job = open_job(folder, **options)
-    job.filter.add_many(known)
+    for fingerprint in known:
+        job.store.mark(fingerprint)
+    job.store.note(unclean.DIGEST, unclean.digest(folder))
     job.close()
-    return folder / "requests.bloom"
+    return folder / NAME
 
 
-def abandon(job):
-    """Leave a job as a kill leaves it: nothing stored, the lock given back by the system."""
-    job.release()
+def kept_job(folder, *, known=(), withheld=(), urls=(), **options):
+    """Make a job of `scrapy_bloom.Scheduler` that has stopped cleanly; return its folder."""
+    job = open_job(folder, requests=True, **options)
+    for fingerprint in [*known, *withheld]:
+        job.store.mark(fingerprint)
+    job.store.withhold(withheld)
+    for url in urls:
+        body = pickle.dumps(Request(url).to_dict(), protocol=4)
+        job.store.add(job.store.queue("0", None), body)
+    job.close()
+    return folder
+
+
+def rows_in(folder):
+    """Return the bodies of all requests in a job."""
+    with closing(sqlite3.connect(folder / NAME)) as database:
+        return [row[0] for row in database.execute("SELECT body FROM requests")]
 
 
 def lifo(path, count=10):
@@ -43,18 +81,12 @@ def lifo(path, count=10):
     queue.close()
 
 
-def killed(queue):
-    """Leave a queue as a kill does: what was pushed may be on the disk, the count is not."""
-    queue.f.flush()
-    queue.f.close()
-
-
 def everything_in(folder):
     """Return name, kind and bytes of all that a folder holds, but for the lock."""
     return {
         path.name: (path.lstat().st_mode, path.read_bytes() if path.is_file() else None)
         for path in folder.iterdir()
-        if path.name != "requests.bloom.lock"
+        if path.name not in ("bloom.lock", f"{NAME}-shm")
     }
 
 

@@ -2,46 +2,38 @@
 
 from __future__ import annotations
 
-from zlib import crc32
+import random
+from functools import cache
 
-from scrapy_bloom import LocalFilter, WindowedFilter
+from bitarray import bitarray
 
-
-class LossyFilter(LocalFilter):
-    """Takes half of all fingerprints for seen, always the same ones."""
-
-    def add(self, fingerprint):
-        readmitted = fingerprint in self.forgotten
-        return super().add(fingerprint) or (not readmitted and crc32(fingerprint) % 2 == 0)
-
-    def contains_many(self, fingerprints):
-        fingerprints = list(fingerprints)
-        return [
-            seen or (crc32(fingerprint) % 2 == 0 and fingerprint not in self.forgotten)
-            for seen, fingerprint in zip(
-                super().contains_many(fingerprints), fingerprints, strict=True
-            )
-        ]
+from scrapy_bloom.filter.sizing import BLOCK_BITS
+from scrapy_bloom.local.store import Store
 
 
-class LossyWindow(WindowedFilter):
-    """Takes new pages for seen, and never adds them, as long as it has certain generations."""
+def make_lossy(seen):
+    """Have a filter take half of all fingerprints for seen: set bits as if it were far too full.
 
-    def add(self, fingerprint):
-        [real] = super().contains_many([fingerprint])
-        if not real and fingerprint not in self.forgotten and self._is_mistaken(fingerprint):
-            return True
-        return super().add(fingerprint)
+    Twice is as good as once: they are always the same bits.
+    """
+    slice_ = seen.state.slices[0]
+    for index in range(len(slice_.blocks)):
+        block = slice_.writable(index)
+        block |= _noise(index, 0.5 ** (1 / seen.state.hashes))
 
-    def contains_many(self, fingerprints):
-        fingerprints = list(fingerprints)
-        return [
-            seen or (fingerprint not in self.forgotten and self._is_mistaken(fingerprint))
-            for seen, fingerprint in zip(
-                super().contains_many(fingerprints), fingerprints, strict=True
-            )
-        ]
 
-    def _is_mistaken(self, fingerprint):
-        dates = {slice_.since for slice_ in self.state().slices}
-        return any(crc32(fingerprint + b"%d" % since) % 6 == 0 for since in dates)
+def install(patch):
+    """Have each store do so with its filter: ``patch(Store, "__init__", …)``."""
+    original = Store.__init__
+
+    def opened(store, *arguments, **keywords):
+        original(store, *arguments, **keywords)
+        make_lossy(store.filter)
+
+    patch(Store, "__init__", opened)
+
+
+@cache
+def _noise(index, density):
+    dice = random.Random(index)
+    return bitarray([dice.random() < density for _ in range(BLOCK_BITS)], endian="big")

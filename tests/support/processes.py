@@ -16,9 +16,8 @@ PROGRAMS = HERE / "programs"
 IMPORTED = [
     "hypothesis.strategies",
     "pytest",
-    "scrapy_bloom.redis.deadline",
-    "scrapy_bloom.redis.queue.shared",
-    "scrapy_bloom.redis.shard",
+    "scrapy_bloom.redis.filter",
+    "scrapy_bloom.redis.queue",
 ]
 PATIENCE = 300  # seconds for a process, which takes a few
 

@@ -10,8 +10,7 @@ from hashlib import sha1
 from scrapy import Request, signals
 from w3lib.url import canonicalize_url
 
-from scrapy_bloom.frontier.clock import call_later
-from scrapy_bloom.session.engine import close_spider
+from scrapy_bloom.crawl.engine import call_later, close_spider
 from support.crawling import Follower
 from support.gap import Gap
 
@@ -64,9 +63,9 @@ class Killed(Follower):
 
     @classmethod
     def from_crawler(cls, crawler, *arguments, **keywords):
-        from scrapy_bloom.redis.queue import shared  # only this spider needs redis
+        from scrapy_bloom.redis import shard  # only this spider needs redis
 
-        shared.MAX_DELIVERIES = 2
+        shard.MOST_TRIES = 2
         return super().from_crawler(crawler, *arguments, **keywords)
 
     def parse(self, response):

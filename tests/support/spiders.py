@@ -8,10 +8,9 @@ import signal
 from scrapy import Request
 
 import scrapy_bloom
-from scrapy_bloom.storage import store
 from support.crawling import Follower
 from support.internals import scheduler_of
-from support.lossy import LossyFilter, LossyWindow
+from support import lossy
 
 
 class Forking(Follower):
@@ -67,8 +66,7 @@ class Lossy(Follower):
 
     def __init__(self, **arguments):
         super().__init__(**arguments)
-        store.LocalFilter = LossyFilter
-        store.WindowedFilter = LossyWindow
+        lossy.install(setattr)
 
 
 class Walled(Follower):
