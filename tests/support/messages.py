@@ -67,6 +67,8 @@ def _said(call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
     arguments = call.args
     if of.endswith("logger") and name in LOGS and arguments:
         yield "", arguments[0]
+    elif name == "warn" and arguments:
+        yield "", arguments[0]
     elif (of.endswith("logger") and name == "log") or name in {"_log", "_log_once"}:
         if ast.unparse(arguments[0]) not in {"logging.INFO", "logging.DEBUG"}:
             yield "", arguments[1]
