@@ -7,7 +7,8 @@ from pathlib import Path
 
 from scrapy_bloom.commands.context import Context
 from scrapy_bloom.commands.lines import add_pages, on_each
-from scrapy_bloom.tools.marking import warning_of
+from scrapy_bloom.local.job import SEEN
+from scrapy_bloom.local.scrapys import why_unclean
 
 EXAMPLE = "job http://example.com/"
 SUMMARY = "mark pages as seen, without a crawl; make the filter where there is none"
@@ -20,15 +21,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace, context: Context) -> int:
     """Mark pages; print how many were new."""
-    if warning := warning_of(Path(args.file or "")):
-        context.output.note(f"Note: {warning}")
-    done = on_each(
-        args,
-        context,
-        "marking",
-        lambda adder, batch: adder.add_many(batch.fingerprints),
-        make=True,
-    )
+    path = Path(args.file or "")
+    if path.name == SEEN and (why := why_unclean(path.parent)):
+        context.output.note(
+            f"Note: The crawl of {path} was killed ({why}): some of its marks are those of requests"
+            f" that are lost, and their pages are not fetched."
+        )
+    done = on_each(args, context, "marking", lambda marks, some: marks.add_many(some), make=True)
     if context.output.as_json:
         context.output.json({"new": done.unknown, "seen": done.known, "bad": done.bad})
     context.output.done(f"{done.unknown:,} pages marked, {done.known:,} were marked before")

@@ -6,10 +6,8 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 
 from scrapy_bloom.commands.context import Context
-from scrapy_bloom.commands.lines import add_pages, lines_of, opened, split, tell_bad
+from scrapy_bloom.commands.lines import Batch, add_pages, lines_of, opened, split, tell_bad
 from scrapy_bloom.commands.output import Output
-from scrapy_bloom.tools.asking import answers, asking
-from scrapy_bloom.tools.lines import Batch
 
 EXAMPLE = "job http://example.com/"
 SUMMARY = "tell which pages a filter calls seen, and their canonical form"
@@ -28,13 +26,15 @@ def run(args: Namespace, context: Context) -> int:
     all_seen = True
     with (
         opened(args, pages, context) as stream,
-        asking(target, key=args.key, project=context.project) as question,
+        context.target(target, args.key).asking() as marks,
     ):
-        if question.warning:
-            context.output.note(question.warning)
-        lines = lines_of(args, question.fingerprinter)
+        fingerprinter, warning = context.project.fingerprinter_for(marks.identity)
+        if warning:
+            context.output.note(warning)
+        lines = lines_of(args, fingerprinter)
         with context.output.progress("asking", None, "pages", between=True) as told:
-            for batch, seen in answers(question, lines, stream):
+            for batch in lines.of_stream(stream):
+                seen = marks.contains_many(batch.fingerprints)
                 _show(context.output, batch, seen)
                 told(len(seen))
                 all_seen = all_seen and all(seen)

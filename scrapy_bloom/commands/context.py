@@ -17,7 +17,8 @@ from scrapy_bloom.commands.output import Output
 from scrapy_bloom.errors import BloomError, SettingError, StateError
 
 if TYPE_CHECKING:
-    from scrapy_bloom.tools.project import Project
+    from scrapy_bloom.commands.project import Project
+    from scrapy_bloom.commands.target import Target
 
 CANNOT: Final = 2
 """Exit code of a sub-command that could not do what it was asked for."""
@@ -45,9 +46,13 @@ class Context:
     @cached_property
     def project(self) -> Project:
         """The project, whose settings fill in what the arguments leave out."""
-        from scrapy_bloom.tools.project import Project  # noqa: PLC0415 - not every one needs it
+        from scrapy_bloom.commands.project import Project  # noqa: PLC0415 - not every one needs it
 
         return Project(self.scrapys, self._spider)
+
+    def target(self, where: str | None, key: str = "") -> Target:
+        """Return the place that a user names; None stands for that of the project."""
+        return self.project.target(where, key)
 
     @contextmanager
     def stream(self, name: str) -> Iterator[BinaryIO]:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from scrapy_bloom.commands.context import Context, add_target
+from scrapy_bloom.commands.target import Information
 from scrapy_bloom.errors import StateError
-from scrapy_bloom.tools.information import Information, info
-from scrapy_bloom.tools.moving import delete, delete_leftovers
-from scrapy_bloom.tools.resolve import target_of
 
 EXAMPLE = "job --yes"
 SUMMARY = "delete a filter that no crawl uses, with the requests of our scheduler beside it"
@@ -25,37 +23,29 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace, context: Context) -> int:
     """Ask, and delete; return 1 if the answer was no."""
-    output, project = context.output, context.project
+    output, target = context.output, context.target(args.target, args.key)
     if args.leftovers:
-        count = delete_leftovers(
-            args.target, key=args.key, project=project, progress=output.progress
-        )
-        output.done(f"{count:,} keys deleted")
+        output.done(f"{target.delete_leftovers():,} keys deleted")
         return 0
     try:
-        found = info(args.target, key=args.key, project=project)
+        question = f"Delete {_described(target.info())}?"
     except StateError:
-        target = target_of(args.target, key=args.key, project=project)
         left = target.leftovers()
-        if not left:
+        if target.exists() or not left:
             raise
         question = (
             f"There is no filter at {target.name}. Delete the {len(left):,} keys that one has left,"
             f" with all requests that wait there?"
         )
-        if not context.confirm(question, yes=args.yes):
-            return 1
-        count = target.delete_leftovers(output.progress)
-        if output.as_json:
-            output.json({"deleted": target.name})
-        output.done(f"{target.name}: {count:,} keys deleted, which a filter had left")
-        return 0
-    if not context.confirm(f"Delete {_described(found)}?", yes=args.yes):
+    if not context.confirm(question, yes=args.yes):
         return 1
-    delete(args.target, key=args.key, project=project, progress=output.progress)
+    if target.exists():
+        target.delete(output)
+    else:
+        target.delete_leftovers()
     if output.as_json:
-        output.json({"deleted": found.target})
-    output.done(f"{found.target}: deleted")
+        output.json({"deleted": target.name})
+    output.done(f"{target.name}: deleted")
     return 0
 
 

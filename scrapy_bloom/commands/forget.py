@@ -18,9 +18,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace, context: Context) -> int:
     """Let pages through; print how many. Return 1 if the filter has not had one of them."""
-    done = on_each(
-        args, context, "letting through", lambda adder, batch: adder.forget_many(batch.fingerprints)
-    )
+    done = on_each(args, context, "forgetting", lambda marks, some: marks.forget_many(some))
     if context.output.as_json:
         context.output.json({"let_through": done.known, "unknown": done.unknown, "bad": done.bad})
     context.output.done(f"{done.known:,} pages are new once more, {done.unknown:,} were new anyway")

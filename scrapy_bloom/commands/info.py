@@ -10,10 +10,9 @@ from typing import Any
 from scrapy_bloom.canonical.rules import EVERYWHERE
 from scrapy_bloom.commands.context import Context, add_target
 from scrapy_bloom.commands.output import Fact
-from scrapy_bloom.core.info import FilterInfo
+from scrapy_bloom.commands.target import Information
+from scrapy_bloom.filter.info import FilterInfo
 from scrapy_bloom.options import write_size, write_span
-from scrapy_bloom.tools.checking import check
-from scrapy_bloom.tools.information import Information, info
 
 EXAMPLE = "job"
 SUMMARY = "show what a filter is, how full it is, and who uses it"
@@ -31,13 +30,13 @@ def run(args: Namespace, context: Context) -> int:
     """Print what is known of a filter; its secret is not among it."""
     if args.check:
         return _check(args, context)
-    found = info(args.target, key=args.key, project=context.project)
+    found = context.target(args.target, args.key).info()
     output = context.output
     if output.as_json:
         output.json(found)
         return 0
     output.facts(found.target, _facts(found))
-    if output.on_terminal and _is_sized(found):
+    if output.on_terminal:
         output.table(
             "slices",
             ("shard", "capacity", "items", "bytes", "error rate when full", "filled"),
@@ -59,7 +58,7 @@ def run(args: Namespace, context: Context) -> int:
 def _check(args: Namespace, context: Context) -> int:
     """Print what was found; return 1 if something is wrong."""
     output = context.output
-    found = check(args.target, key=args.key, project=context.project, progress=output.progress)
+    found = [*context.target(args.target, args.key).check()]
     if output.as_json:
         output.json(found)
     else:
@@ -82,14 +81,6 @@ def _window_facts(state: FilterInfo) -> list[Fact]:
     ]
 
 
-def _is_sized(found: Information) -> bool:
-    """Return whether the filter's sizes are known.
-
-    Before its first snapshot a job has only a list of marks.
-    """
-    return found.kind != "job" or found.clean_stop is not None
-
-
 def _size_facts(state: FilterInfo) -> list[Fact]:
     return [
         Fact("capacity", state.capacity, f"{state.capacity:,}"),
@@ -104,39 +95,34 @@ def _size_facts(state: FilterInfo) -> list[Fact]:
 
 def _facts(found: Information) -> list[Fact]:
     state = found.filter
-    sized = _is_sized(found)
-    share = f" ({state.items / state.capacity:.0%} of {state.capacity:,})" if sized else ""
+    share = f" ({state.items / state.capacity:.0%} of {state.capacity:,})"
+    alive = [worker.id for worker in found.workers if worker.alive]
     facts = [
         Fact("kind", found.kind),
+        Fact("project", found.project),
         Fact("spider", found.spider),
         Fact("items", state.items, f"{state.items:,}{share}"),
-        *(_size_facts(state) if sized else []),
+        *_size_facts(state),
         *_window_facts(state),
-        Fact("hashes", found.hashes if sized else None),
+        Fact("hashes", found.hashes),
         Fact("fingerprinter", found.fingerprinter),
         Fact("rules", rules_in_words(found.canonical)),
-        Fact("written by", found.written_by),
-        Fact("let through", found.let_through, f"{found.let_through:,} pages are new once more"),
-        Fact("exact", found.exact, f"{found.exact or 0:,} fingerprints in exact lists"),
+        Fact("forgotten", found.let_through, f"{found.let_through:,} pages are eligible again"),
+        Fact("exact", found.exact or None),
         Fact("crawl", found.crawl),
-        Fact("process", found.process),
-        Fact("last clean stop" if found.kind == "job" else "written", found.clean_stop),
+        Fact("process", found.process or None),
+        Fact("written", found.written),
+        Fact("journal", found.journal, f"{found.journal or 0:,} marks"),
         Fact("waiting", found.waiting, f"{found.waiting or 0:,} requests"),
-        Fact("under way", found.under_way, f"{found.under_way or 0:,} requests"),
+        Fact("in flight", found.under_way, f"{found.under_way or 0:,} requests"),
+        Fact("failed", found.failed, f"{found.failed or 0:,} requests"),
     ]
-    if found.kind == "job":
-        facts += [
-            Fact("snapshots", found.stops),
-            Fact("marks since", found.journal, f"{found.journal:,} since the last snapshot"),
-        ]
     if found.kind == "redis":
-        alive = [worker.id for worker in found.workers if worker.alive]
         facts += [
             Fact("layout", found.layout),
             Fact("shards", found.shards),
             Fact("workers alive", len(alive), ", ".join([str(len(alive)), *alive])),
             Fact("workers silent", len(found.workers) - len(alive)),
-            Fact("losses", found.losses),
         ]
     return [fact for fact in facts if fact.value not in ("", None)]
 

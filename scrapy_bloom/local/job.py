@@ -50,9 +50,9 @@ FILTER: Final = "filter"
 ELSEWHERE: Final = "elsewhere"
 """The requests are in Scrapy's queue, and the marks not here."""
 
-_IDENTITY: Final = "identity"
+IDENTITY: Final = "identity"
 PID: Final = "pid"
-_IN_FLIGHT: Final = "in flight"
+IN_FLIGHT: Final = "in flight"
 _TAKEN_OVER: Final = "taken over"
 
 
@@ -151,7 +151,7 @@ class Job:
         store = self.store = open_store(self.path, settings, digests=digests)
         self.restored = store.filter.items
         self.killed = not store.clean
-        self.in_flight = int(store.meta.get(_IN_FLIGHT, 0)) if self.killed else 0
+        self.in_flight = int(store.meta.get(IN_FLIGHT, 0)) if self.killed else 0
 
     def begin(self, *, requests: bool, kind: str = FILTER) -> None:
         """Note in the file that a run is on.
@@ -181,8 +181,8 @@ class Job:
 
     def note_owner(self, store: Store, kind: str) -> None:
         """Note in a store whose it is, and what it is for."""
-        store.note(KIND, kind)
-        store.note(_IDENTITY, json.dumps(asdict(self.identity)))
+        for key, value in owner_notes(self.identity, kind).items():
+            store.note(key, value)
 
     def note_taken_over(self, store: Store) -> None:
         """Note in a store that it has what Scrapy's queue had: nobody needs that any more."""
@@ -196,7 +196,7 @@ class Job:
 
     def note_in_flight(self, count: int) -> None:
         """Note with the next commit how many requests are in flight."""
-        self.store.note(_IN_FLIGHT, count)
+        self.store.note(IN_FLIGHT, count)
 
     def close(self) -> bool:
         """Write everything, and leave the job directory to others; return whether it was written.
@@ -225,6 +225,11 @@ class Job:
         """Leave the job directory, whose file was not opened, to others."""
         if os.getpid() == self._pid:
             self._lock.release()
+
+
+def owner_notes(identity: Identity, kind: str) -> dict[str, str]:
+    """Return the notes that say whose a file is, and what it is for."""
+    return {KIND: kind, IDENTITY: json.dumps(asdict(identity), sort_keys=True)}
 
 
 def open_store(path: Path, settings: Settings, *, digests: bool) -> Store:
@@ -352,7 +357,7 @@ def identity_of(path: Path, meta: dict[str, Any]) -> Identity:
     :raises StateError: if they do not say.
     """
     try:
-        return Identity(**json.loads(meta[_IDENTITY]))
+        return Identity(**json.loads(meta[IDENTITY]))
     except (KeyError, TypeError, ValueError) as error:
         raise StateError(
             f"{path}: found invalid metadata ({error!r}), expected that of a crawl. It was left as"

@@ -11,11 +11,12 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from struct import Struct
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 from queuelib import queue as queuelib
 
@@ -192,20 +193,19 @@ def _move(queue: Any, path: str, slot: str | None, kind: QueueKind, store: Store
 
 
 def _seen(path: Path) -> Iterator[list[bytes]]:
-    """Yield the fingerprints in ``requests.seen``, some at a time; one that was cut off is skipped.
+    """Yield the fingerprints in ``requests.seen``, some at a time.
 
     :raises OSError: if it cannot be read.
     """
-    if not path.exists():
-        return
-    with path.open("rb") as file:
-        yield from _records(file)
+    if path.exists():
+        with path.open("rb") as file:
+            yield from read_seen(iter(lambda: file.read(_CHUNK), b""))
 
 
-def _records(file: BinaryIO) -> Iterator[list[bytes]]:
-    data, whole = b"", False
-    while not whole:
-        more = file.read(_CHUNK)
+def read_seen(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Yield the fingerprints in chunks of a ``requests.seen``; one that was cut off is skipped."""
+    data = b""
+    for more in chain(chunks, (b"",)):
         whole = not more
         data += more
         batch, start = [], 0
@@ -222,7 +222,8 @@ def _records(file: BinaryIO) -> Iterator[list[bytes]]:
                 break
             batch.append(data[body:end])
             start = end
-        yield batch
+        if batch:
+            yield batch
         data = data[start:]
 
 

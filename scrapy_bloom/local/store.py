@@ -452,7 +452,7 @@ class Store:
             self.note(key, value)
         self.note("capacity", self.filter.capacity)
         self.note("error_rate", self.filter.error_rate)
-        self._exact = Unlisted() if meta["exact"] else None
+        self._exact = Unlisted() if meta.get("exact") else None
         self._read_journal()
 
     def _check_settings(self, window: float | None, *, exact: bool) -> None:

@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
-from zlib import crc32
 
 from scrapy_bloom.errors import BackendError, BloomError, FilterLostError
 from scrapy_bloom.filter.info import FilterInfo
@@ -28,7 +27,7 @@ from scrapy_bloom.options import (
 )
 from scrapy_bloom.redis import worker as pace
 from scrapy_bloom.redis.client import Target
-from scrapy_bloom.redis.plan import BATCH, Plan, shard_capacity, shard_key
+from scrapy_bloom.redis.plan import BATCH, Plan, place, shard_capacity, shard_key
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.shard import KNOWN, Call, Entry, Kind, Shard, Surprise
 from scrapy_bloom.redis.worker import Worker
@@ -45,11 +44,6 @@ PATIENCE: float = 30.0
 
 _STILL: Final = 3  # beats that a worker has missed which seems to be dead
 _LOOK: Final = 0.1
-
-
-def place(fingerprint: bytes, shards: int) -> int:
-    """Return the number of the shard that has a fingerprint."""
-    return crc32(fingerprint) * shards >> 32
 
 
 def plans(  # noqa: PLR0913 - what users may choose

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
-from math import ceil, sqrt
+from math import ceil, expm1, sqrt
 from typing import Final, NamedTuple
+from zlib import crc32
 
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.filter.growth import (
@@ -22,6 +23,7 @@ from scrapy_bloom.filter.growth import (
     next_share,
 )
 from scrapy_bloom.filter.hashing import PROBE_BYTES, SECRET_BYTES, make_hash
+from scrapy_bloom.filter.info import SliceCount
 from scrapy_bloom.filter.sizing import MAX_HASHES, blocks_for
 
 BATCH: Final = 500
@@ -48,6 +50,7 @@ in 10^10. It would work, but take ten times the memory.
 
 _BITS: Final = 32
 _WIDE_BITS: Final = 63
+_NARROW: Final = 2.0**-_BITS
 _LEAST_LOAD: Final = 32
 """With fewer items in a bucket, numbers of 63 bits in full buckets take less memory."""
 
@@ -91,6 +94,11 @@ def read_slices(text: bytes) -> list[Slice]:
         sizes = int(capacity), float(rate), int(blocks), int(keys)
         found.append(Slice(*sizes, int(number), float(since), int(items), int(again)))
     return found
+
+
+def place(fingerprint: bytes, shards: int) -> int:
+    """Return the number of the shard that has a fingerprint."""
+    return crc32(fingerprint) * shards >> 32
 
 
 def shard_key(key: str, number: int) -> str:
@@ -202,3 +210,34 @@ class Plan:
 def geometry(spec: Slice) -> str:
     """Return how the header writes the size of a slice."""
     return f"{spec.capacity}:{spec.error_rate!r}:{spec.blocks}:{spec.keys}"
+
+
+def count_numbers(one: Slice, items: int, sizes: Sequence[int]) -> SliceCount:
+    """Return what is known of a slice of the layout ``sets``.
+
+    :param items: items in it that were not forgotten.
+    :param sizes: how many numbers are in each bucket, or in an even sample of the buckets.
+    """
+    space = 2.0 ** (_BITS if one.error_rate >= _NARROW else _WIDE_BITS)
+    load, added = sum(sizes) / len(sizes), items / one.blocks
+    return SliceCount(
+        one.capacity,
+        items,
+        estimated_items=load * one.blocks - one.again,
+        used=load * one.blocks,
+        room=one.blocks * float(MOST_NUMBERS),
+        rate=load / space,
+        added_rate=added / space,
+        lost_alone=items * added / 2 / space,
+        bytes_at_capacity=bucket_bytes(one, one.capacity),
+    )
+
+
+def bucket_bytes(one: Slice, items: int) -> int:
+    """Return about what buckets with so many items take.
+
+    Measured with Redis 7.0 and its allocator: 150 bytes for a bucket, which has a name and a place
+    in the table of keys, and an eighth more than the numbers take.
+    """
+    made = one.blocks * -expm1(-items / one.blocks)
+    return round(150 * made + 1.125 * (4 if one.error_rate >= _NARROW else 8) * items)

@@ -19,8 +19,7 @@ from typing import Final, NamedTuple
 
 from scrapy_bloom.errors import BackendError, BloomError, FilterLostError
 from scrapy_bloom.options import Words, in_arguments
-from scrapy_bloom.redis.filter import place
-from scrapy_bloom.redis.plan import BATCH, Plan, shard_key
+from scrapy_bloom.redis.plan import BATCH, Plan, place, shard_key
 from scrapy_bloom.redis.shard import (
     MOST_BYTES,
     RISKY,

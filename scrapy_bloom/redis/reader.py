@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from math import expm1
 from typing import Any, Final
@@ -13,11 +13,14 @@ from scrapy_bloom.filter.info import FilterInfo, SliceCount, count_bits, filter_
 from scrapy_bloom.filter.sizing import BLOCK_BITS, BLOCK_BYTES
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.plan import (
+    BATCH,
     HASHES,
     KEY_BLOCKS,
-    MOST_NUMBERS,
     Plan,
     Slice,
+    bucket_bytes,
+    count_numbers,
+    place,
     read_slices,
     shard_key,
 )
@@ -27,8 +30,8 @@ from scrapy_bloom.redis.worker import Worker
 _SAMPLE: Final = {"bitmap": 1024, "sets": 4096}
 """Most blocks or buckets of a slice that are counted. The fill ratio is exact to 0.1 % then."""
 
-_NARROW: Final = 2.0**-32
 _AT_ONCE: Final = 100
+_YES: Final = ord("1")
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class State:
         taken: requests that workers have.
         failed: requests that were put aside.
         leases: of each worker, when its lease ends, in seconds since 1970 by the server's clock.
+        secret: the key of its probes.
     """
 
     key: str
@@ -54,6 +58,7 @@ class State:
     taken: int
     failed: int
     leases: dict[str, float]
+    secret: bytes = field(repr=False)
 
 
 class Reader:
@@ -87,9 +92,37 @@ class Reader:
         """
         states = self.shards()
         if not states:
-            raise StateError(f"Redis at {self._worker.where} has no filter under {self._key!r}.")
+            raise self.missing()
         with self._worker.explained():
             return describe(self._worker.client, states)
+
+    def contains_many(self, fingerprints: Sequence[bytes]) -> list[bool]:
+        """Return for each fingerprint whether it was added, without being a worker.
+
+        :raises BackendError: as :meth:`shards`, like what follows.
+        :raises StateError: likewise, and if nothing is there.
+        """
+        states = self.shards()
+        if not states:
+            raise self.missing()
+        seen: dict[bytes, bool] = {}
+        for state in states:
+            mine = [
+                one for one in fingerprints if place(one, state.plan.shards) == state.plan.shard
+            ]
+            make = state.plan.hash(state.secret)
+            for start in range(0, len(mine), BATCH):
+                some = mine[start : start + BATCH]
+                probes = b"".join(map(make, some))
+                layout = state.plan.layout
+                word, *told = self._worker.run("ask", layout, state.key, state.epoch, probes)
+                if word != b"ok":
+                    raise StateError(
+                        f"Redis at {self._worker.where}: the filter under {state.key!r} has started"
+                        f" over just now. Ask again."
+                    )
+                seen.update(zip(some, (digit == _YES for digit in told[0]), strict=True))
+        return [seen.get(one, False) for one in fingerprints]
 
     def requests(self, which: str) -> Iterator[Taken]:
         """Yield the requests that wait, in their order, or that were put aside.
@@ -110,33 +143,46 @@ class Reader:
                     yield from (Taken.read(b" " + member) for member in some)
                     start += len(some)
 
+    def missing(self) -> StateError:
+        """Return the error that says that nothing is there."""
+        return StateError(
+            f"Redis at {self._worker.where}: found no filter under {self._key!r}. It is there once"
+            f" a crawl has begun. If one has, give its key."
+        )
+
     def _state(self, key: str) -> State | None:
         with self._worker.explained():
             kind = self._worker.client.type(key)
             fields = self._worker.client.hgetall(key) if kind == b"hash" else {}
         if kind == b"none" or (fields.get(b"program") == PROGRAM and b"epoch" not in fields):
             return None
-        if fields.get(b"program") != PROGRAM or fields.get(b"format") != FORMAT:
+        found = f"Redis at {self._worker.where}: found"
+        if fields.get(b"program") != PROGRAM:
+            what = kind.decode()
+            raise StateError(f"{found} a {what} under {key!r} that is no filter of scrapy-bloom.")
+        if fields.get(b"format") != FORMAT:
             raise StateError(
-                f"Redis at {self._worker.where}: found something else than a filter of ours under"
-                f" {key!r}, a {kind.decode()}."
+                f"{found} format {fields.get(b'format', b'').decode()!r} under {key!r}, expected"
+                f" {FORMAT.decode()!r}: use the version of scrapy-bloom that wrote it."
             )
-        plan, _ = Plan.read(fields[b"plan"])
-        words = {name[2:]: value.split() for name, value in fields.items() if name[:2] == b"w:"}
-        return State(
-            key,
-            fields[b"epoch"].decode(),
-            plan,
-            read_slices(fields[b"slices"]),
-            int(fields[b"waiting"]),
-            int(fields[b"taken"]),
-            int(fields[b"failed"]),
-            {
-                name.decode(): float(value[1])
-                for name, value in words.items()
-                if value[1] != b"dead"
-            },
-        )
+        try:
+            return _read(key, fields)
+        except (KeyError, ValueError, IndexError, StateError) as error:
+            raise StateError(f"{found} a damaged header under {key!r} ({error!r}).") from None
+
+
+def _read(key: str, fields: dict[bytes, bytes]) -> State:
+    """Return the state of a shard from the fields of its header."""
+    plan, secret = Plan.read(fields[b"plan"])
+    words = {name[2:]: value.split() for name, value in fields.items() if name[:2] == b"w:"}
+    leases = {
+        name.decode(): float(value[1]) for name, value in words.items() if value[1] != b"dead"
+    }
+    waiting, taken, failed = (int(fields[name]) for name in (b"waiting", b"taken", b"failed"))
+    slices, epoch = read_slices(fields[b"slices"]), fields[b"epoch"].decode()
+    if not slices:
+        raise ValueError("no slices")
+    return State(key, epoch, plan, slices, waiting, taken, failed, leases, secret)
 
 
 def describe(client: Any, states: Iterable[State]) -> FilterInfo:
@@ -175,34 +221,12 @@ def _count(plan: Plan, one: Slice, answers: Sequence[int]) -> SliceCount:
     items = one.items - one.again
     if plan.layout == "bitmap":
         return count_bits(one.spec, items, [ones / BLOCK_BITS for ones in answers], HASHES)
-    space = 2.0 ** (32 if one.error_rate >= _NARROW else 63)
-    load, added = sum(answers) / len(answers), items / one.blocks
-    return SliceCount(
-        one.capacity,
-        items,
-        estimated_items=load * one.blocks - one.again,
-        used=load * one.blocks,
-        room=one.blocks * float(MOST_NUMBERS),
-        rate=load / space,
-        added_rate=added / space,
-        lost_alone=items * added / 2 / space,
-        bytes_at_capacity=_bucket_bytes(one, one.capacity),
-    )
+    return count_numbers(one, items, answers)
 
 
 def _memory(plan: Plan, one: Slice) -> int:
     """Return about how many bytes of the server's memory a slice takes now."""
     if plan.layout == "sets":
-        return _bucket_bytes(one, one.items)
+        return bucket_bytes(one, one.items)
     touched = one.keys * -expm1(-one.items / one.keys)
     return round(touched * one.blocks / one.keys * BLOCK_BYTES)
-
-
-def _bucket_bytes(one: Slice, items: int) -> int:
-    """Return about what buckets with so many items take.
-
-    Measured with Redis 7.0 and its allocator: 150 bytes for a bucket, which has a name and a place
-    in the table of keys, and an eighth more than the numbers take.
-    """
-    made = one.blocks * -expm1(-items / one.blocks)
-    return round(150 * made + 1.125 * (4 if one.error_rate >= _NARROW else 8) * items)
