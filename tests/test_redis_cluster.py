@@ -1,16 +1,19 @@
-"""A filter spread over a real cluster."""
+"""Filter and queue in a real Redis Cluster of three nodes."""
 
-import itertools
+from __future__ import annotations
 
 import pytest
-from support.contract import FilterContract, fingerprints
+from redis.crc import key_slot
+from support.contract import fingerprints
 from support.localcluster import LocalCluster
+from support.localredis import keys
 from support.lockstep import grants
+from support.queues import Crawler, crawl_in_lockstep
 from support.waiting import until
 
-from scrapy_bloom import RedisFilter, SettingError, StateError
-
-keys = (f"cluster:{number}" for number in itertools.count())
+from scrapy_bloom.errors import StateError
+from scrapy_bloom.redis.client import beginning
+from scrapy_bloom.redis.filter import RedisFilter
 
 
 @pytest.fixture(scope="module")
@@ -19,104 +22,124 @@ def cluster():
         yield cluster
 
 
-@pytest.fixture
-def opened(cluster):
-    filters = []
-
-    def opened(key=None, **options):
-        defaults = {"shards": 6, "timeout": 10.0}
-        seen = RedisFilter.from_url(cluster.url, key=key or next(keys), **(defaults | options))
-        filters.append(seen)
-        return seen
-
-    yield opened
-    for seen in filters:
-        seen.close()
+def open_filter(cluster, key, **options):
+    options = {"shards": 5, "timeout": 10.0, "capacity": 1000} | options
+    return RedisFilter.from_url(cluster.url, key=key, **options)
 
 
-class TestRedisFilterOnACluster(FilterContract):
-    @pytest.fixture
-    def make(self, opened, layout):
-        return lambda **sizes: opened(shards=1, layout=layout, **sizes)
-
-
-def test_a_filter_is_spread_over_all_nodes(cluster, opened, layout):
-    key = next(keys)
-    seen = opened(key, layout=layout, capacity=6000, error_rate=1e-6)
-    known = fingerprints(6000)
-    assert seen.add_many(known) == [False] * 6000
-    assert seen.add_many(known) == [True] * 6000
-    assert all(seen.contains_many(known))
-    assert not any(seen.contains_many(fingerprints(6000, "b")))
-    info = seen.info()
-    assert info.items == 6000
-    assert info.slices == 1
-    assert info.capacity >= 6000
-    for node in cluster.nodes:
-        with node.client() as client:
-            assert [name for name in client.keys("*") if name.startswith(key.encode())]
+def test_a_filter_is_spread_over_the_nodes(cluster, layout):
+    key, pages = next(keys), fingerprints(3000)
+    with open_filter(cluster, key, layout=layout) as seen:
+        assert seen.add_many(pages) == [False] * 3000
+        assert seen.add_many(pages) == [True] * 3000
+        assert seen.forget_many(pages[:10]) == [True] * 10
+        assert seen.info().items == 2990
+        having = [node for node in cluster.nodes if node.client().keys(f"{key}*")]
+        assert len(having) > 1
+        assert seen.delete()
 
 
 def test_processes_in_lockstep_are_granted_every_item_once(cluster, layout):
-    counts = grants(
-        cluster.url,
-        next(keys),
-        workers=4,
-        items=4000,
-        batch=50,
-        capacity=1000,
-        shards=3,
-        layout=layout,
-    )
+    sizes = {"workers": 4, "items": 1000, "batch": 20, "capacity": 200, "shards": 6}
+    counts = grants(cluster.url, next(keys), **sizes, layout=layout)
     assert set(counts.values()) == {1}
 
 
-def test_workers_must_agree_on_the_number_of_shards(opened):
-    key = next(keys)
-    opened(key, shards=3)
-    with pytest.raises(StateError, match="a number of shards of 3, expected 1"):
-        opened(key, shards=1)
+def test_workers_must_agree_on_the_number_of_shards(cluster, key):
+    with open_filter(cluster, key), pytest.raises(StateError, match="shards 5, not 3"):
+        open_filter(cluster, key, shards=3)
 
 
-def test_a_tag_in_the_key_fits_one_shard_only(opened):
-    seen = opened("{own}:bloom", shards=1)
-    assert [seen.add(b"x"), seen.add(b"x")] == [False, True]
-    with pytest.raises(SettingError, match="on one node"):
-        opened("{own}:other", shards=2)
+@pytest.mark.parametrize("name", ["a{}b", "a}b", "{}", "a{b", "}{", "{}{a}", "{a}b}", "{{a}}"])
+def test_all_keys_of_a_shard_are_in_one_slot_whatever_the_braces(cluster, name):
+    assert key_slot(name.encode()) == key_slot(f"{beginning(name)}queue".encode())
+    with open_filter(cluster, name, shards=1) as seen:
+        assert [seen.add(b"x"), seen.add(b"x")] == [False, True]
 
 
-@pytest.mark.parametrize("key", ["a{}b", "a}b", "{}", "a{b", "}{", "{}{a}"])
-def test_a_key_whose_braces_do_not_name_a_slot_is_refused(cluster, opened, key):
-    with pytest.raises(SettingError, match=r"key = .*: in a Redis Cluster give a key without brac"):
-        opened(key, shards=1)
-    for node in cluster.nodes:
-        with node.client() as client:
-            assert not [name for name in client.keys("*") if name.startswith(key.encode())]
+def test_requests_are_taken_from_all_nodes(cluster, key):
+    with (
+        Crawler(cluster.url, key, shards=6) as one,
+        Crawler(cluster.url, key, shards=6) as two,
+    ):
+        one.offer(*range(1000))
+        assert sorted(one.say()) == [*range(1000)]
+        two.offer(*range(500, 1000))
+        assert two.say() == []
+        done = two.take(300)
+        two.done()
+        assert sorted(map(int, done + one.drain() + two.drain())) == [*range(1000)]
+        two.say()
+        one.exchange()
+        one.queue.is_over()
+        one.exchange()
+        assert one.queue.is_over()
 
 
-@pytest.mark.parametrize("key", ["{a}b}", "a{b}{}", "{{a}}", "{a}{b}"])
-def test_a_key_with_a_tag_holds_a_filter(opened, key):
-    seen = opened(key, shards=1)
-    assert [seen.add(b"x"), seen.add(b"x")] == [False, True]
+def test_workers_in_lockstep(cluster, key):
+    granted, done = crawl_in_lockstep(cluster.url, key, workers=4, pages=400, shards=3)
+    everything = dict.fromkeys(range(400), 1)
+    assert (granted, done) == (everything, everything)
+
+
+def test_a_node_is_killed_and_another_one_takes_its_place(key):
+    """Nothing is lost. What the node had not told its replica yet is done again, at most."""
+    with LocalCluster(replica=True) as cluster, Crawler(cluster.url, key, shards=6) as worker:
+        worker.offer(*range(300))
+        worker.say()
+        done = worker.take(60)
+        worker.done()
+        worker.say()
+        for node in cluster.nodes[:3]:
+            node.client().wait(1, 100)
+        cluster.nodes[2].kill()
+        worker.offer(*range(300, 400))
+        new = worker.say()
+        assert cluster.nodes[3].client().info("replication")["role"] == "master"
+        if worker.queue.surprises:  # then start() leads to them again
+            worker.offer(*range(400))
+            new += worker.say()
+        done += worker.drain()
+        assert set(map(int, done)) == {*range(400)}
+        assert {*new} >= {*range(300, 400)}
+        assert len(done) - 400 <= 60
+
+
+def test_a_slot_moves_to_another_node(cluster):
+    key = "{moving}:crawl"
+    slot = key_slot(key.encode())
+    source = cluster.nodes[slot * 3 // 16384]
+    target = cluster.nodes[(slot * 3 // 16384 + 1) % 3]
+    with Crawler(cluster.url, key) as one, Crawler(cluster.url, key) as other:
+        one.offer(*range(50))
+        one.say()
+        had = one.take(10)
+        errors = []
+
+        def between():
+            """The keys are on two nodes: the server refuses every call, and changes nothing."""
+            one.offer(*range(40, 60))
+            errors.append(one.exchange(5).error)
+
+        cluster.move(slot, source, target, between)
+        assert errors[0] is not None
+        assert sorted(one.say()) == [*range(50, 60)]
+        assert one.queue.surprises == 0
+        assert set(one.have) >= set(had)
+        had = [*one.have]
+        one.done()
+        one.say()
+        assert sorted(map(int, had + other.drain())) == [*range(60)]
 
 
 def test_only_the_shards_of_a_dead_node_are_out(layout):
-    with LocalCluster() as cluster:
-        options = {"capacity": 1000, "error_rate": 1e-9, "shards": 6, "layout": layout}
-        seen = RedisFilter.from_url(cluster.url, key="crawl", timeout=1.0, **options)
-        known = fingerprints(600)
-        seen.add_many(known[:300])
+    with (
+        LocalCluster() as cluster,
+        open_filter(cluster, "k", shards=6, layout=layout, timeout=4.0) as seen,
+    ):
+        known = fingerprints(60)
+        seen.add_many(known)
         cluster.nodes[2].kill()
-        assert seen.add_many(known) == [True] * 300 + [False] * 300
-        assert not seen.usable
-        assert 0 < seen.counters.unknown < 300
-        cluster.nodes[2].start()
-        until(lambda: seen.usable)
-        # The node came back empty: its shards are made anew.
-        assert seen.add_many(fingerprints(300, "more")) == [False] * 300
-        assert seen.counters.losses >= 1
-        assert False in seen.add_many(known)
-        other = RedisFilter.from_url(cluster.url, key="crawl", **options)
-        assert other.add_many(known) == [True] * 600
-        for worker in (seen, other):
-            worker.close()
+        assert seen.add_many(fingerprints(60, "b")) == [False] * 60
+        until(lambda: not seen.usable)
+        assert seen.contains_many(known) == [True] * 60  # by itself

@@ -1,109 +1,306 @@
-"""The Redis filter: the contract, on a real server."""
+"""The Redis filter: the contract, on a real server, in both layouts, with a window and with
+shards."""
+
+from __future__ import annotations
+
+import os
+import struct
+from types import MappingProxyType
 
 import pytest
-from bitarray import bitarray
 from support.contract import FilterContract, fingerprints
 from support.localredis import keys
-from support.stored import StoredFilter
+from support.waiting import until
 
-from scrapy_bloom import LocalFilter, RedisFilter
-from scrapy_bloom.core.state import FilterState, Slice
-from scrapy_bloom.redis.bitmap import SEGMENT_BLOCKS
+from scrapy_bloom.errors import FilterLostError, SettingError, StateError
+from scrapy_bloom.redis.client import Target, beginning
+from scrapy_bloom.redis.filter import RedisFilter, plans
+from scrapy_bloom.redis.plan import KEY_BLOCKS
 
 
 @pytest.fixture
 def opened():
-    """Filters that are closed after the test."""
+    """Open filters that are closed after the test."""
     filters = []
-    yield filters
+
+    def opened(server, key=None, **options):
+        url = server if isinstance(server, str) else server.url
+        usual = {"capacity": 10_000, "error_rate": 1e-9, "timeout": 10.0}
+        filters.append(RedisFilter.from_url(url, key=key or next(keys), **(usual | options)))
+        return filters[-1]
+
+    yield opened
     for seen in filters:
         seen.close()
 
 
+def without_memory(url, key, **options):
+    """Open a filter that asks the server each time."""
+    return RedisFilter(Target(url), key, plans(**options), timeout=10.0, known=0)
+
+
 class TestRedisFilter(FilterContract):
+    OPTIONS = MappingProxyType({})
+
     @pytest.fixture
     def make(self, server, opened, layout):
         def make(**sizes):
-            patient = {"layout": layout, "timeout": 10.0, **sizes}
-            seen = RedisFilter.from_url(server.url, key=next(keys), **patient)
-            opened.append(seen)
-            return seen
+            usual = {"capacity": 1_000_000, "error_rate": 1e-6, "layout": layout}
+            return opened(server, **(usual | self.OPTIONS | sizes))
 
         return make
 
+    def test_it_grows_and_forgets_nothing(self, make):
+        seen = make(capacity=self.SMALL, error_rate=1e-6)
+        known = fingerprints(20 * self.SMALL)
+        for start in range(0, len(known), self.SMALL):
+            seen.add_many(known[start : start + self.SMALL])
+            assert all(seen.contains_many(known[: start + self.SMALL : 37]))
+        assert all(seen.contains_many(known))
+        info = seen.info()
+        assert info.slices > 2
+        assert info.items == len(known)
+        assert len(known) <= info.capacity <= 4 * len(known)
 
-class TestRedisFilterWithoutMemory(FilterContract):
+
+class TestWithAWindow(TestRedisFilter):
+    OPTIONS = MappingProxyType({"window": 3600.0})
+
+
+class TestShards(TestRedisFilter):
+    OPTIONS = MappingProxyType({"shards": 3})
+
+    test_info_tells_what_went_in = None  # each shard has some capacity to spare
+
+
+class TestWithoutMemory(FilterContract):
     @pytest.fixture
-    def make(self, server, opened, layout):
+    def make(self, server, layout):
+        filters = []
+
         def make(**sizes):
-            patient = {"layout": layout, "cache": 0, "timeout": 10.0, **sizes}
-            seen = RedisFilter.from_url(server.url, key=next(keys), **patient)
-            opened.append(seen)
-            return seen
+            filters.append(without_memory(server.url, next(keys), **{"layout": layout, **sizes}))
+            return filters[-1]
 
-        return make
+        yield make
+        for seen in filters:
+            seen.close()
 
-
-def test_its_bytes_are_those_of_the_local_filter(server, opened):
-    key = next(keys)
-    shared = RedisFilter.from_url(server.url, key=key, capacity=2_000_000, error_rate=1e-6)
-    opened.append(shared)
-    known = fingerprints(20_000)
-    shared.add_many(known)
-    stored = StoredFilter(server.client(), key)
-    (spec,) = stored.slices
-    assert spec.blocks > 2 * SEGMENT_BLOCKS
-    body = b""
-    for number in range(-(-spec.blocks // SEGMENT_BLOCKS)):
-        segment = server.client().get(stored.segment(0, number))
-        assert segment[-1] == 0x80
-        body += segment[:-1]
-
-    blocks = [bitarray(buffer=body[i : i + 8192], endian="big") for i in range(0, len(body), 8192)]
-    local = LocalFilter.from_state(
-        FilterState(
-            stored.secret, stored.hashes, digests=True, slices=[Slice(spec, 20_000, blocks)]
-        )
-    )
-    assert all(local.contains_many(known))
-    assert not any(local.contains_many(fingerprints(20_000, "b")))
-
-    again = LocalFilter.from_state(
-        FilterState(stored.secret, stored.hashes, digests=True, slices=[Slice.new(spec)])
-    )
-    again.add_many(known)
-    assert b"".join(block.tobytes() for block in again.state().slices[0].blocks) == body
+    test_it_grows_and_forgets_nothing = TestRedisFilter.test_it_grows_and_forgets_nothing
 
 
-def test_a_filter_of_more_than_two_to_the_32_bits(server, opened):
-    key = next(keys)
-    shared = RedisFilter.from_url(server.url, key=key, capacity="1G", error_rate=1e-6)
-    opened.append(shared)
-    stored = StoredFilter(server.client(), key)
-    (spec,) = stored.slices
-    assert spec.blocks * 65536 > 2**34
-    known = fingerprints(20)
-    assert shared.add_many(known) == [False] * 20
-    assert all(shared.contains_many(known))
-    local = LocalFilter.from_state(
-        FilterState(stored.secret, stored.hashes, digests=True, slices=[Slice.new(spec)])
-    )
-    local.add_many(known)
-    touched = {n: block for n, block in enumerate(local.state().slices[0].blocks) if block.any()}
-    assert max(touched) * 65536 > 2**32
+def test_two_workers_are_granted_each_page_once(server, opened, key, layout):
+    one, two = (opened(server, key, layout=layout) for _ in range(2))
+    known = fingerprints(3000)
+    granted = one.add_many(known[:2000]) + two.add_many(known) + one.add_many(known)
+    assert granted.count(False) == 3000
+
+
+def test_what_raised_or_was_lost_is_new_when_the_filter_was_flushed(server, opened, key, layout):
+    seen = opened(server, key, layout=layout)
+    known = fingerprints(1000)
+    seen.add_many(known)
+    server.client().delete(key)
+    assert seen.add_many(fingerprints(10, "b")) == [False] * 10
+    assert seen.add_many(known[:10]) == [False] * 10  # what it knew itself is forgotten
+    assert seen.numbers()["losses"] == 1
+
+
+def test_a_filter_made_in_another_way_is_refused_and_stays(server, opened, key):
+    opened(server, key, error_rate=1e-3).add(b"one")
+    before = server.client().hgetall(key)
+    with pytest.raises(StateError, match=r"error_rate 0.001, not 1e-06.*delete"):
+        opened(server, key, error_rate=1e-6)
+    after = server.client().hgetall(key)
+    assert {n: v for n, v in after.items() if n[:2] != b"w:" and n != b"well"} == {
+        n: v for n, v in before.items() if n[:2] != b"w:" and n != b"well"
+    }
+
+
+@pytest.mark.parametrize("kind", ["string", "hash", "list"])
+def test_something_else_under_the_key_is_refused_and_stays(server, opened, key, kind):
+    client = server.client()
+    {
+        "string": lambda: client.set(key, "x"),
+        "hash": lambda: client.hset(key, "x", "y"),
+        "list": lambda: client.lpush(key, "x"),
+    }[kind]()
+    before = client.dump(key)
+    with pytest.raises(StateError, match=f"found a {kind} under"):
+        opened(server, key)
+    assert client.dump(key) == before
+
+
+def test_delete_ends_a_frozen_worker_and_leaves_a_note_only(server, opened, key, layout):
+    frozen, other = (opened(server, key, layout=layout) for _ in range(2))
+    frozen.add_many(fingerprints(2000))
+    assert other.delete() is False  # the other one has a lease
+    frozen.shards[0]._worker.close()  # its lease is not renewed
+    for name in server.client().hkeys(key):
+        if name[:2] == b"w:":
+            number = server.client().hget(key, name).split()[0]
+            server.client().hset(key, name, number + b" 1.000")
+    assert other.delete() is True
+    other.close()
+    assert server.client().keys(f"{key}*") == [key.encode()]
+    assert 0 < server.client().ttl(key) <= 86_400
+    with pytest.raises(FilterLostError, match="deleted while"):
+        frozen.add(b"new")
+    assert server.client().keys(f"{key}*") == [key.encode()]
+    fresh = opened(server, key, layout=layout)
+    assert fresh.add(b"one") is False
+    assert server.client().ttl(key) == -1
+    with pytest.raises(FilterLostError, match="deleted while"):
+        frozen.add(b"new")
+
+
+def test_clear_keeps_off_what_others_use(server, opened, key):
+    one, two = (opened(server, key) for _ in range(2))
+    one.add(b"a")
+    two.add(b"b")
+    assert one.clear() is False
+    assert one.add(b"c") is False
+    two.close()
+    assert one.clear() is True
+    assert one.add_many([b"a", b"b", b"c"]) == [False] * 3
+
+
+def test_a_forked_worker_becomes_one_of_its_own(server, key):
+    seen = without_memory(server.url, key)
+    one, two, three = fingerprints(3)
+    assert seen.add(one) is False
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, bytes([seen.add(two), seen.add(one)]))
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read, 9) == bytes([False, True])
+    # With the child's numbers it would get the child's answers.
+    assert [seen.add(three), seen.add(two)] == [False, True]
+    seen.close()
+    for end in (read, write):
+        os.close(end)
+
+
+def test_a_server_that_comes_later_is_waited_for_in_the_background(opened, key):
+    from support.localredis import LocalRedis
+
+    server = LocalRedis()
+    seen = opened(server, key, timeout=1.0)
+    known = fingerprints(10)
+    assert seen.add_many(known) == [False] * 10
+    assert seen.add_many(known) == [False] * 10  # nothing is there to remember it
+    with server:
+        until(lambda: seen.usable)
+        assert seen.add_many(known) == [False] * 10
+        assert seen.add_many(known) == [True] * 10
+        seen.close()
+
+
+def test_a_deleted_filter_leaves_nothing_but_its_note(server, opened, key, layout):
+    seen = opened(server, key, layout=layout, capacity=1000, window=3600)
+    known = fingerprints(5000)
+    seen.add_many(known)
+    seen.forget_many(known[:10])
+    seen.add_aged(known[0], 60)
+    assert len(server.client().keys(f"{key}*")) > 3
+    assert seen.delete()
+    assert server.client().keys(f"{key}*") == [key.encode()]
+
+
+# How it lies in Redis
+
+
+def keys_of_slice(server, seen, number=0):
+    """Return what the keys of a slice have, by their numbers."""
+    client, shard = server.client(), seen.shards[0]
+    start = f"{beginning(shard.key)}{shard.epoch}.{shard.slices[number].number}."
+    found = (name for name in client.keys(f"{start}*") if name.rpartition(b".")[2].isdigit())
+    return {int(name.rpartition(b".")[2]): name for name in found}
+
+
+def local_bits(seen, pages):
+    """Return the blocks that a local filter with the same secret has touched."""
+    shard = seen.shards[0]
+    spec = shard.slices[0].spec
+    probe, touched = shard.plan.hash(shard.secret), {}
+    for page in pages:
+        words = probe(page)
+        *positions, high = struct.unpack(">14HI", words)
+        block = touched.setdefault(high * spec.blocks >> 32, bytearray(8192))
+        for position in positions:
+            block[position >> 3] |= 0x80 >> (position & 7)
+    return touched
+
+
+@pytest.mark.parametrize("capacity", ["2M", "1G"])
+def test_its_bytes_are_those_of_the_blocks(server, opened, capacity):
+    """The second one has more than 2^34 bits."""
+    seen, pages = opened(server, capacity=capacity, error_rate=1e-6), fingerprints(20)
+    assert seen.add_many(pages) == [False] * 20
+    names, touched = keys_of_slice(server, seen), local_bits(seen, pages)
+    assert len(touched) > 15
+    assert {number // KEY_BLOCKS for number in touched} == set(names)
     for number, block in touched.items():
-        segment, rest = divmod(number, SEGMENT_BLOCKS)
-        start = rest * 8192
-        found = server.client().getrange(stored.segment(0, segment), start, start + 8191)
-        assert found == block.tobytes()
+        key, rest = divmod(number, KEY_BLOCKS)
+        found = server.client().getrange(names[key], rest * 8192, rest * 8192 + 8191)
+        assert found == block
 
 
-def test_segments_take_what_their_bits_take(server, opened):
-    key = next(keys)
-    shared = RedisFilter.from_url(server.url, key=key, capacity=1_000_000, error_rate=1e-6)
-    opened.append(shared)
-    shared.add_many(fingerprints(2000))
-    stored = StoredFilter(server.client(), key)
-    used, bits = stored.memory, stored.slices[0].blocks * 8192
-    assert bits < used < bits * 1.05
-    assert used < 5_000_000
+def test_its_probes_are_those_of_a_local_filter(server, opened):
+    seen, pages = opened(server, capacity=20_000, error_rate=1e-6), fingerprints(5000)
+    seen.add_many(pages)
+    spec = seen.shards[0].slices[0].spec
+    bits = server.client().get(keys_of_slice(server, seen)[0])
+    blocks = {n: bits[n * 8192 : n * 8192 + 8192] for n in range(spec.blocks)}
+    assert {n: block for n, block in blocks.items() if any(block)} == {
+        n: bytes(block) for n, block in local_bits(seen, pages).items()
+    }
+    assert bits[spec.blocks * 8192 :] == b"\x80"
+
+
+@pytest.mark.parametrize(("error_rate", "digits"), [(1e-6, 10), (1e-12, 19)])
+def test_buckets_are_arrays_of_numbers(server, opened, error_rate, digits):
+    seen = opened(server, capacity=4000, error_rate=error_rate, layout="sets")
+    seen.add_many(fingerprints(4000))
+    client, numbers = server.client(), []
+    for name in keys_of_slice(server, seen).values():
+        assert client.object("encoding", name) == b"intset"
+        numbers += client.smembers(name)
+    assert len(numbers) == 4000
+    assert max(len(str(abs(int(number)))) for number in numbers) == digits
+
+
+@pytest.mark.parametrize(("name", "rate"), [("bitmap", 1e-6), ("sets", 1e-6), ("sets", 1e-12)])
+def test_memory_is_about_what_is_said(server, opened, name, rate):
+    seen = opened(server, capacity=100_000, error_rate=rate, layout=name)
+    for part in (0, 25_000, 50_000):
+        seen.add_many(fingerprints(100_000)[part : part * 2 or 25_000])
+        client = server.client()
+        names = keys_of_slice(server, seen).values()
+        used = sum(client.memory_usage(one, samples=0) for one in names)
+        assert seen.info().bytes == pytest.approx(used, rel=0.35)  # servers differ
+
+
+@pytest.mark.parametrize("most", [511, 128])
+def test_a_server_that_keeps_small_arrays_only_is_refused(own_server, opened, key, most):
+    client = own_server.client()
+    client.config_set("set-max-intset-entries", most)
+    with pytest.raises(SettingError, match="Raise its set-max-intset-entries to 512, or use 'bi"):
+        opened(own_server, key, layout="sets")
+    assert not client.keys("*")
+    client.config_set("set-max-intset-entries", 512)
+    opened(own_server, key, layout="sets").add(b"x")
+
+
+def test_no_call_of_clear_takes_long_and_nothing_is_left(own_server, opened, key):
+    client = own_server.client()
+    seen = opened(own_server, key, capacity="3M", error_rate=1e-6, layout="sets")
+    seen.add_many(fingerprints(8000))
+    assert len(client.keys("*")) > 4000
+    calls = seen.counters.round_trips
+    assert seen.clear()
+    assert seen.counters.round_trips - calls > 4  # 7813 buckets in parts
+    assert client.keys("*") == [key.encode()]
+    assert seen.add_many(fingerprints(10)) == [False] * 10

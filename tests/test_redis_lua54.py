@@ -1,78 +1,58 @@
-"""The scripts run on Lua 5.4, too: everything that a filter does."""
+"""The scripts in Lua 5.4, as Dragonfly has it."""
+
+from __future__ import annotations
 
 import pytest
-from support.contract import FilterContract, fingerprints
+from support.contract import fingerprints
 from support.localredis import keys
 from support.lua54 import Lua54Target
 
-from scrapy_bloom import RedisFilter, RedisOptions, RedisReader
+from scrapy_bloom.options import OnBackendError
+from scrapy_bloom.redis.filter import RedisFilter, plans
+from scrapy_bloom.redis.queue import Queue
+from scrapy_bloom.redis.shard import Entry
+from scrapy_bloom.redis.worker import Worker
 
 
-@pytest.fixture
-def made(server, layout):
-    """Make filters that are closed after the test."""
-    filters = []
-
-    def made(key=None, **options):
-        # Outside of the server a script that takes too long would be carried out in part.
-        options = {"key": key or next(keys), "layout": layout, "cache": 0, "timeout": 60} | options
-        sizes = {name: options.pop(name) for name in ("capacity", "error_rate") if name in options}
-        target = Lua54Target(server.url)
-        filters.append(RedisFilter(target, options=RedisOptions(**options), **sizes))
-        return filters[-1]
-
-    yield made
-    for seen in filters:
-        seen.close()
-
-
-class TestRedisFilterOnLua54(FilterContract):
-    SMALL, EXAMPLES = 50, 6  # it is slow
-
-    @pytest.fixture
-    def make(self, made):
-        return made
+@pytest.mark.parametrize("options", [{}, {"window": 3600}, {"error_rate": 1e-13}])
+def test_a_filter_does_the_same(server, layout, options):
+    pages = fingerprints(1500)
+    made_for = plans(**({"capacity": 300, "layout": layout, "error_rate": 1e-9} | options))
+    seen = RedisFilter(
+        *(Lua54Target(server.url), next(keys), made_for),
+        on_error=OnBackendError.CLOSE,
+        timeout=60.0,
+        known=0,
+    )
+    with seen:
+        assert seen.add_many(pages) == [False] * 1500
+        assert seen.add_many(pages) == [True] * 1500
+        assert seen.forget_many(pages[:5]) == [True] * 5
+        assert seen.contains_many(pages) == [False] * 5 + [True] * 1495
+        assert seen.add_many(pages[:5]) == [False] * 5
+        assert [seen.add_aged(pages[7], 60) for _ in range(2)] == [False, True]
+        seen.shards[0].beat()
+        assert seen.delete()
 
 
-def test_both_versions_of_lua_keep_a_filter_in_the_same_way(server, made, layout):
-    """For numbers of both sizes, and in slices that are large."""
-    for error_rate in (1e-6, 1e-12):
-        key = next(keys)
-        options = {"capacity": 20_000_000, "error_rate": error_rate, "timeout": 60}
-        seen = made(key, **options)
-        with RedisFilter.from_url(server.url, key=key, layout=layout, cache=0, **options) as other:
-            ones, twos = fingerprints(300, "one"), fingerprints(300, "two")
-            assert not any(seen.add_many(ones))
-            assert not any(other.add_many(twos))
-            assert all(other.add_many(ones))
-            assert all(seen.add_many(twos))
-            assert other.counters.losses == seen.counters.losses == 0
-            with RedisReader.from_url(server.url, key=key) as reader:
-                assert all(reader.contains_many(ones + twos))
+def test_a_queue_does_the_same(server):
+    queue = Queue(Worker(Lua54Target(server.url), 60.0), next(keys), plans(order="lifo"))
+    queue.open()
+    for number in range(30):
+        queue.offer(Entry("f", b"%20d" % number, b"%d" % number, number % 3))
+    bodies = []
 
+    def exchange(want):
+        made = queue.prepare(want, look=True)
+        queue.carry_out(made)
+        settled = queue.settle(made)
+        assert settled.error is None
+        for ticket, taken in settled.taken:
+            bodies.append(int(taken.body))
+            queue.done(ticket)
 
-def test_losses_are_noticed(server, made, key):
-    seen = made(key, capacity=300, cache=1000)
-    known = fingerprints(200)
-    seen.add_many(known)
-    (name,) = server.client().keys(f"{key}:*")
-    server.client().delete(name)
-    assert seen.add(b"next") is False
-    assert seen.counters.losses == 1
-    assert seen.add_many(known) == [False] * 200
-    other = made(key)
-    assert other.add_many(known) == [True] * 200
-    server.client().delete(name)
-    for _ in range(1000):  # among them a look
-        other.add(b"the same")
-    assert other.counters.losses == 1
-
-
-@pytest.mark.parametrize("layout", ["sets"])
-def test_one_forgets(key, made):
-    seen = made(key, capacity=100, error_rate=1e-12)
-    known = fingerprints(500)
-    seen.add_many(known)
-    assert seen.forget_many(known[:100]) == [True] * 100
-    assert seen.contains_many(known) == [False] * 100 + [True] * 400
-    assert seen.info().items == 400
+    for want in (10, 10, 10, 0):
+        exchange(want)
+    assert bodies == sorted(range(30), key=lambda number: (-(number % 3), -number))
+    assert queue.is_over()
+    queue.close()

@@ -1,318 +1,450 @@
-"""The queue in Redis: what goes in comes out once, in its order, and the filter agrees with it."""
+"""The queue in Redis: what goes in comes out once, in its order, whatever happens to its workers."""
 
-import itertools
+from __future__ import annotations
+
+import os
+import signal
+import time
 
 import pytest
-from support.queues import Worker, Workers, entry, failed, keys_of, names
+from support.internals import name_at, stop_beating
+from support.localredis import LocalRedis
+from support.proxy import Proxy
+from support.queues import Crawler, crawl_in_lockstep, left, mark_of
+from support.waiting import until
 
-from scrapy_bloom import BackendError, RedisReader, StateError
-from scrapy_bloom.backends.base import Crawl
-from scrapy_bloom.backends.redis import RedisBackend
-from scrapy_bloom.redis.queue.base import Entry, Form
-from scrapy_bloom.redis.queue.shared import SharedQueue
-from scrapy_bloom.settings import Settings
-from scrapy_bloom.storage.snapshot import Identity
-
-keys = (f"queue:{number}" for number in itertools.count())
-
-
-@pytest.fixture
-def key():
-    return next(keys)
+from scrapy_bloom.errors import FilterLostError, StateError
+from scrapy_bloom.redis.client import beginning
+from scrapy_bloom.redis.plan import BATCH
+from scrapy_bloom.redis.reader import Reader
+from scrapy_bloom.redis.shard import MOST_BYTES, Call
+from scrapy_bloom.redis.worker import MOST_TRIES
 
 
 @pytest.fixture
-def opened(server, key):
-    with Workers() as workers:
-        yield lambda **options: workers.open(server.url, key, **options)
+def join(server):
+    """Open one more worker; it leaves at the end."""
+    workers = []
+
+    def join(key, url=server.url, **options):
+        workers.append(Crawler(url, key, **options))
+        return workers[-1]
+
+    yield join
+    for worker in workers:
+        worker.queue.close()
 
 
-class TestName:
-    def test_a_worker_has_one_name_in_the_filter_and_in_the_queue(self, server, key):
-        with Worker(server.url, key) as worker, RedisReader.from_url(server.url, key=key) as reader:
-            ((known,), (look,)) = reader.workers(), [queue.look() for queue in reader.queues()]
-            assert look.alive == [f"{known.id}.1"]
-            second = SharedQueue(worker.filter)
-            assert len(reader.queues()[0].look().alive) == 2
-            second.close()
+def requests(worker, key, which):
+    """Return the names of the requests that wait or were put aside."""
+    return [one.body.decode() for one in Reader(worker.queue.worker, key).requests(which)]
+
+
+# Order
+
+
+@pytest.mark.parametrize(("order", "names"), [("fifo", "abcde"), ("lifo", "edcba")])
+def test_they_come_in_the_order_of_the_setting(join, key, order, names):
+    worker = join(key, order=order)
+    worker.offer(*"abc")
+    worker.say()
+    worker.offer(*"de")
+    worker.say()
+    assert "".join(worker.take(2) + worker.take(10)) == names
+
+
+@pytest.mark.parametrize("order", ["fifo", "lifo"])
+def test_the_higher_priority_comes_first(join, key, order):
+    worker = join(key, order=order)
+    for name, priority in zip("abcde", (-1, 5, 0, 2**40, 5), strict=True):
+        worker.offer(name, priority=priority)
+    worker.say()
+    assert "".join(worker.drain()) == ("dbeca" if order == "fifo" else "debca")
+
+
+@pytest.mark.parametrize("order", ["fifo", "lifo"])
+def test_what_is_given_back_goes_to_its_old_place(join, key, order):
+    worker = join(key, order=order)
+    worker.offer(*"abcd")
+    worker.say()
+    had = worker.take(3)
+    for name in had[:2]:
+        worker.queue.give_back(worker.have.pop(name))
+    worker.say()
+    assert worker.take(4) == [*had[:2], {"fifo": "d", "lifo": "a"}[order]]
+
+
+def test_what_a_worker_leaves_goes_back_to_its_place(server, join, key):
+    with Crawler(server.url, key) as one:
+        one.offer(*range(10))
+        one.say()
+        assert one.take(4) == list("0123")
+    assert left(server, key) == (10, 0, 0)
+    assert join(key).drain() == list("0123456789")
+
+
+# Marks and requests
+
+
+def test_seen_means_queued_and_what_is_not_filtered_is_queued_each_time(server, join, key, layout):
+    one, two = join(key, layout=layout), join(key, layout=layout)
+    one.offer("a", "b", "a")
+    assert one.say() == ["a", "b"]
+    two.offer("b", "c")
+    assert two.say() == ["c"]
+    two.offer("a", "a", filtered=False)
+    two.say()
+    assert left(server, key) == (5, 0, 0)
+    assert one.queue.knows(mark_of("a"))
+    assert not two.queue.knows(mark_of("a"))
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_what_is_left_is_known_at_the_end(server, key, shards):
-    with Worker(server.url, key, shards=shards) as worker:
-        worker.queue.offer([entry(number) for number in range(20)])
-        taken = worker.queue.take(8)
-        worker.queue.acknowledge([taken[0].ticket])
-        worker.queue.close()
-        assert worker.queue.state()[:2] == (19, 0)
+def test_batches_that_outgrow_the_filter(join, key, layout, shards):
+    worker = join(key, layout=layout, capacity=50, shards=shards)
+    worker.offer(*range(2000))
+    assert sorted(worker.say()) == [*range(2000)]
+    worker.offer(*range(2100))
+    assert sorted(worker.say()) == [*range(2000, 2100)]
+    assert len(worker.drain()) == 2100
 
 
-class TestOrder:
-    def test_the_oldest_comes_first(self, opened):
-        queue = opened()
-        queue.offer([entry(number) for number in range(5)])
-        queue.offer([entry(number) for number in range(5, 8)])
-        assert names(queue.take(3)) == ["0", "1", "2"]
-        assert names(queue.take(9)) == ["3", "4", "5", "6", "7"]
-        assert queue.take(9) == []
-
-    def test_the_newest_comes_first(self, opened):
-        queue = opened(order="lifo")
-        queue.offer([entry(number) for number in range(5)])
-        queue.offer([entry(number) for number in range(5, 8)])
-        assert names(queue.take(3)) == ["7", "6", "5"]
-        queue.offer([entry(8)])
-        assert names(queue.take(9)) == ["8", "4", "3", "2", "1", "0"]
-
-    @pytest.mark.parametrize("order", ["fifo", "lifo"])
-    def test_the_higher_priority_comes_first(self, opened, order):
-        queue = opened(order=order)
-        priorities = [0, -1, 2**60, 5, -(2**60), 5]
-        queue.offer([entry(number, priority) for number, priority in enumerate(priorities)])
-        taken = queue.take(9)
-        same = ["3", "5"] if order == "fifo" else ["5", "3"]
-        assert names(taken) == ["2", *same, "0", "1", "4"]
-        assert [one.priority for one in taken[1:-1]] == [5, 5, 0, -1]
-
-    @pytest.mark.parametrize("order", ["fifo", "lifo"])
-    def test_what_is_given_back_goes_to_its_old_place(self, opened, order):
-        queue = opened(order=order)
-        queue.offer([entry(number) for number in range(5)])
-        before = queue.take(3)
-        queue.give_back([before[1].ticket])
-        assert names(queue.take(1)) == names(before[1:2])
+def test_batches_are_bounded_by_number_and_by_bytes(join, key):
+    worker = join(key)
+    worker.offer(*range(2 * BATCH))
+    assert len(worker.exchange().verdicts) == BATCH
+    worker.say()
+    large = [f"{number} {'x' * (MOST_BYTES // 4)}" for number in range(20)]
+    worker.offer(*large)
+    assert len(worker.exchange().verdicts) == 3
+    worker.offer("y" * (2 * MOST_BYTES))
+    assert worker.say()[-1][0] == "y"
 
 
-def test_many_are_taken_in_parts(opened):
-    queue = opened()
-    queue.offer([entry(number) for number in range(1200)])
-    sizes = []
-    while taken := queue.take(10_000):
-        sizes.append(len(taken))
-    assert sizes == [500, 500, 200]
+# Requests that nobody can read, and those that kill their workers
 
 
-class TestFilter:
-    def test_seen_means_queued(self, opened):
-        one, other = opened(), opened()
-        assert one.offer([entry("a"), entry("b"), entry("a")]).seen == [False, False, True]
-        assert other.offer([entry("b"), entry("c")]).seen == [True, False]
-        assert names(one.take(9)) == ["a", "b", "c"]
-
-    def test_what_is_not_filtered_is_queued_each_time(self, opened):
-        queue = opened()
-        same = [entry("a", filtered=False)] * 3
-        assert queue.offer([*same, entry("a")]).seen == [False] * 4
-        assert queue.offer(same).seen == [False] * 3
-        assert names(queue.take(9)) == ["a"] * 7
-
-    def test_a_batch_that_outgrows_the_filter(self, opened):
-        queue = opened(capacity=100)
-        mixed = [entry(number, filtered=number % 3 != 0) for number in range(1700)]
-        assert not any(queue.offer(mixed).seen)
-        taken = []
-        while some := queue.take(100, [one.ticket for one in taken[-100:]]):
-            taken += some
-        assert sorted(map(int, names(taken))) == list(range(1700))
-        assert opened().offer(mixed).seen == [number % 3 != 0 for number in range(1700)]
-
-    @pytest.mark.parametrize("fingerprint", [b"", b"\0", b"\0 \n" * 100, bytes(range(256)) * 300])
-    def test_any_fingerprint_and_body(self, opened, fingerprint):
-        queue = opened()
-        body = bytes(range(256)) * 1000
-        assert queue.offer([Entry(body, 7, fingerprint)]).seen == [False]
-        (taken,) = queue.take(2)
-        assert (taken.body, taken.priority, taken.fingerprint) == (body, 7, fingerprint)
-        assert queue.offer([Entry(body, 7, fingerprint)]).seen == [True]
-
-    def test_the_worker_knows_what_it_has_offered(self, opened):
-        queue = opened()
-        assert not queue.knows(b"a")
-        queue.offer([entry("a")])
-        assert queue.knows(b"a")
+def test_what_a_worker_cannot_read_goes_behind_all_others_and_aside_after_many_tries(join, key):
+    worker, order = join(key), []
+    for number in range(3):
+        worker.offer(number, priority=9 - number)
+    worker.say()
+    for _ in range(MOST_TRIES + 2):
+        for name in worker.take(1):
+            order.append(name)
+            ticket = worker.have.pop(name)
+            (worker.queue.give_up if name == "0" else worker.queue.done)(ticket)
+        worker.say()
+    assert order == ["0", "1", "2"] + ["0"] * (MOST_TRIES - 1)
+    assert [report.failed for report in worker.queue.reports()] == [1]
+    assert requests(worker, key, "failed") == ["0"]
+    worker.queue.shards[0].call(Call(retry=5))
+    assert requests(worker, key, "queue") == ["0"]
+    assert [taken.tries for _, taken in worker.exchange(1).taken] == [0]
 
 
-class TestHeld:
-    def test_it_is_marked_and_not_queued(self, opened):
-        queue, other = opened(), opened()
-        offered = queue.offer([entry("a"), entry("b", held=True), entry("a", held=True)])
-        assert offered.seen == [False, False, True]
-        assert list(offered.tickets) == [1]
-        assert queue.state().waiting == 1
-        assert other.offer([entry("b")]).seen == [True]
-        assert other.look().elsewhere == 1
-        assert queue.holds(offered.tickets[1])
-        queue.acknowledge(offered.tickets.values())
-        assert other.look().elsewhere == 0
-        assert other.offer([entry("b")]).seen == [True]
-
-    def test_what_is_given_back_is_new_once_more(self, opened):
-        queue, other = opened(), opened()
-        queue.give_back(queue.offer([entry("b", held=True)]).tickets.values())
-        assert other.offer([entry("b"), entry("b")]).seen == [False, True]
-        assert names(other.take(2)) == ["b"]
-        assert queue.look().elsewhere == 1
-
-    def test_it_needs_a_fingerprint(self, opened):
-        with pytest.raises(ValueError, match="fingerprint"):
-            opened().offer([Entry(b"", 0, None)])
+def let_die(server, worker, key):
+    """End a worker's lease as if it had been silent for long, and everybody else well."""
+    stop_beating(worker.queue.worker)
+    client, name = server.client(), name_at(worker.queue.shards[0])
+    number = (client.hget(key, f"w:{name}") or b"0").split()[0]
+    client.hset(key, f"w:{name}", number + b" 1.000")
+    client.hset(key, "well", f"1.0 {client.time()[0] - 2:.3f}")
 
 
-class TestState:
-    def test_it_tells_what_waits_and_what_others_have(self, opened):
-        one, other = opened(), opened()
-        one.offer([entry(number) for number in range(10)])
-        tickets = [taken.ticket for taken in one.take(4)]
-        assert one.look()[:2] == (6, 0)
-        assert other.look()[:2] == (6, 4)
-        one.acknowledge(tickets[:1])
-        assert other.look()[:2] == (6, 3)
-        other.take(9, [])
-        assert one.look()[:2] == (0, 6)
-
-    def test_its_version_changes_with_each_step_and_with_no_look(self, opened):
-        one, other = opened(), opened()
-        versions = [other.look().version]
-
-        def step():
-            versions.append(other.look().version)
-            assert one.look().version == other.look().version == versions[-1]
-
-        one.offer([entry("a"), entry("b")])
-        step()
-        tickets = [taken.ticket for taken in one.take(2)]
-        step()
-        one.acknowledge(tickets[:1])
-        step()
-        one.give_back(tickets[1:])
-        step()
-        assert len(set(versions)) == 5
-        assert one.offer([entry("a")]).seen == [True]
-        assert other.look().version == versions[-1]
-
-    def test_leaving_puts_everything_back(self, server, key, opened):
-        other = opened()
-        with Workers() as workers:
-            queue = workers.open(server.url, key)
-            queue.offer([entry(number) for number in range(10)])
-            queue.offer([entry("held", held=True)])
-            done = [taken.ticket for taken in queue.take(4)][:1]
-            queue.acknowledge(done)
-        assert other.look()[:2] == (9, 0)
-        assert names(other.take(10)) == [str(number) for number in range(1, 10)]
-        assert other.offer([entry("held")]).seen == [False]
-        state = server.client().hgetall(keys_of(key)["state"])
-        assert len([name for name in state if name[:2] in (b"l:", b"n:", b"o:")]) == 3
-
-    def test_tickets_of_others_and_twice_are_passed_over(self, opened):
-        one, other = opened(), opened()
-        one.offer([entry("a"), entry("b")])
-        (taken,) = one.take(1)
-        other.acknowledge([taken.ticket])
-        other.give_back([taken.ticket])
-        assert other.look()[:2] == (1, 1)
-        one.acknowledge([taken.ticket, taken.ticket])
-        one.give_back([taken.ticket])
-        assert not one.holds(taken.ticket)
-        assert one.look()[:2] == (1, 0)
+def test_a_request_that_kills_its_workers_is_put_aside_alone(server, join, key):
+    """Those that die have its neighbours, too, and a worker takes one risky request at a time."""
+    rescuer = join(key)
+    rescuer.offer(*"abcdef")
+    rescuer.say()
+    deaths, done = 0, []
+    while "a" not in requests(rescuer, key, "failed"):
+        victim = Crawler(server.url, key)
+        had = victim.take(6)
+        if "a" not in had:
+            done += had
+            victim.done()
+            victim.say()
+        else:
+            deaths += 1
+            let_die(server, victim, key)
+        rescuer.queue.shards[0].beat()
+        if "a" in had:
+            stop_beating(victim.queue.worker)
+        else:
+            victim.queue.close()
+        assert deaths <= MOST_TRIES
+    assert deaths == MOST_TRIES
+    assert sorted(done + rescuer.drain()) == list("bcdef")
+    assert requests(rescuer, key, "failed") == ["a"]
 
 
-def test_what_is_put_aside_can_be_looked_at(server, key):
-    with Worker(server.url, key) as worker, Worker(server.url, key) as other:
-        queue = worker.queue
-        queue.offer([entry(number, 3) for number in range(5)])
-        queue.fail([one.ticket for one in queue.take(3)])
-        assert queue.look()[:2] == (2, 0)
-        found = failed(other)
-        assert sorted(one.body for one in found) == [b"body of 0", b"body of 1", b"body of 2"]
-        assert {(one.priority, one.deliveries) for one in found} == {(3, 0)}
-        assert queue.offer([entry(0)]).seen == [True]
+# Workers that stand still
 
 
-class TestOpening:
-    def test_another_order_or_serializer_is_refused(self, server, key, opened):
-        opened(order="lifo").offer([entry("a")])
-        before = server.client().dump(keys_of(key)["queue"])
-        told = r"queue:state: found .* 'lifo pickle', expected 'fifo pickle'.*SCHEDULER_DISK_QUEUE"
-        with pytest.raises(StateError, match=told):
-            opened(order="fifo")
-        with pytest.raises(StateError, match="expected 'lifo marshal'"):
-            opened(order="lifo", codec="marshal")
-        assert server.client().dump(keys_of(key)["queue"]) == before
-
-    def test_the_requests_of_another_spider_are_refused(self, server, key):
-        """It would run its own callbacks on their pages. An older state does not name a spider."""
-        settings = Settings({"BLOOM_REDIS_URL": server.url, "BLOOM_REDIS_KEY": key})
-        client, state = server.client(), keys_of(key)["state"]
-
-        def run(spider):
-            form = Form("lifo", "pickle")
-            crawl = Crawl(
-                Identity(spider, "f"), digests=False, job_dir=None, shared_queue=True, queue=form
-            )
-            opened = RedisBackend().open(settings, crawl)
-            opened.queue.offer([entry("a")])
-            opened.queue.close()
-            opened.close()
-
-        run("tree")
-        before = {name: client.dump(name) for name in keys_of(key).values()}
-        told = (
-            rf"{state}: found the requests of spider 'tree', expected those of spider 'other'.*"
-            r"Start 'tree', or give this filter another BLOOM_REDIS_KEY\. Nothing was changed\."
-        )
-        with pytest.raises(StateError, match=told):
-            run("other")
-        assert {name: client.dump(name) for name in keys_of(key).values()} == before
-        run("tree")
-        client.hdel(state, "spider")
-        run("other")
-        with pytest.raises(StateError, match="of spider 'other', expected those of spider 'tree'"):
-            run("tree")
-
-    @pytest.mark.parametrize("name", ["queue", "state", "taken", "failed", "again"])
-    def test_something_else_in_its_place_is_refused(self, server, key, opened, name):
-        client = server.client()
-        client.set(keys_of(key)[name], "mine")
-        with pytest.raises(StateError, match=rf"found a string under '{keys_of(key)[name]}'"):
-            opened()
-        assert client.get(keys_of(key)[name]) == b"mine"
-
-    def test_the_hash_of_another_program_is_refused(self, server, key, opened):
-        server.client().hset(keys_of(key)["state"], "a", "b")
-        with pytest.raises(StateError, match="a hash that scrapy-bloom did not write"):
-            opened()
-
-    def test_another_format_is_refused(self, server, key, opened):
-        opened()
-        server.client().hset(keys_of(key)["state"], "format", "2")
-        with pytest.raises(StateError, match="of format '2', expected '1'"):
-            opened()
-
-    def test_the_queue_stays_when_all_have_left(self, server, key):
-        with Workers() as workers:
-            workers.open(server.url, key).offer([entry("a"), entry("b")])
-        with Workers() as workers:
-            queue = workers.open(server.url, key)
-            assert queue.look()[:2] == (2, 0)
-            assert queue.offer([entry("a")]).seen == [True]
-            assert names(queue.take(3)) == ["a", "b"]
+def test_a_worker_that_missed_its_lease_leaves_a_tombstone_and_alarms_nobody(
+    server, join, key, caplog
+):
+    frozen, other = join(key), join(key)
+    frozen.offer(*range(4))
+    frozen.say()
+    had = frozen.take(2)
+    tickets = dict(frozen.have)
+    frozen.offer(5)
+    name = name_at(frozen.queue.shards[0])
+    let_die(server, frozen, key)
+    other.queue.shards[0].beat()
+    assert other.queue.worker.counters.requeued == 2
+    assert b"dead" in server.client().hget(key, f"w:{name}")
+    woken = frozen.exchange(2)
+    assert woken.void == [0]
+    assert not woken.begin_again
+    assert not any(frozen.queue.counts(ticket) for ticket in tickets.values())
+    assert frozen.say() == [5]
+    assert other.drain() == [*had, "2", "3", "5"]
+    assert "starts over" not in caplog.text
 
 
-def test_something_else_that_comes_into_its_place_is_an_outage(server, key, opened):
-    queue = opened()
-    queue.offer([entry("a")])
-    client = server.client()
-    client.rename(keys_of(key)["queue"], f"{key}:kept")
-    client.set(keys_of(key)["queue"], "mine")
-    with pytest.raises(BackendError, match="something else than our bits"):
-        queue.offer([entry("b")])
-    client.delete(keys_of(key)["queue"])
-    client.rename(f"{key}:kept", keys_of(key)["queue"])
-    while True:
+@pytest.mark.parametrize("after_delete", [False, True])
+def test_a_frozen_worker_that_wakes_harms_nothing(server, join, key, after_delete, caplog):
+    """Also in the crawl that was begun after it was deleted."""
+    frozen, other = Crawler(server.url, key), join(key)
+    frozen.offer(*range(6))
+    frozen.say()
+    frozen.take(3)
+    let_die(server, frozen, key)
+    other.queue.shards[0].beat()
+    if after_delete:
+        assert other.queue.shards[0].delete() is None
+        new = join(key)
+        new.offer("new")
+        new.say()
+    before = left(server, key)
+    frozen.done()
+    settled = frozen.exchange(3)
+    if after_delete:
+        assert isinstance(settled.error, FilterLostError)
+        assert left(server, key) == before == (1, 0, 0)
+        assert new.drain() == ["new"]
+    else:
+        assert settled.void == [0]
+        assert sorted(other.drain()) == list("012345")
+    assert "starts over" not in caplog.text
+    stop_beating(frozen.queue.worker)
+
+
+@pytest.mark.usefixtures("short_leases")
+def test_when_the_server_stands_still_nobody_is_dead(own_server, key):
+    """For longer than a lease. Then all get another one."""
+    with Crawler(own_server.url, key) as one, Crawler(own_server.url, key) as two:
+        one.offer(*range(10))
+        one.say()
+        had = one.take(4) + two.take(4)
+        os.kill(own_server.pid, signal.SIGSTOP)
         try:
-            assert queue.offer([entry("b")]).seen == [False]
-            break
-        except BackendError:
-            continue
-    assert names(queue.take(3)) == ["a", "b"]
+            since = time.monotonic()
+            until(lambda: time.monotonic() - since > 6)
+        finally:
+            os.kill(own_server.pid, signal.SIGCONT)
+        for _ in range(5):
+            one.say()
+            two.say()
+            for worker in (one, two):
+                worker.queue.shards[0].beat()
+        assert len(one.have) == len(two.have) == 4
+        assert left(own_server, key) == (2, 8, 0)
+        assert one.queue.worker.counters.requeued == 0
+        assert len(set(had)) == 8
+
+
+@pytest.mark.parametrize("seconds", [-3600, 3600])
+def test_a_clock_that_is_moved_makes_nobody_dead(server, join, key, seconds):
+    one, two = join(key), join(key)
+    one.offer(*range(4))
+    one.say()
+    one.take(2)
+    client = server.client()
+    for name in client.hkeys(key):  # what they are for a server whose clock was moved
+        if name[:2] == b"w:":
+            number, lease = client.hget(key, name).split()
+            client.hset(key, name, b"%s %.3f" % (number, float(lease) + seconds))
+    since, last = map(float, client.hget(key, "well").split())
+    client.hset(key, "well", f"{since + seconds:.3f} {last + seconds:.3f}")
+    two.queue.shards[0].beat()
+    two.queue.shards[0].beat()
+    assert one.exchange().void == []
+    assert left(server, key) == (2, 2, 0)
+
+
+def test_a_worker_that_is_cut_off_knows_that_its_lease_may_be_over(server, key, monkeypatch):
+    from scrapy_bloom.redis import worker as pace  # noqa: PLC0415
+
+    with Proxy(server.port) as proxy, Crawler(proxy.url, key) as one:
+        one.offer(1)
+        one.say()
+        assert one.queue.holds_leases
+        with proxy.down():
+            stop_beating(one.queue.worker)
+            monkeypatch.setattr(pace, "LEASE", 0.01)
+            until(lambda: not one.queue.holds_leases)
+        monkeypatch.undo()
+        until(lambda: one.exchange().error is None)
+        assert one.queue.holds_leases
+
+
+# What vanishes, and what is in the way
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("what", ["queue", "taken", "header", "all"])
+def test_requests_that_vanish_are_noticed_by_every_worker(own_server, key, what, shards, caplog):
+    options = {"shards": shards}
+    with (
+        Crawler(own_server.url, key, **options) as one,
+        Crawler(own_server.url, key, **options) as two,
+    ):
+        one.offer(*range(60))
+        one.say()
+        assert len(one.take(6)) == len(two.take(6)) == 6
+        client = own_server.client()
+        if what == "all":
+            client.flushall()
+        else:
+            client.delete(key if what == "header" else beginning(key) + what)
+        for worker in (one, two):
+            assert worker.exchange().begin_again
+            worker.offer(*range(60))  # as start() leads to them again
+        new = one.say() + two.say()
+        assert sorted(new) == [*range(60)]
+        assert sorted(map(int, one.drain() + two.drain())) >= [*range(60)]
+        assert caplog.text.count("starts over: it runs start() again") == 2
+        assert one.queue.is_over()
+
+
+@pytest.mark.parametrize("when", ["offered", "taken", "done"])
+def test_a_server_that_goes_back_is_noticed(own_server, key, when):
+    """Whatever was the last that this worker said."""
+    with Crawler(own_server.url, key) as one:
+        one.offer(*range(10))
+        one.say()
+        client = own_server.client()
+        older = {name: client.dump(name) for name in client.keys("*")}
+        if when == "offered":
+            one.offer(10)
+            one.say()
+        else:
+            one.take(3)
+            if when == "done":
+                one.done()
+                one.say()
+        client.flushall()
+        for name, value in older.items():
+            client.restore(name, 0, value)
+        settled = one.exchange()
+        assert settled.begin_again
+        one.offer(*range(11))
+        assert one.say() == [10]
+        assert sorted(map(int, one.drain())) == [*range(11)]
+
+
+def test_a_replica_that_lags_is_an_older_state(key):
+    with LocalRedis() as primary, LocalRedis() as replica, Proxy(primary.port) as proxy:
+        replica.client().replicaof(primary.HOST, primary.port)
+        until(lambda: replica.client().info("replication")["master_link_status"] == "up")
+        with Crawler(proxy.url, key) as one:
+            one.offer(*range(30))
+            one.say()
+            primary.client().wait(1, 5000)
+            replica.client().replicaof("NO", "ONE")
+            one.offer(*range(30, 40))
+            one.say()
+            done = one.take(5)
+            one.done()
+            one.say()
+            primary.kill()
+            proxy.upstream = replica.port
+            proxy.cut()
+            settled = until(lambda: (s := one.exchange()).error is None and s)
+            assert settled.begin_again or settled.void == []
+            until(lambda: one.queue.surprises)
+            one.offer(*range(40))
+            assert sorted(one.say()) == [*range(30, 40)]
+            assert sorted(map(int, one.drain())) == [*range(40)]
+            assert len(done) == 5
+
+
+def test_a_worker_of_an_older_state_takes_what_a_dead_one_had(server, join, key):
+    """With a cursor that a failover forgot, such requests stayed in `taken` for ever."""
+    one, two = join(key), Crawler(server.url, key)
+    one.offer(*range(1200))
+    one.say()
+    while len(two.have) < 1200:
+        two.take(500)
+    let_die(server, two, key)
+    beats = 0
+    while left(server, key)[1]:
+        client = server.client()
+        client.hset(key, "well", f"1.0 {client.time()[0] - 2:.3f}")
+        one.queue.shards[0].beat()
+        beats += 1
+        assert beats <= 4
+    assert beats == 3  # a fixed number in each
+    assert sorted(map(int, one.drain())) == [*range(1200)]
+
+
+@pytest.mark.parametrize("which", ["queue", "taken", "failed"])
+def test_something_else_in_its_place_is_refused_and_stays(server, join, key, which):
+    name = beginning(key) + which
+    server.client().set(name, "foreign")
+    with pytest.raises(StateError, match=f"found a string under '{name}' that is not ours"):
+        join(key)
+    assert server.client().keys(f"{key}*") == [name.encode()]
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"project": "other"}, "project 'p', not 'other'"),
+        ({"spider": "other"}, "spider 's', not 'other'"),
+        ({"order": "lifo pickle"}, "order 'fifo', not 'lifo pickle'"),
+        ({"shards": 2}, "shards 1, not 2"),
+    ],
+)
+def test_another_crawl_is_refused(server, join, key, other, words):
+    worker = join(key)
+    worker.offer(1)
+    worker.say()
+    with pytest.raises(StateError, match=words):
+        join(key, **other)
+    assert left(server, key) == (1, 0, 0)
+
+
+# The end
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_it_is_over_when_no_worker_has_anything(join, key, shards):
+    one, two = join(key, shards=shards), join(key, shards=shards)
+    one.offer(1)
+    one.say()
+    while not one.take(shards):
+        pass
+    for _ in range(3):
+        two.exchange()
+        assert not two.queue.is_over()
+    one.done()
+    assert not one.queue.is_over()
+    one.say()
+    for worker in (one, two):
+        for _ in range(2):
+            worker.exchange()
+            over = worker.queue.is_over()
+        assert over
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_processes_in_lockstep_are_granted_and_given_everything_once(server, key, shards):
+    granted, done = crawl_in_lockstep(server.url, key, workers=4, pages=400, shards=shards)
+    everything = dict.fromkeys(range(400), 1)
+    assert (granted, done) == (everything, everything)
+

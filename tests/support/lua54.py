@@ -12,7 +12,7 @@ from hashlib import sha1
 import redis
 from lupa.lua54 import LuaRuntime, lua_type
 
-from scrapy_bloom.redis.connection import Target
+from scrapy_bloom.redis.client import Target
 
 _PRELUDE = r"""
 local send = ...
@@ -62,6 +62,12 @@ class Lua54Client:
 
     def __getattr__(self, name):
         return getattr(self._client, name)
+
+    def register_script(self, source):
+        """Return what runs a script, as redis-py does."""
+        return lambda names, arguments: self.execute_command(
+            "EVAL", source, len(names), *names, *arguments
+        )
 
     def execute_command(self, name, *arguments):
         if name == "EVALSHA" and arguments[0] not in self._scripts:

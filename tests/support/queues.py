@@ -1,94 +1,140 @@
-"""Workers of a shared queue, opened for a test."""
+"""Workers of a shared queue that a test leads step by step, and processes that do it in step."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from unittest.mock import patch
+import time
+from collections import Counter
 
-from scrapy_bloom import BackendError, RedisFilter, RedisOptions
-from scrapy_bloom.redis.connection import Target
-from scrapy_bloom.redis.queue import shared
-from scrapy_bloom.redis.queue.base import Entry
-from scrapy_bloom.redis.queue.reader import QueueReader
-from scrapy_bloom.redis.queue.shared import SharedQueue
-from support.waiting import until
+from scrapy_bloom.errors import BackendError
+from scrapy_bloom.redis.client import Target, beginning
+from scrapy_bloom.redis.filter import plans
+from scrapy_bloom.redis.queue import Queue
+from scrapy_bloom.redis.shard import Entry
+from scrapy_bloom.redis.worker import Worker
+from support import processes
+from support.contract import fingerprints
+
+_BATCH = 25
 
 
-class Worker:
-    """A filter and its queue as one worker has them; as a context manager it closes both."""
+class Crawler:
+    """A worker whose requests are numbers. As a context manager it leaves at the end.
 
-    def __init__(self, url, key, *, order="fifo", codec="pickle", max_deliveries=5, **options):
-        sizes = {"capacity": options.pop("capacity", 10_000), "error_rate": 1e-9}
-        chosen = {"shared_queue": True, "timeout": 4.0} | options
-        self.filter = RedisFilter(Target(url), **sizes, options=RedisOptions(key=key, **chosen))
-        try:
-            with patch.object(shared, "MAX_DELIVERIES", max_deliveries):
-                self.queue = SharedQueue(self.filter, order=order, codec=codec)
-        except BaseException:
-            self.filter.close()
-            raise
+    Attributes:
+        queue: what it uses.
+        have: names of requests that it has taken, each with its ticket.
+    """
+
+    def __init__(self, target, key, **options):
+        made_for = plans(**({"order": "fifo", "project": "p", "spider": "s"} | options))
+        target = Target(target) if isinstance(target, str) else target
+        self.queue = Queue(Worker(target, 10.0), key, made_for)
+        self.have = {}
+        self.queue.open()
+
+    def offer(self, *names, priority=0, filtered=True):
+        """Say these with the next exchange; their fingerprints can be told from their names."""
+        for name in names:
+            letter, mark = ("f", mark_of(name)) if filtered else ("p", None)
+            self.queue.offer(Entry(letter, mark, str(name).encode(), priority, source=name))
+
+    def exchange(self, want=0):
+        """Make one exchange; return what came of it."""
+        made = self.queue.prepare(want, look=True)
+        self.queue.carry_out(made)
+        settled = self.queue.settle(made)
+        self.have = {
+            name: ticket for name, ticket in self.have.items() if self.queue.counts(ticket)
+        }
+        self.have.update((taken.body.decode(), ticket) for ticket, taken in settled.taken)
+        return settled
+
+    def say(self, want=0):
+        """Make exchanges until one succeeds and all is said; return the names that were new."""
+        new = []
+        while True:
+            settled = self.exchange(want)
+            new += [entry.source for entry, seen in settled.verdicts if not seen]
+            if settled.error is None and not self.queue.offering:
+                return new
+            if settled.error is not None:
+                assert isinstance(settled.error, BackendError), settled.error
+                time.sleep(0.01)
+
+    def take(self, count):
+        """Take requests; return their names, in order."""
+        before = set(self.have)
+        self.say(count)
+        return [name for name in self.have if name not in before]
+
+    def done(self):
+        """Say that all that this worker has is done."""
+        for ticket in self.have.values():
+            self.queue.done(ticket)
+        self.have = {}
+
+    def drain(self):
+        """Take and finish everything; return the names, in order."""
+        names = []
+        while some := self.take(100):
+            names += some
+            self.done()
+        self.say()
+        return names
 
     def __enter__(self):
         return self
 
     def __exit__(self, *exc_info):
         self.queue.close()
-        self.filter.close()
 
 
-class Workers(ExitStack):
-    """Opens workers that are closed together."""
-
-    def open(self, url, key, **options):
-        """Return the queue of a new worker."""
-        return self.enter_context(Worker(url, key, **options)).queue
+def mark_of(name):
+    """Return the fingerprint of a request."""
+    return fingerprints(1, str(name))[0]
 
 
-def patiently(act, *arguments):
-    """Do something again and again while the server cannot be used; return what it returns."""
-
-    def try_it():
-        try:
-            return (act(*arguments),)
-        except BackendError:
-            return None
-
-    return until(try_it)[0]
+def left(server, key):
+    """Return how many requests wait, how many are taken, and how many were put aside."""
+    client, base = server.client(), beginning(key)
+    return client.zcard(base + "queue"), client.hlen(base + "taken"), client.hlen(base + "failed")
 
 
-def drain(queue, most=100):
-    """Take and acknowledge everything; return the names, in order."""
-    found, done = [], []
-    while taken := patiently(queue.take, most, done):
-        found += names(taken)
-        done = [one.ticket for one in taken]
-    patiently(queue.acknowledge, done)
-    return found
+def crawl_in_lockstep(url, key, *, workers, pages, shards=1):
+    """Let processes offer the same pages in step and take what there is, until all is done.
+
+    Returns how often each page was granted to somebody, and how often it was done.
+    """
+    context = processes.workers()
+    barrier, results = context.Barrier(workers), context.Queue()
+    working = [
+        context.Process(target=_work, args=(url, key, pages, shards, barrier, results))
+        for _ in range(workers)
+    ]
+    for process in working:
+        process.start()
+    granted, done = Counter(), Counter()
+    for _ in working:
+        some, finished = results.get(timeout=240)
+        granted.update(some)
+        done.update(finished)
+    for process in working:
+        process.join(60)
+        assert process.exitcode == 0
+    return granted, done
 
 
-def entry(name, priority=0, *, filtered=True, held=False):
-    """Return an entry whose fingerprint and body can be told from its name."""
-    text = str(name).encode()
-    return Entry(b"" if held else b"body of " + text, priority, text if filtered else None)
-
-
-def names(taken):
-    """Return the names of the entries that were taken."""
-    return [one.body.removeprefix(b"body of ").decode() for one in taken]
-
-
-def keys_of(key):
-    """Return the names of the queue's keys in a filter of one shard."""
-    tag = key if "{" in key else f"{key}:{{{key}}}"
-    return {
-        "queue": f"{tag}:queue",
-        "state": f"{tag}:queue:state",
-        "taken": f"{tag}:taken",
-        "failed": f"{tag}:failed",
-        "again": f"{tag}:again",
-    }
-
-
-def failed(worker, most=1000):
-    """Return the requests that nobody takes any more."""
-    return [one for shard in worker.filter.shards for one in QueueReader(shard.place).failed(most)]
+def _work(url, key, pages, shards, barrier, results):
+    granted, done = [], []
+    with Crawler(url, key, shards=shards, capacity=300) as worker:
+        for start in range(0, pages, _BATCH):
+            worker.offer(*range(start, start + _BATCH))
+            barrier.wait(120)
+            granted += worker.say()
+            done += worker.take(4)
+            worker.done()
+        while not worker.queue.is_over():
+            done += worker.take(10)
+            worker.done()
+        barrier.wait(120)
+    results.put((granted, [int(name) for name in done]))

@@ -1,4 +1,4 @@
-"""What a worker of `scrapy_bloom.Scheduler` has under way, as Redis has it."""
+"""What a worker of `scrapy_bloom.Scheduler` has in flight, as Redis has it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ import pickle
 from collections.abc import Iterable
 from typing import Any
 
-from scrapy_bloom.redis.queue import member
+from scrapy_bloom.redis.shard import Taken
 from support.localredis import LocalRedis
 from support.localsite import LocalSite
-
-CHECKSUM = 4  # bytes before each request
-PICKLE = 0x80  # its first byte, if it is one
 
 
 def taken_by(server: LocalRedis, pid: int) -> list[str]:
@@ -21,14 +18,12 @@ def taken_by(server: LocalRedis, pid: int) -> list[str]:
     A URL is there twice if it redirects to itself: the request and the redirect are two.
     """
     client: Any = server.client()
-    values = [
-        value
+    return [
+        _request(Taken.read(value).body)["url"]
         for key in client.scan_iter("*:taken")
         for field, value in client.hgetall(key).items()
         if f":{pid}:".encode() in field
     ]
-    bodies = [member.read(value).body for value in values]
-    return [_request(body[CHECKSUM:])["url"] for body in bodies if body]
 
 
 def pages_of(site: LocalSite, urls: Iterable[str], *, direct: bool = False) -> set[int]:
@@ -45,7 +40,7 @@ def pages_of(site: LocalSite, urls: Iterable[str], *, direct: bool = False) -> s
     return {page for page in map(site.page, targets) if page is not None}
 
 
-def _request(payload: bytes) -> dict[str, Any]:
-    loads: Any = pickle.loads if payload[0] == PICKLE else marshal.loads
-    request: dict[str, Any] = loads(payload)
+def _request(body: bytes) -> dict[str, Any]:
+    loads: Any = pickle.loads if body[:1] == b"\x80" else marshal.loads
+    request: dict[str, Any] = loads(body)
     return request
