@@ -67,7 +67,7 @@ def use(url, key, **options):
         for shard in seen.shards:
             shard.beat()
         assert seen.delete()
-        assert seen.counters.outages == other.counters.outages == 0
+        assert seen.worker.counters.outages == other.worker.counters.outages == 0
     with Crawler(url, f"{key}:q", **options) as one, Crawler(url, f"{key}:q", **options) as two:
         one.offer(*range(20))
         one.say()

@@ -67,7 +67,7 @@ def test_a_reply_that_drips(server, key):
         proxy.drip = 0.4 * TIMEOUT
         with in_time():
             assert seen.add_many(fingerprints(20, "b")) == [False] * 20
-        assert seen.counters.outages == 1
+        assert seen.worker.counters.outages == 1
         with in_time(0):  # or each of them would wait
             assert all(item in seen for item in fingerprints(20, "b"))
         with in_time(5 * TIMEOUT), pytest.raises(BackendError, match="did not answer in time"):
@@ -85,7 +85,7 @@ def test_a_reply_that_comes_in_pieces_but_in_time(server, key):
         assert seen.add_many(fingerprints(20)) == [False] * 20
         proxy.drip = 0.0
         assert seen.add_many(fingerprints(20)) == [True] * 20
-        assert seen.counters.outages == 0
+        assert seen.worker.counters.outages == 0
 
 
 def test_connections_that_drip_from_the_start(server, key):
@@ -105,7 +105,7 @@ def test_a_connection_works_again_after_a_call_that_took_nearly_too_long(server,
             assert seen.add_many(fingerprints(3)) in ([False] * 3, [True] * 3)
         proxy.delay = 0
         assert seen.add_many(fingerprints(3)) == [True] * 3
-        assert (seen.counters.ambiguous, seen.counters.outages) == (0, 0)
+        assert (seen.worker.counters.ambiguous, seen.worker.counters.outages) == (0, 0)
 
 
 def test_the_names_of_a_cluster(key, dead_names):

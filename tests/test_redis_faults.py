@@ -23,7 +23,6 @@ from scrapy_bloom.options import OnBackendError
 from scrapy_bloom.redis.client import Target, beginning
 from scrapy_bloom.redis.filter import RedisFilter, plans
 
-
 FAULT_SERIES = int(os.environ.get("FAULTS", "40"))
 """Faults in each of the long series; `make kills` asks for many."""
 
@@ -83,7 +82,7 @@ def test_one_fault_in_any_call_changes_no_verdict(server, opened, layout, fault,
             crowd.add("sound", pages)
             assert len(crowd.granted) == 41
             assert not crowd.twice
-            assert crowd.workers["faulty"].counters.outages == 0
+            assert crowd.workers["faulty"].worker.counters.outages == 0
 
 
 @pytest.mark.parametrize("fault", MORE_FAULTS)
@@ -162,7 +161,9 @@ def test_a_long_series_of_faults_in_a_crawl_of_two(server, key, layout):
         Crawler(server.url, key, layout=layout, capacity=200) as sound,
     ):
         proxy.faults = {
-            2 + 3 * number + dice.randrange(3): dice.choice([f for f in MORE_FAULTS if f != "stall"])
+            2 + 3 * number + dice.randrange(3): dice.choice(
+                [f for f in MORE_FAULTS if f != "stall"]
+            )
             for number in range(FAULT_SERIES)
         }
         while proxy.requests < 3 * FAULT_SERIES + 4:
@@ -251,7 +252,7 @@ def test_scripts_that_the_server_forgot_are_sent_again(server, opened, key):
     assert seen.add_many(known) == [True] * 20
     server.client().script_flush()
     assert seen.contains_many(known) == [True] * 20
-    assert seen.counters.outages == 0
+    assert seen.worker.counters.outages == 0
 
 
 # Outages
@@ -271,7 +272,7 @@ def test_allow_lets_through_what_it_does_not_know(lasting_server, opened, key, c
     assert seen.add_many([*before, *after]) == [True] * 50 + [False] * 50
     assert opened(server.url, key).contains_many([*before, *after]) == [True] * 100
     assert seen.add_many(before) == [True] * 50
-    assert (seen.counters.outages, seen.numbers()["losses"]) == (1, 0)
+    assert (seen.worker.counters.outages, seen.numbers()["losses"]) == (1, 0)
 
 
 def test_an_outage_costs_the_time_of_one_check(own_server, opened, key):
@@ -284,7 +285,7 @@ def test_an_outage_costs_the_time_of_one_check(own_server, opened, key):
         assert time.perf_counter() - start < 30  # not of 2000
     finally:
         os.kill(own_server.pid, signal.SIGCONT)
-    assert seen.counters.outages == 1
+    assert seen.worker.counters.outages == 1
 
 
 def test_wait_holds_the_check_until_the_server_is_back_and_has_an_end(lasting_server, opened, key):
@@ -294,16 +295,16 @@ def test_wait_holds_the_check_until_the_server_is_back_and_has_an_end(lasting_se
     known = fingerprints(20)
     seen.add_many(known[:10])
     server.kill()
+    start = time.perf_counter()
     assert hasty.add_many(known) == [False] * 20
-    assert 0 < hasty.numbers()["waited"] < 20
+    assert 1 <= time.perf_counter() - start < 20
     helper = threading.Thread(
-        target=lambda: (until(lambda: seen.counters.outages), server.start())
+        target=lambda: (until(lambda: seen.worker.counters.outages), server.start())
     )
     helper.start()
     assert seen.add_many(known) == [True] * 10 + [False] * 10
     helper.join()
     assert seen.numbers()["unknown"] == 0
-    assert seen.numbers()["waited"] > 0
     assert opened(server.url, key).add_many(known) == [True] * 20
 
 
@@ -393,7 +394,7 @@ def test_something_else_under_the_header_is_an_outage_and_stays(server, opened, 
     until(lambda: not seen.add(os.urandom(9)) and seen.add(b"z"))
 
 
-def test_foreign_bits_end_a_call_half_way_and_hide_nothing(server, opened, key, caplog):
+def test_foreign_bits_end_a_call_half_way_and_hide_nothing(server, opened, key):
     seen = opened(server.url, key)
     seen.add(b"x")
     client = server.client()
@@ -457,15 +458,17 @@ def test_a_replica_that_nobody_promoted_takes_no_marks(pair, opened, key):
 # Replies that nobody understands
 
 
-@pytest.mark.parametrize("reply", [b":7\r\n", b"$-1\r\n", b"*0\r\n", b"*1\r\n:3\r\n", b"+OK\r\n", b"nonsense"])
+@pytest.mark.parametrize(
+    "reply", [b":7\r\n", b"$-1\r\n", b"*0\r\n", b"*1\r\n:3\r\n", b"+OK\r\n", b"nonsense"]
+)
 def test_a_reply_of_another_shape_is_no_verdict(server, opened, key, layout, reply):
     with Proxy(server.port, counted=name_of("call", layout)) as proxy:
-        proxy.GARBLED = reply + (b"" if reply.endswith(b"\r\n") else b"\r\n")
+        proxy.GARBLED = reply + b"\r\n"
         seen = opened(proxy.url, key)
         seen.add(b"loads the script")
         proxy.requests, proxy.faults = 0, dict.fromkeys((1, 2), "garble reply")
         assert seen.add_many(fingerprints(5)) == [False] * 5
-        assert seen.counters.outages == 1
+        assert seen.worker.counters.outages == 1
         until(lambda: seen.usable)
         assert seen.add(b"next") is False
         # Granted by the server while nobody heard of it: granted once more.

@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 import pytest
 from support.contract import FilterContract, fingerprints
+from support.internals import stop_beating
 from support.localredis import keys
 from support.waiting import until
 
@@ -135,7 +136,7 @@ def test_delete_ends_a_frozen_worker_and_leaves_a_note_only(server, opened, key,
     frozen, other = (opened(server, key, layout=layout) for _ in range(2))
     frozen.add_many(fingerprints(2000))
     assert other.delete() is False  # the other one has a lease
-    frozen.shards[0]._worker.close()  # its lease is not renewed
+    stop_beating(frozen.worker)  # its lease is not renewed
     for name in server.client().hkeys(key):
         if name[:2] == b"w:":
             number = server.client().hget(key, name).split()[0]
@@ -299,8 +300,8 @@ def test_no_call_of_clear_takes_long_and_nothing_is_left(own_server, opened, key
     seen = opened(own_server, key, capacity="3M", error_rate=1e-6, layout="sets")
     seen.add_many(fingerprints(8000))
     assert len(client.keys("*")) > 4000
-    calls = seen.counters.round_trips
+    calls = seen.worker.counters.round_trips
     assert seen.clear()
-    assert seen.counters.round_trips - calls > 4  # 7813 buckets in parts
+    assert seen.worker.counters.round_trips - calls > 4  # 7813 buckets in parts
     assert client.keys("*") == [key.encode()]
     assert seen.add_many(fingerprints(10)) == [False] * 10

@@ -5,6 +5,10 @@ import subprocess
 import threading
 
 import pytest
+from scrapy_bloom.backends.base import Crawl
+from scrapy_bloom.backends.redis import RedisBackend
+from scrapy_bloom.redis.connection import Target
+from scrapy_bloom.storage.snapshot import Identity
 from support.contract import fingerprints
 from support.localredis import LocalRedis, free_port
 from support.processes import run_program
@@ -12,11 +16,7 @@ from support.tls import TlsFront
 from support.waiting import until
 
 from scrapy_bloom import BackendError, RedisFilter, RedisOptions, SettingError, StateError
-from scrapy_bloom.backends.base import Crawl
-from scrapy_bloom.backends.redis import RedisBackend
-from scrapy_bloom.redis.connection import Target
 from scrapy_bloom.settings import Settings
-from scrapy_bloom.storage.snapshot import Identity
 
 
 def open_filter(url, key, **options):

@@ -1,4 +1,4 @@
-"""The queue in Redis: what goes in comes out once, in its order, whatever happens to its workers."""
+"""The queue in Redis: what goes in comes out once, in its order, whoever dies meanwhile."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 import time
 
 import pytest
-from support.internals import name_at, stop_beating
+from support.internals import stop_beating
 from support.localredis import LocalRedis
 from support.proxy import Proxy
 from support.queues import Crawler, crawl_in_lockstep, left, mark_of
@@ -146,7 +146,7 @@ def test_what_a_worker_cannot_read_goes_behind_all_others_and_aside_after_many_t
 def let_die(server, worker, key):
     """End a worker's lease as if it had been silent for long, and everybody else well."""
     stop_beating(worker.queue.worker)
-    client, name = server.client(), name_at(worker.queue.shards[0])
+    client, name = server.client(), worker.queue.shards[0].name
     number = (client.hget(key, f"w:{name}") or b"0").split()[0]
     client.hset(key, f"w:{name}", number + b" 1.000")
     client.hset(key, "well", f"1.0 {client.time()[0] - 2:.3f}")
@@ -191,7 +191,7 @@ def test_a_worker_that_missed_its_lease_leaves_a_tombstone_and_alarms_nobody(
     had = frozen.take(2)
     tickets = dict(frozen.have)
     frozen.offer(5)
-    name = name_at(frozen.queue.shards[0])
+    name = frozen.queue.shards[0].name
     let_die(server, frozen, key)
     other.queue.shards[0].beat()
     assert other.queue.worker.counters.requeued == 2
@@ -277,7 +277,7 @@ def test_a_clock_that_is_moved_makes_nobody_dead(server, join, key, seconds):
 
 
 def test_a_worker_that_is_cut_off_knows_that_its_lease_may_be_over(server, key, monkeypatch):
-    from scrapy_bloom.redis import worker as pace  # noqa: PLC0415
+    from scrapy_bloom.redis import worker as pace
 
     with Proxy(server.port) as proxy, Crawler(proxy.url, key) as one:
         one.offer(1)
@@ -447,4 +447,3 @@ def test_processes_in_lockstep_are_granted_and_given_everything_once(server, key
     granted, done = crawl_in_lockstep(server.url, key, workers=4, pages=400, shards=shards)
     everything = dict.fromkeys(range(400), 1)
     assert (granted, done) == (everything, everything)
-

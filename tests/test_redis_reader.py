@@ -90,7 +90,9 @@ def test_a_replica_will_do(key, layout):
         replica.client().replicaof(primary.HOST, primary.port)
         with RedisFilter.from_url(primary.url, key=key, layout=layout) as seen:
             seen.add(b"x")
-            until(lambda: replica.client().hget(key, "slices") == primary.client().hget(key, "slices"))
+            until(
+                lambda: replica.client().hget(key, "slices") == primary.client().hget(key, "slices")
+            )
             assert reader(replica.url, key).info().items == 1
 
 
@@ -106,6 +108,8 @@ def test_a_server_that_is_out_is_an_error(key):
 
 def test_in_a_cluster(layout):
     with LocalCluster() as cluster:
-        with RedisFilter.from_url(cluster.url, key="k", shards=6, layout=layout, timeout=10) as seen:
+        with RedisFilter.from_url(
+            cluster.url, key="k", shards=6, layout=layout, timeout=10
+        ) as seen:
             seen.add_many(fingerprints(500))
         assert reader(cluster.url, "k").info().items == 500

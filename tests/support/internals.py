@@ -48,11 +48,6 @@ def stop_beating(one):
     one._thread.join()
 
 
-def name_at(shard):
-    """Return the name that a worker has at a shard now."""
-    return shard._lives[1]
-
-
 @contextmanager
 def clock_of_redis(client, now):
     """Let the scripts of filters ask a key for the time, which nobody can set on a server.
