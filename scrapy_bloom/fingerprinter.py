@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scrapy_bloom.canonical import fingerprint
-from scrapy_bloom.canonical.rules import Rules
+from scrapy_bloom.crawl.provenance import rules_of
 from scrapy_bloom.settings import Settings
 
 if TYPE_CHECKING:
@@ -25,4 +25,4 @@ class CanonicalFingerprinter(fingerprint.CanonicalFingerprinter):  # noqa: D101 
 
         :raises SettingError: if a setting cannot be used.
         """
-        return cls(rules=Rules.of_settings(Settings(crawler.settings)))
+        return cls(rules=rules_of(Settings(crawler.settings)))

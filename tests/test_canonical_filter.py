@@ -13,7 +13,7 @@ from scrapy.utils.test import get_crawler
 from support.processes import run, run_line
 
 from scrapy_bloom import BloomDupeFilter, CanonicalFingerprinter
-from scrapy_bloom.canonical.provenance import MAX_RULES, difference, record
+from scrapy_bloom.crawl.provenance import MAX_RULES, difference, record
 from scrapy_bloom.canonical.rules import Rule, Rules
 
 pytestmark = pytest.mark.scrapy
@@ -119,7 +119,7 @@ def test_other_rules_are_told_when_a_job_goes_on(tmp_path, caplog):
 
 
 def test_another_w3lib_is_told_when_a_job_goes_on(tmp_path, caplog, monkeypatch):
-    from scrapy_bloom.canonical import provenance
+    from scrapy_bloom.crawl import provenance
 
     with Crawl.of({"JOBDIR": str(tmp_path)}) as crawl:
         crawl.seen(PLAIN)

@@ -9,7 +9,7 @@ from scrapy.utils.test import get_crawler
 from support.jobs import lifo
 
 from scrapy_bloom import BloomDupeFilter, CanonicalFingerprinter
-from scrapy_bloom.canonical.provenance import record
+from scrapy_bloom.crawl.provenance import record
 from scrapy_bloom.errors import JobInUseError, StateError
 from scrapy_bloom.local import unclean
 from scrapy_bloom.local.job import Identity, Job

@@ -10,8 +10,7 @@ from w3lib.url import canonicalize_url
 
 from scrapy_bloom.canonical.steps import STEPS, Tier
 from scrapy_bloom.errors import SettingError, shown
-from scrapy_bloom.options import CANONICAL, DROP_PARAMS, KEEP_PARAMS, RULES, one_of
-from scrapy_bloom.settings import Settings
+from scrapy_bloom.options import one_of
 
 LEVELS: Final[dict[str, frozenset[Tier]]] = {
     "scrapy": frozenset(),
@@ -85,13 +84,6 @@ class Rules:
         narrower = dict(domains or {})
         everywhere = narrower.pop(EVERYWHERE, Rule())
         return cls(Rule(level=level, drop=drop, keep=keep).extended_by(everywhere), narrower)
-
-    @classmethod
-    def of_settings(cls, settings: Settings) -> Rules:
-        """Return what a project's settings say of canonical URLs."""
-        return cls.of(
-            settings[CANONICAL], settings[DROP_PARAMS], settings[KEEP_PARAMS], settings[RULES]
-        )
 
     def for_host(self, host: str, level: str | None = None) -> Rule:
         """Return the rule for one host: the general one, then those of its domains, widest first.

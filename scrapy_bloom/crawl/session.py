@@ -10,8 +10,7 @@ from scrapy.crawler import Crawler
 
 from scrapy_bloom import stats
 from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter, Change
-from scrapy_bloom.canonical.provenance import record
-from scrapy_bloom.canonical.rules import Rules
+from scrapy_bloom.crawl.provenance import record, rules_of
 from scrapy_bloom.crawl.redirects import (
     DroppedChains,
     chain_before,
@@ -96,7 +95,7 @@ class Session:
     """
 
     def __init__(self, crawler: Crawler, settings: Settings, report: Report) -> None:
-        rules = Rules.of_settings(settings)
+        rules = rules_of(settings)
         self.fingerprinter = CanonicalFingerprinter.wrapping(crawler.request_fingerprinter, rules)
         self.made_by = record(self.fingerprinter.rules)
         self._resolve = self.fingerprinter.resolve

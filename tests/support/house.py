@@ -43,7 +43,7 @@ IO = {
 }  # fmt: skip
 # What a room may not import although it stands below, or outside of the package.
 FORBIDDEN = {
-    "canonical": {"scrapy.crawler", "scrapy.settings"} | IO,
+    "canonical": {f"{PACKAGE}.settings", "scrapy.crawler", "scrapy.settings"} | IO,
     "filter": {f"{PACKAGE}.settings", "scrapy", "twisted", "redis"},
 }
 # The two of `socket` are arithmetic on addresses.
