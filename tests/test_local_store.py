@@ -668,3 +668,22 @@ def test_a_forked_child_writes_nothing(path):
     assert [reader.contains(page) for page in PAGES[:2]] == [True, False]
     reader.close()
     store.close()
+
+
+@pytest.mark.parametrize("pages", [300, 30_000])
+def test_a_store_that_is_written_at_close_only_keeps_few_marks_in_memory(path, pages):
+    marks = fingerprints(pages, "page")
+    store = Store(path, LocalFilter())
+    store.commit()
+    store.commit_at_close_only()
+    for mark in marks:
+        store.mark(mark)
+    assert sum(map(len, (store._changes.marks or {}).values())) <= module.SMALL_JOURNAL
+    store.close()
+    store = Store(path, LocalFilter())
+    assert store.clean
+    assert all(map(store.contains, marks))
+    assert store.filter.items == pages
+    store.close()
+    if pages == 300:
+        assert path.stat().st_size <= 100_000

@@ -280,7 +280,8 @@ class LocalFilter:
         """Forget everything; the filter is as it was when it was new. Returns True."""
         old = self.state
         if self.changes is not None:
-            self.changes.marks.clear()
+            if self.changes.marks:
+                self.changes.marks.clear()
             self.changes.again |= old.again.keys()
             self.changes.ages |= old.ages.keys()
         state = FilterState(old.secret, old.hashes, old.digests, old.window, next_id=old.next_id)

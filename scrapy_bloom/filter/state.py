@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Final
 
 from bitarray import bitarray
@@ -130,17 +131,26 @@ class Changes:
     """What has changed in a filter since somebody last took note.
 
     Attributes:
-        marks: fingerprints whose bits were set, oldest first, by the number of their slice.
+        marks: fingerprints whose bits were set, oldest first, by the number of their slice; None if
+            there were more than there is room for.
+        room: how many more marks are wanted.
         again: fingerprints that came to `FilterState.again`, or left it.
         ages: likewise of `FilterState.ages`.
     """
 
-    marks: dict[int, list[bytes]] = field(default_factory=dict)
+    marks: dict[int, list[bytes]] | None = field(default_factory=dict)
     again: set[bytes] = field(default_factory=set)
     ages: set[bytes] = field(default_factory=set)
+    room: float = inf
 
     def mark(self, id_: int, fingerprint: bytes) -> None:
         """Note that bits were set in a slice."""
+        if self.marks is None:
+            return
+        if not self.room:
+            self.marks = None
+            return
+        self.room -= 1
         marks = self.marks.get(id_)
         if marks is None:
             self.marks[id_] = [fingerprint]

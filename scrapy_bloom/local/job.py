@@ -174,6 +174,8 @@ class Job:
             store.note(PID, os.getpid())
             # That a plain filter is not closed must be known before Scrapy pops its first request.
             store.commit(sync=not requests)
+            if not requests:
+                store.commit_at_close_only()
         except OSError as error:
             raise unusable(self.folder, error) from error
         except sqlite3.Error as error:

@@ -156,7 +156,7 @@ class Store:
 
     def __len__(self) -> int:
         """Return how many requests are not done."""
-        return sum(queue.size for queue in self.queues.values())
+        return self._size
 
     # Marks
 
@@ -204,7 +204,8 @@ class Store:
         """Return the number of a queue; make it if it is new."""
         number = self._numbers.get(path)
         if number is None:
-            number = self._numbers[path] = max(self.queues, default=0) + 1
+            number = self._numbers[path] = self._next_queue
+            self._next_queue += 1
             self.queues[number] = Queue(path, slot)
         return number
 
@@ -227,6 +228,7 @@ class Store:
         queue = self.queues[number]
         queue.new[row] = body
         queue.size += 1
+        self._size += 1
         self._touched.add(number)
         return row
 
@@ -238,6 +240,7 @@ class Store:
         row = number << NUMBER_BITS | self._request
         self._request += count
         self.queues[number].size += count
+        self._size += count
         self._touched.add(number)
         return row
 
@@ -262,6 +265,7 @@ class Store:
             self._taken.remove(row)
             queue.taken -= 1
         queue.size -= 1
+        self._size -= 1
         self._touched.add(number)
 
     def read(
@@ -284,6 +288,10 @@ class Store:
         return [*islice(waiting, limit)]
 
     # Commits
+
+    def commit_at_close_only(self) -> None:
+        """Have nothing be committed until :meth:`close`. So marks beyond a few are not gathered."""
+        self._changes.room = max(0, SMALL_JOURNAL - self.journal)
 
     def note(self, key: str, value: Value) -> None:
         """Store a note with the next commit; None removes it."""
@@ -329,7 +337,7 @@ class Store:
         self._commit(clean=0)
         while self._pass is not None:  # else its blocks would be left out
             self._commit(clean=0)
-        if self.journal > SMALL_JOURNAL:
+        if self.journal > SMALL_JOURNAL or self._changes.marks is None:
             self._begin_pass()
         while self._pass is not None or self._trim or self._later:
             self._commit(clean=0)
@@ -427,6 +435,8 @@ class Store:
         for number, path, slot, size in file.rows(self._database, "queues"):
             self.queues[number] = Queue(path, slot, size)
             self._numbers[path] = number
+        self._next_queue = max(self.queues, default=0) + 1
+        self._size = sum(queue.size for queue in self.queues.values())
 
     def _read_filter(self, fresh: LocalFilter, *, exact: bool) -> None:
         meta, database = self.meta, self._database
@@ -584,7 +594,7 @@ class Store:
         many("INSERT OR REPLACE INTO slices VALUES (?,?,?,?,?,?,?)", stored - self._stored)
 
     def _write_marks(self) -> None:
-        for id_, marks in self._changes.marks.items():
+        for id_, marks in (self._changes.marks or {}).items():
             by_size: dict[int, list[bytes]] = {}
             for mark in marks:
                 by_size.setdefault(len(mark), []).append(mark)
@@ -622,7 +632,7 @@ class Store:
         self._touched.clear()
         self._gone.clear()
         self._notes.clear()
-        self._changes = self.filter.changes = Changes()
+        self._changes = self.filter.changes = Changes(None if self._changes.marks is None else {})
         for _ in range(min(len(self._later), DELETED_AT_ONCE)):
             self._later.popleft()
         if self._trimmed:
