@@ -146,7 +146,7 @@ def _copy(source: Target, target: Target, context: Context) -> Moved:
         contents = source.read(output)
     else:
         # Imported only here: redis is an extra.
-        from scrapy_bloom.commands import from_scrapy_redis, moving  # noqa: PLC0415
+        from scrapy_bloom.commands import from_scrapy_redis  # noqa: PLC0415
         from scrapy_bloom.commands.redis_target import RedisTarget  # noqa: PLC0415
 
         assert isinstance(source, RedisTarget)  # noqa: S101 - there is no other kind
@@ -159,10 +159,10 @@ def _copy(source: Target, target: Target, context: Context) -> Moved:
             requests, warnings = from_scrapy_redis.copy_crawl(source, target, project, output)
             return Moved.of(source, target, target.info(), warnings, requests)
         if isinstance(target, RedisTarget):
-            warnings = [*moving.copy_keys(source, target, project.spider, output)]
+            warnings = source.copy_to(target, project.spider, output)
             return Moved.of(source, target, target.info(), warnings, 0)
         contents = source.read(output)
     if project.spider:
         contents = replace(contents, identity=replace(contents.identity, spider=project.spider))
-    target.write(contents, project, output)
+    target.write(contents, project.owner, output)
     return Moved.of(source, target, target.info(), [*contents.warnings], 0)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scrapy import Request
 
+from scrapy_bloom.commands.redis_target import RedisTarget, plans_of
 from scrapy_bloom.commands.target import Owner
 from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.redis.client import beginning
@@ -27,7 +28,6 @@ from scrapy_bloom.redis.shard import MOST_BYTES, Call, Entry
 if TYPE_CHECKING:
     from scrapy_bloom.commands.output import Output
     from scrapy_bloom.commands.project import Project
-    from scrapy_bloom.commands.redis_target import RedisTarget
     from scrapy_bloom.redis.filter import RedisFilter
     from scrapy_bloom.redis.plan import Plan
     from scrapy_bloom.redis.worker import Worker as Link
@@ -191,7 +191,7 @@ def _prepared(target: RedisTarget, project: Project) -> list[Plan]:
             if left := target.leftovers():
                 raise target.occupied(f"{len(left):,} keys that a filter has left")
             target.check_free(link)
-            return target.plans(project, Owner())
+            return plans_of(replace(project.new, owner=Owner()))
         now = float(link.client.time()[0])
     if used := [name for one in states for name, end in one.leases.items() if end > now]:
         raise StateError(

@@ -291,7 +291,7 @@ def on_each(
     known = unknown = 0
     with (
         opened(args, pages, context) as stream,
-        target.changing(context.project, make=make) as marks,
+        target.changing(context.project.new if make else None) as marks,
     ):
         lines = lines_of(args, context.project.fingerprinter_for(marks.identity)[0])
         with context.output.progress(what, None, "pages") as told:

@@ -20,6 +20,8 @@ from scrapy_bloom.commands.target import (
     Contents,
     Finding,
     Information,
+    NewFilter,
+    Owner,
     SliceInfo,
     Target,
     check_spider,
@@ -51,7 +53,6 @@ from scrapy_bloom.local.unclean import DIGEST, digest
 
 if TYPE_CHECKING:
     from scrapy_bloom.commands.output import Output
-    from scrapy_bloom.commands.project import Project
 
 CLEAN: Final = "stopped cleanly"
 RUNNING: Final = "running"
@@ -196,19 +197,19 @@ class LocalTarget(Target):
     # Changing
 
     @contextmanager
-    def changing(self, project: Project, *, make: bool) -> Iterator[_Changed]:
+    def changing(self, new: NewFilter | None) -> Iterator[_Asked]:
         """Change marks in memory; the file is written at the end, in one commit."""
-        new = not self.exists()
-        if new and not make:
+        if self.exists():
+            new = None
+        elif new is None:
             raise self.missing()
-        if new and self.folder:
-            check_spider(project.identity)
+        elif self.folder:
+            check_spider(new.identity)
         with self._held():
             path = self.path.with_name(f"{self.path.name}.adding") if new else self.path
-            store = self._made(path, project) if new else self._opened()
+            store = self._made(path, new) if new else self._opened()
             try:
-                identity = project.identity if new else _identity(store.meta)
-                yield _Changed(store, identity)
+                yield _Asked(store, new.identity if new else _identity(store.meta))
                 if store.clean:
                     store.close()
                 else:  # a killed run stays one
@@ -222,7 +223,7 @@ class LocalTarget(Target):
                     _remove(path)
                 raise
 
-    def write(self, contents: Contents, project: Project, output: Output) -> None:  # noqa: ARG002
+    def write(self, contents: Contents, owner: Owner, output: Output) -> None:  # noqa: ARG002
         """Write the file, whole or not at all."""
         if self.folder:
             check_spider(contents.identity)
@@ -281,10 +282,10 @@ class LocalTarget(Target):
                 f" server with --key."
             )
 
-    def _made(self, path: Path, project: Project) -> Store:
+    def _made(self, path: Path, new: NewFilter) -> Store:
         _remove(path)
-        store = open_store(path, project.settings, digests=project.fingerprinter.digests)
-        for key, value in self._owner_notes(project.identity).items():
+        store = open_store(path, new.settings, digests=new.digests)
+        for key, value in self._owner_notes(new.identity).items():
             store.note(key, value)
         return store
 
@@ -341,7 +342,7 @@ class LocalTarget(Target):
 
 
 class _Asked:
-    """The marks in a file that was opened for reading."""
+    """The marks in a file."""
 
     def __init__(self, store: Store, identity: Identity) -> None:
         self.identity = identity
@@ -355,9 +356,6 @@ class _Asked:
 
     def forget_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
         return self._store.filter.forget_many(fingerprints)
-
-
-_Changed = _Asked
 
 
 def waiting_in(folder: Path) -> str:

@@ -34,7 +34,6 @@ from scrapy_bloom.redis.shard import FORMAT, PROGRAM
 
 if TYPE_CHECKING:
     from scrapy_bloom.commands.output import Output
-    from scrapy_bloom.commands.redis_target import RedisTarget
     from scrapy_bloom.redis.worker import Worker as Link
 
 _PROBE: Final = Struct(f">{MAX_HASHES}HI")
@@ -52,29 +51,24 @@ return 1
 """
 
 
-def read_bits(target: RedisTarget, link: Link, states: Sequence[State], output: Output) -> Contents:
+def read_bits(name: str, link: Link, states: Sequence[State], output: Output) -> Contents:
     """Return a filter of bits that is in Redis, also while workers add to it."""
     plan = states[0].plan
     if plan.layout != "bitmap":
         raise SettingError(
-            f"{target.name}: this filter has the layout 'sets': it keeps a number for each page,"
+            f"{name}: this filter has the layout 'sets': it keeps a number for each page,"
             f" from which the fingerprint cannot be recovered to set its bits elsewhere. It can be"
             f" copied to Redis. To fill a filter of bits, add the URLs."
         )
     if len(states) > 1:
         raise SettingError(
-            f"{target.name}: a filter of {len(states)} shards cannot be kept in a file: each shard"
+            f"{name}: a filter of {len(states)} shards cannot be kept in a file: each shard"
             f" hashes with a secret of its own. Copy it to Redis."
         )
-    (state,), warnings = states, []
-    if waiting := state.waiting + state.taken:
-        warnings.append(
-            f"{target.name}: {waiting:,} requests wait there. Its filter calls their pages seen,"
-            f" but the requests are not copied: a crawl with the copy alone would not fetch them."
-        )
+    (state,) = states
     kept = FilterState(state.secret, MAX_HASHES, plan.digests, plan.window or None)
     size = sum(one.blocks for one in state.slices) * BLOCK_BYTES
-    with output.progress(f"reading {target.name}", size, "bytes") as told:
+    with output.progress(f"reading {name}", size, "bytes") as told:
         for one in state.slices:
             kept.next_id = one.number + 1
             slice_ = kept.new_slice(one.since if plan.window else 0.0, one.spec)
@@ -88,11 +82,11 @@ def read_bits(target: RedisTarget, link: Link, states: Sequence[State], output: 
             for probe in link.client.smembers(f"{start}again"):
                 _leave_out(slice_, [*_PROBE.unpack(probe)])
     identity = Identity(plan.spider, plan.fingerprinter, json.loads(plan.canonical))
-    return Contents(identity, plan.capacity, plan.error_rate, kept, warnings)
+    return Contents(identity, plan.capacity, plan.error_rate, kept, requests_stay(name, states))
 
 
 def write_bits(
-    target: RedisTarget, link: Link, contents: Contents, owner: Owner, output: Output
+    name: str, key: str, link: Link, contents: Contents, owner: Owner, output: Output
 ) -> None:
     """Put a filter into Redis that was in a file."""
     state = contents.state
@@ -125,41 +119,31 @@ def write_bits(
     fields |= {"first": geometry(plan.next([])), "order": plan.order.partition(" ")[0]}
     size = sum(len(one.touched()) for one in slices) * BLOCK_BYTES
     with (
-        output.progress(f"writing {target.name}", size, "bytes") as told,
-        _installing(link, target.key, fields) as (start, keys),
+        output.progress(f"writing {name}", size, "bytes") as told,
+        _installing(link, key, fields) as (start, keys),
     ):
         for slice_, one in zip(slices, listed, strict=True):
             for number in range(one.keys):
                 blocks = slice_.blocks[number * KEY_BLOCKS : (number + 1) * KEY_BLOCKS]
                 if any(block.any() for block in blocks):
-                    name = f"{start}{one.number}.{number}"
+                    keys.append(f"{start}{one.number}.{number}")
                     data = b"".join(block.tobytes() for block in blocks)
-                    keys.append(name)
-                    link.client.set(name, data + _ENDING, ex=_HOURS)
+                    link.client.set(keys[-1], data + _ENDING, ex=_HOURS)
                     told(len(data))
 
 
-def copy_keys(
-    source: RedisTarget, target: RedisTarget, spider: str, output: Output
-) -> Iterator[str]:
-    """Copy a filter of any layout from Redis to Redis; yield what the user should know."""
-    with source.link() as here, target.link() as there:
-        target.check_free(there)
-        states = source.states(here)
-        if waiting := sum(state.waiting + state.taken for state in states):
-            yield (
-                f"{source.name}: {waiting:,} requests wait there. Its filter calls their pages"
-                f" seen, but the requests are not copied: a crawl with the copy alone would not"
-                f" fetch them."
-            )
-        for state in reversed(states):  # the first one leads to the others
-            with output.progress(f"copying {state.key}", None, "keys") as told:
-                _copy_shard(
-                    here, there, state, target.key + state.key[len(source.key) :], spider, told
-                )
+def requests_stay(name: str, states: Sequence[State]) -> list[str]:
+    """Return what to say of a filter beside which requests wait."""
+    waiting = sum(state.waiting + state.taken for state in states)
+    text = (
+        f"{name}: {waiting:,} requests wait there. Its filter calls their pages seen, but the"
+        f" requests are not copied: a crawl with the copy alone would not fetch them."
+    )
+    return [text] if waiting else []
 
 
-def _copy_shard(here: Link, there: Link, state: State, key: str, spider: str, told: Any) -> None:
+def copy_shard(here: Link, there: Link, state: State, key: str, spider: str, told: Any) -> None:
+    """Copy a shard of any layout from one place in Redis to another."""
     noted = here.client.hgetall(state.key)
     plan = replace(state.plan, spider=spider or state.plan.spider)
     fields = {name: noted[name.encode()] for name in ("first", "window", "order")}

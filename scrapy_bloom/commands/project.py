@@ -17,7 +17,7 @@ from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
 from scrapy_bloom.canonical.provenance import difference, record, rules_of_record
 from scrapy_bloom.canonical.rules import Rules
 from scrapy_bloom.commands.local_target import LocalTarget
-from scrapy_bloom.commands.target import Owner, Target
+from scrapy_bloom.commands.target import NewFilter, Owner, Target
 from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.local.job import Identity
@@ -80,6 +80,11 @@ class Project:
         """What a new filter for the spider belongs to."""
         fingerprinter = self.fingerprinter
         return Identity(self.spider, fingerprinter.wrapped, record(fingerprinter.rules))
+
+    @property
+    def new(self) -> NewFilter:
+        """What a new filter for the spider is like."""
+        return NewFilter(self.settings, self.identity, self.fingerprinter.digests, self.owner)
 
     @property
     def owner(self) -> Owner:

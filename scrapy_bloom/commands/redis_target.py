@@ -11,11 +11,13 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from scrapy_bloom.commands.moving import copy_shard, read_bits, requests_stay, write_bits
 from scrapy_bloom.commands.requests import Waiting, WaitingRequest, readable, summed
 from scrapy_bloom.commands.target import (
     Contents,
     Finding,
     Information,
+    NewFilter,
     Owner,
     SliceInfo,
     Target,
@@ -45,7 +47,6 @@ from scrapy_bloom.redis.worker import Worker as Link
 
 if TYPE_CHECKING:
     from scrapy_bloom.commands.output import Output, Told
-    from scrapy_bloom.commands.project import Project
 
 _AT_ONCE: Final = 500
 _LOOKS: Final = 10  # at a queue that workers change
@@ -209,35 +210,15 @@ class RedisTarget(Target):
     # Changing
 
     @contextmanager
-    def changing(self, project: Project, *, make: bool) -> Iterator[_Changed]:
+    def changing(self, new: NewFilter | None) -> Iterator[_Changed]:
         """Join the workers of the filter; what is changed is there at once."""
         with self.link() as link:
-            if self.exists() or not make:
+            if new is None or self.exists():
                 made_for = [state.plan for state in self.states(link)]
             else:
-                made_for = self.plans(project, project.owner)
+                made_for = plans_of(new)
         with self.opened(made_for) as shared:
             yield _Changed(shared, _identity(made_for[0]))
-
-    def plans(self, project: Project, owner: Owner) -> list[Plan]:
-        """Return what a new filter is like, by the settings of a project.
-
-        :param owner: whose requests are beside it.
-        """
-        settings, made = project.settings, project.fingerprinter
-        return plans(
-            capacity=settings[CAPACITY],
-            error_rate=MIN_ERROR_RATE if settings[EXACT] else settings[ERROR_RATE],
-            digests=made.digests,
-            fingerprinter=made.wrapped,
-            canonical=json.dumps(project.identity.made_by, sort_keys=True),
-            window=settings[WINDOW],
-            layout=settings[REDIS_LAYOUT],
-            shards=settings[REDIS_SHARDS],
-            project=owner.project,
-            spider=owner.spider,
-            order=owner.order,
-        )
 
     @contextmanager
     def opened(self, made_for: Sequence[Plan]) -> Iterator[RedisFilter]:
@@ -250,18 +231,28 @@ class RedisTarget(Target):
 
     def read(self, output: Output) -> Contents:
         """Read the bits; a page that was forgotten has one bit less."""
-        from scrapy_bloom.commands.moving import read_bits  # noqa: PLC0415 - few need it
-
         with self.link() as link:
-            return read_bits(self, link, self.states(link), output)
+            return read_bits(self.name, link, self.states(link), output)
 
-    def write(self, contents: Contents, project: Project, output: Output) -> None:
+    def write(self, contents: Contents, owner: Owner, output: Output) -> None:
         """Send the bits, and at last the header."""
-        from scrapy_bloom.commands.moving import write_bits  # noqa: PLC0415
-
         with self.link() as link:
             self.check_free(link)
-            write_bits(self, link, contents, project.owner, output)
+            write_bits(self.name, self.key, link, contents, owner, output)
+
+    def copy_to(self, target: RedisTarget, spider: str, output: Output) -> list[str]:
+        """Copy a filter of any layout to another place in Redis; return what users should know.
+
+        :param spider: whose filter it becomes; empty for that whose it is.
+        """
+        with self.link() as here, target.link() as there:
+            target.check_free(there)
+            states = self.states(here)
+            for state in reversed(states):  # the first one leads to the others
+                key = target.key + state.key[len(self.key) :]
+                with output.progress(f"copying {state.key}", None, "keys") as told:
+                    copy_shard(here, there, state, key, spider, told)
+        return requests_stay(self.name, states)
 
     def check_free(self, link: Link) -> None:
         """Look whether nothing is there.
@@ -285,20 +276,20 @@ class RedisTarget(Target):
     def _delete(self, link: Link, key: str, output: Output) -> None:
         ends: dict[str, float] = {}
         while used := delete(link, key):
-            worker, left = used
-            end = time.monotonic() + left
-            if worker not in ends:
-                output.note(
-                    f"Worker {worker} has a lease for {left:.0f} s more. Waiting whether it renews"
-                    f" it."
-                )
-            elif end > ends[worker] + _RENEWED:
-                raise StateError(
-                    f"{self.name}: worker {worker} uses this filter, and nothing was deleted. Stop"
-                    f" the crawl first."
-                )
-            ends.setdefault(worker, end)
-            time.sleep(min(left, _LOOK))
+            now = time.monotonic()
+            for worker, left in used.items():
+                if worker not in ends:
+                    output.note(
+                        f"Worker {worker} has a lease for {left:.0f} s. Waiting until it is over or"
+                        f" renewed."
+                    )
+                elif now + left > ends[worker] + _RENEWED:
+                    raise StateError(
+                        f"{self.name}: worker {worker} uses this filter, and it was not deleted."
+                        f" Stop the crawl first."
+                    )
+                ends.setdefault(worker, now + left)
+            time.sleep(min(_LOOK, *used.values()))
 
     def leftovers(self) -> list[str]:
         """Return the keys of filters that are gone."""
@@ -376,6 +367,24 @@ class _Changed:
         self.contains_many = shared.contains_many
         self.add_many = shared.add_many
         self.forget_many = shared.forget_many
+
+
+def plans_of(new: NewFilter) -> list[Plan]:
+    """Return the plan of each shard of a new filter."""
+    settings = new.settings
+    return plans(
+        capacity=settings[CAPACITY],
+        error_rate=MIN_ERROR_RATE if settings[EXACT] else settings[ERROR_RATE],
+        digests=new.digests,
+        fingerprinter=new.identity.fingerprinter,
+        canonical=json.dumps(new.identity.made_by, sort_keys=True),
+        window=settings[WINDOW],
+        layout=settings[REDIS_LAYOUT],
+        shards=settings[REDIS_SHARDS],
+        project=new.owner.project,
+        spider=new.owner.spider,
+        order=new.owner.order,
+    )
 
 
 def _identity(plan: Plan) -> Identity:

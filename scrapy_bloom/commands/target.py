@@ -16,8 +16,8 @@ from scrapy_bloom.local.job import Identity
 
 if TYPE_CHECKING:
     from scrapy_bloom.commands.output import Output
-    from scrapy_bloom.commands.project import Project
     from scrapy_bloom.commands.requests import Waiting
+    from scrapy_bloom.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -139,6 +139,23 @@ class Owner(NamedTuple):
 
 
 @dataclass(frozen=True)
+class NewFilter:
+    """What a new filter is like, by the settings of a project.
+
+    Attributes:
+        settings: its capacity, error rate, window and the like.
+        identity: what it belongs to.
+        digests: whether all its fingerprints are SHA-1 digests.
+        owner: whose requests will be beside it, in Redis.
+    """
+
+    settings: Settings
+    identity: Identity
+    digests: bool
+    owner: Owner
+
+
+@dataclass(frozen=True)
 class Contents:
     """A filter as a whole: its bits, and what they belong to.
 
@@ -208,14 +225,13 @@ class Target(ABC):
         """Open the filter to ask it."""
 
     @abstractmethod
-    def changing(self, project: Project, *, make: bool) -> AbstractContextManager[Marks]:
+    def changing(self, new: NewFilter | None) -> AbstractContextManager[Marks]:
         """Open the filter to change its marks.
 
         What is changed in a file is kept when the ``with`` statement ends without an error, all of
         it or nothing. In Redis it is there at once.
 
-        :param project: whose settings a new filter gets.
-        :param make: whether to make one where there is none.
+        :param new: what to make where there is none; None if that is an error.
         :raises JobInUseError: if a crawl runs in the job directory.
         """
 
@@ -224,7 +240,7 @@ class Target(ABC):
         """Read all of the filter."""
 
     @abstractmethod
-    def write(self, contents: Contents, project: Project, output: Output) -> None:
+    def write(self, contents: Contents, owner: Owner, output: Output) -> None:
         """Put a filter there, all of it or, if that fails, nothing.
 
         :raises StateError: if something is there.
