@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from scrapy_bloom.canonical.provenance import difference
+from scrapy_bloom.crawl.provenance import difference
 from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.options import (
     CAPACITY,
