@@ -242,7 +242,7 @@ class BloomDupeFilter:
                 spider,
                 self._report,
                 shared_queue=queue,
-                kept=job is not None,
+                folder=None if folder is None else Path(folder),
                 unclean=self.unclean,
                 first=job is not None and job.first and not self.unclean,
                 empty=empty,

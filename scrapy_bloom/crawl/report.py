@@ -223,6 +223,10 @@ class Report:
             {"count": f"{count:,}"},
         )
 
+    def info(self, text: str) -> None:
+        """Log what happens."""
+        self._log(logging.INFO, "%(text)s", {"text": text})
+
     def warn(self, text: str) -> None:
         """Log what the user should know."""
         self._log(logging.WARNING, "%(text)s", {"text": text})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy_bloom import stats
@@ -18,6 +19,7 @@ from scrapy_bloom.redis.project import (
     report_state,
     target_of,
 )
+from scrapy_bloom.redis.shard import KNOWN
 from scrapy_bloom.settings import Settings
 
 if TYPE_CHECKING:
@@ -67,7 +69,7 @@ class PlainFilter:
     :param spider: name of the spider.
     :param report: writes to stats and log.
     :param shared_queue: whether the requests wait in Redis as well, for any worker.
-    :param kept: whether they are kept in a job directory.
+    :param folder: the job directory that they are kept in; None if they are not.
     :param unclean: whether the last run there was killed, so that its requests are lost.
     :param first: whether the job directory has no note of an earlier run.
     :param empty: whether to empty the filter at once.
@@ -85,7 +87,7 @@ class PlainFilter:
         report: Report,
         *,
         shared_queue: bool,
-        kept: bool = False,
+        folder: Path | None = None,
         unclean: bool = False,
         first: bool = False,
         empty: bool = False,
@@ -94,7 +96,7 @@ class PlainFilter:
         policy = settings[ON_BACKEND_ERROR]
         if policy is OnBackendError.AUTO:
             policy = OnBackendError.WAIT if shared_queue else OnBackendError.ALLOW
-        self._report, self._kept = report, kept or shared_queue
+        self._report, self._kept = report, shared_queue or folder is not None
         self._session = Session(crawler, settings, report)
         self._key = key_of(settings, spider=spider, project=project_of(crawler))
         outlived = empty or unclean or not self._kept
@@ -104,23 +106,33 @@ class PlainFilter:
             plans_of(settings, self._session),
             on_error=policy,
             timeout=settings[REDIS_TIMEOUT],
+            # A flush takes a shared queue with it: what this worker knows would hide its pages.
+            known=0 if shared_queue else KNOWN,
             empty=outlived,
         )
         self._marks = RedisMarks(filter_)
-        self.emptied = filter_.emptied
         self._deleted = False
-        shards = filter_.shards
-        report_opened(report, self._session, filter_.worker, self._key, shards, unclean=unclean)
-        where = f"Bloom filter in Redis at {filter_.worker.where}, key {self._key}"
-        if shards and outlived and not self.emptied and unclean:
+        why = "it was left by a crawl that has ended"
+        if unclean:
+            why = f"{folder} starts over"
+        elif empty:
+            why = "SCHEDULER_FLUSH_ON_START wants that"
+        elif folder and filter_.shards and filter_.has_others() and filter_.clear():
+            filter_.emptied, why = True, "a run with it was killed"
+        self.emptied = filter_.emptied
+        shards, worker = filter_.shards, filter_.worker
+        report_opened(report, self._session, worker, self._key, shards, unclean=unclean)
+        where = f"Bloom filter in Redis at {worker.where}, key {self._key}"
+        if self.emptied:
+            report.info(f"{where}: emptied, since {why}. Pages are fetched again.")
+        elif shards and unclean:
             report.warn(
-                f"{where}: other workers use it, so it stays. Pages whose requests were lost when"
-                f" the last run was killed are not fetched."
+                f"{where}: {why}, and other workers use the filter, so it stays. Pages whose"
+                f" requests were lost are not fetched."
             )
-        known = filter_.items if first and not outlived else 0
-        if known and not filter_.has_others():
+        elif first and filter_.items and not filter_.has_others():
             report.warn(
-                f"{where}: {known:,} pages count as seen, and the job directory has no note of an"
+                f"{where}: {filter_.items:,} pages count as seen, and {folder} has no note of an"
                 f" earlier run. Pages of them whose requests wait in another job directory are not"
                 f" fetched by this crawl. To fetch them use that JOBDIR, or start over after"
                 f" 'scrapy bloom delete'."
@@ -160,8 +172,8 @@ class PlainFilter:
 
         :param at_end: whether the crawl is over: then nothing of it stays in Redis.
         """
+        self._describe()
         try:
-            self._describe()
             self.emptied = self._filter.delete() if at_end else self._filter.clear()
         except BloomError as error:
             self._report.error(error)
@@ -171,10 +183,11 @@ class PlainFilter:
 
     def close(self) -> Deferred[None] | None:
         """Write the last stats, delete what nobody needs, and leave."""
-        if not self._kept and not self._deleted:
-            self.clear(at_end=True)
-        elif not self._deleted:
-            self._describe()
+        if self._filter.usable and not self._deleted:
+            if self._kept:
+                self._describe()
+            else:
+                self.clear(at_end=True)
         for name, value in self._filter.numbers().items():
             if value and name in stats.FROM_BACKEND:
                 self._report.set(stats.FROM_BACKEND[name], value)

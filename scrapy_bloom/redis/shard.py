@@ -192,7 +192,7 @@ class Known:
     __slots__ = ("_half", "_old", "_young")
 
     def __init__(self, size: int = KNOWN) -> None:
-        self._half = max(1, size // 2)
+        self._half = size // 2
         self._young: set[bytes] = set()
         self._old: set[bytes] = set()
 
@@ -200,7 +200,9 @@ class Known:
         return fingerprint in self._young or fingerprint in self._old
 
     def update(self, fingerprints: Iterable[bytes]) -> None:
-        """Remember fingerprints."""
+        """Remember fingerprints, if there is room for any."""
+        if not self._half:
+            return
         for fingerprint in fingerprints:
             if len(self._young) >= self._half:
                 self._old, self._young = self._young, set()
