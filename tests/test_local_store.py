@@ -687,3 +687,22 @@ def test_a_store_that_is_written_at_close_only_keeps_few_marks_in_memory(path, p
     store.close()
     if pages == 300:
         assert path.stat().st_size <= 100_000
+
+
+def test_a_mark_whose_bits_are_there_is_replayed_where_they_are(path, tmp_path):
+    """Else a kill would set bits that nobody has counted."""
+    clock, page = Clock(), fingerprints(1, "page")[0]
+    store = Store(path, LocalFilter(20, 1e-9, window=WINDOW, clock=clock))
+    store.mark(page)
+    for other in fingerprints(100, "other"):  # the filter grows
+        store.mark(other)
+    store.filter.forget(page)
+    assert not store.mark(page)
+    store.commit()
+    bits = [one.touched() for one in store.filter.state.slices]
+    again = Store(
+        copied(path, tmp_path / "killed"), LocalFilter(20, 1e-9, window=WINDOW, clock=clock)
+    )
+    assert [one.touched() for one in again.filter.state.slices] == bits
+    again.close()
+    store.close()

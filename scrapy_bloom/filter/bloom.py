@@ -176,13 +176,14 @@ class LocalFilter:
         """Have the newest generation hold a fingerprint that older ones may hold as well."""
         fingerprint = _as_bytes(fingerprint)
         probe, newest = self._probe(fingerprint), self._newest
-        if not any(one.has(probe) for one in self.state.slices if one.since == newest.since):
-            if newest.items >= newest.spec.capacity:
-                newest = self._grow()
-            newest.put(probe)
-            newest.items += 1  # uncounted, what is let through again would break the error rate
+        own = (one for one in self.state.slices if one.since == newest.since)
+        holder = next((one for one in own if one.has(probe)), None)
+        if holder is None:
+            holder = self._grow() if newest.items >= newest.spec.capacity else newest
+            holder.put(probe)
+            holder.items += 1  # uncounted, what is let through again would break the error rate
         if self.changes is not None:
-            self.changes.mark(newest.id, fingerprint)
+            self.changes.mark(holder.id, fingerprint)
 
     def __contains__(self, fingerprint: bytes) -> bool:
         """Return whether the fingerprint was added. Changes nothing."""
