@@ -7,7 +7,6 @@ import time
 
 import pytest
 from scrapy.settings import default_settings
-from support import pace
 from support.crawling import RFP
 from support.localredis import LocalRedis
 from support.localsite import LocalSite
@@ -16,7 +15,10 @@ from support.stopping import KNOWS
 from support.taken import pages_of, taken_by
 from support.waiting import until
 
-pytest.importorskip("redis")
+from scrapy_bloom.redis.client import Target
+from scrapy_bloom.redis.shard import delete
+from scrapy_bloom.redis.worker import Worker
+
 pytestmark = [pytest.mark.scrapy, pytest.mark.usefixtures("short_leases")]
 
 
@@ -31,6 +33,7 @@ def site(server):
         yield site
 
 
+RETRYING = "Retrying."  # ends the one line that says that Redis cannot be used
 AT_ONCE = 3 * 32
 """At most so many requests of a worker are ready, under way, or done and not yet acknowledged."""
 
@@ -47,8 +50,8 @@ def queue_is_empty(server):
     return not any(client.keys(f"*:{name}") for name in ("queue", "taken", "failed"))
 
 
-def test_three_workers_fetch_each_page_once_and_end_together(site, server, tmp_path):
-    with shared(site, server, tmp_path) as crawl:
+def test_three_workers_fetch_each_page_once_and_end_together(site, server, tmp_path, layout):
+    with shared(site, server, tmp_path, BLOOM_REDIS_LAYOUT=layout) as crawl:
         third, two_thirds = at(site, 80), at(site, 160)
         crawl.start()
         assert third.wait(PATIENCE)
@@ -64,6 +67,17 @@ def test_three_workers_fetch_each_page_once_and_end_together(site, server, tmp_p
     assert queue_is_empty(server)
     trips = sum(each["bloom/redis/round_trips"] for each in stats)
     assert trips < 240
+
+
+def test_shards_do_the_same(site, server, tmp_path):
+    with shared(site, server, tmp_path, BLOOM_REDIS_SHARDS=3) as crawl:
+        crawl.start()
+        crawl.start()
+        stats = crawl.wait()
+    assert [each["finish_reason"] for each in stats] == ["finished"] * 2
+    assert site.missed == set()
+    assert site.repeated == {}
+    assert queue_is_empty(server)
 
 
 def test_ctrl_c_puts_everything_back(site, server, tmp_path):
@@ -112,19 +126,13 @@ def test_a_crawl_that_was_finished_says_so_and_can_be_begun_anew(project, site, 
     again = project.crawl(site, keep=False, **ours)
     assert again.end(PATIENCE) == 0, again.log
     (warning,) = again.logged("WARNING")
-    assert re.search(r"key follower:bloom: \d+ fingerprints are there, and no request", warning)
-    assert "'scrapy bloom delete --spider follower'" in warning
+    assert re.search(r"key \S*follower:bloom.* \d+ (pages|fingerprints)", warning)
+    assert "scrapy bloom delete" in warning
     assert site.repeated == {}
-    server.client().delete("follower:bloom:{follower:bloom}:queue:state")  # has it finished?
-    refused = project.crawl(site, keep=False, **ours)
-    refused.end(PATIENCE)
-    (error,) = refused.logged("ERROR")
-    assert "found the marks of a crawl and not its request queue" in error
-    assert "run 'scrapy bloom delete'" in error
     options = [part for name, value in ours.items() for part in ("-s", f"{name}={value}")]
     delete = project.start("bloom", "delete", "--spider", "follower", "--yes", *options)
     assert delete.end(PATIENCE) == 0, delete.log
-    assert server.client().keys("*") == []
+    assert server.client().keys("*") == [b"scrapybot:follower:bloom"]  # the note, for a day
     anew = project.crawl(site, keep=False, **ours)
     assert anew.end(PATIENCE) == 0, anew.log
     assert not anew.logged("WARNING")
@@ -140,7 +148,6 @@ def test_what_a_killed_worker_had_is_fetched_by_another_one(site, server, tmp_pa
     assert sum(hits - 1 for hits in site.repeated.values()) <= AT_ONCE
     assert stats["finish_reason"] == "finished"
     assert stats["bloom/frontier/requeued"] > 0
-    assert crawl.log(1).count("gave no sign of life") == 1
     assert queue_is_empty(server)
 
 
@@ -192,7 +199,7 @@ def test_a_frozen_server_does_not_stop_the_event_loop(project, site, server):
     assert begun.wait(PATIENCE)
     os.kill(server.pid, signal.SIGSTOP)
     try:
-        run.said("did not answer in time")
+        run.said(RETRYING)
         time.sleep(2)  # it stays frozen for a while, and the crawl has nothing left to do
     finally:
         os.kill(server.pid, signal.SIGCONT)
@@ -213,32 +220,33 @@ def test_a_worker_that_stands_still_gives_up_what_it_had(site, server, tmp_path)
         assert third.wait(PATIENCE)
         stopped.freeze()
         had = taken_by(server, stopped.pid)
-        until(lambda: "gave no sign of life" in crawl.log(1), PATIENCE)
+        until(lambda: not taken_by(server, stopped.pid), PATIENCE)
         stopped.send_signal(signal.SIGCONT)
         stats = crawl.wait()
     assert site.missed == set()
     assert set(site.repeated) <= pages_of(site, had)
     assert [each["finish_reason"] for each in stats] == ["finished"] * 2
     assert stats[1]["bloom/frontier/requeued"] == len(had)
+    assert "starts over" not in crawl.log(0) + crawl.log(1)
     assert queue_is_empty(server)
 
 
-@pytest.mark.parametrize("name", ["requests.sqlite", "requests.bloom", "requests.queue"])
-def test_a_job_with_requests_or_marks_of_its_own_is_refused(project, site, server, name):
-    if name == "requests.sqlite":
-        before = {"SCHEDULER": "scrapy_bloom.Scheduler"}
+@pytest.mark.parametrize("before", ["ours", "filter", "theirs"])
+def test_a_job_with_requests_or_marks_of_its_own_is_refused(project, site, server, before):
+    if before == "ours":
+        chosen = {"SCHEDULER": "scrapy_bloom.Scheduler"}
     else:
-        before = {"SCHEDULER": "scrapy.core.scheduler.Scheduler"}
-    if name == "requests.queue":
-        before |= {"DUPEFILTER_CLASS": RFP}
-    assert project.crawl(site, **before, CLOSESPIDER_PAGECOUNT=20).end(PATIENCE) == 0
+        chosen = {"SCHEDULER": "scrapy.core.scheduler.Scheduler"}
+    if before == "theirs":
+        chosen |= {"DUPEFILTER_CLASS": RFP}
+    assert project.crawl(site, **chosen, CLOSESPIDER_PAGECOUNT=20).end(PATIENCE) == 0
     delivered = site.delivered
     ours = {"SCHEDULER": "scrapy_bloom.Scheduler", "BLOOM_REDIS_URL": server.url}
     run = project.crawl(site, **ours)
     assert run.end(PATIENCE) == 1
     assert site.delivered == delivered
-    assert name.partition("sqlite")[0] in run.log
     assert "They were left as they are" in run.log
+    assert server.client().keys("*") == []
 
 
 @pytest.mark.parametrize(
@@ -281,10 +289,48 @@ def test_scrapy_shell_leaves_filter_and_queue_alone(project, site, server):
     assert server.client().keys("*") == []
 
 
+def test_two_projects_with_a_spider_of_one_name_do_not_mix(site, server, tmp_path):
+    """By default their keys differ; with one key the second is refused."""
+    with shared(site, server, tmp_path) as crawl:
+        crawl.start(BOT_NAME="one")
+        crawl.start(BOT_NAME="two")
+        stats = crawl.wait()
+        assert [each["finish_reason"] for each in stats] == ["finished"] * 2
+        assert set(site.hits.values()) == {2}
+        crawl.start(BOT_NAME="one", BLOOM_REDIS_KEY="crawl")
+        until(lambda: "Crawl kept in Redis" in crawl.log(2), PATIENCE)
+        crawl.start(BOT_NAME="two", BLOOM_REDIS_KEY="crawl")
+        stats = crawl.wait()
+    assert stats[2]["finish_reason"] == "finished"
+    assert stats[3]["finish_reason"] == "bloom_state"
+    assert "project 'one', not 'two'" in crawl.log(3)
+    assert set(site.hits.values()) == {3}
+
+
+def test_what_a_worker_with_older_code_cannot_read_is_never_lost(site, server, tmp_path, bloom):
+    """It does not know their callback. Others do, or a command brings them back."""
+    with shared(site, server, tmp_path) as crawl:
+        half = at(site, 100)
+        crawl.start(newer=True)
+        assert half.wait(PATIENCE)
+        crawl.start()
+        stats = crawl.wait()
+        assert [each["finish_reason"] for each in stats] == ["finished"] * 2
+        aside = sum(each.get("bloom/frontier/failed", 0) for each in stats)
+        assert bool(site.missed) <= bool(aside)
+        key = "--key scrapybot:worker:bloom"
+        code, *_ = bloom(f"queue {server.url} --retry {key}")
+        assert code == 0
+        crawl.start(newer=True)
+        crawl.wait()
+    assert site.missed == set()
+    assert queue_is_empty(server)
+
+
 # Losses and outages
 
 
-def begin_again(server):
+def start_again(server):
     """Start a server, and wait until it has read its log."""
     server.start()
     until(lambda: not server.client().info("persistence")["loading"])
@@ -297,92 +343,109 @@ def test_a_server_that_is_killed_and_comes_back_costs_nothing(site, tmp_path, po
         LocalRedis(persist=True) as server,
         shared(site, server, tmp_path, BLOOM_ON_BACKEND_ERROR=policy) as crawl,
     ):
-        site.when(150, server.kill)
+        reached = at(site, 150)
         crawl.start()
         crawl.start()
-        until(lambda: "cannot be reached" in crawl.log() or site.delivered > 150, PATIENCE)
-        until(lambda: "cannot be reached" in crawl.log() + crawl.log(1), PATIENCE)
+        assert reached.wait(PATIENCE)
+        server.kill()
+        had = set()
         if policy == "close":
             stats = crawl.wait()
             assert [each["finish_reason"] for each in stats] == ["bloom_backend"] * 2
-            begin_again(server)
-            pids = [worker.pid for worker in crawl.workers]
-            had = set().union(*(pages_of(site, taken_by(server, pid)) for pid in pids))
+            assert [each["bloom/not_stored"] for each in stats] == [1] * 2
+            start_again(server)
+            for worker in crawl.workers:
+                had |= pages_of(site, taken_by(server, worker.pid))
             crawl.start()
             stats = crawl.wait()[2:]
         else:
-            begin_again(server)
-            had = set()
+            until(lambda: RETRYING in crawl.log() + crawl.log(1), PATIENCE)
+            start_again(server)
             stats = crawl.wait()
+            assert crawl.log().count(RETRYING) <= 1
         assert [each["finish_reason"] for each in stats] == ["finished"] * len(stats)
         assert site.missed == set()
         assert set(site.repeated) <= had
         assert queue_is_empty(server)
 
 
-def closed_for_a_loss(crawl):
-    """Wait for the workers; yield the one ERROR of each: the server has lost something."""
-    for number, stats in enumerate(crawl.wait()):
-        assert stats["finish_reason"] == "bloom_filter_lost", crawl.log(number)
-        (error,) = (line for line in crawl.log(number).splitlines() if "] ERROR:" in line)
-        assert "wait in Redis" not in crawl.log(number)
-        yield error
+def older_rdb(server, site):
+    """Kill the server and start it from a snapshot that it made before."""
+    server.client().save()
+    later = at(site, site.delivered + 60)
+    assert later.wait(PATIENCE)
+    server.kill()
+    server.start()
 
 
-def finishes(crawl):
-    """Start the crawl again, and check that it finishes."""
-    crawl.start()
-    assert crawl.wait()[-1]["finish_reason"] == "finished", crawl.log(len(crawl.workers) - 1)
+LOSSES = {
+    "flush": lambda server, _: server.client().flushall(),
+    "header": lambda server, _: server.client().delete("scrapybot:worker:bloom"),
+    "queue": lambda server, _: server.client().delete(
+        "scrapybot:worker:bloom:{scrapybot:worker:bloom}:queue"
+    ),
+    "taken": lambda server, _: server.client().delete(
+        "scrapybot:worker:bloom:{scrapybot:worker:bloom}:taken"
+    ),
+    "older RDB": older_rdb,
+}
 
 
-@pytest.mark.parametrize("policy", ["wait", "close"])
-def test_a_server_that_is_flushed_ends_the_crawl(site, server, tmp_path, policy):
-    with shared(site, server, tmp_path, BLOOM_ON_BACKEND_ERROR=policy) as crawl:
-        site.when(150, server.client().flushall)
+@pytest.mark.parametrize("order", ["Lifo", "Fifo"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_after_a_loss_the_crawl_starts_over_by_itself(site, tmp_path, loss, order):
+    queue = {"SCHEDULER_DISK_QUEUE": f"scrapy.squeues.Pickle{order}DiskQueue"}
+    with LocalRedis() as server, shared(site, server, tmp_path, **queue) as crawl:
+        reached = at(site, 100)
         crawl.start()
         crawl.start()
-        assert all("Start it again" in error for error in closed_for_a_loss(crawl))
-        assert server.client().keys("worker:*") == []
-        finishes(crawl)
+        assert reached.wait(PATIENCE)
+        LOSSES[loss](server, site)
+        stats = crawl.wait()
+        assert [each["finish_reason"] for each in stats] == ["finished"] * 2
+        assert site.missed == set()
+        assert queue_is_empty(server)
+    logs = [crawl.log(number) for number in range(2)]
+    assert all(log.count("starts over: it runs start() again") == 1 for log in logs)
+    assert "Traceback" not in "".join(logs)
+    again = sum(hits - 1 for hits in site.repeated.values())
+    print(f"{loss}, {order}: {again} pages fetched again")  # noqa: T201 - to be read
+
+
+def test_with_shards_a_loss_of_one_is_one_of_all(site, server, tmp_path):
+    with shared(site, server, tmp_path, BLOOM_REDIS_SHARDS=3) as crawl:
+        reached = at(site, 100)
+        crawl.start()
+        crawl.start()
+        assert reached.wait(PATIENCE)
+        server.client().delete("scrapybot:worker:bloom:1")
+        stats = crawl.wait()
+    assert [each["finish_reason"] for each in stats] == ["finished"] * 2
     assert site.missed == set()
+    assert queue_is_empty(server)
 
 
-def test_a_server_that_goes_back_in_time_ends_the_crawl(site, tmp_path, monkeypatch):
-    """It is killed and started from a snapshot that it made before."""
-    pace.wait(monkeypatch, 60)
-    with LocalRedis() as server, shared(site, server, tmp_path) as crawl:
-        early, late = at(site, 60), at(site, 160)
-        crawl.start()
-        crawl.start()
-        assert early.wait(PATIENCE)
-        server.client().save()
-        assert late.wait(PATIENCE)
-        server.kill()
-        begin_again(server)
-        for error in closed_for_a_loss(crawl):
-            assert "has gone back to an older state" in error
-        finishes(crawl)
-    assert site.missed == set()
-
-
-def test_a_crawl_whose_queue_was_evicted_is_not_resumed(site, server, tmp_path):
-    """The marks would hide the pages of the requests."""
-    queue = "worker:bloom:{worker:bloom}:queue"
+def test_a_worker_whose_crawl_is_deleted_ends_and_creates_nothing(site, server, tmp_path):
     with shared(site, server, tmp_path) as crawl:
-        site.when(100, lambda: server.client().delete(queue))
-        crawl.start()
-        (error,) = closed_for_a_loss(crawl)
-        assert "run 'scrapy bloom delete' and start the crawl again" in error
-        crawl.start()
-        refused = crawl.wait()[1]
-        assert refused["finish_reason"] == "bloom_state"
-        server.client().delete(*server.client().keys("worker:*"))
-        finishes(crawl)
-    assert site.missed == set()
+        reached = at(site, 60)
+        worker = crawl.start()
+        assert reached.wait(PATIENCE)
+        worker.freeze()
+        key = "scrapybot:worker:bloom"
+        own = Worker(Target(server.url), 10.0)
+        own.connect()
+        until(lambda: delete(own, key) is None, PATIENCE)  # its lease ends
+        own.close()
+        assert server.client().keys("*") == [key.encode()]
+        worker.send_signal(signal.SIGCONT)
+        stats = crawl.wait()[0]
+    assert stats["finish_reason"] == "bloom_filter_lost"
+    assert "deleted" in crawl.log()
+    assert server.client().keys("*") == [key.encode()]
+    assert "starts over" not in crawl.log()
 
 
-def test_a_server_and_a_worker_that_are_killed_together_lose_nothing(site, tmp_path, monkeypatch):
-    pace.wait(monkeypatch, PATIENCE)
+def test_a_server_and_a_worker_that_are_killed_together_lose_nothing(site, tmp_path):
     with LocalRedis(persist=True) as server, shared(site, server, tmp_path) as crawl:
         begun = at(site, 150)
         victim = crawl.start()
@@ -391,8 +454,8 @@ def test_a_server_and_a_worker_that_are_killed_together_lose_nothing(site, tmp_p
         victim.kill()
         server.kill()
         victim.wait()
-        until(lambda: "cannot be reached" in crawl.log(1), PATIENCE)
-        begin_again(server)
+        until(lambda: RETRYING in crawl.log(1), PATIENCE)
+        start_again(server)
         had = pages_of(site, taken_by(server, victim.pid))
         stats = crawl.wait()[1]
         assert stats["finish_reason"] == "finished"
@@ -413,7 +476,8 @@ def test_a_request_that_kills_its_workers_is_put_aside(project, site, server):
     assert codes[-1] == 0
     assert set(codes[:-1]) == {-signal.SIGKILL}
     assert len(codes) <= 4
-    assert server.client().hlen("killed:bloom:{killed:bloom}:failed") == 1
+    (failed,) = server.client().keys("*:failed")
+    assert server.client().hlen(failed) == 1
     assert len(site.missed) < 10  # those that only page 33 has a link to
 
 
@@ -426,5 +490,6 @@ def test_start_requests_are_in_redis_and_not_in_memory(project, site, server):
     grown = int(run.log.partition("Grown by ")[2].partition(" MB")[0])
     print(f"{START_REQUESTS:,} start requests: {grown} MB")  # noqa: T201 - `make kills` shows it
     assert grown < 100
-    in_redis = server.client().zcard("starting:bloom:{starting:bloom}:queue")
+    (queue,) = server.client().keys("*:queue")
+    in_redis = server.client().zcard(queue)
     assert in_redis == START_REQUESTS - run.stat("scheduler/dequeued")

@@ -12,7 +12,6 @@ from support.redis_crawls import Crawl
 from support.taken import pages_of, taken_by
 from support.waiting import until
 
-pytest.importorskip("redis")
 pytestmark = [pytest.mark.scrapy, pytest.mark.long, pytest.mark.usefixtures("short_leases")]
 
 KILLS = int(os.environ.get("KILLS", "1"))

@@ -63,9 +63,9 @@ class Killed(Follower):
 
     @classmethod
     def from_crawler(cls, crawler, *arguments, **keywords):
-        from scrapy_bloom.redis import shard  # only this spider needs redis
+        from scrapy_bloom.redis import queue, shard  # only this spider needs redis
 
-        shard.MOST_TRIES = 2
+        shard.MOST_TRIES, shard.RISKY, queue.RISKY = 2, 1, 1
         return super().from_crawler(crawler, *arguments, **keywords)
 
     def parse(self, response):

@@ -54,16 +54,28 @@ class Worker(Spider):
                     raise DontCloseSpider
 
 
+class Newer(Worker):
+    """Has a callback that workers with older code do not know."""
+
+    async def start(self):
+        yield Request(self.url, callback=self.parse_anew)
+
+    def parse_anew(self, response):
+        for request in self.parse(response):
+            yield request.replace(callback=self.parse_anew)
+
+
 def main():
     pace.follow()
     url, stats_file, settings = sys.argv[1:]
     settings = json.loads(settings)
     done = settings.pop("done", "")
+    spider = Newer if settings.pop("newer", False) else Worker
     process = CrawlerProcess(
         {"DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter", "TELNETCONSOLE_ENABLED": False}
         | settings
     )
-    crawler = process.create_crawler(Worker)
+    crawler = process.create_crawler(spider)
     process.crawl(crawler, url=url, done=done)
     process.start()
     Path(stats_file).write_text(json.dumps(crawler.stats.get_stats(), default=str))
