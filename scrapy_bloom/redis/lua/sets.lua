@@ -1,13 +1,14 @@
 -- The layout "sets": an item is a number in one of many buckets. A bucket is a set of at most 512 numbers,
 -- which Redis keeps as a sorted array. bitmap.lua says what a layout defines.
 --
--- Numbers have 32 bits; in slices whose error rate is too low for those, 63.
+-- Numbers have 32 bits and a sign, or Redis would keep them in eight bytes; in slices whose error rate is too
+-- low for those, 63.
 local PROBE_BYTES = 16
 local floor, format, read = math.floor, string.format, struct.unpack
 local high, low, code, more
 
 local function aim(probes, at)
-  high, low, code, more = read('>HHI4I4', probes, at)
+  high, low, code, more = read('>HHi4I4', probes, at)
 end
 
 -- The key of the item's bucket, and the item's number as text.
