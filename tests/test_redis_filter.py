@@ -17,6 +17,8 @@ from scrapy_bloom.errors import FilterLostError, SettingError, StateError
 from scrapy_bloom.redis.client import Target, beginning
 from scrapy_bloom.redis.filter import RedisFilter, plans
 from scrapy_bloom.redis.plan import KEY_BLOCKS
+from scrapy_bloom.redis.shard import delete
+from scrapy_bloom.redis.worker import Worker
 
 
 @pytest.fixture
@@ -141,8 +143,11 @@ def test_delete_ends_a_frozen_worker_and_leaves_a_note_only(server, opened, key,
         if name[:2] == b"w:":
             number = server.client().hget(key, name).split()[0]
             server.client().hset(key, name, number + b" 1.000")
-    assert other.delete() is True
     other.close()
+    worker = Worker(Target(server.url), 10.0)
+    worker.connect()
+    assert delete(worker, key) == {}  # as the command does
+    worker.close()
     assert server.client().keys(f"{key}*") == [key.encode()]
     assert 0 < server.client().ttl(key) <= 86_400
     with pytest.raises(FilterLostError, match="deleted while"):
@@ -199,7 +204,7 @@ def test_a_server_that_comes_later_is_waited_for_in_the_background(opened, key):
         seen.close()
 
 
-def test_a_deleted_filter_leaves_nothing_but_its_note(server, opened, key, layout):
+def test_a_filter_that_is_deleted_at_the_end_leaves_nothing(server, opened, key, layout):
     seen = opened(server, key, layout=layout, capacity=1000, window=3600)
     known = fingerprints(5000)
     seen.add_many(known)
@@ -207,7 +212,7 @@ def test_a_deleted_filter_leaves_nothing_but_its_note(server, opened, key, layou
     seen.add_aged(known[0], 60)
     assert len(server.client().keys(f"{key}*")) > 3
     assert seen.delete()
-    assert server.client().keys(f"{key}*") == [key.encode()]
+    assert server.client().keys(f"{key}*") == []
 
 
 # How it lies in Redis

@@ -17,7 +17,7 @@ from scrapy_bloom.errors import FilterLostError, StateError
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.plan import BATCH
 from scrapy_bloom.redis.reader import Reader
-from scrapy_bloom.redis.shard import MOST_BYTES, Call
+from scrapy_bloom.redis.shard import MOST_BYTES, Call, delete
 from scrapy_bloom.redis.worker import MOST_TRIES
 
 
@@ -208,14 +208,16 @@ def test_a_worker_that_missed_its_lease_leaves_a_tombstone_and_alarms_nobody(
 @pytest.mark.parametrize("after_delete", [False, True])
 def test_a_frozen_worker_that_wakes_harms_nothing(server, join, key, after_delete, caplog):
     """Also in the crawl that was begun after it was deleted."""
-    frozen, other = Crawler(server.url, key), join(key)
+    frozen, other = Crawler(server.url, key), Crawler(server.url, key)
     frozen.offer(*range(6))
     frozen.say()
     frozen.take(3)
     let_die(server, frozen, key)
     other.queue.shards[0].beat()
     if after_delete:
-        assert other.queue.shards[0].delete() is None
+        stop_beating(other.queue.worker)
+        other.queue.shards[0].leave()
+        assert delete(other.queue.worker, key) == {}
         new = join(key)
         new.offer("new")
         new.say()
@@ -230,7 +232,6 @@ def test_a_frozen_worker_that_wakes_harms_nothing(server, join, key, after_delet
         assert settled.void == [0]
         assert sorted(other.drain()) == list("012345")
     assert "starts over" not in caplog.text
-    stop_beating(frozen.queue.worker)
 
 
 @pytest.mark.usefixtures("short_leases")
@@ -316,9 +317,12 @@ def test_requests_that_vanish_are_noticed_by_every_worker(own_server, key, what,
             worker.offer(*range(60))  # as start() leads to them again
         new = one.say() + two.say()
         assert sorted(new) == [*range(60)]
-        assert sorted(map(int, one.drain() + two.drain())) >= [*range(60)]
+        assert {*map(int, one.drain() + two.drain())} == {*range(60)}
         assert caplog.text.count("starts over: it runs start() again") == 2
-        assert one.queue.is_over()
+        for _ in range(2):
+            one.exchange()
+            over = one.queue.is_over()
+        assert over
 
 
 @pytest.mark.parametrize("when", ["offered", "taken", "done"])
@@ -387,8 +391,8 @@ def test_a_worker_of_an_older_state_takes_what_a_dead_one_had(server, join, key)
         client.hset(key, "well", f"1.0 {client.time()[0] - 2:.3f}")
         one.queue.shards[0].beat()
         beats += 1
-        assert beats <= 4
-    assert beats == 3  # a fixed number in each
+        assert beats <= 8  # of which those in the background take some of the turns
+    assert one.queue.worker.counters.requeued == 1200
     assert sorted(map(int, one.drain())) == [*range(1200)]
 
 

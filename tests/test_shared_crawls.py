@@ -434,7 +434,7 @@ def test_a_worker_whose_crawl_is_deleted_ends_and_creates_nothing(site, server, 
         key = "scrapybot:worker:bloom"
         own = Worker(Target(server.url), 10.0)
         own.connect()
-        until(lambda: delete(own, key) is None, PATIENCE)  # its lease ends
+        until(lambda: delete(own, key) == {}, PATIENCE)  # its lease ends
         own.close()
         assert server.client().keys("*") == [key.encode()]
         worker.send_signal(signal.SIGCONT)

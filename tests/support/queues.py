@@ -75,8 +75,9 @@ class Crawler:
 
     def drain(self):
         """Take and finish everything; return the names, in order."""
-        names = []
-        while some := self.take(100):
+        names = self.take(100)
+        self.done()
+        while some := self.take(100) or self.take(100):  # a risky one is taken alone
             names += some
             self.done()
         self.say()
