@@ -8,12 +8,13 @@ from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.options import (
     MAX_CAPACITY,
     OPTIONS,
-    in_settings,
+    read_age,
     read_capacity,
     read_error_rate,
+    read_window,
     write_size,
+    write_span,
 )
-from scrapy_bloom.redis.options import RedisOptions
 
 
 @pytest.mark.parametrize(
@@ -100,25 +101,36 @@ def test_no_two_options_have_the_same_name():
 
 
 @pytest.mark.parametrize(
-    ("argument", "value", "setting"),
+    ("written", "seconds"),
     [
-        ("key", "", "BLOOM_REDIS_KEY"),
-        ("key", None, "BLOOM_REDIS_KEY"),
-        ("shards", 0, "BLOOM_REDIS_SHARDS"),
-        ("shards", 1025, "BLOOM_REDIS_SHARDS"),
-        ("timeout", 0, "BLOOM_REDIS_TIMEOUT"),
-        ("on_error", "ignore", "BLOOM_ON_BACKEND_ERROR"),
+        *(("30d", 2_592_000), ("12h", 43_200), ("90m", 5400), ("2W", 1_209_600), ("45s", 45)),
+        ("1.5h", 5400),
+        *((1, 1), ("3600", 3600), (2.5, 2.5), (" 7d ", 604_800), ("36500d", 3_153_600_000)),
     ],
 )
-def test_an_error_names_an_option_as_its_reader_knows_it(argument, value, setting):
-    with pytest.raises(SettingError, match=rf"^{argument} (=|is) "):
-        RedisOptions(**{argument: value})
-    with pytest.raises(SettingError, match=rf"^{setting} (=|is) "):
-        RedisOptions(**{argument: value}, words=in_settings)
+def test_a_window_may_be_written_in_these_ways(written, seconds):
+    assert read_window("BLOOM_WINDOW", written) == seconds
+    assert read_age("age", written) == seconds
 
 
-def test_shards_of_a_key_with_braces_are_refused_in_the_words_of_the_reader():
-    with pytest.raises(SettingError, match=r"^key = '\{a\}b': the part in braces"):
-        RedisOptions(key="{a}b", shards=2)
-    with pytest.raises(SettingError, match=r"^BLOOM_REDIS_KEY = '\{a\}b': the part in braces"):
-        RedisOptions(key="{a}b", shards=2, words=in_settings)
+@pytest.mark.parametrize(
+    "written",
+    [
+        *(0, -1, "0", "-5d", "30 days", "1e30", 1e30, float("inf"), "nan", "", "d", True, b"30d"),
+        *([30], "36501d", 0.5, "thirty", "30dd"),
+    ],
+)
+def test_any_other_window_is_refused_with_what_to_write(written):
+    with pytest.raises(SettingError) as error:
+        read_window("BLOOM_WINDOW", written)
+    assert str(error.value).startswith(f"BLOOM_WINDOW = {written!r}: give a time from 1 second")
+    assert "'30d'" in str(error.value)
+
+
+def test_no_window_is_for_ever():
+    assert read_window("BLOOM_WINDOW", None) is None
+
+
+@pytest.mark.parametrize("written", ["30d", "12h", "90m", "2w", "45s", "2.5s"])
+def test_a_time_is_shown_as_it_was_written(written):
+    assert write_span(read_window("x", written)) == written

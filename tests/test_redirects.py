@@ -12,7 +12,7 @@ from support.crawling import Follower, crawl
 from support.sites import Pages
 from w3lib.url import url_query_cleaner
 
-from scrapy_bloom.session.redirects import follows_itself, step_fingerprint
+from scrapy_bloom.crawl.redirects import follows_itself, step_fingerprint
 
 pytestmark = pytest.mark.scrapy
 

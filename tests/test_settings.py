@@ -14,10 +14,9 @@ from scrapy.settings import Settings as ScrapySettings
 
 from scrapy_bloom import stats
 from scrapy_bloom.canonical.rules import Rule
-from scrapy_bloom.core.info import FilterInfo
 from scrapy_bloom.errors import SettingError
+from scrapy_bloom.filter.info import FilterInfo
 from scrapy_bloom.options import CAPACITY, OPTIONS, CommitSync, OnBackendError
-from scrapy_bloom.redis.counters import Counters
 from scrapy_bloom.settings import Settings
 from scrapy_bloom.stats import STATS
 
@@ -206,8 +205,7 @@ def test_every_stat_has_a_meaning_and_is_named_in_one_place():
         assert "STATS: Final" in text or not re.search(r'"bloom/', text)
 
 
-def test_each_stat_of_the_redis_backend_and_of_info_is_counted_there():
-    assert set(stats.FROM_BACKEND) <= {field.name for field in fields(Counters)}
+def test_each_stat_of_info_is_there():
     assert set(stats.FROM_INFO) <= {field.name for field in fields(FilterInfo)}
 
 

@@ -8,9 +8,9 @@ import signal
 from scrapy import Request
 
 import scrapy_bloom
+from support import lossy
 from support.crawling import Follower
 from support.internals import scheduler_of
-from support import lossy
 
 
 class Forking(Follower):

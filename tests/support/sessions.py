@@ -1,0 +1,22 @@
+"""A filter without a crawl, as it is beside another scheduler."""
+
+from scrapy import Request
+from scrapy.utils.test import get_crawler
+
+from scrapy_bloom.crawl.report import Report
+from scrapy_bloom.local.plain import PlainFilter
+from support.jobs import SPIDER
+
+
+def open_session(settings=None):
+    """Return a filter, and its crawler."""
+    crawler = get_crawler(settings_dict=settings)
+    return PlainFilter(crawler, SPIDER, Report(crawler), unclean=False), crawler
+
+
+def page(name, **more):
+    return Request(f"https://example.com/{name}", **more)
+
+
+def check_all(session, requests):
+    return [session.check(request) for request in requests]
