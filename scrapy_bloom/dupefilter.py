@@ -95,7 +95,12 @@ class BloomDupeFilter:
         self, folder = cls(crawler), crawler.settings["JOBDIR"]
         if folder and not only_looks(crawler):
             try:
-                self.unclean = set_aside_if_unclean(Path(folder), name_of(crawler))
+                settings = Settings(crawler.settings, warn=False)
+                self.unclean = set_aside_if_unclean(
+                    Path(folder),
+                    name_of(crawler),
+                    filter_too=settings.backend(shared_queue=False) == "local",
+                )
             except BloomError as error:
                 self.refusal = error
         return self

@@ -83,12 +83,12 @@ async def test_a_site_with_the_habits_of_real_ones_is_fetched_whole_and_once():
 
 
 @ensureDeferred
-async def test_a_filter_that_grows_often_misses_nothing():
+async def test_a_filter_that_grows_often_misses_nothing(caplog):
     with site(170) as pages:
-        crawler = await crawl(url=pages.url, settings={"BLOOM_CAPACITY": 1})
+        await crawl(url=pages.url, settings={"BLOOM_CAPACITY": 1})
     assert pages.missed == set()
     assert pages.repeated == {}
-    assert crawler.stats.get_value("bloom/slices") > 4
+    assert "It grows from here" in caplog.text
 
 
 class Another(Follower):
@@ -259,10 +259,9 @@ def test_a_killed_job_of_scrapys_own_filter_is_not_touched(project):
         stop_after(20, pages, lambda: project.crawl(pages, **own), Run.kill)
         seen = (project.job / "requests.seen").read_bytes()
         run = project.crawl(pages)
-        run.said("fingerprints restored")
+        run.said("requests.seen: the marks of Scrapy's own filter stay unread")
         run.kill()
         run.end()
-    assert "requests.seen: the marks of Scrapy's own filter stay unread" in run.log
     assert not (project.job / "unclean").exists()
     assert (project.job / "requests.queue" / "active.json").exists()
     assert (project.job / "requests.seen").read_bytes() == seen
@@ -389,7 +388,6 @@ def test_requests_that_cannot_be_stored_are_let_through_by_the_next_run(project)
         complete(run)
         assert server.missed == set()
         assert server.repeated.keys() <= {0}  # the start request is not filtered
-        assert 0 < run.stat("bloom/let_through") <= lost
 
 
 class FullDisk(PickleLifoDiskQueue):
@@ -445,6 +443,6 @@ async def test_a_large_filter_is_stored_beside_the_reactor(tmp_path, monkeypatch
         settings = {"JOBDIR": str(tmp_path)}
         crawler = await crawl(settings=settings, url=server.url)
         assert turned.is_set()
-        assert crawler.stats.get_value("bloom/not_stored") == 0
+        assert crawler.stats.get_value("bloom/not_stored") is None
         await crawl(settings=settings, url=server.url)
         assert server.repeated == {}

@@ -6,18 +6,14 @@ import pytest
 import scrapy.squeues
 from queuelib.queue import FifoDiskQueue, LifoDiskQueue
 from scrapy.utils.test import get_crawler
-from support.jobs import lifo
+from support.jobs import SPIDER, lifo, open_job, stored_job
 
-from scrapy_bloom import BloomDupeFilter, CanonicalFingerprinter
-from scrapy_bloom.crawl.provenance import record
+from scrapy_bloom import BloomDupeFilter
 from scrapy_bloom.errors import JobInUseError, StateError
-from scrapy_bloom.local import unclean
-from scrapy_bloom.local.job import Identity, Job
+from scrapy_bloom.local.beside import JobBeside
 from scrapy_bloom.local.unclean import digest, set_aside_if_unclean
-from scrapy_bloom.settings import Settings
 
 KNOWN = [bytes([n]) * 20 for n in range(50)]
-SPIDER = "books"
 
 QUEUES = [LifoDiskQueue, FifoDiskQueue]
 if hasattr(scrapy.squeues, "PickleLifoSQLiteQueue"):  # from Scrapy 2.19
@@ -37,38 +33,9 @@ def make_queue(folder, kind=LifoDiskQueue, saved="[0]"):
     (path.parent / "active.json").write_text(saved)
 
 
-def open_job(folder):
-    """Open a job as a plain filter does."""
-    crawler = get_crawler()
-    made = CanonicalFingerprinter.from_crawler(crawler)
-    job = Job(folder, Identity(SPIDER, made.wrapped, record(made.rules)))
-    try:
-        job.check(requests=False)
-        job.open(Settings({}), digests=True)
-        job.begin(requests=False)
-    except BaseException:
-        job.release()
-        raise
-    return job
-
-
-def stored_job(folder, known):
-    """Make a job that has stopped cleanly with these fingerprints."""
-    job = open_job(folder)
-    for fingerprint in known:
-        job.store.mark(fingerprint)
-    job.store.note(unclean.DIGEST, digest(folder))
-    job.close()
-
-
 def assert_restored(folder, count):
     job = open_job(folder)
     assert job.restored == count
-    job.abandon()
-
-
-def abandon(job):
-    """Leave a job as a kill does."""
     job.abandon()
 
 
@@ -169,7 +136,7 @@ def test_a_filter_that_came_without_a_queue_needs_none(tmp_path):
 
 
 def kill(folder):
-    abandon(open_job(folder))
+    open_job(folder).abandon()
 
 
 def take_the_queue_away(folder):
@@ -209,43 +176,55 @@ def test_a_job_whose_requests_may_be_lost_is_put_aside_as_a_whole(job, harm, wor
 @pytest.fixture
 def job_beside(tmp_path):
     """A job whose filter is elsewhere, and that has stopped cleanly with requests that wait."""
-    folder = tmp_path / "beside"
-    hold = JobHold(folder, SPIDER)
-    make_queue(folder)
-    hold.note_clean_stop()
-    hold.release()
-    return folder
+    run = beside(tmp_path / "beside")
+    run.begin()
+    make_queue(tmp_path / "beside")
+    assert run.close()
+    return tmp_path / "beside"
 
 
-def put_aside_beside(folder):
-    return put_aside_if_unclean(folder, SPIDER, filter_too=False)
+def beside(folder):
+    return JobBeside(folder, SPIDER)
 
 
-@pytest.mark.parametrize("harm", [take_the_queue_away, use_the_queue_without_us])
-def test_beside_a_filter_elsewhere_a_changed_queue_is_put_aside(job_beside, harm):
-    """Until the filter is emptied, which a run does that stops cleanly."""
-    assert not put_aside_beside(job_beside)
+def is_put_aside(folder):
+    return set_aside_if_unclean(folder, SPIDER, filter_too=False)
+
+
+def kill_beside(folder):
+    run = beside(folder)
+    run.begin()
+    run.abandon()
+
+
+@pytest.mark.parametrize("harm", [kill_beside, take_the_queue_away, use_the_queue_without_us])
+def test_beside_a_filter_elsewhere_such_a_queue_is_put_aside(job_beside, harm):
+    assert not is_put_aside(job_beside)
     harm(job_beside)
-    assert put_aside_beside(job_beside)
-    assert put_aside_beside(job_beside)
-    hold = JobHold(job_beside, SPIDER)
-    assert not hold.is_first
-    hold.note_clean_stop()
-    hold.release()
-    assert not put_aside_beside(job_beside)
-
-
-def test_a_damaged_note_of_the_queue_fits_none(job_beside):
-    (job_beside / "requests.bloom.stopped").write_bytes(b"")
-    assert put_aside_beside(job_beside)
+    before = everything_below(job_beside)
+    assert is_put_aside(job_beside)
+    assert everything_below(job_beside / "unclean" / "1") == before
+    assert not is_put_aside(job_beside)
+    assert beside(job_beside).first
 
 
 def test_a_run_that_does_not_come_about_leaves_the_note_as_it_was(job_beside):
     take_the_queue_away(job_beside)
-    hold = JobHold(job_beside, SPIDER)
-    hold.take_back()
-    hold.release()
-    assert put_aside_beside(job_beside)
+    run = beside(job_beside)
+    assert not run.first
+    run.abandon()
+    assert is_put_aside(job_beside)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_filter_in_a_job_is_not_given_up_for_one_elsewhere(job, killed):
+    if killed:
+        kill(job)
+    before = everything_below(job)
+    assert not is_put_aside(job)
+    with pytest.raises(StateError, match="which a filter in Redis cannot take over"):
+        beside(job)
+    assert everything_below(job) == before
 
 
 def test_nothing_that_was_put_aside_is_ever_overwritten(job):
