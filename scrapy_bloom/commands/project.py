@@ -14,10 +14,9 @@ from scrapy.utils.misc import load_object
 from scrapy.utils.project import inside_project
 
 from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
-from scrapy_bloom.canonical.rules import Rules
 from scrapy_bloom.commands.local_target import LocalTarget
 from scrapy_bloom.commands.target import NewFilter, Owner, Target
-from scrapy_bloom.crawl.provenance import difference, record, rules_of_record
+from scrapy_bloom.crawl.provenance import difference, record, rules_of, rules_of_record
 from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.local.job import Identity
@@ -73,7 +72,7 @@ class Project:
         """What makes the fingerprints of the spider's crawl."""
         wrapped = self._crawler.request_fingerprinter
         assert wrapped is not None  # noqa: S101 - the crawler has applied its settings
-        return CanonicalFingerprinter.wrapping(wrapped, Rules.of_settings(self.settings))
+        return CanonicalFingerprinter.wrapping(wrapped, rules_of(self.settings))
 
     @property
     def identity(self) -> Identity:
