@@ -13,8 +13,8 @@ from scrapy.utils.test import get_crawler
 from support.processes import run, run_line
 
 from scrapy_bloom import BloomDupeFilter, CanonicalFingerprinter
-from scrapy_bloom.crawl.provenance import MAX_RULES, difference, record
 from scrapy_bloom.canonical.rules import Rule, Rules
+from scrapy_bloom.crawl.provenance import MAX_RULES, difference, record
 
 pytestmark = pytest.mark.scrapy
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from scrapy_bloom import tools
 from scrapy_bloom.core.numbers import NumbersSlice
+
+from scrapy_bloom import tools
 
 
 def project(spider="books", **settings):
