@@ -153,7 +153,7 @@ class Reader:
     def _state(self, key: str) -> State | None:
         with self._worker.explained():
             kind = self._worker.client.type(key)
-            fields = self._worker.client.hgetall(key) if kind == b"hash" else {}
+            fields = self._fields(key) if kind == b"hash" else {}
         if kind == b"none" or (fields.get(b"program") == PROGRAM and b"epoch" not in fields):
             return None
         found = f"Redis at {self._worker.where}: found"
@@ -183,6 +183,14 @@ def _read(key: str, fields: dict[bytes, bytes]) -> State:
     if not slices:
         raise ValueError("no slices")
     return State(key, epoch, plan, slices, waiting, taken, failed, leases, secret)
+
+    def _fields(self, key: str) -> dict[bytes, bytes]:
+        """Return a header, by commands that every worker may use."""
+        client = self._worker.client
+        names = client.hkeys(key)
+        values = client.hmget(key, names) if names else ()
+        pairs = zip(names, values, strict=True)
+        return {name: value for name, value in pairs if value is not None}
 
 
 def describe(client: Any, states: Iterable[State]) -> FilterInfo:
