@@ -170,6 +170,14 @@ class Reader:
         except (KeyError, ValueError, IndexError, StateError) as error:
             raise StateError(f"{found} a damaged header under {key!r} ({error!r}).") from None
 
+    def _fields(self, key: str) -> dict[bytes, bytes]:
+        """Return a header, by commands that every worker may use."""
+        client = self._worker.client
+        names = client.hkeys(key)
+        values = client.hmget(key, names) if names else ()
+        pairs = zip(names, values, strict=True)
+        return {name: value for name, value in pairs if value is not None}
+
 
 def _read(key: str, fields: dict[bytes, bytes]) -> State:
     """Return the state of a shard from the fields of its header."""
@@ -183,14 +191,6 @@ def _read(key: str, fields: dict[bytes, bytes]) -> State:
     if not slices:
         raise ValueError("no slices")
     return State(key, epoch, plan, slices, waiting, taken, failed, leases, secret)
-
-    def _fields(self, key: str) -> dict[bytes, bytes]:
-        """Return a header, by commands that every worker may use."""
-        client = self._worker.client
-        names = client.hkeys(key)
-        values = client.hmget(key, names) if names else ()
-        pairs = zip(names, values, strict=True)
-        return {name: value for name, value in pairs if value is not None}
 
 
 def describe(client: Any, states: Iterable[State]) -> FilterInfo:

@@ -1,0 +1,86 @@
+"""Defects that an earlier design had, each as it was found, where no other test shows it."""
+
+from __future__ import annotations
+
+import pytest
+from scrapy import Request, Spider
+from scrapy.utils.test import get_crawler
+from support.internals import stop_beating
+from support.proxy import Proxy
+from support.queues import Crawler, left, mark_of
+
+from scrapy_bloom import BloomDupeFilter
+from scrapy_bloom.redis.client import Target
+from scrapy_bloom.redis.shard import Entry, delete
+from scrapy_bloom.redis.worker import LEASE, Worker
+
+
+@pytest.mark.parametrize(("seconds", "dead"), [(13, False), (LEASE + 1, True)])
+def test_a_callback_may_hold_the_gil_for_13_s(server, key, seconds, dead):
+    """Such a page was fetched ten times, and then put aside."""
+    client = server.client()
+    with Crawler(server.url, key) as one, Crawler(server.url, key) as two:
+        one.offer("a")
+        one.say()
+        assert two.take(1) == ["a"]
+        stop_beating(two.queue.worker)
+        field = f"w:{two.queue.shards[0].name}"
+        number, ends = client.hget(key, field).split()
+        client.hset(key, field, f"{number.decode()} {float(ends) - seconds:.3f}")
+        client.hset(key, "well", f"1.0 {client.time()[0] - 2:.3f}")
+        one.queue.shards[0].beat()
+        assert one.take(1) == (["a"] if dead else [])
+        if not dead:
+            two.done()
+            two.say()
+            assert left(server, key)[1] == 0
+
+
+class SlowLink(Proxy):
+    """10 MB go over it in a second."""
+
+    def fault(self, request):
+        self.delay = len(request) / 10e6
+        return super().fault(request)
+
+
+def test_399_requests_of_100_kb_on_a_slow_link(server, key):
+    """In one call they did not come through in its time: the crawl stood still, and was closed."""
+    with SlowLink(server.port) as link, Crawler(link.url, key) as one:
+        one.queue.worker.close()
+        one.queue.worker.timeout = 2.0
+        for number in range(399):
+            body = b"%d" % number + bytes(100_000)
+            one.queue.offer(Entry("f", mark_of(number), body, source=number))
+        assert sorted(one.say()) == [*range(399)]
+        assert one.queue.worker.counters.outages == 0
+        assert one.queue.waiting == 399
+
+
+def test_a_crawl_can_be_deleted_as_soon_as_it_has_stopped(server, key):
+    """The lease of a worker that had left kept `delete` waiting."""
+    with Crawler(server.url, key) as one:
+        one.offer("a", "b")
+        one.say()
+        one.take(1)
+        worker = Worker(Target(server.url), 10.0)
+        worker.connect()
+        assert [*delete(worker, key)] == [one.queue.shards[0].name]
+        one.queue.close()
+        assert delete(worker, key) == {}
+        assert [*server.client().scan_iter(f"{key}*")] == [key.encode()]  # the note, for a day
+        worker.close()
+
+
+def test_a_flush_hides_no_page_whose_request_it_took_along(server):
+    """With scrapy-redis's scheduler the queue is flushed, too: what a worker knew hid its pages."""
+    server.client().flushall()
+    crawler = get_crawler(Spider, {"BLOOM_REDIS_URL": server.url, "BLOOM_REDIS_TIMEOUT": 10})
+    crawler.spider = Spider("one")
+    crawler.spider.crawler = crawler
+    seen = BloomDupeFilter.from_spider(crawler.spider)
+    request = Request("http://localhost/")
+    assert [seen.request_seen(request) for _ in range(3)] == [False, True, True]
+    server.client().flushall()
+    assert [seen.request_seen(request) for _ in range(2)] == [False, True]
+    seen.close("finished")
