@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from scrapy.settings import Settings
-from scrapy_bloom.registry import COMMANDS
 from support.contract import fingerprints
 from support.filters import everything
 from support.frontiers import kept_job
@@ -21,6 +20,7 @@ from support.processes import PATIENCE, environment, run
 
 from scrapy_bloom.commands import info
 from scrapy_bloom.commands.context import call
+from scrapy_bloom.registry import COMMANDS
 
 pytestmark = pytest.mark.server  # `make check` leaves all of them out
 

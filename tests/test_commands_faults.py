@@ -14,9 +14,6 @@ from unittest.mock import ANY
 from zlib import crc32
 
 import pytest
-from scrapy_bloom.redis.sharding import shard_key
-from scrapy_bloom.redis.upkeep import retire
-from scrapy_bloom.registry import COMMANDS
 from support.contract import fingerprints
 from support.filters import everything, everything_in
 from support.frontiers import kept_job
@@ -28,6 +25,9 @@ from support.waiting import until
 
 from scrapy_bloom import RedisFilter, RedisReader, tools
 from scrapy_bloom.commands.output import Output
+from scrapy_bloom.redis.sharding import shard_key
+from scrapy_bloom.redis.upkeep import retire
+from scrapy_bloom.registry import COMMANDS
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "commands.md"
 NO_COMMANDS = {*COMMANDS, "sets"}  # of Redis

@@ -22,7 +22,7 @@ from support.sites import Pages
 from scrapy_bloom import BloomDupeFilter
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local import plain
-from scrapy_bloom.stats import STATS
+from scrapy_bloom.stats import STATS, STEP
 
 pytestmark = pytest.mark.scrapy
 

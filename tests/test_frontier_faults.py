@@ -12,11 +12,6 @@ from tempfile import TemporaryDirectory
 import pytest
 from pytest_twisted import ensureDeferred
 from scrapy.pqueues import ScrapyPriorityQueue
-from scrapy_bloom.frontier import file
-from scrapy_bloom.frontier.buckets import BucketMaker, Fifo, Lifo
-from scrapy_bloom.frontier.opening import replay, start_priorities
-from scrapy_bloom.frontier.requests import frame, payload_in
-from scrapy_bloom.frontier.store import Store
 from support.crawling import Follower, Project, crawl
 from support.disks import Limited, kinds, small_disk
 from support.frontiers import NAME, Restored, Texts, fill, marks_of, open_store
@@ -28,6 +23,11 @@ from support.processes import PATIENCE
 from support.waiting import until
 
 from scrapy_bloom.errors import StateError
+from scrapy_bloom.frontier import file
+from scrapy_bloom.frontier.buckets import BucketMaker, Fifo, Lifo
+from scrapy_bloom.frontier.opening import replay, start_priorities
+from scrapy_bloom.frontier.requests import frame, payload_in
+from scrapy_bloom.frontier.store import Store
 
 OURS = {"SCHEDULER": "scrapy_bloom.Scheduler"}
 SNAPSHOTS = {"SCHEDULER": "support.dying.Scheduler"}  # one for every 60 marks

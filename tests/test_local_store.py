@@ -18,9 +18,9 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from support import lossy
 from support.commits import Commits, check, copied, hasty, log_of
 from support.contract import fingerprints
+from support import lossy
 from support.examples import share_of
 
 from scrapy_bloom.errors import SettingError, StateError

@@ -12,9 +12,6 @@ from pytest_twisted import ensureDeferred
 from scrapy import Request, signals
 from scrapy.exceptions import CloseSpider, DontCloseSpider
 from scrapy.utils.defer import deferred_from_coro
-from scrapy_bloom.frontier.admission import BOUND
-from scrapy_bloom.frontier.clock import call_later
-from scrapy_bloom.session.engine import close_spider
 from support import kept_spiders
 from support.crawling import Follower, crawl, make_crawler
 from support.gap import Gap
@@ -27,7 +24,10 @@ from twisted.internet.defer import gatherResults
 
 from scrapy_bloom import registry
 from scrapy_bloom.errors import BackendError
+from scrapy_bloom.frontier.admission import BOUND
+from scrapy_bloom.frontier.clock import call_later
 from scrapy_bloom.redis import pace
+from scrapy_bloom.session.engine import close_spider
 from scrapy_bloom.signals import before_commit
 
 START_REQUESTS = int(os.environ.get("START_REQUESTS", "20000"))

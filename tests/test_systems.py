@@ -7,12 +7,12 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from types import SimpleNamespace
 
 import pytest
+
+from scrapy_bloom import StateError
 from scrapy_bloom.frontier import file
 from scrapy_bloom.storage import files
 from scrapy_bloom.storage.snapshot import Identity
 from scrapy_bloom.storage.store import JobStore
-
-from scrapy_bloom import StateError
 
 
 def write(path, text):

@@ -10,10 +10,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scrapy import Request
-from scrapy_bloom.frontier.store import Store
-from scrapy_bloom.layers.exact import NOTE, Noted
-from scrapy_bloom.storage.exact_file import ExactKey, write_exact
-from scrapy_bloom.storage.snapshot import read_snapshot
 from support.contract import fingerprints
 from support.filters import bits_of, everything, everything_in, project
 from support.frontiers import kept_job
@@ -21,6 +17,10 @@ from support.jobs import IDENTITY, open_job, stored_job
 
 from scrapy_bloom import JobInUseError, RedisFilter, SettingError, StateError, tools
 from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
+from scrapy_bloom.frontier.store import Store
+from scrapy_bloom.layers.exact import NOTE, Noted
+from scrapy_bloom.storage.exact_file import ExactKey, write_exact
+from scrapy_bloom.storage.snapshot import read_snapshot
 
 pytestmark = pytest.mark.server  # `make check` leaves all of them out
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from scrapy_bloom.core.numbers import NumbersSlice
-
 from scrapy_bloom import tools
+from scrapy_bloom.core.numbers import NumbersSlice
 
 
 def project(spider="books", **settings):

@@ -10,6 +10,8 @@ from tempfile import mkdtemp
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from scrapy_bloom import RedisFilter
 from scrapy_bloom.core.growth import MOST_GENERATIONS
 from scrapy_bloom.frontier import file
 from scrapy_bloom.frontier.opening import replay
@@ -17,8 +19,6 @@ from scrapy_bloom.frontier.store import Store
 from scrapy_bloom.layers.exact import NOTE, PREFIX, ExactFilter, ExactLists
 from scrapy_bloom.session.local_crawl import FrozenExact
 from scrapy_bloom.storage import unclean
-
-from scrapy_bloom import RedisFilter
 from support.contract import fingerprints
 from support.internals import forget_own_dates
 from support.jobs import open_job
