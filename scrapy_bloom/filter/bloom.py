@@ -250,6 +250,13 @@ class LocalFilter:
             memory=sum(map(_memory, slices)),
         )
         info = replace(info, items=self.items)
+        if len(slices) == 1 and slices[0].spec.capacity < self.capacity:  # see first_slice
+            rest = self._next_spec(slices[0].since)
+            info = replace(
+                info,
+                capacity=info.capacity + rest.capacity,
+                bytes_at_capacity=info.bytes_at_capacity + rest.blocks * sizing.BLOCK_BYTES,
+            )
         if self.window is not None:
             info = info.dated(self.window, (slice_.since for slice_ in slices))
         return info

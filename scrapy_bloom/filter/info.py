@@ -15,7 +15,8 @@ class FilterInfo:
     """The state of a filter at one moment.
 
     Attributes:
-        capacity: items that all slices made so far are sized for.
+        capacity: items that the filter is sized for: those of all slices made so far, and those
+            that it was made for.
         error_rate: bound for the share of new items that are called seen, in total, as set.
         items: items added, without those that were called seen.
         estimated_items: the same number, estimated from what the filter holds.
@@ -24,7 +25,7 @@ class FilterInfo:
             the filter holds.
         expected_lost: expected number of items that were wrongly called seen so far.
         bytes: bytes of memory that the filter takes now, bookkeeping included.
-        bytes_at_capacity: bytes of memory that it takes when all slices made so far are full.
+        bytes_at_capacity: bytes of memory that it takes when it holds so many.
         slices: how many slices the filter has grown to.
         window: seconds that items are kept for, at least; None for ever, as in what follows.
         generations: how many generations there are.

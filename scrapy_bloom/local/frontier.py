@@ -90,7 +90,8 @@ def open_local(
     self = LocalFrontier(crawler, engine, job, session, report, queues, memory, sync=sync)
     info = job.store.filter.info()
     report.opened(f"kept in {job.path}", info, restored=job.restored, unclean=unclean or job.killed)
-    report.set(stats.RECOVERED, job.in_flight)
+    if job.in_flight:
+        report.set(stats.RECOVERED, job.in_flight)
     report.set(stats.PENDING, len(job.store))
     if is_finished(job, waiting=bool(len(self))):
         report.finished(job.folder, job.restored)
