@@ -220,7 +220,8 @@ class BloomDupeFilter:
         crawler = self._crawler
         settings = Settings(crawler.settings)
         check_watched(crawler, settings)
-        if settings.backend(shared_queue=self._shared_queue) == "redis":
+        looks = only_looks(crawler) and not self._shared_queue
+        if settings.backend(shared_queue=self._shared_queue) == "redis" and not looks:
             self._filter = self._open_shared(empty=empty)
         else:
             self._filter = PlainFilter(
@@ -237,7 +238,7 @@ class BloomDupeFilter:
             from scrapy_bloom.redis.plain import PlainFilter as SharedFilter  # noqa: PLC0415
 
         crawler, spider, queue = self._crawler, name_of(self._crawler), self._shared_queue
-        folder = None if queue or only_looks(crawler) else job_dir(crawler.settings)
+        folder = None if queue else job_dir(crawler.settings)
         job = self._job = JobBeside(Path(folder), spider) if folder else None
         try:
             if job is not None and self.unclean:  # its marks are to be emptied, now or later

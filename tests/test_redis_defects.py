@@ -9,7 +9,7 @@ from support.internals import stop_beating
 from support.proxy import Proxy
 from support.queues import Crawler, left, mark_of
 
-from scrapy_bloom import BloomDupeFilter
+from scrapy_bloom import BloomDupeFilter, RedisFilter
 from scrapy_bloom.redis.client import Target
 from scrapy_bloom.redis.filter import plans
 from scrapy_bloom.redis.queue import Queue
@@ -92,3 +92,28 @@ def test_a_flush_hides_no_page_whose_request_it_took_along(server):
     server.client().flushall()
     assert [seen.request_seen(request) for _ in range(2)] == [False, True]
     seen.close("finished")
+
+
+class Looks(Spider):
+    """As `scrapy fetch` makes it."""
+
+    name = "one"
+
+    async def start(self):
+        yield Request("http://localhost/")
+
+    start.__module__ = "scrapy.commands.fetch"
+
+
+def test_a_command_that_only_looks_leaves_the_filter_of_a_job_alone(server, key, tmp_path):
+    """Without a queue of its own it took the filter for one that a killed crawl had left."""
+    with RedisFilter.from_url(server.url, key=key) as kept:
+        kept.add(b"a page")
+    before = server.client().dump(key)
+    options = {"BLOOM_REDIS_URL": server.url, "BLOOM_REDIS_KEY": key, "JOBDIR": str(tmp_path)}
+    seen = BloomDupeFilter.from_crawler(get_crawler(Looks, options))
+    seen.open()
+    assert not seen.request_seen(Request("http://localhost/"))
+    seen.close("finished")
+    assert server.client().dump(key) == before
+    assert not [*tmp_path.iterdir()]

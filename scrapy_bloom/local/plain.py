@@ -67,7 +67,7 @@ class PlainFilter:
 
     def __init__(self, crawler: Crawler, spider: str, report: Report, *, unclean: bool) -> None:
         settings = Settings(crawler.settings, warn=False)
-        if settings[EXACT]:
+        if settings[EXACT] and not only_looks(crawler):
             raise SettingError(
                 f"{EXACT.setting} = True: it needs SCHEDULER = 'scrapy_bloom.Scheduler' with a"
                 f" JOBDIR, or a filter in Redis with BLOOM_REDIS_LAYOUT = 'sets'. Without any of"
