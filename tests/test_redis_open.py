@@ -136,6 +136,7 @@ def test_a_target_is_shown_without_its_password():
         assert "s3cr3t" not in repr(target)
     assert Target.of("", {}).where() == "localhost:6379/0"
     assert Target.of("", {"unix_socket_path": "/x"}).where() == "unix:/x"
+    assert Target.of("redis://host", {"url": "redis://other"}).options == {}
 
 
 def test_arguments_that_redis_does_not_know():

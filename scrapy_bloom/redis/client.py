@@ -124,7 +124,8 @@ class Target:
     def of(cls, url: str, params: Mapping[str, Any]) -> Target:
         """Return the target that settings name: a URL or, without one, scrapy-redis's arguments."""
         options = {name: value for name, value in params.items() if name not in _OURS}
-        url = url or str(options.pop("url", ""))
+        other = str(options.pop("url", ""))
+        url = url or other
         if url or not options:
             return cls(url or "redis://localhost:6379/0", options, in_settings)
         return cls("", options, in_settings)
