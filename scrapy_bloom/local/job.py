@@ -8,6 +8,7 @@ file and queue are moved away, and the crawl starts over.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -102,6 +103,9 @@ class Job:
         self._lock = lock_of(self.folder)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            effective = os.access in os.supports_effective_ids
+            if not os.access(self.folder, os.W_OK, effective_ids=effective):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self.folder))
             self._lock.acquire()
         except Timeout:
             raise in_use(self.folder) from None

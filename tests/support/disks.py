@@ -11,7 +11,7 @@ class Limited:
     """A folder in which no file of a process gets larger than the log of its crawl is now."""
 
     def __init__(self, folder):
-        self._log = folder / "requests.sqlite-wal"
+        self._log = folder / "bloom.sqlite-wal"
 
     def fill(self, run):
         self._run = run
