@@ -1,20 +1,23 @@
-"""Who may empty a filter: nobody under a worker that lives, whatever its lease looks like."""
+"""Who may empty a filter: nobody under a worker that lives. Processes that are killed or frozen."""
+
+from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 
 import pytest
 from support.contract import fingerprints
-from support.filter_workers import Worker, leases, registered, shift_leases
+from support.filter_workers import Worker, leases, shift_leases
 from support.localcluster import LocalCluster
-from support.pace import usual
+from support.processes import freeze
 from support.proxy import Proxy
 from support.waiting import until
 
-from scrapy_bloom import BloomError, RedisFilter
-from scrapy_bloom.redis import pace
+from scrapy_bloom import BloomError, FilterLostError, RedisFilter
+from scrapy_bloom.redis import worker as pace
+from scrapy_bloom.redis.client import Target
+from scrapy_bloom.redis.shard import delete
 
 pytestmark = pytest.mark.usefixtures("short_leases")
 
@@ -30,13 +33,6 @@ def cleared(seen):
         return False
 
 
-def in_transaction(server, *commands):
-    with server.client().pipeline(transaction=True) as pipeline:
-        for command in commands:
-            pipeline.execute_command(*command)
-        pipeline.execute()
-
-
 class TestALiveWorker:
     """Another worker must not empty the filter under it."""
 
@@ -48,166 +44,121 @@ class TestALiveWorker:
 
     def holds(self, server, opened, key):
         """Whether the filter holds what the live worker has put there."""
-        return all(opened(server, key, cache=0).contains_many(KNOWN))
+        return all(opened(server, key).contains_many(KNOWN))
 
     def test_whose_server_was_out_of_memory(self, own_server, opened, key, workers):
-        live, other = workers
+        _, other = workers
         admin = own_server.client()
         admin.config_set("maxmemory-policy", "noeviction")
-        shift_leases(own_server, key, -pace.LEASE)  # so long it has been full
         admin.config_set("maxmemory", 1)
         for _ in range(3):
             assert not cleared(other)
         admin.config_set("maxmemory", 0)
-        assert not cleared(other)
+        until(lambda: other.usable)
         assert self.holds(own_server, opened, key)
-        assert live.add_many(KNOWN) == [True] * 50
 
-    def test_whose_lease_a_moved_clock_has_ended(self, own_server, opened, key, workers):
+    @pytest.mark.parametrize("seconds", [-3600, 3600])
+    def test_whose_lease_a_moved_clock_has_ended(self, own_server, opened, key, workers, seconds):
         _, other = workers
-        for _ in range(3):
-            shift_leases(own_server, key, -3600)
-            assert not cleared(other)
+        shift_leases(own_server, key, seconds)
+        other.shards[0].beat()
+        until(lambda: min(leases(own_server, key).values()) > own_server.client().time()[0] - 5)
+        assert not cleared(other)
         assert self.holds(own_server, opened, key)
 
     def test_whose_server_was_frozen(self, own_server, opened, key, workers):
         _, other = workers
         os.kill(own_server.pid, signal.SIGSTOP)
-        time.sleep(pace.LEASE + 1)
+        since = time.monotonic()
+        until(lambda: time.monotonic() - since > pace.LEASE + 1)
         os.kill(own_server.pid, signal.SIGCONT)
+        until(lambda: other.usable)
         assert not cleared(other)
         assert self.holds(own_server, opened, key)
 
-    def test_whose_lease_is_over_when_another_one_comes(self, own_server, opened, key, workers):
-        """The newcomer must not take it off the register, or its calls would be a stranger's."""
-        live, _ = workers
-        before = registered(own_server, key)
-        shift_leases(own_server, key, -3600)
-        opened(own_server, key)
-        assert registered(own_server, key) > before
-        until(lambda: min(leases(own_server, key).values()) > time.time())
-        assert live.add(b"next") is False
-        assert registered(own_server, key) > before
-
-    def test_that_cannot_reach_the_server_for_a_while(self, own_server, opened, key):
-        with Proxy(own_server.port) as proxy:
-            live, other = opened(proxy.url, key), opened(own_server, key)
-            live.add_many(KNOWN)
-            answers = []
-            clearing = threading.Thread(target=lambda: answers.append(cleared(other)))
-            with proxy.down():
-                clearing.start()
-                clearing.join(pace.LEASE / 2)
-                assert clearing.is_alive()
-            clearing.join(60)
-            assert answers == [False]
-            assert self.holds(own_server, opened, key)
-
-    def test_that_has_just_emptied_the_filter(self, own_server, opened, key):
-        """Its start requests are not filtered: for a while it asks nothing of the filter."""
-        first = opened(own_server, key)
-        first.add_many(KNOWN)
-        assert first.clear()
-        second = opened(own_server, key)
-        assert not second.clear()
-        assert first.add_many(KNOWN) == [False] * 50
-
-    def test_that_was_refused_to_empty_the_filter(self, own_server, opened, key, workers):
+    def test_that_has_forked(self, own_server, opened, key, workers):
+        """The child is a worker of its own, and lives on when the parent has left."""
         live, other = workers
-        assert not other.clear()
-        assert not live.clear()
-        assert self.holds(own_server, opened, key)
-
-    def test_that_has_forked(self, own_server, opened, key):
-        parent = opened(own_server, key)
-        parent.add_many(KNOWN)
         read, write = os.pipe()
         child = os.fork()
         if child == 0:
-            os.write(write, bytes([cleared(parent)]))
-            os._exit(0)
+            live.add(b"one more")  # becomes a worker
+            os.write(write, b"x")
+            signal.pause()
+        os.read(read, 1)
+        live.close()
+        assert not cleared(other)
+        os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        assert os.read(read, 9) == bytes([False])
-        assert self.holds(own_server, opened, key)
+        assert other.clear()
         for end in (read, write):
             os.close(end)
+        assert not any(opened(own_server, key).contains_many(KNOWN))
+
+
+def test_a_killed_worker_does_not_keep_the_filter(own_server, opened, key):
+    seen = opened(own_server, key)
+    with Worker(own_server, key) as victim:
+        victim.kill()
+        assert len(leases(own_server, key)) == 2
+        assert seen.clear()
+    assert len(leases(own_server, key)) == 1
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_frozen_worker_that_wakes_finds_what_is_there(own_server, opened, key, deleted):
+    """Emptied by another worker, it goes on. Deleted by a user, it ends and creates nothing."""
+    seen = opened(own_server, key)
+    seen.add_many(KNOWN)
+    with Worker(own_server, key) as frozen:
+        assert frozen.tell("add") == "False"
+        freeze(frozen.process)
+        if deleted:
+            seen.close()
+            own = pace.Worker(Target(own_server.url), 10.0)
+            own.connect()
+            until(lambda: not delete(own, key))
+            own.close()
+        else:
+            assert seen.clear()
+            assert seen.add_many(KNOWN) == [False] * 50
+        before = own_server.client().keys("*")
+        frozen.process.send_signal(signal.SIGCONT)
+        if deleted:
+            assert frozen.tell("add") == FilterLostError.__name__
+            assert own_server.client().keys("*") == before == [key.encode()]
+        else:
+            assert frozen.tell("add") == "False"
+            assert seen.add_many(KNOWN) == [True] * 50
 
 
 def test_what_another_has_emptied_is_not_seen_from_memory(server, opened, key):
-    one = opened(server, key)
-    one.add_many(KNOWN)
-    two = opened(server, key)
-    assert not one.clear()
-    if two.clear():
-        assert one.add_many(KNOWN) == [False] * 50
-    else:
-        assert opened(server, key).add_many(KNOWN) == [True] * 50
+    seen, other = opened(server, key), opened(server, key)
+    seen.add_many(KNOWN)
+    with Proxy(server.port):
+        other.close()
+    assert seen.clear()
+    assert seen.add_many(KNOWN) == [False] * 50
+    assert seen.add_many(KNOWN) == [True] * 50
 
 
-class TestADeadWorker:
-    def test_does_not_keep_the_filter(self, server, opened, key):
-        with Worker(server, key) as dead:
-            seen = opened(server, key)
-            seen.add_many(KNOWN)
-            dead.kill()
-            assert seen.clear()
-            assert seen.add_many(KNOWN) == [False] * 50
-
-    def test_does_not_keep_it_longer_when_the_clock_was_moved_back(self, server, opened, key):
-        with Worker(server, key) as dead:
-            seen = opened(server, key)
-            dead.kill()
-            shift_leases(server, key, 3600)
-            assert seen.clear()  # which waits for two leases at most
-
-    def test_is_taken_off_the_register_by_the_next_one(self, server, opened, key):
-        with Worker(server, key) as dead, Worker(server, key) as live:
-            assert dead.tell("clear") == "False"
-            dead.kill()
-            live.kill()
-            assert len(registered(server, key)) == 2
-            opened(server, key)
-            until(lambda: len(registered(server, key)) == 1, 10 * pace.LEASE)
-
-
-def test_workers_that_finish_together_leave_nothing_and_do_not_wait(server, key, monkeypatch):
-    monkeypatch.setattr(pace, "LEASE", 60.0)
-    workers = [
-        RedisFilter.from_url(server.url, key=key, capacity=1000, keep=False) for _ in range(4)
-    ]
-    for number, worker in enumerate(workers):
-        worker.add_many(fingerprints(10, str(number)))
-    start = time.monotonic()
-    threads = [threading.Thread(target=worker.close) for worker in workers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert time.monotonic() - start < pace.LEASE / 2
-    assert server.client().keys(f"{key}*") == []
-
-
-def test_leases_are_renewed_beside_a_node_that_hangs(opened, monkeypatch):
-    usual(monkeypatch)
-    with LocalCluster() as cluster:
-        opened(cluster.url, "crawl", capacity=1000, shards=48)
-        hung, *sound = cluster.nodes
-        headers = {node: headers_on(node) for node in sound}
-        os.kill(hung.pid, signal.SIGSTOP)
+def test_leases_are_renewed_beside_a_node_that_hangs(monkeypatch):
+    """One of several shards that does not answer must not end the leases at the others."""
+    monkeypatch.setattr(pace, "BEAT", 0.2)
+    with (
+        LocalCluster() as cluster,
+        RedisFilter.from_url(cluster.url, key="k", shards=6, timeout=1.0) as seen,
+    ):
+        seen.add_many(KNOWN)
+        third = cluster.nodes[2]
+        os.kill(third.pid, signal.SIGSTOP)
         try:
-            ends = [(node, key, leases(node, key)) for node in sound for key in headers[node]]
-            deadline = time.monotonic() + pace.LEASE
-            for node, key, end in ends:
-                until(lambda: leases(node, key) != end, deadline - time.monotonic())  # noqa: B023
-            # The same again: it does not get slower with the time.
-            ends = [(node, key, leases(node, key)) for node in sound for key in headers[node]]
-            deadline = time.monotonic() + pace.LEASE / 2
-            for node, key, end in ends:
-                until(lambda: leases(node, key) != end, deadline - time.monotonic())  # noqa: B023
+            before = [shard.renewed for shard in seen.shards]
+
+            def renewed():
+                pairs = zip(before, seen.shards, strict=True)
+                return [shard.renewed > was + 2 for was, shard in pairs].count(True) >= 3
+
+            until(renewed)
         finally:
-            os.kill(hung.pid, signal.SIGCONT)
-
-
-def headers_on(node):
-    with node.client() as client:
-        return [name for name in client.keys("*") if client.type(name) == b"hash"]
+            os.kill(third.pid, signal.SIGCONT)

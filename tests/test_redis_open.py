@@ -1,28 +1,25 @@
 """Coming to a server: each thing that can be wrong has its own words, and nothing is changed."""
 
 import os
-import subprocess
-import threading
 
 import pytest
-from scrapy_bloom.backends.base import Crawl
-from scrapy_bloom.backends.redis import RedisBackend
-from scrapy_bloom.redis.connection import Target
-from scrapy_bloom.storage.snapshot import Identity
 from support.contract import fingerprints
 from support.localredis import LocalRedis, free_port
 from support.processes import run_program
 from support.tls import TlsFront
 from support.waiting import until
 
-from scrapy_bloom import BackendError, RedisFilter, RedisOptions, SettingError, StateError
+from scrapy_bloom import BackendError, RedisFilter, SettingError, StateError
+from scrapy_bloom.options import in_settings
+from scrapy_bloom.redis.client import Target
+from scrapy_bloom.redis.filter import plans
+from scrapy_bloom.redis.project import key_of
 from scrapy_bloom.settings import Settings
 
 
 def open_filter(url, key, **options):
-    return RedisFilter.from_url(
-        url, key=key, **({"capacity": 1000, "error_rate": 1e-6, "timeout": 0.5} | options)
-    )
+    usual = {"capacity": 1000, "error_rate": 1e-6, "timeout": 2.0, "on_error": "close"}
+    return RedisFilter.from_url(url, key=key, **(usual | options))
 
 
 def everything(server):
@@ -30,25 +27,21 @@ def everything(server):
     return {name: client.dump(name) for name in client.scan_iter()}
 
 
-def test_nobody_listens(key):
-    with pytest.raises(BackendError, match=r"127.0.0.1:\d+/0 cannot be reached"):
-        open_filter(f"redis://127.0.0.1:{free_port()}", key)
-
-
-def test_nobody_of_that_name(key):
-    with pytest.raises(BackendError, match="cannot be reached"):
-        open_filter("redis://nowhere.invalid", key)
+@pytest.mark.parametrize("host", ["127.0.0.1", "nowhere.invalid"])
+def test_nobody_listens(key, host):
+    port = free_port()
+    with pytest.raises(BackendError, match=rf"Redis at {host}:{port}/0: ") as told:
+        open_filter(f"redis://{host}:{port}", key)
+    assert told.value.temporary
 
 
 def test_waiting_for_a_server_that_starts(key):
     with LocalRedis() as server:
         server.kill()
-        starter = subprocess.Popen(["sleep", "0.3"])
-        helper = threading.Thread(target=lambda: (starter.wait(), server.start()))
-        helper.start()
-        seen = open_filter(server.url, key, on_error="wait", wait=30)
-        helper.join()
+        seen = open_filter(server.url, key, on_error="wait", timeout=60)
+        server.start()
         assert seen.add(b"x") is False
+        assert seen.usable
         seen.close()
 
 
@@ -83,11 +76,11 @@ def test_user_and_password_open(guarded):
 @pytest.mark.parametrize(
     ("user", "password", "key", "words"),
     [
-        ("worker", "wr0ng-s3cr3t", "crawl:2", "refuses user or password"),
-        ("nobody", QUOTED, "crawl:2", "refuses user or password"),
-        ("reader", QUOTED, "crawl:2", "does not let this user do what is needed"),
-        ("halt", QUOTED, "crawl:2", "does not let this user do what is needed"),
-        ("worker", QUOTED, "else:2", "does not let this user do what is needed"),
+        ("worker", "wr0ng-s3cr3t", "crawl:2", "invalid username-password pair"),
+        ("nobody", QUOTED, "crawl:2", "invalid username-password pair"),
+        ("reader", QUOTED, "crawl:2", "the ACL must allow"),
+        ("halt", QUOTED, "crawl:2", "the ACL must allow"),
+        ("worker", QUOTED, "else:2", "the ACL must allow"),
     ],
 )
 def test_what_is_not_allowed_is_said(guarded, user, password, key, words, caplog):
@@ -97,7 +90,7 @@ def test_what_is_not_allowed_is_said(guarded, user, password, key, words, caplog
 
 
 def test_no_password_is_said(guarded):
-    with pytest.raises(BackendError, match="refuses user or password"):
+    with pytest.raises(BackendError, match="Authentication required"):
         open_filter(guarded.url, "crawl:2")
 
 
@@ -121,7 +114,7 @@ def test_a_broken_url_is_refused_without_its_password(url, key):
 
 @pytest.mark.parametrize("params", [{}, {"url": "http://me:s3cr3t@host"}])
 def test_a_broken_url_is_named_by_its_setting(params):
-    with pytest.raises(SettingError, match=r"^BLOOM_REDIS_URL, or scrapy-redis's REDIS_URL,"):
+    with pytest.raises(SettingError, match=r"^BLOOM_REDIS_URL.* cannot be read"):
         Target.of("" if params else "http://me:s3cr3t@host", params)
     with pytest.raises(SettingError, match=r"^url cannot be read"):
         Target("http://me:s3cr3t@host")
@@ -165,12 +158,12 @@ def test_a_replica(key):
     with LocalRedis() as primary, LocalRedis() as replica:
         replica.client().replicaof(primary.HOST, primary.port)
         until(lambda: replica.client().info("replication")["master_link_status"] == "up")
-        with pytest.raises(BackendError, match="is a replica and takes no writes"):
+        with pytest.raises(BackendError, match="(?i)read ?only"):
             open_filter(replica.url, key)
         seen = open_filter(primary.url, key)
         seen.add(b"x")
         until(lambda: replica.client().exists(key))
-        with pytest.raises(BackendError, match="is a replica and takes no writes"):
+        with pytest.raises(BackendError, match="(?i)read ?only"):
             open_filter(replica.url, key)
         seen.close()
 
@@ -184,7 +177,7 @@ def test_a_server_that_is_loading(key):
         until(lambda: not client.info("persistence")["aof_rewrite_in_progress"])
         server.kill()
         server.start("--key-load-delay", "2500")
-        with pytest.raises(BackendError, match="is still loading its data"):
+        with pytest.raises(BackendError, match="loading"):
             open_filter(server.url, key, timeout=30)
 
 
@@ -198,7 +191,7 @@ def test_something_of_another_program_is_left_alone(server, key, kind):
         "hash": lambda: client.hset(key, "foreign", 1),
     }[kind]()
     before = everything(server)
-    with pytest.raises(StateError, match=rf"key {key}: found a {kind}.*Nothing was changed"):
+    with pytest.raises(StateError, match=rf"{key!r}: found a {kind}.*Nothing was changed"):
         open_filter(server.url, key)
     assert everything(server) == before
 
@@ -206,31 +199,24 @@ def test_something_of_another_program_is_left_alone(server, key, kind):
 @pytest.mark.parametrize(
     ("other", "words"),
     [
-        ({"error_rate": 1e-4}, "an error rate of 1e-06, expected 0.0001"),
-        ({"shards": 2}, "a number of shards of 1, expected 2"),
-        ({"layout": "sets"}, "a layout of 'bitmap', expected 'sets'"),
-        ({"fingerprinter": "mine.F"}, "fingerprints of 'theirs.F', expected 'mine.F'"),
-        ({"digests": False}, "SHA-1 fingerprints True, expected False"),
+        ({"error_rate": 1e-4}, "error_rate 1e-06, not 0.0001"),
+        ({"shards": 2}, "shards 1, not 2"),
+        ({"layout": "sets"}, "layout 'bitmap', not 'sets'"),
+        ({"fingerprinter": "mine.F"}, "fingerprinter 'theirs.F', not 'mine.F'"),
+        ({"digests": False}, "digests True, not False"),
+        ({"window": 60}, "window 0.0, not 60.0"),
     ],
 )
 def test_a_filter_of_other_parameters_is_refused(server, key, other, words):
-    def opened(shards=1, layout="bitmap", **parameters):
+    def opened(**parameters):
         values = {"capacity": 1000, "error_rate": 1e-6, "fingerprinter": "theirs.F"} | parameters
-        return RedisFilter(
-            Target(server.url),
-            options=RedisOptions(key=key, shards=shards, layout=layout),
-            **values,
-        )
+        return RedisFilter(Target(server.url), key, plans(**values))
 
-    seen = opened()
-    seen.add(b"x")
+    opened().close()
     before = everything(server)
     with pytest.raises(StateError, match=words):
         opened(**other)
-    after = everything(server)
-    lease = key.encode()  # its header has a lease that is renewed meanwhile
-    assert {**before, lease: 0} == {**after, lease: 0}
-    seen.close()
+    assert everything(server) == before
 
 
 def test_another_capacity_is_taken_as_it_is(server, key):
@@ -245,10 +231,11 @@ def test_another_capacity_is_taken_as_it_is(server, key):
 
 
 def test_other_rules_of_spelling_are_told_to_who_asks(server, key):
-    options = RedisOptions(key=key)
-    one = RedisFilter(Target(server.url), canonical='{"level": "safe"}', options=options)
-    two = RedisFilter(Target(server.url), canonical='{"level": "usual"}', options=options)
-    assert one.canonical == two.canonical == '{"level": "safe"}'
+    one, two = (
+        RedisFilter(Target(server.url), key, plans(canonical=f'{{"level": "{level}"}}'))
+        for level in ("safe", "usual")
+    )
+    assert two.shards[0].canonical == '{"level": "safe"}'
     assert [one.add(b"x"), two.add(b"x")] == [False, True]
     for seen in (one, two):
         seen.close()
@@ -256,50 +243,33 @@ def test_other_rules_of_spelling_are_told_to_who_asks(server, key):
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [
-        ("format", "2"),
-        ("format", "3"),
-        ("layout", "sets"),
-        ("layout", "unheard of"),
-        ("secret", "x" * 16),
-        ("secret", "short"),
-        ("hashes", "3"),
-        ("hashes", "200"),
-        ("capacity", "many"),
-        ("error_rate", "0.5"),
-        ("epoch", "0" * 16),
-        ("signature", "0" * 40),
-        ("slices", "1000:1e-6:0"),
-        ("slices", "1000:1e-6:99999999999999"),
-        ("slices", ""),
-        ("filled", "-1"),
-        ("filled", "1e9"),
-        ("losses", "?"),
-        ("program", "another"),
-    ],
+    [("format", "2"), ("program", "another"), ("plan", "{}"), ("plan", "nonsense"), ("plan", "")],
 )
-def test_a_forged_header_is_refused(server, key, field, value):
+def test_a_forged_or_newer_header_is_refused(server, key, field, value):
     open_filter(server.url, key).close()
     server.client().hset(key, field, value)
     before = everything(server)
-    with pytest.raises(StateError, match=f"key {key}: "):
+    with pytest.raises(StateError, match=f"{key!r}: .*Nothing was changed"):
         open_filter(server.url, key)
     assert everything(server) == before
 
 
-@pytest.mark.parametrize("field", ["secret", "signature", "slices", "filled", "losses", "hashes"])
+@pytest.mark.parametrize("field", ["program", "format", "plan"])
 def test_a_header_without_a_field_is_refused(server, key, field):
     open_filter(server.url, key).close()
     server.client().hdel(key, field)
-    with pytest.raises(StateError, match=f"key {key}: the filter's header is damaged"):
+    before = everything(server)
+    with pytest.raises(StateError, match=f"{key!r}: .*Nothing was changed"):
         open_filter(server.url, key)
+    assert everything(server) == before
 
 
-@pytest.mark.parametrize(("field", "value"), [("filled", "x"), ("slices", "x"), ("losses", "x")])
-def test_a_header_forged_in_mid_crawl_makes_nothing_seen(server, key, field, value):
-    seen = open_filter(server.url, key, cache=0)
+@pytest.mark.parametrize("field", ["slices", "window", "w", "version", "waiting"])
+def test_a_header_that_is_damaged_in_mid_crawl_makes_nothing_seen(server, key, field):
+    seen = RedisFilter(Target(server.url), key, plans(), timeout=2.0, known=0)
     seen.add_many(fingerprints(10))
-    server.client().hset(key, field, value)
+    name = f"w:{seen.shards[0].name}" if field == "w" else field
+    server.client().hset(key, name, "x")
     assert seen.add_many(fingerprints(10, "new")) == [False] * 10
     seen.close()
 
@@ -307,40 +277,16 @@ def test_a_header_forged_in_mid_crawl_makes_nothing_seen(server, key, field, val
 def test_a_with_statement_closes_it(server, key):
     with open_filter(server.url, key) as seen:
         assert seen.add(b"x") is False
-    assert not [name for name in server.client().hkeys(key) if name.startswith(b"l:")]
+    assert not [name for name in server.client().hkeys(key) if name.startswith(b"w:")]
 
 
 def test_errors_speak_of_arguments_or_of_settings(server, key):
     client = server.client()
     client.set(key, "foreign")
-    with pytest.raises(StateError, match="Give this filter another key"):
+    with pytest.raises(StateError, match=r"Choose another key, or delete this one"):
         open_filter(server.url, key)
-    crawl = Crawl(Identity("s", "f"), digests=True, job_dir=None, shared_queue=True)
-    settings = Settings({"BLOOM_REDIS_KEY": key, "BLOOM_REDIS_URL": server.url})
-    with pytest.raises(StateError, match="Give this filter another BLOOM_REDIS_KEY"):
-        RedisBackend().open(settings, crawl)
-
-
-def test_a_job_that_starts_over_without_redis_does_so_again(tmp_path, key):
-    """The marks of the killed run are still there."""
-    settings = Settings(
-        {
-            "BLOOM_REDIS_KEY": key,
-            "BLOOM_REDIS_URL": f"redis://127.0.0.1:{free_port()}",
-            "BLOOM_ON_BACKEND_ERROR": "allow",
-        }
-    )
-    marker = tmp_path / "requests.bloom.running"
-    for starts_over in (True, False):
-        crawl = Crawl(
-            Identity("s", "f"),
-            digests=True,
-            job_dir=tmp_path,
-            shared_queue=False,
-            starts_over=starts_over,
-        )
-        RedisBackend().open(settings, crawl).close()
-        assert marker.exists() == starts_over
+    with pytest.raises(StateError, match=r"Choose another BLOOM_REDIS_KEY, or delete"):
+        RedisFilter(Target(server.url, words=in_settings), key, plans())
 
 
 def test_an_impossible_policy_is_refused(server, key):
@@ -355,6 +301,5 @@ def test_without_the_client_library_it_is_said_how_to_get_it():
 
 @pytest.mark.parametrize("pattern", ["%(spdier)s", "%(spider)", "%", ""])
 def test_a_key_that_cannot_be_is_refused(pattern):
-    crawl = Crawl(Identity("s", "f"), digests=True, job_dir=None, shared_queue=True)
     with pytest.raises(SettingError, match="BLOOM_REDIS_KEY"):
-        RedisBackend().open(Settings({"BLOOM_REDIS_KEY": pattern}), crawl)
+        key_of(Settings({"BLOOM_REDIS_KEY": pattern}), spider="s", project="p")

@@ -1,10 +1,10 @@
-"""Crawls of this process whose requests and marks are in a queue that workers share."""
+"""Crawls of this process whose requests and marks are in a real Redis, shared by workers."""
 
 import asyncio
 import os
 import random
+import signal as signals_of_os
 import threading
-import time
 from collections import Counter
 
 import pytest
@@ -17,17 +17,16 @@ from support.crawling import Follower, crawl, make_crawler
 from support.gap import Gap
 from support.kept_sites import StormySite
 from support.localsite import LocalSite
-from support.shared_queue import Server, SharedBackend
+from support.proxy import Proxy
+from support.queues import left
 from support.sites import Pages
-from support.waiting import until_later
+from support.waiting import until, until_later
 from twisted.internet.defer import gatherResults
 
-from scrapy_bloom import registry
+from scrapy_bloom.crawl.engine import call_later, close_spider
 from scrapy_bloom.errors import BackendError
-from scrapy_bloom.frontier.admission import BOUND
-from scrapy_bloom.frontier.clock import call_later
-from scrapy_bloom.redis import pace
-from scrapy_bloom.session.engine import close_spider
+from scrapy_bloom.redis.frontier import _FULL as FULL
+from scrapy_bloom.redis.worker import Worker
 from scrapy_bloom.signals import before_commit
 
 START_REQUESTS = int(os.environ.get("START_REQUESTS", "20000"))
@@ -35,34 +34,75 @@ PATIENCE = 600
 
 pytestmark = pytest.mark.scrapy
 
-OURS = {"SCHEDULER": "scrapy_bloom.Scheduler", "BLOOM_BACKEND": "redis"}
 ONE = {"CONCURRENT_REQUESTS": 1, "CONCURRENT_REQUESTS_PER_DOMAIN": 1}
 FIFO = {"SCHEDULER_DISK_QUEUE": "scrapy.squeues.PickleFifoDiskQueue"}
 
 
+def reactor_calls(function):
+    """Have a function called in the thread of the event loop."""
+    from twisted.internet import reactor
+
+    reactor.callFromThread(function)
+
+
+class Shared:
+    """What the workers of a crawl share."""
+
+    def __init__(self, server, key):
+        self.server, self.key, self.client = server, key, server.client()
+        self.url = server.url
+
+    def settings(self, **more):
+        """Return the settings of a worker."""
+        ours = {"SCHEDULER": "scrapy_bloom.Scheduler", "BLOOM_REDIS_TIMEOUT": 10}
+        return {**ours, "BLOOM_REDIS_URL": self.url, "BLOOM_REDIS_KEY": self.key, **more}
+
+    def left(self):
+        """Return what is waiting, what is taken, and what was put aside."""
+        return left(self.server, self.key)
+
+    def number(self):
+        """Return how many pages were marked."""
+        slices = self.client.hget(self.key, "slices") or b""
+        return sum(int(row.split(b":")[6]) for row in slices.split())
+
+
 @pytest.fixture
-def server(monkeypatch):
-    monkeypatch.setitem(registry.BACKENDS, "redis", "support.shared_queue:SharedBackend")
-    monkeypatch.setattr(SharedBackend, "server", Server())
-    return SharedBackend.server
+def shared(server, key):
+    return Shared(server, key)
 
 
-def ours(**settings):
-    return {**OURS, **settings}
+@pytest.fixture
+def fault(monkeypatch):
+    """Have a function called with the name of each script and with what runs it."""
+    run = Worker.run
+
+    def use(function):
+        def faulty(self, name, *arguments, **options):
+            return function(name, lambda: run(self, name, *arguments, **options))
+
+        monkeypatch.setattr(Worker, "run", faulty)
+
+    return use
 
 
-def left(server):
-    """Return what is still waiting, and what is taken."""
-    return len(server.waiting), sum(len(worker.taken) for worker in server.workers)
+@pytest.fixture
+def distant(server, key):
+    """The same, some milliseconds away."""
+    with Proxy(server.port, delay=0.003) as proxy:
+        shared = Shared(server, key)
+        shared.url = proxy.url
+        shared.proxy = proxy
+        yield shared
 
 
 @ensureDeferred
-async def test_a_crawl_fetches_each_page_once(server):
+async def test_a_crawl_fetches_each_page_once(shared):
     with LocalSite(pages=200, links=8) as pages:
-        crawler = await crawl(settings=ours(), url=pages.url)
+        crawler = await crawl(settings=shared.settings(), url=pages.url)
     assert pages.missed == set()
     assert pages.repeated == {}
-    assert left(server) == (0, 0)
+    assert shared.left() == (0, 0, 0)
     stats = crawler.stats.get_stats()
     assert stats["finish_reason"] == "finished"
     assert stats.get("bloom/not_stored", 0) == 0
@@ -73,14 +113,14 @@ async def test_a_crawl_fetches_each_page_once(server):
 
 
 @ensureDeferred
-async def test_workers_share_the_pages_and_end_together(server):
-    server.latency = 0.002
+async def test_workers_share_the_pages_and_end_together(distant):
+    shared = distant
     with LocalSite(pages=300, links=8) as pages:
-        crawlers = [make_crawler(Follower, ours()) for _ in range(3)]
+        crawlers = [make_crawler(Follower, shared.settings()) for _ in range(3)]
         await gatherResults([each.crawl(url=pages.url) for each in crawlers])
     assert pages.missed == set()
     assert pages.repeated == {}
-    assert left(server) == (0, 0)
+    assert shared.left() == (0, 0, 0)
     fetched = [each.stats.get_value("response_received_count") for each in crawlers]
     assert min(fetched) > 20
 
@@ -110,12 +150,12 @@ class Nothing(Follower):
 
 @ensureDeferred
 @pytest.mark.parametrize("order", ["lifo", "fifo"])
-async def test_the_order_is_by_priority_and_then_that_of_the_setting(server, order):
-    settings = ours(**ONE, **(FIFO if order == "fifo" else {}))
+async def test_the_order_is_by_priority_and_then_that_of_the_setting(shared, order):
+    settings = shared.settings(**ONE, **(FIFO if order == "fifo" else {}))
     spider = type("Leaving", (Leaving,), {"priorities": (0, 5, 5, -1, 0, 10)})
     with Pages({"/": lambda *_: [], **{f"/{n}": lambda *_: [] for n in range(6)}}) as pages:
         await crawl(spider, settings, url=pages.url + "/")
-        assert left(server) == (6, 0)
+        assert shared.left() == (6, 0, 0)
         crawler = await crawl(Nothing, settings)
     last_first = ["/5", "/2", "/1", "/4", "/0", "/3"]
     first_first = ["/5", "/1", "/2", "/0", "/4", "/3"]
@@ -124,7 +164,7 @@ async def test_the_order_is_by_priority_and_then_that_of_the_setting(server, ord
 
 
 @ensureDeferred
-async def test_a_stopped_crawl_goes_on_where_it_was(server, caplog):
+async def test_a_stopped_crawl_goes_on_where_it_was(shared, caplog):
     caplog.set_level("INFO")
 
     class Stopping(Follower):
@@ -134,22 +174,20 @@ async def test_a_stopped_crawl_goes_on_where_it_was(server, caplog):
                 raise CloseSpider("enough")
 
     with LocalSite(pages=200, links=8) as pages:
-        first = await crawl(Stopping, ours(), url=pages.url)
+        first = await crawl(Stopping, shared.settings(), url=pages.url)
         assert pages.missed
-        waiting = first.stats.get_value("bloom/frontier/pending")
-        assert left(server) == (waiting, 0)
+        waiting = first.stats.get_value("bloom/frontier/waiting")
         assert waiting
-        said = f"{waiting:,} requests wait in Redis. Start the crawl again to go on."
-        assert said in caplog.messages
+        assert shared.left() == (waiting, 0, 0)
         caplog.clear()
-        await crawl(settings=ours(), url=pages.url)
-        assert "wait in Redis" not in caplog.text
+        await crawl(settings=shared.settings(), url=pages.url)
+        assert f"{waiting:,} waiting" in caplog.text
     assert pages.missed == set()
     assert pages.repeated == {}
 
 
 @ensureDeferred
-async def test_a_page_whose_callback_fails_in_a_stop_is_put_back(server):
+async def test_a_page_whose_callback_fails_in_a_stop_is_put_back(shared):
     class Failing(Follower):
         stops = True
 
@@ -162,21 +200,20 @@ async def test_a_page_whose_callback_fails_in_a_stop_is_put_back(server):
                 yield response.follow(href)
 
     with Pages({"/": lambda *_: ["/a"], "/a": lambda *_: []}) as pages:
-        await crawl(Failing, ours(), url=pages.url + "/")
+        await crawl(Failing, shared.settings(), url=pages.url + "/")
         assert pages.hits == {"/": 1}
-        assert left(server) == (1, 0)
+        assert shared.left() == (1, 0, 0)
         Failing.stops = False
-        await crawl(Failing, ours(), url=pages.url + "/")
+        await crawl(Failing, shared.settings(), url=pages.url + "/")
         assert pages.hits == {"/": 2, "/a": 1}
-    assert left(server) == (0, 0)
+    assert shared.left() == (0, 0, 0)
 
 
 # What pages lead to
 
 
 @ensureDeferred
-@pytest.mark.usefixtures("server")
-async def test_duplicates_that_are_found_late_are_told():
+async def test_duplicates_that_are_found_late_are_told(shared):
     """The second worker does not know what the first one has marked."""
 
     class Listening(Follower):
@@ -192,14 +229,14 @@ async def test_duplicates_that_are_found_late_are_told():
 
     answers = {"/": lambda *_: ["/a", "/b", "/a"], "/a": lambda *_: [], "/b": lambda *_: []}
     with Pages(answers) as pages:
-        await crawl(settings=ours(), url=pages.url + "/")
+        await crawl(settings=shared.settings(), url=pages.url + "/")
         assert pages.hits == {"/": 1, "/a": 1, "/b": 1}
 
         class Again(Listening):
             async def start(self):
                 yield Request(self.url, dont_filter=True)
 
-        crawler = await crawl(Again, ours(), url=pages.url + "/")
+        crawler = await crawl(Again, shared.settings(), url=pages.url + "/")
         assert pages.hits == {"/": 2, "/a": 1, "/b": 1}
     dropped = crawler.spider.dropped
     assert dropped == {pages.url + "/a": 2, pages.url + "/b": 1}
@@ -208,22 +245,21 @@ async def test_duplicates_that_are_found_late_are_told():
 
 
 @ensureDeferred
-@pytest.mark.usefixtures("server")
-async def test_a_redirect_to_the_same_page_is_followed_once_by_any_worker():
+async def test_a_redirect_to_the_same_page_is_followed_once_by_any_worker(shared):
     def bounce(_, cookie):
         return ["/other"] if cookie else "/bounce"
 
     with Pages({"/bounce": bounce, "/other": lambda *_: ["/bounce"]}) as pages:
-        crawler = await crawl(settings=ours(), url=pages.url + "/bounce")
+        crawler = await crawl(settings=shared.settings(), url=pages.url + "/bounce")
         assert pages.hits == {"/bounce": 2, "/other": 1}
         assert crawler.spider.parsed == [pages.url + "/bounce", pages.url + "/other"]
         assert crawler.stats.get_value("bloom/redirect_exempt") == 1
-        await crawl(settings=ours(), url=pages.url + "/bounce")
+        await crawl(settings=shared.settings(), url=pages.url + "/bounce")
         assert pages.hits == {"/bounce": 2, "/other": 1}
 
 
 @ensureDeferred
-async def test_a_redirect_is_asked_about_again_when_another_worker_has_marked_its_page(server):
+async def test_a_redirect_is_asked_about_again_when_another_worker_has_marked_its_page(shared):
     """This worker took the page from the queue and knows no mark of it."""
 
     class Leaves(Follower):
@@ -235,28 +271,28 @@ async def test_a_redirect_is_asked_about_again_when_another_worker_has_marked_it
         return [] if cookie else "/bounce"
 
     with Pages({"/": lambda *_: [], "/bounce": bounce}) as pages:
-        await crawl(Leaves, ours(**ONE), url=pages.url + "/")
+        await crawl(Leaves, shared.settings(**ONE), url=pages.url + "/")
         assert pages.hits == {"/": 1}
-        crawler = await crawl(Nothing, ours())
+        crawler = await crawl(Nothing, shared.settings())
         assert pages.hits == {"/": 1, "/bounce": 2}
     assert crawler.spider.parsed == [pages.url + "/bounce"]
-    assert left(server) == (0, 0)
+    assert shared.left() == (0, 0, 0)
 
 
 @ensureDeferred
 @pytest.mark.parametrize("name", ["SomeLambdas", "Waiting", "Errors", "Ruled"])
-async def test_all_that_spiders_do_leads_to_every_page(server, name):
+async def test_all_that_spiders_do_leads_to_every_page(distant, name):
+    shared = distant
     spider = getattr(kept_spiders, name)
     kind = StormySite if name == "Errors" else LocalSite
-    server.latency = 0.001
     with kind(pages=150, links=8) as pages:
-        crawlers = [make_crawler(spider, ours()) for _ in range(2)]
+        crawlers = [make_crawler(spider, shared.settings()) for _ in range(2)]
         for each in crawlers:
             each.spider_state = {}
         await gatherResults([each.crawl(url=pages.url) for each in crawlers])
     assert pages.missed == set()
     assert name == "Errors" or set(pages.repeated) <= {0}  # which `Waiting` downloads by itself
-    assert left(server) == (0, 0)
+    assert shared.left() == (0, 0, 0)
     assert all(each.stats.get_value("finish_reason") == "finished" for each in crawlers)
 
 
@@ -264,7 +300,7 @@ async def test_all_that_spiders_do_leads_to_every_page(server, name):
 
 
 @ensureDeferred
-async def test_an_idle_spider_may_be_given_more(server):
+async def test_an_idle_spider_may_be_given_more(shared):
     class More(Follower):
         """Makes a request when it is idle, three times."""
 
@@ -282,41 +318,47 @@ async def test_an_idle_spider_may_be_given_more(server):
                 raise DontCloseSpider
 
     with Pages({"/": lambda *_: [], **{f"/{n}": lambda *_: [] for n in (1, 2, 3)}}) as pages:
-        await crawl(More, ours(), url=pages.url + "/")
+        await crawl(More, shared.settings(), url=pages.url + "/")
         assert pages.hits == {"/": 1, "/1": 1, "/2": 1, "/3": 1}
-    assert left(server) == (0, 0)
+    assert shared.left() == (0, 0, 0)
 
 
 @ensureDeferred
-async def test_a_worker_stays_while_another_one_has_a_page_under_way(server):
+async def test_a_worker_stays_while_another_one_has_a_page_under_way(shared):
     """Its page may lead to more, and there it is needed."""
     gate = asyncio.Event()
+
+    def both_have_looked():
+        """Return whether there are two workers that have made some calls."""
+        records = shared.client.hgetall(shared.key).items()
+        calls = [int(value.split()[0]) for name, value in records if name[:2] == b"w:"]
+        return len(calls) == 2 and min(calls) >= 3
 
     class First(Follower):
         async def parse(self, response):
             self.parsed.append(response.url)
             if response.url.endswith("/"):
                 gate.set()
-                await until_later(lambda: server.workers[1:] and server.workers[1].answered >= 5)
+                await until_later(both_have_looked)
                 for number in range(40):
                     yield response.follow(f"/{number}")
 
     answers = {"/": lambda *_: [], **{f"/{n}": lambda *_: [] for n in range(40)}}
     with Pages(answers) as pages:
         # Slow, or it would be through before the other one has looked again.
-        first = make_crawler(First, ours(CONCURRENT_REQUESTS=2, DOWNLOAD_DELAY=0.5))
-        second = make_crawler(type("Second", (Nothing,), {}), ours(CONCURRENT_REQUESTS=2))
+        first = make_crawler(First, shared.settings(CONCURRENT_REQUESTS=2, DOWNLOAD_DELAY=0.5))
+        second = make_crawler(Nothing, shared.settings(CONCURRENT_REQUESTS=2))
         running = first.crawl(url=pages.url + "/")
         await deferred_from_coro(gate.wait())
         await gatherResults([running, second.crawl()])
         assert set(pages.hits.values()) == {1}
         assert len(pages.hits) == 41
     assert second.spider.parsed
-    assert left(server) == (0, 0)
+    assert shared.left() == (0, 0, 0)
 
 
 @ensureDeferred
-async def test_start_requests_wait_for_the_server(server):
+async def test_start_requests_wait_for_the_server(shared):
     """While the downloader is full, Scrapy reads them without giving the event loop a turn."""
     most = 0
     read = threading.Event()
@@ -325,7 +367,7 @@ async def test_start_requests_wait_for_the_server(server):
         async def start(self):
             nonlocal most
             for number in range(START_REQUESTS):
-                most = max(most, number - server.number)
+                most = max(most, number - (shared.number() if number % 100 == 0 else number))
                 yield Request(f"{self.url}?{number}")
             read.set()
 
@@ -336,20 +378,21 @@ async def test_start_requests_wait_for_the_server(server):
         read.wait(PATIENCE)
         return []
 
-    server.latency = 0.01
-    settings = ours(**ONE, **FIFO, DOWNLOAD_TIMEOUT=PATIENCE)
+    settings = shared.settings(**ONE, **FIFO, DOWNLOAD_TIMEOUT=PATIENCE)
     with Pages({"/": answer}) as pages:
         crawler = await crawl(Starting, settings, url=pages.url + "/")
     assert read.is_set()
-    assert 100 < most <= BOUND + 600
+    assert 100 < most <= FULL + 1200
     assert crawler.stats.get_value("finish_reason") == "enough"
-    assert sum(left(server)) == START_REQUESTS - crawler.stats.get_value("response_received_count")
-    assert left(server)[1] == 0
+    received = crawler.stats.get_value("response_received_count")
+    assert shared.left() == (START_REQUESTS - received + 1, 0, 0)  # the one that closed it is kept
 
 
 @ensureDeferred
-async def test_no_more_pages_are_fetched_while_too_many_requests_wait(server):
+async def test_no_more_pages_are_fetched_while_too_many_requests_wait(distant):
     """Each page has 1,000 links, and the server takes a quarter of a second for 500."""
+    shared = distant
+    shared.proxy.delay = 0.25
     most = 0
 
     class Wide(Follower):
@@ -359,33 +402,32 @@ async def test_no_more_pages_are_fetched_while_too_many_requests_wait(server):
             page = len(self.parsed)
             for number in range(1000):
                 yield response.follow(f"/?{page}-{number}")
-            most = max(most, 1000 * len(self.parsed) - server.number)
+            most = max(most, 1000 * len(self.parsed) - shared.number())
             if page >= 15:
                 raise CloseSpider("enough")
 
-    server.latency = 0.25
     with Pages({"/": lambda *_: []}) as pages:
-        await crawl(Wide, ours(CONCURRENT_REQUESTS=2), url=pages.url + "/")
-    assert most <= BOUND + 5 * 1000 + 500  # of 15 pages
-    assert left(server)[1] == 0
-    assert left(server)[0] >= 14_000
+        await crawl(Wide, shared.settings(CONCURRENT_REQUESTS=2), url=pages.url + "/")
+    assert most <= FULL + 5 * 1000 + 500  # of 15 pages
+    assert shared.left()[1] == 0
+    assert shared.left()[0] >= 14_000
 
 
 @ensureDeferred
-async def test_the_event_loop_goes_on_while_the_server_is_frozen(server):
+async def test_the_event_loop_goes_on_while_the_server_is_frozen(own_server, key):
+    own, shared = own_server, Shared(own_server, key)
     gap = Gap(call_later)
     frozen = threading.Event()
 
-    def freeze(_, make):
-        if not frozen.is_set() and server.number > 150:
-            frozen.set()
-            time.sleep(5)
-        return make()
+    def freeze():
+        frozen.set()
+        os.kill(own.pid, signals_of_os.SIGSTOP)
+        call_later(5, lambda: os.kill(own.pid, signals_of_os.SIGCONT))
 
-    server.fault = freeze
     with LocalSite(pages=200, links=8) as pages:
+        pages.when(100, lambda: reactor_calls(freeze))
         gap.tick()
-        await crawl(settings=ours(), url=pages.url)
+        await crawl(settings=shared.settings(), url=pages.url)
         gap.stop()
     assert frozen.is_set()
     assert gap.longest < 4
@@ -398,93 +440,98 @@ async def test_the_event_loop_goes_on_while_the_server_is_frozen(server):
 
 @ensureDeferred
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_calls_that_fail_lose_and_repeat_nothing(server, when):
+async def test_calls_that_fail_lose_and_repeat_nothing(shared, fault, when):
     dice = random.Random(when)
 
-    def fault(_, make):
-        fails = dice.random() < 0.4
-        if when == "after" or not fails:
+    def fails(name, make):
+        broken = name == "call" and dice.random() < 0.4
+        if when == "after" or not broken:
             answer = make()
-        if fails:
+        if broken:
             raise BackendError("Redis cannot be reached", temporary=True)
         return answer
 
-    server.fault = fault
+    fault(fails)
     with LocalSite(pages=150, links=8) as pages:
-        crawlers = [make_crawler(Follower, ours()) for _ in range(2)]
+        crawlers = [make_crawler(Follower, shared.settings()) for _ in range(2)]
         await gatherResults([each.crawl(url=pages.url) for each in crawlers])
     assert pages.missed == set()
+    assert pages.repeated == {}
     assert {each.stats.get_value("finish_reason") for each in crawlers} == {"finished"}
-    if when == "before":
-        assert pages.repeated == {}
+    assert shared.left() == (0, 0, 0)
 
 
 @ensureDeferred
-@pytest.mark.parametrize("policy", ["wait", "close"])
-async def test_a_server_that_stays_away_ends_the_crawl_and_loses_nothing(
-    server, caplog, monkeypatch, policy
+async def test_a_server_that_stays_away_closes_the_crawl_and_loses_nothing(
+    lasting_server, key, caplog
 ):
-    def fault(_, make):
-        if server.number > 60:
-            raise BackendError("Redis at somewhere cannot be reached.", temporary=True)
-        return make()
-
-    server.fault = fault
-    monkeypatch.setattr(pace, "WAIT", 0.5)
-    settings = ours(BLOOM_ON_BACKEND_ERROR=policy)
+    shared = Shared(lasting_server, key)
+    settings = shared.settings(BLOOM_ON_BACKEND_ERROR="close")
     with LocalSite(pages=150, links=8) as pages:
+        pages.when(60, lasting_server.kill)
         crawler = await crawl(settings=settings, url=pages.url)
         assert crawler.stats.get_value("finish_reason") == "bloom_backend"
         assert crawler.stats.get_value("bloom/not_stored") == 1
-        assert caplog.text.count("Redis at somewhere cannot be reached") == 1
+        assert caplog.text.count("Connection refused") <= 3
         assert pages.missed
-        server.fault = lambda _, make: make()
-        server.kill(server.workers[0])
+        lasting_server.start()
+        until(lambda: not lasting_server.client().info("persistence")["loading"])
         await crawl(settings=settings, url=pages.url)
     assert pages.missed == set()
     assert sum(hits - 1 for hits in pages.repeated.values()) <= 40
 
 
 @ensureDeferred
-async def test_a_worker_that_was_taken_for_dead_drops_what_it_has_not_started(server):
+async def test_a_worker_that_was_taken_for_dead_drops_what_it_has_not_started(shared, caplog):
     stood_still = threading.Event()
 
-    def fault(_, make):
-        answer = make()
-        if server.number > 100 and not stood_still.is_set():
-            stood_still.set()
-            server.kill(server.workers[0])
-        return answer
+    def take_for_dead():
+        """Leave a tombstone, and put back what it has, as a beat does."""
+        stood_still.set()
+        client = shared.client
+        with client.pipeline() as pipeline:
+            for name, value in client.hgetall(shared.key).items():
+                if name[:2] == b"w:":
+                    pipeline.hset(shared.key, name, value.split()[0] + b" 1.000")
+            pipeline.hset(shared.key, "well", f"1.0 {client.time()[0] - 2:.3f}")
+            pipeline.execute()
 
-    server.fault = fault
     with LocalSite(pages=150, links=8) as pages:
-        await crawl(settings=ours(), url=pages.url)
+        pages.when(80, take_for_dead)
+        await crawl(settings=shared.settings(), url=pages.url)
     assert stood_still.is_set()
     assert pages.missed == set()
     assert sum(hits - 1 for hits in pages.repeated.values()) <= 40
-    assert left(server) == (0, 0)
+    assert "starts over" not in caplog.text
+    assert shared.left() == (0, 0, 0)
 
 
 @ensureDeferred
-async def test_a_request_that_cannot_be_read_is_put_aside(server, caplog):
-    def fault(name, make):
-        if name == "take" and server.waiting and not server.failed:
-            entry = server.waiting[0].entry
-            server.waiting[0].entry = type(entry)(b"\0" * 20, *entry[1:])
-            server.fault = lambda _, make: make()
-        return make()
+async def test_a_request_that_cannot_be_read_is_put_aside(shared, caplog):
+    class Breaks(Follower):
+        async def start(self):
+            yield Request(self.url + "?unreadable", callback=self.strange, priority=-9)
+            yield Request(self.url)
 
-    server.fault = fault
+        def strange(self, response):
+            """Is not there when it is looked for."""
+
+        def parse(self, response):
+            if "strange" in vars(Breaks):
+                del Breaks.strange
+            yield from super().parse(response)
+
+    settings = shared.settings(**ONE)
     with LocalSite(pages=20, links=4) as pages:
-        crawler = await crawl(settings=ours(), url=pages.url)
-    assert len(server.failed) == 1
-    assert crawler.stats.get_value("bloom/frontier/unreadable") == 1
+        crawler = await crawl(Breaks, settings, url=pages.url)
+    assert crawler.stats.get_value("finish_reason") == "finished"
     assert caplog.text.count("cannot be read") == 1
-    assert left(server) == (0, 0)
+    assert pages.missed == set()
+    assert shared.left() == (0, 0, 1)
 
 
 @ensureDeferred
-async def test_pages_are_not_acknowledged_before_their_items_are_written(server):
+async def test_pages_are_not_acknowledged_before_their_items_are_written(shared):
     class Flushing(Follower):
         fails = 3
 
@@ -500,7 +547,7 @@ async def test_pages_are_not_acknowledged_before_their_items_are_written(server)
                 raise OSError("no room for items")
 
     with LocalSite(pages=60, links=4) as pages:
-        crawler = await crawl(Flushing, ours(), url=pages.url)
+        crawler = await crawl(Flushing, shared.settings(), url=pages.url)
     assert crawler.stats.get_value("bloom/frontier/commit_errors") == 3
     assert pages.missed == set()
-    assert left(server) == (0, 0)
+    assert shared.left() == (0, 0, 0)

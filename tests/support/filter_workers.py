@@ -9,8 +9,9 @@ from pathlib import Path
 _SHIFT = """
 local fields = redis.call('HGETALL', KEYS[1])
 for i = 1, #fields, 2 do
-  if fields[i]:sub(1, 2) == 'l:' then
-    local lease = string.format('%.6f', fields[i + 1] + ARGV[1])
+  local number, lease = fields[i + 1]:match('^(%d+) ([%d.]+)$')
+  if fields[i]:sub(1, 2) == 'w:' and lease then
+    lease = string.format('%s %.6f', number, lease + ARGV[1])
     redis.call('HSET', KEYS[1], fields[i], lease)
   end
 end
@@ -49,15 +50,11 @@ class Worker:
         self.process.stdout.close()
 
 
-def registered(server, key):
-    """Return the ids of all workers that the header names."""
-    return {name[2:] for name in server.client().hkeys(key) if name[:2] in (b"w:", b"l:")}
-
-
 def leases(server, key):
     """Return the end of each worker's lease."""
     fields = server.client().hgetall(key)
-    return {name[2:]: float(end) for name, end in fields.items() if name[:2] == b"l:"}
+    records = {name[2:]: record.split() for name, record in fields.items() if name[:2] == b"w:"}
+    return {name: float(words[1]) for name, words in records.items() if words[1] != b"dead"}
 
 
 def shift_leases(server, key, seconds):
