@@ -672,8 +672,9 @@ class SharedFrontier:
             self._said_unreadable = True
             logger.error(
                 "A request in Redis cannot be read by this worker (%r). It goes back for other"
-                " workers, whose code may be newer. After %s tries it is put aside: then 'scrapy"
-                " bloom queue --retry' puts it back. More are counted in %s and not shown.",
+                " workers, whose code may be newer. After %s tries it is moved to the failed list:"
+                " then 'scrapy bloom queue --retry' puts it back. More are counted in %s and not"
+                " shown.",
                 error,
                 10,
                 stats.UNREADABLE.key,

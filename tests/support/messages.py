@@ -65,9 +65,7 @@ def _said(call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
     name = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
     of = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
     arguments = call.args
-    if of.endswith("logger") and name in LOGS and arguments:
-        yield "", arguments[0]
-    elif name == "warn" and arguments:
+    if ((of.endswith("logger") and name in LOGS) or name == "warn") and arguments:
         yield "", arguments[0]
     elif (of.endswith("logger") and name == "log") or name in {"_log", "_log_once"}:
         if ast.unparse(arguments[0]) not in {"logging.INFO", "logging.DEBUG"}:
