@@ -55,14 +55,17 @@ def key_of(settings: Settings, *, spider: str, project: str) -> str:
     :raises SettingError: if ``BLOOM_REDIS_KEY`` cannot be read.
     """
     try:
-        return settings[REDIS_KEY] % {"spider": spider, "project": project}
+        key = settings[REDIS_KEY] % {"spider": spider, "project": project}
     except (KeyError, TypeError, ValueError):
+        key = ""
+    if not key:
         raise refusal(
             in_settings(REDIS_KEY),
             settings[REDIS_KEY],
             "write %(spider)s and %(project)s in the places of the spider's name and of BOT_NAME,"
             " and %% for a percent sign.",
-        ) from None
+        )
+    return key
 
 
 def plans_of(

@@ -51,7 +51,7 @@ def _work(open_filter, items, batch, barrier, results, forget):
             assert all(seen.forget_many(known))
         barrier.wait(60)
         # What a worker knows by itself is seen until it hears of that, with its next call.
-        seen.add(os.urandom(20))
+        seen.add_many([os.urandom(20) for _ in range(20)])
         assert not any(seen.contains_many(known))
         granted += _add_in_step(seen, known, batch, barrier)
     seen.close()

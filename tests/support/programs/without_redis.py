@@ -3,10 +3,6 @@
 import sys
 
 sys.modules["redis"] = None
-from scrapy_bloom.backends.base import Crawl
-from scrapy_bloom.backends.redis import RedisBackend
-from scrapy_bloom.settings import Settings
-from scrapy_bloom.storage.snapshot import Identity
+import scrapy_bloom
 
-crawl = Crawl(Identity("s", "f"), digests=True, job_dir=None, shared_queue=True)
-RedisBackend().open(Settings({}), crawl)
+scrapy_bloom.RedisFilter.from_url("redis://localhost", key="key")
