@@ -20,27 +20,29 @@ if ARGV[1] ~= '' and epoch ~= ARGV[1] and other_epoch(ARGV[1], deleted)[1] == 'd
   return {'deleted'}
 end
 
--- Every command that a later script needs, on a key of its own.
+-- Every command that a later script needs, on a key of its own. None of it stays, whatever is refused.
 local key = base .. 'trial'
+call('UNLINK', key)
 local function try(commands)
   for _, words in ipairs(commands) do
-    local answer = call(unpack(words))
-    if words.answers and answer ~= words.answers then return false end
+    local answer = redis.pcall(unpack(words))
+    local refused = type(answer) == 'table' and answer.err
+    if refused or words.answers and answer ~= words.answers then
+      call('UNLINK', key)
+      return refused and answer or {'setting'}
+    end
   end
   call('UNLINK', key)
-  return true
 end
-if not (try(trial(key)) and try({
+local problem = try(trial(key)) or try({
   {'HSET', key, 'a', '1'}, {'HGET', key, 'a'}, {'HMGET', key, 'a'}, {'HKEYS', key}, {'HLEN', key},
   {'HINCRBY', key, 'a', '1'}, {'HDEL', key, 'a'},
-}) and try({
+}) or try({
   {'SADD', key, '1'}, {'SCARD', key}, {'SISMEMBER', key, '1'}, {'SREM', key, '1'},
-}) and try({
+}) or try({
   {'ZADD', key, '0', '1'}, {'ZCARD', key}, {'ZPOPMIN', key, '1'}, {'EXPIRE', key, '1'}, {'PERSIST', key},
-})) then
-  call('UNLINK', key)
-  return {'setting'}
-end
+})
+if problem then return problem end
 
 local made = not epoch
 if made then
