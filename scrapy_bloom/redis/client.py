@@ -34,7 +34,7 @@ from scrapy_bloom.options import (
 )
 
 COMMANDS: Final = (
-    *("info", "select", "eval", "evalsha", "script|load", "time", "type", "exists", "unlink"),
+    *("info", "select", "evalsha", "script|load", "time", "type", "exists", "unlink"),
     *("expire", "persist", "hget", "hmget", "hkeys", "hlen", "hset", "hincrby", "hdel"),
     *("sadd", "scard", "sismember", "srem", "zadd", "zcard", "zpopmin"),
 )

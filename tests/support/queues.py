@@ -46,7 +46,11 @@ class Crawler:
         self.have = {
             name: ticket for name, ticket in self.have.items() if self.queue.counts(ticket)
         }
-        self.have.update((taken.body.decode(), ticket) for ticket, taken in settled.taken)
+        for ticket, taken in settled.taken:
+            name = taken.body.decode()
+            if name in self.have:  # a second request for the page, after a loss
+                self.queue.done(self.have[name])
+            self.have[name] = ticket
         return settled
 
     def say(self, want=0):

@@ -115,11 +115,34 @@ local function count(changed)
   if changed then call('HINCRBY', header, 'version', 1) end
 end
 
+-- Put a taken request back: to its place, or behind all others if it is `late`, or aside when `most` tries
+-- have failed, of which `tried` are new. Return where it went, nil if this worker has no such request.
+local function put_back(field, tried, most, late)
+  local value = call('HGET', taken, field)
+  if not value then return nil end
+  call('HDEL', taken, field)
+  local score, member = value:match('^(%S+) (.*)$')
+  local tries = math.min(255, member:byte(9) + tried)
+  member = member:sub(1, 8) .. string.char(tries) .. member:sub(10)
+  if tried > 0 and tries >= most then
+    call('HSET', failed, member:sub(1, 8), score .. ' ' .. member)
+    return 'failed'
+  end
+  call('ZADD', queue, late and string.format('%.17g', score + 1e12) or score, member)
+  return 'queue'
+end
+
+-- Put back all that was taken by workers that begin again under another name: nobody waits for their leases.
+local function put_all_back()
+  for _, field in ipairs(call('HKEYS', taken)) do put_back(field, 0, 0) end
+end
+
 -- Give up all marks: a new epoch with one empty slice. Every worker of the old one begins again.
 local function start_over()
   local epoch, text, first = unpack(call('HMGET', header, 'epoch', 'slices', 'first'))
   local slices = read_slices(text, epoch)
   drop(slices)
+  put_all_back()
   call('HSET', header, 'epoch', epoch:match('^%x+') .. '-' .. time[1] .. '-' .. time[2], 'slices',
     string.format('%s:%.0f:%.6f:0:0', first, slices[#slices].number + 1, now))
   count(true)
@@ -141,21 +164,4 @@ end
 -- What a worker of another epoch is told.
 local function other_epoch(epoch, deleted)
   return {(' ' .. (deleted or '') .. ' '):find(' ' .. epoch .. ' ', 1, true) and 'deleted' or 'gone'}
-end
-
--- Put a taken request back: to its place, or behind all others if it is `late`, or aside when `most` tries
--- have failed, of which `tried` are new. Return where it went, nil if this worker has no such request.
-local function put_back(field, tried, most, late)
-  local value = call('HGET', taken, field)
-  if not value then return nil end
-  call('HDEL', taken, field)
-  local score, member = value:match('^(%S+) (.*)$')
-  local tries = math.min(255, member:byte(9) + tried)
-  member = member:sub(1, 8) .. string.char(tries) .. member:sub(10)
-  if tried > 0 and tries >= most then
-    call('HSET', failed, member:sub(1, 8), score .. ' ' .. member)
-    return 'failed'
-  end
-  call('ZADD', queue, late and string.format('%.17g', score + 1e12) or score, member)
-  return 'queue'
 end

@@ -46,6 +46,7 @@ if problem then return problem end
 
 local made = not epoch
 if made then
+  put_all_back()
   call('PERSIST', header)
   call('HSET', header, 'well', string.format('%.3f %.3f', now, now), unpack(ARGV, 3))
   local first = call('HGET', header, 'first')
