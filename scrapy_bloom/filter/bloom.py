@@ -230,16 +230,6 @@ class LocalFilter:
         """The number of the slice that takes items now."""
         return self._newest.id
 
-    def expected_rate(self) -> float:
-        """Return the chance that a new item is called seen, computed from the counts of items.
-
-        Takes some 50 µs for each slice. :meth:`info` counts the bits.
-        """
-        k, passes = self.state.hashes, 1.0
-        for slice_ in self.state.slices:
-            passes *= 1 - sizing.false_positive_rate(slice_.items, slice_.spec.blocks, k)
-        return 1 - passes
-
     def info(self) -> FilterInfo:
         """Return the state of the filter now. Counts every bit: about 1 ms for each 4 MB."""
         self._look_at_clock()

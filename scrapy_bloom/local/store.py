@@ -77,6 +77,9 @@ with some 160 bytes each."""
 
 BUCKETS: Final = 256
 
+_DIGEST_BYTES: Final = 20
+_ENTRY_BYTES: Final = 16
+
 CHECKPOINT_COMMITS: Final = 100
 """Commits between two checkpoints; they bring the log into the file, and both to the disk."""
 
@@ -176,7 +179,7 @@ class Store:
             if max_age is not None or self._is_listed(fingerprint):
                 return True
             self.filter.put(fingerprint)
-        self._exact.add(self._home(self.filter.newest), fingerprint)
+        self._exact.add(self._home(self.filter.newest), self._entry(fingerprint))
         return False
 
     def contains(self, fingerprint: bytes) -> bool:
@@ -486,7 +489,7 @@ class Store:
             self.filter.replay(id_, fingerprints)
             if self._exact is not None:
                 for fingerprint in fingerprints:
-                    self._exact.add(self._home(id_), fingerprint)
+                    self._exact.add(self._home(id_), self._entry(fingerprint))
         last = database.execute("SELECT coalesce(max(id), 0) FROM marks").fetchone()[0]
         self._last_mark: int = last
         self._pass: Pass | None = None
@@ -524,12 +527,18 @@ class Store:
                 yield row, new[row]
 
     def _is_listed(self, fingerprint: bytes) -> bool:
-        if self._exact is not None and fingerprint in self._exact:
+        entry = self._entry(fingerprint)
+        if self._exact is not None and entry in self._exact:
             return True
         homes = {self._home(one.id) for one in self.filter.state.slices}
         asked = "SELECT 1 FROM exact WHERE slice = ? AND fingerprint = ?"
         run = self._database.execute
-        return any(run(asked, (home, fingerprint)).fetchone() for home in homes)
+        return any(run(asked, (home, entry)).fetchone() for home in homes)
+
+    def _entry(self, fingerprint: bytes) -> bytes:
+        """Return what stands for a fingerprint in the exact list: of a digest, 128 bits."""
+        whole = not self.filter.state.digests or len(fingerprint) != _DIGEST_BYTES
+        return fingerprint if whole else fingerprint[:_ENTRY_BYTES]
 
     def _home(self, id_: int) -> int:
         """Return what a fingerprint is listed under: its slice, if that is over some day."""
