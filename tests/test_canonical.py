@@ -168,27 +168,26 @@ def test_the_query_is_the_original_without_what_is_dropped(url):
     assert params(AT["usual"].canonical_url(url)) == original - dropped
 
 
-@given(st.from_regex(fast_path.PLAIN, fullmatch=True))
-def test_what_the_guard_calls_plain_is_canonical_for_w3lib_and_safe(url):
-    split = fast_path.split(url)
-    assume(split is not None)
-    joined = fast_path.join(*split)
-    assert joined in {None, canonicalize_url(url)}
-    if joined:
-        assert AT["safe"].canonical_url(url) == joined
-        assert not list(Pipelines(AT["safe"].rules).general.walk(url))
+@given(st.from_regex(fast_path.TAME, fullmatch=True))
+def test_a_tame_url_gets_w3libs_form(url):
+    assert fast_path.take(url) is not None
+    assert fast_path.canonical(url) == canonicalize_url(url)
+    assert AT["scrapy"].of_url(url) == fingerprint(Request(url))
 
 
 @given(URLS, st.sampled_from(("usual", "drop", "keep_only")), st.lists(st.sampled_from(NAMES[1:])))
-def test_what_the_guard_leaves_no_step_changes(url, how, names):
+def test_the_short_way_ends_where_all_steps_and_w3lib_do(url, how, names):
     names = [unquote_plus(name) for name in names if name]
     rules = {"*": {} if how == "usual" else {how: names}}
     fingerprinter = CanonicalFingerprinter("usual", rules=rules)
-    url = request_for(url).url
-    split = fast_path.split(url)
-    pipeline = Pipelines(fingerprinter.rules).general
-    if split and pipeline.is_noop_for(split[1]):
-        assert not list(pipeline.walk(url))
+    request = request_for(url)
+    assert fingerprinter.resolve_url(url) == fingerprinter.resolve_url(request.url)
+    walked = [request.url, *(parts.url() for _, parts in walk(fingerprinter, request.url))][-1]
+    assert fingerprinter.fingerprint(request) == fingerprint(Request(walked))
+
+
+def walk(fingerprinter, url):
+    return Pipelines(fingerprinter.rules).general.walk(url)
 
 
 def test_pairs_that_a_level_merges_are_the_same_for_whatwg():
@@ -212,7 +211,7 @@ def test_the_self_check_finds_another_way_of_making_fingerprints(monkeypatch, ca
 
     assert scrapy_form.agrees(RequestFingerprinter())
     assert not scrapy_form.agrees(Other())
-    monkeypatch.setattr(scrapy_form, "canonicalize_url", lambda url: url)
+    monkeypatch.setattr(fast_path, "canonicalize_url", lambda url: url)
     repeat_the_self_check()
     with caplog.at_level(logging.WARNING):
         fingerprinter = CanonicalFingerprinter("usual")

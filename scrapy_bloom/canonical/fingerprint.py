@@ -13,8 +13,8 @@ from scrapy.utils.request import RequestFingerprinter
 from w3lib.url import canonicalize_url, safe_url_string
 
 from scrapy_bloom.canonical import fast_path, scrapy_form
-from scrapy_bloom.canonical.parts import Parts
-from scrapy_bloom.canonical.pipeline import Pipeline, Pipelines
+from scrapy_bloom.canonical.parts import Parts, split_url
+from scrapy_bloom.canonical.pipeline import HOSTS_OWN, Pipeline, Pipelines
 from scrapy_bloom.canonical.rules import (
     DEFAULT_LEVEL,
     LEVELS,
@@ -155,12 +155,10 @@ class CanonicalFingerprinter:
 
         :raises ValueError: if Scrapy cannot make a request for `url`.
         """
-        if self._identical and "#" not in url:
-            split = fast_path.split(url)  # a URL that it takes is the same in a request
-            if split and self._pipelines.of(url, None).is_noop_for(split[1]):
-                canonical = fast_path.join(*split)
-                if canonical:
-                    return scrapy_form.digest_of_get(canonical), canonical
+        tame = fast_path.take(url) if self._identical else None
+        if tame:  # it is the same in a request
+            canonical, _ = self._canonicalize(url, tame, self._pipelines.of(url, None))
+            return scrapy_form.digest_of_get(canonical), canonical
         request = Request(url)
         fingerprint, change = self.resolve(request)
         return fingerprint, change.url if change else self._canonical(request.url)
@@ -199,46 +197,57 @@ class CanonicalFingerprinter:
             if wish is False or meta.get("verbatim_url"):
                 return self.untouched(request), None
             level = wish
-        url = request.url
-        pipeline = self._pipelines.of(url, level)
+        pipeline = self._pipelines.of(request.url, level)
         if self._identical:
-            split = fast_path.split(url)
-            if split and pipeline.is_noop_for(split[1]):
-                canonical = fast_path.join(*split) or canonicalize_url(url)
-                return scrapy_form.digest(request, canonical), None
-        return self._resolve_at_length(request, pipeline)
+            tame = fast_path.take(request.url)
+            canonical, change = self._canonicalize(request.url, tame, pipeline)
+            return scrapy_form.digest(request, canonical), change
+        return self._ask_wrapped(request, pipeline)
 
     def untouched(self, request: Request) -> bytes:
         """Return the fingerprint that the wrapped fingerprinter makes, without any step."""
         if self._identical and not request.meta.get("verbatim_url"):
-            return scrapy_form.digest(request, scrapy_form.canonical(request.url))
+            return scrapy_form.digest(request, fast_path.canonical(request.url))
         return self._wrapped.fingerprint(request)
 
-    def _resolve_at_length(
-        self, request: Request, pipeline: Pipeline
-    ) -> tuple[bytes, Change | None]:
-        """Resolve, and remember the outcome as long as the request lives.
+    def _canonicalize(
+        self, url: str, tame: fast_path.Tame | None, pipeline: Pipeline
+    ) -> tuple[str, Change | None]:
+        """Return the URL that Scrapy's bytes of `url` are made from, and the change by steps."""
+        if tame is None:
+            parts = split_url(url) if pipeline.before_scrapy else None
+        else:
+            scheme, host, port, path, query, fragment = tame
+            if pipeline.is_noop_for(port, query):
+                return fast_path.join(scheme, host, port, path, query), None
+            parts = Parts(scheme, "", host, port[1:], path, query or None, fragment or None)
+        changed, names = pipeline.before(parts) if parts else (None, ())
+        if changed is None:
+            return fast_path.join(*tame[:5]) if tame else canonicalize_url(url), None
+        if tame and not changed.route:  # it is tame still
+            canonical = fast_path.join_parts(changed)
+        else:
+            canonical = self._canonical(changed.url(), route=changed.route)
+        if HOSTS_OWN.issuperset(names) and canonical == fast_path.canonical(url):
+            return canonical, None
+        return canonical, Change(canonical, names)
 
-        A redirected request is resolved several times, and a foreign fingerprinter may be slow.
+    def _ask_wrapped(self, request: Request, pipeline: Pipeline) -> tuple[bytes, Change | None]:
+        """Ask the project's own fingerprinter, and remember its answer while the request lives.
+
+        It may be slow, and a redirected request is resolved several times.
         """
         kept = self._kept.get(request)
         if kept is None or kept[0] is not pipeline:
-            kept = self._kept[request] = (pipeline, *self._compute(request, pipeline))
+            walked = list(pipeline.walk(request.url))
+            url = walked[-1][1].url() if walked else request.url
+            change = None
+            asked = request
+            if url != request.url:
+                change = Change(url, tuple(dict.fromkeys(name for name, _ in walked)))
+                asked = request.replace(url=url)
+            kept = self._kept[request] = (pipeline, self._wrapped.fingerprint(asked), change)
         return kept[1:]
-
-    def _compute(self, request: Request, pipeline: Pipeline) -> tuple[bytes, Change | None]:
-        steps: dict[str, None] = {}
-        parts: Parts | None = None
-        for name, parts in pipeline.walk(request.url):  # noqa: B007 - the last parts count
-            steps[name] = None
-        if parts is None:
-            return self.untouched(request), None
-        url = self._canonical(parts.url(), route=parts.route)
-        if url == self._canonical(request.url):  # w3lib does the same as the steps
-            return self.untouched(request), None
-        if self._identical:
-            return scrapy_form.digest(request, url), Change(url, tuple(steps))
-        return self._wrapped.fingerprint(request.replace(url=url)), Change(url, tuple(steps))
 
     def _canonical(self, url: str, *, route: bool = False) -> str:
         """Return the URL that the wrapped fingerprinter makes its bytes from.
@@ -247,7 +256,7 @@ class CanonicalFingerprinter:
         """
         if not self._identical:
             return url
-        return canonicalize_url(url, keep_fragments=True) if route else scrapy_form.canonical(url)
+        return canonicalize_url(url, keep_fragments=True) if route else fast_path.canonical(url)
 
     def _read_wish(self, wish: object) -> str | Literal[False] | None:
         """Read what a request asks for: a level, False for no step, None for the usual ones."""

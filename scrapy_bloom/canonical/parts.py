@@ -70,6 +70,22 @@ def split_url(url: str) -> Parts | None:
     return Parts(scheme, user + at, host.lower(), port, path or "", query, fragment)
 
 
+def without_dots(segments: list[str], kinds: list[str]) -> str:
+    """Return the path of `segments` without those whose kind is ``.`` or ``..``.
+
+    RFC 3986, 5.2.4: each ``..`` takes the segment before it along.
+    """
+    kept: list[str] = []
+    for segment, kind in zip(segments, kinds, strict=True):
+        if kind == "..":
+            del kept[-1:]
+        elif kind != ".":
+            kept.append(segment)
+    if kinds[-1] in {".", ".."}:
+        kept.append("")
+    return "/" + "/".join(kept)
+
+
 def is_route(fragment: str | None) -> bool:
     """Return whether a fragment looks like the name of a page of its own."""
     return fragment is not None and fragment.startswith(("!", "/"))

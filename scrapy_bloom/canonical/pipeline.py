@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Final
 from urllib.parse import quote_plus
 
+from w3lib.url import canonicalize_url
+
 from scrapy_bloom.canonical.names import Names, Params
 from scrapy_bloom.canonical.parts import Parts, split_url
 from scrapy_bloom.canonical.rules import DEFAULT_LEVEL, LEVELS, Rule, Rules
@@ -17,6 +19,13 @@ _MAX_HOSTS: Final = 4096
 # One round is nearly always enough. `www.127.1` needs two if the step `www` is on.
 _MAX_ROUNDS: Final = 8
 
+HOSTS_OWN: Final = frozenset(
+    step.name
+    for step in STEPS
+    if all(canonicalize_url(before) == after for before, after in step.examples)
+)
+"""Names of the steps that the installed w3lib takes itself."""
+
 
 class Pipeline:
     """The steps of one rule, in the order of :data:`STEPS`.
@@ -26,6 +35,11 @@ class Pipeline:
     dot, and a URL that a site never answers could hide one of its pages.
 
     :param left_out: names of steps to leave out.
+
+    Attributes:
+        steps: all of them.
+        before_scrapy: those that are left to take if Scrapy's canonical form follows. All of them,
+            if one sees what another one has done to the path.
     """
 
     def __init__(self, rule: Rule, left_out: frozenset[str] = frozenset()) -> None:
@@ -34,38 +48,57 @@ class Pipeline:
             keep=Names.of(rule.keep),
             keep_only=None if rule.keep_only is None else Names.of(rule.keep_only),
         )
-        self._steps = tuple(
+        self.steps = tuple(
             step for step in STEPS if _chooses(rule, step) and step.name not in left_out
         )
-        self._query_only = all(step.reach != "all" for step in self._steps)
-        self._may_drop = _search_for_dropped({step.name for step in self._steps}, rule)
+        reaches = {step.reach for step in self.steps}
+        self._any_part = "all" in reaches
+        self._ports = (":80", ":443") if "port" in reaches else ()
+        self._may_drop = _search_for_dropped({step.name for step in self.steps}, rule)
+        self.before_scrapy = self.steps
+        if not self._any_part:
+            self.before_scrapy = tuple(s for s in self.steps if s.name not in HOSTS_OWN)
 
-    def is_noop_for(self, query: str | None) -> bool:
-        """Return whether no step changes a URL with this `query`, if the fast path takes the URL.
+    def is_noop_for(self, port: str, query: str) -> bool:
+        """Return whether no step before Scrapy's form changes a tame URL; False means "perhaps".
 
-        False means "perhaps".
+        :param port: with its colon, and `query`: as the fast path gives them.
         """
-        return self._query_only and (
-            query is None or self._may_drop is None or self._may_drop(query) is None
+        return not (
+            self._any_part
+            or port in self._ports
+            or (query and self._may_drop and self._may_drop(f"&{query}"))
         )
 
-    def walk(self, url: str) -> Iterator[tuple[str, Parts]]:
-        """Take the steps, round after round, until a round changes nothing.
+    def before(self, parts: Parts) -> tuple[Parts | None, tuple[str, ...]]:
+        """Take the steps before Scrapy's form.
 
-        :param url: as a request has it.
+        :return: the changed parts, None if nothing changes, and the names of the steps that did it.
+        """
+        changed = None
+        names: dict[str, None] = {}
+        for name, changed in self._follow(parts, self.before_scrapy):  # noqa: B007 - the last counts
+            names[name] = None
+        return changed, tuple(names)
+
+    def walk(self, url: str) -> Iterator[tuple[str, Parts]]:
+        """Take all steps with the URL of a request.
+
         :return: for each step that changes something, its name and the parts after it.
         """
-        parts = split_url(url) if self._steps else None
-        if parts is None:
-            return
+        parts = split_url(url) if self.steps else None
+        return self._follow(parts, self.steps) if parts else iter(())
+
+    def _follow(self, parts: Parts, steps: tuple[Step, ...]) -> Iterator[tuple[str, Parts]]:
+        """Take `steps`, round after round, until a round changes nothing."""
         for _ in range(_MAX_ROUNDS):
             before = parts
-            for step in self._steps:
+            for step in steps:
                 changed = step.change(parts, self._params)
                 if changed is not parts:
                     parts = changed
                     yield step.name, parts
-            if parts is before:
+            if parts is before or not self._any_part:
                 return
 
 
@@ -76,7 +109,7 @@ def _chooses(rule: Rule, step: Step) -> bool:
 
 
 def _search_for_dropped(names: set[str], rule: Rule) -> Callable[[str], object] | None:
-    """Return a search for parameters that a step might drop, in a query of the fast path."""
+    """Return a search for parameters that a step might drop, in a canonical query behind a &."""
     of_lists = {"tracking": TRACKING_PARAMS, "drop": rule.drop}
     dropping = [step.name for step in STEPS if step.reach == "query" and step.name in names]
     if not dropping:
@@ -86,7 +119,7 @@ def _search_for_dropped(names: set[str], rule: Rule) -> Callable[[str], object] 
     patterns = Names.of(pattern for name in dropping for pattern in of_lists[name])
     exact = "|".join(re.escape(quote_plus(name)) for name in sorted(patterns.exact))
     prefixes = "|".join(re.escape(quote_plus(prefix)) for prefix in patterns.prefixes)
-    return re.compile(rf"(?:^|&)(?:(?:{exact})=|{prefixes or '(?!)'})").search
+    return re.compile(rf"&(?:(?:{exact})=|{prefixes or '(?!)'})").search
 
 
 class Pipelines:

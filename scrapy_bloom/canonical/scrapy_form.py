@@ -1,8 +1,8 @@
 """Makes Scrapy's own request fingerprint, byte for byte, with less work.
 
 Scrapy hashes a JSON object of method, canonical URL, body and headers with SHA-1
-(``scrapy.utils.request.fingerprint``). Nearly all of that text is the same for every GET request
-and is kept here. :mod:`.fast_path` is asked for the canonical URL before w3lib.
+(``scrapy.utils.request.fingerprint``). All of that text but the URL is the same for every GET
+request without a body. :mod:`.fast_path` makes the canonical URL, or asks w3lib for it.
 
 Another Scrapy or w3lib may make other fingerprints. So :func:`agrees` compares a few hundred
 requests with the installed Scrapy before a crawl relies on this module.
@@ -17,14 +17,11 @@ from typing import Protocol
 
 from scrapy import Request
 from scrapy.utils.python import to_unicode
-from w3lib.url import canonicalize_url
 
 from scrapy_bloom.canonical import fast_path
 
-_GET = '{"body": "", "headers": {}, "method": "GET", "url": "'
-_END = '"}'
-_TAILS_KEPT = 64
-_tails: dict[str, str] = {}
+_GET = '{"body": "", "headers": {}, "method": "GET", "url": '
+_as_json = json.JSONEncoder().encode
 
 
 class Fingerprinter(Protocol):
@@ -34,40 +31,25 @@ class Fingerprinter(Protocol):
         """Return the bytes that stand for `request`."""
 
 
-def canonical(url: str) -> str:
-    """Return ``w3lib.url.canonicalize_url(url)`` for the URL of a request."""
-    parts = fast_path.split(url)
-    return (fast_path.join(*parts) if parts else None) or canonicalize_url(url)
-
-
 def digest(request: Request, url: str) -> bytes:
     """Return the fingerprint, 20 bytes, of `request` with `url` as its canonical URL."""
-    tail = _tails.get(request.method) or _tail(request.method)
-    text = f'{{"body": "{(request.body or b"").hex()}{tail}{json.dumps(url)}}}'
-    return sha1(text.encode(), usedforsecurity=False).digest()
+    if request.method == "GET" and not request.body:
+        return digest_of_get(url)
+    method = _as_json(to_unicode(request.method))
+    head = f'{{"body": "{(request.body or b"").hex()}", "headers": {{}}, "method": {method}'
+    return sha1(f'{head}, "url": {_as_json(url)}}}'.encode(), usedforsecurity=False).digest()
 
 
 def digest_of_get(url: str) -> bytes:
-    """Return the fingerprint of a plain GET request with `url` as its canonical URL.
-
-    :param url: made of characters that need no escape in JSON, as :mod:`.fast_path` makes it.
-    """
-    return sha1(f"{_GET}{url}{_END}".encode(), usedforsecurity=False).digest()
-
-
-def _tail(method: str) -> str:
-    """Return the JSON text between the body and the URL."""
-    tail = f'", "headers": {{}}, "method": {json.dumps(to_unicode(method))}, "url": '
-    if len(_tails) < _TAILS_KEPT:  # a spider may make up any number of methods
-        _tails[method] = tail
-    return tail
+    """Return the fingerprint of a plain GET request with `url` as its canonical URL."""
+    return sha1(f"{_GET}{_as_json(url)}}}".encode(), usedforsecurity=False).digest()
 
 
 def agrees(scrapys: Fingerprinter) -> bool:
     """Return whether this module and `scrapys` make the same fingerprints of all test requests."""
     try:
         return all(
-            digest(request, canonical(request.url)) == scrapys.fingerprint(request)
+            digest(request, fast_path.canonical(request.url)) == scrapys.fingerprint(request)
             for request in _test_requests()
         )
     except Exception:  # noqa: BLE001 - another Scrapy may fail in any way

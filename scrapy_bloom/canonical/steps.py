@@ -20,12 +20,12 @@ from socket import inet_aton, inet_ntoa
 from typing import Literal
 
 from scrapy_bloom.canonical.names import Names, Params
-from scrapy_bloom.canonical.parts import Parts, is_route, name_and_value
+from scrapy_bloom.canonical.parts import Parts, is_route, name_and_value, without_dots
 from scrapy_bloom.canonical.tracking import TRACKING_PARAMS
 
 Tier = Literal["safe", "usual", "setting", "opt-in"]
-# What a step may change of a URL that the fast path takes: nothing, its query, or any part of it.
-Reach = Literal["none", "query", "all"]
+# What a step may change of a tame URL: nothing, its port, its query, or any part of it.
+Reach = Literal["none", "port", "query", "all"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Step:
         doc: one line for the documentation.
         change: returns its argument itself if there is nothing to do.
         examples: pairs of a URL before and after.
-        reach: what it may change of a URL that the fast path takes.
+        reach: what it may change of a tame URL.
     """
 
     name: str
@@ -58,12 +58,16 @@ def default_port(parts: Parts, _: Params) -> Parts:
 
     Of other hosts, such as ``e.com`` and a space, Scrapy may fetch the URL without a port only.
     """
-    if parts.port != parts.default_port or not _is_plain_host(parts.host):
+    if not parts.port or parts.port != parts.default_port or not _is_plain_host(parts.host):
         return parts
     return parts._replace(port="")
 
 
-_ends_in_number = re.compile(r"(?:[0-9a-z-]+\.)*(?:[0-9]+|0x[0-9a-f]*)").fullmatch
+_is_number = re.compile(r"(?:[0-9a-z-]+\.)*(?:[0-9]+|0x[0-9a-f]*)").fullmatch
+
+
+def _ends_in_number(host: str) -> bool:
+    return host.rpartition(".")[2][:1].isdigit() and _is_number(host) is not None
 
 
 def ipv4(parts: Parts, _: Params) -> Parts:
@@ -91,29 +95,19 @@ def ipv6(parts: Parts, _: Params) -> Parts:
     return parts._replace(host=host) if host != parts.host else parts
 
 
-# WHATWG, 4.1: a dot segment may be escaped.
-_ONE_DOT = frozenset((".", "%2e"))
-_TWO_DOTS = frozenset(("..", ".%2e", "%2e.", "%2e%2e"))
-_DOTS = _ONE_DOT | _TWO_DOTS
+_DOTS = frozenset((".", ".."))
 
 
 def dot_segments(parts: Parts, _: Params) -> Parts:
     """Resolve ``.`` and ``..`` in the path (RFC 3986, 5.2.4)."""
     if "/." not in parts.path and "/%2" not in parts.path:
         return parts
-    kept: list[str] = []
     segments = parts.path.split("/")[1:]
-    kinds = [segment.lower() for segment in segments]
+    # WHATWG, 4.1: a dot segment may be escaped.
+    kinds = [segment.replace("%2e", ".").replace("%2E", ".") for segment in segments]
     if _DOTS.isdisjoint(kinds):
         return parts
-    for segment, kind in zip(segments, kinds, strict=True):
-        if kind in _TWO_DOTS:
-            del kept[-1:]
-        elif kind not in _ONE_DOT:
-            kept.append(segment)
-    if kinds[-1] in _DOTS:
-        kept.append("")
-    return parts._replace(path="/" + "/".join(kept))
+    return parts._replace(path=without_dots(segments, kinds))
 
 
 def trailing_dot(parts: Parts, _: Params) -> Parts:
@@ -121,8 +115,10 @@ def trailing_dot(parts: Parts, _: Params) -> Parts:
 
     Names without another dot, such as ``localhost``, may be known without it only.
     """
-    host = parts.host.removesuffix(".")
-    if host == parts.host or "." not in host or host.endswith(".") or _ends_in_number(host):
+    if not parts.host.endswith("."):
+        return parts
+    host = parts.host[:-1]
+    if "." not in host or host.endswith(".") or _ends_in_number(host):
         return parts  # resolvers refuse "127.0.0.1." and the like
     return parts._replace(host=host)
 
@@ -132,6 +128,8 @@ _TRACKING = Names.of(TRACKING_PARAMS)
 
 def tracking(parts: Parts, params: Params) -> Parts:
     """Drop the parameters of the tracking list that have a value."""
+    if not parts.query:
+        return parts
     return _without(
         parts,
         lambda name, value: value != "" and name in _TRACKING and name not in params.keep,
@@ -203,7 +201,7 @@ STEPS = (
         "Removes the port that the scheme stands for (RFC 3986, 6.2.3).",
         default_port,
         ((f"{_H}:80/a", f"{_H}/a"), ("https://example.com:443/", "https://example.com/")),
-        "none",
+        "port",
     ),
     Step(
         "ipv4",

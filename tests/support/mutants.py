@@ -1,0 +1,205 @@
+"""Random URLs made from pieces of real ones, and whether the short way treats them as the long one.
+
+    python -m support.mutants [--count N] [--seed N] [FILE with one URL a line]...
+
+makes URLs from those that installed packages tell in their metadata, and from those of the files.
+It prints every difference and how many there are. The tests call it for a short run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable, Iterator
+from importlib.metadata import distributions
+from pathlib import Path
+from random import Random
+
+from scrapy import Request
+from scrapy.utils.request import RequestFingerprinter
+from w3lib.url import canonicalize_url
+
+from scrapy_bloom import CanonicalFingerprinter
+from scrapy_bloom.canonical.pipeline import Pipelines
+from scrapy_bloom.canonical.rules import LEVELS, OPT_IN
+from support.spellings import HOSTS, NAMES, PORTS, USERS, WORDS
+
+_SCRAPYS = RequestFingerprinter()
+_OURS = {level: CanonicalFingerprinter(level) for level in LEVELS} | {
+    "drop": CanonicalFingerprinter(
+        "usual", drop_params=["id", "a*", "caf\xe9"], keep_params=["ab"]
+    ),
+    "keep only": CanonicalFingerprinter("safe", rules={"*": {"keep_only": ["id", "q", "page"]}}),
+    "all": CanonicalFingerprinter("usual", rules={"*": {"steps": OPT_IN}}),
+}
+_PIPELINES = {how: Pipelines(ours.rules).general for how, ours in _OURS.items()}
+
+_MARKS = (
+    *(
+        "/",
+        "//",
+        "/./",
+        "/../",
+        "/..",
+        "/.",
+        "/%2e/",
+        "/%2E%2e/",
+        "/..;x",
+        "/;",
+        ";",
+        ";x=1",
+        "%3B",
+    ),
+    *(
+        "?",
+        "??",
+        "&",
+        "&&",
+        "=",
+        "==",
+        "#",
+        "#!",
+        "#/a",
+        "@",
+        ":",
+        ",",
+        "|",
+        "[",
+        "]",
+        "'",
+        '"',
+        "\\",
+    ),
+    *(
+        "%",
+        "%2",
+        "%zz",
+        "%25",
+        "%2525",
+        "%2f",
+        "%2F",
+        "%3f",
+        "%23",
+        "%5B",
+        "%5d",
+        "%7C",
+        "%7e",
+        "%41",
+    ),
+    *(
+        "%c3%a9",
+        "%C3%A9",
+        "%ff",
+        "%00",
+        "%20",
+        "+",
+        "%2B",
+        " ",
+        "\xe9",
+        "\u4e2d",
+        "^",
+        "{x}",
+        "<>",
+        "`",
+    ),
+    *(
+        "utm_source=x",
+        "&utm_id=",
+        "&%75tm_x=1",
+        "&gclid=1",
+        "&id=1",
+        "&id=2",
+        "&id",
+        "&a%5B%5D=2",
+        "*",
+    ),
+    *(
+        "&a[]=1",
+        "&q=a%20b",
+        "&q=a+b",
+        "&a!=1",
+        "&a-=1",
+        "&a%21=2",
+        "&=",
+        "&=x",
+        "!$'()*,;:@",
+        "~",
+        "-",
+    ),
+)
+_found = re.compile(r"https?://[^\s<>\"'`)\]}|\\]+").findall
+
+
+def of_packages() -> list[str]:
+    """Return the URLs that the metadata of installed distributions has."""
+    texts = (one.read_text("METADATA") or "" for one in distributions())
+    return sorted({url for text in texts for url in _found(text)})
+
+
+def mutants(real: list[str], rng: Random) -> Iterator[str]:
+    """Yield URLs without end: two real ones cut and joined, and changed in some places."""
+    while True:
+        one, other = rng.choice(real), rng.choice(real)
+        url = one[: rng.randrange(8, len(one) + 1)] + other[rng.randrange(8, len(other) + 1) :]
+        if rng.random() < 0.3:
+            rest = re.sub(r"^https?://[^/?#]*", "", url)
+            user, host, port = (rng.choice(some) for some in (USERS, HOSTS, PORTS))
+            url = f"{rng.choice(('http', 'https'))}://{user}{host}{port}{rest}"
+        if rng.random() < 0.3:
+            url += f"{'&' if '?' in url else '?'}{rng.choice(NAMES)}={rng.choice(WORDS)}"
+        for _ in range(rng.randrange(4)):
+            at = rng.randrange(8, len(url) + 1)
+            until = at if rng.random() < 0.6 else at + rng.randrange(4)
+            url = url[:at] + rng.choice(rng.choice((_MARKS, _MARKS, WORDS))) + url[until:]
+        yield url.swapcase() if rng.random() < 0.02 else url
+
+
+def differences(urls: Iterable[str]) -> Iterator[tuple[str, str, str, str]]:
+    """Yield how, URL, expected and found for each URL that the short way treats in another way.
+
+    What is expected is the long way: every step taken one by one, then w3lib; at level ``scrapy``
+    Scrapy's own fingerprint.
+    """
+    for url in urls:
+        try:
+            request = Request(url)
+        except ValueError:
+            continue
+        scrapys, form = _SCRAPYS.fingerprint(request), canonicalize_url(request.url)
+        if _OURS["scrapy"].fingerprint(request) != scrapys:
+            yield "scrapy's bytes", url, scrapys.hex(), _OURS["scrapy"].fingerprint(request).hex()
+        for how, ours in _OURS.items():
+            parts = None
+            for _, parts in _PIPELINES[how].walk(request.url):  # noqa: B007 - the last ones count
+                pass
+            expected = canonicalize_url(parts.url(), keep_fragments=parts.route) if parts else form
+            alone, found = ours.resolve_url(url)
+            fingerprint, change = ours.resolve(request)
+            if found != expected or fingerprint != alone:
+                yield how, url, expected, found
+            if (change.url if change else form) != expected:
+                yield f"change of {how}", url, expected, str(change)
+
+
+def main() -> None:
+    """Read the command line and run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only-real", action="store_true", help="the URLs themselves, unchanged")
+    parser.add_argument("files", nargs="*", type=Path)
+    arguments = parser.parse_args()
+    lists = [file.read_text("utf-8", "replace").split("\n") for file in arguments.files]
+    real = sorted({url for urls in (of_packages(), *lists) for url in urls if len(url) > 10})
+    some = mutants(real, Random(arguments.seed))
+    urls = real if arguments.only_real else (next(some) for _ in range(arguments.count))
+    count = 0
+    for difference in differences(urls):
+        count += 1
+        print(*difference, sep="\n    ", flush=True)
+    checked = len(real) if arguments.only_real else arguments.count
+    print(f"{checked:,} URLs, {len(_OURS)} ways each: {count} differences")
+
+
+if __name__ == "__main__":
+    main()
