@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import time
@@ -40,6 +41,7 @@ from scrapy_bloom.local.job import (
     KIND,
     LOCK,
     PID,
+    QUEUE,
     REQUESTS,
     Identity,
     holding,
@@ -49,7 +51,7 @@ from scrapy_bloom.local.job import (
     read_meta,
 )
 from scrapy_bloom.local.store import NAME, Store
-from scrapy_bloom.local.unclean import DIGEST, digest
+from scrapy_bloom.local.unclean import ACTIVE, DIGEST, digest
 
 if TYPE_CHECKING:
     from scrapy_bloom.commands.output import Output
@@ -60,7 +62,7 @@ KILLED: Final = "killed"
 
 _AT_ONCE: Final = 1_000  # requests
 _SIGMAS: Final = 6.0  # how far a count may be from what its bits say
-_COMPANIONS: Final = ("-wal", "-shm", "-checkpoint", ".new", ".adding", ".taking-over")
+_COMPANIONS: Final = ("-journal", "-wal", "-shm", "-checkpoint", ".new", ".adding", ".taking-over")
 
 
 class LocalTarget(Target):
@@ -170,7 +172,7 @@ class LocalTarget(Target):
         del failed  # those that cannot be read are told anyhow
         with self._reading() as store:
             if store.meta.get(KIND) != REQUESTS:
-                own = f"; Scrapy's own queue is not read here ({self.folder}/requests.queue)"
+                own = f"; Scrapy's own queue is not read here ({self.path.parent / QUEUE})"
                 raise StateError(
                     f"{self.name}: found a filter without requests, expected those of"
                     f" scrapy_bloom.Scheduler{own if self.folder else ''}."
@@ -217,10 +219,12 @@ class LocalTarget(Target):
                     store.abandon()
                 if new:
                     path.replace(self.path)
-            except BaseException:
+            except BaseException as error:
                 store.abandon()
                 if new:
                     _remove(path)
+                if isinstance(error, sqlite3.Error):
+                    raise file.unusable(self.path, error) from error
                 raise
 
     def write(self, contents: Contents, owner: Owner, output: Output) -> None:  # noqa: ARG002
@@ -359,8 +363,13 @@ class _Asked:
 
 
 def waiting_in(folder: Path) -> str:
-    """Return Scrapy's own queue in a job directory if it has requests; else an empty text."""
-    return str(folder / "requests.queue") if digest(folder) else ""
+    """Return Scrapy's own queue in a job directory if Scrapy would read some from it; else ""."""
+    active = folder / QUEUE / ACTIVE
+    try:
+        waits = active.exists() and json.loads(active.read_bytes())
+    except ValueError:
+        waits = True
+    return str(folder / QUEUE) if waits else ""
 
 
 def _remove(path: Path) -> None:

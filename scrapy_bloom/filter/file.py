@@ -96,8 +96,7 @@ def create(path: Path) -> None:
         _make(beside)
         beside.replace(path)
     except (OSError, sqlite3.Error) as error:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
+        _remove(beside)
         raise unusable(path, error) from error
 
 
@@ -122,8 +121,7 @@ def save(path: Path, state: FilterState, notes: dict[str, Value]) -> None:
             database.execute("COMMIT")
         beside.replace(path)
     except (OSError, sqlite3.Error) as error:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
+        _remove(beside)
         raise unusable(path, error) from error
 
 
@@ -308,6 +306,13 @@ def is_damage(error: Exception) -> bool:
     if code is not None:
         return code & 0xFF in {11, 26}  # SQLITE_CORRUPT, SQLITE_NOTADB
     return "malformed" in str(error) or "not a database" in str(error)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file that could not be finished, and its journal."""
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
+        path.with_name(f"{path.name}-journal").unlink(missing_ok=True)
 
 
 def _make(path: Path) -> None:

@@ -1,26 +1,20 @@
-"""Filters at rest for tests of the tools: places for them, and all that a place holds."""
+"""Filters at rest for tests of the commands: all that a place holds."""
 
 from __future__ import annotations
 
-from scrapy_bloom import tools
-from scrapy_bloom.core.numbers import NumbersSlice
-
-
-def project(spider="books", **settings):
-    """Return a project with these settings, apart from any in the working directory."""
-    from scrapy.settings import Settings
-
-    return tools.Project(Settings(settings), spider)
-
 
 def everything(folder):
-    """Return path, bytes and times of all that is below a folder."""
+    """Return path, bytes and times of all that is below a folder.
+
+    But for the index of a log, which SQLite makes anew as it likes.
+    """
     return {
         path.relative_to(folder): (
             path.stat().st_mtime_ns,
             path.read_bytes() if path.is_file() else None,
         )
         for path in folder.rglob("*")
+        if not path.name.endswith("-shm")
     }
 
 
@@ -44,17 +38,3 @@ def everything_in(server):
     for name, kind in zip(names, asked.execute(), strict=True):
         read[kind](name)
     return dict(zip(names, asked.execute(), strict=True))
-
-
-def bits_of(target):
-    """Return secret, geometry and bits of a filter, as bytes; or numbers."""
-    return [
-        (state.secret, [(slice_.spec, _bytes_of(slice_)) for slice_ in state.slices])
-        for state in tools.target_of(target).read().shards
-    ]
-
-
-def _bytes_of(slice_):
-    if isinstance(slice_, NumbersSlice):
-        return {bucket: numbers.tobytes() for bucket, numbers in slice_.buckets.items()}
-    return b"".join(block.tobytes() for block in slice_.blocks)
