@@ -285,9 +285,8 @@ class WindowMachine(RuleBasedStateMachine):
         assert info.estimated_fp_rate <= info.error_rate
         assert info.oldest <= info.newest <= self.clock.now
         state = self.filter.state
-        assert all(
-            any(one.has(self.filter._probe(fp)) for one in state.slices) for fp in state.again
-        )
+        probe = make_probe(state.secret, state.hashes, digests=state.digests)
+        assert all(any(one.has(probe(fp)) for one in state.slices) for fp in state.again)
 
     def judge(self, page, seen):
         since = self.passed - self.known.get(page, -inf)

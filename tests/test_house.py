@@ -140,14 +140,14 @@ UP = "from scrapy_bloom.crawl.there import x"
         pytest.param(
             house.circles,
             {
-                "commands__one": "from scrapy_bloom.scheduler.two import x",
-                "scheduler__three": "from scrapy_bloom.commands import four",
-                "scheduler__two": "",
+                "commands__one": "from scrapy_bloom.addon.two import x",
+                "addon__three": "from scrapy_bloom.commands import four",
+                "addon__two": "",
                 "commands__four": "",
             },
             "a circle of rooms:\n"
-            "    scrapy_bloom.commands.one, line 1: imports scrapy_bloom.scheduler.two\n"
-            "    scrapy_bloom.scheduler.three, line 1: imports scrapy_bloom.commands.four",
+            "    scrapy_bloom.commands.one, line 1: imports scrapy_bloom.addon.two\n"
+            "    scrapy_bloom.addon.three, line 1: imports scrapy_bloom.commands.four",
             id="a circle of folders, none of files",
         ),
         pytest.param(

@@ -23,6 +23,7 @@ from support import lossy
 from support.commits import Commits, check, copied, hasty, log_of
 from support.contract import fingerprints
 from support.examples import share_of
+from support.internals import database_of, marks_in_memory
 
 from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.filter import file
@@ -163,13 +164,13 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def commit_on_a_full_disk(self):
-        self.store._database.execute("PRAGMA max_page_count = 1")  # as many as there are
+        database_of(self.store).execute("PRAGMA max_page_count = 1")  # as many as there are
         try:
             self.commit()
         except sqlite3.OperationalError:
             pass  # else there was room in the file
         finally:
-            self.store._database.execute("PRAGMA max_page_count = 1000000")
+            database_of(self.store).execute("PRAGMA max_page_count = 1000000")
 
     @rule()
     def kill(self):
@@ -563,14 +564,14 @@ def test_a_commit_writes_what_changed_however_much_is_forgotten(path):
         store.mark(page)
     store.filter.forget_many(known[:-1])
     store.commit()
-    before = store._database.total_changes
+    before = database_of(store).total_changes
     store.filter.forget(known[-1])
     store.commit()
-    assert store._database.total_changes - before < 10
+    assert database_of(store).total_changes - before < 10
     for page in known[:5000]:  # let through again
         store.mark(page)
     store.commit()
-    assert store._database.total_changes - before < 10 + module.DELETED_AT_ONCE + 10
+    assert database_of(store).total_changes - before < 10 + module.DELETED_AT_ONCE + 10
     store.close()
     store = Store(path)
     assert sum(map(store.contains, known)) == 5000
@@ -700,7 +701,7 @@ def test_a_store_that_is_written_at_close_only_keeps_few_marks_in_memory(path, p
     store.commit_at_close_only()
     for mark in marks:
         store.mark(mark)
-    assert sum(map(len, (store._changes.marks or {}).values())) <= module.SMALL_JOURNAL
+    assert marks_in_memory(store) <= module.SMALL_JOURNAL
     store.close()
     store = Store(path, LocalFilter())
     assert store.clean

@@ -22,6 +22,7 @@ from scrapy_bloom.redis.filter import RedisFilter, plans
 from scrapy_bloom.redis.queue import Queue
 from scrapy_bloom.redis.shard import Entry
 from scrapy_bloom.redis.worker import Worker
+from support.internals import replace_beginning, replace_shards
 
 KEY = "crawl"
 CLOCK = ("clock:seconds", "clock:micros")
@@ -231,7 +232,7 @@ class Crawler:
         self.queue.open()
         self.worker.calm = False
         if not world.reset_all:
-            self.queue._shards = [_Alone(shard) for shard in self.queue._shards]
+            replace_shards(self.queue, _Alone)
         self.ready, self.flight, self.children = [], {}, Counter()
         self.memory, self.held_pages = [], set()
         self.frozen = self.beaten = 0.0
@@ -353,7 +354,7 @@ class PlainCrawler:
             filters.Worker = made
         self.worker.calm = False
         if not world.doubt:
-            self.filter._begin_again = lambda shard, _: self._undoubted(shard)
+            replace_beginning(self.filter, self._undoubted)
         self.ready, self.buffer, self.frozen, self.beaten = [], [world.made], 0.0, 0.0
         world.made += 1  # each begins at another page, or only one would have work
 

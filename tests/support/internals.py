@@ -42,6 +42,26 @@ def fail_after_writing(monkeypatch, fails):
     monkeypatch.setattr(Store, "_write_trims", write)
 
 
+def database_of(store):
+    """Return the connection of a store: what it writes is counted there, and a full disk begins."""
+    return store._database
+
+
+def marks_in_memory(store):
+    """Return how many marks a store keeps in memory for its next commit."""
+    return sum(map(len, (store._changes.marks or {}).values()))
+
+
+def replace_shards(queue, kind):
+    """Put something else around each shard of a queue, which nobody may do who uses one."""
+    queue._shards = [kind(shard) for shard in queue._shards]
+
+
+def replace_beginning(filter_, begin):
+    """Have a filter begin again at a shard in another way: one that loses pages."""
+    filter_._begin_again = lambda shard, _: begin(shard)
+
+
 def stop_beating(one):
     """Let a worker of Redis renew its leases no more, as one does that is frozen."""
     one._stop.set()
