@@ -418,7 +418,6 @@ async def test_a_job_of_scrapys_own_scheduler_goes_on(job, by, queue, filter_cla
     assert pages.missed == set()
     assert pages.repeated == {}
     assert rows(job) == []
-    assert not (job / "requests.bloom.running").exists()
     assert not (job / "requests.queue").exists()
     assert crawler.stats.get_value("bloom/restored") > 0
 

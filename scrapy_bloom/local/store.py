@@ -553,6 +553,7 @@ class Store:
         if database.in_transaction:
             database.execute("ROLLBACK")
         database.execute(f"PRAGMA synchronous = {'FULL' if sync else 'NORMAL'}").fetchone()
+        database.execute(f"PRAGMA fullfsync = {int(sync)}").fetchone()  # macOS's own word for it
         limit = max(LEAST_JOURNAL, self.filter.items // JOURNAL_SHARE)
         if self._exact is not None:
             limit = min(limit, MOST_UNLISTED)

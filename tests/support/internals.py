@@ -30,6 +30,11 @@ def synchronous(crawler):
     return database.execute("PRAGMA synchronous").fetchone()[0]
 
 
+def full_syncs(store):
+    """Return whether SQLite asks macOS for the disk itself when it writes the commits of a store."""
+    return bool(store._database.execute("PRAGMA fullfsync").fetchone()[0])
+
+
 def fail_after_writing(monkeypatch, fails):
     """Have commits of a store fail with a full disk when `fails()` says so."""
     original = Store._write_trims
