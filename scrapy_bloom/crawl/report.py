@@ -140,19 +140,25 @@ class Report:
         )
         self.describe(info)
 
-    def finished(self, folder: Path, known: int) -> None:
+    def finished(
+        self,
+        place: object,
+        known: int,
+        way: str = "delete the job directory or set another JOBDIR",
+    ) -> None:
         """Log that an earlier run has fetched everything, and how to start over.
 
+        :param place: where it was kept.
         :param known: how many pages are known.
+        :param way: how to start over.
         """
         self._log(
             logging.WARNING,
-            "%(folder)s: an earlier run has finished this crawl: %(known)s pages are known, and no"
+            "%(place)s: an earlier run has finished this crawl: %(known)s pages are known, and no"
             " request is waiting. This run fetches only pages that were forgotten, are old enough"
-            " by bloom_max_age, or are not filtered, such as start requests. To start over, delete"
-            " the job directory or set another JOBDIR; to fetch pages again after some time, set"
-            " BLOOM_WINDOW.",
-            {"folder": folder, "known": f"{known:,}"},
+            " by bloom_max_age, or are not filtered, such as start requests. To start over,"
+            " %(way)s; to fetch pages again after some time, set BLOOM_WINDOW.",
+            {"place": place, "known": f"{known:,}", "way": way},
         )
 
     def check_failed(self, request: Request, error: Exception) -> None:

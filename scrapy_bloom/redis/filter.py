@@ -243,11 +243,6 @@ class RedisFilter:
         """Its shards; none before it is open."""
         return self._shards
 
-    @property
-    def secret(self) -> bytes:
-        """The key of the probes of the first shard; every shard has its own."""
-        return self._shards[0].secret if self._shards else b""
-
     # What callers ask
 
     def add(self, fingerprint: bytes) -> bool:

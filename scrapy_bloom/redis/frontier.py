@@ -30,6 +30,7 @@ from scrapy_bloom.options import (
     COMMIT_SYNC,
     ON_BACKEND_ERROR,
     REDIS_TIMEOUT,
+    WINDOW,
     CommitSync,
     OnBackendError,
     in_settings,
@@ -124,10 +125,13 @@ def open_shared(
         dropped=dropped,
         waits=waits,
     )
-    report_opened(report, session, worker, key, queue.shards)
-    self.description = (
-        f"Crawl kept in Redis at {worker.where}, key {key}: {queue.waiting:,} waiting"
-    )
+    states = report_opened(report, session, worker, key)
+    waiting = sum(state.waiting for state in states)
+    known = sum(one.items - one.again for state in states for one in state.slices)
+    self.description = f"Crawl kept in Redis at {worker.where}, key {key}: {waiting:,} waiting"
+    if known and not waiting and not any(one.taken for one in states) and not settings[WINDOW]:
+        place = f"Redis at {worker.where}, key {key}"
+        report.finished(place, known, "use 'scrapy bloom delete' or set another BLOOM_REDIS_KEY")
     note_forgets(crawler, self)
     return self
 
@@ -303,7 +307,7 @@ class SharedFrontier:
             self._queue.give_back(ticket)
         self._ready.clear()
         stored = not self._gave_up
-        while stored and (self._queue.burdened or self._unfinished):
+        while stored and (self._queue.burdened or self._over):
             stored = await self._exchange()
         self._describe()
         await run_beside(self._leave)
@@ -438,10 +442,6 @@ class SharedFrontier:
                 "closed the spider" if closes else "failed while the spider was closing",
                 extra={"spider": self._spider},
             )
-
-    @property
-    def _unfinished(self) -> bool:
-        return bool(self._over)
 
     async def _report_done(self) -> None:
         """Report the pages that are done, after their items were written out."""

@@ -121,7 +121,7 @@ class PlainFilter:
             filter_.emptied, why = True, "a run with it was killed"
         self.emptied = filter_.emptied
         shards, worker = filter_.shards, filter_.worker
-        report_opened(report, self._session, worker, self._key, shards, unclean=unclean)
+        report_opened(report, self._session, worker, self._key, unclean=unclean)
         where = f"Bloom filter in Redis at {worker.where}, key {self._key}"
         if self.emptied:
             report.info(f"{where}: emptied, since {why}. Pages are fetched again.")

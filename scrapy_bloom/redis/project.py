@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from scrapy_bloom.crawl.provenance import difference
@@ -24,8 +23,7 @@ from scrapy_bloom.options import (
 from scrapy_bloom.redis.client import Target
 from scrapy_bloom.redis.filter import plans
 from scrapy_bloom.redis.plan import Plan
-from scrapy_bloom.redis.reader import Reader
-from scrapy_bloom.redis.shard import Shard
+from scrapy_bloom.redis.reader import Reader, State
 from scrapy_bloom.redis.worker import Worker
 from scrapy_bloom.settings import Settings
 
@@ -100,30 +98,27 @@ def plans_of(
 
 
 def report_opened(
-    report: Report,
-    session: Session,
-    worker: Worker,
-    key: str,
-    shards: Sequence[Shard],
-    *,
-    unclean: bool = False,
-) -> None:
-    """Log how a filter was found; nothing if the server was not there yet.
+    report: Report, session: Session, worker: Worker, key: str, *, unclean: bool = False
+) -> list[State]:
+    """Log how a filter was found; nothing if the server cannot be used just now.
 
     :param unclean: whether the last run was killed.
+    :returns: the state of each shard; none then.
     """
+    if worker.client is None:
+        return []
     try:
-        info = Reader(worker, key).info() if shards else None
-    except BloomError:  # the server went away just now; the checks deal with that
-        info = None
-    if info is None:
-        return
-    restored = sum(one.items - one.again for shard in shards for one in shard.slices)
+        reader = Reader(worker, key)
+        states, info = reader.shards(), reader.info()
+    except BloomError:  # the checks deal with that
+        return []
+    restored = sum(one.items - one.again for state in states for one in state.slices)
     place = f"in Redis at {worker.where}, key {key}"
     report.opened(place, info, restored=restored, unclean=unclean)
-    changed = difference(json.loads(shards[0].canonical), session.made_by)
+    changed = difference(json.loads(states[0].plan.canonical), session.made_by)
     if restored and changed:
         report.warn(changed)
+    return states
 
 
 def report_state(report: Report, worker: Worker, key: str) -> None:

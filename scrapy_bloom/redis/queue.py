@@ -159,16 +159,13 @@ class Queue:
     Attributes:
         key: as given.
         surprises: how often the server has lost something, or this worker its lease.
-        calls: how many calls with entries were answered.
-        offered: how many entries they had.
-        taken: how many requests were taken.
     """
 
     def __init__(
         self, worker: Worker, key: str, made_for: Sequence[Plan], words: Words = in_arguments
     ) -> None:
         self.worker = worker
-        self.surprises = self.calls = self.offered = self.taken = 0
+        self.surprises = 0
         self.key, self._plans, self._words = key, made_for, words
         self._shards: list[Shard] = []  # none until the server was there
         self._desks = [_Desk() for _ in made_for]
@@ -303,9 +300,6 @@ class Queue:
                 for entry in call.entries
                 if entry.fingerprint is not None and entry.letter == "f" and entry.max_age is None
             )
-            self.calls += bool(call.entries)
-            self.offered += len(call.entries)
-            self.taken += len(answer.taken)
         void = list(range(len(self._desks))) if exchange.surprise else exchange.dead
         for number in void:
             self._desks[number].forget()
@@ -321,12 +315,6 @@ class Queue:
     def waiting(self) -> int:
         """How many requests are in the queue, as last heard."""
         return sum(shard.report.waiting for shard in self._shards)
-
-    @property
-    def elsewhere(self) -> int:
-        """How many requests other workers have, as last heard."""
-        held = sum(len(desk.held) for desk in self._desks)
-        return max(0, sum(shard.report.taken for shard in self._shards) - held)
 
     def is_over(self) -> bool:
         """Return whether no worker has anything to do, after an exchange with each shard.

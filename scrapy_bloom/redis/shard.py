@@ -229,7 +229,6 @@ class Shard:
         key: of its header.
         plan: as it was given.
         epoch: names what is there now.
-        canonical: the rules of those who made it, as JSON.
         secret: the key of its probes.
         slices: as last heard.
         made: whether this worker has made it.
@@ -306,7 +305,6 @@ class Shard:
                     f"{name} {have!r}, not {want!r}" for name, (have, want) in differences.items()
                 )
             )
-        self.canonical = there.canonical
         self.secret, self._hash = secret, there.hash(secret)
         self.epoch = found["epoch"].decode()
         self.slices = read_slices(found["slices"])
