@@ -6,9 +6,10 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scrapy.squeues import PickleLifoDiskQueue
+from support.examples import share_of
 from support.jobs import identity_of, lifo
 
 from scrapy_bloom.crawl.serialize import QueueKind
@@ -45,6 +46,7 @@ def folder():
     shutil.rmtree(folder)
 
 
+@settings(max_examples=share_of(20))
 @given(records=records, cut=st.integers(0, 30))
 def test_every_mark_is_taken_over_and_none_is_invented(folder, records, cut):
     """Whichever version of Scrapy wrote it, also if its last record was cut off by a full disk."""
@@ -67,7 +69,7 @@ def taken_over(folder, seen, cut):
     (folder / "spider.state").write_bytes(b"state")
     job = Job(folder, identity_of())
     job.check(requests=True)
-    settings, kind = Settings({}), QueueKind.of("", PickleLifoDiskQueue)
-    take_over(job, settings, kind, None, digests=True)
-    job.open(settings, digests=True)
+    chosen, kind = Settings({}), QueueKind.of("", PickleLifoDiskQueue)
+    take_over(job, chosen, kind, None, digests=True)
+    job.open(chosen, digests=True)
     return job
