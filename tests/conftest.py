@@ -44,34 +44,23 @@ settings.load_profile("patient")
 # statements that no other file runs, in more than half of the time. The tests run next to none that
 # no other test runs.
 UNMEASURED = """
-    ages bench canonical canonical_encoded crawls error_rate frontier_faults frontier_kills growth
-    hashing house local localsite options redirects redis_acl redis_cluster redis_crawl
-    redis_exactly_once redis_filter redis_forgetting redis_losses redis_lua54 redis_queue_cluster
-    redis_queue_faults redis_sets shared_crawls shared_kills shared_moving sizing snapshot toy
-    troubleshooting window_layers
+    ages bench canonical canonical_encoded crawls error_rate frontier_faults frontier_kills hashing
+    house localsite options redirects redis_acl redis_cluster redis_crawl redis_filter redis_lua54
+    shared_crawls shared_kills shared_moving sizing troubleshooting
 
     canonical_filter::test_a_job_goes_on_however_many_rules_there_are
-    commands_faults::test_an_interrupted_move_changes_nothing
     commands_faults::test_what_is_not_there_is_told_by_every_verb
     commands_faults::test_whoever_may_only_read_looks_and_changes_nothing
     exact::test_no_page_is_missed_over_stops_though_the_filter_loses_many
     forgetting::test_so_does_the_next_run_and_then_no_other
     forgetting::test_what_has_failed_is_tried_again_by_the_next_run
-    frontier_store::runTest
-    redis_faults::test_eviction
-    redis_leases::test_is_taken_off_the_register_by_the_next_one
     redis_leases::test_leases_are_renewed_beside_a_node_that_hangs
-    redis_queue_model::runTest
-    redis_window::test_so_they_do_with_the_numbers_of_the_exact_mode
     redis_window::test_two_workers_see_what_the_model_allows
     scheduler::test_a_crawl_that_is_stopped_goes_on_where_it_was
     scheduler::test_a_disk_that_stays_full_stores_nothing_of_what_came_since
-    scheduler::test_a_lost_snapshot_costs_repeats_and_no_page
     scheduler::test_a_state_file_that_is_cut_off_is_put_back
     scheduler::test_a_stop_loses_no_request_that_cannot_be_stored
     scheduler::test_crawls_of_one_process_keep_apart
-    scheduler::test_marks_without_their_requests_are_refused
-    scheduler::test_scrapys_scheduler_is_told_by_a_file_that_will_not_open
     scheduler::test_the_order_is_that_of_scrapys_own_queues
     shared_frontier::test_a_crawl_fetches_each_page_once
     shared_frontier::test_a_stopped_crawl_goes_on_where_it_was
@@ -81,10 +70,6 @@ UNMEASURED = """
     shared_frontier::test_start_requests_wait_for_the_server
     shared_frontier::test_the_event_loop_goes_on_while_the_server_is_frozen
     shared_frontier::test_workers_share_the_pages_and_end_together
-    tools_faults::test_an_interrupted_merge_leaves_the_filter_as_it_was
-    tools_faults::test_redis_lost_in_mid_copy_changes_nothing
-    tools_faults::test_three_workers_crawl_as_if_nobody_looked
-    tools_faults::test_what_is_there_is_not_ours
 """
 
 

@@ -14,7 +14,6 @@ from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.test import get_crawler
 from support.crawling import Follower, crawl
 from support.internals import clock_of_redis
-from support.jobs import everything_in
 from support.localredis import keys
 from support.sites import News, Pages
 

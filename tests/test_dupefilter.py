@@ -22,7 +22,7 @@ from support.sites import Pages
 from scrapy_bloom import BloomDupeFilter
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local import plain
-from scrapy_bloom.stats import STATS, STEP
+from scrapy_bloom.stats import STATS
 
 pytestmark = pytest.mark.scrapy
 

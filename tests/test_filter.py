@@ -61,15 +61,6 @@ class TestLocalFilterWithAWindow(Grown):
         return partial(LocalFilter, window=3600)
 
 
-def test_positions_are_those_of_every_filter_that_was_ever_stored():
-    secret = bytes(range(16))
-    sha1 = make_probe(secret, 14, digests=True)(bytes(range(20)))
-    other = make_probe(secret, 7, digests=True)(b"any bytes")
-    assert sha1[:3] == [16502, 3890, 62365]
-    assert (len(sha1), sha1[-2:]) == (15, [44774, 2030017965])
-    assert other == [20725, 36751, 10922, 16790, 11109, 43908, 27865, 1803108029]
-
-
 # Growth
 
 

@@ -31,7 +31,7 @@ def synchronous(crawler):
 
 
 def full_syncs(store):
-    """Return whether SQLite asks macOS for the disk itself when it writes the commits of a store."""
+    """Return whether SQLite asks macOS for the disk itself in the commits of a store."""
     return bool(store._database.execute("PRAGMA fullfsync").fetchone()[0])
 
 
