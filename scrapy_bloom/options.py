@@ -256,10 +256,10 @@ def _read_statuses(name: str, value: object) -> bool | tuple[int, ...]:
 
 
 _READERS: Final = {
-    "BLOOM_CANONICAL": "scrapy_bloom.canonical.rules:read_level",
-    "BLOOM_CANONICAL_DROP_PARAMS": "scrapy_bloom.canonical.rules:read_names",
-    "BLOOM_CANONICAL_KEEP_PARAMS": "scrapy_bloom.canonical.rules:read_names",
-    "BLOOM_CANONICAL_RULES": "scrapy_bloom.canonical.rules:read_rules",
+    "BLOOM_CANONICAL": "scrapy_bloom.crawl.rules:read_level",
+    "BLOOM_CANONICAL_DROP_PARAMS": "scrapy_bloom.crawl.rules:read_names",
+    "BLOOM_CANONICAL_KEEP_PARAMS": "scrapy_bloom.crawl.rules:read_names",
+    "BLOOM_CANONICAL_RULES": "scrapy_bloom.crawl.rules:read_rules",
 }
 
 

@@ -31,11 +31,13 @@ _QUAD = rf"{_BYTE}(?:\.{_BYTE}){{3}}"
 _PORT = r":(?:[1-9][0-9]{0,3}|[1-5][0-9]{4})"
 # Characters that Scrapy leaves as they are when it makes a request, and any %.
 _SAFE = r"A-Za-z0-9._~/!$&'()*+,:;=@%-"
+# Up to 2.4 w3lib takes `;` for a separator of fields.
+_QUERY = r"!-\"$-~" if canonicalize_url(f"{_PROBE}/?b;c") == f"{_PROBE}/?b%3Bc=" else r"!-\"$-:<-~"
 _NO_DOTS = "" if HOST_RESOLVES_DOTS else r"(?![^?#]*/(?:\.|%2[eE]))"
 
 TAME: Final = re.compile(
     rf"([Hh][Tt][Tt][Pp][Ss]?)://({_NAME}|{_QUAD})({_PORT})?{_NO_DOTS}(/[{_SAFE}]*)?"
-    rf"(?:\?([!-\"$-~]*))?(?:#([{_SAFE}?]*))?"
+    rf"(?:\?([{_QUERY}]*))?(?:#([{_SAFE}?]*))?"
 )
 """The URLs that are tame. The groups are those of :data:`Tame`."""
 

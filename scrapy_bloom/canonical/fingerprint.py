@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
 from scrapy import Request
@@ -15,14 +15,7 @@ from w3lib.url import canonicalize_url, safe_url_string
 from scrapy_bloom.canonical import fast_path, scrapy_form
 from scrapy_bloom.canonical.parts import Parts, split_url
 from scrapy_bloom.canonical.pipeline import HOSTS_OWN, Pipeline, Pipelines
-from scrapy_bloom.canonical.rules import (
-    DEFAULT_LEVEL,
-    LEVELS,
-    Rules,
-    read_level,
-    read_names,
-    read_rules,
-)
+from scrapy_bloom.canonical.rules import LEVELS, Rules
 from scrapy_bloom.canonical.scrapy_form import Fingerprinter
 from scrapy_bloom.canonical.steps import STEPS
 
@@ -69,43 +62,14 @@ class CanonicalFingerprinter:
     The steps see the URL as Scrapy sends it and decode nothing that they keep. So the fingerprint
     of a changed URL is Scrapy's fingerprint of that changed, still encoded URL.
 
-    A request can switch the steps off with ``meta={"bloom_canonical": False}``, or choose a level
-    by its name. Requests with ``meta["verbatim_url"]`` take no step either.
-
-    >>> CanonicalFingerprinter("usual").canonical_url("http://example.com:80/a?utm_source=x&b=1")
-    'http://example.com/a?b=1'
-
-    :param level: ``scrapy`` (no step), ``safe`` (variants that the URL standards call the same) or
-        ``usual`` (also the dot at the end of a host, and tracking parameters).
-    :param drop_params: parameters to drop: names, or beginnings of names followed by ``*``.
-    :param keep_params: parameters that no step drops, written in the same way.
-    :param rules: a dict from domain, or ``*`` for all, to a dict with any of ``level``, ``steps``,
-        ``drop``, ``keep`` and ``keep_only``. Or rules that are read and checked already: then the
-        other parameters do not count.
     :param wrapped: the fingerprinter to follow; by default Scrapy's default one.
-    :raises SettingError: if a level, step or rule does not exist.
 
     Attributes:
         rules: the rules that it follows.
     """
 
-    def __init__(
-        self,
-        level: str = DEFAULT_LEVEL,
-        *,
-        drop_params: Iterable[str] = (),
-        keep_params: Iterable[str] = (),
-        rules: Mapping[str, Mapping[str, Any]] | Rules | None = None,
-        wrapped: Fingerprinter | None = None,
-    ) -> None:
-        if not isinstance(rules, Rules):
-            rules = Rules.of(
-                read_level("level", level),
-                read_names("drop_params", drop_params),
-                read_names("keep_params", keep_params),
-                read_rules("rules", {} if rules is None else rules),
-            )
-        self.rules: Rules = rules
+    def __init__(self, rules: Rules, wrapped: Fingerprinter | None = None) -> None:
+        self.rules = rules
         self._wrapped = wrapped or RequestFingerprinter()
         self._pipelines = Pipelines(rules)
         self._identical = type(self._wrapped) is RequestFingerprinter and _trusted()

@@ -1,16 +1,12 @@
-"""Levels and rules: what a user may ask for, read and checked."""
+"""Levels and rules: what a user may ask for."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
-from w3lib.url import canonicalize_url
-
 from scrapy_bloom.canonical.steps import STEPS, Tier
-from scrapy_bloom.errors import SettingError, shown
-from scrapy_bloom.options import one_of
 
 LEVELS: Final[dict[str, frozenset[Tier]]] = {
     "scrapy": frozenset(),
@@ -53,9 +49,6 @@ class Rule:
         )
 
 
-_KEYS: Final = tuple(part.name for part in fields(Rule))
-
-
 @dataclass(frozen=True)
 class Rules:
     """All rules of one crawl.
@@ -80,7 +73,7 @@ class Rules:
         keep: tuple[str, ...] = (),
         domains: Mapping[str, Rule] | None = None,
     ) -> Rules:
-        """Combine the results of :func:`read_level`, :func:`read_names` and :func:`read_rules`."""
+        """Combine what holds everywhere with the rules by domain, one of which may be ``*``."""
         narrower = dict(domains or {})
         everywhere = narrower.pop(EVERYWHERE, Rule())
         return cls(Rule(level=level, drop=drop, keep=keep).extended_by(everywhere), narrower)
@@ -113,96 +106,3 @@ def _given(rule: Rule) -> dict[str, Any]:
         for key, value in asdict(rule).items()
         if value not in (None, ())
     }
-
-
-def read_level(name: str, value: object) -> str:
-    """Return `value` as a level.
-
-    :param name: what to call the value in an error.
-    :raises SettingError: if there is no such level.
-    """
-    return one_of(LEVELS)(name, value)
-
-
-def read_names(name: str, value: object) -> tuple[str, ...]:
-    """Return `value` as names of parameters.
-
-    :param name: what to call the value in an error.
-    :param value: a list, tuple or set of names, or text with commas between names.
-    :raises SettingError: if it is something else.
-    """
-    if isinstance(value, str):
-        value = [part.strip() for part in value.split(",") if part.strip()]
-    if isinstance(value, (list, tuple, set, frozenset)) and all(map(_is_name, value)):
-        return tuple(sorted(value) if isinstance(value, (set, frozenset)) else value)
-    raise SettingError(
-        f"{name} = {shown(value)}: give a list of parameter names, each whole or, followed by"
-        f" '*', as the beginning of names: ['sid', 'utm_*']."
-    )
-
-
-def _is_name(value: object) -> bool:
-    if not isinstance(value, str) or not value.strip("*") or "*" in value[:-1]:
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:  # half a character: no URL has it
-        return False
-    return True
-
-
-def read_rules(name: str, value: object) -> dict[str, Rule]:
-    """Return `value` as rules by domain. Domains are written as in canonical URLs.
-
-    :param name: what to call the value in an error.
-    :param value: a dict from domain, or ``*`` for all, to a dict with any of ``level``, ``steps``,
-        ``drop``, ``keep`` and ``keep_only``.
-    :raises SettingError: if a rule is wrong. The message names its domain and key, and says what is
-        allowed.
-    """
-    if not isinstance(value, Mapping):
-        raise SettingError(
-            f"{name} = {shown(value)}: give a dict from domain to rule, such as"
-            f" {{'example.com': {{'steps': ['trailing_slash']}}}}."
-        )
-    return {
-        _read_domain(name, domain): _read_rule(f"{name}[{shown(domain)}]", rule)
-        for domain, rule in value.items()
-    }
-
-
-def _read_rule(name: str, rule: object) -> Rule:
-    if not isinstance(rule, Mapping):
-        raise SettingError(f"{name} = {shown(rule)}: give a dict with any of {_listed(_KEYS)}.")
-    for key in rule:
-        if key not in _KEYS:
-            raise SettingError(f"{name} has {shown(key)}: give any of {_listed(_KEYS)}.")
-    given = {key: value for key, value in rule.items() if value is not None}
-    read: dict[str, Any] = {
-        key: read_level(f"{name}['level']", value)
-        if key == "level"
-        else read_names(f"{name}[{key!r}]", value)
-        for key, value in given.items()
-    }
-    for step in read.get("steps", ()):
-        if step not in OPT_IN:
-            raise SettingError(f"{name}['steps'] has {step!r}: give any of {_listed(OPT_IN)}.")
-    return Rule(**read)
-
-
-def _read_domain(name: str, domain: object) -> str:
-    if domain == EVERYWHERE:
-        return EVERYWHERE
-    if isinstance(domain, str) and domain.strip(".") and not set(domain) & set("/:@?#* "):
-        try:
-            return canonicalize_url(f"http://{domain.strip('.')}/")[len("http://") : -1]
-        except ValueError:
-            pass
-    raise SettingError(
-        f"{name} has the domain {shown(domain)}: give a host name such as 'example.com', without"
-        f" scheme, port or path, or {EVERYWHERE!r} for all."
-    )
-
-
-def _listed(names: Collection[str]) -> str:
-    return ", ".join(map(repr, names))

@@ -33,21 +33,28 @@ class Step:
     """One row of the table.
 
     Attributes:
-        name: as in the settings, the stats and the output of ``scrapy bloom canon``.
+        change: a function of the parts of a URL; returns them themselves if there is nothing to do.
+            Its docstring begins with what it does, and which standard allows it.
         tier: the level that takes this step; "setting" if a list of parameters switches it on;
             "opt-in" if a rule must name it.
-        doc: one line for the documentation.
-        change: returns its argument itself if there is nothing to do.
-        examples: pairs of a URL before and after.
         reach: what it may change of a tame URL.
+        examples: pairs of a URL before and after.
     """
 
-    name: str
-    tier: Tier
-    doc: str
     change: Callable[[Parts, Params], Parts]
-    examples: tuple[tuple[str, str], ...]
+    tier: Tier
     reach: Reach
+    examples: tuple[tuple[str, str], ...]
+
+    @property
+    def name(self) -> str:
+        """The name, as in the settings, the stats and the output of ``scrapy bloom canon``."""
+        return self.change.__name__
+
+    @property
+    def doc(self) -> str:
+        """One line for the documentation."""
+        return (self.change.__doc__ or "").partition("\n")[0]
 
 
 _is_plain_host = re.compile(r"[a-z0-9._-]+|\[[0-9a-f:.]+\]").fullmatch
@@ -71,7 +78,7 @@ def _ends_in_number(host: str) -> bool:
 
 
 def ipv4(parts: Parts, _: Params) -> Parts:
-    """Write an IPv4 address as four decimal numbers (WHATWG, 3.5).
+    """Write an IPv4 address as four decimal numbers (WHATWG URL, 3.5).
 
     The operating system resolves hosts for Scrapy, and reads such numbers with the same function.
     """
@@ -85,7 +92,7 @@ def ipv4(parts: Parts, _: Params) -> Parts:
 
 
 def ipv6(parts: Parts, _: Params) -> Parts:
-    """Write an IPv6 address in its shortest form (WHATWG, 3.5)."""
+    """Write an IPv6 address in its shortest form (WHATWG URL, 3.5; RFC 5952)."""
     if not parts.host.startswith("["):
         return parts
     try:
@@ -99,7 +106,7 @@ _DOTS = frozenset((".", ".."))
 
 
 def dot_segments(parts: Parts, _: Params) -> Parts:
-    """Resolve ``.`` and ``..`` in the path (RFC 3986, 5.2.4)."""
+    """Resolve `.` and `..` in the path (RFC 3986, 5.2.4; WHATWG URL, 4.1)."""
     if "/." not in parts.path and "/%2" not in parts.path:
         return parts
     segments = parts.path.split("/")[1:]
@@ -111,7 +118,7 @@ def dot_segments(parts: Parts, _: Params) -> Parts:
 
 
 def trailing_dot(parts: Parts, _: Params) -> Parts:
-    """Remove the dot that ends a fully qualified host name.
+    """Remove the dot at the end of a host name (RFC 1034, 3.1).
 
     Names without another dot, such as ``localhost``, may be known without it only.
     """
@@ -127,7 +134,7 @@ _TRACKING = Names.of(TRACKING_PARAMS)
 
 
 def tracking(parts: Parts, params: Params) -> Parts:
-    """Drop the parameters of the tracking list that have a value."""
+    """Drop parameters of the tracking list that have a value."""
     if not parts.query:
         return parts
     return _without(
@@ -137,12 +144,12 @@ def tracking(parts: Parts, params: Params) -> Parts:
 
 
 def drop(parts: Parts, params: Params) -> Parts:
-    """Drop the parameters that settings or rules name."""
+    """Drop parameters that the rules name under `drop`."""
     return _without(parts, lambda name, _: name in params.drop and name not in params.keep)
 
 
 def keep_only(parts: Parts, params: Params) -> Parts:
-    """Drop all parameters but those that a rule names."""
+    """Drop parameters that a rule's `keep_only` does not name."""
     wanted = params.keep_only
     if wanted is None:
         return parts
@@ -150,7 +157,7 @@ def keep_only(parts: Parts, params: Params) -> Parts:
 
 
 def trailing_slash(parts: Parts, _: Params) -> Parts:
-    """Remove the slash at the end of a path."""
+    """Remove the slash at the end of the path."""
     path, end = _split_end(parts.path)
     if not path.endswith("/") or path.endswith("//") or path == "/":
         return parts
@@ -158,18 +165,18 @@ def trailing_slash(parts: Parts, _: Params) -> Parts:
 
 
 def www(parts: Parts, _: Params) -> Parts:
-    """Remove a leading ``www.`` from the host."""
+    """Remove `www.` from the beginning of the host."""
     host = parts.host.removeprefix("www.")
     return parts._replace(host=host) if host != parts.host and "." in host else parts
 
 
 def http_https(parts: Parts, _: Params) -> Parts:
-    """Write http as https if the URL has no port."""
+    """Write http as https, unless a port is given."""
     return parts._replace(scheme="https") if (parts.scheme, parts.port) == ("http", "") else parts
 
 
 def fragment_route(parts: Parts, _: Params) -> Parts:
-    """Keep a fragment that names a page of its own, as ``#!`` and ``#/`` do."""
+    """Keep a fragment that begins with `!` or `/`: it names a page of its own."""
     if parts.route or not is_route(parts.fragment):
         return parts
     return parts._replace(route=True)
@@ -196,114 +203,66 @@ _H = "http://example.com"
 
 STEPS = (
     Step(
-        "default_port",
-        "safe",
-        "Removes the port that the scheme stands for (RFC 3986, 6.2.3).",
         default_port,
-        ((f"{_H}:80/a", f"{_H}/a"), ("https://example.com:443/", "https://example.com/")),
+        "safe",
         "port",
+        ((f"{_H}:80/a", f"{_H}/a"), ("https://example.com:443/", "https://example.com/")),
     ),
     Step(
-        "ipv4",
-        "safe",
-        "Writes numeric hosts as four decimal numbers (WHATWG).",
         ipv4,
+        "safe",
+        "none",
         (
             ("http://2130706433/", "http://127.0.0.1/"),
             ("http://0x7f.1/", "http://127.0.0.1/"),
             ("http://0177.0.0.1/", "http://127.0.0.1/"),
         ),
-        "none",
     ),
     Step(
-        "ipv6",
-        "safe",
-        "Writes IPv6 addresses in their shortest form (WHATWG).",
         ipv6,
+        "safe",
+        "none",
         (
             ("http://[0:0:0:0:0:0:0:1]/", "http://[::1]/"),
             ("http://[2001:db8:0::1]/", "http://[2001:db8::1]/"),
         ),
-        "none",
     ),
     Step(
-        "dot_segments",
-        "safe",
-        "Resolves `.` and `..` in the path (RFC 3986, 6.2.2.3).",
         dot_segments,
+        "safe",
+        "none",
         (
             (f"{_H}/a/./b/../c", f"{_H}/a/c"),
             (f"{_H}/a/%2e%2E/b", f"{_H}/b"),
             (f"{_H}/a/..", f"{_H}/"),
         ),
-        "none",
     ),
+    Step(trailing_dot, "usual", "none", (("http://example.com./a", f"{_H}/a"),)),
     Step(
-        "trailing_dot",
-        "usual",
-        "Removes the dot at the end of a host name.",
-        trailing_dot,
-        (("http://example.com./a", f"{_H}/a"),),
-        "none",
-    ),
-    Step(
-        "tracking",
-        "usual",
-        "Drops parameters of the tracking list that have a value.",
         tracking,
+        "usual",
+        "query",
         (
             (f"{_H}/a?id=1&utm_source=x", f"{_H}/a?id=1"),
             (f"{_H}/?gclid=x", f"{_H}/"),
             (f"{_H}/?%67clid=x&gclid=", f"{_H}/?gclid="),
         ),
-        "query",
     ),
+    Step(drop, "setting", "query", ((f"{_H}/a?dropped=1&id=1&dropped_too", f"{_H}/a?id=1"),)),
+    Step(keep_only, "setting", "query", ((f"{_H}/a?id=1&other=2", f"{_H}/a?id=1"),)),
     Step(
-        "drop",
-        "setting",
-        "Drops parameters named in `BLOOM_CANONICAL_DROP_PARAMS` or a rule's `drop`.",
-        drop,
-        ((f"{_H}/a?dropped=1&id=1&dropped_too", f"{_H}/a?id=1"),),
-        "query",
-    ),
-    Step(
-        "keep_only",
-        "setting",
-        "Drops parameters that a rule's `keep_only` does not name.",
-        keep_only,
-        ((f"{_H}/a?id=1&other=2", f"{_H}/a?id=1"),),
-        "query",
-    ),
-    Step(
-        "trailing_slash",
-        "opt-in",
-        "Removes the slash at the end of the path.",
         trailing_slash,
+        "opt-in",
+        "all",
         ((f"{_H}/a/", f"{_H}/a"), (f"{_H}/a/?b=1", f"{_H}/a?b=1")),
-        "all",
     ),
+    Step(www, "opt-in", "all", (("http://www.example.com/", f"{_H}/"),)),
+    Step(http_https, "opt-in", "all", ((f"{_H}/a", "https://example.com/a"),)),
     Step(
-        "www",
-        "opt-in",
-        "Removes `www.` from the beginning of the host.",
-        www,
-        (("http://www.example.com/", f"{_H}/"),),
-        "all",
-    ),
-    Step(
-        "http_https",
-        "opt-in",
-        "Writes http as https, unless a port is given.",
-        http_https,
-        ((f"{_H}/a", "https://example.com/a"),),
-        "all",
-    ),
-    Step(
-        "fragment_route",
-        "opt-in",
-        "Keeps a fragment that begins with `!` or `/`: it names a page of its own.",
         fragment_route,
-        ((f"{_H}/#!/a", f"{_H}/#!/a"), (f"{_H}/a#/b", f"{_H}/a#/b")),
+        "opt-in",
         "all",
+        ((f"{_H}/#!/a", f"{_H}/#!/a"), (f"{_H}/a#/b", f"{_H}/a#/b")),
     ),
 )
+"""The table, in the order in which the steps are taken."""

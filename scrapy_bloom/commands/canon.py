@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from scrapy_bloom.canonical.explain import Explanation, explain, reasons
 from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
 from scrapy_bloom.commands.context import Context
+from scrapy_bloom.commands.explain import Explanation, explain, reasons
 from scrapy_bloom.errors import SettingError
 
 EXAMPLE = "http://example.com:80/a?b=1 http://example.com/a?b=1"

@@ -1,7 +1,4 @@
-"""Where the rules of a crawl come from, and what a filter remembers of them.
-
-A change of how fingerprints are made, from one run to the next, is told in words.
-"""
+"""What a filter remembers of how its fingerprints were made, and what a change of that means."""
 
 from __future__ import annotations
 
@@ -11,9 +8,8 @@ from hashlib import sha256
 from importlib.metadata import version
 from typing import Any, Final
 
-from scrapy_bloom.canonical.rules import DEFAULT_LEVEL, EVERYWHERE, Rules, read_rules
-from scrapy_bloom.options import CANONICAL, DROP_PARAMS, KEEP_PARAMS, RULES
-from scrapy_bloom.settings import Settings
+from scrapy_bloom.canonical.rules import DEFAULT_LEVEL, EVERYWHERE, Rules
+from scrapy_bloom.crawl.rules import read_rules
 
 FORM: Final = 1
 """Number of the way in which steps and Scrapy's canonical form make a fingerprint.
@@ -31,13 +27,6 @@ _NAMES: Final = {
     "scrapy": "Scrapy",
     "w3lib": "w3lib",
 }
-
-
-def rules_of(settings: Settings) -> Rules:
-    """Return what a project's settings say of canonical URLs."""
-    return Rules.of(
-        settings[CANONICAL], settings[DROP_PARAMS], settings[KEEP_PARAMS], settings[RULES]
-    )
 
 
 def record(rules: Rules) -> dict[str, Any]:

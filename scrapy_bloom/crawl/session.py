@@ -10,7 +10,7 @@ from scrapy.crawler import Crawler
 
 from scrapy_bloom import stats
 from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter, Change
-from scrapy_bloom.crawl.provenance import record, rules_of
+from scrapy_bloom.crawl.provenance import record
 from scrapy_bloom.crawl.redirects import (
     DroppedChains,
     chain_before,
@@ -19,6 +19,7 @@ from scrapy_bloom.crawl.redirects import (
     step_fingerprint,
 )
 from scrapy_bloom.crawl.report import Report, Verdict
+from scrapy_bloom.crawl.rules import rules_of
 from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.options import (
     MAX_AGE,

@@ -163,9 +163,9 @@ def differences(urls: Iterable[str]) -> Iterator[tuple[str, str, str, str]]:
     for url in urls:
         try:
             request = Request(url)
+            scrapys, form = _SCRAPYS.fingerprint(request), canonicalize_url(request.url)
         except ValueError:
             continue
-        scrapys, form = _SCRAPYS.fingerprint(request), canonicalize_url(request.url)
         if _OURS["scrapy"].fingerprint(request) != scrapys:
             yield "scrapy's bytes", url, scrapys.hex(), _OURS["scrapy"].fingerprint(request).hex()
         for how, ours in _OURS.items():
