@@ -144,7 +144,6 @@ def in_redis() -> list[bool]:
         on_error="wait",
     )
     assert_type(seen, RedisFilter)
-    assert_type(seen.secret, bytes)
     assert_type(seen.add(b"a"), bool)
     assert_type(b"a" in seen, bool)
     assert_type(seen.forget(b"a"), bool)
