@@ -158,12 +158,12 @@ def test_a_replica(key):
     with LocalRedis() as primary, LocalRedis() as replica:
         replica.client().replicaof(primary.HOST, primary.port)
         until(lambda: replica.client().info("replication")["master_link_status"] == "up")
-        with pytest.raises(BackendError, match="(?i)read ?only"):
+        with pytest.raises(BackendError, match=r"(?i)read ?only"):
             open_filter(replica.url, key)
         seen = open_filter(primary.url, key)
         seen.add(b"x")
         until(lambda: replica.client().exists(key))
-        with pytest.raises(BackendError, match="(?i)read ?only"):
+        with pytest.raises(BackendError, match=r"(?i)read ?only"):
             open_filter(replica.url, key)
         seen.close()
 
