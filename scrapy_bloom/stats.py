@@ -89,8 +89,7 @@ REQUEUED: Final = Stat(
 )
 MOVED_ASIDE: Final = Stat(
     "bloom/frontier/failed",
-    "requests that it moved to the failed list: after ten tries that killed a worker, or that"
-    " could not read it",
+    "requests on the failed list: after ten tries that killed a worker, or that could not read it",
 )
 
 FROM_INFO: Final = {

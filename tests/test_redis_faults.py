@@ -466,7 +466,8 @@ def test_a_reply_of_another_shape_is_no_verdict(server, opened, key, layout, rep
         proxy.GARBLED = reply + b"\r\n"
         seen = opened(proxy.url, key)
         seen.add(b"loads the script")
-        proxy.requests, proxy.faults = 0, dict.fromkeys((1, 2), "garble reply")
+        times = 2 if reply == b"nonsense" else 1  # which the client repeats by itself
+        proxy.requests, proxy.faults = 0, dict.fromkeys(range(1, times + 1), "garble reply")
         assert seen.add_many(fingerprints(5)) == [False] * 5
         assert seen.worker.counters.outages == 1
         proxy.cut()  # or it would garble what comes next on this connection

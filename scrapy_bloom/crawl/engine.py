@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import suppress
+from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -20,7 +22,7 @@ from scrapy.extensions.spiderstate import SpiderState
 from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.defer import deferred_from_coro
 from twisted.internet.defer import Deferred
-from twisted.internet.threads import deferToThread
+from twisted.python.failure import Failure
 
 from scrapy_bloom.errors import BackendError
 
@@ -254,15 +256,30 @@ def call_later(seconds: float, do: Callable[[], object]) -> Any:
 def run_beside(function: Callable[[], T]) -> Deferred[T]:
     """Run a function in a thread, while the reactor or the event loop goes on.
 
+    The thread ends with the process: whoever presses Ctrl-C twice does not wait for a server.
+
     :returns: what fires with its result. Where neither is running, the function was run here.
     """
+    done: Deferred[T] = Deferred()
     reactor: Any = sys.modules.get("twisted.internet.reactor")  # to import it would install one
     if reactor is not None and reactor.running:
-        return deferToThread(function)
-    if reactor is None and _loop_is_running():
-        return deferred_from_coro(asyncio.to_thread(function))
-    done: Deferred[T] = Deferred()
-    done.callback(function())
+        call_back: Callable[..., object] = reactor.callFromThread
+    elif reactor is None and _loop_is_running():
+        call_back = asyncio.get_running_loop().call_soon_threadsafe
+    else:
+        done.callback(function())
+        return done
+
+    def run() -> None:
+        result: Any
+        try:
+            result = function()
+        except BaseException:  # noqa: BLE001 - raised where it is waited for
+            result = Failure()  # type: ignore[no-untyped-call]
+        with suppress(RuntimeError):  # the loop is closed
+            call_back(done.callback, result)
+
+    Thread(target=run, name="scrapy-bloom", daemon=True).start()
     return done
 
 

@@ -685,7 +685,7 @@ class SharedFrontier:
         counters = self._queue.worker.counters
         for stat, value in (
             (stats.REQUEUED, counters.requeued),
-            (stats.MOVED_ASIDE, counters.failed),
+            (stats.MOVED_ASIDE, sum(report.failed for report in self._queue.reports())),
             (stats.FROM_BACKEND["outages"], counters.outages),
             (stats.FROM_BACKEND["losses"], self._queue.surprises),
         ):
