@@ -212,6 +212,13 @@ def _read_text(name: str, value: object) -> str:
     raise refusal(name, value, "give text.")
 
 
+def _read_key(name: str, value: object) -> str:
+    key = _read_text(name, value)
+    if {*"{}"}.intersection(key) and key.partition("{")[2].find("}") <= 0:
+        raise refusal(name, value, "braces must enclose what names the slot: '{crawl}:bloom'.")
+    return key
+
+
 def _read_count(low: int, high: int) -> Reader[int]:
     def read(name: str, value: object) -> int:
         number = _number(value, {})
@@ -380,7 +387,7 @@ REDIS_KEY: Final = Option(
     "key",
     "BLOOM_REDIS_KEY",
     "%(project)s:%(spider)s:bloom",
-    _read_text,
+    _read_key,
     "The key in Redis; workers with the same key share filter and queue. `%(project)s` is"
     " `BOT_NAME`, `%(spider)s` the name of the spider.",
 )

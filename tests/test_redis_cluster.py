@@ -11,7 +11,7 @@ from support.lockstep import grants
 from support.queues import Crawler, crawl_in_lockstep
 from support.waiting import until
 
-from scrapy_bloom.errors import StateError
+from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.filter import RedisFilter
 
@@ -50,11 +50,17 @@ def test_workers_must_agree_on_the_number_of_shards(cluster, key):
         open_filter(cluster, key, shards=3)
 
 
-@pytest.mark.parametrize("name", ["a{}b", "a}b", "{}", "a{b", "}{", "{}{a}", "{a}b}", "{{a}}"])
+@pytest.mark.parametrize("name", ["{a}b}", "{{a}}", "a{b}", "a b"])
 def test_all_keys_of_a_shard_are_in_one_slot_whatever_the_braces(cluster, name):
     assert key_slot(name.encode()) == key_slot(f"{beginning(name)}queue".encode())
     with open_filter(cluster, name, shards=1) as seen:
         assert [seen.add(b"x"), seen.add(b"x")] == [False, True]
+
+
+@pytest.mark.parametrize("name", ["a{}b", "a}b", "{}", "a{b", "}{", "{}{a}"])
+def test_a_key_whose_braces_do_not_name_a_slot_is_refused(cluster, name):
+    with pytest.raises(SettingError, match="braces must enclose what names the slot"):
+        open_filter(cluster, name)
 
 
 def test_requests_are_taken_from_all_nodes(cluster, key):

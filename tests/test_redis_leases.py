@@ -46,23 +46,12 @@ class TestALiveWorker:
         """Whether the filter holds what the live worker has put there."""
         return all(opened(server, key).contains_many(KNOWN))
 
-    def test_whose_server_was_out_of_memory(self, own_server, opened, key, workers):
-        _, other = workers
-        admin = own_server.client()
-        admin.config_set("maxmemory-policy", "noeviction")
-        admin.config_set("maxmemory", 1)
-        for _ in range(3):
-            assert not cleared(other)
-        admin.config_set("maxmemory", 0)
-        until(lambda: other.usable)
-        assert self.holds(own_server, opened, key)
-
     @pytest.mark.parametrize("seconds", [-3600, 3600])
     def test_whose_lease_a_moved_clock_has_ended(self, own_server, opened, key, workers, seconds):
         _, other = workers
         shift_leases(own_server, key, seconds)
         other.shards[0].beat()
-        until(lambda: min(leases(own_server, key).values()) > own_server.client().time()[0] - 5)
+        until(lambda: 0 < min(leases(own_server, key).values()) - time.time() < 60)
         assert not cleared(other)
         assert self.holds(own_server, opened, key)
 
@@ -99,10 +88,11 @@ class TestALiveWorker:
 def test_a_killed_worker_does_not_keep_the_filter(own_server, opened, key):
     seen = opened(own_server, key)
     with Worker(own_server, key) as victim:
+        assert victim.tell("add") == "False"
         victim.kill()
-        assert len(leases(own_server, key)) == 2
+        assert len(leases(own_server, key)) == 1
         assert seen.clear()
-    assert len(leases(own_server, key)) == 1
+    assert leases(own_server, key) == {}
 
 
 @pytest.mark.parametrize("deleted", [False, True])
