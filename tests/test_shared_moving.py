@@ -10,7 +10,7 @@ from support.redis_crawls import PATIENCE
 from support.stopping import stop_after
 from support.waiting import until
 
-from scrapy_bloom import BackendError, RedisFilter, SettingError, StateError, tools
+from scrapy_bloom import BackendError, RedisFilter
 
 pytest.importorskip("redis")
 pytest.importorskip("scrapy_redis")
@@ -20,6 +20,7 @@ QUEUES = ["PriorityQueue", "FifoQueue", "LifoQueue"]
 SCRAPY_REDIS = "scrapy_redis.scheduler"
 THEIR_FILTER = "scrapy_redis.dupefilter.RFPDupeFilter"
 OLD = "follower:requests"
+KEY = "scrapybot:follower:bloom"
 
 
 class PlainSite(LocalSite):
@@ -68,7 +69,7 @@ def size(server, key=OLD):
 def copy(project, server, **settings):
     """Copy the crawl with the sub-command; return the run."""
     options = [f"-s{name}={value}" for name, value in settings.items()]
-    where = [f"{server.url}#follower:{name}" for name in ("requests", "bloom")]
+    where = [f"{server.url}#{key}" for key in (OLD, KEY)]
     run = project.start("bloom", "copy", *where, "--spider", "follower", *options)
     run.end(PATIENCE)
     return run
@@ -129,7 +130,7 @@ def test_a_crawl_that_runs_is_not_copied(project, site, server):
     until(lambda: site.delivered > 10, PATIENCE)
     done = copy(project, server)
     assert "so a worker of scrapy-redis is running" in done.log + done.output
-    assert not server.client().keys("follower:bloom:*:queue*")
+    assert not server.client().keys(f"{KEY}:*:queue*")
     run.interrupt()
     assert run.end(PATIENCE) == 0, run.log
 
@@ -140,49 +141,36 @@ def test_marks_of_requests_that_were_not_copied_refuse_the_crawl(project, site, 
     fetched = dict(site.hits)
     run = project.crawl(site, keep=False, **ours(server))
     assert run.end(PATIENCE) == 1, run.log
-    assert "Copy them with 'scrapy bloom copy'" in run.log
+    assert "'scrapy bloom copy'" in run.log
     assert site.hits == fetched
     assert "requests were copied" in copy(project, server).output
     finish(project, site, server)
     assert site.repeated == {}
 
 
-def test_a_copied_crawl_that_was_finished_can_be_started_again(project, site, server):
-    """What scrapy-redis has still was copied and fetched; what it has since then was not."""
-    begin(project, site, theirs(server))
-    assert "requests were copied" in copy(project, server).output
-    finish(project, site, server)
-    again = project.crawl(site, keep=False, **ours(server))
-    assert again.end(PATIENCE) == 0, again.log
-    assert again.reason == "finished"
-    assert site.repeated == {}
-    server.client().zpopmin(OLD)
-    refused = project.crawl(site, keep=False, **ours(server))
-    assert refused.end(PATIENCE) == 1, refused.log
-    assert "Copy them with 'scrapy bloom copy'" in refused.log
-
-
-def test_an_unfinished_copy_refuses_the_crawl(project, site, server, monkeypatch):
+def test_a_copy_that_was_killed_is_refused_and_made_again(
+    project, site, server, monkeypatch, bloom
+):
     """The requests that are missing are marked, where our filter was used before."""
     begin(project, site, theirs(server))
-    fetched = dict(site.hits)
-    where = [f"{server.url}#follower:{name}" for name in ("requests", "bloom")]
+    fetched, waiting = dict(site.hits), size(server)
+    add_many = RedisFilter.add_many
 
     def fail(*_):
         raise BackendError("gone")
 
     with monkeypatch.context() as patch:
         patch.setattr(RedisFilter, "add_many", fail)
-        with pytest.raises(BackendError):
-            tools.copy(*where, project=tools.Project(spider="follower"))
+        line = f"copy {server.url}#{OLD} {server.url}#{KEY} --spider follower"
+        assert bloom(line)[0] == 2
+    assert RedisFilter.add_many is add_many
     run = project.crawl(site, keep=False, **ours(server))
     assert run.end(PATIENCE) == 1, run.log
-    (error,) = run.logged("ERROR")
-    assert "found an unfinished copy of a crawl of scrapy-redis" in error
+    assert "'scrapy bloom copy'" in run.log
     assert site.hits == fetched
-    tools.delete(where[1])
-    assert "requests were copied" in copy(project, server).output
+    assert f"{waiting:,} requests were copied" in copy(project, server).output
     finish(project, site, server)
+    assert site.repeated == {}
 
 
 def fill(server, key, numbers):
@@ -192,52 +180,61 @@ def fill(server, key, numbers):
         server.client().zadd(f"{key}:requests", {body: -number})
 
 
-def copy_here(server, key):
-    where = [f"{server.url}#{key}:{name}" for name in ("requests", "bloom")]
-    return tools.copy(*where, project=tools.Project(spider=key))
-
-
-def test_an_interrupted_copy_has_no_mark_without_its_request(server, key, monkeypatch):
+def test_an_interrupted_copy_has_no_mark_without_its_request(server, key, monkeypatch, bloom):
     fill(server, key, range(30))
+    target = f"{server.url}#{key}:bloom"
+    line = f"copy {server.url}#{key}:requests {target} --spider {key}"
 
     def fail(*_):
         raise BackendError("gone")
 
     with monkeypatch.context() as patch:
         patch.setattr(RedisFilter, "add_many", fail)
-        with pytest.raises(BackendError):
-            copy_here(server, key)
-    target = f"{server.url}#{key}:bloom"
-    assert tools.info(target).filter.items == 0
-    assert tools.queue(target).total == 30
-    with pytest.raises(StateError, match="found 30 requests, expected none"):
-        copy_here(server, key)
-    tools.delete(target)
-    assert copy_here(server, key).requests == 30
-    assert tools.info(target).filter.items == 30
+        assert bloom(line)[0] == 2
+    assert "items\t0" in bloom(f"info {target}")[1]
+    assert bloom(f"queue {target}")[0] == 2  # it has none, as far as it says
+    done = bloom(line)[1]
+    assert done[0].startswith("30 requests were copied")
+    told = bloom(f"info {target}")[1]
+    assert {"items\t30", "waiting\t30", f"spider\t{key}"} < {*told}
+    lines = bloom(f"queue {target} --peek 2")[1]
+    assert [one.split("\t")[3] for one in lines if one.startswith("request")] == [
+        "http://example.com/0",  # as Scrapy's LIFO queue: what was copied last comes first
+        "http://example.com/1",
+    ]
+    code, _, (error,) = bloom(line)
+    assert code == 2
+    assert "with 30 requests" in error
 
 
-def test_requests_that_cannot_be_read_leave_the_marks_where_they_are(server, key):
+def test_requests_that_cannot_be_read_leave_the_marks_where_they_are(server, key, bloom):
     fill(server, key, range(30))
     server.client().zadd(f"{key}:requests", {b"\x80nonsense": 7})
     server.client().sadd(f"{key}:dupefilter", "ab" * 20)
-    done = copy_here(server, key)
-    (warning,) = done.warnings
-    assert "1 requests could not be read" in warning
-    assert (done.requests, done.items) == (30, 30)
+    target = f"{server.url}#{key}:bloom"
+    code, lines, (note,) = bloom(f"copy {server.url}#{key}:requests {target} --spider {key}")
+    assert (code, lines[0].split(".")[0]) == (0, "30 requests were copied")
+    assert "1 requests could not be read" in note
+    assert "items\t30" in bloom(f"info {target}")[1]
     assert size(server, f"{key}:requests") == 31
 
 
-def test_a_set_alone_is_not_copied(server, key, tmp_path):
+def test_a_set_alone_is_not_copied(server, key, tmp_path, bloom):
     server.client().sadd(f"{key}:dupefilter", "ab" * 20)
-    for target in (f"{server.url}#{key}:bloom", tmp_path / "new"):
-        with pytest.raises(SettingError, match="the marks are copied after the requests"):
-            tools.copy(f"{server.url}#{key}:dupefilter", target, project=tools.Project(spider=key))
-    fill(server, key, range(3))
-    with pytest.raises(SettingError, match="can only be copied into Redis"):
-        tools.copy(f"{server.url}#{key}:requests", tmp_path / "new")
-    with pytest.raises(SettingError, match="give the name of its spider"):
-        tools.copy(f"{server.url}#{key}:requests", f"{server.url}#{key}:bloom")
+    fill(server, f"{key}:b", range(3))
+    new = tmp_path / "new"
+    for line, told in (
+        (
+            f"copy {here}:dupefilter {here}:bloom --spider a",
+            "are copied after",
+        ),
+        (f"copy {server.url}#{key}:dupefilter {new} --spider a", "are copied after"),
+        (f"copy {server.url}#{key}:b:requests {new} --spider a", "can only be copied into Redis"),
+        (f"copy {server.url}#{key}:b:requests {server.url}#{key}", "give the name of its spider"),
+    ):
+        code, _, (error,) = bloom(line)
+        assert code == 2
+        assert told in error
 
 
 # Back
@@ -248,53 +245,33 @@ def everything(server):
     return {key: server.client().dump(key) for key in server.client().keys("*")}
 
 
-@pytest.mark.parametrize(
-    ("scheduler", "persist"),
-    [(f"{SCRAPY_REDIS}.Scheduler", True), (f"{SCRAPY_REDIS}.Scheduler", False), (None, True)],
-)
-def test_another_scheduler_is_refused_where_requests_of_ours_wait(
-    project, site, server, scheduler, persist
-):
+@pytest.mark.parametrize("scheduler", [f"{SCRAPY_REDIS}.Scheduler", None])
+def test_another_scheduler_is_refused_where_our_requests_belong(project, site, server, scheduler):
     """It would find their pages seen, and end as if all was done."""
     begin(project, site, ours(server))
-    before, fetched = everything(server), dict(site.hits)
-    settings = theirs(server, SCHEDULER_PERSIST=persist, BLOOM_REDIS_URL=server.url)
+    fetched = dict(site.hits)
+    settings = theirs(server, BLOOM_REDIS_URL=server.url)
     if scheduler is None:  # Scrapy's own
         settings = {"BLOOM_REDIS_URL": server.url}
     run = project.crawl(site, keep=False, **settings)
     assert run.end(PATIENCE) == 1, run.log
     if scrapy.version_info >= (2, 14):  # older ones say "shutdown" for every refusal
         assert run.reason == "bloom_state", run.log
-    (error,) = (line for line in run.logged("ERROR") if "key follower:bloom: found" in line)
-    assert "set that SCHEDULER again" in error
+    assert any(KEY in line for line in run.logged("ERROR"))
     # Scrapy before 2.18 may fetch the start page before it ends a crawl with scrapy-redis.
     again = set() if scrapy.version_info >= (2, 18) else {0}
     assert {page for page, hits in site.hits.items() if hits != fetched[page]} <= again
     server.client().delete(OLD)  # the start page, or its links
-    assert everything(server) == before
     run = project.crawl(site, keep=False, **ours(server))
     assert run.end(PATIENCE) == 0, run.log
     assert site.missed == set()
     assert set(site.repeated) <= again
 
 
-def test_a_queue_of_ours_that_is_empty_refuses_nobody(project, site, server):
-    run = project.crawl(site, keep=False, **ours(server))
-    assert run.end(PATIENCE) == 0, run.log
-    assert site.missed == set()
-    run = project.crawl(site, keep=False, **theirs(server))
-    assert run.end(PATIENCE) == 0, run.log
-    assert not run.logged("ERROR")
-    assert site.repeated == {}
-
-
-def test_requests_whose_filter_is_gone_are_fetched_and_that_is_said(project, site, server):
+def test_requests_whose_header_is_gone_are_fetched(project, site, server):
     begin(project, site, ours(server))
-    server.client().delete("follower:bloom")
+    server.client().delete(KEY)
     run = project.crawl(site, keep=False, **ours(server))
     assert run.end(PATIENCE) == 0, run.log
     assert site.missed == set()
     assert max(site.hits.values()) <= 2
-    (warning,) = run.logged("WARNING")
-    assert "requests wait in Redis at" in warning
-    assert "but the filter was gone" in warning

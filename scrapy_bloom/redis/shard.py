@@ -36,6 +36,10 @@ RISKY: Final = MOST_TRIES - 1
 PROGRAM: Final = b"scrapy-bloom"
 FORMAT: Final = b"1"
 
+_NO_REQUESTS: Final = (
+    ". Requests of scrapy-redis may belong to it: 'scrapy bloom copy' copies them, also after a"
+    " copy that was stopped"
+)
 _FOUND: Final = ("program", "format", "epoch", "plan", "slices", "window", "order")
 _HEAD: Final = struct.Struct(">8sBI")  # id, tries, 1 + length of the fingerprint
 _LENGTH: Final = struct.Struct(">I")
@@ -304,6 +308,7 @@ class Shard:
                 + "; ".join(
                     f"{name} {have!r}, not {want!r}" for name, (have, want) in differences.items()
                 )
+                + (_NO_REQUESTS if self.plan.order and not there.order else "")
             )
         self.secret, self._hash = secret, there.hash(secret)
         self.epoch = found["epoch"].decode()
