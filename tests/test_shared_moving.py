@@ -222,7 +222,7 @@ def test_requests_that_cannot_be_read_leave_the_marks_where_they_are(server, key
 def test_a_set_alone_is_not_copied(server, key, tmp_path, bloom):
     server.client().sadd(f"{key}:dupefilter", "ab" * 20)
     fill(server, f"{key}:b", range(3))
-    new = tmp_path / "new"
+    new, here = tmp_path / "new", f"{server.url}#{key}"
     for line, told in (
         (
             f"copy {here}:dupefilter {here}:bloom --spider a",
