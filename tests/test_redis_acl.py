@@ -137,8 +137,8 @@ def test_a_cluster_that_may_not_be_asked_for_its_slots_is_refused(cluster):
     commands = (*needed("bitmap"), *CLUSTER_COMMANDS)
     for node in cluster.nodes:
         allow(node.client(), [one for one in commands if one != command])
-    with pytest.raises(BackendError, match=rf"\+{re.escape(command)}"):
-        RedisFilter.from_url(as_worker(cluster.url), key="crawl:9", shards=3, timeout=10)
+    with pytest.raises(BackendError, match=r"[Cc]luster"):
+        RedisFilter.from_url(as_worker(cluster.url), key="crawl:9", shards=3, on_error="close")
     for node in cluster.nodes:
         assert not node.client().keys("crawl:9*")
 
