@@ -371,7 +371,10 @@ def test_damage_is_refused_or_harmless(tmp_path, template, monkeypatch, which, h
         except StateError as refusal:
             error = str(refusal)
         else:
-            check(store, whole=which == "log")
+            try:
+                check(store, whole=which == "log")
+            except sqlite3.DatabaseError:  # found in mid-run, which ends the crawl
+                assert not checked
             store.abandon()
         if error:
             refused += 1
@@ -379,7 +382,7 @@ def test_damage_is_refused_or_harmless(tmp_path, template, monkeypatch, which, h
             assert "xpected" in error
             assert path.read_bytes() == before
         shutil.rmtree(path.parent)
-    if harm is cut and which == "closed":
+    if checked and harm is cut and which == "closed":
         assert refused == times
     elif harm is flip_one or which == "log":  # of a file that was cut the log may have the rest
         assert refused < times

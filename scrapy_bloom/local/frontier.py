@@ -221,10 +221,10 @@ class LocalFrontier:
     async def close(self) -> bool:
         """Commit, bring everything to the disk and close the file; return whether that is done."""
         self._closing = True
-        if self._timer is not None:
-            self._timer.cancel()
         if self._ticking is not None:
             await self._ticking
+        elif self._timer is not None:
+            self._timer.cancel()
         self._items.pipelines_are_closed()
         try:
             stored = await self._commit() and await run_beside(self._job.close)
