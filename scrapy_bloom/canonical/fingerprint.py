@@ -181,13 +181,13 @@ class CanonicalFingerprinter:
         if tame is None:
             parts = split_url(url) if pipeline.before_scrapy else None
         else:
-            scheme, host, port, path, query, fragment = tame
-            if pipeline.is_noop_for(port, query):
-                return fast_path.join(scheme, host, port, path, query), None
-            parts = Parts(scheme, "", host, port[1:], path, query or None, fragment or None)
+            user, scheme, host, port, path, query, fragment = tame
+            if pipeline.is_noop_for(host, port, query):
+                return fast_path.join(user, scheme, host, port, path, query), None
+            parts = Parts(scheme, user, host, port[1:], path, query or None, fragment or None)
         changed, names = pipeline.before(parts) if parts else (None, ())
         if changed is None:
-            return fast_path.join(*tame[:5]) if tame else canonicalize_url(url), None
+            return fast_path.join(*tame[:-1]) if tame else canonicalize_url(url), None
         if tame and not changed.route:  # it is tame still
             canonical = fast_path.join_parts(changed)
         else:

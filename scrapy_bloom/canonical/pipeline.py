@@ -53,20 +53,22 @@ class Pipeline:
         )
         reaches = {step.reach for step in self.steps}
         self._any_part = "all" in reaches
+        self._last_dot = "host" in reaches
         self._ports = (":80", ":443") if "port" in reaches else ()
         self._may_drop = _search_for_dropped({step.name for step in self.steps}, rule)
         self.before_scrapy = self.steps
         if not self._any_part:
             self.before_scrapy = tuple(s for s in self.steps if s.name not in HOSTS_OWN)
 
-    def is_noop_for(self, port: str, query: str) -> bool:
+    def is_noop_for(self, host: str, port: str, query: str) -> bool:
         """Return whether no step before Scrapy's form changes a tame URL; False means "perhaps".
 
-        :param port: with its colon, and `query`: as the fast path gives them.
+        The parts are as the fast path gives them.
         """
         return not (
             self._any_part
             or port in self._ports
+            or (self._last_dot and host[-1] == ".")
             or (query and self._may_drop and self._may_drop(f"&{query}"))
         )
 

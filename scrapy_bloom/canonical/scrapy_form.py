@@ -65,51 +65,26 @@ def _test_requests() -> Iterator[Request]:
     yield Request(_URLS[0], method='"\\\xfc', headers={"Cookie": "a=1"}, cookies={"b": "2"})
 
 
+_HOSTS = """
+    example.com example.com: example.com:80 example.com:8080 example.com:59999 example.com:65535
+    example.com. a_b.example xn--bcher-kva.example 127.0.0.1:6800 127.1 0x7f000001 [::1]:8080
+    [0:0::1] user:pa%73s@example.com User:pass@Example.com
+"""
+_PAGES = r"""
+    / /a/b.html /a/./b/../c /a/%2e%2E/c /a//b/ /../a/.. /a/..;b /a;b=1/c;d=2 /a; /a;; /a? /a?# /a#b?c=1
+    /a?b /a?b=&c&=d&&e==f /a?b=2&a=1&b=1&a=0 /a?a1=1&a=2&a-=3&a~=4&a+=5&A=6
+    /a?a=1+2&a=1-2&a=1%202&a=1%2B2 /a?b=%7E&a=%2F&b=%2f /a?a=1;b=2&c=3 /a?q=%E4%B8%AD&p=%ff
+    /a?a%5B%5D=2&a[]=1&a=3&a%21=4&a+=5&a%00=6 /%zz%4?%zz=%4 /a?b=c?d/e:f \a\b
+"""
 # All ASCII characters, raw and escaped in upper and lower case, in each part of a URL.
 _CHARS = "".join(map(chr, range(0x21, 0x7F)))
 _UPPER = "".join(f"%{byte:02X}" for byte in range(256))
 _LOWER = _UPPER.lower()
 _URLS = (
-    "http://example.com/",
-    "https://example.com/a/b.html",
-    "http://example.com",
     "HTTP://EXAMPLE.COM/A",
-    "http://example.com?b=2&a=1",
-    "http://example.com:/a",
-    "http://example.com:80/a",
-    "https://example.com:443/a",
-    "http://example.com:8080/a",
-    "http://example.com:59999/a",
-    "http://example.com:65535/a",
-    "http://example.com./a",
-    "http://127.0.0.1:6800/a",
-    "http://127.1/a",
-    "http://0x7f000001/a",
-    "http://[::1]:8080/a",
-    "http://[0:0::1]/a",
-    "http://user:pa%73s@example.com/a",
     "http://b\xfccher.example/\xfc?\xfc=\xfc#\xfc",
-    "http://xn--bcher-kva.example/",
-    "http://a_b.example/",
-    "http://example.com/a/./b/../c",
-    "http://example.com/a/%2e%2E/c",
-    "http://example.com/a//b/",
-    "http://example.com/a;b=1/c;d=2",
-    "http://example.com/a;",
-    "http://example.com/a?",
-    "http://example.com/a?#",
-    "http://example.com/a#b?c=1",
-    "http://example.com/a?b",
-    "http://example.com/a?b=&c&=d&&e==f",
-    "http://example.com/a?b=2&a=1&b=1&a=0",
-    "http://example.com/a?a1=1&a=2&a-=3&a~=4&a+=5&A=6",
-    "http://example.com/a?a=1+2&a=1-2&a=1%202&a=1%2B2",
-    "http://example.com/a?b=%7E&a=%2F&b=%2f",
-    "http://example.com/a?a=1;b=2&c=3",
-    "http://example.com/a?q=%E4%B8%AD&p=%ff",
-    "http://example.com/%zz%4?%zz=%4",
-    "http://example.com/a?b=c?d/e:f",
-    r"http://example.com\a\b",
+    *(f"http://{host}/a?b=1" for host in _HOSTS.split()),
+    *(f"http://example.com{page}" for page in _PAGES.split()),
     "http://example.com/" + _UPPER,
     "http://example.com/" + _LOWER,
     "http://example.com/" + _CHARS.translate({ord(char): None for char in "?#"}),
@@ -119,8 +94,6 @@ _URLS = (
     *(f"http://example.com/{char}?{char}=1&a{char}=2" for char in "!$'()*+,-.:;=@[]^_`{|}~"),
     *(f"http://example.com/%{byte:02X}?%{byte:02X}=1" for byte in range(0x20, 0x80)),
     *(f"http://example.com/%{byte:02x}?%{byte:02x}=1" for byte in range(0x20, 0x80)),
-    "data:,x",
-    "about:blank",
-    "file:///tmp/a",
-    "ftp://example.com/a",
+    *("http://example.com", "https://example.com:443?b=2&a=1", "data:,x", "about:blank"),
+    *("file:///tmp/a", "ftp://example.com/a"),
 )

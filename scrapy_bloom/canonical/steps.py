@@ -24,8 +24,8 @@ from scrapy_bloom.canonical.parts import Parts, is_route, name_and_value, withou
 from scrapy_bloom.canonical.tracking import TRACKING_PARAMS
 
 Tier = Literal["safe", "usual", "setting", "opt-in"]
-# What a step may change of a tame URL: nothing, its port, its query, or any part of it.
-Reach = Literal["none", "port", "query", "all"]
+# What a step may change of a tame URL: nothing, its host, port or query, or any part of it.
+Reach = Literal["none", "host", "port", "query", "all"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,7 @@ STEPS = (
             (f"{_H}/a/..", f"{_H}/"),
         ),
     ),
-    Step(trailing_dot, "usual", "none", (("http://example.com./a", f"{_H}/a"),)),
+    Step(trailing_dot, "usual", "host", (("http://example.com./a", f"{_H}/a"),)),
     Step(
         tracking,
         "usual",

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from bench.part import Part
-from bench.parts import core, frontier_crawl, kills, memory, request_seen, shared_crawl
+from bench.parts import core, frontier_crawl, kills, memory, request_seen, shared_crawl, urls
 
 PARTS: Final[dict[str, Part]] = {
     part.name: part
     for part in (
         request_seen.PART,
+        urls.PART,
         core.PART,
         memory.PART,
         frontier_crawl.PART,
