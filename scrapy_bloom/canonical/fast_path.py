@@ -75,7 +75,8 @@ _OF_QUERY |= {char: quote_plus(char) for char in map(chr, range(0x21, 0x7F))}
 _DECODED = {"+": " "} | {escape: chr(byte) for byte, escape in enumerate(_ESCAPES)}
 
 _match = TAME.fullmatch
-_with_user = re.compile(r"([^/]+//)([A-Za-z0-9._~-]+(?::[A-Za-z0-9._~-]+)?@)([^@]*)").fullmatch
+# Up to 2.1 w3lib writes users in lower case.
+_with_user = re.compile(r"([^/]+//)([a-z0-9._~-]+(?::[a-z0-9._~-]+)?@)([^@]*)").fullmatch
 
 
 Tame = tuple[str, str, str, str, str, str, str]

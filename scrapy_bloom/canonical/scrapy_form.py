@@ -69,9 +69,11 @@ _HOSTS = """
     example.com example.com: example.com:80 example.com:8080 example.com:59999 example.com:65535
     example.com. a_b.example xn--bcher-kva.example 127.0.0.1:6800 127.1 0x7f000001 [::1]:8080
     [0:0::1] user:pa%73s@example.com User:pass@Example.com
+    user:pass@example.com
 """
 _PAGES = r"""
-    / /a/b.html /a/./b/../c /a/%2e%2E/c /a//b/ /../a/.. /a/..;b /a;b=1/c;d=2 /a; /a;; /a? /a?# /a#b?c=1
+    / /a/b.html /a/./b/../c /a/%2e%2E/c /a//b/ /../a/.. /a/..;b /a;b=1/c;d=2 /a; /a;; /a? /a?#
+    /a#b?c=1
     /a?b /a?b=&c&=d&&e==f /a?b=2&a=1&b=1&a=0 /a?a1=1&a=2&a-=3&a~=4&a+=5&A=6
     /a?a=1+2&a=1-2&a=1%202&a=1%2B2 /a?b=%7E&a=%2F&b=%2f /a?a=1;b=2&c=3 /a?q=%E4%B8%AD&p=%ff
     /a?a%5B%5D=2&a[]=1&a=3&a%21=4&a+=5&a%00=6 /%zz%4?%zz=%4 /a?b=c?d/e:f \a\b
