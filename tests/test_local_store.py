@@ -438,6 +438,30 @@ def test_any_other_row_that_is_not_what_was_written_refuses_the_file(path, chang
     assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize("harm", ["ones", "flipped", "moved"])
+def test_a_block_that_is_not_what_was_written_refuses_the_file(path, monkeypatch, harm):
+    """Bits that nobody has set would call new pages seen."""
+    hasty(monkeypatch.setattr)
+    store = Store(path, LocalFilter(20_000))
+    for page in fingerprints(100):
+        store.mark(page)
+    store.close()
+    with sqlite3.connect(path) as database:
+        (number, bits), *_ = database.execute("SELECT id, bits FROM blocks")
+        if harm == "moved":
+            database.execute("DELETE FROM blocks WHERE id = ?", (number,))
+            database.execute("UPDATE blocks SET id = ? WHERE id = ?", (number, number + 1))
+        else:
+            changed = b"\xff" * len(bits) if harm == "ones" else bytes([bits[0] ^ 8]) + bits[1:]
+            database.execute("UPDATE blocks SET bits = ? WHERE id = ?", (changed, number))
+    database.close()
+    before = path.read_bytes()
+    for read in (Store, LocalFilter.load):
+        with pytest.raises(StateError, match=f"{path}: found damage.*blocks.*start over"):
+            read(path)
+    assert path.read_bytes() == before
+
+
 # What is refused
 
 

@@ -32,7 +32,8 @@ CREATE TABLE meta (key TEXT PRIMARY KEY, value, crc INT) WITHOUT ROWID;
 CREATE TABLE slices (
     id INTEGER PRIMARY KEY, since REAL, capacity INT, rate REAL, blocks INT, items INT, crc INT
 );
-CREATE TABLE blocks (id INTEGER PRIMARY KEY, bits BLOB);  -- slice << 32 | block; touched ones only
+-- slice << 32 | block; touched ones only
+CREATE TABLE blocks (id INTEGER PRIMARY KEY, bits BLOB, crc INT);
 -- The journal: marks since their blocks were last written. Those of a row have one size.
 CREATE TABLE marks (id INTEGER PRIMARY KEY, slice INT, size INT, packed BLOB, crc INT);
 CREATE TABLE again (fingerprint BLOB PRIMARY KEY, since REAL, crc INT) WITHOUT ROWID;
@@ -171,7 +172,11 @@ def rows(database: sqlite3.Connection, table: str, order: str = "1") -> Iterator
 
     :raises DamageError: if one does not match its checksum.
     """
-    for *row, checksum in database.execute(f"SELECT * FROM {table} ORDER BY {order}"):  # noqa: S608
+    yield from _checked(database, f"SELECT * FROM {table} ORDER BY {order}", table)  # noqa: S608
+
+
+def _checked(database: sqlite3.Connection, asked: str, table: str) -> Iterator[tuple[Any, ...]]:
+    for *row, checksum in database.execute(asked):
         if checksum != crc(*row):
             raise DamageError(f"a row of {table} does not match its checksum")
         yield tuple(row)
@@ -204,8 +209,8 @@ def read_filter(database: sqlite3.Connection, meta: dict[str, Any]) -> FilterSta
     for id_, since, capacity, rate, blocks, items in rows(database, "slices", "id"):
         slice_ = Slice(id_, since, SliceSpec(capacity, rate, blocks), items)
         first = id_ << 32
-        asked = "SELECT id, bits FROM blocks WHERE id BETWEEN ? AND ?"
-        for number, bits in database.execute(asked, (first, first + blocks - 1)):
+        asked = f"SELECT * FROM blocks WHERE id BETWEEN {first} AND {first + blocks - 1}"  # noqa: S608
+        for number, bits in _checked(database, asked, "blocks"):
             block = bitarray(endian="big")
             block.frombytes(bits)
             slice_.blocks[number - first] = block
@@ -264,9 +269,11 @@ def write_notes(database: sqlite3.Connection, notes: dict[str, Value]) -> None:
 
 def write_blocks(database: sqlite3.Connection, blocks: Iterable[tuple[Slice, int]]) -> None:
     """Write blocks, each given by its slice and its number there."""
+    found = ((one.id << 32 | index, one.blocks[index].tobytes()) for one, index in blocks)
     database.executemany(
-        "INSERT INTO blocks VALUES (?,?) ON CONFLICT (id) DO UPDATE SET bits = excluded.bits",
-        ((one.id << 32 | index, one.blocks[index].tobytes()) for one, index in blocks),
+        "INSERT INTO blocks VALUES (?,?,?)"
+        " ON CONFLICT (id) DO UPDATE SET bits = excluded.bits, crc = excluded.crc",
+        ((*row, crc(*row)) for row in found),
     )
 
 
