@@ -26,6 +26,8 @@ KILLS = int(os.environ.get("KILLS", "1"))
 
 PAGES = 90 + 50 * KILLS
 
+AGAIN = 45
+"""Pages that a kill or a stop has fetched again, at most, where requests are held in memory."""
 
 FIFO = {
     "SCHEDULER_DISK_QUEUE": "scrapy.squeues.MarshalFifoDiskQueue",
@@ -81,7 +83,10 @@ def test_nothing_is_lost_however_often_a_crawl_is_killed(project, name):
         assert len(urls_in(feed)) >= PAGES
     if "ITEM_PIPELINES" in crawl:
         assert len(set(gathered.read_text().split())) >= PAGES
-    tell(name, tally, sum(hits - 1 for page, hits in site.hits.items() if page), items_in(feed))
+    again = sum(hits - 1 for page, hits in site.hits.items() if page)
+    if name == "lambdas":  # a held request keeps the page that has yielded it, and no other
+        assert again <= AGAIN * (tally.kills + tally.stops), tally.kinds
+    tell(name, tally, again, items_in(feed))
 
 
 def test_nothing_is_lost_where_several_crawls_share_a_process(tmp_path):

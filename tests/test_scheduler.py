@@ -22,6 +22,7 @@ from scrapy.settings import default_settings
 from support.crawling import RFP, TIMEOUT, Follower, Run, crawl, make_crawler
 from support.internals import fail_after_writing, scheduler_of
 from support.jobs import everything_in
+from support.kept_spiders import Swarm
 from support.kills import urls_in
 from support.localsite import Kind, LocalSite
 from support.sites import Pages
@@ -763,6 +764,26 @@ async def test_a_stored_request_that_is_damaged_stays_and_is_said(job, caplog):
     assert len(rows(job)) == 1
     assert "a stored request cannot be read" in caplog.text
     assert crawler.stats.get_value("finish_reason") == "finished"
+
+
+@ensureDeferred
+@pytest.mark.parametrize("queue", [LIFO, FIFO])
+async def test_only_the_first_rows_of_a_long_queue_are_read(job, monkeypatch, queue):
+    read, counts = Store.read, []
+
+    def counting(*arguments, **keywords):
+        found = read(*arguments, **keywords)
+        counts.append(len(found))
+        return found
+
+    settings = kept(job, SCHEDULER_DISK_QUEUE=queue, SWARM=3000)
+    with site(1) as pages:
+        await crawl(Swarm, settings, url=pages.url)
+        waiting = len(rows(job))
+        monkeypatch.setattr(Store, "read", counting)
+        await crawl(Swarm, {**settings, "CLOSESPIDER_PAGECOUNT": 5}, url=pages.url)
+    assert waiting > len(rows(job)) > 2000
+    assert 0 < sum(counts) < waiting / 2
 
 
 @ensureDeferred

@@ -129,11 +129,11 @@ class LocalFilter:
         block = blocks[index]
         if block[positions].all():
             return not self._again or self._stays_seen(fingerprint)
-        first = positions[0]
+        first, last = positions[0], positions[-1]
         for older in self._older:
-            block_there = older[h * len(older) >> 32]
-            # Of most new items this one bit is unset, and asking for it is cheaper than for all k.
-            if block_there[first] and block_there[positions].all():
+            there = older[h * len(older) >> 32]
+            # Of most new items one of these is unset: asking for two bits is cheaper than for all.
+            if there[first] and there[last] and there[positions].all():
                 return not self._again or self._stays_seen(fingerprint)
         newest = self._newest
         if newest.items >= self._limit:
