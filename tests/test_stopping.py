@@ -117,8 +117,9 @@ def links(*to):
 
 
 @ensureDeferred
-async def test_a_held_request_keeps_only_the_page_that_has_yielded_it(job):
-    """The others that were in flight then are not fetched again."""
+@pytest.mark.parametrize("to", ["/late", "/moved"])
+async def test_a_held_request_keeps_only_the_page_that_has_yielded_it(job, to):
+    """The others that were in flight then are not fetched again, after a redirect either."""
 
     class Holding(Follower):
         name = "follower"
@@ -127,13 +128,14 @@ async def test_a_held_request_keeps_only_the_page_that_has_yielded_it(job):
             for href in response.css("a::attr(href)").getall():
                 yield response.follow(href)
             if response.url.endswith("/held"):
-                yield response.follow("/late", callback=lambda _: self.late())
+                yield response.follow(to, callback=lambda _: self.late())
 
         def late(self):
             raise CloseSpider("enough")
 
     names = [f"/{number}" for number in range(40)]
-    pages = {"/": links(*names[:4], "/held", *names[4:]), "/held": links(), "/late": links()}
+    pages = {"/": links(*names[:4], "/held", *names[4:]), "/held": links()}
+    pages |= {"/moved": lambda *_: "/late", "/late": links()}
     with Pages(pages | dict.fromkeys(names, links())) as site:
         await crawl(Holding, kept(job), url=site.url + "/")
         first = Counter(site.hits)

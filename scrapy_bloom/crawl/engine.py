@@ -101,8 +101,18 @@ class Engine:
         """Note from now on which page yields which request, for :meth:`yielded_by`.
 
         That takes a spider middleware, nearest to the engine: it sees what all others let through.
-        Where Scrapy keeps its middlewares in another way, nothing is known.
+        What downloader middlewares make of a request, a redirect or a retry, comes to a method of
+        the engine. Where Scrapy does that in another way, nothing is known.
         """
+        engine, yielded_by = self._engine, self._yielded_by
+        if (handle := getattr(engine, "_handle_downloader_output", None)) is not None:
+
+            def handle_downloader_output(result: Any, request: Request) -> Any:
+                if isinstance(result, Request):
+                    yielded_by[result] = request
+                return handle(result, request)
+
+            engine._handle_downloader_output = handle_downloader_output  # noqa: SLF001 - likewise
         middlewares = self._scraper.spidermw
         add, methods = getattr(middlewares, "_add_middleware", None), middlewares.methods
         if add is None:
@@ -112,9 +122,10 @@ class Engine:
             methods[name].rotate(-1)
 
     def yielded_by(self, request: Request) -> Request | None:
-        """Return the request whose callback has yielded this one; None if that is not known.
+        """Return the request that has led to this one; None if that is not known.
 
-        It is not known of start requests, redirects, retries, and of what an errback yields.
+        Of a redirect or retry that is the request before it. It is not known of start requests, and
+        of what an errback yields.
         """
         return self._yielded_by.get(request)
 
