@@ -14,6 +14,8 @@ from scrapy_bloom.options import in_settings
 from scrapy_bloom.redis.client import Target
 from scrapy_bloom.redis.filter import plans
 from scrapy_bloom.redis.project import key_of
+from scrapy_bloom.redis.reader import Reader
+from scrapy_bloom.redis.worker import Worker
 from scrapy_bloom.settings import Settings
 
 
@@ -235,7 +237,10 @@ def test_other_rules_of_spelling_are_told_to_who_asks(server, key):
         RedisFilter(Target(server.url), key, plans(canonical=f'{{"level": "{level}"}}'))
         for level in ("safe", "usual")
     )
-    assert two.shards[0].canonical == '{"level": "safe"}'
+    worker = Worker(Target(server.url), timeout=5)
+    worker.connect()
+    assert Reader(worker, key).shards()[0].plan.canonical == '{"level": "safe"}'
+    worker.close()
     assert [one.add(b"x"), two.add(b"x")] == [False, True]
     for seen in (one, two):
         seen.close()

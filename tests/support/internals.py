@@ -57,6 +57,11 @@ def marks_in_memory(store):
     return sum(map(len, (store._changes.marks or {}).values()))
 
 
+def secret_of(filter_):
+    """Return the key of a filter's hashes: who knows it can make pages that it calls seen."""
+    return filter_.shards[0].secret if hasattr(filter_, "shards") else filter_.secret
+
+
 def replace_shards(queue, kind):
     """Put something else around each shard of a queue, which nobody may do who uses one."""
     queue._shards = [kind(shard) for shard in queue._shards]
