@@ -126,7 +126,7 @@ def bloom(capsys, monkeypatch):
     """Return what runs a sub-command in this process: exit code, lines, lines of errors."""
     from scrapy.settings import Settings
 
-    from scrapy_bloom.commands.context import call
+    from scrapy_bloom.commands.runner import call
 
     def bloom(line, stdin=b"", **settings):
         name, *args = shlex.split(line)

@@ -8,22 +8,21 @@ import socket
 import sqlite3
 import subprocess
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import ANY
 
 import pytest
 import redis
+from redis.connection import Connection
 from support.contract import fingerprints
 from support.filters import everything, everything_in
 from support.jobs import kept_job, open_job, stored_job
 from support.localredis import LocalRedis
-from support.processes import PATIENCE, environment, run_program
+from support.processes import PATIENCE, environment, run_line, run_program
 from support.waiting import until
 
 from scrapy_bloom import RedisFilter
 from scrapy_bloom.commands import NAMES
-from scrapy_bloom.commands.output import Output
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "commands.md"
 NO_COMMANDS = {*NAMES, "sets", "bitmap"}  # of Redis
@@ -45,6 +44,7 @@ CHANGING = [
     "copy whole.bloom {}",
     "delete {} --yes",
 ]
+MOVES = ("GET", "SET", "RESTORE")  # what a copy does in Redis
 MAKING = ("add", "copy whole.bloom")
 """Verbs that make a target where there is none."""
 
@@ -244,7 +244,7 @@ def test_what_a_filter_that_is_gone_has_left_is_found_and_deleted(bloom, server,
     before = everything_in(server)
     code, _, (error,) = bloom(f"delete {target}")
     assert code == 2
-    assert "with all requests that wait there? There is nobody to ask here" in error
+    assert "Delete all that is there? There is nobody to ask here" in error
     assert everything_in(server) == before
     assert bloom(f"delete {target} --yes")[0] == 0
     left = [name for name in everything_in(server) if name.startswith(key.encode())]
@@ -252,16 +252,51 @@ def test_what_a_filter_that_is_gone_has_left_is_found_and_deleted(bloom, server,
 
 
 @pytest.mark.usefixtures("place")
-def test_leftovers_beside_a_filter_are_deleted_alone(bloom, server):
+def test_what_an_earlier_filter_has_left_is_deleted_with_the_one_that_is_there(bloom, server):
     key = next(keys)
-    target = f"{server.url}#{key}"
     with RedisFilter.from_url(server.url, key=key) as filter_:
         filter_.add_many(fingerprints(90))
-    orphan = f"{key}:{{{key}}}:0123456789abcdef.0.0"
-    server.client().set(orphan, "x")
-    assert orphan in "".join(bloom(f"info {target} --check")[1])
-    assert bloom(f"delete {target} --leftovers")[1] == ["1 keys deleted"]
-    assert seen(bloom, target, fingerprints(90)) == [True] * 90
+    server.client().set(f"{key}:{{{key}}}:0123456789abcdef.0.0", "x")
+    server.client().set(f"{key}:other", "not ours")
+    assert bloom(f"delete {server.url}#{key} --yes")[0] == 0
+    left = [name.decode() for name in everything_in(server) if name.startswith(key.encode())]
+    assert sorted(left) == [key, f"{key}:other"]  # the first one is the note
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_a_delete_that_was_killed_is_made_again(bloom, server, monkeypatch, shards, after):
+    key = next(keys)
+    target = f"{server.url}#{key}"
+    with RedisFilter.from_url(server.url, key=key, shards=shards, capacity=4_000_000) as filter_:
+        filter_.add_many(fingerprints(90))
+    with monkeypatch.context() as patched:
+        during(patched, ("EVALSHA", "UNLINK"), after, interrupt)
+        code, lines, errors = bloom(f"delete {target} --yes")
+    if code == 0:  # so many calls are not made
+        assert shards == 1
+        return
+    assert (code, lines, errors) == (130, [], ["scrapy bloom delete: interrupted"])
+    assert bloom(f"delete {target} --yes")[0] in (0, 2)  # 2 if only the notes were left
+    left = [name for name in everything_in(server) if name.startswith(key.encode())]
+    assert all(server.client().ttl(name) > 0 for name in left)  # notes
+
+
+@pytest.mark.usefixtures("place", "short_leases")
+def test_delete_waits_for_the_lease_of_a_killed_worker(bloom, server):
+    key = next(keys)
+    target = f"{server.url}#{key}"
+    line = (
+        "import os, sys; from support import pace; from scrapy_bloom import RedisFilter;"
+        "pace.follow(); RedisFilter.from_url(sys.argv[1], key=sys.argv[2]).add(b'a'); os._exit(9)"
+    )
+    assert run_line(line, server.url, key).returncode == 9
+    code, (said,), (note,) = bloom(f"delete {target} --yes")
+    assert code == 0
+    assert said.endswith(f"key {key}: deleted")
+    assert "has a lease for" in note
+    assert bloom(f"info {target}")[0] == 2
 
 
 # Whoever asks may not, or there is no room, or the other side goes away
@@ -391,20 +426,19 @@ def has_all(replica, primary):
     return up and here["slave_repl_offset"] >= there["master_repl_offset"]
 
 
-def during_progress(monkeypatch, after, act):
-    """Have something happen when so many pieces of work were done."""
+def during(monkeypatch, commands, after, act):
+    """Have something happen after so many of these commands were sent to Redis."""
     steps = itertools.count(1)
+    send = Connection.send_packed_command
 
-    @contextmanager
-    def progress(*_, **__):
-        def told(_):
-            if next(steps) == after:
-                act()
+    def counted(self, command, *args, **kwargs):
+        send(self, command, *args, **kwargs)
+        packed = b"".join(command) if isinstance(command, list) else command
+        named = any(b"\r\n%s\r\n" % name.encode() in packed for name in commands)
+        if named and next(steps) == after:
+            act()
 
-        yield told
-
-    monkeypatch.setattr(Output, "progress", progress)
-    return steps
+    monkeypatch.setattr(Connection, "send_packed_command", counted)
 
 
 def interrupt():
@@ -427,7 +461,7 @@ def test_an_interrupted_copy_changes_nothing(bloom, place, server, monkeypatch, 
     before = everything(place), everything_in(server)
     for line in moves:
         with monkeypatch.context() as patched:
-            during_progress(patched, after, interrupt)
+            during(patched, MOVES, after, interrupt)
             code, lines, errors = bloom(line)
         assert (code, lines, errors) == (130, [], ["scrapy bloom copy: interrupted"]), line
         assert (everything(place), everything_in(server)) == before, line
@@ -448,7 +482,7 @@ def test_redis_lost_in_mid_copy_changes_nothing(bloom, place, monkeypatch, after
         assert bloom(f"copy {server.url}#a a.bloom")[0] == 0
         for line in (f"copy a.bloom {server.url}#lost", f"copy {server.url}#a b.bloom"):
             with monkeypatch.context() as patched:
-                during_progress(patched, after, server.kill)
+                during(patched, MOVES, after, server.kill)
                 assert bloom(line)[0] == 2
             server.start()
             until(lambda: answers(server))
@@ -490,10 +524,10 @@ def test_ctrl_c_at_the_command_line_leaves_nothing(tmp_path):
 
 @pytest.mark.usefixtures("place")
 def test_a_server_that_hangs_names_the_setting_that_waits_longer(bloom, monkeypatch):
-    monkeypatch.setattr("scrapy_bloom.commands.project._TIMEOUT", 0.1)
+    monkeypatch.setattr("scrapy_bloom.commands.redis_target._TIMEOUT", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         target = f"redis://127.0.0.1:{silent.getsockname()[1]}"
-        code, _, [said] = bloom(f"info {target} --key books", BLOOM_REDIS_TIMEOUT="0.3")
+        code, _, [said] = bloom(f"info {target}#books", BLOOM_REDIS_TIMEOUT="0.3")
     assert code == 2
     assert said.endswith("If it is far or busy, raise BLOOM_REDIS_TIMEOUT.")
 
@@ -511,7 +545,6 @@ def test_a_mark_by_hand_does_not_make_a_killed_run_a_clean_one(bloom, place):
         told = "\n".join(bloom(f"info {folder}")[1])
         assert "crawl\tstopped cleanly" not in told
         assert bloom(f"contains {folder} {URL}x")[0] == 0
-        assert "note\tlast run" in "\n".join(bloom(f"info {folder} --check")[1])
 
 
 def test_what_cannot_be_copied_bit_by_bit_is_told(bloom, place, server):
@@ -637,42 +670,17 @@ def test_the_marks_of_a_killed_crawl_are_warned_of(bloom, place):
     assert "killed" in warning
 
 
-@pytest.mark.parametrize("source", ["theirs/requests.seen", "-", "set"])
-def test_marks_are_not_added_where_requests_wait(bloom, place, server, source):
+@pytest.mark.parametrize("source", ["--file theirs/requests.seen", "-"])
+def test_marks_are_not_added_where_requests_wait(bloom, place, source):
     """All of their pages would count as seen."""
     kept(place)
     scrapys_marks(place / "theirs", waiting=False)
-    key = next(keys)
-    server.client().sadd(key, fingerprints(1)[0].hex())
-    name = f"{server.url}#{key} --fingerprint" if source == "set" else source
     stdin = (place / "theirs" / "requests.seen").read_bytes() if source == "-" else b""
     before = contents(place)
-    code, _, (*_, error) = bloom(f"add kept --file {name}", stdin=stdin)
+    code, _, (*_, error) = bloom(f"add kept {source}", stdin=stdin)
     assert code == 2
     assert "requests wait in kept" in error
     assert contents(place) == before
-
-
-def test_a_set_in_redis_is_refused_unless_it_is_wanted(bloom, place, server):
-    """scrapy-redis makes the fingerprints in its set in a way of its own."""
-    key, known = next(keys), fingerprints(3000)
-    server.client().sadd(f"{key}:dupefilter", *(one.hex() for one in known))
-    line = f"add new --spider books --file {server.url}#{key}:dupefilter"
-    code, _, (error,) = bloom(line)
-    assert code == 2
-    assert "in a way of its own" in error
-    server.client().lpush(f"{key}:requests", b"request")
-    code, _, (error,) = bloom(f"{line} --fingerprint")
-    assert code == 2
-    assert f"requests wait in key {key}:requests" in error
-    assert not (place / "new").exists()
-    server.client().delete(f"{key}:requests")
-    told = ["3,000 pages marked, 0 were marked before"]
-    assert bloom(f"{line} --fingerprint") == (0, told, [])
-    assert all(seen(bloom, "new", known))
-    code, _, (error,) = bloom(f"{line}:other --fingerprint")
-    assert code == 2
-    assert "found none, expected a set" in error
 
 
 def test_without_a_target_pages_are_added_to_that_of_the_project(bloom, place):

@@ -318,8 +318,7 @@ def test_what_a_worker_with_older_code_cannot_read_is_never_lost(site, server, t
         assert [each["finish_reason"] for each in stats] == ["finished"] * 2
         aside = sum(each.get("bloom/frontier/failed", 0) for each in stats)
         assert bool(site.missed) <= bool(aside)
-        key = "--key scrapybot:worker:bloom"
-        code, *_ = bloom(f"queue {server.url} --retry {key}")
+        code, *_ = bloom(f"queue {server.url}#scrapybot:worker:bloom --retry")
         assert code == 0
         crawl.start(newer=True)
         crawl.wait()

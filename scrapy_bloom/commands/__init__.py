@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, cast
 from scrapy.commands import ScrapyCommand
 
 if TYPE_CHECKING:
-    from scrapy_bloom.commands.context import SubCommand
+    from scrapy_bloom.commands.runner import SubCommand
 
 
 NAMES = ("plan", "info", "contains", "add", "forget", "copy", "delete", "queue", "canon")
-"""The sub-commands. Each is a module here, and a :class:`~context.SubCommand`."""
+"""The sub-commands. Each is a module here, and a :class:`~runner.SubCommand`."""
 
 
 class BloomCommand(ScrapyCommand):
@@ -56,7 +56,7 @@ class BloomCommand(ScrapyCommand):
         assert self.settings is not None  # noqa: S101 - Scrapy sets it before anything is called
         try:
             # Imported only here: see the top of this file.
-            from scrapy_bloom.commands.context import call  # noqa: PLC0415
+            from scrapy_bloom.commands.runner import call  # noqa: PLC0415
 
             self.exitcode = call(name, load(name), rest, self.settings)
         except KeyboardInterrupt:  # before the sub-command has begun
@@ -76,6 +76,6 @@ def _overview() -> str:
 
 
 _TARGETS = """\
-A TARGET is a job directory, a file that `copy` has written, or the URL of a Redis server with
---key KEY, or #KEY at its end. Without one the project's settings name it, and --spider NAME.
+A TARGET is a job directory, a file that `copy` has written, or the URL of a Redis server with #KEY
+at its end. Without one the project's settings name it, and --spider NAME.
 `scrapy bloom SUBCOMMAND -h` shows its arguments and an example."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from scrapy_bloom.commands.context import Context
-from scrapy_bloom.commands.lines import add_pages, on_each
+from scrapy_bloom.commands.output import Output
+from scrapy_bloom.commands.pages import add_pages, change
+from scrapy_bloom.commands.project import Project
 
 EXAMPLE = "job http://example.com/news"
 SUMMARY = "let pages through once more: the next request for each is new"
@@ -16,10 +17,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_pages(parser)
 
 
-def run(args: Namespace, context: Context) -> int:
+def run(args: Namespace, project: Project, output: Output) -> int:
     """Let pages through; print how many. Return 1 if the filter has not had one of them."""
-    done = on_each(args, context, "forgetting", lambda marks, some: marks.forget_many(some))
-    if context.output.as_json:
-        context.output.json({"let_through": done.known, "unknown": done.unknown, "bad": done.bad})
-    context.output.done(f"{done.known:,} pages are new once more, {done.unknown:,} were new anyway")
+    done = change(args, project, output, forget=True)
+    text = f"{done.known:,} pages are eligible again, {done.unknown:,} were new anyway"
+    output.show({"forgotten": done.known, "unknown": done.unknown, "bad": done.bad}, [[text]])
     return 1 if done.unknown or done.bad else 0

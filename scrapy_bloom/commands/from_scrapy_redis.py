@@ -10,27 +10,24 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from importlib import import_module
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from scrapy import Request
 
-from scrapy_bloom.commands.redis_target import RedisTarget, plans_of
-from scrapy_bloom.commands.target import Owner
+from scrapy_bloom.commands.places import occupied
+from scrapy_bloom.commands.project import Project
+from scrapy_bloom.commands.redis_target import RedisTarget
 from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.redis.client import beginning
+from scrapy_bloom.redis.filter import RedisFilter
+from scrapy_bloom.redis.plan import Plan
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.shard import MOST_BYTES, Call, Entry
-
-if TYPE_CHECKING:
-    from scrapy_bloom.commands.output import Output
-    from scrapy_bloom.commands.project import Project
-    from scrapy_bloom.redis.filter import RedisFilter
-    from scrapy_bloom.redis.plan import Plan
-    from scrapy_bloom.redis.worker import Worker as Link
 
 _AT_ONCE: Final = 500  # requests, or marks
 _WATCH: Final = 1.0  # seconds in which a worker that runs changes something
@@ -57,9 +54,7 @@ def is_queue(source: RedisTarget) -> bool:
     return kind in (b"zset", b"list")
 
 
-def copy_crawl(
-    source: RedisTarget, target: RedisTarget, project: Project, output: Output
-) -> tuple[int, list[str]]:
+def copy_crawl(source: RedisTarget, target: RedisTarget, project: Project) -> tuple[int, list[str]]:
     """Copy the requests of a stopped crawl, and the marks if they mean the same to our filter.
 
     Nothing of the source is changed.
@@ -72,50 +67,45 @@ def copy_crawl(
     """
     if not project.spider:
         raise SettingError(f"key {source.key}: give the name of its spider with --spider")
-    theirs = _Theirs.of(project)
-    owner = project.owner_of_requests()
     with source.link() as here:
-        queue = _Key(here, source.key)
-        seen = _Key(here, theirs.seen) if source.key == theirs.queue else None
-        before = queue.state(seen)
+        crawl = _Stopped(here.client, source.key, project)
+        before = crawl.state()
         time.sleep(_WATCH)
-        if queue.state(seen) != before:
+        if crawl.state() != before:
             raise StateError(
-                f"key {queue.name}: it changes, so a worker of scrapy-redis is running. Stop all of"
+                f"key {source.key}: it changes, so a worker of scrapy-redis is running. Stop all of"
                 f" them. Nothing was changed."
             )
-        made_for = _prepared(target, project)
-        with target.opened(made_for) as shared:
-            _begin(target, shared, owner.order.partition(" ")[0])
-            read = _copy_requests(queue, theirs, shared, project, output)
-            warnings = _copy_marks(seen, read, shared, output)
-            if queue.state(seen) != before:
+        with _filled(target, project) as shared:
+            unreadable, marks = _copy_requests(crawl, shared, project)
+            warnings = _copy_marks(crawl, unreadable, marks, shared)
+            if crawl.state() != before:
                 raise StateError(
-                    f"key {queue.name}: it has changed while it was copied, so a worker of"
+                    f"key {source.key}: it has changed while it was copied, so a worker of"
                     f" scrapy-redis is running. Stop all of them, and copy again."
                 )
-            _finish(target, made_for, owner)
-            return read.copied, warnings
+    return crawl.size - len(unreadable), warnings
 
 
-@dataclass(frozen=True)
-class _Theirs:
-    """What scrapy-redis's settings say of one spider's crawl.
+class _Stopped:
+    """What a crawl of scrapy-redis has left.
+
+    :param queue: the key of its requests.
 
     Attributes:
-        queue: key of its requests.
-        seen: key of its fingerprints.
-        loads: reads a request, as a dict.
+        size: how many requests it has.
+        seen: the key of its marks; empty if it has none that may belong to these requests.
     """
 
-    queue: str
-    seen: str
-    loads: Callable[[bytes], dict[str, Any]]
-
-    @classmethod
-    def of(cls, project: Project) -> _Theirs:
+    def __init__(self, client: Any, queue: str, project: Project) -> None:
+        self._client, self._queue = client, queue
+        self._is_list = client.type(queue) == b"list"
+        self.size = client.llen(queue) if self._is_list else client.zcard(queue)
         settings, names = project.scrapys, {"spider": project.spider}
-        serializer = settings.get("SCHEDULER_SERIALIZER")
+        key = str(settings.get("SCHEDULER_DUPEFILTER_KEY") or "%(spider)s:dupefilter") % names
+        own = str(settings.get("SCHEDULER_QUEUE_KEY") or "%(spider)s:requests") % names
+        self.seen = key if queue == own and client.type(key) == b"set" else ""
+        serializer: Any = settings.get("SCHEDULER_SERIALIZER") or pickle
         if isinstance(serializer, str):
             try:
                 serializer = import_module(serializer)
@@ -124,74 +114,72 @@ class _Theirs:
                     f"SCHEDULER_SERIALIZER = {serializer!r}: it cannot be imported ({error}). Give"
                     f" the module that scrapy-redis has used, or remove it."
                 ) from error
-        return cls(
-            str(settings.get("SCHEDULER_QUEUE_KEY") or "%(spider)s:requests") % names,
-            str(settings.get("SCHEDULER_DUPEFILTER_KEY") or "%(spider)s:dupefilter") % names,
-            # As safe as scrapy-redis itself: who can write its queue can run code.
-            serializer.loads if serializer else pickle.loads,
-        )
+        # As safe as scrapy-redis itself: who can write its queue can run code.
+        self.loads = serializer.loads
 
-
-class _Key:
-    """Reads what scrapy-redis keeps under a key, and changes nothing."""
-
-    def __init__(self, link: Link, name: str) -> None:
-        self.name, self._client = name, link.client
-        self.kind = self._client.type(name)
-
-    def size(self) -> int:
-        ask = {b"set": "scard", b"zset": "zcard", b"list": "llen"}.get(self.kind)
-        return int(getattr(self._client, ask)(self.name)) if ask else 0
-
-    def oldest(self, after: int, count: int = _AT_ONCE) -> list[bytes]:
-        """Return requests: those with the lowest score, or the oldest, which end a list."""
-        if self.kind == b"zset":
-            return list(self._client.zrange(self.name, after, after + count - 1))
-        return list(reversed(self._client.lrange(self.name, -after - count, -after - 1)))
-
-    def state(self, seen: _Key | None) -> tuple[object, ...]:
+    def state(self) -> tuple[object, ...]:
         """Return what a worker that runs would change."""
-        size = self.size()
-        return size, self.oldest(0, 1), self.oldest(max(size - 1, 0), 1), seen and seen.size()
+        size = self._client.llen if self._is_list else self._client.zcard
+        ends = self._some(0, 0), self._some(-1, -1)
+        return size(self._queue), ends, self.seen and self._client.scard(self.seen)
 
-    def has(self, fingerprint: bytes) -> bool:
-        return bool(self._client.sismember(self.name, fingerprint.hex()))
+    def requests(self) -> Iterator[bytes]:
+        """Yield the requests: the lowest score first, or the oldest, which ends a list."""
+        for start in range(0, self.size, _AT_ONCE):
+            yield from self._some(start, start + _AT_ONCE - 1)
 
-    def members(self) -> Iterator[bytes]:
+    def _some(self, first: int, last: int) -> Sequence[bytes]:
+        if self._is_list:
+            found: list[bytes] = self._client.lrange(self._queue, -1 - last, -1 - first)
+            return found[::-1]
+        some: list[bytes] = self._client.zrange(self._queue, first, last)
+        return some
+
+    def marks(self) -> Iterator[bytes]:
         """Yield fingerprints, some of them twice."""
-        for member in self._client.sscan_iter(self.name, count=1000):
+        for member in self._client.sscan_iter(self.seen, count=1000):
             yield bytes.fromhex(member.decode())
 
+    def has(self, fingerprint: bytes) -> bool:
+        """Return whether a fingerprint is marked."""
+        return bool(self._client.sismember(self.seen, fingerprint.hex()))
 
-@dataclass
-class _Read:
-    """What was read of a queue.
-
-    Attributes:
-        copied: how many requests.
-        unreadable: how many could not be read.
-        problem: why the first of them could not.
-        marks: fingerprints of some requests that are filtered.
-    """
-
-    copied: int = 0
-    unreadable: int = 0
-    problem: str = ""
-    marks: list[bytes] = field(default_factory=list)
+    def count_marks(self) -> int:
+        """Return how many marks there are."""
+        return int(self._client.scard(self.seen))
 
 
-def _prepared(target: RedisTarget, project: Project) -> list[Plan]:
-    """Return the plan of each shard, without requests beside it for now.
+@contextmanager
+def _filled(target: RedisTarget, project: Project) -> Iterator[RedisFilter]:
+    """Open a filter with an empty queue beside it; note at the end whose the requests are.
 
     :raises StateError: if a crawl uses what is there, or requests wait.
     """
+    made_for, owner = _prepared(target, project), project.owner
+    with target.opened(made_for) as shared:
+        with target.link() as link:
+            for shard in shared.shards:  # a copy that was killed may have left requests
+                keys = shard.key, f"{beginning(shard.key)}queue"
+                link.client.eval(_EMPTY, 2, *keys, owner["order"].partition(" ")[0])
+        yield shared
+        with target.link() as link:
+            states = target.states(link)
+            for state, plan in reversed([*zip(states, made_for, strict=True)]):
+                owned = replace(
+                    plan, project=owner["project"], spider=owner["spider"], order=owner["order"]
+                )
+                link.client.hset(state.key, "plan", owned.write(state.secret))
+
+
+def _prepared(target: RedisTarget, project: Project) -> list[Plan]:
+    """Return the plan of each shard, without requests beside it for now."""
     with target.link() as link:
         states = Reader(link, target.key).shards()
         if not states:
-            if left := target.leftovers():
-                raise target.occupied(f"{len(left):,} keys that a filter has left")
+            if left := target.remains():
+                raise occupied(target.name, f"{left:,} keys that a filter has left")
             target.check_free(link)
-            return plans_of(replace(project.new, owner=Owner()))
+            return target.plans(project, requests=False)
         now = float(link.client.time()[0])
     if used := [name for one in states for name, end in one.leases.items() if end > now]:
         raise StateError(
@@ -200,102 +188,80 @@ def _prepared(target: RedisTarget, project: Project) -> list[Plan]:
         )
     if states[0].plan.order:
         count = sum(one.waiting + one.taken for one in states)
-        raise target.occupied(f"a crawl of scrapy_bloom.Scheduler with {count:,} requests")
+        raise occupied(target.name, f"a crawl of scrapy_bloom.Scheduler with {count:,} requests")
     if len(states) < states[0].plan.shards:
-        raise target.occupied("a part of a filter")
+        raise occupied(target.name, "a part of a filter")
     return [state.plan for state in states]
 
 
-def _begin(target: RedisTarget, shared: RedisFilter, order: str) -> None:
-    """Delete what a copy that was killed has put into the queue, and set the order."""
-    with target.link() as link:
-        for shard in shared.shards:
-            keys = shard.key, f"{beginning(shard.key)}queue"
-            link.client.eval(_EMPTY, 2, *keys, order)
-
-
-def _finish(target: RedisTarget, made_for: Sequence[Plan], owner: Owner) -> None:
-    """Note whose the requests are; from then on a crawl takes them."""
-    with target.link() as link:
-        states = target.states(link)
-        for state, plan in reversed([*zip(states, made_for, strict=True)]):
-            whole = replace(plan, **owner._asdict()).write(state.secret)
-            link.client.hset(state.key, "plan", whole)
-
-
 def _copy_requests(
-    queue: _Key, theirs: _Theirs, shared: RedisFilter, project: Project, output: Output
-) -> _Read:
-    """Copy all requests, unfiltered: scrapy-redis's filter has let them through."""
-    done, after, made = _Read(), 0, project.fingerprinter
-    dumps, shard = project.queue_kind.dumps, shared.shards[0]
-    with output.progress(f"copying {queue.name}", queue.size(), "requests") as told:
-        while bodies := queue.oldest(after):
-            after += len(bodies)
-            entries, marks = [], []
-            for body in bodies:
-                try:
-                    fields = theirs.loads(body)
-                    entry = Entry("p", None, dumps(fields), int(fields.get("priority", 0)))
-                    mark = made.fingerprint(_plain(fields))
-                except Exception as error:  # noqa: BLE001 - its parts may raise anything
-                    done.problem = done.problem or repr(error)
-                    done.unreadable += 1
-                    continue
-                entries.append(entry)
-                if not fields.get("dont_filter"):
-                    marks.append(mark)
-            for some in _portions(entries):
-                shard.call(Call(some))
-            shared.add_many(marks)
-            done.copied += len(entries)
-            done.marks = done.marks or marks
-            told(len(bodies))
-    return done
+    crawl: _Stopped, shared: RedisFilter, project: Project
+) -> tuple[list[str], list[bytes]]:
+    """Copy all requests, unfiltered: scrapy-redis's filter has let them through.
 
-
-def _portions(entries: list[Entry]) -> Iterator[list[Entry]]:
-    """Yield entries in calls that a slow link carries in time."""
-    some: list[Entry] = []
+    :returns: why some could not be read, and fingerprints of some that are filtered.
+    """
+    made, dumps, shard = project.fingerprinter, project.queue_kind.dumps, shared.shards[0]
+    unreadable: list[str] = []
+    sample: list[bytes] = []
+    entries: list[Entry] = []
+    marks: list[bytes] = []
     size = 0
-    for entry in entries:
+
+    def send() -> None:
+        shard.call(Call([*entries]))
+        shared.add_many(marks)
+        sample.extend(marks[: _AT_ONCE - len(sample)])
+        entries.clear()
+        marks.clear()
+
+    for body in crawl.requests():
+        try:
+            fields = crawl.loads(body)
+            entry = Entry("p", None, dumps(fields), int(fields.get("priority", 0)))
+            mark = made.fingerprint(_plain(fields))
+        except Exception as error:  # noqa: BLE001 - its parts may raise anything
+            unreadable.append(repr(error))
+            continue
         size += len(entry.body)
-        if some and size > MOST_BYTES:
-            yield some
-            some, size = [], len(entry.body)
-        some.append(entry)
-    if some:
-        yield some
+        if entries and (size > MOST_BYTES or len(entries) == _AT_ONCE):
+            send()
+            size = len(entry.body)
+        entries.append(entry)
+        if not fields.get("dont_filter"):
+            marks.append(mark)
+    send()
+    return unreadable, sample
 
 
-def _copy_marks(seen: _Key | None, read: _Read, shared: RedisFilter, output: Output) -> list[str]:
+def _copy_marks(
+    crawl: _Stopped, unreadable: Sequence[str], sample: Sequence[bytes], shared: RedisFilter
+) -> list[str]:
     """Copy the marks if they are made as ours are; return what should be known, as sentences."""
-    if read.unreadable:
+    if unreadable:
         text = (
-            f"{read.unreadable:,} requests could not be read ({read.problem}), and were not copied."
-            f" So no marks were copied either: their pages are fetched again where a link leads to"
-            f" them. Is SCHEDULER_SERIALIZER as it was?"
+            f"{len(unreadable):,} requests could not be read ({unreadable[0]}), and were not"
+            f" copied. So no marks were copied either: their pages are fetched again where a link"
+            f" leads to them. Is SCHEDULER_SERIALIZER as it was?"
         )
         return [text]
-    if seen is None or seen.kind != b"set":
+    if not crawl.seen:
         return []
     # Each request that is filtered has its mark in the set, if the same makes both.
-    if not any(seen.has(mark) for mark in read.marks):
+    if not any(map(crawl.has, sample)):
         text = (
-            f"Key {seen.name} holds {seen.size():,} fingerprints that are not made as those of this"
-            f" project are. They were not copied: pages that were fetched are fetched again where a"
-            f" link leads to them."
+            f"Key {crawl.seen} holds {crawl.count_marks():,} fingerprints that are not made as"
+            f" those of this project are. They were not copied: pages that were fetched are fetched"
+            f" again where a link leads to them."
         )
         return [text]
-    with output.progress(f"copying {seen.name}", seen.size(), "marks") as told:
-        members = seen.members()
-        while some := list(islice(members, _AT_ONCE)):
-            shared.add_many(some)
-            told(len(some))
+    members = crawl.marks()
+    while some := [*islice(members, _AT_ONCE)]:
+        shared.add_many(some)
     text = (
-        f"The marks in {seen.name} were copied. If a worker of scrapy-redis was killed, the pages"
+        f"The marks in {crawl.seen} were copied. If a worker of scrapy-redis was killed, the pages"
         f" that it had in flight are marked there, and in no queue: they are not fetched. Then run"
-        f" 'scrapy bloom delete' for the target, delete {seen.name}, and copy again."
+        f" 'scrapy bloom delete' for the target, delete {crawl.seen}, and copy again."
     )
     return [text]
 

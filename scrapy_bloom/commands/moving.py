@@ -15,26 +15,22 @@ from dataclasses import replace
 from itertools import islice
 from math import ceil
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from bitarray import bitarray
 
-from scrapy_bloom.commands.target import Contents, Owner
+from scrapy_bloom.commands.places import Contents, requests_stay
+from scrapy_bloom.commands.redis_target import RedisTarget, identity_in
 from scrapy_bloom.errors import BackendError, SettingError
-from scrapy_bloom.filter.growth import SliceSpec
 from scrapy_bloom.filter.hashing import make_probe
 from scrapy_bloom.filter.sizing import BLOCK_BYTES, MAX_HASHES, blocks_for
 from scrapy_bloom.filter.state import FilterState, Slice
-from scrapy_bloom.local.job import Identity
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.plan import BATCH, KEY_BLOCKS, Plan, geometry
 from scrapy_bloom.redis.plan import Slice as Listed
 from scrapy_bloom.redis.reader import State
 from scrapy_bloom.redis.shard import FORMAT, PROGRAM
-
-if TYPE_CHECKING:
-    from scrapy_bloom.commands.output import Output
-    from scrapy_bloom.redis.worker import Worker as Link
+from scrapy_bloom.redis.worker import Worker as Link
 
 _PROBE: Final = Struct(f">{MAX_HASHES}HI")
 _ENDING: Final = b"\x80"  # the bit behind a key's blocks, which gives it its full size
@@ -51,24 +47,23 @@ return 1
 """
 
 
-def read_bits(name: str, link: Link, states: Sequence[State], output: Output) -> Contents:
+def read_bits(source: RedisTarget) -> Contents:
     """Return a filter of bits that is in Redis, also while workers add to it."""
-    plan = states[0].plan
-    if plan.layout != "bitmap":
-        raise SettingError(
-            f"{name}: this filter has the layout 'sets': it keeps a number for each page,"
-            f" from which the fingerprint cannot be recovered to set its bits elsewhere. It can be"
-            f" copied to Redis. To fill a filter of bits, add the URLs."
-        )
-    if len(states) > 1:
-        raise SettingError(
-            f"{name}: a filter of {len(states)} shards cannot be kept in a file: each shard"
-            f" hashes with a secret of its own. Copy it to Redis."
-        )
-    (state,) = states
-    kept = FilterState(state.secret, MAX_HASHES, plan.digests, plan.window or None)
-    size = sum(one.blocks for one in state.slices) * BLOCK_BYTES
-    with output.progress(f"reading {name}", size, "bytes") as told:
+    with source.link() as link:
+        states = source.states(link)
+        state, plan = states[0], states[0].plan
+        if plan.layout != "bitmap":
+            raise SettingError(
+                f"{source.name}: this filter has the layout 'sets': it keeps a number for each"
+                f" page, from which the fingerprint cannot be recovered to set its bits elsewhere."
+                f" It can be copied to Redis. To fill a filter of bits, add the URLs."
+            )
+        if len(states) > 1:
+            raise SettingError(
+                f"{source.name}: a filter of {len(states)} shards cannot be kept in a file: each"
+                f" shard hashes with a secret of its own. Copy it to Redis."
+            )
+        kept = FilterState(state.secret, MAX_HASHES, plan.digests, plan.window or None)
         for one in state.slices:
             kept.next_id = one.number + 1
             slice_ = kept.new_slice(one.since if plan.window else 0.0, one.spec)
@@ -78,17 +73,17 @@ def read_bits(name: str, link: Link, states: Sequence[State], output: Output) ->
                 data = link.client.get(f"{start}{number}") or b""
                 for at in range(0, len(data) - 1, BLOCK_BYTES):
                     _set_block(slice_, number * KEY_BLOCKS + at // BLOCK_BYTES, data, at)
-                told(len(data))
             for probe in link.client.smembers(f"{start}again"):
                 _leave_out(slice_, [*_PROBE.unpack(probe)])
-    identity = Identity(plan.spider, plan.fingerprinter, json.loads(plan.canonical))
-    return Contents(identity, plan.capacity, plan.error_rate, kept, requests_stay(name, states))
+    stay = requests_stay(source.name, state.waiting + state.taken)
+    return Contents(identity_in(plan), plan.capacity, plan.error_rate, kept, stay)
 
 
-def write_bits(
-    name: str, key: str, link: Link, contents: Contents, owner: Owner, output: Output
-) -> None:
-    """Put a filter into Redis that was in a file."""
+def write_bits(target: RedisTarget, contents: Contents, owner: dict[str, str]) -> None:
+    """Put a filter into Redis that was in a file; whole or, if that fails, not at all.
+
+    :param owner: whose requests will be beside it; empty if none.
+    """
     state = contents.state
     if state.hashes != MAX_HASHES:
         raise SettingError(
@@ -110,40 +105,39 @@ def write_bits(
         identity.fingerprinter,
         json.dumps(identity.made_by, sort_keys=True),
         window=state.window or 0.0,
-        project=owner.project,
-        spider=owner.spider or identity.spider,
-        order=owner.order,
+        project=owner.get("project", ""),
+        spider=owner.get("spider", identity.spider),
+        order=owner.get("order", ""),
     )
     listed = [_listed(one, newest=one is slices[-1]) for one in slices]
     fields = {"slices": listed, "plan": plan.write(state.secret), "window": repr(plan.window)}
     fields |= {"first": geometry(plan.next([])), "order": plan.order.partition(" ")[0]}
-    size = sum(len(one.touched()) for one in slices) * BLOCK_BYTES
-    with (
-        output.progress(f"writing {name}", size, "bytes") as told,
-        _installing(link, key, fields) as (start, keys),
-    ):
-        for slice_, one in zip(slices, listed, strict=True):
-            for number in range(one.keys):
-                blocks = slice_.blocks[number * KEY_BLOCKS : (number + 1) * KEY_BLOCKS]
-                if any(block.any() for block in blocks):
-                    keys.append(f"{start}{one.number}.{number}")
-                    data = b"".join(block.tobytes() for block in blocks)
-                    link.client.set(keys[-1], data + _ENDING, ex=_HOURS)
-                    told(len(data))
+    with target.link() as link:
+        target.check_free(link)
+        with _installing(link, target.key, fields) as (start, keys):
+            for slice_, one in zip(slices, listed, strict=True):
+                for number in range(one.keys):
+                    blocks = slice_.blocks[number * KEY_BLOCKS : (number + 1) * KEY_BLOCKS]
+                    if any(block.any() for block in blocks):
+                        keys.append(f"{start}{one.number}.{number}")
+                        data = b"".join(block.tobytes() for block in blocks)
+                        link.client.set(keys[-1], data + _ENDING, ex=_HOURS)
 
 
-def requests_stay(name: str, states: Sequence[State]) -> list[str]:
-    """Return what to say of a filter beside which requests wait."""
-    waiting = sum(state.waiting + state.taken for state in states)
-    text = (
-        f"{name}: {waiting:,} requests wait there. Its filter calls their pages seen, but the"
-        f" requests are not copied: a crawl with the copy alone would not fetch them."
-    )
-    return [text] if waiting else []
+def copy_keys(source: RedisTarget, target: RedisTarget, spider: str) -> list[str]:
+    """Copy a filter of any layout to another place in Redis; return what users should know.
+
+    :param spider: whose filter it becomes; empty for that whose it is.
+    """
+    with source.link() as here, target.link() as there:
+        target.check_free(there)
+        states = source.states(here)
+        for state in reversed(states):  # the first one leads to the others
+            _copy_shard(here, there, state, target.key + state.key[len(source.key) :], spider)
+    return requests_stay(source.name, sum(state.waiting + state.taken for state in states))
 
 
-def copy_shard(here: Link, there: Link, state: State, key: str, spider: str, told: Any) -> None:
-    """Copy a shard of any layout from one place in Redis to another."""
+def _copy_shard(here: Link, there: Link, state: State, key: str, spider: str) -> None:
     noted = here.client.hgetall(state.key)
     plan = replace(state.plan, spider=spider or state.plan.spider)
     fields = {name: noted[name.encode()] for name in ("first", "window", "order")}
@@ -165,7 +159,6 @@ def copy_shard(here: Link, there: Link, state: State, key: str, spider: str, tol
                     keys.append(start + name)
                     writing.restore(start + name, _HOURS * 1000, data)
             writing.execute()
-            told(len(some))
 
 
 @contextmanager
@@ -224,7 +217,7 @@ def _leave_out(slice_: Slice, probe: list[int]) -> None:
 
 def _listed(slice_: Slice, *, newest: bool) -> Listed:
     """Return how the header lists a slice; the newest one may get a whole batch too many."""
-    spec: SliceSpec = slice_.spec
+    spec = slice_.spec
     capacity, rate = spec.capacity, spec.error_rate
     if newest and blocks_for(capacity + BATCH, rate, MAX_HASHES) > spec.blocks:
         capacity = max(1, slice_.items, capacity - BATCH)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections import Counter
+from itertools import islice
+from typing import Final
 
-from scrapy_bloom.commands.context import Context, add_target
-from scrapy_bloom.commands.output import Fact, Output
+from scrapy_bloom.commands.output import Output
+from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.requests import WaitingRequest
+from scrapy_bloom.commands.target import add_target, target_of
 
 EXAMPLE = "job --peek 5"
 SUMMARY = "show what waits in scrapy_bloom.Scheduler: by priority, by host, the first ones"
 
-_HOSTS = 20
-_MOST = 1_000_000
+_HOSTS: Final = 20
+_MOST: Final = 1_000_000  # requests that are read
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -22,49 +25,53 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--peek", type=int, default=20, metavar="N", help="show the first N")
     parser.add_argument("--failed", action="store_true", help="show the failed list instead")
     parser.add_argument("--retry", action="store_true", help="put the failed list back, in Redis")
-    parser.add_argument("--most", type=int, default=_MOST, metavar="N", help="read at most N")
 
 
-def run(args: Namespace, context: Context) -> int:
+def run(args: Namespace, project: Project, output: Output) -> int:
     """Print what waits; return 1 if --failed asks for the failed list, and it is not empty."""
-    output, target = context.output, context.target(args.target, args.key)
+    target = target_of(project, args.target)
     if args.retry:
         count = target.retry()
-        if output.as_json:
-            output.json({"retried": count})
-        output.done(f"{count:,} requests are back in the queue")
+        output.show({"retried": count}, [[f"{count:,} requests are back in the queue"]])
         return 0
-    newest_first = "Fifo" not in str(context.scrapys["SCHEDULER_DISK_QUEUE"])
-    sizes = {"peek": args.peek, "most": args.most}
-    found = target.queue(output, **sizes, failed=args.failed, newest_first=newest_first)
-    if output.as_json:
-        output.json(found)
-    elif args.failed:
-        _show(output, "failed or unreadable", found.failed)
-    else:
-        output.facts(
-            found.target,
-            [
-                Fact("waiting", found.total, f"{found.total:,}"),
-                Fact("under way", found.under_way, f"{found.under_way:,} in flight"),
-            ],
-        )
-        priorities = [*found.by_priority.items()]
-        output.table("by priority", ("priority", "requests"), priorities, "priority")
-        part = "" if found.read == found.total else f", of {found.read:,} that were read"
-        hosts = [*found.by_host.items()]
-        output.table(f"by host{part}", ("host", "requests"), hosts[:_HOSTS], "host")
-        _show(output, "first", found.first)
-    return 1 if args.failed and found.failed else 0
+    newest_first = "Fifo" not in str(project.scrapys["SCHEDULER_DISK_QUEUE"])
+    with target.requests(failed=args.failed, newest_first=newest_first) as (total, taken, found):
+        if args.failed:
+            shown = [*islice(found, args.peek)]
+            output.show({"failed": _as_json(shown)}, map(_row, shown))
+            return 1 if shown else 0
+        priorities: Counter[int] = Counter()
+        hosts: Counter[str] = Counter()
+        first: list[WaitingRequest] = []
+        for request in islice(found, _MOST):
+            priorities[request.priority] += 1
+            hosts[request.host] += 1
+            if len(first) < args.peek:
+                first.append(request)
+    by_priority = sorted(priorities.items(), reverse=True)
+    value = {
+        "waiting": total,
+        "in_flight": taken,
+        "read": priorities.total(),
+        "by_priority": dict(by_priority),
+        "by_host": dict(hosts.most_common()),
+        "first": _as_json(first),
+    }
+    rows = [
+        ("waiting", total),
+        ("in flight", taken),
+        *(("priority", *pair) for pair in by_priority),
+        *(("host", *pair) for pair in hosts.most_common(_HOSTS)),
+        *map(_row, first),
+    ]
+    output.show(value, rows)
+    return 0
 
 
-def _show(output: Output, title: str, requests: Sequence[WaitingRequest]) -> None:
-    output.table(
-        title,
-        ("priority", "method", "URL", "depth", "callback"),
-        [
-            (one.priority, one.method, one.url or one.problem, one.depth, one.callback)
-            for one in requests
-        ],
-        "request",
-    )
+def _as_json(requests: list[WaitingRequest]) -> list[dict[str, object]]:
+    return [one._asdict() for one in requests]
+
+
+def _row(one: WaitingRequest) -> tuple[object, ...]:
+    url = one.url or one.problem
+    return "request", one.priority, one.method, url, one.depth, one.callback

@@ -5,72 +5,57 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from scrapy_bloom.commands.moving import copy_shard, read_bits, requests_stay, write_bits
-from scrapy_bloom.commands.requests import Waiting, WaitingRequest, readable, summed
-from scrapy_bloom.commands.target import (
-    Contents,
-    Finding,
-    Information,
-    NewFilter,
-    Owner,
-    SliceInfo,
-    Target,
-    Worker,
-)
+from scrapy_bloom.commands.places import Finding, Marks, described, missing, occupied
+from scrapy_bloom.commands.project import Project
+from scrapy_bloom.commands.requests import WaitingRequest, readable
 from scrapy_bloom.errors import BloomError, StateError
-from scrapy_bloom.filter.sizing import BLOCK_BYTES, MAX_HASHES
+from scrapy_bloom.filter.sizing import MAX_HASHES
 from scrapy_bloom.local.job import Identity
-from scrapy_bloom.options import (
-    CAPACITY,
-    ERROR_RATE,
-    EXACT,
-    MIN_ERROR_RATE,
-    REDIS_LAYOUT,
-    REDIS_SHARDS,
-    WINDOW,
-    OnBackendError,
-)
-from scrapy_bloom.redis import worker as pace
+from scrapy_bloom.options import REDIS_TIMEOUT, OnBackendError
 from scrapy_bloom.redis.client import Target as Server
 from scrapy_bloom.redis.client import beginning
-from scrapy_bloom.redis.filter import RedisFilter, plans
-from scrapy_bloom.redis.plan import Plan, bucket_bytes, shard_key
+from scrapy_bloom.redis.filter import RedisFilter
+from scrapy_bloom.redis.plan import Plan, shard_key
+from scrapy_bloom.redis.project import plans_of
 from scrapy_bloom.redis.reader import Reader, State
-from scrapy_bloom.redis.shard import PROGRAM, Call, Shard, Surprise, Taken, delete
+from scrapy_bloom.redis.shard import PROGRAM, Call, Shard, Surprise, delete
 from scrapy_bloom.redis.worker import Worker as Link
 
-if TYPE_CHECKING:
-    from scrapy_bloom.commands.output import Output, Told
-
+_TIMEOUT: Final = 10.0  # seconds for a call, at least: nobody waits for a page meanwhile
 _AT_ONCE: Final = 500
 _LOOKS: Final = 10  # at a queue that workers change
 _LOOK: Final = 1.0  # seconds between two looks whether a lease is over
 _RENEWED: Final = 0.2  # seconds by which the end of a lease moves when a worker lives
-_OURS: Final = rb"(?::\d+)?(?::\{.*\})?:(?:queue|taken|failed|trial|([\da-f-]+)\.\d+\.\w+)"
+_OURS: Final = rb"(?::\d+)?(?::\{.*\})?:(?:queue|taken|failed|trial|[\da-f-]+\.\d+\.\w+)"
 
 
-class RedisTarget(Target):
+class RedisTarget:
     """A filter under a key of a Redis server or cluster.
+
+    Methods that look create and change nothing. All raise :class:`BloomError` if the place cannot
+    be used, or has no filter.
 
     :param server: the server.
     :param key: the key of the filter.
-    :param timeout: most seconds that Redis may hold up one call.
+    :param project: how long a call may take, and what a new filter is like.
+
+    Attributes:
+        name: what people call it.
     """
 
-    def __init__(self, server: Server, key: str, timeout: float) -> None:
-        self.server, self.key, self.timeout = server, key, timeout
+    def __init__(self, server: Server, key: str, project: Project) -> None:
+        self.server, self.key = server, key
         self.name = f"Redis at {server.where()}, key {key}"
+        self._timeout = max(_TIMEOUT, project.settings[REDIS_TIMEOUT])
 
     @contextmanager
     def link(self) -> Iterator[Link]:
         """Connect."""
-        link = Link(self.server, self.timeout)
+        link = Link(self.server, self._timeout)
         link.connect()
         try:
             with link.explained():
@@ -83,7 +68,7 @@ class RedisTarget(Target):
     def exists(self) -> bool:
         """Return whether anything is under the key, but for the note that it was deleted."""
         with self.link() as link:
-            return link.client.type(self.key) != b"none" and not _is_note(link, self.key)
+            return link.client.type(self.key) != b"none" and not self._is_note(link)
 
     def states(self, link: Link) -> list[State]:
         """Return the state of each shard.
@@ -100,31 +85,28 @@ class RedisTarget(Target):
             )
         return states
 
-    def info(self) -> Information:
+    def info(self) -> dict[str, object]:
         """Return what is known of the filter."""
         with self.link() as link:
             states = self.states(link)
             plan, now = states[0].plan, float(link.client.time()[0])
-            names = {name: end > now for state in states for name, end in state.leases.items()}
-            has_queue = bool(plan.order)
-            return Information(
+            ends = {name: end for state in states for name, end in state.leases.items()}
+            alive = sum(end > now for end in ends.values())
+            return described(
                 self.name,
                 "redis",
                 Reader(link, self.key).info(),
-                MAX_HASHES if plan.layout == "bitmap" else 1,
-                plan.digests,
-                [_described(state, number) for state in states for number in range(_slices(state))],
-                plan.fingerprinter,
-                json.loads(plan.canonical),
-                shards=plan.shards,
+                identity_in(plan),
                 project=plan.project,
-                spider=plan.spider,
-                let_through=sum(one.again for state in states for one in state.slices),
-                waiting=sum(state.waiting for state in states) if has_queue else None,
-                under_way=sum(state.taken for state in states) if has_queue else None,
-                failed=sum(state.failed for state in states) if has_queue else None,
-                workers=[Worker(*each) for each in names.items()],
+                hashes=MAX_HASHES if plan.layout == "bitmap" else 1,
+                forgotten=sum(one.again for state in states for one in state.slices),
+                waiting=sum(state.waiting for state in states) if plan.order else None,
+                in_flight=sum(state.taken for state in states) if plan.order else None,
+                failed=sum(state.failed for state in states) if plan.order else None,
                 layout=plan.layout,
+                shards=plan.shards,
+                workers_alive=alive,
+                workers_silent=len(ends) - alive,
             )
 
     def check(self) -> Iterator[Finding]:
@@ -133,29 +115,20 @@ class RedisTarget(Target):
             try:
                 states = self.states(link)
             except BloomError as error:
-                if not self.exists() and not self.leftovers():
+                if not self.remains():
                     raise
                 yield Finding("bad", "filter", str(error))
                 return
             for state in states:
                 yield from _check_slices(link.client, state)
                 yield from _check_queue(link.client, state)
-            yield from _check_workers(states, float(link.client.time()[0]))
-            if left := self.leftovers():
-                found = f"{len(left):,} keys of filters that are gone, such as {left[0]}"
-                advice = "'scrapy bloom delete --leftovers' removes them."
-                yield Finding("note", "leftovers", found, advice)
-            policy = link.client.config_get("maxmemory-policy").get("maxmemory-policy", "")
-            if policy.startswith("allkeys"):
-                found = f"may throw the filter away when its memory is full ({policy})"
-                advice = "Set maxmemory-policy to noeviction, or use a server of its own."
-                yield Finding("bad", "server", found, advice)
 
     @contextmanager
-    def asking(self) -> Iterator[_Asked]:
-        """Connect, to ask the filter where it is."""
+    def asking(self) -> Iterator[Marks]:
+        """Connect, to ask the filter what a crawl would call seen."""
         with self.link() as link:
-            yield _Asked(Reader(link, self.key), _identity(self.states(link)[0].plan))
+            identity = identity_in(self.states(link)[0].plan)
+            yield identity, Reader(link, self.key).contains_many
 
     def requests_waiting(self) -> str:
         """Return the key, if requests wait or workers have some."""
@@ -163,11 +136,16 @@ class RedisTarget(Target):
             states = Reader(link, self.key).shards()
             return self.name if any(one.waiting or one.taken for one in states) else ""
 
-    def queue(
-        self, output: Output, *, peek: int, most: int, failed: bool, newest_first: bool
-    ) -> Waiting:
-        """Return what waits, or what is on the failed list."""
-        del newest_first  # the server has them in order
+    @contextmanager
+    def requests(
+        self, *, failed: bool, newest_first: bool
+    ) -> Iterator[tuple[int, int, Iterator[WaitingRequest]]]:
+        """Yield how many requests wait, how many are in flight, and those that wait.
+
+        :param failed: whether to yield those on the failed list instead.
+        :param newest_first: of no account: the server has them in order, in each shard.
+        """
+        del newest_first
         with self.link() as link:
             states = self.states(link)
             if not states[0].plan.order:
@@ -175,22 +153,15 @@ class RedisTarget(Target):
                     f"{self.name}: found no requests, expected those of scrapy_bloom.Scheduler."
                     f" scrapy-redis keeps its own queue, which is not read here."
                 )
-            total = sum(state.waiting for state in states)
-            under_way = sum(state.taken for state in states)
-            reader = Reader(link, self.key)
-            if failed:
-                given_up = [*map(_shown, islice(reader.requests("failed"), peek))]
-                found = summed(self.name, total, under_way, (), 0)
-                return replace(found, failed=given_up)
-            with output.progress("reading requests", min(total, most), "requests") as told:
-                taken = islice(reader.requests("queue"), most)
-                waiting: Iterable[WaitingRequest] = (_shown(one, told) for one in taken)
-                if len(states) > 1:  # each has an order of its own
-                    waiting = sorted(waiting, key=lambda one: -one.priority)
-                return summed(self.name, total, under_way, waiting, peek)
+            found = Reader(link, self.key).requests("failed" if failed else "queue")
+            shown = (readable(one.body, one.priority) for one in found)
+            counts = sum(one.waiting for one in states), sum(one.taken for one in states)
+            yield *counts, shown
+
+    # Changing
 
     def retry(self) -> int:
-        """Put the failed list back, some at a time."""
+        """Put the failed list back into the queue, some at a time; return how many they were."""
         count = 0
         with self.link() as link:
             for state in self.states(link):
@@ -207,52 +178,34 @@ class RedisTarget(Target):
                     shard.leave()
         return count
 
-    # Changing
-
     @contextmanager
-    def changing(self, new: NewFilter | None) -> Iterator[_Changed]:
-        """Join the workers of the filter; what is changed is there at once."""
+    def changing(self, project: Project, *, forget: bool) -> Iterator[Marks]:
+        """Join the workers to add or to forget, which counts at once; make a filter to add to."""
         with self.link() as link:
-            if new is None or self.exists():
+            if forget or self.exists():
                 made_for = [state.plan for state in self.states(link)]
             else:
-                made_for = plans_of(new)
+                made_for = self.plans(project, requests=project.keeps_requests)
         with self.opened(made_for) as shared:
-            yield _Changed(shared, _identity(made_for[0]))
+            yield identity_in(made_for[0]), shared.forget_many if forget else shared.add_many
+
+    def plans(self, project: Project, *, requests: bool) -> list[Plan]:
+        """Return the plan of each shard of a new filter.
+
+        :param requests: whether those of the spider will be beside it.
+        """
+        owner = project.owner if requests else {}
+        made_by = project.identity.made_by
+        return plans_of(project.settings, project.fingerprinter, made_by, **owner)
 
     @contextmanager
     def opened(self, made_for: Sequence[Plan]) -> Iterator[RedisFilter]:
         """Become a worker of the filter, or make it."""
         close = OnBackendError.CLOSE
         with RedisFilter(
-            self.server, self.key, made_for, on_error=close, timeout=self.timeout
+            self.server, self.key, made_for, on_error=close, timeout=self._timeout
         ) as shared:
             yield shared
-
-    def read(self, output: Output) -> Contents:
-        """Read the bits; a page that was forgotten has one bit less."""
-        with self.link() as link:
-            return read_bits(self.name, link, self.states(link), output)
-
-    def write(self, contents: Contents, owner: Owner, output: Output) -> None:
-        """Send the bits, and at last the header."""
-        with self.link() as link:
-            self.check_free(link)
-            write_bits(self.name, self.key, link, contents, owner, output)
-
-    def copy_to(self, target: RedisTarget, spider: str, output: Output) -> list[str]:
-        """Copy a filter of any layout to another place in Redis; return what users should know.
-
-        :param spider: whose filter it becomes; empty for that whose it is.
-        """
-        with self.link() as here, target.link() as there:
-            target.check_free(there)
-            states = self.states(here)
-            for state in reversed(states):  # the first one leads to the others
-                key = target.key + state.key[len(self.key) :]
-                with output.progress(f"copying {state.key}", None, "keys") as told:
-                    copy_shard(here, there, state, key, spider, told)
-        return requests_stay(self.name, states)
 
     def check_free(self, link: Link) -> None:
         """Look whether nothing is there.
@@ -260,26 +213,39 @@ class RedisTarget(Target):
         :raises StateError: if something is.
         """
         kind = link.client.type(self.key)
-        if kind != b"none" and not _is_note(link, self.key):
-            raise self.occupied(f"a {kind.decode()}")
+        if kind != b"none" and not self._is_note(link):
+            raise occupied(self.name, f"a {kind.decode()}")
 
-    def delete(self, output: Output) -> None:
-        """Delete header and requests at one moment, then the rest.
+    def remains(self) -> int:
+        """Return how many shards there are, or else how many keys a filter has left."""
+        with self.link() as link:
+            return len(Reader(link, self.key).shards() or self._leftovers(link))
 
-        A worker that was killed has its lease for up to half a minute: that is waited for.
+    def delete(self) -> Iterator[str]:
+        """Delete header and requests at one moment, then the rest; yield what is waited for.
+
+        A worker that was killed has its lease for up to half a minute: that is waited for. A
+        ``delete`` that was killed can be made again.
+
+        :raises StateError: if a worker uses it, or what is there is not ours. Nothing is deleted.
         """
         with self.link() as link:
-            count = self.states(link)[0].plan.shards
-            for number in reversed(range(count)):  # the first one leads to the others
-                self._delete(link, shard_key(self.key, number), output)
+            states = Reader(link, self.key).shards()
+            for number in reversed(range(states[0].plan.shards if states else 0)):
+                yield from self._delete(link, shard_key(self.key, number))  # the first one leads
+            left = self._leftovers(link)
+            if not (states or left):
+                raise missing(self.name)
+            for name in left:
+                link.client.unlink(name)
 
-    def _delete(self, link: Link, key: str, output: Output) -> None:
+    def _delete(self, link: Link, key: str) -> Iterator[str]:
         ends: dict[str, float] = {}
         while used := delete(link, key):
             now = time.monotonic()
             for worker, left in used.items():
                 if worker not in ends:
-                    output.note(
+                    yield (
                         f"Worker {worker} has a lease for {left:.0f} s. Waiting until it is over or"
                         f" renewed."
                     )
@@ -291,49 +257,32 @@ class RedisTarget(Target):
                 ends.setdefault(worker, now + left)
             time.sleep(min(_LOOK, *used.values()))
 
-    def leftovers(self) -> list[str]:
-        """Return the keys of filters that are gone."""
-        with self.link() as link:
-            return [key.decode() for key in self._leftovers(link)]
+    # Within
 
-    def delete_leftovers(self) -> int:
-        """Delete them."""
-        with self.link() as link:
-            found = self._leftovers(link)
-            for start in range(0, len(found), _AT_ONCE):
-                for key in found[start : start + _AT_ONCE]:
-                    link.client.unlink(key)
-        return len(found)
+    def _is_note(self, link: Link) -> bool:
+        """Return whether all that is there is the note that a filter was deleted."""
+        if link.client.type(self.key) != b"hash":
+            return False
+        program, epoch = link.client.hmget(self.key, "program", "epoch")
+        return program == PROGRAM and epoch is None
 
     def _leftovers(self, link: Link) -> list[bytes]:
-        """List what looks like a key of this filter and belongs to no header that is there."""
+        """List what looks like a key of this filter, if there is no header; else nothing."""
+        if Reader(link, self.key).shards():
+            return []
         ours = re.compile(re.escape(self.key.encode()) + _OURS, re.DOTALL)
         shard = re.compile(re.escape(self.key.encode()) + rb":\d+")
-        live: dict[str, bytes] = {}
-        found = []
         pattern = re.sub(r"([*?\[\]\\])", r"\\\1", self.key) + ":*"
-        names = sorted(set(link.client.scan_iter(pattern, count=1000)))
-        for state in Reader(link, self.key).shards():
-            live[beginning(state.key)] = state.epoch.encode()
-            dropped = link.client.hget(state.key, "dropped") or b""
-            live[beginning(state.key)] += b" " + dropped
-        for name in names:
-            match = ours.fullmatch(name)
-            whose = next((one for one in live if name.startswith(one.encode())), None)
-            if match and whose:
-                gone = bool(match[1]) and match[1] not in live[whose]
-            else:  # a shard's header counts as left if the first one is gone
-                gone = bool(match) or bool(
-                    not live and shard.fullmatch(name) and _is_header(link, name)
-                )
-            if gone:
-                found.append(name)
-        return found
+        return [
+            name
+            for name in sorted(set(link.client.scan_iter(pattern, count=1000)))
+            if ours.fullmatch(name) or (shard.fullmatch(name) and _is_header(link, name))
+        ]
 
     def _without_filter(self, link: Link) -> StateError:
         """Return what to say where there is no filter: that requests are there, if they are."""
         if not (left := self._leftovers(link)):
-            return self.missing()
+            return missing(self.name)
         waiting = link.client.zcard(f"{beginning(self.key)}queue")
         return StateError(
             f"{self.name}: found no filter, only {len(left):,} keys that one has left, with"
@@ -342,81 +291,14 @@ class RedisTarget(Target):
         )
 
 
-class _Asked:
-    """The marks of a filter, read without being a worker."""
-
-    def __init__(self, reader: Reader, identity: Identity) -> None:
-        self.identity = identity
-        self._reader = reader
-
-    def contains_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
-        return self._reader.contains_many([*fingerprints])
-
-    def add_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
-        raise NotImplementedError
-
-    def forget_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
-        raise NotImplementedError
-
-
-class _Changed:
-    """A worker that only marks and forgets."""
-
-    def __init__(self, shared: RedisFilter, identity: Identity) -> None:
-        self.identity = identity
-        self.contains_many = shared.contains_many
-        self.add_many = shared.add_many
-        self.forget_many = shared.forget_many
-
-
-def plans_of(new: NewFilter) -> list[Plan]:
-    """Return the plan of each shard of a new filter."""
-    settings = new.settings
-    return plans(
-        capacity=settings[CAPACITY],
-        error_rate=MIN_ERROR_RATE if settings[EXACT] else settings[ERROR_RATE],
-        digests=new.digests,
-        fingerprinter=new.identity.fingerprinter,
-        canonical=json.dumps(new.identity.made_by, sort_keys=True),
-        window=settings[WINDOW],
-        layout=settings[REDIS_LAYOUT],
-        shards=settings[REDIS_SHARDS],
-        project=new.owner.project,
-        spider=new.owner.spider,
-        order=new.owner.order,
-    )
-
-
-def _identity(plan: Plan) -> Identity:
+def identity_in(plan: Plan) -> Identity:
+    """Return what the marks of a filter belong to."""
     return Identity(plan.spider, plan.fingerprinter, json.loads(plan.canonical))
 
 
-def _is_header(link: Link, key: str | bytes) -> bool:
+def _is_header(link: Link, key: bytes) -> bool:
     is_hash = link.client.type(key) == b"hash"
     return bool(is_hash and link.client.hget(key, "program") == PROGRAM)
-
-
-def _is_note(link: Link, key: str) -> bool:
-    """Return whether all that is there is the note that a filter was deleted."""
-    return _is_header(link, key) and not link.client.hexists(key, "epoch")
-
-
-def _slices(state: State) -> int:
-    return len(state.slices)
-
-
-def _described(state: State, number: int) -> SliceInfo:
-    one = state.slices[number]
-    if state.plan.layout == "bitmap":
-        size = one.blocks * BLOCK_BYTES
-    else:
-        size = bucket_bytes(one, one.capacity)
-    return SliceInfo(state.plan.shard, one.capacity, one.items, size, one.error_rate)
-
-
-def _shown(one: Taken, told: Told = int) -> WaitingRequest:
-    told(1)
-    return readable(one.body, one.priority)
 
 
 def _check_slices(client: Any, state: State) -> Iterator[Finding]:
@@ -441,34 +323,20 @@ def _check_slices(client: Any, state: State) -> Iterator[Finding]:
 def _check_queue(client: Any, state: State) -> Iterator[Finding]:
     if not state.plan.order:
         return
-    start, counts, missing = beginning(state.key), [0, 0, 0], 0
+    start, counts, lost = beginning(state.key), [0, 0, 0], 0
     for _ in range(_LOOKS):
         *noted, version = client.hmget(state.key, "waiting", "taken", "failed", "version")
         counts = [client.zcard(f"{start}queue"), client.hlen(f"{start}taken")]
         counts.append(client.hlen(f"{start}failed"))
         if client.hget(state.key, "version") == version:  # nobody has changed them meanwhile
             there = zip(map(int, noted), counts, strict=True)
-            missing = sum(max(0, counted - found) for counted, found in there)
+            lost = sum(max(0, counted - found) for counted, found in there)
             break
     waiting, taken, failed = counts
     yield Finding("good", "queue", f"{waiting:,} requests wait, {taken:,} are in flight")
-    if missing:
+    if lost:
         advice = "The next worker notices, and the crawl starts over. The server must not evict."
-        yield Finding("bad", "queue", f"{missing:,} requests have vanished", advice)
+        yield Finding("bad", "queue", f"{lost:,} requests have vanished", advice)
     if failed:
         advice = "'scrapy bloom queue --failed' shows them, --retry puts them back."
         yield Finding("note", "failed", f"{failed:,} requests on the failed list", advice)
-
-
-def _check_workers(states: Sequence[State], now: float) -> Iterator[Finding]:
-    leases = {name: end for state in states for name, end in state.leases.items()}
-    silent = [name for name, end in leases.items() if end <= now]
-    yield Finding("good", "workers", f"{len(leases) - len(silent)} at work")
-    if silent:
-        yield Finding(
-            "note",
-            "workers",
-            f"{len(silent)} without a lease: {', '.join(silent[:5])}",
-            f"They were killed, or are frozen. A worker that runs takes back what they had, after"
-            f" {pace.LEASE:.0f} s.",
-        )

@@ -98,7 +98,8 @@ def open_shared(
             " page can be fetched without it. Give 'auto', 'wait' or 'close'.",
         )
     project = project_of(crawler)
-    made_for = plans_of(settings, session, project=project, spider=spider.name, order=str(kind))
+    owner = {"project": project, "spider": spider.name, "order": str(kind)}
+    made_for = plans_of(settings, session.fingerprinter, session.made_by, **owner)
     worker = Worker(target_of(settings), settings[REDIS_TIMEOUT])
     key = key_of(settings, spider=spider.name, project=project)
     queue = Queue(worker, key, made_for, in_settings)

@@ -103,7 +103,7 @@ class PlainFilter:
         filter_ = self._filter = RedisFilter(
             target_of(settings),
             self._key,
-            plans_of(settings, self._session),
+            plans_of(settings, self._session.fingerprinter, self._session.made_by),
             on_error=policy,
             timeout=settings[REDIS_TIMEOUT],
             # A flush takes a shared queue with it: what this worker knows would hide its pages.

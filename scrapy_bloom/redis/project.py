@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
 from scrapy_bloom.crawl.provenance import difference
 from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.options import (
@@ -67,11 +68,18 @@ def key_of(settings: Settings, *, spider: str, project: str) -> str:
 
 
 def plans_of(
-    settings: Settings, session: Session, *, project: str = "", spider: str = "", order: str = ""
+    settings: Settings,
+    made: CanonicalFingerprinter,
+    made_by: dict[str, Any],
+    *,
+    project: str = "",
+    spider: str = "",
+    order: str = "",
 ) -> list[Plan]:
     """Return the plan of each shard of a crawl.
 
-    :param session: makes the fingerprints.
+    :param made: makes the fingerprints.
+    :param made_by: its record, see :mod:`crawl.provenance`.
     :param project: whose requests are kept with the marks; empty if none are, like what follows.
     :raises SettingError: if the settings do not fit together.
     """
@@ -80,13 +88,12 @@ def plans_of(
             f"{in_settings(EXACT)} = True: with the filter in Redis it needs"
             f" {in_settings(REDIS_LAYOUT)} = 'sets', whose numbers can have 63 bits."
         )
-    made = session.fingerprinter
     return plans(
         capacity=settings[CAPACITY],
         error_rate=MIN_ERROR_RATE if settings[EXACT] else settings[ERROR_RATE],
         digests=made.digests,
         fingerprinter=made.wrapped,
-        canonical=json.dumps(session.made_by, sort_keys=True),
+        canonical=json.dumps(made_by, sort_keys=True),
         window=settings[WINDOW],
         layout=settings[REDIS_LAYOUT],
         shards=settings[REDIS_SHARDS],

@@ -10,7 +10,7 @@ from support.contract import fingerprints
 from support.jobs import become_an_ordinary_user, stored_job
 
 from scrapy_bloom.commands import load
-from scrapy_bloom.commands.context import call
+from scrapy_bloom.commands.runner import call
 
 os.chdir(mkdtemp())
 stored_job(Path("whole"), fingerprints(50))
