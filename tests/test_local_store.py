@@ -11,6 +11,7 @@ import sqlite3
 import subprocess
 import sys
 from collections import Counter
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from tempfile import mkdtemp
@@ -386,6 +387,29 @@ def test_damage_is_refused_or_harmless(tmp_path, template, monkeypatch, which, h
         assert refused == times
     elif harm is flip_one or which == "log":  # of a file that was cut the log may have the rest
         assert refused < times
+
+
+def test_a_file_that_a_checkpoint_has_begun_to_enlarge_is_whole(tmp_path):
+    """As a kill in the middle of one leaves it, or a full disk: all of it is in the log."""
+    commits = Commits(tmp_path / "bloom.sqlite")
+    commits.step()
+    commits.store.close()
+    commits = Commits(commits.store.path)
+    for _ in range(25):
+        commits.step()
+    commits.store.wait()
+    begun = copied(commits.store.path, tmp_path / "begun")
+    with closing(file.connect(copied(begun, tmp_path / "done"), "rw")) as done:
+        done.execute("PRAGMA wal_checkpoint").fetchone()
+        pages = (tmp_path / "done" / begun.name).read_bytes()[: 2 * 4096]
+    assert len(pages) < begun.stat().st_size < int.from_bytes(pages[28:32], "big") * 4096
+    with begun.open("rb+") as one:
+        one.write(pages)
+    Path(f"{begun}-checkpoint").touch()
+    store = Store(begun, LocalFilter(300, 1e-9))
+    assert check(store) == commits.number
+    store.close()
+    commits.store.abandon()
 
 
 def test_a_row_whose_bits_have_flipped_is_told_and_stays(path):

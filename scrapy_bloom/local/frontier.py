@@ -21,13 +21,7 @@ from scrapy_bloom.crawl.report import Verdict
 from scrapy_bloom.crawl.session import Session, note_forgets
 from scrapy_bloom.crawl.under_way import InFlight, Visit
 from scrapy_bloom.errors import StateError
-from scrapy_bloom.local.job import (
-    REQUESTS,
-    STATE,
-    Identity,
-    Job,
-    is_finished,
-)
+from scrapy_bloom.local.job import IN_FLIGHT, REQUESTS, STATE, Identity, Job, is_finished
 from scrapy_bloom.local.queue import QueueClasses, Queues
 from scrapy_bloom.local.scrapys import take_over
 from scrapy_bloom.options import COMMIT_SYNC, CommitSync
@@ -334,7 +328,7 @@ class LocalFrontier:
     def _write(self) -> bool:
         """Write what the store has gathered; return whether that worked."""
         self._note_state()
-        self._job.note_in_flight(len(self._in_flight))
+        self._store.note(IN_FLIGHT, len(self._in_flight))
         try:
             self._store.commit(sync=self._sync)
         except sqlite3.Error as error:

@@ -54,6 +54,7 @@ ELSEWHERE: Final = "elsewhere"
 IDENTITY: Final = "identity"
 PID: Final = "pid"
 IN_FLIGHT: Final = "in flight"
+"""Key of a note: how many requests were in flight at the last commit."""
 _TAKEN_OVER: Final = "taken over"
 
 
@@ -199,10 +200,6 @@ class Job:
         if store.meta.get(_TAKEN_OVER):
             shutil.rmtree(self.folder / QUEUE, ignore_errors=True)
             store.note(_TAKEN_OVER, None)
-
-    def note_in_flight(self, count: int) -> None:
-        """Note with the next commit how many requests are in flight."""
-        self.store.note(IN_FLIGHT, count)
 
     def close(self) -> bool:
         """Write everything, and leave the job directory to others; return whether it was written.
