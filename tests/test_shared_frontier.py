@@ -552,3 +552,35 @@ async def test_pages_are_not_acknowledged_before_their_items_are_written(shared)
     assert crawler.stats.get_value("bloom/frontier/commit_errors") == 3
     assert pages.missed == set()
     assert shared.left() == (0, 0, 0)
+
+
+@ensureDeferred
+async def test_pages_whose_items_are_lost_at_the_end_go_back(shared, caplog):
+    class Down(Follower):
+        down = True
+
+        @classmethod
+        def from_crawler(cls, crawler, *arguments, **keywords):
+            spider = super().from_crawler(crawler, *arguments, **keywords)
+            crawler.signals.connect(spider.flush, signal=before_commit)
+            return spider
+
+        def flush(self):
+            if self.down:
+                raise OSError("no room for items")
+
+        def parse(self, response):
+            yield from super().parse(response)
+            if len(self.parsed) == 60:
+                close_spider(self.crawler, "enough")
+
+    leaves = [f"/{number}" for number in range(59)]
+    links = {"/": lambda *_: leaves, **dict.fromkeys(leaves, lambda *_: [])}
+    with Pages(links) as pages:
+        await crawl(Down, shared.settings(), url=pages.url + "/")
+        assert shared.left() == (60, 0, 0)
+        assert "Items of 60 pages could not be written out before the end" in caplog.text
+        Down.down = False
+        spider = (await crawl(Down, shared.settings(), url=pages.url + "/")).spider
+    assert len(spider.parsed) == 60
+    assert shared.left() == (0, 0, 0)

@@ -261,6 +261,32 @@ async def test_handlers_that_are_coroutines_are_awaited(job, fails):
 
 
 @ensureDeferred
+async def test_pages_whose_items_are_lost_at_the_end_are_fetched_again(job, caplog):
+    """The pipeline fails until it is closed, and then, too."""
+
+    class Down(Gathering):
+        def close_spider(self, spider=None):
+            if type(self).fails:
+                raise OSError("no room for items")
+            super().close_spider(spider)
+
+    caplog.set_level(logging.INFO)
+    settings = kept(job, ITEM_PIPELINES={Down: 1})
+    Gathering.written, Down.fails = [], 1_000_000
+    with Pages(fan(39)) as site:
+        await crawl(Items, settings, url=site.url + "/")
+        assert not Gathering.written
+        assert len(rows(job)) == 40
+        assert "Items of 40 pages could not be written out before the end" in caplog.text
+        assert "written out again" not in caplog.text
+        Down.fails = 0
+        crawler = await crawl(Items, settings, url=site.url + "/")
+    assert len(set(Gathering.written)) == 40
+    assert rows(job) == []
+    assert "bloom/unclean_stop" not in crawler.stats.get_stats()
+
+
+@ensureDeferred
 async def test_a_compressed_feed_is_written_before_its_pages_are_done(job, tmp_path):
     feed = tmp_path / "items.jsonl.gz"
     seen = []

@@ -43,6 +43,7 @@ class Items:
         self._report = report
         self._sync = sync
         self._pipelines_closed = False
+        self._pipelines_error: Exception | None = None  # of the last time that they were asked
         self._failing = False
         self._warned = False
         self._refused: deque[tuple[Any, Spider]] = deque()
@@ -67,8 +68,22 @@ class Items:
         return error is None
 
     def pipelines_are_closed(self) -> None:
-        """Ask the pipelines for nothing more: they have written out everything."""
+        """Ask the pipelines for nothing more: they have closed what they write to.
+
+        What they said the last time counts: one that has failed then may have lost its items.
+        """
         self._pipelines_closed = True
+
+    def log_kept(self, pages: int) -> None:
+        """Log at the end how many pages are not done because of their items."""
+        if not pages:
+            return
+        logger.error(
+            "Items of %s pages could not be written out before the end, so these pages are not"
+            " done: they are fetched again.",
+            f"{pages:,}",
+            extra={"spider": self._crawler.spider},
+        )
 
     def _export(self, item: Any, spider: Spider) -> None:
         """Give an item to the feeds, behind those that they have refused."""
@@ -127,8 +142,11 @@ class Items:
             target.flush()
 
     async def _flush_pipelines(self) -> Exception | None:
-        if self._pipelines_closed:
-            return None
+        if not self._pipelines_closed:
+            self._pipelines_error = await self._ask_pipelines()
+        return self._pipelines_error
+
+    async def _ask_pipelines(self) -> Exception | None:
         for _, answer in self._crawler.signals.send_catch_log(before_commit):
             try:
                 if isinstance(answer, Deferred):

@@ -221,7 +221,7 @@ class LocalFrontier:
             self._timer.cancel()
         self._items.pipelines_are_closed()
         try:
-            stored = await self._commit() and await run_beside(self._job.close)
+            stored = await self._commit(last=True) and await run_beside(self._job.close)
         except (sqlite3.Error, OSError) as error:
             self._log_failure(error)
             stored = False
@@ -307,8 +307,11 @@ class LocalFrontier:
             self._arm()
         return result
 
-    async def _commit(self) -> bool:
-        """Commit what has changed; return whether everything is stored."""
+    async def _commit(self, *, last: bool = False) -> bool:
+        """Commit what has changed; return whether everything is stored.
+
+        :param last: whether pages stay stored whose items cannot be written out.
+        """
         if self._broken or os.getpid() != self._pid:  # a fork has none of its own
             return False
         self._done += self._in_flight.settle(None if self._engine.tells else self._engine.has)
@@ -316,9 +319,12 @@ class LocalFrontier:
             return not self._failing
         done, self._done = self._done, []
         if not await self._items.flush():
-            self._done = done + self._done
-            self._try_later()
-            return False
+            if not last:
+                self._done = done + self._done
+                self._try_later()
+                return False
+            self._items.log_kept(len(done))
+            done = []  # with all they have led to
         for visit in done:
             if visit.row is not None:
                 self._store.done(visit.row)

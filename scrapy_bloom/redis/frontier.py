@@ -307,8 +307,12 @@ class SharedFrontier:
         for ticket, _ in self._ready:
             self._queue.give_back(ticket)
         self._ready.clear()
+        self._note_over()
         stored = not self._gave_up
         while stored and (self._queue.burdened or self._over):
+            if not self._queue.burdened and not await self._items.flush():
+                self._items.log_kept(len(self._over))  # they go back when the queue is left
+                break
             stored = await self._exchange()
         self._describe()
         await run_beside(self._leave)
@@ -444,12 +448,15 @@ class SharedFrontier:
                 extra={"spider": self._spider},
             )
 
-    async def _report_done(self) -> None:
-        """Report the pages that are done, after their items were written out."""
+    def _note_over(self) -> None:
         has = None if self._engine.tells else self._engine.has
         for visit in self._in_flight.settle(has):
             if visit.row is not None:
                 self._over.append((self._numbers, visit.row))
+
+    async def _report_done(self) -> None:
+        """Report the pages that are done, after their items were written out."""
+        self._note_over()
         oldest = next(iter(self._outstanding), self._numbers + 1)
         if not self._over or self._over[0][0] >= oldest or not await self._items.flush():
             return
