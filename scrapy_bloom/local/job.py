@@ -197,7 +197,12 @@ class Job:
         store.note(_TAKEN_OVER, 1)
 
     def _remove_taken_over(self, store: Store) -> None:
+        """Remove what Scrapy's own scheduler left. Marks without their requests would hide pages.
+
+        :raises OSError: if the marks cannot be removed.
+        """
         if store.meta.get(_TAKEN_OVER):
+            (self.folder / SEEN).unlink(missing_ok=True)  # first: after a kill no marks stay alone
             shutil.rmtree(self.folder / QUEUE, ignore_errors=True)
             store.note(_TAKEN_OVER, None)
 
