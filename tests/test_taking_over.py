@@ -79,18 +79,21 @@ def test_marks_never_stay_without_their_requests(folder, monkeypatch):
     """Else a crawl that goes back to Scrapy's own scheduler would not fetch their pages."""
     job = taken_over(folder, binary(b"a mark"), 0)
     seen, queue = folder / "requests.seen", folder / "requests.queue"
-    assert seen.exists() and queue.exists()
+    assert seen.exists()
+    assert queue.exists()
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "rmtree", lambda *_, **__: killed())
         with pytest.raises(SystemExit):
             job.begin(requests=True)
     job.abandon()
-    assert not seen.exists() and queue.exists()
+    assert not seen.exists()
+    assert queue.exists()
     job = Job(folder, identity_of())
     job.open(Settings({}), digests=True)
     job.begin(requests=True)
     job.abandon()
-    assert not seen.exists() and not queue.exists()
+    assert not seen.exists()
+    assert not queue.exists()
 
 
 def killed():
