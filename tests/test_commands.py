@@ -4,6 +4,7 @@ import io
 import itertools
 import json
 import os
+import pickle
 import pty
 import shlex
 import subprocess
@@ -11,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from scrapy import Request
 from scrapy.settings import Settings
 from support.contract import fingerprints
 from support.filters import everything, everything_in
@@ -19,7 +21,11 @@ from support.processes import PATIENCE, environment, run
 
 from scrapy_bloom import RedisFilter
 from scrapy_bloom.commands import NAMES, delete, load, runner
-from scrapy_bloom.commands.places import rules_in_words
+from scrapy_bloom.options import in_arguments
+from scrapy_bloom.redis.client import Target
+from scrapy_bloom.redis.filter import plans
+from scrapy_bloom.redis.shard import Call, Entry, Shard
+from scrapy_bloom.redis.worker import Worker
 
 pytestmark = pytest.mark.server  # `make check` leaves all of them out
 
@@ -123,16 +129,6 @@ def test_info_is_for_people_and_json_for_programs(bloom):
     assert exact["expected_lost"] > 0
 
 
-def test_info_tells_rules_in_words():
-    rules = {"*": {"level": "safe", "drop": ["a", "b"]}, "example.com": {"level": "off"}}
-    record = {"form": 2, "rules": rules, "w3lib": "2.5.0"}
-    told = "safe, drop a b, 1 domains with rules of their own, form 2, w3lib 2.5.0"
-    assert rules_in_words(record) == told
-    record["rules"] = {"sha256": "abc", "domains": 30, "begin": "{"}
-    assert rules_in_words(record).startswith("SHA-256 abc, 30 domains")
-    assert rules_in_words({}) == ""
-
-
 @pytest.mark.usefixtures("job")
 def test_it_uses_the_rules_that_the_filter_was_filled_with(bloom):
     tracked = f"{URLS[0]}?utm_source=x"
@@ -158,11 +154,6 @@ def test_a_plan_has_any_of_three_from_the_others(bloom):
     planned = json.loads("\n".join(bloom("plan 1e9 -p 1e-4 --json")[1]))
     assert planned["computed"] == "memory"
     assert planned["grown"]["lost"] > 10_000
-    sets = "--layout sets"
-    size = int(bloom(f"plan 10M {sets}")[1][0].split("\t")[3])
-    assert 40_000_000 < size < 70_000_000
-    items = bloom(f"plan --memory {size} {sets}")[1][0].split("\t")[1]
-    assert int(items) == pytest.approx(1e7, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -224,6 +215,30 @@ def test_the_page_shows_what_is_printed(bloom, job):
             assert [*fields(lines)] == [*fields(told)]
         elif not code:
             assert lines == told
+
+
+def test_the_failed_list_is_shown_and_put_back(bloom, server):
+    key = next(keys)
+    target = f"{server.url}#{key}"
+    link = Worker(Target(server.url), 5.0)
+    link.connect()
+    (plan,) = plans(project="shop", spider=SPIDER, order="lifo pickle")
+    shard = Shard(link, key, plan, in_arguments)
+    bodies = [pickle.dumps(Request(url).to_dict(), protocol=4) for url in URLS]
+    shard.call(Call([Entry("p", None, body) for body in bodies]))
+    while shard.report.failed < len(URLS):
+        taken = shard.call(Call(take=len(URLS))).taken
+        shard.call(Call(unreadable=[one.id for one in taken]))
+    code, lines, errors = bloom(f"queue {target} --failed --peek 99")
+    assert (code, errors) == (1, [])
+    assert {line.split("\t")[3] for line in lines} == {*URLS}
+    assert f"note\tfailed\t{len(URLS)} requests" in "\n".join(bloom(f"info {target} --check")[1])
+    assert bloom(f"queue {target} --retry") == (0, ["20 requests are back in the queue"], [])
+    assert bloom(f"queue {target} --failed") == (0, [], [])
+    assert bloom(f"queue {target}")[1][:2] == ["waiting\t20", "in flight\t0"]
+    assert [one.tries for one in shard.call(Call(take=20)).taken] == [0] * 20
+    shard.leave()
+    link.close()
 
 
 # Errors

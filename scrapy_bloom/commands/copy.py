@@ -52,8 +52,6 @@ def _copy(source: Target, target: Target, project: Project) -> tuple[int, Sequen
                     f" into Redis, and {target.name} is not there"
                 )
             return from_scrapy_redis.copy_crawl(source, target, project)
-        if not isinstance(target, LocalTarget):
-            return 0, moving.copy_keys(source, target, project.spider)
         contents = moving.read_bits(source)
     if project.spider:
         contents = replace(contents, identity=replace(contents.identity, spider=project.spider))

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
-from math import sqrt
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,9 +29,6 @@ from scrapy_bloom.commands.requests import WaitingRequest, readable
 from scrapy_bloom.errors import BloomError, JobInUseError, SettingError, StateError
 from scrapy_bloom.filter import file
 from scrapy_bloom.filter.bloom import LocalFilter
-from scrapy_bloom.filter.info import count_bits
-from scrapy_bloom.filter.sizing import BLOCK_BITS
-from scrapy_bloom.filter.state import Slice
 from scrapy_bloom.local.job import (
     ELSEWHERE,
     FILTER,
@@ -54,7 +50,7 @@ from scrapy_bloom.local.store import NAME, Store
 from scrapy_bloom.local.unclean import ACTIVE, DIGEST, digest
 
 _AT_ONCE: Final = 1_000  # requests
-_SIGMAS: Final = 6.0  # how far a count may be from what its bits say
+_SURE: Final = 0.9  # share of the items that bits show at least
 _COMPANIONS: Final = ("-journal", "-wal", "-shm", "-checkpoint", ".new", ".adding", ".taking-over")
 
 
@@ -121,10 +117,12 @@ class LocalTarget:
                 if (found := database.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
                     raise file.damaged(self.path, found)
             with self._reading() as store:
-                items = store.filter.items
-                yield Finding("good", "filter", f"whole: {items:,} items")
-                for slice_ in store.filter.state.slices:
-                    yield _check_count(slice_, store.filter.state.hashes)
+                info = store.filter.info()
+                yield Finding("good", "filter", f"whole: {info.items:,} items")
+                if info.estimated_items < _SURE * info.items - 100:
+                    found = f"its bits show only about {info.estimated_items:,.0f} of them"
+                    advice = "Marks are missing: their pages are fetched again."
+                    yield Finding("bad", "bits", found, advice)
                 yield from _check_requests(store)
         except BloomError as error:
             yield Finding("bad", self.path.name, str(error))
@@ -393,18 +391,3 @@ def _check_requests(store: Store) -> Iterator[Finding]:
         yield Finding("bad", "requests", found, advice)
     elif store.meta.get(KIND) == REQUESTS:
         yield Finding("good", "requests", f"whole: {len(store):,} wait")
-
-
-def _check_count(slice_: Slice, hashes: int) -> Finding:
-    """Compare the items that were counted with those that the bits show."""
-    fills = [block.count() / BLOCK_BITS for block in slice_.blocks]
-    counted = count_bits(slice_.spec, slice_.items, fills, hashes)
-    estimate = round(min(counted.estimated_items, 2.0**62))
-    name, items = f"slice {slice_.id}", slice_.items
-    spread = _SIGMAS * sqrt(max(items, 1)) + 0.01 * items + 10
-    found = f"{items:,} items counted, its bits show {estimate:,}"
-    if abs(estimate - items) <= spread:
-        return Finding("good", name, found)
-    if estimate < items:
-        return Finding("bad", name, found, "Marks are missing: their pages are fetched again.")
-    return Finding("note", name, found, "It is fuller than it counts: see 'error rate now'.")

@@ -1,4 +1,4 @@
-"""Bits between a file and Redis, and keys between two places in Redis.
+"""Bits from a filter in Redis, and to one.
 
 A list of forgotten pages cannot go from one kind of place to the other: here it has fingerprints,
 in Redis probes. So one bit of each forgotten page is left out of the copy. A few other pages had
@@ -10,9 +10,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
-from itertools import islice
+from contextlib import suppress
 from math import ceil
 from struct import Struct
 from typing import Any, Final
@@ -28,16 +26,12 @@ from scrapy_bloom.filter.state import FilterState, Slice
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.plan import BATCH, KEY_BLOCKS, Plan, geometry
 from scrapy_bloom.redis.plan import Slice as Listed
-from scrapy_bloom.redis.reader import State
 from scrapy_bloom.redis.shard import FORMAT, PROGRAM
-from scrapy_bloom.redis.worker import Worker as Link
 
 _PROBE: Final = Struct(f">{MAX_HASHES}HI")
 _ENDING: Final = b"\x80"  # the bit behind a key's blocks, which gives it its full size
 _HOURS: Final = 6 * 3600
 """Seconds after which the keys of a copy vanish that was killed."""
-
-_AT_ONCE: Final = 100
 
 _INSTALL: Final = """
 if redis.call('HEXISTS', KEYS[1], 'epoch') == 1 then return 0 end
@@ -56,12 +50,12 @@ def read_bits(source: RedisTarget) -> Contents:
             raise SettingError(
                 f"{source.name}: this filter has the layout 'sets': it keeps a number for each"
                 f" page, from which the fingerprint cannot be recovered to set its bits elsewhere."
-                f" It can be copied to Redis. To fill a filter of bits, add the URLs."
+                f" To fill a filter of bits, add the URLs."
             )
         if len(states) > 1:
             raise SettingError(
-                f"{source.name}: a filter of {len(states)} shards cannot be kept in a file: each"
-                f" shard hashes with a secret of its own. Copy it to Redis."
+                f"{source.name}: a filter of {len(states)} shards cannot be copied: each shard"
+                f" hashes with a secret of its own."
             )
         kept = FilterState(state.secret, MAX_HASHES, plan.digests, plan.window or None)
         for one in state.slices:
@@ -110,97 +104,61 @@ def write_bits(target: RedisTarget, contents: Contents, owner: dict[str, str]) -
         order=owner.get("order", ""),
     )
     listed = [_listed(one, newest=one is slices[-1]) for one in slices]
-    fields = {"slices": listed, "plan": plan.write(state.secret), "window": repr(plan.window)}
-    fields |= {"first": geometry(plan.next([])), "order": plan.order.partition(" ")[0]}
+    epoch = secrets.token_hex(8)
+    keys: list[str] = []
     with target.link() as link:
         target.check_free(link)
-        with _installing(link, target.key, fields) as (start, keys):
-            for slice_, one in zip(slices, listed, strict=True):
-                for number in range(one.keys):
-                    blocks = slice_.blocks[number * KEY_BLOCKS : (number + 1) * KEY_BLOCKS]
-                    if any(block.any() for block in blocks):
-                        keys.append(f"{start}{one.number}.{number}")
-                        data = b"".join(block.tobytes() for block in blocks)
-                        link.client.set(keys[-1], data + _ENDING, ex=_HOURS)
+        try:
+            for name, data in _strings(f"{beginning(target.key)}{epoch}.", slices, listed):
+                keys.append(name)
+                link.client.set(name, data, ex=_HOURS)
+            for name in keys:
+                link.client.persist(name)
+            fields = _header(epoch, plan, plan.write(state.secret), listed, link.client.time())
+            if not link.client.eval(_INSTALL, 1, target.key, *fields):
+                raise BackendError(
+                    f"{target.name}: a filter has come there meanwhile. It was left as it is."
+                )
+        except BaseException:
+            with suppress(Exception):  # they expire by themselves; the error is raised
+                for name in keys:
+                    link.client.unlink(name)
+            raise
 
 
-def copy_keys(source: RedisTarget, target: RedisTarget, spider: str) -> list[str]:
-    """Copy a filter of any layout to another place in Redis; return what users should know.
-
-    :param spider: whose filter it becomes; empty for that whose it is.
-    """
-    with source.link() as here, target.link() as there:
-        target.check_free(there)
-        states = source.states(here)
-        for state in reversed(states):  # the first one leads to the others
-            _copy_shard(here, there, state, target.key + state.key[len(source.key) :], spider)
-    return requests_stay(source.name, sum(state.waiting + state.taken for state in states))
-
-
-def _copy_shard(here: Link, there: Link, state: State, key: str, spider: str) -> None:
-    noted = here.client.hgetall(state.key)
-    plan = replace(state.plan, spider=spider or state.plan.spider)
-    fields = {name: noted[name.encode()] for name in ("first", "window", "order")}
-    fields |= {"plan": plan.write(state.secret), "slices": state.slices}
-    old = f"{beginning(state.key)}{state.epoch}."
-    names = (
-        f"{one.number}.{part}"
-        for one in state.slices
-        for part in ("again", "ages", *range(one.keys))
-    )
-    with _installing(there, key, fields) as (start, keys):
-        while some := [*islice(names, _AT_ONCE)]:
-            pipeline = here.client.pipeline(transaction=False)
-            for name in some:
-                pipeline.dump(old + name)
-            writing = there.client.pipeline(transaction=False)
-            for name, data in zip(some, pipeline.execute(), strict=True):
-                if data is not None:
-                    keys.append(start + name)
-                    writing.restore(start + name, _HOURS * 1000, data)
-            writing.execute()
+def _strings(
+    start: str, slices: Sequence[Slice], listed: Sequence[Listed]
+) -> Iterator[tuple[str, bytes]]:
+    """Yield the names and the values of the keys that have the bits."""
+    for slice_, one in zip(slices, listed, strict=True):
+        for number in range(one.keys):
+            blocks = slice_.blocks[number * KEY_BLOCKS : (number + 1) * KEY_BLOCKS]
+            if any(block.any() for block in blocks):
+                data = b"".join(block.tobytes() for block in blocks)
+                yield f"{start}{one.number}.{number}", data + _ENDING
 
 
-@contextmanager
-def _installing(link: Link, key: str, fields: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
-    """Yield what the names of the keys of a new filter begin with, and a list for these names.
-
-    They get their header when all of them are there; after an error they are deleted.
-    """
-    epoch, client = secrets.token_hex(8), link.client
-    seconds, parts = client.time()
-    now = f"{seconds + parts / 1e6:.3f}"
+def _header(
+    epoch: str, plan: Plan, written: str, slices: Sequence[Listed], time: tuple[int, int]
+) -> list[Any]:
+    """Return the fields of a header and their values, in turns."""
+    now = f"{time[0] + time[1] / 1e6:.3f}"
     rows = (
-        f"{geometry(one)}:{one.number}:{one.since:.6f}:{one.items}:{one.again}"
-        for one in fields["slices"]
+        f"{geometry(one)}:{one.number}:{one.since:.6f}:{one.items}:{one.again}" for one in slices
     )
-    header = {
+    fields = {
         "program": PROGRAM,
         "format": FORMAT,
         "epoch": epoch,
+        "plan": written,
+        "slices": " ".join(rows),
+        "first": geometry(plan.next([])),
+        "window": repr(plan.window),
+        "order": plan.order.partition(" ")[0],
         **dict.fromkeys(("waiting", "taken", "failed", "version", "forgotten", "seq"), 0),
         "well": f"{now} {now}",
-        **fields,
-        "slices": " ".join(rows),
     }
-    keys: list[str] = []
-    try:
-        yield f"{beginning(key)}{epoch}.", keys
-        for name in keys:
-            client.persist(name)
-        if not client.eval(_INSTALL, 1, key, *(part for pair in header.items() for part in pair)):
-            raise BackendError(f"{key}: a filter has come there meanwhile. It was left as it is.")
-    except BaseException:
-        _drop(client, keys)
-        raise
-
-
-def _drop(client: Any, keys: Sequence[str]) -> None:
-    try:
-        for name in keys:
-            client.unlink(name)
-    except Exception:  # noqa: BLE001, S110 - they expire by themselves; the error is raised
-        pass
+    return [part for pair in fields.items() for part in pair]
 
 
 def _set_block(slice_: Slice, index: int, data: bytes, at: int) -> None:

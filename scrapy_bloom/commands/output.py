@@ -57,6 +57,8 @@ def _aligned(lines: Sequence[Sequence[str]]) -> Iterable[list[str]]:
 def _text(value: object) -> str:
     if isinstance(value, datetime):
         return value.isoformat(timespec="seconds")
+    if isinstance(value, Mapping):
+        return json.dumps(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from scrapy_bloom.canonical.rules import EVERYWHERE
 from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.filter.info import FilterInfo
 from scrapy_bloom.filter.state import FilterState
@@ -81,30 +80,10 @@ def described(
         "oldest_since": _date(info.oldest),
         "newest_since": _date(info.newest),
         "fingerprinter": identity.fingerprinter,
-        "rules": rules_in_words(identity.made_by),
+        "rules": dict(identity.made_by) or None,
         **more,
     }
     return {name: value for name, value in facts.items() if value not in ("", None)}
-
-
-def rules_in_words(record: Mapping[str, Any]) -> str:
-    """Return by which rules URLs were rewritten, and by which versions.
-
-    :param record: as a filter has it.
-    """
-    rules = dict(record.get("rules", {}))
-    general = dict(rules.pop(EVERYWHERE, {}))
-    words = [general.pop("level")] if "level" in general else []
-    words += [
-        f"{name} {' '.join(value) if isinstance(value, list) else value}"
-        for name, value in general.items()
-    ]
-    if "sha256" in rules:  # they are too long to be recorded in full
-        words.append(f"SHA-256 {rules['sha256']}")
-    domains = rules.get("domains", len(rules))
-    words += [f"{domains:,} domains with rules of their own"] * bool(domains)
-    words += [f"{name} {value}" for name, value in record.items() if name != "rules"]
-    return ", ".join(words)
 
 
 def requests_stay(name: str, count: int) -> list[str]:

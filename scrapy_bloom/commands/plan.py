@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from scrapy_bloom.commands.output import Output
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.errors import SettingError
-from scrapy_bloom.filter.growth import filter_hashes, next_slice
+from scrapy_bloom.filter.growth import SliceSpec, filter_hashes, next_slice
 from scrapy_bloom.filter.info import SliceCount, count_bits, expected_lost
 from scrapy_bloom.filter.sizing import BLOCK_BYTES
 from scrapy_bloom.options import (
@@ -20,8 +20,6 @@ from scrapy_bloom.options import (
     read_error_rate,
     write_size,
 )
-from scrapy_bloom.redis.plan import Plan as Shard
-from scrapy_bloom.redis.plan import Slice, bucket_bytes, count_numbers
 
 EXAMPLE = "10M -p 1e-6"
 SUMMARY = "compute items, error rate or memory from the other two"
@@ -59,12 +57,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("items", metavar="N", nargs="?", help="how many pages: 10M, 1e9")
     parser.add_argument("-p", "--error-rate", metavar="RATE", help="share of new pages to lose")
     parser.add_argument("--memory", metavar="BYTES", help="as much as there is: 512M, 4G")
-    parser.add_argument("--layout", choices=("bitmap", "sets"), default="bitmap", help="in Redis")
 
 
 def run(args: Namespace, project: Project, output: Output) -> int:  # noqa: ARG001 - as others
     """Print a filter of this capacity, and one that has grown to it from the default capacity."""
-    layout, computed = args.layout, "memory"
+    computed = "memory"
     items = None if args.items is None else read_capacity("items", args.items)
     rate = DEFAULT_ERROR_RATE
     if args.error_rate is not None:
@@ -72,15 +69,15 @@ def run(args: Namespace, project: Project, output: Output) -> int:  # noqa: ARG0
     if args.memory is not None:
         most = read_memory(args.memory)
         if items is None:
-            items, computed = _most_items(most, rate, layout), "items"
+            items, computed = _most_items(most, rate), "items"
         elif args.error_rate is None:
-            rate, computed = _least_rate(items, most, layout), "error_rate"
+            rate, computed = _least_rate(items, most), "error_rate"
         else:
             raise SettingError("give two of items, error rate and memory: the third is computed")
     elif items is None:
         raise SettingError("give a number of items, or --memory")
-    sized = size(items, rate, items, layout)
-    grown = size(items, rate, min(items, DEFAULT_CAPACITY), layout)
+    sized = size(items, rate, items)
+    grown = size(items, rate, min(items, DEFAULT_CAPACITY))
     rows = [("capacity set", *sized)]
     if grown != sized:
         rows.append((f"grown from {DEFAULT_CAPACITY:,}", *grown))
@@ -89,32 +86,18 @@ def run(args: Namespace, project: Project, output: Output) -> int:  # noqa: ARG0
     return 0
 
 
-def size(items: int, error_rate: float, capacity: int, layout: str) -> Size:
-    """Return a filter of this capacity and error rate when `items` are in it.
-
-    :param layout: how it is stored: ``bitmap``, as in memory, in a file and in Redis, or ``sets``,
-        in Redis only.
-    """
-    sets = layout == "sets"
-    hashes = 1 if sets else filter_hashes(error_rate)
-    plan = Shard(capacity, error_rate, layout=layout)
-    slices: list[Slice] = []
+def size(items: int, error_rate: float, capacity: int) -> Size:
+    """Return a filter of this capacity and error rate when `items` are in it."""
+    hashes = filter_hashes(error_rate)
+    slices: list[SliceSpec] = []
     counts: list[SliceCount] = []
-    memory, left = 0, items
+    left = items
     while left:
-        if sets:
-            one = plan.next(slices)
-        else:
-            spec = next_slice([one.spec for one in slices], capacity, error_rate, hashes)
-            one = Slice(spec.capacity, spec.error_rate, spec.blocks, 0)
-        slices.append(one)
-        some = min(left, one.capacity)
-        counts.append(
-            count_numbers(one, some, [0]) if sets else count_bits(one.spec, some, [0.0], hashes)
-        )
-        memory += bucket_bytes(one, some) if sets else counts[-1].bytes_at_capacity
+        slices.append(next_slice(slices, capacity, error_rate, hashes))
+        some = min(left, slices[-1].capacity)
+        counts.append(count_bits(slices[-1], some, [0.0], hashes))
         left -= some
-    lost = expected_lost(counts)
+    memory, lost = sum(one.bytes_at_capacity for one in counts), expected_lost(counts)
     return Size(items, error_rate, memory, memory / items, lost, len(slices), hashes)
 
 
@@ -133,18 +116,18 @@ def read_memory(value: str) -> int:
     return int(number)
 
 
-def _most_items(memory: int, error_rate: float, layout: str) -> int:
+def _most_items(memory: int, error_rate: float) -> int:
     def fits(items: int) -> bool:
-        return size(items, error_rate, items, layout).bytes <= memory
+        return size(items, error_rate, items).bytes <= memory
 
     if not fits(1):
         raise SettingError(f"{write_size(memory)} are too few for any item at this error rate.")
     return _last(fits, 1, MAX_CAPACITY)
 
 
-def _least_rate(items: int, memory: int, layout: str) -> float:
+def _least_rate(items: int, memory: int) -> float:
     def takes(power: int) -> int:
-        return size(items, 10 ** (-power / 1000), items, layout).bytes
+        return size(items, 10 ** (-power / 1000), items).bytes
 
     if takes(_HALF) > memory:
         raise SettingError(
