@@ -18,10 +18,11 @@ from scrapy import Request
 from scrapy.core.scheduler import BaseScheduler
 from scrapy.core.scheduler import Scheduler as ScrapyScheduler
 from scrapy.exceptions import CloseSpider
+from scrapy.extensions.spiderstate import SpiderState
 from scrapy.settings import default_settings
 from support.crawling import RFP, TIMEOUT, Follower, Run, crawl, make_crawler
 from support.internals import fail_after_writing, scheduler_of
-from support.jobs import everything_in
+from support.jobs import everything_in, open_job
 from support.kept_spiders import Swarm
 from support.kills import urls_in
 from support.localsite import Kind, LocalSite
@@ -861,6 +862,63 @@ async def test_a_state_file_that_is_cut_off_is_put_back(job):
         file.write_bytes(file.read_bytes()[:-4])
         crawler = await crawl(Remembering, kept(job), url=pages.url)
     assert crawler.spider.state["pages"] == pages.pages
+
+
+@ensureDeferred
+async def test_a_state_that_scrapy_has_not_written_is_put_back(job, monkeypatch):
+    """It was killed between the end of our file and that of its own."""
+
+    class Counting(Remembering):
+        def closed(self, _):
+            self.state["closed"] = self.state.get("closed", 0) + 1
+
+    with site() as pages:
+        settings = kept(job, CLOSESPIDER_PAGECOUNT=20, CONCURRENT_REQUESTS=1)
+        first = (await crawl(Counting, settings, url=pages.url)).spider.state
+        with monkeypatch.context() as patch:
+            patch.setattr(SpiderState, "spider_closed", lambda *_: None)
+            second = (await crawl(Counting, settings, url=pages.url)).spider.state
+        assert second["pages"] > first["pages"]
+        assert pickle.loads((job / "spider.state").read_bytes()) == first
+        third = (await crawl(Counting, kept(job), url=pages.url)).spider.state
+    assert third["pages"] == pages.pages
+    assert third["closed"] == 2  # what changes after the end of our file only Scrapy knows
+
+
+def test_a_state_that_scrapy_has_written_counts_also_after_a_kill(tmp_path):
+    def opened():
+        job = open_job(tmp_path, requests=True)
+        return job, pickle.loads((tmp_path / "spider.state").read_bytes())
+
+    file = tmp_path / "spider.state"
+    file.write_bytes(pickle.dumps("first"))
+    job, state = opened()
+    assert state == "first"
+    job.store.note("spider.state", pickle.dumps("noted"))
+    job.close()
+    file.write_bytes(pickle.dumps("first"))  # as it was, but written anew
+    for _ in range(2):
+        job, state = opened()
+        assert state == "first"
+        job.abandon()
+
+
+@ensureDeferred
+async def test_a_state_that_was_emptied_stays_empty(job):
+    class Emptying(Remembering):
+        async def start(self):
+            self.state.clear()
+            async for request in super().start():
+                yield request
+
+        def parse(self, _):
+            raise CloseSpider
+
+    with site() as pages:
+        await crawl(type("S", (Stopping, Remembering), {}), kept(job), url=pages.url)
+        await crawl(Emptying, kept(job), url=pages.url)
+        with closing(Store(job / "bloom.sqlite", read_only=True)) as store:
+            assert pickle.loads(store.meta["spider.state"]) == {}
 
 
 @ensureDeferred

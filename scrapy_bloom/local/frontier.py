@@ -220,6 +220,7 @@ class LocalFrontier:
         elif self._timer is not None:
             self._timer.cancel()
         self._items.pipelines_are_closed()
+        self._note_state()
         try:
             stored = await self._commit(last=True) and await run_beside(self._job.close)
         except (sqlite3.Error, OSError) as error:
@@ -352,7 +353,7 @@ class LocalFrontier:
     def _note_state(self) -> None:
         """Note ``spider.state`` if it has changed. What cannot be pickled is left out, as ever."""
         state = getattr(self._spider, "state", None)
-        if state is None or (not state and not self._state):
+        if state is None or (not state and STATE not in self._store.meta):
             return
         try:
             pickled = pickle.dumps(state, protocol=4)

@@ -42,6 +42,9 @@ SEEN: Final = "requests.seen"
 STATE: Final = "spider.state"
 """Scrapy's file, and the key of a note: the spider's state as of the last commit, pickled."""
 
+_MARK: Final = b"# put here by scrapy-bloom"
+"""Stands behind the pickle in Scrapy's file until Scrapy writes that anew; pickle ignores it."""
+
 KIND: Final = "kind"
 """Key of a note: :data:`REQUESTS`, :data:`FILTER` or :data:`ELSEWHERE`."""
 REQUESTS: Final = "scheduler"
@@ -172,13 +175,16 @@ class Job:
                 f" Everything was left as it is. Start the crawl again."
             )
         try:
+            state = b""
             if requests:
-                restore_state(self.folder, store.meta.get(STATE), killed=self.killed)
+                state = read_state(self.folder, store.meta.get(STATE), killed=self.killed)
+                store.note(STATE, state or None)
                 self._remove_taken_over(store)
             self.note_owner(store, REQUESTS if requests else kind)
             store.note(PID, os.getpid())
             # That a plain filter is not closed must be known before Scrapy pops its first request.
             store.commit(sync=not requests)
+            restore_state(self.folder, state)
             if not requests:
                 store.commit_at_close_only()
         except OSError as error:
@@ -286,18 +292,31 @@ def is_finished(job: Job, *, waiting: bool) -> bool:
     return bool(job.restored) and not waiting and not job.killed and job.store.filter.window is None
 
 
-def restore_state(folder: Path, noted: object, *, killed: bool) -> None:
-    """Put the noted state of a spider where Scrapy reads it: after a kill, or if that is cut off.
+def read_state(folder: Path, noted: object, *, killed: bool) -> bytes:
+    """Return the state of a spider, pickled: the noted one, unless Scrapy has written it since.
+
+    Scrapy does so after the file of the job was closed. Empty if there is none.
+
+    :raises OSError: if Scrapy's file cannot be read.
+    """
+    path = folder / STATE
+    content = path.read_bytes() if path.exists() else b""
+    whole = _is_pickle(content)
+    if isinstance(noted, bytes) and (killed or not whole or content.endswith(_MARK)):
+        return noted
+    if path.exists() and not whole:
+        # Scrapy cannot read it, and a spider without a state would fail in its callbacks.
+        return pickle.dumps({}, protocol=4)
+    return content
+
+
+def restore_state(folder: Path, state: bytes) -> None:
+    """Put the state of a spider where Scrapy reads it, with a mark that Scrapy replaces.
 
     :raises OSError: if it cannot be written.
     """
-    path = folder / STATE
-    if isinstance(noted, bytes):
-        if killed or not _is_pickle(path):
-            write_whole(path, noted)
-    elif path.exists() and not _is_pickle(path):
-        # Scrapy cannot read it, and a spider without a state would fail in its callbacks.
-        write_whole(path, pickle.dumps({}, protocol=4))
+    if state:
+        write_whole(folder / STATE, state.removesuffix(_MARK) + _MARK)
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -373,10 +392,9 @@ def identity_of(path: Path, meta: dict[str, Any]) -> Identity:
         ) from error
 
 
-def _is_pickle(path: Path) -> bool:
+def _is_pickle(content: bytes) -> bool:
     try:
-        with path.open("rb") as file:
-            pickle.load(file)  # noqa: S301 - as Scrapy does a moment later
+        pickle.loads(content)  # noqa: S301 - as Scrapy does a moment later
     except Exception:  # noqa: BLE001 - a file that was cut off raises all sorts of things
         return False
     return True
