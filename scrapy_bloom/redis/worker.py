@@ -9,9 +9,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotInTime
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import redis
 
@@ -19,6 +21,8 @@ from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis.client import FAULTS, Target, beginning, script
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 LEASE: float = 30.0
 """Seconds without a sign of life after which a worker counts as dead.
@@ -97,7 +101,10 @@ class Worker:
         if self.client is not None:
             return
         try:
-            self.client = self._target.connect(self.timeout)
+            self.client = self._in_time(lambda: self._target.connect(self.timeout))
+        except redis.TimeoutError as error:
+            self._fail(self._target.error(error))
+            raise self.error from None
         except BackendError as error:
             self._fail(error)
             raise
@@ -121,7 +128,7 @@ class Worker:
             run = self._scripts[name, layout] = self.client.register_script(script(name, layout))
         self.counters.round_trips += 1
         try:
-            answer = run([key, beginning(key)], arguments)
+            answer = self._in_time(lambda: run([key, beginning(key)], arguments))
             if not isinstance(answer, list) or not answer or not isinstance(answer[0], bytes):
                 raise redis.InvalidResponse(f"cannot understand its answer {answer!r:.80}")
         except FAULTS as error:
@@ -131,6 +138,33 @@ class Worker:
             logger.info("Redis at %s can be used again.", self.where)
             self.usable.set()
         return answer
+
+    def _in_time(self, act: Callable[[], T]) -> T:
+        """Return what an act returns, unless it takes longer than the timeout.
+
+        Timeouts of sockets bound neither the look-up of a name nor a reply that comes byte by byte.
+        What takes too long is left to its thread; a script that comes late changes nothing more
+        than one that is repeated.
+
+        :raises redis.TimeoutError: if it took too long.
+        """
+        if threading.current_thread() is self._thread:  # nobody waits for it
+            return act()
+        came: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                came.set_result(act())
+            except BaseException as error:  # noqa: BLE001 - whoever waits for it gets it
+                came.set_exception(error)
+
+        threading.Thread(target=run, name="scrapy-bloom call", daemon=True).start()
+        try:
+            return came.result(self.timeout)
+        except NotInTime:
+            if came.done():  # in this moment
+                return came.result()
+            raise redis.TimeoutError(f"no answer within {self.timeout:g} s") from None
 
     def _fail(self, error: BackendError) -> None:
         """Take note that the server cannot be used, and log it once for each outage."""
