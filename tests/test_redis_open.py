@@ -248,7 +248,12 @@ def test_other_rules_of_spelling_are_told_to_who_asks(server, key):
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("format", "2"), ("program", "another"), ("plan", "{}"), ("plan", "nonsense"), ("plan", "")],
+    [
+        *(("format", "2"), ("format", b"\xff"), ("program", "another")),
+        *(("plan", "{}"), ("plan", "nonsense"), ("plan", "")),
+        *(("version", "x"), ("forgotten", ""), ("seq", "-1"), ("waiting", b"\xff"), ("taken", "x")),
+        *(("slices", "x"), ("slices", ""), ("slices", b"\xff"), ("window", "x"), ("window", "9.0")),
+    ],
 )
 def test_a_forged_or_newer_header_is_refused(server, key, field, value):
     open_filter(server.url, key).close()
@@ -259,7 +264,7 @@ def test_a_forged_or_newer_header_is_refused(server, key, field, value):
     assert everything(server) == before
 
 
-@pytest.mark.parametrize("field", ["program", "format", "plan"])
+@pytest.mark.parametrize("field", ["program", "format", "plan", "version", "slices", "window"])
 def test_a_header_without_a_field_is_refused(server, key, field):
     open_filter(server.url, key).close()
     server.client().hdel(key, field)

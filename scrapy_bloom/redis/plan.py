@@ -87,9 +87,14 @@ class Slice(NamedTuple):
 
 
 def read_slices(text: bytes) -> list[Slice]:
-    """Return the slices that the header's field lists, oldest first."""
+    """Return the slices that the header's field lists, oldest first.
+
+    :raises ValueError: if it cannot be read.
+    """
     found = []
     for row in text.decode().split():
+        if row.count(":") != len(Slice._fields) - 1:
+            raise ValueError(f"expected {' '.join(Slice._fields)} of each slice; found {row!r:.80}")
         capacity, rate, blocks, keys, number, since, items, again = row.split(":")
         sizes = int(capacity), float(rate), int(blocks), int(keys)
         found.append(Slice(*sizes, int(number), float(since), int(items), int(again)))

@@ -40,7 +40,8 @@ _NO_REQUESTS: Final = (
     ". Requests of scrapy-redis may belong to it: 'scrapy bloom copy' copies them, also after a"
     " copy that was stopped"
 )
-_FOUND: Final = ("program", "format", "epoch", "plan", "slices", "window", "order")
+_NUMBERS: Final = ("waiting", "taken", "failed", "version", "forgotten", "seq")
+_FOUND: Final = ("program", "format", "epoch", "plan", "slices", "window", "order", *_NUMBERS)
 _HEAD: Final = struct.Struct(">8sBI")  # id, tries, 1 + length of the fingerprint
 _LENGTH: Final = struct.Struct(">I")
 _YES: Final = ord("1")
@@ -296,12 +297,21 @@ class Shard:
 
     def _take_over(self, found: dict[str, bytes]) -> None:
         if found["program"] != PROGRAM or found["format"] != FORMAT:
-            kind = f"{found['program'].decode(errors='replace')} {found['format'].decode()}"
+            kind = b" ".join((found["program"], found["format"])).decode(errors="replace")
             self._refuse(f"found {kind!r}, expected '{PROGRAM.decode()} {FORMAT.decode()}'")
         try:
             there, secret = Plan.read(found["plan"])
-        except StateError as error:
+            slices = read_slices(found["slices"])
+        except (StateError, ValueError) as error:
             self._refuse(str(error))
+        for name in _NUMBERS:
+            if not found[name].isdigit():
+                self._refuse(f"found {name} {found[name]!r:.80}, expected a number")
+        if not slices or found["window"] != repr(there.window).encode():
+            self._refuse(
+                f"found slices {found['slices']!r:.80} and window {found['window']!r:.80}, expected"
+                f" at least one slice and {there.window!r}"
+            )
         if differences := self.plan.differences(there):
             self._refuse(
                 "what is there has "
@@ -312,7 +322,7 @@ class Shard:
             )
         self.secret, self._hash = secret, there.hash(secret)
         self.epoch = found["epoch"].decode()
-        self.slices = read_slices(found["slices"])
+        self.slices = slices
         self._due = False
         self.known.clear()
         self.report = Report()
