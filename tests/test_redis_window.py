@@ -254,6 +254,7 @@ def test_what_is_over_counts_for_nobody_before_anybody_marks(join, clock):
         clock(START + seconds)
         worker = join(key, capacity=50)
         assert sum(worker.contains_many([*fingerprints(100), *fingerprints(20, "later")])) == there
+        assert worker.info().items == there
         worker.close()
     seen = join(key, capacity=50)
     assert seen.add_many(fingerprints(5)) == [False] * 5

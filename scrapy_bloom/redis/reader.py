@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import expm1
 from typing import Any, Final
@@ -42,7 +42,7 @@ class State:
         key: of its header.
         epoch: names what is there.
         plan: what its workers agree on.
-        slices: oldest first.
+        slices: oldest first, without those that the window has ended.
         waiting: requests in the queue.
         taken: requests that workers have.
         failed: requests that were put aside.
@@ -59,6 +59,17 @@ class State:
     failed: int
     leases: dict[str, float]
     secret: bytes = field(repr=False)
+
+    def at(self, now: float) -> State:
+        """Return the same without the slices that the window has ended.
+
+        If that are all, an empty one stands for the next: it has no key yet.
+        """
+        newest = self.slices[-1]
+        ended = now - self.plan.window * 9 / 8
+        live = [one for one in self.slices if one.since > ended]
+        empty = newest._replace(number=newest.number + 1, since=now, items=0, again=0)
+        return replace(self, slices=live or [empty])
 
 
 class Reader:
@@ -166,9 +177,13 @@ class Reader:
                 f" {FORMAT.decode()!r}: use the version of scrapy-bloom that wrote it."
             )
         try:
-            return _read(key, fields)
+            state = _read(key, fields)
         except (KeyError, ValueError, IndexError, StateError) as error:
             raise StateError(f"{found} a damaged header under {key!r} ({error!r}).") from None
+        if not state.plan.window:
+            return state
+        word, *told = self._worker.run("ask", state.plan.layout, key, state.epoch, b"")
+        return state.at(float(told[1])) if word == b"ok" else state
 
     def _fields(self, key: str) -> dict[bytes, bytes]:
         """Return a header, by commands that every worker may use."""

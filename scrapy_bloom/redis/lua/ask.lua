@@ -1,7 +1,7 @@
 -- Whether items are there. Changes nothing.
 --
 -- ARGV[1]  epoch   ARGV[2]  the probes of the items
--- Answers {"ok", digits}: for each item 1 if it is there; {"gone"} or {"deleted"} as call.lua
+-- Answers {"ok", digits, now}: for each item 1 if it is there, and the time here; {"gone"} or {"deleted"} as call.lua
 local found = call('HMGET', header, 'epoch', 'slices', 'window', 'deleted')
 if found[1] ~= ARGV[1] then return other_epoch(ARGV[1], found[4]) end
 local slices, probes, digits = divide(read_slices(found[2], ARGV[1]), tonumber(found[3])), ARGV[2], {}
@@ -18,4 +18,4 @@ for at = 1, #probes, PROBE_BYTES do
   end
   digits[#digits + 1] = digit
 end
-return {'ok', table.concat(digits)}
+return {'ok', table.concat(digits), string.format('%.6f', now)}
