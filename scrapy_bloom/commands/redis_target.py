@@ -30,7 +30,7 @@ _AT_ONCE: Final = 500
 _LOOKS: Final = 10  # at a queue that workers change
 _LOOK: Final = 1.0  # seconds between two looks whether a lease is over
 _RENEWED: Final = 0.2  # seconds by which the end of a lease moves when a worker lives
-_OURS: Final = rb"(?::\d+)?(?::\{.*\})?:(?:queue|taken|failed|trial|[\da-f-]+\.\d+\.\w+)"
+_OURS: Final = rb"(:\d+)?((?::\{.*\})?:(?:queue|taken|failed|trial|[\da-f-]+\.\d+\.\w+))?"
 
 
 class RedisTarget:
@@ -271,13 +271,19 @@ class RedisTarget:
         if Reader(link, self.key).shards():
             return []
         ours = re.compile(re.escape(self.key.encode()) + _OURS, re.DOTALL)
-        shard = re.compile(re.escape(self.key.encode()) + rb":\d+")
         pattern = re.sub(r"([*?\[\]\\])", r"\\\1", self.key) + ":*"
-        return [
-            name
-            for name in sorted(set(link.client.scan_iter(pattern, count=1000)))
-            if ours.fullmatch(name) or (shard.fullmatch(name) and _is_header(link, name))
-        ]
+        numbers: dict[bytes, int | None] = {}
+        found = []
+        for name in sorted(set(link.client.scan_iter(pattern, count=1000))):
+            if not (match := ours.fullmatch(name)):
+                continue
+            shard, rest = match.groups()
+            if shard not in numbers:
+                numbers[shard] = _shard_number(link, self.key + shard.decode()) if shard else None
+            # A filter of its own may have a key that is named as a shard of this one would be.
+            if numbers[shard] != 0 and (rest or numbers[shard]):
+                found.append(name)
+        return found
 
     def _without_filter(self, link: Link) -> StateError:
         """Return what to say where there is no filter: that requests are there, if they are."""
@@ -296,9 +302,13 @@ def identity_in(plan: Plan) -> Identity:
     return Identity(plan.spider, plan.fingerprinter, json.loads(plan.canonical))
 
 
-def _is_header(link: Link, key: bytes) -> bool:
-    is_hash = link.client.type(key) == b"hash"
-    return bool(is_hash and link.client.hget(key, "program") == PROGRAM)
+def _shard_number(link: Link, key: str) -> int | None:
+    """Return the number of the shard under a key, 0 also for what is not ours; None for nothing."""
+    try:
+        states = Reader(link, key).shards()
+    except StateError:
+        return 0
+    return states[0].plan.shard if states else None
 
 
 def _check_slices(client: Any, state: State) -> Iterator[Finding]:
