@@ -11,8 +11,8 @@ import sqlite3
 import subprocess
 import sys
 from collections import Counter
-from contextlib import closing
-from itertools import count
+from contextlib import closing, suppress
+from itertools import count, permutations
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -30,6 +30,7 @@ from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.filter import file
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local import store as module
+from scrapy_bloom.local.job import read_meta
 from scrapy_bloom.local.store import NUMBER_BITS, Store
 
 WINDOW, LONGEST = 800, 900
@@ -484,6 +485,30 @@ def test_a_block_that_is_not_what_was_written_refuses_the_file(path, monkeypatch
         with pytest.raises(StateError, match=f"{path}: found damage.*blocks.*start over"):
             read(path)
     assert path.read_bytes() == before
+
+
+def test_a_page_in_the_place_of_another_is_refused_or_harmless(path):
+    """SQLite finds nothing wrong with some of them."""
+    store = Store(path, LocalFilter(1000), exact=True)
+    for fingerprint in fingerprints(50):
+        store.mark(fingerprint)
+    store.commit()
+    store.add(store.queue("0", None), b"https://example.com")
+    store.close()
+    whole, size = path.read_bytes(), 4096
+    pages = [whole[at : at + size] for at in range(0, len(whole), size)]
+    refused = 0
+    for number, other in permutations(range(1, len(pages)), 2):
+        path.write_bytes(b"".join([*pages[:number], pages[other], *pages[number + 1 :]]))
+        try:
+            Store(path, LocalFilter(1000), exact=True).abandon()
+        except StateError:
+            refused += 1
+        with suppress(StateError):
+            LocalFilter.load(path)
+        with suppress(StateError):
+            read_meta(path)
+    assert refused
 
 
 # What is refused

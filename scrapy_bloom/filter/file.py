@@ -16,7 +16,7 @@ from zlib import crc32
 
 from bitarray import bitarray
 
-from scrapy_bloom.errors import StateError
+from scrapy_bloom.errors import BloomError, StateError
 from scrapy_bloom.filter.growth import SliceSpec
 from scrapy_bloom.filter.state import FilterState, Slice
 
@@ -66,6 +66,24 @@ def connect(path: Path, mode: str) -> sqlite3.Connection:
 
 
 @contextmanager
+def refusing(path: Path) -> Iterator[None]:
+    """Have whatever reading a file raises refuse the file.
+
+    SQLite may find nothing wrong with a page that is another table's: its values are anything then.
+
+    :raises StateError: for an error that is none of ours.
+    """
+    try:
+        yield
+    except BloomError:
+        raise
+    except (OSError, sqlite3.Error) as error:
+        raise unusable(path, error) from error
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise damaged(path, repr(error)) from error
+
+
+@contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
     """Open a file of ours for reading, also beside a crawl or after a kill.
 
@@ -73,13 +91,11 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
         reading.
     """
     check_header(path)
-    try:
-        # Without a log nobody writes, and SQLite need not be able to make files beside it.
-        with closing(connect(path, "ro" if log_size(path) else "immutable")) as database:
-            database.execute("BEGIN")  # all that is read is of one commit
-            yield database
-    except sqlite3.Error as error:
-        raise unusable(path, error) from error
+    # Without a log nobody writes, and SQLite need not be able to make files beside it.
+    mode = "ro" if log_size(path) else "immutable"
+    with refusing(path), closing(connect(path, mode)) as database:
+        database.execute("BEGIN")  # all that is read is of one commit
+        yield database
 
 
 def create(path: Path) -> None:

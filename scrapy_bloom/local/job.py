@@ -275,13 +275,9 @@ def read_meta(path: Path) -> tuple[dict[str, Any], bool]:
 
     :raises StateError: if it cannot be read.
     """
-    file.check_header(path)
-    try:
-        with file.reading(path) as database:
-            _, clean, *_ = file.read_counters(database)
-            return dict(file.rows(database, "meta")), bool(clean)
-    except sqlite3.Error as error:
-        raise file.unusable(path, error) from error
+    with file.reading(path) as database:
+        _, clean, *_ = file.read_counters(database)
+        return dict(file.rows(database, "meta")), bool(clean)
 
 
 def is_finished(job: Job, *, waiting: bool) -> bool:

@@ -146,7 +146,7 @@ class Store:
         if not read_only and not path.exists():
             file.create(path)
         file.check_header(path)
-        try:
+        with file.refusing(path):
             self._check()
             self._database = file.connect(path, self._mode)
             try:
@@ -154,8 +154,6 @@ class Store:
             except BaseException:
                 self._leave()
                 raise
-        except sqlite3.Error as error:
-            raise file.unusable(path, error) from error
 
     def __len__(self) -> int:
         """Return how many requests are not done."""
@@ -447,9 +445,9 @@ class Store:
         self._stored: set[tuple[Any, ...]] = set()
         self._changes = Changes()
         if "secret" in meta or self._all_commits:
+            state = file.read_filter(database, meta)
             if not self._read_only:
                 self._check_settings(fresh.window, exact=exact)
-            state = file.read_filter(database, meta)
             self._stored = set(file.slice_rows(state))
             sizes = fresh.capacity, fresh.error_rate
             if self._read_only:
