@@ -13,6 +13,7 @@ import pytest
 from pytest_twisted import ensureDeferred
 from scrapy import Request
 from scrapy.exceptions import CloseSpider
+from scrapy.extensions.feedexport import BlockingFeedStorage
 from scrapy.http import Response
 from support.crawling import Follower, crawl
 from support.localsite import LocalSite
@@ -318,6 +319,41 @@ async def test_a_feed_that_cannot_be_flushed_is_warned_of_once(job, tmp_path, ca
     with LocalSite(pages=60, links=6) as site:
         await crawl(Items, kept(job, FEEDS=feeds), url=site.url)
     assert caplog.text.count("LZMAPlugin, which cannot be flushed") == 1
+
+
+class Uploading(BlockingFeedStorage):
+    def __init__(self, uri, *, feed_options=None):
+        pass
+
+    def _store_in_thread(self, file):
+        file.close()
+
+
+GZIP = {"postprocessing": ["scrapy.extensions.postprocessing.GzipPlugin"]}
+
+
+@ensureDeferred
+@pytest.mark.parametrize(
+    ("uri", "options", "text"),
+    [
+        ("far://me:secret@a.test/items.jsonl", {}, "far://a.test/items.jsonl is uploaded when it"),
+        ("items.jsonl.gz", GZIP, "items.jsonl.gz is post-processed, and each run continues"),
+        ("%(time)s.jsonl.gz", GZIP, ""),
+        ("items.jsonl.gz", GZIP | {"overwrite": True}, ""),
+        ("items.jsonl", {}, ""),
+    ],
+)
+async def test_a_feed_that_a_kill_does_harm_to_is_warned_of_at_the_start(
+    job, tmp_path, monkeypatch, caplog, uri, options, text
+):
+    monkeypatch.chdir(tmp_path)
+    storages = {"far": Uploading}
+    feeds = {"FEEDS": {uri: {"format": "jsonlines", **options}}, "FEED_STORAGES": storages}
+    with Pages(fan(3)) as site:
+        await crawl(Items, kept(job, **feeds), url=site.url + "/")
+    warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert len(warnings) == bool(text)
+    assert text in "".join(warnings)
 
 
 # A job that is finished

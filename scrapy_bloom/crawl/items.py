@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from scrapy import signals
-from scrapy.extensions.feedexport import FeedExporter
+from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage, StdoutFeedStorage
 from scrapy.utils.defer import deferred_from_coro
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from scrapy_bloom.crawl.report import Report
 
 logger = logging.getLogger(__name__)
+
+_WHO: Final = re.compile(r"//[^/]*@")  # in a URI: may have a password
 
 
 class Items:
@@ -53,6 +56,7 @@ class Items:
             with suppress(KeyError):  # a class of somebody's that listens in another way
                 crawler.signals.disconnect(self._feeds.item_scraped, signals.item_scraped)
                 crawler.signals.connect(self._export, signals.item_scraped)
+            crawler.signals.connect(self._warn_of_feeds, signals.spider_opened)
 
     async def flush(self) -> bool:
         """Flush local feeds and have pipelines flushed; return whether all items are written.
@@ -175,6 +179,29 @@ class Items:
                 error,
                 extra={"spider": self._crawler.spider},
             )
+
+    def _warn_of_feeds(self) -> None:
+        """Log which feeds a kill does harm to."""
+        for slot in getattr(self._feeds, "slots", ()):
+            uri, options = str(slot.uri_template), slot.feed_options
+            shown, extra = _WHO.sub("//", uri), {"spider": self._crawler.spider}
+            continued = not options.get("overwrite") and "time)s" not in uri
+            if not isinstance(slot.storage, (FileFeedStorage, StdoutFeedStorage)):
+                logger.warning(
+                    "The feed %s is uploaded when it ends: a kill loses the items that it has till"
+                    " then, though their pages are done. To lose none, use a local feed, or a"
+                    " pipeline with before_commit; with batch_item_count it is one batch at most.",
+                    shown,
+                    extra=extra,
+                )
+            elif continued and options.get("postprocessing"):
+                logger.warning(
+                    "The feed %s is post-processed, and each run continues its file: what comes"
+                    " after a kill cannot be read by usual means. Put %%(time)s into its URI, or"
+                    " compress the feed afterwards.",
+                    shown,
+                    extra=extra,
+                )
 
     def _warn_of_plugin(self, plugin: Any) -> None:
         if not self._warned:
