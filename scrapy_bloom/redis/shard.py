@@ -325,7 +325,7 @@ class Shard:
         self.slices = slices
         self._due = False
         self.known.clear()
-        self.report = Report()
+        self.report, self._forgotten = Report(), 0
         self._known_until = float("inf")
         self.rename()
 
@@ -402,12 +402,12 @@ class Shard:
 
     def knows(self, fingerprint: bytes) -> bool:
         """Return whether this worker knows by itself that a page was let through."""
-        if time.monotonic() >= self._known_until:
+        if self._forgotten > self.report.forgotten or time.monotonic() >= self._known_until:
             self.known.clear()
         return fingerprint in self.known
 
     def beat(self) -> None:
-        """Renew the lease, and put back what dead workers had.
+        """Renew the lease, put back what dead workers had, and hear whether pages were forgotten.
 
         What is wrong here the next call learns: it has a caller who can act.
 
@@ -422,6 +422,7 @@ class Shard:
             self.renewed = max(self.renewed, before)
             self._worker.counters.requeued += int(told[0])
             self._worker.counters.failed += int(told[1])
+            self._forgotten = int(told[2])
 
     @property
     def holds_lease(self) -> bool:

@@ -130,6 +130,7 @@ class Worker:
         try:
             answer = self._in_time(lambda: run([key, beginning(key)], arguments))
             if not isinstance(answer, list) or not answer or not isinstance(answer[0], bytes):
+                self.client.close()  # what comes next on that connection is not for us, either
                 raise redis.InvalidResponse(f"cannot understand its answer {answer!r:.80}")
         except FAULTS as error:
             self._fail(self._target.error(error, layout))

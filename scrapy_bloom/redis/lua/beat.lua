@@ -3,13 +3,13 @@
 -- to be remembered that a failover could forget.
 --
 -- ARGV[1]  epoch   ARGV[2]  worker   ARGV[3]  seconds of the lease   ARGV[4]  how many tries put a request aside
--- Answers {"ok", how many were put back, how many aside}; {"gone"} or {"deleted"} as call.lua
+-- Answers {"ok", how many were put back, how many aside, the count of forgotten pages}; {"gone"} or {"deleted"} as call.lua
 --
 -- Dead is who has no lease, while others have beaten for a whole lease without a gap. So when the server stood
 -- still, or its clock was set, everybody gets another lease.
 local SWEEP, PORTION, DAY = 1, 500, 86400
 local epoch, worker, lease, most = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local found = call('HMGET', header, 'epoch', 'w:' .. worker, 'well', 'deleted', 'slices')
+local found = call('HMGET', header, 'epoch', 'w:' .. worker, 'well', 'deleted', 'slices', 'forgotten')
 if found[1] ~= epoch then return other_epoch(epoch, found[4]) end
 if vanished(read_slices(found[5], epoch)) then return {'gone'} end
 local number, ends = (found[2] or ''):match('^(%d+) ([%d.]+)$')
@@ -19,7 +19,7 @@ local since, last = read_numbers(found[3])
 if now < last or now - last > lease / 3 then
   since = now
 elseif now - last < SWEEP then
-  return {'ok', 0, 0}
+  return {'ok', 0, 0, found[6]}
 end
 call('HSET', header, 'well', string.format('%.3f %.3f', since, now))
 local patient = now - since > lease
@@ -56,4 +56,4 @@ for _, field in ipairs(call('HKEYS', taken)) do
 end
 if left < PORTION then count(true) end
 delete_dropped()
-return {'ok', places.queue, places.failed}
+return {'ok', places.queue, places.failed, found[6]}
