@@ -122,6 +122,31 @@ def test_a_frozen_worker_that_wakes_finds_what_is_there(own_server, opened, key,
             assert seen.add_many(KNOWN) == [True] * 50
 
 
+def test_no_page_is_lost_that_was_emptied_on_a_full_server(own_server, opened, key):
+    """No lease can be renewed there, so it may be emptied under a worker that lives.
+
+    Its pages may be fetched twice then, but no mark may hide one.
+    """
+    live, other = opened(own_server, key), opened(own_server, key)
+    live.add_many(KNOWN)
+    assert live.forget(KNOWN[0])
+    admin = own_server.client()
+    admin.config_set("maxmemory-policy", "noeviction")
+    shift_leases(own_server, key, -2 * pace.LEASE)  # so long it has been full
+    admin.config_set("maxmemory", 1)
+    for _ in range(3):
+        cleared(other)
+    assert live.add_many(fingerprints(20, "new")) == [False] * 20
+    admin.config_set("maxmemory", 0)
+    until(lambda: live.usable and other.usable)
+    cleared(other)
+    verdicts = opened(own_server, key).add_many(KNOWN)
+    assert verdicts[0] is False
+    assert verdicts[1:] in ([True] * 49, [False] * 49)  # it has all of them, or none
+    live.add_many(KNOWN)
+    assert live.add_many(KNOWN) == other.add_many(KNOWN) == [True] * 50
+
+
 def test_what_another_has_emptied_is_not_seen_from_memory(server, opened, key):
     seen, other = opened(server, key), opened(server, key)
     seen.add_many(KNOWN)
