@@ -66,6 +66,7 @@ class StoreMachine(RuleBasedStateMachine):
         super().__init__()
         self.patch = pytest.MonkeyPatch()
         hasty(self.patch.setattr)
+        self.patch.setattr(module, "DELETED_AT_ONCE", 1000)  # else the model would have to wait
         self.folder, self.clock, self.fresh = Path(mkdtemp()), Clock(), count()
         self.path = self.folder / "first" / "bloom.sqlite"
         self.path.parent.mkdir()
@@ -671,6 +672,19 @@ def test_two_held_requests_of_one_page_are_two(path, tmp_path):
     assert killed.contains(PAGES[0])
     killed.close()
     store.close()
+
+
+def test_a_page_that_is_held_when_its_window_ends_is_let_through_once(path):
+    clock, page = Clock(), PAGES[0]
+    store = Store(path, LocalFilter(window=WINDOW, clock=clock))
+    store.mark(page)
+    store.withhold([page])
+    clock.now += 1000
+    assert not store.contains(page)
+    store.close()
+    store = Store(path, LocalFilter(window=WINDOW, clock=clock))
+    assert [store.mark(page), store.mark(page)] == [False, True]
+    store.abandon()
 
 
 @pytest.mark.parametrize("window", [None, WINDOW])

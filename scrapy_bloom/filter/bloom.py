@@ -145,6 +145,8 @@ class LocalFilter:
         block[positions] = 1
         newest.items += 1
         self._dirty(index)
+        if self._again and fingerprint in self._again:  # longer than a slice had it
+            self._set_again(fingerprint, None)
         if self.changes is not None:
             self.changes.mark(newest.id, fingerprint)
         return False
