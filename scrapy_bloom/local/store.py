@@ -54,6 +54,8 @@ NAME: Final = "bloom.sqlite"
 NUMBER_BITS: Final = 40
 """A row's id is the number of its queue and, in this many lower bits, its own number."""
 
+_NUMBER: Final = (1 << NUMBER_BITS) - 1  # the bits of that
+
 LEAST_JOURNAL: Final = 200_000
 """A pass begins when the journal has more marks than this, and than an :data:`JOURNAL_SHARE`-th of
 all items: a kill costs reading them again, 3 µs each, and each pass writes nearly every block."""
@@ -102,6 +104,7 @@ class Queue:
         path: its name.
         slot: the download slot of its requests, if they all have one.
         size: how many requests it has that are not done.
+        rows: sum of their rows' numbers, so that none can be taken for another.
         taken: how many of them do not wait any more.
         new: requests that are not committed, oldest first, by row.
     """
@@ -109,6 +112,7 @@ class Queue:
     path: str
     slot: str | None
     size: int = 0
+    rows: int = 0
     taken: int = 0
     new: dict[int, bytes] = field(default_factory=dict)
 
@@ -229,6 +233,7 @@ class Store:
         queue = self.queues[number]
         queue.new[row] = body
         queue.size += 1
+        queue.rows += row & _NUMBER
         self._size += 1
         self._touched.add(number)
         return row
@@ -241,6 +246,8 @@ class Store:
         row = number << NUMBER_BITS | self._request
         self._request += count
         self.queues[number].size += count
+        first = row & _NUMBER
+        self.queues[number].rows += sum(range(first, first + count))
         self._size += count
         self._touched.add(number)
         return row
@@ -266,6 +273,7 @@ class Store:
             self._taken.remove(row)
             queue.taken -= 1
         queue.size -= 1
+        queue.rows -= row & _NUMBER
         self._size -= 1
         self._touched.add(number)
 
@@ -433,9 +441,17 @@ class Store:
         self._touched: set[int] = set()
         self._gone: set[int] = set()
         self._taken: set[int] = set()
-        for number, path, slot, size in file.rows(self._database, "queues"):
-            self.queues[number] = Queue(path, slot, size)
+        for number, path, slot, size, rows in file.rows(self._database, "queues"):
+            self.queues[number] = Queue(path, slot, size, rows)
             self._numbers[path] = number
+        there = {number: (queue.size, queue.rows) for number, queue in self.queues.items()}
+        # A page of other rows in the place of one has good checksums, too.
+        asked = "SELECT id >> ?1, count(*), sum(id & ?2) FROM requests GROUP BY 1"
+        for number, *found in self._database.execute(asked, (NUMBER_BITS, _NUMBER)):
+            if there.pop(number, None) != tuple(found):
+                raise file.DamageError(f"queue {number} has not the requests it had")
+        if there:
+            raise file.DamageError(f"queue {min(there)} has no requests any more")
         self._next_queue = max(self.queues, default=0) + 1
         self._size = sum(queue.size for queue in self.queues.values())
 
@@ -590,8 +606,8 @@ class Store:
         for number in touched:
             queue = self.queues[number]
             if queue.size:
-                row = number, queue.path, queue.slot, queue.size
-                many("INSERT OR REPLACE INTO queues VALUES (?,?,?,?,?)", [(*row, crc(*row))])
+                row = number, queue.path, queue.slot, queue.size, queue.rows
+                many("INSERT OR REPLACE INTO queues VALUES (?,?,?,?,?,?)", [(*row, crc(*row))])
             else:
                 many("DELETE FROM queues WHERE id = ?", [(number,)])
 
