@@ -12,6 +12,7 @@ from pytest_twisted import ensureDeferred
 from scrapy import Request, signals
 from scrapy.exceptions import CloseSpider, DontCloseSpider
 from scrapy.utils.defer import deferred_from_coro
+from scrapy.utils.request import fingerprint
 from support import kept_spiders
 from support.crawling import Follower, crawl, make_crawler
 from support.gap import Gap
@@ -24,8 +25,10 @@ from support.waiting import until, until_later
 from twisted.internet.defer import gatherResults
 
 from scrapy_bloom.crawl.engine import call_later, close_spider
+from scrapy_bloom.crawl.redirects import step_fingerprint
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis.frontier import _FULL as FULL
+from scrapy_bloom.redis.shard import Shard
 from scrapy_bloom.redis.worker import Worker
 from scrapy_bloom.signals import before_commit
 
@@ -581,3 +584,53 @@ async def test_pages_whose_items_are_lost_at_the_end_go_back(shared, caplog):
         spider = (await crawl(Down, shared.settings(), url=pages.url + "/")).spider
     assert len(spider.parsed) == 60
     assert shared.left() == (0, 0, 0)
+
+
+@pytest.fixture
+def early(monkeypatch):
+    """Collect pages that are said to be done before what `first` has for each of them is said."""
+    call_shard, taken, said, found, first = Shard.call, {}, set(), set(), {}
+
+    def call(shard, each):
+        said.update((entry.letter, entry.fingerprint) for entry in each.entries)
+        done = {taken.get((shard.key, id_)) for id_ in each.done} & first.keys()
+        found.update(page for page in done if first[page] not in said)
+        answer = call_shard(shard, each)
+        taken.update(((shard.key, one.id), one.fingerprint) for one in answer.taken)
+        return answer
+
+    monkeypatch.setattr(Shard, "call", call)
+    yield first, found
+    assert said.issuperset(first.values())
+
+
+@ensureDeferred
+async def test_a_page_that_redirects_to_itself_is_done_after_its_second_question(shared, early):
+    """Its request is asked about twice: a kill between the two must leave the page it came from."""
+    first, found = early
+    names = [f"/{number}" for number in range(60)]
+
+    def answer(path, _):
+        return path if site.hits[path] == 1 else []
+
+    with Pages({"/": lambda *_: names, **dict.fromkeys(names, answer)}) as site:
+        for name in names:
+            mark = fingerprint(Request(site.url + name))
+            first[mark] = ("f", step_fingerprint(1, mark))
+        await crawl(settings=shared.settings(BLOOM_REDIS_SHARDS=2), url=site.url + "/")
+        assert site.hits == {"/": 1, **dict.fromkeys(names, 2)}
+    assert not found
+
+
+@ensureDeferred
+async def test_a_page_that_failed_is_forgotten_before_it_is_done(shared, early):
+    """A worker that is killed comes to no end at which that could be done."""
+    first, found = early
+    with Pages({"/": lambda *_: ["/gone", "/none"]}) as site:
+        for name in ("/gone", "/none"):
+            mark = fingerprint(Request(site.url + name))
+            first[mark] = ("x", mark)
+        settings = shared.settings(BLOOM_FORGET_FAILED=[404])
+        crawler = await crawl(settings=settings, url=site.url + "/")
+    assert crawler.stats.get_value("bloom/failed") == 2
+    assert not found

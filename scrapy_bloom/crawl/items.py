@@ -126,7 +126,7 @@ class Items:
                 file.flush()
                 if self._sync:
                     _to_disk(getattr(file, "file", file).fileno())
-        except (OSError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - an exporter may be anybody's
             return error
         return None
 

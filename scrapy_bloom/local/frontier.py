@@ -334,6 +334,8 @@ class LocalFrontier:
 
     def _write(self) -> bool:
         """Write what the store has gathered; return whether that worked."""
+        if self._broken:  # what is in the file was left as it is
+            return False
         self._note_state()
         self._store.note(IN_FLIGHT, len(self._in_flight))
         try:

@@ -156,10 +156,14 @@ class _Offer:
 
 
 class _Forgetting:
-    """A page that is being forgotten: which of its marks were there."""
+    """A page that is being forgotten: which of its marks were there.
 
-    def __init__(self, page: Sequence[bytes], *, failed: bool, dropped: bool) -> None:
-        self.page, self.failed, self.dropped = page, failed, dropped
+    Attributes:
+        number: as that of an :class:`_Offer`: the page that has failed is not done before.
+    """
+
+    def __init__(self, page: Sequence[bytes], number: int, *, failed: bool, dropped: bool) -> None:
+        self.page, self.number, self.failed, self.dropped = page, number, failed, dropped
         self.there: dict[bytes, bool] = {}
 
 
@@ -209,7 +213,7 @@ class SharedFrontier:
         self._numbers = 0
         self._outstanding: dict[int, None] = {}  # offers without a verdict, the oldest first
         self._over: deque[tuple[int, int]] = deque()  # number of the last offer, and of a page
-        self._failed_pages: list[Sequence[bytes]] = []  # to be forgotten at the end
+        self._withheld: set[bytes] = set()  # marks that failed: here they stay seen in this run
         self._exchanging: Deferred[None] | None = None
         self._timer: Any = None
         self._due = self._exchanged = self._poll_at = 0.0
@@ -302,8 +306,6 @@ class SharedFrontier:
         if self._exchanging is not None:
             await self._exchanging
         self._items.pipelines_are_closed()
-        for page in self._failed_pages:
-            self._forget_page(page, failed=True)
         for ticket, _ in self._ready:
             self._queue.give_back(ticket)
         self._ready.clear()
@@ -329,8 +331,16 @@ class SharedFrontier:
         """Return whether this worker knows by itself that a request is a duplicate."""
         if found.max_age is not None:
             return False
+        if found.fingerprint in self._withheld:
+            return self._has_no_step(found)
         known = self._queue.knows(found.fingerprint) or found.fingerprint in self._held
         return known and "redirect_urls" not in found.request.meta
+
+    def _has_no_step(self, found: Identified) -> bool:
+        try:
+            return self._session.step_of(found) is None
+        except Exception:  # noqa: BLE001 - it is asked again where that is counted
+            return False
 
     def _offer(
         self,
@@ -340,15 +350,27 @@ class SharedFrontier:
         priority: int,
         *,
         step: bytes | None = None,
+        number: int | None = None,
     ) -> None:
-        self._numbers += 1
-        self._outstanding[self._numbers] = None
-        offer = _Offer(request, found, self._numbers, step=step is not None)
+        """Have a request asked about and queued.
+
+        :param step: what to ask about instead of its fingerprint.
+        :param number: of an earlier offer of the request, which keeps its place: until the last
+            verdict the page that has yielded it is not done.
+        """
+        number = self._next_number() if number is None else number
+        offer = _Offer(request, found, number, step=step is not None)
         fingerprint = step or (found.fingerprint if found else None)
         letter = "p" if fingerprint is None else "f"
         age = found.max_age if found and not step else None
         self._queue.offer(Entry(letter, fingerprint, body, priority, age, offer))
         self._soon()
+
+    def _next_number(self) -> int:
+        """Return the number of what is said next; no page that is over by now is done before."""
+        self._numbers += 1
+        self._outstanding[self._numbers] = None
+        return self._numbers
 
     def _judged(self, entry: Entry, *, seen: bool) -> None:
         """Take note of what the server has said of an entry."""
@@ -356,13 +378,13 @@ class SharedFrontier:
             self._forgot(entry, seen=seen)
             return
         offer: _Offer = entry.source
+        found = offer.found
+        if found is not None and seen and not offer.step and self._try_step(entry, found):
+            return
         del self._outstanding[offer.number]
         if offer.request is None:
             return
-        found = offer.found
         if found is not None:
-            if seen and not offer.step and self._try_step(entry, found):
-                return
             if seen:
                 self._judge_seen(found)
                 self._dropped(offer.request)
@@ -378,16 +400,18 @@ class SharedFrontier:
             step = self._session.step_of(found)
         except Exception as error:  # noqa: BLE001 - raised, it would cost the page
             self._session.fail(found.request, error)
-            self._offer(found.request, None, entry.body, entry.priority)
+            number = entry.source.number
+            self._offer(found.request, None, entry.body, entry.priority, number=number)
             return True
         if step is None:
             return False
-        self._offer(found.request, found, entry.body, entry.priority, step=step)
+        number = entry.source.number
+        self._offer(found.request, found, entry.body, entry.priority, step=step, number=number)
         return True
 
     def _judge_seen(self, found: Identified) -> None:
         for page in self._session.drop(found):
-            self._failed_pages.append(page)
+            self._forget_page(page, failed=True)
         self._session.judge(found, seen=True)
 
     def _hold(self, request: Request, found: Identified | None, error: Exception) -> bool:
@@ -570,9 +594,7 @@ class SharedFrontier:
             return
         self._held.clear()
         for _, taken in void:
-            self._numbers += 1
-            self._outstanding[self._numbers] = None
-            offer = _Offer(None, None, self._numbers)
+            offer = _Offer(None, None, self._next_number())
             letter = "p" if taken.fingerprint is None else "f"
             entry = Entry(letter, taken.fingerprint, taken.body, taken.priority, None, offer)
             self._queue.offer(entry)
@@ -635,16 +657,18 @@ class SharedFrontier:
         except Exception as error:  # noqa: BLE001 - in a callback it would cost the items
             self._report.forget_failed(request, error)
             return
-        if failed:
-            self._failed_pages.append(page)  # in this run it stays seen
-        else:
-            self._forget_page(page, failed=False)
+        self._forget_page(page, failed=failed)
 
     def _forget_page(self, page: Sequence[bytes], *, failed: bool, dropped: bool = False) -> None:
-        forgetting = _Forgetting(page, failed=failed, dropped=dropped)
+        number = self._next_number()
+        forgetting = _Forgetting(page, number, failed=failed, dropped=dropped)
         for mark in dict.fromkeys(page):
             self._queue.offer(Entry("x", mark, source=forgetting))
             self._held.discard(mark)
+        if failed:
+            self._withheld.update(page)
+        else:
+            self._withheld.difference_update(page)
         self._soon()
 
     def _forgot(self, entry: Entry, *, seen: bool) -> None:
@@ -653,6 +677,7 @@ class SharedFrontier:
         forgetting.there[entry.fingerprint] = seen
         if len(forgetting.there) < len(set(forgetting.page)):
             return
+        del self._outstanding[forgetting.number]
         there = [forgetting.there[mark] for mark in forgetting.page]
         failed = forgetting.failed
         more = self._session.forgotten(
