@@ -50,9 +50,6 @@ class OpenFilter(Checks, Protocol):
     def withdraw(self, request: Request) -> None:
         """Make the page of a request eligible again: the scheduler has lost it."""
 
-    def finish(self, request: Request) -> None:
-        """Learn that the response of a request is here."""
-
     def clear(self, *, at_end: bool = False) -> bool:
         """Empty the filter; return False where it stays, because others use it or nobody knows."""
 

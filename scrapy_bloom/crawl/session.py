@@ -84,7 +84,7 @@ class Marks(Protocol):
 class Session:
     """Identifies the requests of one crawl, and judges them by what a filter says.
 
-    Nothing here raises but the constructor: if a check fails, its verdict is ``ERROR``, and the
+    Nothing that decides about a request raises: if a check fails, its verdict is ``ERROR``, and the
     page is fetched, perhaps twice, but never lost.
 
     :param settings: the project's.

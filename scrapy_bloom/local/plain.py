@@ -122,9 +122,6 @@ class PlainFilter:
         except Exception as error:  # noqa: BLE001 - the crawl continues without
             self._report.check_failed(request, error)
 
-    def finish(self, request: Request) -> None:
-        """Do nothing: no mark is made for somebody else."""
-
     def clear(self, *, at_end: bool = False) -> bool:  # noqa: ARG002 - as a shared filter
         """Empty the filter; returns True."""
         return self._marks.filter.clear()

@@ -1,8 +1,7 @@
 """Filters and requests that any number of workers share in Redis.
 
-Seven ideas: a header, a call, a lease, a surprise, what a worker knows, two layouts, shards. They
-are
-one file each where that fits: `lua/_common.lua` has the header, `lua/call.lua` the call, `worker`
+Seven ideas: a header, a call, a lease, a surprise, what a worker knows, two layouts, shards. Most
+have a file of their own: `lua/_common.lua` has the header, `lua/call.lua` the call, `worker`
 the lease, `shard` a worker at one key and what surprises it, `filter` and `queue` what is built on
 these.
 """

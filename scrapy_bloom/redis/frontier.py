@@ -46,7 +46,7 @@ from scrapy_bloom.redis.project import (
 )
 from scrapy_bloom.redis.queue import Queue, Settled, Ticket
 from scrapy_bloom.redis.shard import Entry, Taken
-from scrapy_bloom.redis.worker import Worker
+from scrapy_bloom.redis.worker import MOST_TRIES, Worker
 from scrapy_bloom.settings import Settings
 
 if TYPE_CHECKING:
@@ -709,7 +709,7 @@ class SharedFrontier:
                 " then 'scrapy bloom queue --retry' puts it back. More are counted in %s and not"
                 " shown.",
                 error,
-                10,
+                MOST_TRIES,
                 stats.UNREADABLE.key,
                 extra={"spider": self._spider},
             )

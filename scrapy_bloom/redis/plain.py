@@ -156,9 +156,6 @@ class PlainFilter:
         except Exception as error:  # noqa: BLE001 - the crawl continues without
             self._report.check_failed(request, error)
 
-    def finish(self, request: Request) -> None:
-        """Do nothing: no mark is made for somebody else."""
-
     def forget(self, request: Request) -> None:
         """Make the page of a request eligible again, in this run and the next. Never raises."""
         self._session.forget(request, self._marks)
