@@ -48,7 +48,9 @@ WITHDRAWN: Final = Stat(
     "bloom/withdrawn",
     "new requests that Scrapy's own scheduler could not store: their pages are eligible again",
 )
-FORGOTTEN: Final = Stat("bloom/forgotten", "pages that were forgotten: they are eligible again")
+FORGOTTEN: Final = Stat(
+    "bloom/forgotten", "how often pages were forgotten: they are eligible again"
+)
 NOT_FORGOTTEN: Final = Stat(
     "bloom/not_forgotten",
     "pages that were to be forgotten, and were not marked or could not be forgotten",
