@@ -165,7 +165,7 @@ class Scheduler(ScrapyScheduler):
         """
         if only_looks(self.crawler):
             return None
-        settings = Settings(self.crawler.settings)
+        settings = Settings(self.crawler.settings, warn=False)  # who opens something warns
         if settings.backend(shared_queue=False) == "redis":
             dupefilter = self._check_filter("the filter in Redis")
             if dupefilter.refusal is not None:

@@ -178,4 +178,4 @@ def test_a_part_that_does_not_exist_is_refused():
         command, capture_output=True, text=True, cwd=ROOT / "benchmarks", check=False
     )
     assert done.returncode == 2
-    assert "no part is called cores; there are request-seen, core" in done.stderr
+    assert "no part is called cores; there are request-seen, urls" in done.stderr

@@ -19,6 +19,8 @@ from support.kills import CLOSING, MOMENTS, ONCE, items_in, series, urls_in
 from support.localsite import LocalSite
 from support.processes import PATIENCE
 
+from scrapy_bloom.filter import file
+
 pytestmark = [pytest.mark.scrapy, pytest.mark.long]
 
 KILLS = int(os.environ.get("KILLS", "1"))
@@ -175,7 +177,7 @@ def urls_waiting(queue, copy):
 
 def stored_urls(job):
     """Return the URLs of the requests in our store, each as often as it is in it."""
-    with closing(sqlite3.connect(job / "bloom.sqlite")) as database:
+    with file.reading(job / "bloom.sqlite") as database:  # leaves the log of a kill alone
         bodies = database.execute("SELECT body FROM requests").fetchall()
     return Counter(pickle.loads(body)["url"] for (body,) in bodies)
 

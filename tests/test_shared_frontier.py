@@ -184,7 +184,7 @@ async def test_a_stopped_crawl_goes_on_where_it_was(shared, caplog):
         assert shared.left() == (waiting, 0, 0)
         caplog.clear()
         await crawl(settings=shared.settings(), url=pages.url)
-        assert f"{waiting:,} waiting" in caplog.text
+        assert f"{waiting:,} requests waiting" in caplog.text
     assert pages.missed == set()
     assert pages.repeated == {}
 

@@ -64,7 +64,7 @@ def open_local(
     :param unclean: whether the last run was killed, and its files were moved away.
     :raises BloomError: if the crawl cannot be kept as the settings say. Nothing is changed then.
     """
-    settings = Settings(crawler.settings, warn=False)
+    settings = Settings(crawler.settings)
     engine = Engine(crawler)
     session = Session(crawler, settings, report)
     made, folder = session.fingerprinter, Path(classes.folder).parent

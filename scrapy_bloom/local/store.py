@@ -47,6 +47,7 @@ from scrapy_bloom.filter import file
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.filter.file import Value, crc
 from scrapy_bloom.filter.state import Changes, Slice
+from scrapy_bloom.options import write_span
 
 NAME: Final = "bloom.sqlite"
 """Name of the file in a job directory."""
@@ -484,7 +485,7 @@ class Store:
 
     def _check_settings(self, window: float | None, *, exact: bool) -> None:
         for name, found, expected in (
-            ("BLOOM_WINDOW", self.meta.get("window"), window),
+            ("BLOOM_WINDOW", _span(self.meta.get("window")), _span(window)),
             ("BLOOM_EXACT", bool(self.meta.get("exact")), exact),
         ):
             if found != expected:
@@ -763,6 +764,10 @@ class Store:
         if free * 4 > pages and (pages - free) * size <= CHECKED_BYTES:
             with suppress(sqlite3.Error):  # it is a matter of size only
                 ask("VACUUM")
+
+
+def _span(window: float | None) -> str | None:
+    return None if window is None else write_span(window)
 
 
 def _ids(slices: Iterable[tuple[Any, ...]]) -> set[int]:

@@ -129,7 +129,13 @@ def open_shared(
     states = report_opened(report, session, worker, key)
     waiting = sum(state.waiting for state in states)
     known = sum(one.items - one.again for state in states for one in state.slices)
-    self.description = f"Crawl kept in Redis at {worker.where}, key {key}: {waiting:,} waiting"
+    self.description = (
+        f"Crawl kept in Redis at {worker.where}, key {key}: {waiting:,} requests waiting"
+        if states
+        else f"Crawl kept in Redis at {worker.where}, key {key}: the server cannot be used yet, and"
+        f" the crawl waits for it. Check BLOOM_REDIS_URL; BLOOM_ON_BACKEND_ERROR = 'close' ends the"
+        f" crawl instead."
+    )
     if known and not waiting and not any(one.taken for one in states) and not settings[WINDOW]:
         place = f"Redis at {worker.where}, key {key}"
         report.finished(place, known, "use 'scrapy bloom delete' or set another BLOOM_REDIS_KEY")
