@@ -104,12 +104,15 @@ def test_two_ctrl_c_end_a_worker_at_once(site, server, tmp_path, frozen):
         begun = at(site, 40)
         crawl.start()
         assert begun.wait(PATIENCE)
-        if frozen:
-            server.client().client_pause(6000)
-        crawl.workers[0].send_signal(signal.SIGINT)
-        until(lambda: any(line in crawl.log() for line in KNOWS))
-        crawl.workers[0].send_signal(signal.SIGINT)
-        crawl.workers[0].wait(5)
+        if frozen:  # until the worker has ended, however long that takes
+            os.kill(server.pid, signal.SIGSTOP)
+        try:
+            crawl.workers[0].send_signal(signal.SIGINT)
+            until(lambda: any(line in crawl.log() for line in KNOWS))
+            crawl.workers[0].send_signal(signal.SIGINT)
+            crawl.workers[0].wait(PATIENCE)
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
         crawl.start()
         last = crawl.wait()[1]
     assert site.missed == set()
