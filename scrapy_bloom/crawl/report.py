@@ -173,7 +173,7 @@ class Report:
             error,
         )
 
-    def forget_failed(self, request: Request, error: Exception) -> None:
+    def not_forgotten(self, request: Request, error: Exception) -> None:
         """Count that a page could not be forgotten, and log it, once in a crawl."""
         self.add(stats.NOT_FORGOTTEN)
         self._log_once(

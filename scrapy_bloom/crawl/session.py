@@ -239,7 +239,7 @@ class Session:
         try:
             self._forget([self.page_of(request)], marks, failed=failed)
         except Exception as error:  # noqa: BLE001 - in a callback it would cost the items
-            self._report.forget_failed(request, error)
+            self._report.not_forgotten(request, error)
 
     def _forget(self, pages: list[tuple[bytes, ...]], marks: Marks, *, failed: bool) -> None:
         left, dropped = list(pages), False

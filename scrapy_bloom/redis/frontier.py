@@ -661,7 +661,7 @@ class SharedFrontier:
         try:
             page = self._session.page_of(request)
         except Exception as error:  # noqa: BLE001 - in a callback it would cost the items
-            self._report.forget_failed(request, error)
+            self._report.not_forgotten(request, error)
             return
         self._forget_page(page, failed=failed)
 

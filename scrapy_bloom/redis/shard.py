@@ -421,7 +421,6 @@ class Shard:
         if word == b"ok" and lives == self._lives:
             self.renewed = max(self.renewed, before)
             self._worker.counters.requeued += int(told[0])
-            self._worker.counters.failed += int(told[1])
             self._forgotten = int(told[2])
 
     @property

@@ -51,13 +51,11 @@ class Counters:
         round_trips: calls to Redis.
         outages: how often it could not be used.
         requeued: requests of dead workers that this one put back.
-        failed: requests that it put aside for :data:`MOST_TRIES`.
     """
 
     round_trips: int = 0
     outages: int = 0
     requeued: int = 0
-    failed: int = 0
 
 
 def new_name() -> str:
