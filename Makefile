@@ -16,7 +16,7 @@ FIVE := -n 5 --dist worksteal
 # those that crawl to see what does not depend on Scrapy: dates, exact lists, sub-commands, copies,
 # disks and servers that fail. `make matrix` kills and resumes crawls on each Scrapy, shared ones, too.
 SAME_ON_EACH := ages|exact|redis_window|commands|commands_faults|tools_faults|frontier_faults|redis_losses|shared_crawls|shared_moving
-SCRAPY_TESTS = $$(grep -l 'mark.scrapy' tests/test_*.py | grep -Ev '/test_($(SAME_ON_EACH)).py')
+SCRAPY_TESTS = $$(grep -l 'mark.scrapy' tests/*/test_*.py | grep -Ev '/test_($(SAME_ON_EACH)).py')
 # What the wheel is made of. A folder changes when a file in it comes or goes.
 SOURCES := $(shell find $(addprefix $(ROOT)/,scrapy_bloom tests docs example_project benchmarks README.md CHANGELOG.md \
 	LICENSE Makefile pyproject.toml) ! -name '*.pyc' ! -name __pycache__ ! -path '*/.*')
@@ -34,7 +34,7 @@ SPHINX := PYTHONPATH=$(ROOT) $(DOCS)/bin/python -m sphinx -q -W --keep-going
 help:
 	@echo "make check   lint, types and the tests that start neither a crawl nor a server"
 	@echo "make test    lint, types and the whole test suite, on the newest Scrapy and the oldest"
-	@echo "make coverage    list the lines that the last make test has not run"
+	@echo "make coverage    run the tests and list the lines that none of them runs"
 	@echo "make kills   kill crawls some hundred times (half an hour) and see that nothing is lost"
 	@echo "make demo    crawl a site, kill the crawl, resume it, and count what was fetched"
 	@echo "make demo-distributed    crawl it by workers on one Redis, and kill, freeze and add some"
@@ -67,15 +67,13 @@ types: installed
 	cd $(ROOT)/tests/typed && $(PYRIGHT) --pythonpath $(VENV)/bin/python api.py
 
 # The installed wheel is tested, not the checkout: pytest does not put its working directory on
-# sys.path, and one test makes sure of it. All tests together run so much of it as pyproject.toml asks;
-# some tests, by PYTEST_ARGS, need not. From 3.12 on Python itself notes what is run, which is cheap.
-CORE = COVERAGE_CORE=$$($(VENV)/bin/python -c 'import sys; print("sysmon" if sys.version_info >= (3, 12) else "ctrace")')
+# sys.path, and one test makes sure of it.
 tests: installed redis
-	cd $(ROOT) && $(RUN) $(CORE) $(VENV)/bin/pytest $(FIVE) $(or $(PYTEST_ARGS),--cov --cov-report=)
+	cd $(ROOT) && $(RUN) $(VENV)/bin/pytest $(FIVE) $(PYTEST_ARGS)
 
-# What the last `make tests` has not run, line by line.
-coverage: $(VENV)/ready
-	cd $(ROOT) && $(VENV)/bin/coverage report
+# Measuring makes the tests half as slow again, so it is a run of its own.
+coverage: installed redis
+	cd $(ROOT) && $(RUN) $(VENV)/bin/pytest $(FIVE) --cov $(PYTEST_ARGS)
 
 quick: installed
 	cd $(ROOT) && $(VENV)/bin/pytest -n 2 --dist worksteal -q --hypothesis-profile quick \
@@ -85,7 +83,7 @@ quick: installed
 sdist: installed
 	rm -rf $(SDIST) && mkdir -p $(SDIST)
 	$(VENV)/bin/python -m tarfile -e $(WHEELS)/*.tar.gz $(SDIST)
-	cd $(SDIST)/* && $(VENV)/bin/python -m pytest -q tests/test_package.py tests/test_house.py tests/test_sizing.py tests/test_localsite.py
+	cd $(SDIST)/* && $(VENV)/bin/python -m pytest -q tests/doors/test_package.py tests/doors/test_house.py tests/contract/test_sizing.py tests/doors/test_localsite.py
 
 # How a crawl is killed and what is damaged is the same on each Scrapy: once is enough for that.
 floor: $(FLOOR)/installed redis
@@ -94,8 +92,8 @@ floor: $(FLOOR)/installed redis
 # Each crawl of a series is killed so often.
 KILLS ?= 22
 kills: installed
-	cd $(ROOT) && KILLS=$(KILLS) $(VENV)/bin/pytest -s tests/test_frontier_kills.py tests/test_shared_kills.py $(PYTEST_ARGS)
-	cd $(ROOT) && START_REQUESTS=1000000 $(VENV)/bin/pytest -s tests/test_shared_frontier.py tests/test_shared_crawls.py -k start_requests
+	cd $(ROOT) && KILLS=$(KILLS) $(VENV)/bin/pytest -s tests/kills/test_frontier_kills.py tests/kills/test_shared_kills.py $(PYTEST_ARGS)
+	cd $(ROOT) && START_REQUESTS=1000000 $(VENV)/bin/pytest -s tests/crawls/test_shared_frontier.py tests/crawls/test_shared_crawls.py -k start_requests
 
 demo: installed
 	PYTHONPATH=$(ROOT)/tests $(VENV)/bin/python $(ROOT)/example_project/demo.py

@@ -28,17 +28,19 @@ OLDEST_SCRAPY = (2, 13)
 
 SMOKE = {
     "stop and resume": [
-        "test_crawls.py::test_a_crawl_stopped_and_resumed_misses_nothing_and_repeats_nothing",
-        "test_scheduler.py::test_a_crawl_that_is_stopped_goes_on_where_it_was",
+        "crawls/test_crawls.py::test_a_crawl_stopped_and_resumed_misses_nothing_and_repeats_nothing",
+        "crawls/test_scheduler.py::test_a_crawl_that_is_stopped_goes_on_where_it_was",
     ],
     "kill and resume": [
-        "test_frontier_kills.py::test_nothing_is_lost_however_often_a_crawl_is_killed[plain]",
+        "kills/test_frontier_kills.py::test_nothing_is_lost_however_often_a_crawl_is_killed[plain]",
     ],
-    "Redis, stop and resume": ["test_shared_crawls.py::test_ctrl_c_puts_everything_back"],
+    "Redis, stop and resume": ["crawls/test_shared_crawls.py::test_ctrl_c_puts_everything_back"],
     "Redis, kill a worker": [
-        "test_shared_crawls.py::test_what_a_killed_worker_had_is_fetched_by_another_one",
+        "crawls/test_shared_crawls.py::test_what_a_killed_worker_had_is_fetched_by_another_one",
     ],
-    "scrapy-redis": ["test_redis_crawl.py::test_three_scrapy_redis_workers_fetch_each_page_once"],
+    "scrapy-redis": [
+        "crawls/test_redis_crawl.py::test_three_scrapy_redis_workers_fetch_each_page_once"
+    ],
 }
 """Columns of the table, and the tests that they stand for."""
 

@@ -8,7 +8,6 @@ import os
 import shlex
 import sys
 import sysconfig
-import threading
 from importlib import import_module
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -40,74 +39,15 @@ settings.register_profile("thorough", settings.get_profile("patient"), max_examp
 settings.load_profile("patient")
 
 
-# Measuring what is run takes as long as running it. Measured one by one, these files run 1 % of the
-# statements that no other file runs, in more than half of the time. The tests run next to none that
-# no other test runs.
-UNMEASURED = """
-    ages bench canonical canonical_encoded crawls error_rate frontier_faults frontier_kills hashing
-    house localsite options redirects redis_acl redis_cluster redis_crawl redis_filter redis_lua54
-    shared_crawls shared_kills shared_moving sizing troubleshooting
-
-    canonical_filter::test_a_job_goes_on_however_many_rules_there_are
-    commands_faults::test_what_is_not_there_is_told_by_every_verb
-    commands_faults::test_whoever_may_only_read_looks_and_changes_nothing
-    exact::test_no_page_is_missed_over_stops_though_the_filter_loses_many
-    forgetting::test_so_does_the_next_run_and_then_no_other
-    forgetting::test_what_has_failed_is_tried_again_by_the_next_run
-    redis_leases::test_leases_are_renewed_beside_a_node_that_hangs
-    redis_window::test_two_workers_see_what_the_model_allows
-    scheduler::test_a_crawl_that_is_stopped_goes_on_where_it_was
-    scheduler::test_a_disk_that_stays_full_stores_nothing_of_what_came_since
-    scheduler::test_a_state_file_that_is_cut_off_is_put_back
-    scheduler::test_a_stop_loses_no_request_that_cannot_be_stored
-    scheduler::test_crawls_of_one_process_keep_apart
-    scheduler::test_the_order_is_that_of_scrapys_own_queues
-    shared_frontier::test_a_crawl_fetches_each_page_once
-    shared_frontier::test_a_stopped_crawl_goes_on_where_it_was
-    shared_frontier::test_a_worker_that_was_taken_for_dead_drops_what_it_has_not_started
-    shared_frontier::test_calls_that_fail_lose_and_repeat_nothing
-    shared_frontier::test_no_more_pages_are_fetched_while_too_many_requests_wait
-    shared_frontier::test_start_requests_wait_for_the_server
-    shared_frontier::test_the_event_loop_goes_on_while_the_server_is_frozen
-    shared_frontier::test_workers_share_the_pages_and_end_together
-"""
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark the tests that start a Redis server, or crawl a site: `make check` leaves them out.
-
-    And those of which is not measured what they run.
-    """
-    unmeasured = UNMEASURED.split()
+    """Mark the tests that start a Redis server, or crawl a site: `make check` leaves them out."""
     servers = {"server", "own_server", "lasting_server", "LocalRedis", "LocalCluster"}
     for item in items:
         test = inspect.unwrap(item.function)
         here = {*item.fixturenames, *test.__code__.co_names}
         if servers & {*here, *vars(item.module)} or {"site", "LocalSite", "Pages"} & here:
             item.add_marker("server")
-        file = item.path.stem.removeprefix("test_")
-        if file in unmeasured or f"{file}::{item.originalname}" in unmeasured:
-            item.add_marker("unmeasured")
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item):
-    """Note nothing of what a test runs that is marked so.
-
-    Pytest-cov has a marker for that, too. But in each of several processes it measures twice, one
-    in the other, and stops one.
-    """
-    if not item.get_closest_marker("unmeasured"):
-        return (yield)
-    tracer, of_threads = sys.gettrace(), threading.gettrace()
-    sys.settrace(None)
-    threading.settrace(None)
-    try:
-        return (yield)
-    finally:
-        threading.settrace(of_threads)
-        sys.settrace(tracer)
 
 
 @pytest.fixture

@@ -64,7 +64,6 @@ class TestLocalFilterWithAWindow(Grown):
 # Growth
 
 
-@pytest.mark.unmeasured
 @given(
     capacity=st.integers(1, 10**7),
     error_rate=st.floats(1e-12, 0.9),

@@ -14,7 +14,7 @@ from scrapy_bloom import BackendError, RedisFilter
 from scrapy_bloom.redis import client
 from scrapy_bloom.redis.client import CLUSTER_COMMANDS, COMMANDS, LAYOUT_COMMANDS
 
-DOCS = Path(__file__).parents[1] / "docs" / "reference" / "redis.md"
+DOCS = Path(__file__).parents[2] / "docs" / "reference" / "redis.md"
 LUA = Path(client.__file__).parent / "lua"
 
 

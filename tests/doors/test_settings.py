@@ -20,7 +20,7 @@ from scrapy_bloom.options import CAPACITY, OPTIONS, CommitSync, OnBackendError
 from scrapy_bloom.settings import Settings
 from scrapy_bloom.stats import STATS
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SOURCE = [path.read_text() for path in (ROOT / "scrapy_bloom").rglob("*.py")]
 
 

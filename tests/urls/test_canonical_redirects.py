@@ -17,7 +17,7 @@ DISCARDER = "duplicate_url_discarder.Fingerprinter"
 
 def crawl(settings, more=()):
     command = ["-m", "support.redirecting", json.dumps(settings), json.dumps(more)]
-    run = Run(Path(__file__).parent, command, environment())
+    run = Run(Path(__file__).parents[1], command, environment())
     try:
         assert run.end() == 0, run.log
     finally:

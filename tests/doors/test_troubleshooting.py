@@ -5,7 +5,7 @@ from pathlib import Path
 
 from support.messages import messages
 
-PAGE = Path(__file__).parents[1] / "docs" / "troubleshooting.md"
+PAGE = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
 ENTRIES = re.findall(r"^`(.+)`\n: ", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
 
 

@@ -148,7 +148,6 @@ SCHEDULERS = {
 }
 
 
-@pytest.mark.unmeasured
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 @ensureDeferred
 async def test_lists_hourly_and_articles_once_over_thirty_days(clock, tmp_path, scheduler):

@@ -59,7 +59,6 @@ URLS = st.builds(
 )
 
 
-@pytest.mark.unmeasured
 def test_random_requests_have_scrapys_bytes():
     rng = random.Random(4)
     requests = [request for _ in range(8_000) if (request := random_request(rng))]

@@ -12,8 +12,6 @@ from scrapy_bloom.filter.growth import SliceSpec
 from scrapy_bloom.filter.sizing import false_positive_rate
 from scrapy_bloom.filter.state import FilterState
 
-pytestmark = pytest.mark.unmeasured
-
 KINDS = {
     "random": lambda i: hashlib.blake2b(b"%d" % i, digest_size=20).digest(),
     "sequential": lambda i: i.to_bytes(20, "big"),

@@ -198,7 +198,7 @@ def test_the_requests_of_a_job_are_shown(bloom, job):
     assert everything(kept) == before
 
 
-PAGE = Path(__file__).parents[1] / "docs" / "reference" / "commands.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
 
 
 def test_the_page_shows_what_is_printed(bloom, job):

@@ -300,7 +300,7 @@ def test_the_command_says_which_are_one_page_by_themselves(other, verdict):
 
 
 def test_the_documentation_shows_what_the_command_prints():
-    text = (Path(__file__).parents[1] / "docs" / "reference" / "canonical.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "canonical.md").read_text()
     command, _, shown = text.partition("$ scrapy bloom ")[2].partition("```")[0].partition("\n")
     assert run(*CANON, *shlex.split(command)).stdout == shown
 

@@ -26,7 +26,7 @@ from bench.workers import GrowingSite
 
 pytestmark = pytest.mark.server
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")

@@ -11,14 +11,12 @@ from scrapy_bloom.canonical import fast_path
 pytestmark = pytest.mark.scrapy
 
 
-@pytest.mark.unmeasured
 def test_urls_made_from_pieces_of_real_ones():
     """`python -m support.mutants` does this with a million of them."""
     urls = islice(mutants.mutants(mutants.of_packages(), Random(8)), 6_000)
     assert list(mutants.differences(urls)) == []
 
 
-@pytest.mark.unmeasured
 def test_real_urls_take_the_short_way():
     urls = mutants.of_packages()
     assert len(urls) > 200

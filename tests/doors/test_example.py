@@ -7,7 +7,7 @@ from support.processes import run
 
 pytestmark = [pytest.mark.scrapy, pytest.mark.long]
 
-EXAMPLE = Path(__file__).parent.parent / "example_project"
+EXAMPLE = Path(__file__).parents[2] / "example_project"
 
 
 def test_lists_are_read_in_each_run_articles_once_and_login_pages_again():

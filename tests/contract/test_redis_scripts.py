@@ -10,7 +10,7 @@ import pytest
 
 from scrapy_bloom.redis.client import script
 
-FOLDER = Path(__file__).parents[1] / "scrapy_bloom" / "redis" / "lua"
+FOLDER = Path(__file__).parents[2] / "scrapy_bloom" / "redis" / "lua"
 PARTS = ("_common", "bitmap", "sets")
 SCRIPTS = sorted({path.stem for path in FOLDER.glob("*.lua")} - {*PARTS})
 

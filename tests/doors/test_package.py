@@ -9,7 +9,7 @@ from support.processes import run_line
 import scrapy_bloom
 
 PACKAGE = Path(scrapy_bloom.__file__).parent
-SOURCES = Path(__file__).parents[1] / "scrapy_bloom"
+SOURCES = Path(__file__).parents[2] / "scrapy_bloom"
 PUBLIC = set(scrapy_bloom.__all__)
 WITHOUT_REDIS = "import sys; sys.modules['redis'] = None; "
 
@@ -38,7 +38,7 @@ def test_every_public_name_can_be_imported():
 
 
 def test_the_typed_user_has_tried_every_public_name():
-    user = ast.parse((Path(__file__).parent / "typed" / "api.py").read_text())
+    user = ast.parse((Path(__file__).parents[1] / "typed" / "api.py").read_text())
     tried = {
         alias.name
         for node in ast.walk(user)

@@ -10,7 +10,7 @@ try:
 except ModuleNotFoundError:  # Python 3.10
     import tomli as tomllib
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SITE = "https://scrapy-bloom.readthedocs.io/en/stable/"
 SOURCE = "https://github.com/scrapy-bloom/scrapy-bloom"
 RAW = "https://raw.githubusercontent.com/scrapy-bloom/scrapy-bloom/main/"

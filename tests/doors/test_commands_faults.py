@@ -24,7 +24,7 @@ from support.waiting import until
 from scrapy_bloom import RedisFilter
 from scrapy_bloom.commands import NAMES
 
-PAGE = Path(__file__).parents[1] / "docs" / "reference" / "commands.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
 NO_COMMANDS = {*NAMES, "sets", "bitmap"}  # of Redis
 URL = "http://example.com/"
 BLOOM = (sys.executable, "-m", "scrapy", "bloom")

@@ -14,7 +14,6 @@ rates = st.floats(min_value=1e-15, max_value=0.9)
 sizes = st.integers(min_value=1, max_value=10**8)
 
 
-@pytest.mark.unmeasured
 @given(capacity=sizes, error_rate=rates)
 def test_the_blocks_are_enough_and_one_less_is_not(capacity, error_rate):
     hashes = sizing.hashes_for(error_rate)
