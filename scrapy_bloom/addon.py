@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 from scrapy.utils.misc import load_object
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+    from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
 
@@ -22,13 +26,31 @@ class Addon:
     If the project, the spider, the command line or a Scrapy command has chosen a filter, that
     choice stays: ``scrapy shell``, for example, works without any filter. If a project or a spider
     has chosen another filter than ours, the log says so.
+
+    Commands of Scrapy that only look at pages, such as ``fetch`` and ``shell``, get no job
+    directory.
+
+    :param looks: whether this is such a command.
     """
+
+    def __init__(self, *, looks: bool = False) -> None:
+        self._looks = looks
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Make the add-on of a crawl, or of a command."""
+        from scrapy_bloom.crawl.engine import only_looks  # noqa: PLC0415 - not in every command
+
+        return cls(looks=only_looks(crawler))
 
     def update_settings(self, settings: BaseSettings) -> None:
         """Set ``DUPEFILTER_CLASS``, unless somebody else has set it.
 
         With ``BLOOM_FORGET_FAILED`` add the middleware that sees failures, nearest to the engine.
         """
+        if self._looks:
+            settings.set("JOBDIR", None, priority="cmdline")
+            return
         if settings["BLOOM_FORGET_FAILED"]:
             settings["DOWNLOADER_MIDDLEWARES"].set(_FORGETS, 0, priority="addon")
         priority = settings.getpriority("DUPEFILTER_CLASS")

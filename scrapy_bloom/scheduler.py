@@ -14,7 +14,7 @@ from scrapy.utils.misc import build_from_crawler, load_object
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl.engine import only_looks, refuse
+from scrapy_bloom.crawl.engine import only_looks, refuse, write_no_state
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.dupefilter import BloomDupeFilter
@@ -68,9 +68,12 @@ class Scheduler(ScrapyScheduler):
         by_default = settings.getpriority("DUPEFILTER_CLASS") == SETTINGS_PRIORITIES["default"]
         chosen = BloomDupeFilter if by_default else load_object(settings["DUPEFILTER_CLASS"])
         dupefilter: Any = build_from_crawler(chosen, crawler)
+        looks = only_looks(crawler)
+        if looks:
+            write_no_state(crawler)
         return cls(
             dupefilter,
-            jobdir=None if only_looks(crawler) else job_dir(settings),
+            jobdir=None if looks else job_dir(settings),
             dqclass=load_object(settings["SCHEDULER_DISK_QUEUE"]),
             mqclass=load_object(settings["SCHEDULER_MEMORY_QUEUE"]),
             logunser=settings.getbool("SCHEDULER_DEBUG"),

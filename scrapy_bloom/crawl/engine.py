@@ -181,15 +181,28 @@ def engine_of(crawler: Crawler) -> Any:
 
 
 def only_looks(crawler: Crawler) -> bool:
-    """Return whether a command of Scrapy's only looks at pages, and must leave every job alone.
+    """Return whether this is a command of Scrapy's that looks at pages, and leaves every job alone.
 
-    ``shell`` chooses its filter with the priority of a command; ``fetch``, ``view``, ``parse`` and
-    ``check`` give the spider another ``start``.
+    ``fetch``, ``view``, ``parse``, ``check`` and ``bench`` give the spider a ``start`` of theirs.
+    ``shell`` has none, but settings that no crawl gets from its command.
     """
-    chosen = crawler.settings.getpriority("DUPEFILTER_CLASS")
+    settings = crawler.settings
+    by_command = {
+        name
+        for name in ("DUPEFILTER_CLASS", "LOGSTATS_INTERVAL")
+        if settings.getpriority(name) == SETTINGS_PRIORITIES["command"]
+    }
+    if "DUPEFILTER_CLASS" in by_command or (by_command and not settings["LOGSTATS_INTERVAL"]):
+        return True
     start = getattr(crawler.spidercls, "start", None)
-    replaced = getattr(start, "__module__", "").startswith("scrapy.commands")
-    return replaced or chosen == SETTINGS_PRIORITIES["command"]
+    return getattr(start, "__module__", "").startswith("scrapy.commands.")
+
+
+def write_no_state(crawler: Crawler) -> None:
+    """Keep Scrapy from writing ``spider.state``."""
+    for extension in crawler.extensions.middlewares if crawler.extensions else ():
+        if isinstance(extension, SpiderState):
+            extension.jobdir = None
 
 
 def refuse(crawler: Crawler, reason: str) -> None:
@@ -202,9 +215,7 @@ def refuse(crawler: Crawler, reason: str) -> None:
     :raises CloseSpider: on Scrapy 2.13, or if nothing is being opened.
     """
     fail(crawler)
-    for extension in crawler.extensions.middlewares if crawler.extensions else ():
-        if isinstance(extension, SpiderState):
-            extension.jobdir = None
+    write_no_state(crawler)
     engine = engine_of(crawler)
     if engine is None or scrapy.version_info < (2, 14):
         raise CloseSpider(reason)

@@ -942,17 +942,3 @@ def test_items_are_in_their_feed_before_their_page_is_done(project):
         run = project.crawl(pages, spider="items", **OURS, **feeds)
         assert run.end() == 0, run.log
     assert len(urls_in(feed)) == pages.pages
-
-
-def test_scrapy_shell_leaves_the_job_alone(project):
-    with site() as pages:
-        run = project.crawl(pages, **OURS, CLOSESPIDER_PAGECOUNT=20)
-        run.end()
-        before = (project.job / "bloom.sqlite").read_bytes()
-        line = ["shell", pages.url, "-c", "print(response.status)"]
-        run = project.start(
-            *line, "-s", f"JOBDIR={project.job}", "-s", f"SCHEDULER={OURS['SCHEDULER']}"
-        )
-        assert run.end() == 0, run.log
-        assert "200" in run.output
-    assert (project.job / "bloom.sqlite").read_bytes() == before

@@ -283,15 +283,6 @@ def test_workers_with_another_order_are_refused(project, site, server):
     assert "lifo" in run.log
 
 
-def test_scrapy_shell_leaves_filter_and_queue_alone(project, site, server):
-    ours = {"SCHEDULER": "scrapy_bloom.Scheduler", "BLOOM_REDIS_URL": server.url}
-    options = [part for name, value in ours.items() for part in ("-s", f"{name}={value}")]
-    run = project.start("shell", site.url, "-c", "print(response.status)", *options)
-    assert run.end(PATIENCE) == 0, run.log
-    assert "200" in run.output
-    assert server.client().keys("*") == []
-
-
 def test_two_projects_with_a_spider_of_one_name_do_not_mix(site, server, tmp_path):
     """By default their keys differ; with one key the second is refused."""
     with shared(site, server, tmp_path) as crawl:

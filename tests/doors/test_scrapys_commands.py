@@ -1,0 +1,47 @@
+"""`fetch`, `shell` and the like in a project whose settings name a job: they leave it alone."""
+
+import pytest
+from support.filters import everything, everything_in
+from support.localsite import LocalSite
+
+pytestmark = [pytest.mark.scrapy, pytest.mark.server]
+
+COMMANDS = {
+    "fetch": ["fetch", "{url}"],
+    "view": ["view", "--no-redirect", "{url}"],
+    "shell": ["shell", "{url}", "-c", "print(response.status)"],
+    "parse": ["parse", "--spider", "follower", "-d", "2", "{url}"],
+    "check": ["check", "checked"],
+    "bench": ["bench", "-s", "CLOSESPIDER_PAGECOUNT=1"],
+    "list": ["list"],
+}
+NAMED = 'SCHEDULER = "scrapy_bloom.Scheduler"\nDUPEFILTER_CLASS = "scrapy_bloom.BloomDupeFilter"\n'
+SETTINGS = {
+    "add-on": ("", COMMANDS),
+    "named": (f"{NAMED}ADDONS = None\n", ("fetch", "shell")),
+    "redis": (f'{NAMED}BLOOM_REDIS_URL = "{{server}}"\n', ("fetch", "shell")),
+}
+
+
+@pytest.mark.parametrize("way", SETTINGS)
+def test_they_touch_no_file_and_no_key(project, server, way):
+    chosen, commands = SETTINGS[way]
+    with (project.folder / "project_settings.py").open("a") as settings:
+        settings.write(chosen.format(server=server.url))
+        if way != "redis":
+            settings.write(f"JOBDIR = {str(project.job)!r}\n")
+    project.job.mkdir()
+    with LocalSite(pages=60, links=8) as site:
+        assert project.crawl(site, keep=False, CLOSESPIDER_PAGECOUNT=20).end() == 0
+        assert site.missed
+        before = everything(project.job), everything_in(server)
+        assert any(before)
+        for name in commands:
+            command = [part.format(url=site.url) for part in COMMANDS[name]]
+            run = project.start(*command, CHECKED_URL=site.url, BROWSER="true")
+            assert run.end() == 0, run.log
+            assert not run.logged("ERROR")
+            assert (everything(project.job), everything_in(server)) == before, name
+        run = project.crawl(site, keep=False)
+        assert run.end() == 0, run.log
+        assert site.missed == set()
