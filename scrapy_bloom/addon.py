@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from scrapy.exceptions import NotConfigured
 from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 from scrapy.utils.misc import load_object
 
@@ -14,21 +17,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_OURS: Final = "scrapy_bloom.BloomDupeFilter"
-_FORGETS: Final = "scrapy_bloom.ForgetFailed"
-# Choices of the command line and of Scrapy's commands are left out: they are made on purpose.
-_WARNED_OF: Final = {SETTINGS_PRIORITIES[name] for name in ("addon", "project", "spider")}
+_FILTER: Final = "scrapy_bloom.BloomDupeFilter"
+_SCHEDULER: Final = "scrapy_bloom.Scheduler"
 
 
 class Addon:
-    """Makes :class:`BloomDupeFilter` the duplicate filter of a project.
+    """Gives a project our duplicate filter and our scheduler, and what they need.
 
-    If the project, the spider, the command line or a Scrapy command has chosen a filter, that
-    choice stays: ``scrapy shell``, for example, works without any filter. If a project or a spider
-    has chosen another filter than ours, the log says so.
+    What the project, the spider or the command line has chosen stays. A job directory in which
+    requests of Scrapy's own scheduler wait stays with that scheduler until they are done.
 
     Commands of Scrapy that only look at pages, such as ``fetch`` and ``shell``, get no job
-    directory.
+    directory and nothing of ours.
 
     :param looks: whether this is such a command.
     """
@@ -44,36 +44,55 @@ class Addon:
         return cls(looks=only_looks(crawler))
 
     def update_settings(self, settings: BaseSettings) -> None:
-        """Set ``DUPEFILTER_CLASS``, unless somebody else has set it.
+        """Set ``DUPEFILTER_CLASS`` and ``SCHEDULER``, and add the middleware that sees failures.
 
-        With ``BLOOM_FORGET_FAILED`` add the middleware that sees failures, nearest to the engine.
+        :raises NotConfigured: if the filter cannot be used.
         """
+        # Every Scrapy command imports this module; the others are for crawls.
+        from scrapy_bloom.dupefilter import BloomDupeFilter  # noqa: PLC0415
+        from scrapy_bloom.forgetting import ForgetFailed  # noqa: PLC0415
+        from scrapy_bloom.local.store import NAME  # noqa: PLC0415
+        from scrapy_bloom.local.unclean import waits_with_scrapy  # noqa: PLC0415
+
         if self._looks:
             settings.set("JOBDIR", None, priority="cmdline")
             return
-        if settings["BLOOM_FORGET_FAILED"]:
-            settings["DOWNLOADER_MIDDLEWARES"].set(_FORGETS, 0, priority="addon")
-        priority = settings.getpriority("DUPEFILTER_CLASS")
-        if priority == SETTINGS_PRIORITIES["default"]:
-            settings.set("DUPEFILTER_CLASS", _OURS, priority="addon")
-        elif priority in _WARNED_OF and not _is_ours(settings["DUPEFILTER_CLASS"]):
-            logger.warning(
-                "The add-on scrapy_bloom.Addon does nothing, because DUPEFILTER_CLASS is %r."
-                " Remove that setting to filter with %s, or remove the add-on.",
-                settings["DUPEFILTER_CLASS"],
-                _OURS,
+        takes_filter = _is_default(settings, "DUPEFILTER_CLASS")
+        chosen = settings["DUPEFILTER_CLASS"]
+        if not takes_filter and not _is_a(chosen, BloomDupeFilter):
+            raise NotConfigured(f"DUPEFILTER_CLASS is {chosen!r}. Remove that setting.")
+        if settings["BLOOM_REDIS_URL"] and not find_spec("redis"):
+            raise NotConfigured(
+                "BLOOM_REDIS_URL needs the package redis: pip install 'scrapy-bloom[redis]'"
             )
+        folder, takes_scheduler = settings["JOBDIR"], _is_default(settings, "SCHEDULER")
+        if folder and takes_scheduler and waits_with_scrapy(Path(folder)):
+            logger.info(
+                "%s was begun with Scrapy's own scheduler, which fetches what is waiting there."
+                " SCHEDULER = %r takes it over.",
+                folder,
+                _SCHEDULER,
+            )
+            takes_scheduler = False
+            takes_filter = takes_filter and Path(folder, NAME).exists()  # else that is Scrapy's too
+        if takes_scheduler:
+            settings.set("SCHEDULER", _SCHEDULER, priority="addon")
+        if takes_filter:
+            settings.set("DUPEFILTER_CLASS", _FILTER, priority="addon")
+        settings.setdefault_in_component_priority_dict("DOWNLOADER_MIDDLEWARES", ForgetFailed, 0)
 
     def __repr__(self) -> str:
         return "scrapy_bloom.Addon()"  # Scrapy lists its add-ons in the log
 
 
-def _is_ours(choice: Any) -> bool:
-    """Return whether a ``DUPEFILTER_CLASS`` is our filter or a subclass of it."""
-    from scrapy_bloom.dupefilter import BloomDupeFilter  # noqa: PLC0415 - not in every command
+def _is_default(settings: BaseSettings, name: str) -> bool:
+    return settings.getpriority(name) == SETTINGS_PRIORITIES["default"]
 
+
+def _is_a(choice: Any, ours: type) -> bool:
+    """Return whether a setting names a class of ours, or a subclass of it."""
     try:
         chosen = load_object(choice)
     except Exception:  # noqa: BLE001 - Scrapy says what is wrong with it when it loads it
         return False
-    return isinstance(chosen, type) and issubclass(chosen, BloomDupeFilter)
+    return isinstance(chosen, type) and issubclass(chosen, ours)

@@ -1,13 +1,11 @@
-"""Settings of the example: two lines for scrapy-bloom, the rest is Scrapy's own."""
+"""Settings of the example: one line for scrapy-bloom, the rest is Scrapy's own."""
 
 BOT_NAME = "example"
 SPIDER_MODULES = ["example.spiders"]
 
-# The filter; this line is all that it needs.
+# Filter and scheduler; this line is all that they need. With a JOBDIR the crawl may be killed at
+# any moment.
 ADDONS = {"scrapy_bloom.Addon": 500}
-
-# With a JOBDIR, requests and marks are kept together: the crawl may be killed at any moment.
-SCHEDULER = "scrapy_bloom.Scheduler"
 
 # With BLOOM_REDIS_URL instead, any number of workers share one crawl, and each may be killed.
 

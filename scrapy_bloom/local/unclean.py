@@ -19,12 +19,14 @@ from typing import Any, Final
 from filelock import Timeout
 from scrapy.pqueues import _path_safe
 
+from scrapy_bloom.errors import StateError
 from scrapy_bloom.local.job import (
     ELSEWHERE,
     FILTER,
     KIND,
     PID,
     QUEUE,
+    REQUESTS,
     SEEN,
     STATE,
     identity_of,
@@ -104,6 +106,19 @@ def _set_aside(folder: Path) -> Path:
         if (folder / name).exists():
             (folder / name).rename(aside / name)
     return aside
+
+
+def waits_with_scrapy(folder: Path) -> bool:
+    """Return whether requests wait in a job's queue of Scrapy's, so that the job is to end there.
+
+    What cannot be read counts as none: whoever opens the job says what is wrong with it.
+    """
+    path = folder / NAME
+    try:
+        ours = path.exists() and read_meta(path)[0].get(KIND) == REQUESTS
+        return not ours and bool(digest(folder))
+    except (StateError, OSError):
+        return False
 
 
 def digest(folder: Path) -> str:

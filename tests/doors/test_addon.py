@@ -3,112 +3,185 @@
 from typing import ClassVar
 
 import pytest
+from pytest_twisted import ensureDeferred
+from scrapy.crawler import Crawler
+from scrapy.exceptions import NotConfigured
 from scrapy.settings import SETTINGS_PRIORITIES, Settings
+from scrapy.utils.engine import get_engine_status
 from scrapy.utils.test import get_crawler
-from support.crawling import ADDONS, Follower
+from support.crawling import ADDONS, OURS, RFP, SCRAPYS, Follower, Run
+from support.internals import scheduler_of
+from support.localsite import LocalSite
+from support.processes import run_line
+from support.sites import Pages
+from support.stopping import AT_ONCE, close, stop_after
 
-from scrapy_bloom import Addon, BloomDupeFilter
+from scrapy_bloom import Addon, BloomDupeFilter, ForgetFailed
 
 pytestmark = pytest.mark.scrapy
 
-THEIRS = "scrapy.dupefilters.RFPDupeFilter"
-OURS = "scrapy_bloom.BloomDupeFilter"
-
-
-def test_the_one_line_makes_it_the_filter_of_a_crawl():
-    crawler = get_crawler(settings_dict={"ADDONS": ADDONS})
-    assert crawler.settings["DUPEFILTER_CLASS"] == OURS
-    assert crawler.settings.getpriority("DUPEFILTER_CLASS") == SETTINGS_PRIORITIES["addon"]
-
-
-def test_the_class_itself_will_do_in_place_of_its_path():
-    crawler = get_crawler(settings_dict={"ADDONS": {Addon: 500}})
-    assert crawler.settings["DUPEFILTER_CLASS"] == OURS
-
-
-@pytest.mark.parametrize("priority", ["command", "addon", "project", "spider", "cmdline"])
-@pytest.mark.parametrize("choice", [THEIRS, "", BloomDupeFilter])
-def test_a_choice_that_somebody_has_made_stays(priority, choice):
-    settings = Settings()
-    settings.set("DUPEFILTER_CLASS", choice, priority=priority)
-    Addon().update_settings(settings)
-    assert settings["DUPEFILTER_CLASS"] == choice
-    assert settings.getpriority("DUPEFILTER_CLASS") == SETTINGS_PRIORITIES[priority]
+SCHEDULER = "scrapy_bloom.Scheduler"
+LINE = {"ADDONS": ADDONS, "TELNETCONSOLE_ENABLED": False}
 
 
 class Further(BloomDupeFilter):
     """A filter of a project's own on top of ours."""
 
 
-def warnings(caplog):
-    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-
-
-@pytest.mark.parametrize("priority", ["addon", "project", "spider"])
-@pytest.mark.parametrize("theirs", [THEIRS, "nowhere.Filter"])
-def test_a_filter_that_stands_in_its_way_is_named(priority, theirs, caplog):
+def updated(**written):
+    """Return settings after the add-on, from names and either values or values with priorities."""
     settings = Settings()
-    settings.set("DUPEFILTER_CLASS", theirs, priority=priority)
+    for name, value in written.items():
+        settings.set(name, *(value if isinstance(value, tuple) else (value, "project")))
     Addon().update_settings(settings)
-    (warning,) = warnings(caplog)
-    assert warning == (
-        f"The add-on scrapy_bloom.Addon does nothing, because DUPEFILTER_CLASS is {theirs!r}."
-        " Remove that setting to filter with scrapy_bloom.BloomDupeFilter, or remove the add-on."
-    )
+    return settings
 
 
-@pytest.mark.parametrize(
-    ("choice", "priority"),
-    [
-        (OURS, "project"),
-        ("scrapy_bloom.dupefilter.BloomDupeFilter", "project"),
-        (Further, "spider"),
-        (THEIRS, "cmdline"),
-        ("scrapy.dupefilters.BaseDupeFilter", "command"),
-    ],
-)
-def test_a_choice_that_is_ours_or_plainly_meant_is_not_spoken_of(choice, priority, caplog):
-    settings = Settings()
-    settings.set("DUPEFILTER_CLASS", choice, priority=priority)
-    Addon().update_settings(settings)
-    assert warnings(caplog) == []
-
-
-def test_a_spider_can_do_without_the_add_on(caplog):
-    class Without(Follower):
-        custom_settings: ClassVar = {"ADDONS": {"scrapy_bloom.Addon": None}}
-
-    crawler = get_crawler(Without, {"ADDONS": ADDONS})
-    assert crawler.settings["DUPEFILTER_CLASS"] == THEIRS
-    assert warnings(caplog) == []
-
-
-def test_it_is_listed_by_its_name(caplog):
+@pytest.mark.parametrize("addon", ["scrapy_bloom.Addon", Addon])
+def test_the_one_line_gives_a_crawl_our_filter_and_our_scheduler(addon, caplog):
     caplog.set_level("INFO")
-    get_crawler(settings_dict={"ADDONS": ADDONS})
+    settings = get_crawler(settings_dict={"ADDONS": {addon: 500}}).settings
+    assert settings["DUPEFILTER_CLASS"] == OURS
+    assert settings["SCHEDULER"] == SCHEDULER
+    by_add_ons = SETTINGS_PRIORITIES["addon"]
+    changed = {name for name in settings if settings.getpriority(name) == by_add_ons}
+    assert changed == {"DUPEFILTER_CLASS", "SCHEDULER"}
     (listed,) = (r.getMessage() for r in caplog.records if "Enabled addons" in r.getMessage())
     assert "[scrapy_bloom.Addon()]" in listed
 
 
-def test_a_spiders_own_choice_stays_in_a_crawl():
-    class Choosy(Follower):
-        custom_settings: ClassVar = {"DUPEFILTER_CLASS": THEIRS}
+@pytest.mark.parametrize("priority", ["addon", "project", "spider", "cmdline"])
+def test_a_choice_that_is_ours_stays_and_so_does_any_scheduler(priority):
+    settings = updated(DUPEFILTER_CLASS=(Further, priority), SCHEDULER=(SCRAPYS, priority))
+    assert settings["DUPEFILTER_CLASS"] is Further
+    assert settings["SCHEDULER"] == SCRAPYS
 
-    crawler = get_crawler(Choosy, {"ADDONS": ADDONS})
-    assert crawler.settings["DUPEFILTER_CLASS"] == THEIRS
 
-
-def test_a_later_word_of_project_or_command_line_wins_over_the_add_on():
+@pytest.mark.parametrize("priority", ["addon", "project", "spider", "cmdline"])
+@pytest.mark.parametrize("theirs", [RFP, "nowhere.Filter", ""])
+def test_a_filter_that_stands_in_its_way_is_named_in_one_line(priority, theirs, caplog):
+    crawler = get_crawler(settings_dict={})
     settings = Settings({"ADDONS": ADDONS})
-    Addon().update_settings(settings)
-    for priority in ("project", "spider", "cmdline"):
-        settings.set("DUPEFILTER_CLASS", THEIRS, priority=priority)
-        assert settings["DUPEFILTER_CLASS"] == THEIRS
+    settings.set("DUPEFILTER_CLASS", theirs, priority)
+    crawler.addons.load_settings(settings)
+    assert settings["DUPEFILTER_CLASS"] == theirs
+    assert settings["SCHEDULER"] == SCRAPYS
+    (warning,) = (r.getMessage() for r in caplog.records if r.levelname == "WARNING")
+    assert warning == (
+        f"Disabled scrapy_bloom.Addon: DUPEFILTER_CLASS is {theirs!r}. Remove that setting."
+    )
 
 
-def test_it_sets_nothing_else():
-    before = Settings()
-    after = before.copy()
-    Addon().update_settings(after)
-    changed = {name for name in after if after[name] != before[name]}
-    assert changed == {"DUPEFILTER_CLASS"}
+def test_a_spider_can_do_without_the_add_on():
+    class Without(Follower):
+        custom_settings: ClassVar = {"ADDONS": {"scrapy_bloom.Addon": None}}
+
+    settings = get_crawler(Without, {"ADDONS": ADDONS}).settings
+    assert (settings["DUPEFILTER_CLASS"], settings["SCHEDULER"]) == (RFP, SCRAPYS)
+
+
+@pytest.mark.parametrize("theirs", ["scrapy_bloom.ForgetFailed", ForgetFailed])
+def test_the_middleware_that_sees_failures_is_there_once(theirs):
+    name = "DOWNLOADER_MIDDLEWARES"
+    assert dict(updated()[name]) == {ForgetFailed: 0}
+    assert dict(updated(**{name: {theirs: 5}})[name]) == {theirs: 5}
+
+
+@pytest.mark.parametrize(("written", "there"), [("0", False), ("1", True), ("404", True)])
+def test_the_middleware_works_only_if_it_is_switched_on(written, there):
+    settings = {"ADDONS": ADDONS, "BLOOM_FORGET_FAILED": written}
+    crawler = get_crawler(settings_dict=settings)
+    if there:
+        assert ForgetFailed.from_crawler(crawler)
+    else:
+        with pytest.raises(NotConfigured):
+            ForgetFailed.from_crawler(crawler)
+
+
+def test_without_the_client_library_it_says_how_to_get_it():
+    line = (
+        "import sys; sys.modules['redis'] = None; from scrapy.utils.test import get_crawler;"
+        f"crawler = get_crawler(settings_dict={{'ADDONS': {ADDONS}, 'BLOOM_REDIS_URL': 'redis://x'}});"
+        "print(crawler.settings['SCHEDULER'])"
+    )
+    run = run_line(line)
+    assert run.stdout.strip() == SCRAPYS
+    assert "pip install 'scrapy-bloom[redis]'" in run.stderr
+
+
+# Scrapy's own scheduler
+
+
+async def calls_of(settings):
+    """Crawl two pages; return what scheduler and engine show, and the scheduler's stats."""
+    told = {}
+
+    class Looking(Follower):
+        def parse(self, response):
+            scheduler = scheduler_of(self.crawler)
+            told["length"], told["disk"] = len(scheduler), scheduler.dqs
+            told["status"] = dict(get_engine_status(self.crawler.engine))
+            told["status"].pop("time()-engine.start_time")
+            yield from super().parse(response)
+
+    with Pages({"/": lambda *_: ["/a"], "/a": lambda *_: ["/"]}) as pages:
+        crawler = Crawler(Looking, settings)
+        await crawler.crawl(url=pages.url + "/")
+        assert pages.hits == {"/": 1, "/a": 1}
+    stats = crawler.stats.get_stats()
+    told["stats"] = {key: value for key, value in stats.items() if key.startswith("scheduler/")}
+    return told
+
+
+@ensureDeferred
+async def test_without_a_job_directory_and_redis_it_is_scrapys_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ours = await calls_of(LINE)
+    assert ours == await calls_of({**LINE, "ADDONS": {}})
+    assert list(tmp_path.iterdir()) == []
+
+
+class Stopping(Follower):
+    """Stops at its first page if it is told so, with links waiting."""
+
+    def parse(self, response):
+        yield from super().parse(response)
+        if self.settings["STOPS"]:
+            close(self.crawler)
+
+
+@ensureDeferred
+@pytest.mark.parametrize("filter_class", [RFP, OURS])
+async def test_a_job_of_scrapys_own_scheduler_is_finished_by_it(tmp_path, filter_class, caplog):
+    caplog.set_level("INFO")
+    settings = {**LINE, "JOBDIR": str(tmp_path)}
+    first = {**settings, "SCHEDULER": SCRAPYS, "DUPEFILTER_CLASS": filter_class, "ADDONS": {}}
+    links = [f"/{number}" for number in range(60)]
+    chosen = []
+    with Pages({"/": lambda *_: links, **dict.fromkeys(links, lambda *_: [])}) as pages:
+        await Crawler(Stopping, {**first, "STOPS": True}).crawl(url=pages.url + "/")
+        assert len(pages.hits) < 60
+        for _ in range(2):
+            crawler = Crawler(Stopping, settings)
+            await crawler.crawl(url=pages.url + "/")
+            chosen.append((crawler.settings["SCHEDULER"], crawler.settings["DUPEFILTER_CLASS"]))
+        pages.hits.pop("/")  # Scrapy does not filter start requests
+        assert pages.hits == dict.fromkeys(links, 1)
+    assert chosen == [(SCRAPYS, filter_class), (SCHEDULER, OURS)]
+    said = [r.getMessage() for r in caplog.records if r.name == "scrapy_bloom.addon"]
+    (line,) = said
+    assert line.startswith(f"{tmp_path} was begun with Scrapy's own scheduler, which fetches")
+
+
+def test_with_a_job_directory_a_killed_crawl_resumes(project):
+    """It is given by the command line, after the project's settings were read."""
+    settings = project.folder / "project_settings.py"
+    settings.write_text(settings.read_text().replace(f'SCHEDULER = "{SCRAPYS}"\n', ""))
+    with LocalSite(pages=200, links=6) as site:
+        stop_after(40, site, lambda: project.crawl(site), Run.kill)
+        assert site.missed
+        run = project.crawl(site)
+        assert run.end() == 0, run.log
+        assert site.missed == set()
+        assert len(site.repeated) <= 2 * AT_ONCE
+    assert run.logged("WARNING") == []

@@ -15,6 +15,7 @@ from support.starting import Program
 ADDONS = {"scrapy_bloom.Addon": 500}
 RFP = "scrapy.dupefilters.RFPDupeFilter"
 OURS = "scrapy_bloom.BloomDupeFilter"
+SCRAPYS = "scrapy.core.scheduler.Scheduler"
 
 TIMEOUT = 60
 
@@ -23,6 +24,7 @@ from support import pace
 
 pace.follow()
 ADDONS = {"scrapy_bloom.Addon": 500}
+SCHEDULER = "scrapy.core.scheduler.Scheduler"
 SPIDER_MODULES = [
     "support.crawling", "support.spiders", "support.kept_spiders", "support.shared_spiders"
 ]
@@ -55,8 +57,8 @@ class Follower(Spider):
 
 
 def make_crawler(spider, settings=None):
-    """Return a crawler of the spider class, with the one line that users write."""
-    quick = {"TELNETCONSOLE_ENABLED": False, "DOWNLOAD_DELAY": 0}
+    """Return a crawler of the spider class with our filter, by default under Scrapy's scheduler."""
+    quick = {"TELNETCONSOLE_ENABLED": False, "DOWNLOAD_DELAY": 0, "SCHEDULER": SCRAPYS}
     return Crawler(spider, {"ADDONS": ADDONS, **quick, **(settings or {})})
 
 

@@ -72,6 +72,8 @@ def _said(call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
             yield "", arguments[1]
     elif name == "refusal" and len(arguments) == 3:
         yield f"{HOLE} = {HOLE}: ", arguments[2]
+    elif name == "NotConfigured" and arguments:  # Scrapy writes it
+        yield "Disabled scrapy_bloom.Addon: ", arguments[0]
     elif name in ERRORS and arguments:
         yield "", arguments[0]
 
