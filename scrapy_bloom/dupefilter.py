@@ -153,7 +153,12 @@ class BloomDupeFilter:
         for request in lost:
             closing.withdraw(request)
         if lost:
-            self._report.unstored(len(lost))
+            self._report.warn(
+                f"{len(lost):,} requests could not be serialized, so Scrapy has not stored them."
+                f" The next run fetches those of their pages that it finds a link to. With"
+                f" SCHEDULER_DEBUG = True Scrapy says what it cannot serialize: lambdas as"
+                f" callbacks, for example."
+            )
         if self._job is not None:
             # Before its lease is given up: what a killed run leaves is emptied.
             settled = closing.settled and self._job.close()

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from scrapy.exceptions import IgnoreRequest, NotConfigured
 
 from scrapy_bloom.crawl.engine import engine_of
-from scrapy_bloom.crawl.session import forgets_of
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.options import FORGET_FAILED
 from scrapy_bloom.settings import Settings
+from scrapy_bloom.signals import forget_page
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -38,15 +38,13 @@ def forget(request: Request, crawler: Crawler) -> None:
     :param request: the request, mostly ``response.request``.
     :param crawler: its crawl, in a spider ``self.crawler``.
     """
-    forgets = forgets_of(crawler)
-    if forgets is not None:
-        forgets.forget(request)
-        return
-    logger.warning(
-        "%s is not forgotten: this crawl has no open filter of scrapy-bloom.",
-        request,
-        extra={"spider": crawler.spider},
-    )
+    heard = crawler.signals.send_catch_log(forget_page, request=request, failed=False)
+    if not heard:
+        logger.warning(
+            "%s is not forgotten: this crawl has no open filter of scrapy-bloom.",
+            request,
+            extra={"spider": crawler.spider},
+        )
 
 
 class ForgetFailed:
@@ -99,9 +97,7 @@ class ForgetFailed:
             self._forget(request)
 
     def _forget(self, request: Request) -> None:
-        forgets = forgets_of(self._crawler)
-        if forgets is not None:
-            forgets.forget_failed(request)
+        self._crawler.signals.send_catch_log(forget_page, request=request, failed=True)
 
 
 def check_watched(crawler: Crawler, settings: Settings) -> None:

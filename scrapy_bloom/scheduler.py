@@ -137,11 +137,6 @@ class Scheduler(ScrapyScheduler):
         # A crawl that was refused may get its turn before the engine closes it.
         return None if self._refused else super().next_request()
 
-    def finish_request(self, request: Request) -> None:
-        """Learn that the engine is through with a request. Only newer versions of Scrapy say so."""
-        if self._frontier is not None:
-            self._frontier.finish(request)
-
     def __len__(self) -> int:
         """Return how many requests are waiting."""
         frontier = self._frontier

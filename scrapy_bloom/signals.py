@@ -11,3 +11,8 @@ A pipeline that gathers items writes them out here: the pages of those items are
 after a kill. If a handler raises, the commit waits: the pages are done when it no longer does.
 A handler may be a coroutine function, or return a Deferred: the commit waits for it.
 """
+
+forget_page: Final = object()
+"""Sent by :func:`scrapy_bloom.forget` and by :class:`scrapy_bloom.ForgetFailed`, with a ``request``
+and whether it has ``failed``, to the open filter or frontier of the crawl.
+"""

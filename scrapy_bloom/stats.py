@@ -59,9 +59,6 @@ FAILED: Final = Stat(
     "bloom/failed",
     "pages that failed and are eligible again in the next run: `BLOOM_FORGET_FAILED`",
 )
-INVALID_MAX_AGE: Final = Stat(
-    "bloom/max_age/invalid", "requests whose `bloom_max_age` cannot be read: crawled"
-)
 STEP: Final = Stat(
     "bloom/canonical/{step}",
     "requests whose URL this step of the canonical form changed; see URLs in detail",
@@ -131,7 +128,6 @@ STATS: Final = (
     FORGOTTEN,
     NOT_FORGOTTEN,
     FAILED,
-    INVALID_MAX_AGE,
     STEP,
     PENDING,
     RECOVERED,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,7 +16,6 @@ from weakref import WeakKeyDictionary
 
 import scrapy
 from scrapy import Request, signals
-from scrapy.core.scheduler import BaseScheduler
 from scrapy.exceptions import CloseSpider
 from scrapy.extensions.spiderstate import SpiderState
 from scrapy.settings import SETTINGS_PRIORITIES
@@ -27,9 +26,7 @@ from twisted.python.failure import Failure
 from scrapy_bloom.errors import BackendError
 
 if TYPE_CHECKING:
-    from scrapy import Spider
     from scrapy.crawler import Crawler
-    from scrapy.http import Response
 
 T = TypeVar("T")
 
@@ -42,9 +39,6 @@ class Engine:
 
     :param crawler: the crawl, whose spider is being opened.
     :raises BackendError: if this version of Scrapy does not show what is needed.
-
-    Attributes:
-        tells: whether Scrapy tells the scheduler by itself when it is through with a request.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -52,16 +46,15 @@ class Engine:
         self._engine = engine
         self._scraper: Any = getattr(engine, "scraper", None)
         self._yielded_by: WeakKeyDictionary[Request, Request | None] = WeakKeyDictionary()
-        self.tells = hasattr(BaseScheduler, "finish_request")
         in_progress = getattr(getattr(engine, "_slot", None), "inprogress", None)
-        shows = self.tells or isinstance(in_progress, set)
-        if not shows or not callable(getattr(self._scraper, "handle_spider_error", None)):
+        handles = callable(getattr(self._scraper, "handle_spider_error", None))
+        if not isinstance(in_progress, set) or not handles:
             raise BackendError(
                 f"SCHEDULER = 'scrapy_bloom.Scheduler' cannot see in Scrapy {scrapy.__version__}"
                 f" which requests are done. Use a version that it was tested with (the docs list"
                 f" them), or another scheduler."
             )
-        self._in_progress: Any = in_progress
+        self._in_progress: set[Request] = in_progress
 
     def has(self, request: Request) -> bool:
         """Return whether the engine is not through with a request."""
@@ -97,35 +90,31 @@ class Engine:
         self._scraper.handle_spider_error = handle_spider_error
 
     def watch_output(self) -> None:
-        """Note from now on which page yields which request, for :meth:`yielded_by`.
+        """Note from now on which request has led to which, for :meth:`yielded_by`.
 
-        That takes a spider middleware, nearest to the engine: it sees what all others let through.
-        What downloader middlewares make of a request, a redirect or a retry, comes to a method of
-        the engine. Where Scrapy does that in another way, nothing is known.
+        The scraper gets what callbacks and errbacks yield one by one, the engine what downloader
+        middlewares make of a request. Where Scrapy does that in another way, nothing is known.
         """
-        engine, yielded_by = self._engine, self._yielded_by
-        if (handle := getattr(engine, "_handle_downloader_output", None)) is not None:
+        self._watch(self._scraper, "_process_spidermw_output")
+        self._watch(self._scraper, "_process_spidermw_output_async")
+        self._watch(self._engine, "_handle_downloader_output")
 
-            def handle_downloader_output(result: Any, request: Request) -> Any:
-                if isinstance(result, Request):
-                    yielded_by[result] = request
-                return handle(result, request)
-
-            engine._handle_downloader_output = handle_downloader_output  # noqa: SLF001 - likewise
-        middlewares = self._scraper.spidermw
-        add, methods = getattr(middlewares, "_add_middleware", None), middlewares.methods
-        if add is None:
+    def _watch(self, owner: Any, name: str) -> None:
+        handle = getattr(owner, name, None)
+        if handle is None:
             return
-        add(_Output(self._yielded_by))  # first, that is nearest to the spider
-        for name in ("process_spider_output", "process_spider_exception"):
-            methods[name].rotate(-1)
+
+        def watched(output: Any, source: Any) -> Any:
+            if isinstance(output, Request):
+                by = source if isinstance(source, Request) else getattr(source, "request", None)
+                if self._yielded_by.setdefault(output, by) is not by:
+                    self._yielded_by[output] = None  # two pages yield the very same object
+            return handle(output, source)
+
+        setattr(owner, name, watched)
 
     def yielded_by(self, request: Request) -> Request | None:
-        """Return the request that has led to this one; None if that is not known.
-
-        Of a redirect or retry that is the request before it. It is not known of start requests, and
-        of what an errback yields.
-        """
+        """Return the request that has led to this one; None if that is not known."""
         return self._yielded_by.get(request)
 
     def wake(self) -> None:
@@ -133,43 +122,6 @@ class Engine:
         slot = getattr(self._engine, "_slot", None)
         if slot is not None:
             slot.nextcall.schedule()
-
-
-class _Output:
-    """A spider middleware that notes which page yields which request."""
-
-    def __init__(self, yielded_by: WeakKeyDictionary[Request, Request | None]) -> None:
-        self._yielded_by = yielded_by
-
-    def process_spider_output(
-        self,
-        response: Response,
-        result: Iterable[Any],
-        spider: Spider | None = None,  # noqa: ARG002 - Scrapy 2.13 gives it
-    ) -> Iterator[Any]:
-        """Pass on what a callback yields."""
-        for each in result:
-            if isinstance(each, Request):
-                self._note(each, response)
-            yield each
-
-    async def process_spider_output_async(
-        self,
-        response: Response,
-        result: AsyncIterator[Any],
-        spider: Spider | None = None,  # noqa: ARG002 - likewise
-    ) -> AsyncIterator[Any]:
-        """Pass on what a callback yields, where it does so asynchronously."""
-        async for each in result:
-            if isinstance(each, Request):
-                self._note(each, response)
-            yield each
-
-    def _note(self, request: Request, response: Response) -> None:
-        by = response.request
-        known = self._yielded_by.setdefault(request, by)
-        if known is not by:  # the same object from two pages: who knows which is enqueued first
-            self._yielded_by[request] = None
 
 
 def engine_of(crawler: Crawler) -> Any:

@@ -26,17 +26,8 @@ class Frontier(Protocol):
     def next(self) -> Request | None:
         """Return the next request to send, None if none is ready. Never raises."""
 
-    def finish(self, request: Request) -> None:
-        """Learn that the engine is through with a request; only newer versions of Scrapy say so."""
-
     def pending(self) -> bool:
         """Return whether a request is waiting, or may come without being enqueued."""
-
-    def forget(self, request: Request) -> None:
-        """Make the page of a request eligible again, in this run and the next. Never raises."""
-
-    def forget_failed(self, request: Request) -> None:
-        """Make the page of a failed request eligible in the next run. Never raises."""
 
     async def close(self) -> bool:
         """Store everything; return whether all of it is stored."""

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.engine import close_spider
-from scrapy_bloom.errors import BloomError, shown
-from scrapy_bloom.options import MAX_AGE, WINDOW, write_size, write_span
+from scrapy_bloom.errors import BloomError
+from scrapy_bloom.options import write_size, write_span
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from scrapy import Request
     from scrapy.crawler import Crawler
 
@@ -124,19 +121,15 @@ class Report:
         self.set(stats.RESTORED, restored)
         if unclean:
             self.set(stats.UNCLEAN_STOP, 1)
-        window = f", window {write_span(info.window)}" if info.window else ""
-        self._log(
+        self.log(
             logging.INFO,
-            "Bloom filter %(place)s: capacity %(capacity)s, error rate %(rate)g, %(size)s when"
-            " full%(window)s, %(restored)s fingerprints restored",
-            {
-                "place": place,
-                "capacity": f"{info.capacity:,}",
-                "rate": info.error_rate,
-                "size": write_size(info.bytes_at_capacity),
-                "window": window,
-                "restored": f"{restored:,}",
-            },
+            "Bloom filter %s: capacity %s, error rate %g, %s when full%s, %s fingerprints restored",
+            place,
+            f"{info.capacity:,}",
+            info.error_rate,
+            write_size(info.bytes_at_capacity),
+            f", window {write_span(info.window)}" if info.window else "",
+            f"{restored:,}",
         )
         self.describe(info)
 
@@ -152,94 +145,52 @@ class Report:
         :param known: how many pages are known.
         :param way: how to start over.
         """
-        self._log(
+        self.log(
             logging.WARNING,
-            "%(place)s: an earlier run has finished this crawl: %(known)s pages are known, and no"
-            " request is waiting. This run fetches only pages that were forgotten, are old enough"
-            " by bloom_max_age, or are not filtered, such as start requests. To start over,"
-            " %(way)s; to fetch pages again after some time, set BLOOM_WINDOW.",
-            {"place": place, "known": f"{known:,}", "way": way},
+            "%s: an earlier run has finished this crawl: %s pages are known, and no request is"
+            " waiting. This run fetches only pages that were forgotten, are old enough by"
+            " bloom_max_age, or are not filtered, such as start requests. To start over, %s; to"
+            " fetch pages again after some time, set BLOOM_WINDOW.",
+            place,
+            f"{known:,}",
+            way,
         )
 
     def check_failed(self, request: Request, error: Exception) -> None:
         """Log that a request could not be checked, once in a crawl."""
-        if self._gave_up:  # which was logged
-            return
-        self._log_once(
-            logging.ERROR,
-            "Could not check whether %(request)s is a duplicate: it is crawled. More such errors"
-            " are counted in bloom/errors and not shown.",
-            {"request": request},
-            error,
-        )
+        if not self._gave_up:  # which was logged
+            self.once(
+                logging.ERROR,
+                "Could not check whether %s is a duplicate: it is crawled. More such errors are"
+                " counted in %s and not shown.",
+                request,
+                stats.ERRORS.key,
+                failure=error,
+            )
 
     def not_forgotten(self, request: Request, error: Exception) -> None:
         """Count that a page could not be forgotten, and log it, once in a crawl."""
         self.add(stats.NOT_FORGOTTEN)
-        self._log_once(
+        self.once(
             logging.ERROR,
-            "The page of %(request)s could not be forgotten: it counts as seen. More such errors"
-            " are counted in %(stat)s and not shown.",
-            {"request": request, "stat": stats.NOT_FORGOTTEN.key},
-            error,
-        )
-
-    def invalid_age(self, request: Request, error: BloomError) -> None:
-        """Count that a greatest age cannot be read, and log it, once in a crawl."""
-        self.add(stats.INVALID_MAX_AGE)
-        self._log_once(
-            logging.WARNING,
-            "%(error)s Found in %(request)s. Requests with such a value are not filtered, but"
-            " remembered: where their pages link to each other, the crawl does not end by itself."
-            " More of them are counted in %(stat)s and not shown.",
-            {"error": error, "request": request, "stat": stats.INVALID_MAX_AGE.key},
-        )
-
-    def long_age(self, wish: object, window: float) -> None:
-        """Log that a greatest age is longer than the window, once in a crawl."""
-        self._log_once(
-            logging.WARNING,
-            "meta[%(key)r] = %(wish)s is longer than %(setting)s, which is %(window)s: no page is"
-            " remembered for so long. The window counts for such requests. This is logged once.",
-            {
-                "key": MAX_AGE,
-                "wish": shown(wish),
-                "setting": WINDOW.setting,
-                "window": write_span(window),
-            },
-        )
-
-    def unread(self, seen: Path) -> None:
-        """Log that the marks of Scrapy's own filter are not used."""
-        self._log(
-            logging.WARNING,
-            "%(seen)s: the marks of Scrapy's own filter stay unread, so pages are fetched again."
-            " SCHEDULER = 'scrapy_bloom.Scheduler' takes them over.",
-            {"seen": seen},
-        )
-
-    def unstored(self, count: int) -> None:
-        """Log that Scrapy's scheduler has lost requests at a clean stop."""
-        self._log(
-            logging.WARNING,
-            "%(count)s requests could not be serialized, so Scrapy has not stored them. The next"
-            " run fetches those of their pages that it finds a link to. With"
-            " SCHEDULER_DEBUG = True Scrapy says what it cannot serialize: lambdas as callbacks,"
-            " for example.",
-            {"count": f"{count:,}"},
+            "The page of %s could not be forgotten: it counts as seen. More such errors are counted"
+            " in %s and not shown.",
+            request,
+            stats.NOT_FORGOTTEN.key,
+            failure=error,
         )
 
     def info(self, text: str) -> None:
         """Log what happens."""
-        self._log(logging.INFO, "%(text)s", {"text": text})
+        self.log(logging.INFO, "%s", text)
 
     def warn(self, text: str) -> None:
         """Log what the user should know."""
-        self._log(logging.WARNING, "%(text)s", {"text": text})
+        self.log(logging.WARNING, "%s", text)
 
     def error(self, error: BloomError) -> None:
         """Log what went wrong, in the words of the error."""
-        self._log(logging.ERROR, "%(error)s", {"error": error})
+        self.log(logging.ERROR, "%s", error)
 
     def give_up(self, error: BloomError) -> None:
         """Log why the crawl cannot continue and close the spider, once.
@@ -253,36 +204,27 @@ class Report:
         try:
             close_spider(self._crawler, error.reason)
         except Exception as failure:  # noqa: BLE001 - an error of the engine; the crawl continues
-            self._log(logging.ERROR, "The spider could not be closed", {}, failure)
+            self.log(logging.ERROR, "The spider could not be closed", failure=failure)
+
+    def once(
+        self, level: int, text: str, *values: object, failure: Exception | None = None
+    ) -> None:
+        """Log a text the first time that it comes in a crawl; a stat counts how often it does."""
+        if text not in self._said:
+            self._said.add(text)
+            self.log(level, text, *values, failure=failure)
+
+    def log(self, level: int, text: str, *values: object, failure: Exception | None = None) -> None:
+        """Log something about the crawl.
+
+        :param failure: an error to show with its traceback.
+        """
+        logger.log(level, text, *values, exc_info=failure, extra={"spider": self._crawler.spider})
 
     def _stats_failed(self, error: Exception) -> None:
-        self._log_once(
+        self.once(
             logging.ERROR,
             "The stats collector failed, so stats that begin with bloom/ may be wrong. The filter"
             " works on. This is logged once.",
-            {},
-            error,
+            failure=error,
         )
-
-    def _log_once(
-        self,
-        level: int,
-        text: str,
-        values: Mapping[str, object],
-        error: Exception | None = None,
-    ) -> None:
-        if text not in self._said:
-            self._said.add(text)
-            self._log(level, text, values, error)
-
-    def _log(
-        self,
-        level: int,
-        text: str,
-        values: Mapping[str, object],
-        error: Exception | None = None,
-    ) -> None:
-        # Logging would take an empty mapping for an argument that the text does not use.
-        values_if_any = [values] if values else []
-        spider = {"spider": self._crawler.spider}
-        logger.log(level, text, *values_if_any, exc_info=error, extra=spider)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
-from weakref import ReferenceType, WeakKeyDictionary, ref
-
-from scrapy.crawler import Crawler
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from scrapy_bloom import stats
 from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter, Change
@@ -30,6 +27,7 @@ from scrapy_bloom.settings import Settings
 
 if TYPE_CHECKING:
     from scrapy import Request
+    from scrapy.crawler import Crawler
 
 
 NEW, SEEN, EXEMPT, ERROR = Verdict  # looking up a global is faster than a member of the enum
@@ -165,7 +163,7 @@ class Session:
 
     def fail(self, request: Request, error: Exception) -> Verdict:
         """Return the verdict on a request that could not be checked; log and count it."""
-        if isinstance(error, BloomError):  # of the filter: it is out, or refused
+        if isinstance(error, BloomError) and not isinstance(error, SettingError):  # of the filter
             self._report.give_up(error)
         else:
             self._report.check_failed(request, error)
@@ -266,45 +264,14 @@ class Session:
     def _max_age(self, request: Request) -> float | None:
         """Return the seconds that a request asks for; None if it asks for nothing.
 
-        A value that cannot be read counts as 0: the page is fetched. So does that of a redirected
-        request, which only continues one that was let through.
+        A redirected request only continues one that was let through, so any age is enough.
+
+        :raises SettingError: if what it asks for cannot be read.
         """
         wish = request.meta[MAX_AGE]
         if wish is None:
             return None
-        try:
-            seconds = read_age(f"meta[{MAX_AGE!r}]", wish)
-        except SettingError as error:
-            self._report.invalid_age(request, error)
-            return 0.0
+        seconds = read_age(f"meta[{MAX_AGE!r}]", wish)
         if "redirect_urls" in request.meta:
             return 0.0
-        if self._window is not None and seconds > self._window:
-            self._report.long_age(wish, self._window)
-            return self._window
-        return seconds
-
-
-class Forgets(Protocol):
-    """What makes pages of a crawl eligible again: its frontier, or its duplicate filter."""
-
-    def forget(self, request: Request) -> None:
-        """Make the page of a request eligible again."""
-
-    def forget_failed(self, request: Request) -> None:
-        """Make the page of a request that has failed eligible in the next run."""
-
-
-_FORGETS: Final[WeakKeyDictionary[Crawler, ReferenceType[Forgets]]] = WeakKeyDictionary()
-"""Those of this process, for as long as somebody else holds both."""
-
-
-def note_forgets(crawler: Crawler, forgets: Forgets) -> None:
-    """Note what forgets the pages of a crawl from now on."""
-    _FORGETS[crawler] = ref(forgets)
-
-
-def forgets_of(crawler: Crawler) -> Forgets | None:
-    """Return what forgets the pages of a crawl, None if its filter is not open."""
-    known = _FORGETS.get(crawler)
-    return known() if known else None
+        return seconds if self._window is None else min(seconds, self._window)

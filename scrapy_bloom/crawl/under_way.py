@@ -8,12 +8,20 @@ again, such a request needs its page.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from scrapy.exceptions import CloseSpider
+
+from scrapy_bloom import stats
 
 if TYPE_CHECKING:
     from scrapy import Request
+    from twisted.python.failure import Failure
+
+    from scrapy_bloom.crawl.engine import Engine
+    from scrapy_bloom.crawl.report import Report
 
 
 class Visit:
@@ -23,11 +31,11 @@ class Visit:
         row: what it is stored as; None if it could not be stored.
         marks: its marks, which the next run must not believe until it is done.
         parents: the pages that must not be done before it is.
-        over: whether the engine is through with it.
-        waits_for: how many others it must not be done before.
+        waits_for: how many must end before it is done: the engine's work, and each request of which
+            it is a parent.
     """
 
-    __slots__ = ("marks", "over", "parents", "row", "waits_for")
+    __slots__ = ("marks", "parents", "row", "waits_for")
 
     def __init__(
         self,
@@ -38,17 +46,25 @@ class Visit:
         self.row = row
         self.marks = marks
         self.parents = parents
-        self.over = False
-        self.waits_for = 0
+        self.waits_for = 1
 
 
 class InFlight:
-    """The requests that were taken off the queues and are not done."""
+    """The requests that were taken off the queues and are not done.
 
-    def __init__(self) -> None:
+    :param engine: shows which requests it is through with.
+    :param report: writes to stats and log.
+    """
+
+    def __init__(self, engine: Engine, report: Report) -> None:
+        self._engine = engine
+        self._report = report
         self._visits: dict[Request, Visit] = {}
         self._held: dict[Request, deque[Visit]] = {}
         self._done: list[Visit] = []
+        self._closed_by_page = False
+        engine.watch_errors(self._raised)
+        engine.watch_output()
 
     def __len__(self) -> int:
         """Return how many requests are in flight."""
@@ -58,18 +74,31 @@ class InFlight:
         """Learn that the request of a row was taken."""
         self._visits[request] = Visit(row)
 
-    def hold(self, request: Request, marks: tuple[bytes, ...], by: Request | None) -> None:
-        """Learn of a request that is waiting and cannot be stored.
+    def hold(self, request: Request, error: Exception, marks: tuple[bytes, ...] = ()) -> None:
+        """Learn of a request that waits in memory, because it cannot be stored.
 
+        The page that has yielded it waits for it. If that is not known, or not in flight, all that
+        are in flight do: one of them has led to it.
+
+        :param error: why it cannot be stored.
         :param marks: its marks.
-        :param by: the request of the page that has yielded it. If that is not known, or not in
-            flight, all that are in flight wait for it: one of them has led to it.
         """
+        by = self._engine.yielded_by(request)
         parent = None if by is None else self._visits.get(by)
         parents = tuple(self._visits.values()) if parent is None else (parent,)
         for each in parents:
             each.waits_for += 1
         self._held.setdefault(request, deque()).append(Visit(None, marks, parents))
+        self._report.add(stats.HELD)
+        self._report.inc("scheduler/unserializable")
+        self._report.once(
+            logging.WARNING,
+            "Unable to serialize request: %s - reason: %s. It waits in memory, and after a kill or"
+            " a stop the page that led to it is fetched again - no more unserializable requests"
+            " will be logged (stats being collected)",
+            request,
+            error,
+        )
 
     def start_held(self, request: Request) -> Request:
         """Learn that a request which cannot be stored was taken; return what to send.
@@ -85,36 +114,37 @@ class InFlight:
         self._visits[request] = visit
         return request
 
-    def finish(self, request: Request) -> None:
-        """Learn that the engine is through with a request."""
-        visit = self._visits.pop(request, None)
-        if visit is not None:
-            self._end(visit)
-
-    def keep(self, request: Request) -> bool:
-        """Never let a request be done: the next run sends it again. Return whether it was one."""
-        return self._visits.pop(request, None) is not None
-
-    def settle(self, has: Callable[[Request], bool] | None) -> list[Visit]:
-        """Return the visits that are done and were not returned before.
-
-        :param has: tells whether the engine still has a request; None if :meth:`finish` is called.
-        """
-        if has is not None:
-            for request in [request for request in self._visits if not has(request)]:
-                self._end(self._visits.pop(request))
+    def settle(self) -> list[Visit]:
+        """Return the visits that are done and were not returned before."""
+        has = self._engine.has
+        for request in [request for request in self._visits if not has(request)]:
+            self._end(self._visits.pop(request))
         done, self._done = self._done, []
         return done
 
     def _end(self, visit: Visit) -> None:
-        visit.over = True
         stack = [visit]
         while stack:
             visit = stack.pop()
-            if visit.waits_for or not visit.over:
-                continue
-            self._done.append(visit)
-            for parent in visit.parents:
-                parent.waits_for -= 1
-                if not parent.waits_for:
-                    stack.append(parent)
+            visit.waits_for -= 1
+            if not visit.waits_for:
+                self._done.append(visit)
+                stack += visit.parents
+
+    def _raised(self, failure: Failure, request: Request) -> None:
+        """Keep a page whose callback closes the spider, or fails while that is being closed.
+
+        It is never done, so the next run sends it again.
+        """
+        error = failure.value
+        closes = isinstance(error, CloseSpider)
+        if not (closes or self._engine.closing) or self._visits.pop(request, None) is None:
+            return
+        if closes and not self._closed_by_page:
+            self._closed_by_page = True
+            text = "%s closed the spider (%s): it is not done, and is fetched again."
+            self._report.log(logging.INFO, text, request, getattr(error, "reason", error))
+        else:
+            level = logging.DEBUG if closes else logging.INFO
+            text = "%s failed while the spider was closing: it is not done, and is fetched again."
+            self._report.log(level, text, request)

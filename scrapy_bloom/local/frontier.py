@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy import Request
-from scrapy.exceptions import CloseSpider
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.engine import Engine, call_later, run_beside
 from scrapy_bloom.crawl.items import Items
 from scrapy_bloom.crawl.report import Verdict
-from scrapy_bloom.crawl.session import Session, note_forgets
+from scrapy_bloom.crawl.session import Session
 from scrapy_bloom.crawl.under_way import InFlight, Visit
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.local.job import IN_FLIGHT, REQUESTS, STATE, Identity, Job, is_finished
@@ -26,11 +25,11 @@ from scrapy_bloom.local.queue import QueueClasses, Queues
 from scrapy_bloom.local.scrapys import take_over
 from scrapy_bloom.options import COMMIT_SYNC, CommitSync
 from scrapy_bloom.settings import Settings
+from scrapy_bloom.signals import forget_page
 
 if TYPE_CHECKING:
     from scrapy import Spider
     from scrapy.crawler import Crawler
-    from twisted.python.failure import Failure
 
     from scrapy_bloom.crawl.report import Report
 
@@ -89,7 +88,7 @@ def open_local(
     report.set(stats.PENDING, len(job.store))
     if is_finished(job, waiting=bool(len(self))):
         report.finished(job.folder, job.restored)
-    note_forgets(crawler, self)
+    crawler.signals.connect(self.forget, signal=forget_page)
     return self
 
 
@@ -132,7 +131,7 @@ class LocalFrontier:
         self._spider = queues.spider
         self._inc = crawler.stats.inc_value
         self._sync = sync
-        self._in_flight = InFlight()
+        self._in_flight = InFlight(engine, report)
         self._done: list[Visit] = []  # whose items are not written out yet
         self._items = Items(crawler, report, sync=sync)
         self._state = b""
@@ -141,11 +140,7 @@ class LocalFrontier:
         self._timer: Any = None
         self._ticking: Deferred[bool] | None = None
         self._closing = self._broken = self._failing = self._said_failed = False
-        self._closed_by: Request | None = None
-        self._said_unreadable = self._said_unserializable = False
         self._pid = os.getpid()
-        self._engine.watch_errors(self._raised)
-        self._engine.watch_output()
         self.description = _describe(job, len(self))
 
     def __len__(self) -> int:
@@ -194,22 +189,13 @@ class LocalFrontier:
         self._arm()
         return request
 
-    def finish(self, request: Request) -> None:
-        """Learn that the engine is through with a request."""
-        self._in_flight.finish(request)
-
     def pending(self) -> bool:
         """Return whether a request is waiting."""
         return len(self) > 0
 
-    def forget(self, request: Request) -> None:
-        """Make the page of a request eligible again, in this run and the next."""
-        self._session.forget(request, self._store)
-        self._arm()
-
-    def forget_failed(self, request: Request) -> None:
-        """Make the page of a failed request eligible in the next run."""
-        self._session.forget(request, self._store, failed=True)
+    def forget(self, request: Request, failed: bool = False) -> None:  # noqa: FBT001, FBT002 - a signal
+        """Make the page of a request eligible again, in the next run only if it has failed."""
+        self._session.forget(request, self._store, failed=failed)
         self._arm()
 
     async def close(self) -> bool:
@@ -260,35 +246,8 @@ class LocalFrontier:
             except Exception:  # noqa: BLE001 - it could not be checked: it has no mark
                 marks = ()
         self._store.withhold(marks)
-        self._in_flight.hold(request, marks, self._engine.yielded_by(request))
+        self._in_flight.hold(request, error, marks)
         self._memory.push(request)
-        self._report.add(stats.HELD)
-        self._inc("scheduler/unserializable")
-        if not self._said_unserializable:
-            self._said_unserializable = True
-            logger.warning(
-                "Unable to serialize request: %(request)s - reason: %(reason)s. It waits in memory,"
-                " and after a kill or a stop the page that led to it is fetched again - no more"
-                " unserializable requests will be logged (stats being collected)",
-                {"request": request, "reason": error},
-                extra={"spider": self._spider},
-            )
-
-    def _raised(self, failure: Failure, request: Request) -> None:
-        """Keep a page whose callback closes the spider, or fails while that is being closed."""
-        error = failure.value
-        closes = isinstance(error, CloseSpider)
-        if not (closes or self._engine.closing) or not self._in_flight.keep(request):
-            return
-        if closes and self._closed_by is None:
-            self._closed_by = request
-            text = "%s closed the spider (%s): it is not done, and the next run fetches it again."
-            values: tuple[object, ...] = (request, getattr(error, "reason", error))
-        else:
-            text = "%s failed while the spider was closing: the next run fetches it again."
-            values = (request,)
-        level = logging.DEBUG if closes and self._closed_by is not request else logging.INFO
-        logger.log(level, text, *values, extra={"spider": self._spider})
 
     # Commits
 
@@ -315,7 +274,7 @@ class LocalFrontier:
         """
         if self._broken or os.getpid() != self._pid:  # a fork has none of its own
             return False
-        self._done += self._in_flight.settle(None if self._engine.tells else self._engine.has)
+        self._done += self._in_flight.settle()
         if not self._done and not self._store.dirty:
             return not self._failing
         done, self._done = self._done, []
@@ -409,18 +368,16 @@ class LocalFrontier:
     def _log_unreadable(self) -> None:
         errors, self._queues.unreadable = self._queues.unreadable, []
         self._report.add(stats.UNREADABLE, len(errors))
-        if not self._said_unreadable:
-            self._said_unreadable = True
-            logger.error(
-                "%s: a stored request cannot be read (%r). Its page is not fetched, nor any page"
-                " that only it leads to. The request stays in the file. If the code of the spider"
-                " has changed, go back to what it was and start again; else crawl again in another"
-                " JOBDIR. More such errors are counted in %s and not shown.",
-                self._store.path,
-                errors[0],
-                stats.UNREADABLE.key,
-                extra={"spider": self._spider},
-            )
+        self._report.once(
+            logging.ERROR,
+            "%s: a stored request cannot be read (%r). Its page is not fetched, nor any page that"
+            " only it leads to. The request stays in the file. If the code of the spider has"
+            " changed, go back to what it was and start again; else crawl again in another JOBDIR."
+            " More such errors are counted in %s and not shown.",
+            self._store.path,
+            errors[0],
+            stats.UNREADABLE.key,
+        )
 
     def _write_stats(self) -> None:
         self._report.describe(self._store.filter.info())

@@ -12,13 +12,14 @@ from scrapy.utils.job import job_dir
 
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.engine import only_looks, run_beside
-from scrapy_bloom.crawl.session import Session, note_forgets
+from scrapy_bloom.crawl.session import Session
 from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local.job import SEEN, Identity, Job, is_finished, new_filter
 from scrapy_bloom.local.unclean import DIGEST, digest
 from scrapy_bloom.options import EXACT
 from scrapy_bloom.settings import Settings
+from scrapy_bloom.signals import forget_page
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -100,8 +101,11 @@ class PlainFilter:
             if is_finished(job, waiting=bool(digest(job.folder))):
                 report.finished(job.folder, job.restored)
             if not job.kind and (job.folder / SEEN).exists():
-                report.unread(job.folder / SEEN)
-        note_forgets(crawler, self)
+                report.warn(
+                    f"{job.folder / SEEN}: the marks of Scrapy's own filter stay unread, so pages"
+                    f" are fetched again. SCHEDULER = 'scrapy_bloom.Scheduler' takes them over."
+                )
+        crawler.signals.connect(self.forget, signal=forget_page)
 
     @property
     def settled(self) -> bool:
@@ -126,13 +130,9 @@ class PlainFilter:
         """Empty the filter; returns True."""
         return self._marks.filter.clear()
 
-    def forget(self, request: Request) -> None:
-        """Make the page of a request eligible again, in this run and the next. Never raises."""
-        self._session.forget(request, self._marks)
-
-    def forget_failed(self, request: Request) -> None:
-        """Make the page of a failed request eligible in the next run. Never raises."""
-        self._session.forget(request, self._marks, failed=True)
+    def forget(self, request: Request, failed: bool = False) -> None:  # noqa: FBT001, FBT002 - a signal
+        """Make the page of a request eligible again, in the next run only if it has failed."""
+        self._session.forget(request, self._marks, failed=failed)
 
     def close(self) -> Deferred[None] | None:
         """Store the filter, and write the last stats; return what fires when that is done."""

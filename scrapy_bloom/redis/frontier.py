@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy import Request, signals
-from scrapy.exceptions import CloseSpider, DontCloseSpider
+from scrapy.exceptions import DontCloseSpider
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from twisted.internet.defer import Deferred
 
@@ -23,7 +23,7 @@ from scrapy_bloom.crawl.engine import Engine, call_later, engine_of, run_beside
 from scrapy_bloom.crawl.items import Items
 from scrapy_bloom.crawl.report import Verdict
 from scrapy_bloom.crawl.serialize import QueueKind, read_request
-from scrapy_bloom.crawl.session import Identified, Session, note_forgets
+from scrapy_bloom.crawl.session import Identified, Session
 from scrapy_bloom.crawl.under_way import InFlight
 from scrapy_bloom.errors import BackendError, BloomError
 from scrapy_bloom.options import (
@@ -48,6 +48,7 @@ from scrapy_bloom.redis.queue import Queue, Settled, Ticket
 from scrapy_bloom.redis.shard import Entry, Taken
 from scrapy_bloom.redis.worker import MOST_TRIES, Worker
 from scrapy_bloom.settings import Settings
+from scrapy_bloom.signals import forget_page
 
 if TYPE_CHECKING:
     from scrapy import Spider
@@ -139,7 +140,7 @@ def open_shared(
     if known and not waiting and not any(one.taken for one in states) and not settings[WINDOW]:
         place = f"Redis at {worker.where}, key {key}"
         report.finished(place, known, "use 'scrapy bloom delete' or set another BLOOM_REDIS_KEY")
-    note_forgets(crawler, self)
+    crawler.signals.connect(self.forget, signal=forget_page)
     return self
 
 
@@ -212,7 +213,7 @@ class SharedFrontier:
         self._ready: deque[tuple[Ticket, Taken]] = deque()
         self._memory: deque[Request] = deque()  # requests that cannot be stored
         self._held: set[bytes] = set()  # their fingerprints
-        self._in_flight = InFlight()
+        self._in_flight = InFlight(engine, report)
         self._tickets: dict[
             int, Ticket
         ] = {}  # of requests in flight, by the numbers they have there
@@ -225,10 +226,8 @@ class SharedFrontier:
         self._due = self._exchanged = self._poll_at = 0.0
         self._poll = _POLL
         self._dry = self._closing = self._gave_up = self._starting = False
-        self._idle = self._finished = self._said_unreadable = self._said_held = False
+        self._idle = self._finished = False
         self._gates: list[Deferred[None]] = []
-        engine.watch_errors(self._raised)
-        engine.watch_output()
         scrapys = engine_of(crawler)
         if hasattr(getattr(scrapys, "_start", None), "__aiter__"):
             scrapys._start = self._gated(scrapys._start)  # noqa: SLF001 - it has no other name
@@ -285,23 +284,19 @@ class SharedFrontier:
             self._soon()
         return request
 
-    def finish(self, request: Request) -> None:
-        """Learn that the engine is through with a request."""
-        self._in_flight.finish(request)
-        self._soon(_LINGER)
-
     def pending(self) -> bool:
         """Return whether there is anything to do for this worker."""
         here = self._ready or self._memory or self._starting or self._queue.burdened
         return bool(here or self._over or self._queue.waiting)
 
-    def forget(self, request: Request) -> None:
-        """Make the page of a request eligible again, in this run and the next."""
-        self._forget(request, failed=False)
-
-    def forget_failed(self, request: Request) -> None:
-        """Make the page of a failed request eligible in the next run."""
-        self._forget(request, failed=True)
+    def forget(self, request: Request, failed: bool = False) -> None:  # noqa: FBT001, FBT002 - a signal
+        """Make the page of a request eligible again, in the next run only if it has failed."""
+        try:
+            page = self._session.page_of(request)
+        except Exception as error:  # noqa: BLE001 - in a callback it would cost the items
+            self._report.not_forgotten(request, error)
+            return
+        self._forget_page(page, failed=failed)
 
     async def close(self) -> bool:
         """Offer what is left, give back what was not begun; return whether all is stored."""
@@ -428,21 +423,10 @@ class SharedFrontier:
         if found is not None:
             self._session.judge(found, seen=False)
             self._held.add(found.fingerprint)
-        self._in_flight.hold(request, (), self._engine.yielded_by(request))
+        self._in_flight.hold(request, error)
         self._memory.append(request)
-        self._report.add(stats.HELD)
-        self._report.inc("scheduler/unserializable")
         self._report.inc("scheduler/enqueued/memory")
         self._report.inc("scheduler/enqueued")
-        if not self._said_held:
-            self._said_held = True
-            logger.warning(
-                "Unable to serialize request: %(request)s - reason: %(reason)s. It waits in memory"
-                " of this worker; after a kill the page that led to it is fetched again - no more"
-                " unserializable requests will be logged (stats being collected)",
-                {"request": request, "reason": error},
-                extra={"spider": self._spider},
-            )
         return True
 
     # Requests that were taken
@@ -467,20 +451,8 @@ class SharedFrontier:
             return request
         return None
 
-    def _raised(self, failure: Failure, request: Request) -> None:
-        """Keep a page whose callback closes the spider, or fails while that is being closed."""
-        closes = isinstance(failure.value, CloseSpider)
-        if (closes or self._engine.closing) and self._in_flight.keep(request):
-            logger.info(
-                "%s %s: it is not done, and is fetched again.",
-                request,
-                "closed the spider" if closes else "failed while the spider was closing",
-                extra={"spider": self._spider},
-            )
-
     def _note_over(self) -> None:
-        has = None if self._engine.tells else self._engine.has
-        for visit in self._in_flight.settle(has):
+        for visit in self._in_flight.settle():
             if visit.row is not None:
                 self._over.append((self._numbers, visit.row))
 
@@ -657,14 +629,6 @@ class SharedFrontier:
 
     # Forgetting
 
-    def _forget(self, request: Request, *, failed: bool) -> None:
-        try:
-            page = self._session.page_of(request)
-        except Exception as error:  # noqa: BLE001 - in a callback it would cost the items
-            self._report.not_forgotten(request, error)
-            return
-        self._forget_page(page, failed=failed)
-
     def _forget_page(self, page: Sequence[bytes], *, failed: bool, dropped: bool = False) -> None:
         number = self._next_number()
         forgetting = _Forgetting(page, number, failed=failed, dropped=dropped)
@@ -707,18 +671,15 @@ class SharedFrontier:
 
     def _log_unreadable(self, error: Exception) -> None:
         self._report.add(stats.UNREADABLE)
-        if not self._said_unreadable:
-            self._said_unreadable = True
-            logger.error(
-                "A request in Redis cannot be read by this worker (%r). It goes back for other"
-                " workers, whose code may be newer. After %s tries it is moved to the failed list:"
-                " then 'scrapy bloom queue --retry' puts it back. More are counted in %s and not"
-                " shown.",
-                error,
-                MOST_TRIES,
-                stats.UNREADABLE.key,
-                extra={"spider": self._spider},
-            )
+        self._report.once(
+            logging.ERROR,
+            "A request in Redis cannot be read by this worker (%r). It goes back for other workers,"
+            " whose code may be newer. After %s tries it is moved to the failed list: then"
+            " 'scrapy bloom queue --retry' puts it back. More are counted in %s and not shown.",
+            error,
+            MOST_TRIES,
+            stats.UNREADABLE.key,
+        )
 
     def _describe(self) -> None:
         counters = self._queue.worker.counters

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl.session import Session, note_forgets
+from scrapy_bloom.crawl.session import Session
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.options import ON_BACKEND_ERROR, REDIS_TIMEOUT, OnBackendError
 from scrapy_bloom.redis.filter import RedisFilter
@@ -21,6 +21,7 @@ from scrapy_bloom.redis.project import (
 )
 from scrapy_bloom.redis.shard import KNOWN
 from scrapy_bloom.settings import Settings
+from scrapy_bloom.signals import forget_page
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -137,7 +138,7 @@ class PlainFilter:
                 f" fetched by this crawl. To fetch them use that JOBDIR, or start over after"
                 f" 'scrapy bloom delete'."
             )
-        note_forgets(crawler, self)
+        crawler.signals.connect(self.forget, signal=forget_page)
 
     @property
     def settled(self) -> bool:
@@ -156,13 +157,9 @@ class PlainFilter:
         except Exception as error:  # noqa: BLE001 - the crawl continues without
             self._report.check_failed(request, error)
 
-    def forget(self, request: Request) -> None:
-        """Make the page of a request eligible again, in this run and the next. Never raises."""
-        self._session.forget(request, self._marks)
-
-    def forget_failed(self, request: Request) -> None:
-        """Make the page of a failed request eligible in the next run. Never raises."""
-        self._session.forget(request, self._marks, failed=True)
+    def forget(self, request: Request, failed: bool = False) -> None:  # noqa: FBT001, FBT002 - a signal
+        """Make the page of a request eligible again, in the next run only if it has failed."""
+        self._session.forget(request, self._marks, failed=failed)
 
     def clear(self, *, at_end: bool = False) -> bool:
         """Empty the filter; return False where it stays, because others use it or nobody knows.

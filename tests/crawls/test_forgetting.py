@@ -258,7 +258,7 @@ def test_a_redirect_to_a_page_that_has_failed_forgets_its_pages_once(tmp_path):
     bad = redirected(first, page("bad").url)
     assert session.check(bad) is NEW
     assert session.check(redirected(third, second.url)) is SEEN
-    session.forget_failed(bad)
+    session.forget(bad, failed=True)
     for _ in range(2):  # as where a spider passes meta on
         assert session.check(redirected(second, bad.url)) is SEEN
     assert check_all(session, [first, second, third]) == [SEEN] * 3, "in this run"

@@ -15,7 +15,6 @@ import pytest
 import scrapy.squeues
 from pytest_twisted import ensureDeferred
 from scrapy import Request
-from scrapy.core.scheduler import BaseScheduler
 from scrapy.core.scheduler import Scheduler as ScrapyScheduler
 from scrapy.exceptions import CloseSpider
 from scrapy.extensions.spiderstate import SpiderState
@@ -674,24 +673,6 @@ async def test_an_engine_that_does_not_show_what_is_done_is_refused(job, caplog,
     monkeypatch.setattr(_Slot, "__init__", changed)
     said = await crawl_refused(kept(job), caplog)
     assert "cannot see in Scrapy" in said
-
-
-@ensureDeferred
-async def test_an_engine_that_says_what_is_done_is_listened_to(job, monkeypatch):
-    from scrapy.core.engine import _Slot
-
-    monkeypatch.setattr(BaseScheduler, "finish_request", lambda *_: None, raising=False)
-    original = _Slot.remove_request
-
-    def changed(self, request):
-        original(self, request)
-        self.scheduler.finish_request(request)
-
-    monkeypatch.setattr(_Slot, "remove_request", changed)
-    with site(40) as pages:
-        await crawl(settings=kept(job), url=pages.url)
-    assert pages.missed == set()
-    assert rows(job) == []
 
 
 # Faults

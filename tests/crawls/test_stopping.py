@@ -14,11 +14,13 @@ from pytest_twisted import ensureDeferred
 from scrapy import Request
 from scrapy.exceptions import CloseSpider
 from scrapy.extensions.feedexport import BlockingFeedStorage
-from scrapy.http import Response
+from scrapy.utils.test import get_crawler
 from support.crawling import Follower, crawl
 from support.localsite import LocalSite
 from support.sites import Pages
+from twisted.python.failure import Failure
 
+from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.under_way import InFlight
 from scrapy_bloom.signals import before_commit
 
@@ -148,38 +150,63 @@ async def test_a_held_request_keeps_only_the_page_that_has_yielded_it(job, to):
     assert not [name for name in names if first[name] and again[name]]
 
 
+class EngineOf:
+    """Stands for an engine: what it still has, and which request has led to which."""
+
+    closing = False
+
+    def __init__(self, **yielded_by):
+        self.busy, self._yielded_by = set(), yielded_by
+
+    def watch_errors(self, raised):
+        self.raise_in = raised
+
+    def watch_output(self):
+        pass
+
+    def has(self, request):
+        return request in self.busy
+
+    def yielded_by(self, request):
+        return self._yielded_by.get(request.url.rpartition("/")[2])
+
+
+PAGE, OTHER, HELD = (Request(f"http://a.test/{name}") for name in ("page", "other", "held"))
+
+
+def flying(engine):
+    """Return two pages in flight, of which one, or nobody knows which, has led to a held one."""
+    in_flight = InFlight(engine, Report(get_crawler()))
+    in_flight.start(PAGE, 1)
+    in_flight.start(OTHER, 2)
+    in_flight.hold(HELD, ValueError("a lambda"), (b"mark",))
+    return in_flight
+
+
 def test_a_visit_is_done_when_what_it_has_yielded_is():
-    page, other, held = (Request(f"http://a.test/{name}") for name in ("page", "other", "held"))
-    flying = InFlight()
-    flying.start(page, 1)
-    flying.start(other, 2)
-    flying.hold(held, (b"mark",), page)
-    assert [visit.row for visit in flying.settle(lambda _: False)] == [2]
-    sent = flying.start_held(held)
-    assert [visit.row for visit in flying.settle(lambda one: one is sent)] == []
-    done = flying.settle(lambda _: False)
+    engine = EngineOf(held=PAGE)
+    in_flight = flying(engine)
+    assert [visit.row for visit in in_flight.settle()] == [2]
+    engine.busy.add(in_flight.start_held(HELD))
+    assert in_flight.settle() == []
+    engine.busy.clear()
+    done = in_flight.settle()
     assert [(visit.row, visit.marks) for visit in done] == [(None, (b"mark",)), (1, ())]
 
 
 @pytest.mark.parametrize("by", [None, Request("http://a.test/gone")])
 def test_where_nobody_knows_who_has_yielded_it_all_wait(by):
-    page, other, held = (Request(f"http://a.test/{name}") for name in ("page", "other", "held"))
-    flying = InFlight()
-    flying.start(page, 1)
-    flying.start(other, 2)
-    flying.hold(held, (), by)
-    assert flying.settle(lambda _: False) == []
-    flying.start_held(held)
-    assert {visit.row for visit in flying.settle(lambda _: False)} == {None, 1, 2}
+    in_flight = flying(EngineOf(held=by))
+    assert in_flight.settle() == []
+    in_flight.start_held(HELD)
+    assert {visit.row for visit in in_flight.settle()} == {None, 1, 2}
 
 
-def test_a_visit_that_is_kept_is_never_done_nor_are_its_parents():
-    page, held = Request("http://a.test/page"), Request("http://a.test/held")
-    flying = InFlight()
-    flying.start(page, 1)
-    flying.hold(held, (), page)
-    assert flying.keep(flying.start_held(held))
-    assert flying.settle(lambda _: False) == []
+def test_a_visit_that_closes_the_spider_is_never_done_nor_are_its_parents():
+    engine = EngineOf(held=PAGE)
+    in_flight = flying(engine)
+    engine.raise_in(Failure(CloseSpider("enough")), in_flight.start_held(HELD))
+    assert [visit.row for visit in in_flight.settle()] == [2]
 
 
 @ensureDeferred
@@ -370,16 +397,3 @@ async def test_a_finished_job_tells_how_to_start_over(job, caplog, settings):
     [warning] = [r for r in caplog.records if r.levelno == logging.WARNING]
     assert "6 pages are known, and no request is waiting" in warning.getMessage()
     assert "To start over, delete the job directory" in warning.getMessage()
-
-
-def test_a_request_that_two_pages_yield_is_nobodys():
-    from scrapy_bloom.crawl.engine import _Output
-
-    yielded_by = {}
-    mine, once = Request("http://a.test/both"), Request("http://a.test/once")
-    one, other = (Request(f"http://a.test/{name}") for name in ("one", "other"))
-    output = _Output(yielded_by)
-    for by, what in ((one, [mine, once]), (other, [mine, {"an": "item"}])):
-        response = Response(by.url, request=by)
-        assert [*output.process_spider_output(response, what)] == what
-    assert yielded_by == {mine: None, once: one}

@@ -67,8 +67,8 @@ def _said(call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
     arguments = call.args
     if ((of.endswith("logger") and name in LOGS) or name == "warn") and arguments:
         yield "", arguments[0]
-    elif (of.endswith("logger") and name == "log") or name in {"_log", "_log_once"}:
-        if ast.unparse(arguments[0]) not in {"logging.INFO", "logging.DEBUG"}:
+    elif name in {"log", "once"} and arguments:
+        if ast.unparse(arguments[0]) in {"logging.WARNING", "logging.ERROR"}:
             yield "", arguments[1]
     elif name == "refusal" and len(arguments) == 3:
         yield f"{HOLE} = {HOLE}: ", arguments[2]
