@@ -21,7 +21,7 @@ class CanonicalFingerprinter(fingerprint.CanonicalFingerprinter):
 
     If no step changes a URL, the fingerprint is the one that `wrapped` makes. Scrapy's default
     fingerprinter is not even asked: its bytes are computed here, in a fifth of the time. Any other
-    one is asked once for each request. If steps changed the URL, it is shown the changed URL.
+    one is asked for each request. If steps changed the URL, it is shown the changed URL.
 
     The steps see the URL as Scrapy sends it and decode nothing that they keep. So the fingerprint
     of a changed URL is Scrapy's fingerprint of that changed, still encoded URL.

@@ -39,7 +39,7 @@ TAME: Final = re.compile(
     rf"([Hh][Tt][Tt][Pp][Ss]?)://({_NAME}|{_QUAD})({_PORT})?{_NO_DOTS}(/[{_SAFE}]*)?"
     rf"(?:\?([{_QUERY}]*))?(?:#([{_SAFE}?]*))?"
 )
-"""The URLs that are tame, without a user. The groups are the others of :data:`Tame`."""
+"""The URLs that are tame. The groups are those of :data:`Tame`."""
 
 # Escapes that w3lib never changes: in a path, and in a query.
 _PATH_ESCAPE = r"(?:[01][0-9A-F]|2[023F]|3[CEF]|5[CE]|60|7[BDF]|[89A-F][0-9A-F])"
@@ -75,12 +75,9 @@ _OF_QUERY |= {char: quote_plus(char) for char in map(chr, range(0x21, 0x7F))}
 _DECODED = {"+": " "} | {escape: chr(byte) for byte, escape in enumerate(_ESCAPES)}
 
 _match = TAME.fullmatch
-# Up to 2.1 w3lib writes users in lower case.
-_with_user = re.compile(r"([^/]+//)([a-z0-9._~-]+(?::[a-z0-9._~-]+)?@)([^@]*)").fullmatch
 
-
-Tame = tuple[str, str, str, str, str, str, str]
-"""User with its @, scheme, host, port with its colon, path, query, fragment; "" for none."""
+Tame = tuple[str, str, str, str, str, str]
+"""Scheme, host, port with its colon, path, query, fragment; "" for none."""
 
 
 def take(url: str) -> Tame | None:
@@ -89,19 +86,12 @@ def take(url: str) -> Tame | None:
     Scheme and host are in lower case, and the query is canonical.
     """
     match = _match(url)
-    user = ""
     if match is None:
-        with_user = _with_user(url) if "@" in url else None
-        if with_user is None:
-            return None
-        start, user, end = with_user.groups()
-        match = _match(start + end)
-        if match is None:
-            return None
+        return None
     scheme, host, port, path, query, fragment = match.groups("")
     if query:
         query = canonical_query(query)
-    return user, scheme.lower(), host.lower(), port, path, query, fragment
+    return scheme.lower(), host.lower(), port, path, query, fragment
 
 
 def canonical(url: str) -> str:
@@ -112,19 +102,19 @@ def canonical(url: str) -> str:
     return join(*tame[:-1])
 
 
-def join(user: str, scheme: str, host: str, port: str, path: str, query: str) -> str:
+def join(scheme: str, host: str, port: str, path: str, query: str) -> str:
     """Return the canonical URL of what :func:`take` has returned."""
     if "%" in path or ";" in path or "/." in path:
         path = _canonical_path(path)
     if query:
-        return f"{scheme}://{user}{host}{port}{path or '/'}?{query}"
-    return f"{scheme}://{user}{host}{port}{path or '/'}"
+        return f"{scheme}://{host}{port}{path or '/'}?{query}"
+    return f"{scheme}://{host}{port}{path or '/'}"
 
 
 def join_parts(parts: Parts) -> str:
-    """Return the same of what steps have made of them."""
+    """Return the same of what steps have made of a tame URL."""
     port = f":{parts.port}" if parts.port else ""
-    return join(parts.userinfo, parts.scheme, parts.host, port, parts.path, parts.query or "")
+    return join(parts.scheme, parts.host, port, parts.path, parts.query or "")
 
 
 def _canonical_path(path: str) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from functools import cache
-from typing import Final, Literal, NamedTuple
-from weakref import WeakKeyDictionary
+from typing import Final, Literal
 
 from scrapy import Request
 from scrapy.utils.request import RequestFingerprinter
@@ -14,7 +13,7 @@ from w3lib.url import canonicalize_url, safe_url_string
 
 from scrapy_bloom.canonical import fast_path, scrapy_form
 from scrapy_bloom.canonical.parts import Parts, split_url
-from scrapy_bloom.canonical.pipeline import HOSTS_OWN, Pipeline, Pipelines
+from scrapy_bloom.canonical.pipeline import Pipelines
 from scrapy_bloom.canonical.rules import LEVELS, Rules
 from scrapy_bloom.canonical.scrapy_form import Fingerprinter
 from scrapy_bloom.canonical.steps import STEPS
@@ -24,18 +23,6 @@ logger = logging.getLogger(__name__)
 META_KEY: Final = "bloom_canonical"
 SCRAPY: Final = "scrapy"
 """Stands among the names of steps for what Scrapy's own canonical form changes."""
-
-
-class Change(NamedTuple):
-    """What the steps did to the URL of a request.
-
-    Attributes:
-        url: the URL that the fingerprint was made from.
-        steps: names of the steps that changed the URL, in order.
-    """
-
-    url: str
-    steps: tuple[str, ...]
 
 
 @cache
@@ -57,7 +44,7 @@ class CanonicalFingerprinter:
 
     If no step changes a URL, the fingerprint is the one that `wrapped` makes. Scrapy's default
     fingerprinter is not even asked: its bytes are computed here, in a fifth of the time. Any other
-    one is asked once for each request. If steps changed the URL, it is shown the changed URL.
+    one is asked for each request. If steps changed the URL, it is shown the changed URL.
 
     The steps see the URL as Scrapy sends it and decode nothing that they keep. So the fingerprint
     of a changed URL is Scrapy's fingerprint of that changed, still encoded URL.
@@ -73,9 +60,6 @@ class CanonicalFingerprinter:
         self._wrapped = wrapped or RequestFingerprinter()
         self._pipelines = Pipelines(rules)
         self._identical = type(self._wrapped) is RequestFingerprinter and _trusted()
-        self._kept: WeakKeyDictionary[Request, tuple[Pipeline, bytes, Change | None]] = (
-            WeakKeyDictionary()
-        )
         self._warned = False
 
     @classmethod
@@ -107,25 +91,20 @@ class CanonicalFingerprinter:
         """Return the bytes that stand for the page of `request`."""
         return self.resolve(request)[0]
 
-    def of_url(self, url: str) -> bytes:
-        """Return ``fingerprint(Request(url))``, for most URLs without making a request.
-
-        :raises ValueError: if Scrapy cannot make a request for `url`.
-        """
-        return self.resolve_url(url)[0]
-
     def resolve_url(self, url: str) -> tuple[bytes, str]:
         """Return the fingerprint of a plain request for `url`, and the URL that it is made from.
 
         :raises ValueError: if Scrapy cannot make a request for `url`.
         """
-        tame = fast_path.take(url) if self._identical else None
-        if tame:  # it is the same in a request
-            canonical, _ = self._canonicalize(url, tame, self._pipelines.of(url, None))
-            return scrapy_form.digest_of_get(canonical), canonical
-        request = Request(url)
-        fingerprint, change = self.resolve(request)
-        return fingerprint, change.url if change else self._canonical(request.url)
+        if not self._identical:
+            request = Request(url)
+            return self.resolve(request)[0], self._rewritten(request.url, None)[0]
+        tame = fast_path.take(url)  # if it is tame, a request has it just so
+        if tame is None:
+            url = Request(url).url
+            tame = fast_path.take(url)
+        canonical, _ = self._canonicalize(url, tame, None)
+        return scrapy_form.digest_of_get(canonical), canonical
 
     def canonical_url(self, url: str) -> str:
         """Return the URL that the fingerprint of a request for `url` is made from.
@@ -141,7 +120,7 @@ class CanonicalFingerprinter:
         :param url: as a request has it.
         """
         now, route = url, False
-        for name, parts in self._pipelines.of(url, None).walk(url):
+        for name, parts in self._take(split_url(url), None):
             now, route = parts.url(), parts.route
             yield name, now
         canonical = self._canonical(now, route=route)
@@ -152,21 +131,21 @@ class CanonicalFingerprinter:
         """Return a fingerprinter like this one that never takes `step`."""
         return CanonicalFingerprinter(rules=self.rules.without(step), wrapped=self._wrapped)
 
-    def resolve(self, request: Request) -> tuple[bytes, Change | None]:
-        """Return the fingerprint of `request`, and the change if steps changed the outcome."""
+    def resolve(self, request: Request) -> tuple[bytes, tuple[str, ...]]:
+        """Return the fingerprint of `request`, and the names of the steps that changed it."""
         meta = request.meta
         level = None
         if meta:
             wish = self._read_wish(meta.get(META_KEY))
             if wish is False or meta.get("verbatim_url"):
-                return self.untouched(request), None
+                return self.untouched(request), ()
             level = wish
-        pipeline = self._pipelines.of(request.url, level)
         if self._identical:
             tame = fast_path.take(request.url)
-            canonical, change = self._canonicalize(request.url, tame, pipeline)
-            return scrapy_form.digest(request, canonical), change
-        return self._ask_wrapped(request, pipeline)
+            canonical, steps = self._canonicalize(request.url, tame, level)
+            return scrapy_form.digest(request, canonical), steps
+        url, steps = self._rewritten(request.url, level)
+        return self._wrapped.fingerprint(request.replace(url=url) if steps else request), steps
 
     def untouched(self, request: Request) -> bytes:
         """Return the fingerprint that the wrapped fingerprinter makes, without any step."""
@@ -175,43 +154,38 @@ class CanonicalFingerprinter:
         return self._wrapped.fingerprint(request)
 
     def _canonicalize(
-        self, url: str, tame: fast_path.Tame | None, pipeline: Pipeline
-    ) -> tuple[str, Change | None]:
-        """Return the URL that Scrapy's bytes of `url` are made from, and the change by steps."""
+        self, url: str, tame: fast_path.Tame | None, level: str | None
+    ) -> tuple[str, tuple[str, ...]]:
+        """Return the URL that Scrapy's bytes of `url` are made from, and the steps that changed it.
+
+        There are no such steps if Scrapy's canonical form alone comes to the same.
+        """
         if tame is None:
-            parts = split_url(url) if pipeline.before_scrapy else None
+            parts = split_url(url)
         else:
-            user, scheme, host, port, path, query, fragment = tame
-            if pipeline.is_noop_for(host, port, query):
-                return fast_path.join(user, scheme, host, port, path, query), None
-            parts = Parts(scheme, user, host, port[1:], path, query or None, fragment or None)
-        changed, names = pipeline.before(parts) if parts else (None, ())
-        if changed is None:
-            return fast_path.join(*tame[:-1]) if tame else canonicalize_url(url), None
+            scheme, host, port, path, query, fragment = tame
+            if self._pipelines.of(host, level).is_noop_for(host, port, query):
+                return fast_path.join(scheme, host, port, path, query), ()
+            parts = Parts(scheme, "", host, port[1:], path, query or None, fragment or None)
+        scrapys = fast_path.join(*tame[:-1]) if tame else canonicalize_url(url)
+        taken = self._take(parts, level)
+        if not taken:
+            return scrapys, ()
+        changed = taken[-1][1]
         if tame and not changed.route:  # it is tame still
             canonical = fast_path.join_parts(changed)
         else:
             canonical = self._canonical(changed.url(), route=changed.route)
-        if HOSTS_OWN.issuperset(names) and canonical == fast_path.canonical(url):
-            return canonical, None
-        return canonical, Change(canonical, names)
+        return canonical, _names(taken) if canonical != scrapys else ()
 
-    def _ask_wrapped(self, request: Request, pipeline: Pipeline) -> tuple[bytes, Change | None]:
-        """Ask the project's own fingerprinter, and remember its answer while the request lives.
+    def _rewritten(self, url: str, level: str | None) -> tuple[str, tuple[str, ...]]:
+        """Return what the steps alone make of `url`, and which of them changed it."""
+        taken = self._take(split_url(url), level)
+        changed = taken[-1][1].url() if taken else url
+        return changed, _names(taken) if changed != url else ()
 
-        It may be slow, and a redirected request is resolved several times.
-        """
-        kept = self._kept.get(request)
-        if kept is None or kept[0] is not pipeline:
-            walked = list(pipeline.walk(request.url))
-            url = walked[-1][1].url() if walked else request.url
-            change = None
-            asked = request
-            if url != request.url:
-                change = Change(url, tuple(dict.fromkeys(name for name, _ in walked)))
-                asked = request.replace(url=url)
-            kept = self._kept[request] = (pipeline, self._wrapped.fingerprint(asked), change)
-        return kept[1:]
+    def _take(self, parts: Parts | None, level: str | None) -> list[tuple[str, Parts]]:
+        return self._pipelines.of(parts.host, level).take(parts) if parts else []
 
     def _canonical(self, url: str, *, route: bool = False) -> str:
         """Return the URL that the wrapped fingerprinter makes its bytes from.
@@ -238,3 +212,7 @@ class CanonicalFingerprinter:
                 ", ".join(LEVELS),
             )
         return False
+
+
+def _names(taken: list[tuple[str, Parts]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for name, _ in taken))

@@ -86,11 +86,6 @@ def without_dots(segments: list[str], kinds: list[str]) -> str:
     return "/" + "/".join(kept)
 
 
-def is_route(fragment: str | None) -> bool:
-    """Return whether a fragment looks like the name of a page of its own."""
-    return fragment is not None and fragment.startswith(("!", "/"))
-
-
 def name_and_value(field: str) -> tuple[str, str]:
     """Return name and value of one ``name=value`` of a query. Only the name is decoded, once."""
     name, _, value = field.partition("=")

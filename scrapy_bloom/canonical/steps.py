@@ -15,12 +15,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv6Address
 from socket import inet_aton, inet_ntoa
 from typing import Literal
 
 from scrapy_bloom.canonical.names import Names, Params
-from scrapy_bloom.canonical.parts import Parts, is_route, name_and_value, without_dots
+from scrapy_bloom.canonical.parts import Parts, name_and_value, without_dots
 from scrapy_bloom.canonical.tracking import TRACKING_PARAMS
 
 Tier = Literal["safe", "usual", "setting", "opt-in"]
@@ -95,11 +96,16 @@ def ipv6(parts: Parts, _: Params) -> Parts:
     """Write an IPv6 address in its shortest form (WHATWG URL, 3.5; RFC 5952)."""
     if not parts.host.startswith("["):
         return parts
-    try:
-        host = f"[{IPv6Address(parts.host[1:-1]).compressed}]"
-    except ValueError:
-        return parts
+    host = _shortest(parts.host)
     return parts._replace(host=host) if host != parts.host else parts
+
+
+@lru_cache
+def _shortest(host: str) -> str:
+    try:
+        return f"[{IPv6Address(host[1:-1]).compressed}]"
+    except ValueError:
+        return host
 
 
 _DOTS = frozenset((".", ".."))
@@ -135,8 +141,6 @@ _TRACKING = Names.of(TRACKING_PARAMS)
 
 def tracking(parts: Parts, params: Params) -> Parts:
     """Drop parameters of the tracking list that have a value."""
-    if not parts.query:
-        return parts
     return _without(
         parts,
         lambda name, value: value != "" and name in _TRACKING and name not in params.keep,
@@ -177,7 +181,7 @@ def http_https(parts: Parts, _: Params) -> Parts:
 
 def fragment_route(parts: Parts, _: Params) -> Parts:
     """Keep a fragment that begins with `!` or `/`: it names a page of its own."""
-    if parts.route or not is_route(parts.fragment):
+    if parts.route or not (parts.fragment or "").startswith(("!", "/")):
         return parts
     return parts._replace(route=True)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from scrapy_bloom import stats
-from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter, Change
+from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
 from scrapy_bloom.crawl.provenance import record
 from scrapy_bloom.crawl.redirects import (
     DroppedChains,
@@ -39,13 +39,13 @@ class Identified(NamedTuple):
     Attributes:
         request: the request.
         fingerprint: stands for its page.
-        change: what canonicalization has changed in its URL; None if nothing.
+        steps: names of the steps of canonicalization that changed its URL.
         max_age: seconds after which its page is eligible again; None for never.
     """
 
     request: Request
     fingerprint: bytes
-    change: Change | None
+    steps: tuple[str, ...]
     max_age: float | None
 
 
@@ -109,14 +109,14 @@ class Session:
         None if that fails: the verdict is ``ERROR`` then, and is counted.
         """
         try:
-            fingerprint, change = self._resolve(request)
+            fingerprint, steps = self._resolve(request)
             if request.method != "GET":
                 note_mark(request, fingerprint)
             max_age = self._max_age(request) if MAX_AGE in request.meta else None
         except Exception as error:  # noqa: BLE001 - raised, it would cost the page
             self.fail(request, error)
             return None
-        return Identified(request, fingerprint, change, max_age)
+        return Identified(request, fingerprint, steps, max_age)
 
     def step_of(self, found: Identified) -> bytes | None:
         """Return what to ask next about a request that was seen: its step in a chain of redirects.
@@ -137,9 +137,8 @@ class Session:
         :param seen: what the filter has said.
         :param step: whether it was asked about :meth:`step_of` in the end.
         """
-        if found.change:
-            for name in found.change.steps:
-                self._report.add_step(name)
+        for name in found.steps:
+            self._report.add_step(name)
         verdict = SEEN if seen else EXEMPT if step else NEW
         self._report.count(verdict)
         return verdict

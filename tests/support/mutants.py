@@ -20,9 +20,10 @@ from scrapy.utils.request import RequestFingerprinter
 from w3lib.url import canonicalize_url
 
 from scrapy_bloom import CanonicalFingerprinter
+from scrapy_bloom.canonical.parts import split_url
 from scrapy_bloom.canonical.pipeline import Pipelines
 from scrapy_bloom.canonical.rules import LEVELS, OPT_IN
-from support.spellings import HOSTS, NAMES, PORTS, USERS, WORDS
+from support.spellings import HOSTS, MARKS, NAMES, PORTS, USERS, WORDS
 
 _SCRAPYS = RequestFingerprinter()
 _OURS = {level: CanonicalFingerprinter(level) for level in LEVELS} | {
@@ -32,101 +33,8 @@ _OURS = {level: CanonicalFingerprinter(level) for level in LEVELS} | {
     "keep only": CanonicalFingerprinter("safe", rules={"*": {"keep_only": ["id", "q", "page"]}}),
     "all": CanonicalFingerprinter("usual", rules={"*": {"steps": OPT_IN}}),
 }
-_PIPELINES = {how: Pipelines(ours.rules).general for how, ours in _OURS.items()}
+_PIPELINES = {how: Pipelines(ours.rules).of("", None) for how, ours in _OURS.items()}
 
-_MARKS = (
-    *(
-        "/",
-        "//",
-        "/./",
-        "/../",
-        "/..",
-        "/.",
-        "/%2e/",
-        "/%2E%2e/",
-        "/..;x",
-        "/;",
-        ";",
-        ";x=1",
-        "%3B",
-    ),
-    *(
-        "?",
-        "??",
-        "&",
-        "&&",
-        "=",
-        "==",
-        "#",
-        "#!",
-        "#/a",
-        "@",
-        ":",
-        ",",
-        "|",
-        "[",
-        "]",
-        "'",
-        '"',
-        "\\",
-    ),
-    *(
-        "%",
-        "%2",
-        "%zz",
-        "%25",
-        "%2525",
-        "%2f",
-        "%2F",
-        "%3f",
-        "%23",
-        "%5B",
-        "%5d",
-        "%7C",
-        "%7e",
-        "%41",
-    ),
-    *(
-        "%c3%a9",
-        "%C3%A9",
-        "%ff",
-        "%00",
-        "%20",
-        "+",
-        "%2B",
-        " ",
-        "\xe9",
-        "\u4e2d",
-        "^",
-        "{x}",
-        "<>",
-        "`",
-    ),
-    *(
-        "utm_source=x",
-        "&utm_id=",
-        "&%75tm_x=1",
-        "&gclid=1",
-        "&id=1",
-        "&id=2",
-        "&id",
-        "&a%5B%5D=2",
-        "*",
-    ),
-    *(
-        "&a[]=1",
-        "&q=a%20b",
-        "&q=a+b",
-        "&a!=1",
-        "&a-=1",
-        "&a%21=2",
-        "&=",
-        "&=x",
-        "!$'()*,;:@",
-        "~",
-        "-",
-    ),
-)
 _found = re.compile(r"https?://[^\s<>\"'`)\]}|\\]+").findall
 
 
@@ -150,7 +58,7 @@ def mutants(real: list[str], rng: Random) -> Iterator[str]:
         for _ in range(rng.randrange(4)):
             at = rng.randrange(8, len(url) + 1)
             until = at if rng.random() < 0.6 else at + rng.randrange(4)
-            url = url[:at] + rng.choice(rng.choice((_MARKS, _MARKS, WORDS))) + url[until:]
+            url = url[:at] + rng.choice(rng.choice((MARKS, MARKS, WORDS))) + url[until:]
         yield url.swapcase() if rng.random() < 0.02 else url
 
 
@@ -169,16 +77,18 @@ def differences(urls: Iterable[str]) -> Iterator[tuple[str, str, str, str]]:
         if _OURS["scrapy"].fingerprint(request) != scrapys:
             yield "scrapy's bytes", url, scrapys.hex(), _OURS["scrapy"].fingerprint(request).hex()
         for how, ours in _OURS.items():
-            parts = None
-            for _, parts in _PIPELINES[how].walk(request.url):  # noqa: B007 - the last ones count
-                pass
-            expected = canonicalize_url(parts.url(), keep_fragments=parts.route) if parts else form
+            parts = split_url(request.url)
+            taken = _PIPELINES[how].take(parts) if parts else []
+            changed = taken[-1][1] if taken else None
+            expected = (
+                canonicalize_url(changed.url(), keep_fragments=changed.route) if changed else form
+            )
             alone, found = ours.resolve_url(url)
-            fingerprint, change = ours.resolve(request)
+            fingerprint, steps = ours.resolve(request)
             if found != expected or fingerprint != alone:
                 yield how, url, expected, found
-            if (change.url if change else form) != expected:
-                yield f"change of {how}", url, expected, str(change)
+            if bool(steps) != (expected != form):
+                yield f"steps of {how}", url, expected, str(steps)
 
 
 def main() -> None:
