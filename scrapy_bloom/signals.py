@@ -9,7 +9,8 @@ before_commit: Final = object()
 
 A pipeline that gathers items writes them out here: the pages of those items are not fetched again
 after a kill. If a handler raises, the commit waits: the pages are done when it no longer does.
-A handler may be a coroutine function, or return a Deferred: the commit waits for it.
+A handler may be a coroutine function, or return a Deferred: the commit waits for it. It is called
+for the last time when the spider closes, before any pipeline's ``close_spider``.
 """
 
 forget_page: Final = object()

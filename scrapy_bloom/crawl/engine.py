@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,7 +19,7 @@ from scrapy import Request, signals
 from scrapy.exceptions import CloseSpider
 from scrapy.extensions.spiderstate import SpiderState
 from scrapy.settings import SETTINGS_PRIORITIES
-from scrapy.utils.defer import deferred_from_coro
+from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
@@ -88,6 +88,22 @@ class Engine:
             return handle(failure, request, *arguments, **keywords)
 
         self._scraper.handle_spider_error = handle_spider_error
+
+    def before_closing(self, do: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Have `do` awaited when the last page is over, before the pipelines are closed."""
+        is_async = hasattr(self._scraper, "close_spider_async")  # from Scrapy 2.14
+        name = "close_spider_async" if is_async else "close_spider"
+        close = getattr(self._scraper, name)
+
+        async def close_spider(*arguments: Any) -> None:
+            await maybe_deferred_to_future(Deferred.fromCoroutine(do()))
+            closed = close(*arguments)
+            await (closed if is_async else maybe_deferred_to_future(closed))
+
+        def close_in_deferred(*arguments: Any) -> Deferred[None]:
+            return deferred_from_coro(close_spider(*arguments))
+
+        setattr(self._scraper, name, close_spider if is_async else close_in_deferred)
 
     def watch_output(self) -> None:
         """Note from now on which request has led to which, for :meth:`yielded_by`.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy import signals
 from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage, StdoutFeedStorage
 from scrapy.utils.defer import deferred_from_coro
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, DeferredLock
 from twisted.python.failure import Failure
 
 from scrapy_bloom import stats
@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from scrapy import Spider
     from scrapy.crawler import Crawler
 
+    from scrapy_bloom.crawl.engine import Engine
     from scrapy_bloom.crawl.report import Report
-
-logger = logging.getLogger(__name__)
 
 _WHO: Final = re.compile(r"//[^/]*@")  # in a URI: may have a password
 
@@ -37,92 +36,96 @@ class Items:
 
     An item that a feed could not take, since the disk was full, say, is kept and given to it again.
 
-    :param report: counts what fails.
+    :param engine: says when the pipelines are about to be closed.
+    :param report: counts and logs what fails.
     :param sync: whether feeds go to the disk itself, and not only out of this process.
     """
 
-    def __init__(self, crawler: Crawler, report: Report, *, sync: bool) -> None:
+    def __init__(self, crawler: Crawler, engine: Engine, report: Report, *, sync: bool) -> None:
         self._crawler = crawler
         self._report = report
         self._sync = sync
         self._pipelines_closed = False
+        self._one_at_a_time = DeferredLock()
         self._pipelines_error: Exception | None = None  # of the last time that they were asked
         self._failing = False
-        self._warned = False
         self._refused: deque[tuple[Any, Spider]] = deque()
-        self._ends: list[tuple[Any, int | None]] = []  # where files ended before the last item
+        self._ends: list[tuple[Any, int]] = []  # where files ended before the last item
         self._feeds: Any = crawler.get_extension(FeedExporter)
         if self._feeds is not None:
             with suppress(KeyError):  # a class of somebody's that listens in another way
                 crawler.signals.disconnect(self._feeds.item_scraped, signals.item_scraped)
                 crawler.signals.connect(self._export, signals.item_scraped)
             crawler.signals.connect(self._warn_of_feeds, signals.spider_opened)
+        engine.before_closing(self._close_pipelines)
 
     async def flush(self) -> bool:
         """Flush local feeds and have pipelines flushed; return whether all items are written.
 
         What fails is logged, once until it works again.
         """
-        error = self._flush_feeds() or await self._flush_pipelines()
+        error = self._flush_feeds()
+        if error is None:
+            await self._one_at_a_time.run(Deferred.fromCoroutine, self._ask_pipelines())
+            error = self._pipelines_error
         if error is not None:
             self._log_failure(error)
         elif self._failing:
             self._failing = False
-            logger.info("Items are written out again.", extra={"spider": self._crawler.spider})
+            self._report.info("Items are written out again.")
         return error is None
-
-    def pipelines_are_closed(self) -> None:
-        """Ask the pipelines for nothing more: they have closed what they write to.
-
-        What they said the last time counts: one that has failed then may have lost its items.
-        """
-        self._pipelines_closed = True
 
     def log_kept(self, pages: int) -> None:
         """Log at the end how many pages are not done because of their items."""
-        if not pages:
-            return
-        logger.error(
-            "Items of %s pages could not be written out before the end, so these pages are not"
-            " done: they are fetched again.",
-            f"{pages:,}",
-            extra={"spider": self._crawler.spider},
-        )
+        if pages:
+            self._report.log(
+                logging.ERROR,
+                "Items of %s pages could not be written out before the end, so these pages are not"
+                " done: they are fetched again.",
+                f"{pages:,}",
+            )
+
+    async def _close_pipelines(self) -> None:
+        """Ask the pipelines for the last time: then Scrapy closes what they write to.
+
+        This answer stays. Nobody tells whether items are lost when pipelines are closed.
+        """
+        last = self._ask_pipelines(last=True)
+        await self._one_at_a_time.run(Deferred.fromCoroutine, last)
 
     def _export(self, item: Any, spider: Spider) -> None:
         """Give an item to the feeds, behind those that they have refused."""
-        if self._refused:
-            self._refused.append((item, spider))
-            return
-        self._ends = [(file, _end(file)) for file in self._files()]
-        try:
-            self._feeds.item_scraped(item, spider)
-        except OSError as error:
-            self._refused.append((item, spider))
-            self._log_failure(error)
+        self._refused.append((item, spider))
+        if len(self._refused) == 1:
+            try:
+                self._export_refused()
+            except OSError as error:
+                self._log_failure(error)
 
     def _export_refused(self) -> None:
-        """Give the feeds what they have refused.
+        """Give the feeds what they have not taken.
 
         :raises OSError: if they refuse it again.
         """
-        if not self._refused:
-            return
         for file, end in self._ends:  # a part of an item may be there
-            if end is not None and not file.closed:
+            if not file.closed:
                 file.flush()
                 file.seek(end)
                 file.truncate()
         while self._refused:
-            self._ends = [(file, _end(file)) for file in self._files()]
-            self._feeds.item_scraped(*self._refused[0])
-            self._refused.popleft()
+            self._ends = [(file, at) for file in self._files() if (at := _end(file)) is not None]
+            item, spider = self._refused.popleft()
+            try:
+                self._feeds.item_scraped(item, spider)
+            except OSError:
+                self._refused.appendleft((item, spider))
+                raise
+        self._ends = []
 
     def _flush_feeds(self) -> Exception | None:
         try:
             self._export_refused()
             for file in self._files():
-                self._flush_plugins(file)
                 file.flush()
                 if self._sync:
                     _to_disk(getattr(file, "file", file).fileno())
@@ -130,27 +133,12 @@ class Items:
             return error
         return None
 
-    def _flush_plugins(self, file: Any) -> None:
-        """Flush what compresses a feed, the first plugin first; ``flush`` of the file does not."""
-        target, plugin = getattr(file, "file", None), getattr(file, "head_plugin", None)
-        if plugin is None:
-            return
-        while plugin is not None and plugin is not target:
-            flush = getattr(getattr(plugin, "gzipfile", plugin), "flush", None)
-            if flush is None:
-                self._warn_of_plugin(plugin)
-            else:
-                flush()
-            plugin = getattr(plugin, "file", None)
-        if target is not None and not target.closed:
-            target.flush()
-
-    async def _flush_pipelines(self) -> Exception | None:
+    async def _ask_pipelines(self, *, last: bool = False) -> None:
         if not self._pipelines_closed:
-            self._pipelines_error = await self._ask_pipelines()
-        return self._pipelines_error
+            self._pipelines_closed = last
+            self._pipelines_error = await self._answer_of_pipelines()
 
-    async def _ask_pipelines(self) -> Exception | None:
+    async def _answer_of_pipelines(self) -> Exception | None:
         for _, answer in self._crawler.signals.send_catch_log(before_commit):
             try:
                 if isinstance(answer, Deferred):
@@ -173,46 +161,26 @@ class Items:
         self._report.add(stats.COMMIT_ERRORS)
         if not self._failing:
             self._failing = True
-            logger.error(
+            self._report.log(
+                logging.ERROR,
                 "Items could not be written out: %s. The crawl continues and tries again; until"
                 " that works their pages are not done: after a kill they are fetched again.",
                 error,
-                extra={"spider": self._crawler.spider},
             )
 
     def _warn_of_feeds(self) -> None:
-        """Log which feeds a kill does harm to."""
+        """Log which feeds cannot be written out while they are open."""
         for slot in getattr(self._feeds, "slots", ()):
-            uri, options = str(slot.uri_template), slot.feed_options
-            shown, extra = _WHO.sub("//", uri), {"spider": self._crawler.spider}
-            continued = not options.get("overwrite") and "time)s" not in uri
-            if not isinstance(slot.storage, (FileFeedStorage, StdoutFeedStorage)):
-                logger.warning(
-                    "The feed %s is uploaded when it ends: a kill loses the items that it has till"
-                    " then, though their pages are done. To lose none, use a local feed, or a"
-                    " pipeline with before_commit; with batch_item_count it is one batch at most.",
-                    shown,
-                    extra=extra,
+            plain = isinstance(slot.storage, (FileFeedStorage, StdoutFeedStorage))
+            if not plain or slot.feed_options.get("postprocessing"):
+                self._report.log(
+                    logging.WARNING,
+                    "The feed %s is %s: a kill loses the last items in it, though their pages are"
+                    " done. To lose none, use a plain local feed and compress or upload it"
+                    " afterwards, or a pipeline with before_commit.",
+                    _WHO.sub("//", str(slot.uri_template)),
+                    "post-processed" if plain else "uploaded when it ends",
                 )
-            elif continued and options.get("postprocessing"):
-                logger.warning(
-                    "The feed %s is post-processed, and each run continues its file: what comes"
-                    " after a kill cannot be read by usual means. Put %%(time)s into its URI, or"
-                    " compress the feed afterwards.",
-                    shown,
-                    extra=extra,
-                )
-
-    def _warn_of_plugin(self, plugin: Any) -> None:
-        if not self._warned:
-            self._warned = True
-            logger.warning(
-                "A feed is post-processed by %s, which cannot be flushed: after a kill its last"
-                " items are missing, though their pages are done. To lose none, use GzipPlugin, or"
-                " compress the feed afterwards.",
-                f"{type(plugin).__module__}.{type(plugin).__qualname__}",
-                extra={"spider": self._crawler.spider},
-            )
 
 
 def _to_disk(descriptor: int) -> None:

@@ -133,7 +133,7 @@ class LocalFrontier:
         self._sync = sync
         self._in_flight = InFlight(engine, report)
         self._done: list[Visit] = []  # whose items are not written out yet
-        self._items = Items(crawler, report, sync=sync)
+        self._items = Items(crawler, engine, report, sync=sync)
         self._state = b""
         self._gathered = 0  # new rows since the last commit
         self._delay = INTERVAL
@@ -205,7 +205,6 @@ class LocalFrontier:
             await self._ticking
         elif self._timer is not None:
             self._timer.cancel()
-        self._items.pipelines_are_closed()
         self._note_state()
         try:
             stored = await self._commit(last=True) and await run_beside(self._job.close)

@@ -114,7 +114,7 @@ def open_shared(
     except BaseException:
         worker.close()
         raise
-    items = Items(crawler, report, sync=settings[COMMIT_SYNC] is CommitSync.MACHINE)
+    items = Items(crawler, engine, report, sync=settings[COMMIT_SYNC] is CommitSync.MACHINE)
     self = SharedFrontier(
         crawler,
         spider,
@@ -306,7 +306,6 @@ class SharedFrontier:
             self._timer.cancel()
         if self._exchanging is not None:
             await self._exchanging
-        self._items.pipelines_are_closed()
         for ticket, _ in self._ready:
             self._queue.give_back(ticket)
         self._ready.clear()

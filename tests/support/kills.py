@@ -34,7 +34,7 @@ ONCE = (
 """Chosen moments while a run opens."""
 
 CLOSING = (
-    "scrapy_bloom.crawl.items:Items.pipelines_are_closed:before",
+    "scrapy_bloom.crawl.items:Items._close_pipelines:before",
     "scrapy_bloom.local.job:Job.close:before",
     "scrapy_bloom.local.store:Store.close:before",
     "scrapy_bloom.local.store:Store._compact:before",
