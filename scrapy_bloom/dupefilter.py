@@ -43,10 +43,6 @@ class Checks(Protocol):
 class OpenFilter(Checks, Protocol):
     """A filter beside another scheduler, wherever it is kept. Only making one raises."""
 
-    @property
-    def settled(self) -> bool:
-        """Whether its marks belong to this crawl's requests: what was to be emptied is empty."""
-
     def withdraw(self, request: Request) -> None:
         """Make the page of a request eligible again: the scheduler has lost it."""
 
@@ -159,12 +155,9 @@ class BloomDupeFilter:
                 f" SCHEDULER_DEBUG = True Scrapy says what it cannot serialize: lambdas as"
                 f" callbacks, for example."
             )
-        if self._job is not None:
-            # Before its lease is given up: what a killed run leaves is emptied.
-            settled = closing.settled and self._job.close()
-            if not settled:
-                self._job.abandon()
-                self._report.set(stats.NOT_STORED, 1)
+        # Before its lease is given up: what a killed run leaves is emptied.
+        if self._job is not None and not self._job.close():
+            self._report.set(stats.NOT_STORED, 1)
         return closing.close()
 
     def clear(self) -> None:

@@ -420,8 +420,9 @@ ON_BACKEND_ERROR: Final = Option(
     one_of(OnBackendError),
     "While Redis cannot be used, with `scrapy_bloom.Scheduler`: `wait` for it, or `close` the"
     " spider. With another scheduler: `allow`, fetch the pages that this worker does not know,"
-    " without marking them; `wait` up to `BLOOM_REDIS_TIMEOUT` for each check and 30 s for an"
-    " outage, then `allow`; or `close`. `auto` is `allow` with Scrapy's scheduler, else `wait`.",
+    " without marking them; `wait` up to `BLOOM_REDIS_TIMEOUT` when an outage begins, then `allow`;"
+    " or `close`; at the start of such a crawl Redis must be there. `auto` is `allow` with Scrapy's"
+    " scheduler, else `wait`.",
 )
 CANONICAL: Final[Option[str]] = Option(
     "level",

@@ -107,11 +107,6 @@ class PlainFilter:
                 )
         crawler.signals.connect(self.forget, signal=forget_page)
 
-    @property
-    def settled(self) -> bool:
-        """True: nothing is to be waited for."""
-        return True
-
     def check(self, request: Request) -> Verdict:
         """Mark a request, and return the verdict on it. Never raises."""
         return self._session.check(request, self._marks)

@@ -6,9 +6,9 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, Literal
 
-from scrapy_bloom.errors import BackendError, BloomError, FilterLostError
+from scrapy_bloom.errors import BackendError, FilterLostError
 from scrapy_bloom.filter.info import FilterInfo
 from scrapy_bloom.options import (
     DEFAULT_CAPACITY,
@@ -19,15 +19,13 @@ from scrapy_bloom.options import (
     REDIS_SHARDS,
     REDIS_TIMEOUT,
     OnBackendError,
-    Words,
-    in_arguments,
     read_capacity,
     read_error_rate,
     read_window,
 )
 from scrapy_bloom.redis import worker as pace
 from scrapy_bloom.redis.client import Target
-from scrapy_bloom.redis.plan import BATCH, Plan, place, shard_capacity, shard_key
+from scrapy_bloom.redis.plan import BATCH, Plan, place, shard_key
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.shard import KNOWN, Call, Entry, Kind, Shard, Surprise
 from scrapy_bloom.redis.worker import Worker
@@ -37,57 +35,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-PATIENCE: float = 30.0
-"""For so many seconds in all, one outage may hold up the checks of a worker that waits."""
-
 _STILL: Final = 3  # beats that a worker has missed which seems to be dead
 _LOOK: Final = 0.1
-
-
-def plans(  # noqa: PLR0913 - what users may choose
-    *,
-    capacity: object = DEFAULT_CAPACITY,
-    error_rate: object = DEFAULT_ERROR_RATE,
-    digests: bool = True,
-    fingerprinter: str = "",
-    canonical: str = "{}",
-    window: object = None,
-    layout: object = "bitmap",
-    shards: object = 1,
-    project: str = "",
-    spider: str = "",
-    order: str = "",
-    words: Words = in_arguments,
-) -> list[Plan]:
-    """Return the plan of each shard.
-
-    :param capacity: items in all of them, as users write it, like `error_rate`, `window`, `layout`
-        and `shards`.
-    :param digests: as :class:`Plan` has it, like what is not named here.
-    :param words: names an option in errors.
-    :raises SettingError: if a value is outside its range.
-    """
-    items = read_capacity("capacity", capacity)
-    count = REDIS_SHARDS.read(words(REDIS_SHARDS), shards)
-    return [
-        Plan(
-            shard_capacity(items, count),
-            read_error_rate("error_rate", error_rate),
-            digests,
-            fingerprinter,
-            canonical,
-            REDIS_LAYOUT.read(words(REDIS_LAYOUT), layout),
-            read_window("window", window) or 0.0,
-            number,
-            count,
-            project,
-            spider,
-            order,
-        )
-        for number in range(count)
-    ]
 
 
 class RedisFilter:
@@ -104,23 +53,21 @@ class RedisFilter:
     knows and goes on with what the server has. Not for several threads at once; a thread of its own
     renews the lease.
 
-    :param target: the server.
+    :param target: the server. It must be there: a policy is for what comes later.
     :param key: of the filter: ``crawl:bloom``.
-    :param made_for: the plan of each shard, see :func:`plans`.
+    :param made_for: the plan of each shard, see :meth:`Plan.spread`.
     :param on_error: what to do while Redis cannot be used. ``allow``: a page that this worker does
-        not know is new, at once. ``wait``: the same, after `timeout`, and at once when an outage
-        has taken 30 s. ``close``: raise.
-    :param timeout: most seconds that one check may take.
+        not know is new, at once. ``wait``: the same, but of each outage checks wait for `timeout`
+        in all. ``close``: raise.
+    :param timeout: most seconds that one call may take.
     :param known: how many fingerprints the worker remembers itself.
-    :param empty: whether to empty it when it is opened, unless other workers use it.
-    :raises BackendError: if the server cannot be used, under the policy ``close`` or if that will
-        not pass. Else it is opened when it can be.
+    :raises BackendError: if the server cannot be used.
     :raises SettingError: if a value is outside its range.
     :raises StateError: if something else is under the key, or a filter made in another way.
 
     Attributes:
         worker: runs the scripts.
-        emptied: whether it was emptied when it was opened.
+        shards: its shards.
     """
 
     def __init__(
@@ -132,29 +79,24 @@ class RedisFilter:
         on_error: OnBackendError = OnBackendError.ALLOW,
         timeout: float = REDIS_TIMEOUT.default,
         known: int = KNOWN,
-        empty: bool = False,
     ) -> None:
-        self._key, self._plans = key, made_for
-        self._words = target.words
-        self._policy, self._timeout, self._known = on_error, timeout, known
+        self._key, self._policy = key, on_error
+        self._timeout = self._patience = timeout
         self._pid, self._closed = os.getpid(), False
-        self.worker = Worker(target, timeout)
-        self._shards: list[Shard] = []
         self._owed: set[bytes] = set()  # granted by the server, while the caller got an error
-        self._refusal: BloomError | None = None
         self._unknown = self._surprises = 0
-        self._patience = PATIENCE
-        self._empty, self.emptied = empty, False
+        self.worker = Worker(target, timeout)
         try:
-            self._open()
-        except BackendError as error:
-            if on_error is OnBackendError.CLOSE or not error.temporary:
-                self.worker.close()
-                raise
-            self.worker.live([self._open_later])
+            self.worker.connect()
+            size = known // len(made_for)
+            self.shards = [
+                Shard(self.worker, shard_key(key, plan.shard), plan, target.words, known=size)
+                for plan in made_for
+            ]
         except BaseException:
             self.worker.close()
             raise
+        self.worker.live([shard.beat for shard in self.shards])
 
     @classmethod
     def from_url(  # noqa: PLR0913 - all that users may choose, by keyword
@@ -186,14 +128,17 @@ class RedisFilter:
         :param shards: how many nodes of a cluster it is spread over.
         :raises BloomError: as the class does.
         """
-        made_for = plans(
-            capacity=capacity, error_rate=error_rate, window=window, layout=layout, shards=shards
+        plan = Plan(
+            read_capacity("capacity", capacity),
+            read_error_rate("error_rate", error_rate),
+            layout=REDIS_LAYOUT.read("layout", layout),
+            window=read_window("window", window) or 0.0,
         )
         policy = ON_BACKEND_ERROR.read("on_error", on_error)
         return cls(
             Target(url),
             REDIS_KEY.read("key", key),
-            made_for,
+            plan.spread(REDIS_SHARDS.read("shards", shards)),
             on_error=OnBackendError.ALLOW if policy is OnBackendError.AUTO else policy,
             timeout=REDIS_TIMEOUT.read("timeout", timeout),
         )
@@ -203,45 +148,6 @@ class RedisFilter:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    # Opening
-
-    def _open(self) -> None:
-        self.worker.connect()
-        shards = [
-            Shard(
-                self.worker,
-                shard_key(self._key, plan.shard),
-                plan,
-                self._words,
-                known=self._known // len(self._plans),
-            )
-            for plan in self._plans
-        ]
-        if self._empty and not all(shard.made for shard in shards):
-            self.emptied = self._clear(shards)
-        self._shards = shards
-        self.worker.live([shard.beat for shard in shards])
-
-    def _open_later(self) -> None:
-        try:
-            self._open()
-        except BackendError as error:
-            if error.temporary:
-                raise
-            self._refusal = error
-        except BloomError as error:
-            self._refusal = error
-
-    @property
-    def usable(self) -> bool:
-        """Whether the next check asks Redis: False from a fault until the server answers."""
-        return bool(self._shards) and self.worker.usable.is_set()
-
-    @property
-    def shards(self) -> Sequence[Shard]:
-        """Its shards; none before it is open."""
-        return self._shards
 
     # What callers ask
 
@@ -263,19 +169,11 @@ class RedisFilter:
         :raises FilterLostError: if a user has deleted the filter.
         """
         asked = list(fingerprints)
-        self._check()
-        unknown = [one for one in dict.fromkeys(asked) if not self._knows(one)]
-        if not unknown:
-            return [True] * len(asked)
-        verdicts = self._mark([Entry("m", one) for one in unknown])
-        seen = dict(zip(unknown, verdicts, strict=True))
-        for one in self._owed.intersection(unknown):
-            seen[one] = False
-            self._owed.discard(one)
+        unknown = [one for one in dict.fromkeys(asked) if not self._shard(one).knows(one)]
+        seen = self._mark(unknown)
         # From here on the verdicts reach their caller, and not before.
-        for number, some in self._spread(unknown, lambda one: one).items():
-            if self._shards:
-                self._shards[number].known.update(some)
+        for one in unknown:
+            self._shard(one).known.update((one,))
         # Of repeats the first one takes the verdict, the others are seen.
         return [seen.pop(one, True) for one in asked]
 
@@ -288,7 +186,7 @@ class RedisFilter:
         :raises BackendError: as :meth:`add_many`, like what follows.
         :raises FilterLostError: likewise.
         """
-        return self._mark([Entry("m", fingerprint, max_age=max_age)])[0]
+        return self._mark([fingerprint], max_age)[fingerprint]
 
     def __contains__(self, fingerprint: bytes) -> bool:
         """Return whether the fingerprint was added. Changes nothing."""
@@ -302,7 +200,6 @@ class RedisFilter:
         :raises BackendError: under the policy ``close``, if Redis cannot be used.
         :raises FilterLostError: if a user has deleted the filter.
         """
-        asked = list(fingerprints)
 
         def ask(shard: Shard, some: list[bytes]) -> list[bool]:
             while True:
@@ -311,10 +208,9 @@ class RedisFilter:
                 except Surprise as surprise:  # noqa: PERF203 - rare
                     self._begin_again(shard, surprise)
 
-        unknown = [one for one in asked if not self._knows(one)]
-        there = self._each(unknown, lambda one: one, ask)
-        found = iter(there if there is not None else [False] * len(unknown))
-        return [self._knows(one) or next(found) for one in asked]
+        asked = list(fingerprints)
+        there = self._each([one for one in asked if not self._shard(one).knows(one)], ask)
+        return [there.get(one, False) or self._shard(one).knows(one) for one in asked]
 
     def forget(self, fingerprint: bytes) -> bool:
         """Make a fingerprint new again; return whether it was there.
@@ -334,16 +230,14 @@ class RedisFilter:
         """
         asked = list(fingerprints)
         different = [*dict.fromkeys(asked)]
-        entries = [Entry("x", one) for one in different]
-        there = self._each(entries, _fingerprint, self._batches, policy=OnBackendError.CLOSE)
-        for shard in self._shards:
+        there = self._each(different, self._saying("x"), OnBackendError.CLOSE)
+        for shard in self.shards:
             shard.known.clear()
         self._owed.difference_update(different)
-        found = dict(zip(different, there or (), strict=False))
-        return [found.pop(one, False) for one in asked]
+        return [there.pop(one, False) for one in asked]
 
     def info(self) -> FilterInfo:
-        """Return the state of the filter now, from a sample of it.
+        """Return the state of the filter now.
 
         :raises BackendError: if Redis cannot be used.
         """
@@ -360,16 +254,21 @@ class RedisFilter:
         }
 
     @property
+    def usable(self) -> bool:
+        """Whether the next check asks Redis: False from a fault until the server answers."""
+        return self.worker.usable.is_set()
+
+    @property
     def items(self) -> int:
         """How many fingerprints it had when its slices were last heard of."""
-        return sum(one.items - one.again for shard in self._shards for one in shard.slices)
+        return sum(one.items - one.again for shard in self.shards for one in shard.slices)
 
     def has_others(self) -> bool:
         """Return whether another worker has a lease.
 
         :raises BackendError: if Redis cannot be used.
         """
-        own = {shard.name for shard in self._shards}
+        own = {shard.name for shard in self.shards}
         states = Reader(self.worker, self._key).shards()
         return any(name not in own for state in states for name in state.leases)
 
@@ -380,16 +279,23 @@ class RedisFilter:
 
         :raises BackendError: if Redis cannot be used.
         """
-        self._forget_all()
-        return self._clear(self._shards)
+        if not self.delete():
+            return False
+        for shard in self.shards:
+            shard.epoch = ""  # what it had was deleted by itself
+            shard.open()
+        return True
 
     def delete(self) -> bool:
         """Delete the filter, for a worker that has finished; return False as :meth:`clear`.
 
         :raises BackendError: if Redis cannot be used.
         """
-        self._forget_all()
-        return all(_delete(shard) for shard in self._shards)
+        self._check_process()
+        self._owed.clear()
+        for shard in self.shards:
+            shard.known.clear()
+        return all(_delete(shard) for shard in self.shards)
 
     def close(self) -> None:
         """End the lease. A second call does nothing."""
@@ -397,7 +303,7 @@ class RedisFilter:
             return
         self._closed = True
         try:
-            for shard in self._shards:
+            for shard in self.shards:
                 shard.leave()
         except BackendError as error:
             logger.info("The lease was not given up, and ends by itself: %s", error)
@@ -405,96 +311,85 @@ class RedisFilter:
 
     # Within
 
-    def _check(self) -> None:
-        """Make a forked child a worker of its own, and raise why the filter cannot be used."""
-        if self._refusal is not None:
-            raise self._refusal
+    def _check_process(self) -> None:
+        """Make a forked child a worker of its own."""
         if os.getpid() != self._pid:
             self._pid = os.getpid()
-            for shard in self._shards:
+            for shard in self.shards:
                 shard.rename()
-            self.worker.live([shard.beat for shard in self._shards])
+            self.worker.live([shard.beat for shard in self.shards])
 
-    def _clear(self, shards: Sequence[Shard]) -> bool:
-        cleared = True
-        for shard in shards:
-            if _delete(shard):
-                shard.epoch = ""  # what it had was deleted by itself
-                shard.open()
-            else:
-                cleared = False
-        return cleared
+    def _shard(self, fingerprint: bytes) -> Shard:
+        return self.shards[place(fingerprint, len(self.shards))]
 
-    def _forget_all(self) -> None:
-        self._check()
-        self._owed.clear()
-        for shard in self._shards:
-            shard.known.clear()
-
-    def _knows(self, fingerprint: bytes) -> bool:
-        shards = self._shards
-        return bool(shards) and shards[place(fingerprint, len(shards))].knows(fingerprint)
-
-    def _mark(self, entries: list[Entry]) -> list[bool]:
-        seen = self._each(entries, _fingerprint, self._batches)
-        if seen is None:
-            self._unknown += len(entries)
-            return [False] * len(entries)
-        return seen
-
-    def _spread(self, items: Iterable[T], key: Callable[[T], bytes]) -> dict[int, list[T]]:
-        parts: dict[int, list[T]] = {}
-        for item in items:
-            parts.setdefault(place(key(item), len(self._plans)), []).append(item)
-        return parts
+    def _mark(self, fingerprints: list[bytes], max_age: float | None = None) -> dict[bytes, bool]:
+        answers = self._each(fingerprints, self._saying("m", max_age))
+        self._unknown += len(fingerprints) - len(answers)
+        seen = dict.fromkeys(fingerprints, False) | answers
+        owed = self._owed.intersection(answers)
+        self._owed -= owed
+        return seen | dict.fromkeys(owed, False)
 
     def _each(
         self,
-        items: list[T],
-        key: Callable[[T], bytes],
-        ask: Callable[[Shard, list[T]], list[bool]],
+        fingerprints: Iterable[bytes],
+        ask: Callable[[Shard, list[bytes]], list[bool]],
         policy: OnBackendError | None = None,
-    ) -> list[bool] | None:
-        """Ask each shard about its items; return the answers in their order.
+    ) -> dict[bytes, bool]:
+        """Ask each shard about its fingerprints, in batches; return its answers.
 
-        None if the server cannot be used, and the policy is to go on without it.
+        Some are missing if the server cannot be used, and the policy is to go on without it.
         """
-        self._check()
+        self._check_process()
         policy = policy or self._policy
-        end = time.monotonic() + self._timeout
-        while True:
+        parts: dict[Shard, list[bytes]] = {}
+        for one in fingerprints:
+            parts.setdefault(self._shard(one), []).append(one)
+        batches = [
+            (shard, part[start : start + BATCH])
+            for shard, part in parts.items()
+            for start in range(0, len(part), BATCH)
+        ]
+        answers: dict[bytes, bool] = {}
+        while batches:
+            began = time.monotonic()
+            shard, some = batches[-1]
             try:
-                if not self._shards:
-                    raise self.worker.error
-                answers: dict[bytes, bool] = {}
-                for number, part in self._spread(items, key).items():
-                    verdicts = ask(self._shards[number], part)
-                    answers.update(zip(map(key, part), verdicts, strict=True))
-            except BackendError:  # noqa: PERF203 - after a call over the network
-                began = time.monotonic()
-                left = min(end - began, self._patience)
+                answers.update(zip(some, ask(shard, some), strict=True))
+            except BackendError:
                 if policy is OnBackendError.CLOSE:
+                    self._owed.update(one for one, seen in answers.items() if not seen)
                     raise
-                if policy is OnBackendError.ALLOW or left <= 0:
-                    return None
-                self.worker.usable.wait(left)
+                left = self._patience - (time.monotonic() - began)
+                waits = policy is OnBackendError.WAIT and left > 0
+                back = waits and self.worker.usable.wait(left)
                 self._patience -= time.monotonic() - began
+                if not back:
+                    break
             else:
-                self._patience = PATIENCE
-                return [answers[key(item)] for item in items]
+                self._patience = self._timeout
+                batches.pop()
+        return answers
 
-    def _batches(self, shard: Shard, entries: list[Entry]) -> list[bool]:
-        """Make calls for entries; return what was there."""
-        if shard.unanswered is not None:
-            call = shard.unanswered
-            for entry, was_there in zip(call.entries, self._answer(shard, call), strict=True):
-                fingerprint = _fingerprint(entry)
-                if entry.letter == "m" and not was_there and fingerprint not in shard.known:
-                    self._owed.add(fingerprint)
-        seen: list[bool] = []
-        for start in range(0, len(entries), BATCH):
-            seen += self._answer(shard, Call(entries[start : start + BATCH]))
-        return seen
+    def _saying(
+        self, letter: str, max_age: float | None = None
+    ) -> Callable[[Shard, list[bytes]], list[bool]]:
+        """Return what makes a call with an entry for each fingerprint, and returns what was there.
+
+        A call that was not answered is made again first: what it marks now, or has marked, its
+        caller knows nothing of.
+        """
+
+        def say(shard: Shard, some: list[bytes]) -> list[bool]:
+            if (call := shard.unanswered) is not None:
+                for entry, was_there in zip(call.entries, self._answer(shard, call), strict=True):
+                    mark = entry.fingerprint or b""
+                    if entry.letter == "m" and not was_there and mark not in shard.known:
+                        self._owed.add(mark)
+            entries = [Entry(letter, one, max_age=max_age) for one in some]
+            return self._answer(shard, Call(entries))
+
+        return say
 
     def _answer(self, shard: Shard, call: Call) -> list[bool]:
         """Make a call until it is answered; return what was there.
@@ -536,21 +431,14 @@ class RedisFilter:
 
 def _delete(shard: Shard) -> bool:
     """Delete a shard, unless a worker uses it that gives signs of life."""
-    dead: set[str] = set()
-    while leases := shard.delete(dead):
-        end = time.monotonic() + _STILL * pace.BEAT
-        while time.monotonic() < end:
-            time.sleep(_LOOK)
-            left = shard.delete(dead)
-            if not left:
-                return True
-            if any(seconds > leases.get(name, 0) for name, seconds in left.items()):
-                return False  # somebody beats, or has just come
-            leases = left
-        dead.update(leases)
+    leases = shard.delete()
+    end = time.monotonic() + _STILL * pace.BEAT
+    while leases:
+        if time.monotonic() >= end:
+            return not shard.delete(leases)  # but for workers that have just come
+        time.sleep(_LOOK)
+        left = shard.delete()
+        if any(seconds > leases.get(name, 0) for name, seconds in left.items()):
+            return False
+        leases = left
     return True
-
-
-def _fingerprint(entry: Entry) -> bytes:
-    assert entry.fingerprint is not None  # noqa: S101 - only pages are marked here
-    return entry.fingerprint

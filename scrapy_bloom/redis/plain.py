@@ -74,8 +74,7 @@ class PlainFilter:
     :param unclean: whether the last run there was killed, so that its requests are lost.
     :param first: whether the job directory has no note of an earlier run.
     :param empty: whether to empty the filter at once.
-    :raises BloomError: if the crawl cannot be filtered as the settings say. A server that cannot be
-        reached does that only under the policy ``close``.
+    :raises BloomError: if the crawl cannot be filtered as the settings say.
 
     Attributes:
         emptied: whether it was emptied when that was last wanted.
@@ -100,7 +99,6 @@ class PlainFilter:
         self._report, self._kept = report, shared_queue or folder is not None
         self._session = Session(crawler, settings, report)
         self._key = key_of(settings, spider=spider, project=project_of(crawler))
-        outlived = empty or unclean or not self._kept
         filter_ = self._filter = RedisFilter(
             target_of(settings),
             self._key,
@@ -109,24 +107,36 @@ class PlainFilter:
             timeout=settings[REDIS_TIMEOUT],
             # A flush takes a shared queue with it: what this worker knows would hide its pages.
             known=0 if shared_queue else KNOWN,
-            empty=outlived,
         )
         self._marks = RedisMarks(filter_)
-        self._deleted = False
-        why = "it was left by a crawl that has ended"
+        self._deleted = self.emptied = False
+        try:
+            self._begin(folder, unclean=unclean, first=first, empty=empty)
+        except BaseException:
+            filter_.close()
+            raise
+        crawler.signals.connect(self.forget, signal=forget_page)
+
+    def _begin(self, folder: Path | None, *, unclean: bool, first: bool, empty: bool) -> None:
+        """Empty the filter if the requests that belong to its marks are gone, and log how it is."""
+        filter_, report = self._filter, self._report
+        why = ""
         if unclean:
             why = f"{folder} starts over"
         elif empty:
             why = "SCHEDULER_FLUSH_ON_START wants that"
-        elif folder and filter_.shards and filter_.has_others() and filter_.clear():
-            filter_.emptied, why = True, "a run with it was killed"
-        self.emptied = filter_.emptied
-        shards, worker = filter_.shards, filter_.worker
-        report_opened(report, self._session, worker, self._key, unclean=unclean)
-        where = f"Bloom filter in Redis at {worker.where}, key {self._key}"
+        elif not self._kept:
+            why = "it was left by a crawl that has ended"
+        elif folder and filter_.has_others():
+            why = "a run with it was killed"
+        found = not all(shard.made for shard in filter_.shards)
+        if why and found:
+            self.emptied = filter_.clear()
+        report_opened(report, self._session, filter_.worker, self._key, unclean=unclean)
+        where = f"Bloom filter in Redis at {filter_.worker.where}, key {self._key}"
         if self.emptied:
             report.info(f"{where}: emptied, since {why}. Pages are fetched again.")
-        elif shards and unclean:
+        elif unclean and found:
             report.warn(
                 f"{where}: {why}, and other workers use the filter, so it stays. Pages whose"
                 f" requests were lost are not fetched."
@@ -138,12 +148,6 @@ class PlainFilter:
                 f" fetched by this crawl. To fetch them use that JOBDIR, or start over after"
                 f" 'scrapy bloom delete'."
             )
-        crawler.signals.connect(self.forget, signal=forget_page)
-
-    @property
-    def settled(self) -> bool:
-        """Whether the server was there, so that what was to be emptied is empty."""
-        return bool(self._filter.shards)
 
     def check(self, request: Request) -> Verdict:
         """Mark a request, and return the verdict on it. Never raises."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from math import ceil, expm1, sqrt
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -111,12 +111,6 @@ def shard_key(key: str, number: int) -> str:
     return f"{key}:{number}" if number else key
 
 
-def shard_capacity(capacity: int, shards: int) -> int:
-    """Return the capacity of one shard, with some to spare: items fall on the shards by chance."""
-    mean = capacity / shards
-    return capacity if shards == 1 else ceil(mean + 4 * sqrt(mean))
-
-
 @dataclass(frozen=True)
 class Plan:
     """What all workers of a shard must agree on, but for `capacity` and `canonical`.
@@ -164,6 +158,18 @@ class Plan:
             pass
         known = ", ".join(one.name for one in fields(cls))
         raise StateError(f"expected a secret, {known}; found {text!r:.200}")
+
+    def spread(self, shards: int) -> list[Plan]:
+        """Return the plan of each shard, for so many together.
+
+        Each has some capacity to spare: items fall on the shards by chance.
+        """
+        mean = self.capacity / shards
+        capacity = self.capacity if shards == 1 else ceil(mean + 4 * sqrt(mean))
+        return [
+            replace(self, capacity=capacity, shard=number, shards=shards)
+            for number in range(shards)
+        ]
 
     def write(self, secret: bytes) -> str:
         """Return what the header keeps of it."""

@@ -22,7 +22,6 @@ from scrapy_bloom.options import (
     refusal,
 )
 from scrapy_bloom.redis.client import Target
-from scrapy_bloom.redis.filter import plans
 from scrapy_bloom.redis.plan import Plan
 from scrapy_bloom.redis.reader import Reader, State
 from scrapy_bloom.redis.worker import Worker
@@ -88,20 +87,19 @@ def plans_of(
             f"{in_settings(EXACT)} = True: with the filter in Redis it needs"
             f" {in_settings(REDIS_LAYOUT)} = 'sets', whose numbers can have 63 bits."
         )
-    return plans(
-        capacity=settings[CAPACITY],
-        error_rate=MIN_ERROR_RATE if settings[EXACT] else settings[ERROR_RATE],
-        digests=made.digests,
-        fingerprinter=made.wrapped,
-        canonical=json.dumps(made_by, sort_keys=True),
-        window=settings[WINDOW],
-        layout=settings[REDIS_LAYOUT],
-        shards=settings[REDIS_SHARDS],
+    plan = Plan(
+        settings[CAPACITY],
+        MIN_ERROR_RATE if settings[EXACT] else settings[ERROR_RATE],
+        made.digests,
+        made.wrapped,
+        json.dumps(made_by, sort_keys=True),
+        settings[REDIS_LAYOUT],
+        settings[WINDOW] or 0.0,
         project=project,
         spider=spider,
         order=order,
-        words=in_settings,
     )
+    return plan.spread(settings[REDIS_SHARDS])
 
 
 def report_opened(

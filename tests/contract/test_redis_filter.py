@@ -10,14 +10,14 @@ from types import MappingProxyType
 import pytest
 from support.contract import FilterContract, fingerprints
 from support.internals import stop_beating
+from support.layouts import plans
 from support.localredis import keys
-from support.waiting import until
 
 from scrapy_bloom.errors import FilterLostError, SettingError, StateError
 from scrapy_bloom.redis.client import Target, beginning
-from scrapy_bloom.redis.filter import RedisFilter, plans
+from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.plan import KEY_BLOCKS
-from scrapy_bloom.redis.shard import delete
+from scrapy_bloom.redis.shard import Known, delete
 from scrapy_bloom.redis.worker import Worker
 
 
@@ -76,20 +76,11 @@ class TestShards(TestRedisFilter):
     test_info_tells_what_went_in = None  # each shard has some capacity to spare
 
 
-class TestWithoutMemory(FilterContract):
+class TestWithoutMemory(TestRedisFilter):
     @pytest.fixture
-    def make(self, server, layout):
-        filters = []
-
-        def make(**sizes):
-            filters.append(without_memory(server.url, next(keys), **{"layout": layout, **sizes}))
-            return filters[-1]
-
-        yield make
-        for seen in filters:
-            seen.close()
-
-    test_it_grows_and_forgets_nothing = TestRedisFilter.test_it_grows_and_forgets_nothing
+    def make(self, monkeypatch, server, opened, layout):
+        monkeypatch.setattr(Known, "__contains__", lambda *_: False)
+        return lambda **sizes: opened(server, layout=layout, **sizes)
 
 
 def test_two_workers_are_granted_each_page_once(server, opened, key, layout):
@@ -187,21 +178,6 @@ def test_a_forked_worker_becomes_one_of_its_own(server, key):
     seen.close()
     for end in (read, write):
         os.close(end)
-
-
-def test_a_server_that_comes_later_is_waited_for_in_the_background(opened, key):
-    from support.localredis import LocalRedis
-
-    server = LocalRedis()
-    seen = opened(server, key, timeout=1.0)
-    known = fingerprints(10)
-    assert seen.add_many(known) == [False] * 10
-    assert seen.add_many(known) == [False] * 10  # nothing is there to remember it
-    with server:
-        until(lambda: seen.usable)
-        assert seen.add_many(known) == [False] * 10
-        assert seen.add_many(known) == [True] * 10
-        seen.close()
 
 
 def test_a_filter_that_is_deleted_at_the_end_leaves_nothing(server, opened, key, layout):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 from support.contract import fingerprints
+from support.layouts import plans
 from support.localredis import keys
 from support.lua54 import Lua54Target
 
 from scrapy_bloom.options import OnBackendError
-from scrapy_bloom.redis.filter import RedisFilter, plans
+from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.queue import Queue
 from scrapy_bloom.redis.shard import Entry
 from scrapy_bloom.redis.worker import Worker

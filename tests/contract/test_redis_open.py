@@ -4,6 +4,7 @@ import os
 
 import pytest
 from support.contract import fingerprints
+from support.layouts import plans
 from support.localredis import LocalRedis, free_port
 from support.processes import run_program
 from support.tls import TlsFront
@@ -12,7 +13,6 @@ from support.waiting import until
 from scrapy_bloom import BackendError, RedisFilter, SettingError, StateError
 from scrapy_bloom.options import in_settings
 from scrapy_bloom.redis.client import Target
-from scrapy_bloom.redis.filter import plans
 from scrapy_bloom.redis.project import key_of
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.worker import Worker
@@ -29,22 +29,15 @@ def everything(server):
     return {name: client.dump(name) for name in client.scan_iter()}
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "nowhere.invalid"])
-def test_nobody_listens(key, host):
+@pytest.mark.parametrize(
+    ("host", "policy"),
+    [("127.0.0.1", "allow"), ("127.0.0.1", "wait"), ("nowhere.invalid", "close")],
+)
+def test_nobody_listens(key, host, policy):
     port = free_port()
     with pytest.raises(BackendError, match=rf"Redis at {host}:{port}/0: ") as told:
-        open_filter(f"redis://{host}:{port}", key)
+        open_filter(f"redis://{host}:{port}", key, on_error=policy)
     assert told.value.temporary
-
-
-def test_waiting_for_a_server_that_starts(key):
-    with LocalRedis() as server:
-        server.kill()
-        seen = open_filter(server.url, key, on_error="wait", timeout=60)
-        server.start()
-        assert seen.add(b"x") is False
-        assert seen.usable
-        seen.close()
 
 
 PASSWORD = "s3cr3t/@:#"

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 from support.contract import fingerprints
 from support.internals import clock_of_redis
+from support.layouts import plans
 from support.localredis import keys
 from support.queues import Crawler
 from support.waiting import until
@@ -19,7 +20,7 @@ from scrapy_bloom import StateError
 from scrapy_bloom.filter.growth import MOST_GENERATIONS
 from scrapy_bloom.options import MIN_ERROR_RATE
 from scrapy_bloom.redis.client import Target
-from scrapy_bloom.redis.filter import RedisFilter, plans
+from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.shard import Entry
 
 QUICK = settings(deadline=None, max_examples=25, stateful_step_count=40)

@@ -299,9 +299,8 @@ class TestFaults:
         assert stats.get("bloom/redis/losses", 0) == (0 if faulty.persists else 1)
 
     def test_wait(self, site, faulty, tmp_path):
-        with Crawl(
-            site, faulty, tmp_path, BLOOM_REDIS_URL=faulty.url, BLOOM_ON_BACKEND_ERROR="wait"
-        ) as crawl:
+        wait = {"BLOOM_ON_BACKEND_ERROR": "wait", "BLOOM_REDIS_TIMEOUT": 60}
+        with Crawl(site, faulty, tmp_path, BLOOM_REDIS_URL=faulty.url, **wait) as crawl:
             site.when(80, faulty.kill)
             crawl.start()
             until(lambda: "Retrying" in crawl.log(), PATIENCE)

@@ -17,13 +17,13 @@ from scrapy.settings import Settings
 from support.contract import fingerprints
 from support.filters import everything, everything_in
 from support.jobs import SPIDER, kept_job, open_job, stored_job
+from support.layouts import plans
 from support.processes import PATIENCE, environment, run
 
 from scrapy_bloom import RedisFilter
 from scrapy_bloom.commands import NAMES, delete, load, runner
 from scrapy_bloom.options import in_arguments
 from scrapy_bloom.redis.client import Target
-from scrapy_bloom.redis.filter import plans
 from scrapy_bloom.redis.shard import Call, Entry, Shard
 from scrapy_bloom.redis.worker import Worker
 

@@ -6,12 +6,12 @@ import pytest
 from scrapy import Request, Spider
 from scrapy.utils.test import get_crawler
 from support.internals import stop_beating
+from support.layouts import plans
 from support.proxy import Proxy
 from support.queues import Crawler, left, mark_of
 
 from scrapy_bloom import BloomDupeFilter, RedisFilter
 from scrapy_bloom.redis.client import Target
-from scrapy_bloom.redis.filter import plans
 from scrapy_bloom.redis.queue import Queue
 from scrapy_bloom.redis.shard import Entry, delete
 from scrapy_bloom.redis.worker import LEASE, Worker

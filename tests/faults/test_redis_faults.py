@@ -11,7 +11,7 @@ import time
 
 import pytest
 from support.contract import fingerprints
-from support.layouts import name_of
+from support.layouts import name_of, plans
 from support.localredis import LocalRedis, keys
 from support.lockstep import grants
 from support.proxy import MORE_FAULTS, Proxy
@@ -21,7 +21,7 @@ from support.waiting import until
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.options import OnBackendError
 from scrapy_bloom.redis.client import Target, beginning
-from scrapy_bloom.redis.filter import RedisFilter, plans
+from scrapy_bloom.redis.filter import RedisFilter
 
 FAULT_SERIES = int(os.environ.get("FAULTS", "40"))
 """Faults in each of the long series; `make kills` asks for many."""
@@ -120,6 +120,24 @@ def test_what_raised_is_new_when_it_is_asked_again(server, opened, layout, fault
         proxy.deliver()
         assert seen.add_many([two, three]) == [False, False]
         assert seen.add_many([two, three, one]) == [True, True, True]
+
+
+@pytest.mark.parametrize("policy", [OnBackendError.WAIT, OnBackendError.CLOSE])
+def test_what_one_batch_was_granted_is_not_seen_when_the_next_one_fails(
+    server, opened, layout, policy
+):
+    """The first 500 of these were called seen in the second try, though nobody had them."""
+    pages = fingerprints(1200)
+    with Proxy(server.port, counted=name_of("call", layout)) as proxy:
+        seen = opened(proxy.url, next(keys), on_error=policy, timeout=20.0)
+        seen.add(b"loads the script")
+        proxy.requests, proxy.faults = 0, {2: "drop reply", 3: "drop reply"}
+        if policy is OnBackendError.CLOSE:
+            with pytest.raises(BackendError):
+                seen.add_many(pages)
+            until(lambda: seen.usable)
+        assert seen.add_many(pages) == [False] * 1200
+        assert seen.add_many(pages) == [True] * 1200
 
 
 def test_a_mark_made_in_the_background_is_not_known_before_its_caller_is_told(

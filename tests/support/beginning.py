@@ -18,11 +18,12 @@ from scrapy_bloom.options import OnBackendError
 from scrapy_bloom.redis import client as clients
 from scrapy_bloom.redis import filter as filters
 from scrapy_bloom.redis.client import Target, beginning
-from scrapy_bloom.redis.filter import RedisFilter, plans
+from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.queue import Queue
 from scrapy_bloom.redis.shard import Entry
 from scrapy_bloom.redis.worker import Worker
 from support.internals import replace_beginning, replace_shards
+from support.layouts import plans
 
 KEY = "crawl"
 CLOCK = ("clock:seconds", "clock:micros")

@@ -1,10 +1,19 @@
-"""The scripts of the server, as a proxy sees them."""
+"""Filters in Redis as tests make them, and their scripts as a proxy sees them."""
 
 from __future__ import annotations
 
 from hashlib import sha1
 
+from scrapy_bloom.options import DEFAULT_CAPACITY, DEFAULT_ERROR_RATE
 from scrapy_bloom.redis.client import script
+from scrapy_bloom.redis.plan import Plan
+
+
+def plans(
+    *, capacity=DEFAULT_CAPACITY, error_rate=DEFAULT_ERROR_RATE, shards=1, window=None, **options
+):
+    """Return the plan of each shard."""
+    return Plan(capacity, error_rate, window=float(window or 0), **options).spread(shards)
 
 
 def name_of(name, layout):

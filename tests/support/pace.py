@@ -2,26 +2,18 @@
 
 import os
 
-from scrapy_bloom.redis import filter as plain
 from scrapy_bloom.redis import worker
 
 SHORT = 4.0
 """Seconds. Less, and a machine that is busy takes live workers for dead."""
 
 _LEASE = "SHORT_LEASES"
-_PATIENCE = "WAIT_FOR_REDIS"
 
 
 def shorten(patch):
     """Make leases short in this process and in all that it starts, until the patch is undone."""
     patch.setattr(worker, "LEASE", SHORT)
     patch.setenv(_LEASE, str(SHORT))
-
-
-def wait(patch, seconds):
-    """Let all that this process starts wait so long for Redis, until the patch is undone."""
-    patch.setattr(plain, "PATIENCE", seconds)
-    patch.setenv(_PATIENCE, str(seconds))
 
 
 def usual(patch):
@@ -32,4 +24,3 @@ def usual(patch):
 def follow():
     """Make them short in this process if they are in the one that has started it."""
     worker.LEASE = float(os.environ.get(_LEASE, worker.LEASE))
-    plain.PATIENCE = float(os.environ.get(_PATIENCE, plain.PATIENCE))

@@ -7,12 +7,12 @@ from collections import Counter
 
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis.client import Target, beginning
-from scrapy_bloom.redis.filter import plans
 from scrapy_bloom.redis.queue import Queue
 from scrapy_bloom.redis.shard import Entry
 from scrapy_bloom.redis.worker import Worker
 from support import processes
 from support.contract import fingerprints
+from support.layouts import plans
 
 _BATCH = 25
 
