@@ -13,8 +13,7 @@ from scrapy.utils.misc import load_object
 from scrapy.utils.project import inside_project
 
 from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
-from scrapy_bloom.crawl.provenance import difference, record, rules_of_record
-from scrapy_bloom.crawl.rules import rules_of
+from scrapy_bloom.crawl.rules import difference, record, rules_of, rules_of_record
 from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.local.job import Identity

@@ -13,8 +13,7 @@ to it must be forgotten as well: they stay marked, and nobody has had them.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
 MARKS: Final = "bloom_marks"
 """The key in a request's meta: marks of requests that were no GET, as hex, by their URL."""
 
-MOST_MARKS: Final = 50_000
-"""Marks that are kept at most: with one target 6 MB, with as many targets 20 MB."""
+MOST_DROPPED: Final = 10_000
+"""Chains of redirects that are remembered when they are dropped; then the oldest one goes."""
 
 
 def note_mark(request: Request, fingerprint: bytes) -> None:
@@ -42,7 +41,7 @@ def note_mark(request: Request, fingerprint: bytes) -> None:
 
 def chain_before(
     request: Request, fingerprint_of: Callable[[Request], bytes]
-) -> Iterator[tuple[int, list[bytes]]]:
+) -> Iterator[tuple[int, bytes]]:
     """Yield the requests that redirects have made a request of, the nearest one first.
 
     Each is the number of redirects before it, and its mark. After one from a note comes that of the
@@ -53,22 +52,9 @@ def chain_before(
     urls, noted = request.meta.get("redirect_urls", ()), request.meta.get(MARKS, {})
     for step in reversed(range(len(urls))):
         url = urls[step]
-        marks = [bytes.fromhex(noted[url])] if url in noted else []
-        yield step, [*marks, fingerprint_of(request.replace(url=url))]
-
-
-def follows_itself(
-    request: Request, fingerprint: bytes, fingerprint_of: Callable[[Request], bytes]
-) -> bool:
-    """Return whether an earlier request of the same chain of redirects has the same fingerprint.
-
-    :param fingerprint: the fingerprint of `request`.
-    :param fingerprint_of: the function that made it.
-    """
-    return any(
-        fingerprint_of(request.replace(url=url)) == fingerprint
-        for url in request.meta.get("redirect_urls", ())
-    )
+        if url in noted:
+            yield step, bytes.fromhex(noted[url])
+        yield step, fingerprint_of(request.replace(url=url))
 
 
 def step_fingerprint(step: int, fingerprint: bytes) -> bytes:
@@ -82,41 +68,3 @@ def step_fingerprint(step: int, fingerprint: bytes) -> bytes:
     :param fingerprint: of the request that the last one of them made.
     """
     return blake2b(fingerprint, digest_size=20, salt=step.to_bytes(8, "big")).digest()
-
-
-class DroppedChains:
-    """For each target the chains of redirects that ended at it, each as the marks of its pages.
-
-    There is room for a number of marks. Where that is too little, the target to which nothing was
-    redirected for the longest time is let go first.
-
-    :param room: for how many marks.
-    """
-
-    def __init__(self, room: int = MOST_MARKS) -> None:
-        self._room = room
-        self._by_target: OrderedDict[bytes, list[tuple[bytes, ...]]] = OrderedDict()
-
-    def add(self, target: bytes, marks: Iterable[bytes]) -> None:
-        """Note a chain of redirects to a target, if there is room."""
-        chain = tuple(marks)
-        chains = self._by_target.pop(target, [])
-        while self._room < len(chain) and self._by_target:
-            _, oldest = self._by_target.popitem(last=False)
-            self._room += sum(map(len, oldest))
-        if self._room >= len(chain):
-            self._room -= len(chain)
-            chains.append(chain)
-        if chains:
-            self._by_target[target] = chains
-
-    def pop(self, targets: Iterable[bytes]) -> list[tuple[bytes, ...]]:
-        """Let go of all chains to these targets, and to the pages of these chains; return them."""
-        found: list[tuple[bytes, ...]] = []
-        left = [*targets] if self._by_target else []
-        while left:
-            for chain in self._by_target.pop(left.pop(), ()):
-                self._room += len(chain)
-                found.append(chain)
-                left += chain
-        return found

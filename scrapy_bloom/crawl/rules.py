@@ -1,4 +1,4 @@
-"""Levels and rules of canonical URLs as users write them, read and checked."""
+"""Levels and rules of canonical URLs: as users write them, and as a filter remembers them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ from scrapy_bloom.canonical.rules import DEFAULT_LEVEL, EVERYWHERE, LEVELS, OPT_
 from scrapy_bloom.errors import SettingError, shown
 from scrapy_bloom.options import CANONICAL, DROP_PARAMS, KEEP_PARAMS, RULES, one_of
 from scrapy_bloom.settings import Settings
+
+FORM: Final = 1
+"""Number of the way in which steps and Scrapy's canonical form make a fingerprint.
+
+It changes when the same rules give some URL other bytes.
+"""
 
 _KEYS: Final = tuple(part.name for part in fields(Rule))
 
@@ -132,3 +138,37 @@ def _read_domain(name: str, domain: object) -> str:
 
 def _listed(names: Collection[str]) -> str:
     return ", ".join(map(repr, names))
+
+
+def record(rules: Rules) -> dict[str, Any]:
+    """Return what a filter remembers of how its fingerprints are made."""
+    return {"form": FORM, "rules": rules.as_json()}
+
+
+def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Return a message that says what differs between two records; "" if nothing does.
+
+    :param then: the record of a filter.
+    :param now: the record of this crawl.
+    """
+    changes = [
+        f"{name} {shown(then.get(key))}, now {shown(now.get(key))}"
+        for key, name in (("form", "canonical form"), ("rules", "the rules"))
+        if then.get(key) != now.get(key)
+    ]
+    if not changes:
+        return ""
+    return (
+        f"The filter was filled with {'; '.join(changes)}. Pages whose URLs now have another"
+        " canonical form are fetched again. URLs that were taken for one page before stay one"
+        " page. To avoid both, go back to the earlier rules, or start with an empty filter."
+    )
+
+
+def rules_of_record(then: Mapping[str, Any]) -> Rules | None:
+    """Return the rules that a record has, None if it has none.
+
+    :raises SettingError: if this version does not know them.
+    """
+    rules = then.get("rules")
+    return Rules.of(DEFAULT_LEVEL, domains=read_rules("rules", rules)) if rules else None

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from scrapy_bloom import stats
 from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
-from scrapy_bloom.crawl.provenance import record
 from scrapy_bloom.crawl.redirects import (
-    DroppedChains,
+    MOST_DROPPED,
     chain_before,
-    follows_itself,
     note_mark,
     step_fingerprint,
 )
 from scrapy_bloom.crawl.report import Report, Verdict
-from scrapy_bloom.crawl.rules import rules_of
+from scrapy_bloom.crawl.rules import record, rules_of
 from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.options import (
     MAX_AGE,
@@ -101,7 +100,8 @@ class Session:
         self._window = settings[WINDOW]
         self._report = report
         self._failed: set[bytes] = set()
-        self._dropped = DroppedChains()
+        # Of redirects that were dropped: where they led, and the marks of the pages on the way.
+        self._dropped: deque[tuple[bytes, tuple[bytes, ...]]] = deque(maxlen=MOST_DROPPED)
 
     def identify(self, request: Request) -> Identified | None:
         """Return what the filter is asked about a request.
@@ -125,9 +125,8 @@ class Session:
         fingerprinter does.
         """
         request, fingerprint = found.request, found.fingerprint
-        if "redirect_urls" not in request.meta:
-            return None
-        if follows_itself(request, fingerprint, self.fingerprinter.fingerprint):
+        before = chain_before(request, self.fingerprinter.fingerprint)
+        if any(mark == fingerprint for _, mark in before):
             return step_fingerprint(len(request.meta["redirect_urls"]), fingerprint)
         return None
 
@@ -193,19 +192,16 @@ class Session:
 
         A page that was redirected to one that has failed has failed as well.
         """
-        if "redirect_urls" not in found.request.meta:
-            return []
         target, before = found.fingerprint, self._marks_before(found.request)
         page = tuple(each for each in before if each != target and each not in self._failed)
-        if not page:
-            return []
-        if target in self._failed:
-            return [page, *self._dropped.pop(page)]
-        self._dropped.add(target, page)
+        if page and target in self._failed:
+            return [page]
+        if page:
+            self._dropped.append((target, page))
         return []
 
     def forgotten(
-        self, page: Sequence[bytes], there: Iterable[bool], *, failed: bool, dropped: bool = False
+        self, page: Sequence[bytes], there: Iterable[bool], *, failed: bool
     ) -> list[tuple[bytes, ...]]:
         """Count that a page was forgotten; return the pages that are to be forgotten with it.
 
@@ -214,7 +210,6 @@ class Session:
         :param page: its marks.
         :param there: for each of them whether it was marked.
         :param failed: whether its request has failed: it stays seen in this run.
-        :param dropped: whether the page was returned by this method.
         """
         marked = [mark for mark, was in zip(page, there, strict=True) if was]
         if failed:
@@ -224,9 +219,11 @@ class Session:
         else:
             known = bool(marked) or not self._failed.isdisjoint(page)
             self._failed.difference_update(page)
-            if known or not dropped:
-                self._report.add(stats.FORGOTTEN if known else stats.NOT_FORGOTTEN)
-        return self._dropped.pop(page)
+            self._report.add(stats.FORGOTTEN if known else stats.NOT_FORGOTTEN)
+        led_here = [chain for chain in self._dropped if chain[0] in page]
+        for chain in led_here:
+            self._dropped.remove(chain)
+        return [marks for _, marks in led_here]
 
     def forget(self, request: Request, marks: Marks, *, failed: bool = False) -> None:
         """Make the page of a request eligible again: at once, or in the next run if it has failed.
@@ -239,7 +236,7 @@ class Session:
             self._report.not_forgotten(request, error)
 
     def _forget(self, pages: list[tuple[bytes, ...]], marks: Marks, *, failed: bool) -> None:
-        left, dropped = list(pages), False
+        left = list(pages)
         while left:
             page = left.pop(0)
             there = [marks.contains(mark) and mark not in self._failed for mark in page]
@@ -250,15 +247,13 @@ class Session:
                 again = self._failed.intersection(page)
                 marks.release(again)
                 marks.filter.forget_many([*marked, *again])
-            left += self.forgotten(page, there, failed=failed, dropped=dropped)
-            dropped = True
+            left += self.forgotten(page, there, failed=failed)
 
     def _marks_before(self, request: Request) -> Iterator[bytes]:
-        for step, marks in chain_before(request, self.fingerprinter.fingerprint):
-            for mark in marks:
-                yield mark
-                if step:
-                    yield step_fingerprint(step, mark)
+        for step, mark in chain_before(request, self.fingerprinter.fingerprint):
+            yield mark
+            if step:
+                yield step_fingerprint(step, mark)
 
     def _max_age(self, request: Request) -> float | None:
         """Return the seconds that a request asks for; None if it asks for nothing.

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from filelock import FileLock, Timeout
 
-from scrapy_bloom.crawl.provenance import difference
+from scrapy_bloom.crawl.rules import difference
 from scrapy_bloom.errors import JobInUseError, StateError
 from scrapy_bloom.filter import file
 from scrapy_bloom.filter.bloom import LocalFilter

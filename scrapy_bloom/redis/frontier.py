@@ -169,8 +169,8 @@ class _Forgetting:
         number: as that of an :class:`_Offer`: the page that has failed is not done before.
     """
 
-    def __init__(self, page: Sequence[bytes], number: int, *, failed: bool, dropped: bool) -> None:
-        self.page, self.number, self.failed, self.dropped = page, number, failed, dropped
+    def __init__(self, page: Sequence[bytes], number: int, *, failed: bool) -> None:
+        self.page, self.number, self.failed = page, number, failed
         self.there: dict[bytes, bool] = {}
 
 
@@ -628,9 +628,9 @@ class SharedFrontier:
 
     # Forgetting
 
-    def _forget_page(self, page: Sequence[bytes], *, failed: bool, dropped: bool = False) -> None:
+    def _forget_page(self, page: Sequence[bytes], *, failed: bool) -> None:
         number = self._next_number()
-        forgetting = _Forgetting(page, number, failed=failed, dropped=dropped)
+        forgetting = _Forgetting(page, number, failed=failed)
         for mark in dict.fromkeys(page):
             self._queue.offer(Entry("x", mark, source=forgetting))
             self._held.discard(mark)
@@ -649,11 +649,8 @@ class SharedFrontier:
         del self._outstanding[forgetting.number]
         there = [forgetting.there[mark] for mark in forgetting.page]
         failed = forgetting.failed
-        more = self._session.forgotten(
-            forgetting.page, there, failed=failed, dropped=forgetting.dropped
-        )
-        for page in more:
-            self._forget_page(page, failed=failed, dropped=True)
+        for page in self._session.forgotten(forgetting.page, there, failed=failed):
+            self._forget_page(page, failed=failed)
 
     # The end, log and stats
 

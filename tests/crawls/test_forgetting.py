@@ -14,7 +14,6 @@ from support.spiders import Walled
 
 import scrapy_bloom
 from scrapy_bloom import BackendError, ForgetFailed, LocalFilter, SettingError
-from scrapy_bloom.crawl.redirects import DroppedChains
 from scrapy_bloom.crawl.report import Verdict
 from scrapy_bloom.options import FORGET_FAILED
 
@@ -304,21 +303,6 @@ def test_what_cannot_be_forgotten_with_it_is_told_and_costs_nothing_else(caplog,
     session.close()
     assert "could not be forgotten" in caplog.text
     assert (stat(crawler, "forgotten"), stat(crawler, "not_forgotten")) == (1, 1)
-
-
-def test_there_is_room_for_so_many_and_the_oldest_target_goes_first():
-    chains = DroppedChains(room=5)
-    for target, *marks in ("xab", "yc", "xd", "ze"):
-        chains.add(target, marks)
-    assert chains.pop("x") == [("a", "b"), ("d",)]
-    chains.add("w", "abc")
-    chains.add("w", "f")
-    assert chains.pop("y") == [], "the room was for w"
-    assert chains.pop("zw") == [("a", "b", "c"), ("f",), ("e",)]
-    chains.add("w", "abcdef")
-    assert chains.pop("w") == []
-    chains.add("w", "abcde")
-    assert chains.pop("w") == [(*"abcde",)]
 
 
 def test_each_form_of_a_chain_is_forgotten_with_its_own_body():

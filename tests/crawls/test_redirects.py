@@ -12,7 +12,7 @@ from support.crawling import Follower, crawl
 from support.sites import Pages
 from w3lib.url import url_query_cleaner
 
-from scrapy_bloom.crawl.redirects import follows_itself, step_fingerprint
+from scrapy_bloom.crawl.redirects import step_fingerprint
 
 pytestmark = pytest.mark.scrapy
 
@@ -174,19 +174,6 @@ urls = st.builds(
     "https://example.com/{}?{}={}".format, st.integers(0, 3), st.sampled_from("ab"), st.just(1)
 )
 chains = st.lists(urls, max_size=25)
-
-
-@given(urls, chains, st.sampled_from(["GET", "POST"]))
-def test_a_request_follows_itself_iff_its_fingerprint_is_in_its_chain(url, chain, method):
-    request = Request(url, method=method, body=b"x", meta={"redirect_urls": chain})
-    own = fingerprint(request)
-    in_chain = {fingerprint(Request(url, method=method, body=b"x")) for url in chain}
-    assert follows_itself(request, own, fingerprint) == (own in in_chain)
-
-
-@given(urls)
-def test_a_request_without_a_chain_never_follows_itself(url):
-    assert not follows_itself(Request(url), fingerprint(Request(url)), fingerprint)
 
 
 @given(st.lists(st.tuples(urls, chains), min_size=2, max_size=20))

@@ -12,7 +12,7 @@ from scrapy import Request
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import CanonicalFingerprinter
-from scrapy_bloom.crawl.provenance import record
+from scrapy_bloom.crawl.rules import record
 from scrapy_bloom.local import unclean
 from scrapy_bloom.local.job import Identity, Job
 from scrapy_bloom.settings import Settings

@@ -13,8 +13,8 @@ from scrapy.utils.test import get_crawler
 from support.processes import run, run_line
 
 from scrapy_bloom import BloomDupeFilter, CanonicalFingerprinter
-from scrapy_bloom.canonical.rules import Rule, Rules
-from scrapy_bloom.crawl.provenance import MAX_RULES, difference, record
+from scrapy_bloom.canonical.rules import Rules
+from scrapy_bloom.crawl.rules import difference, record
 
 pytestmark = pytest.mark.scrapy
 
@@ -114,20 +114,8 @@ def test_other_rules_are_told_when_a_job_goes_on(tmp_path, caplog):
             crawl.seen(PLAIN)
         said = [r.getMessage() for r in caplog.records if "was filled with" in r.getMessage()]
         assert len(said) == expected
-    assert '{"*": {"level": "usual"}}, now {"*": {"level": "safe"}, "example.com"' in said[0]
+    assert "{'*': {'level': 'usual'}}, now {'*': {'level': 'safe'}, 'example.com'" in said[0]
     assert "are fetched again" in said[0]
-
-
-def test_another_w3lib_is_told_when_a_job_goes_on(tmp_path, caplog, monkeypatch):
-    from scrapy_bloom.crawl import provenance
-
-    with Crawl.of({"JOBDIR": str(tmp_path)}) as crawl:
-        crawl.seen(PLAIN)
-    monkeypatch.setattr(provenance, "version", lambda name: "99.0" if name == "w3lib" else "1.0")
-    with Crawl.of({"JOBDIR": str(tmp_path)}):
-        pass
-    assert "w3lib 2." in caplog.text
-    assert "now 99.0" in caplog.text
 
 
 SHOPS = [f"a-shop-with-a-long-name-{number}.example" for number in range(5_000)]
@@ -148,16 +136,10 @@ def test_a_job_goes_on_however_many_rules_there_are(tmp_path, caplog, many):
     with caplog.at_level(logging.WARNING), Crawl.of(settings) as crawl:
         assert crawl.seen(PLAIN) == [True]
     assert "was filled with" not in caplog.text
-    assert (tmp_path / "bloom.sqlite").stat().st_size < 100_000
     with caplog.at_level(logging.WARNING), Crawl.of({"JOBDIR": str(tmp_path)}):
         pass
     assert "was filled with the rules" in caplog.text
     assert len(caplog.text) < 2000
-
-
-def test_many_rules_are_recorded_in_short():
-    rules = Rules.of("safe", domains={f"d{n}.example": Rule(steps=("www",)) for n in range(100)})
-    assert len(json.dumps(record(rules))) < 2 * MAX_RULES
 
 
 def test_a_job_of_another_canonical_form_is_told():
