@@ -6,7 +6,6 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scrapy import signals
 from scrapy.core.scheduler import Scheduler as ScrapyScheduler
 from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.job import job_dir
@@ -195,20 +194,11 @@ class Scheduler(ScrapyScheduler):
     def _open_shared(self) -> SharedFrontier:
         """Open what keeps the requests of a shared crawl."""
         with client_library():
-            from scrapy_bloom.redis.frontier import open_shared  # noqa: PLC0415 - needs an extra
+            from scrapy_bloom.redis import frontier as redis  # noqa: PLC0415 - needs an extra
 
         assert self.dqclass is not None  # noqa: S101 - from_crawler gave it
         kind = QueueKind.of("SCHEDULER_DISK_QUEUE", self.dqclass)
-        return open_shared(
-            self.crawler, self.spider, Report(self.crawler), kind, dropped=self._drop
-        )
-
-    def _drop(self, request: Request) -> None:
-        """Drop a request that turned out to be a duplicate after it was taken."""
-        self.df.log(request, self.spider)
-        self.crawler.signals.send_catch_log(
-            signals.request_dropped, request=request, spider=self.spider
-        )
+        return redis.SharedFrontier(self.crawler, self.spider, Report(self.crawler), kind, self.df)
 
     def _check_filter(self, where: str) -> BloomDupeFilter:
         if isinstance(self.df, BloomDupeFilter):

@@ -169,9 +169,9 @@ class RedisTarget:
                 try:
                     left = state.failed
                     while left:
-                        report = shard.call(Call(retry=min(left, _AT_ONCE))).report
-                        count += left - report.failed
-                        left = min(left, report.failed)
+                        counts = shard.call(Call(retry=min(left, _AT_ONCE))).counts
+                        count += left - counts.failed
+                        left = min(left, counts.failed)
                 except Surprise as surprise:
                     raise StateError(f"{self.name}: {surprise.kind.value}. Try again.") from None
                 finally:

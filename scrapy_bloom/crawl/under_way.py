@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scrapy.exceptions import CloseSpider
 
@@ -39,7 +39,7 @@ class Visit:
 
     def __init__(
         self,
-        row: int | None,
+        row: Any,
         marks: tuple[bytes, ...] = (),
         parents: tuple[Visit, ...] = (),
     ) -> None:
@@ -70,7 +70,7 @@ class InFlight:
         """Return how many requests are in flight."""
         return len(self._visits)
 
-    def start(self, request: Request, row: int) -> None:
+    def start(self, request: Request, row: Any) -> None:
         """Learn that the request of a row was taken."""
         self._visits[request] = Visit(row)
 

@@ -7,15 +7,17 @@ this worker, and its items are written out.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy import Request, signals
 from scrapy.exceptions import DontCloseSpider
-from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
+from scrapy.utils.defer import maybe_deferred_to_future
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom import stats
@@ -44,7 +46,7 @@ from scrapy_bloom.redis.project import (
     report_state,
     target_of,
 )
-from scrapy_bloom.redis.queue import Queue, Settled, Ticket
+from scrapy_bloom.redis.queue import SharedQueue
 from scrapy_bloom.redis.shard import Entry, Taken
 from scrapy_bloom.redis.worker import MOST_TRIES, Worker
 from scrapy_bloom.settings import Settings
@@ -53,6 +55,7 @@ from scrapy_bloom.signals import forget_page
 if TYPE_CHECKING:
     from scrapy import Spider
     from scrapy.crawler import Crawler
+    from scrapy.dupefilters import BaseDupeFilter
     from twisted.python.failure import Failure
 
     from scrapy_bloom.crawl.report import Report
@@ -72,172 +75,102 @@ _FULL: Final = 5_000
 """Entries that wait here until no more pages are fetched, and start() has to wait."""
 
 
-def open_shared(
-    crawler: Crawler,
-    spider: Spider,
-    report: Report,
-    kind: QueueKind,
-    *,
-    dropped: Callable[[Request], object],
-) -> SharedFrontier:
-    """Open the requests and marks of a crawl in Redis.
-
-    :param report: writes to stats and log.
-    :param kind: in which order requests of one priority are taken, and how they are written.
-    :param dropped: called with a request that turns out to be a duplicate after it was taken.
-    :raises BloomError: if the crawl cannot be kept as the settings say. A server that cannot be
-        reached is waited for, unless the policy is ``close``.
-    """
-    settings = Settings(crawler.settings)
-    engine = Engine(crawler)
-    session = Session(crawler, settings, report)
-    if settings[ON_BACKEND_ERROR] is OnBackendError.ALLOW:
-        raise refusal(
-            in_settings(ON_BACKEND_ERROR),
-            "allow",
-            "with SCHEDULER = 'scrapy_bloom.Scheduler' the requests are in Redis as well, and no"
-            " page can be fetched without it. Give 'auto', 'wait' or 'close'.",
-        )
-    project = project_of(crawler)
-    owner = {"project": project, "spider": spider.name, "order": str(kind)}
-    made_for = plans_of(settings, session.fingerprinter, session.made_by, **owner)
-    worker = Worker(target_of(settings), settings[REDIS_TIMEOUT])
-    key = key_of(settings, spider=spider.name, project=project)
-    queue = Queue(worker, key, made_for, in_settings)
-    waits = settings[ON_BACKEND_ERROR] is not OnBackendError.CLOSE
-    try:
-        queue.open()
-    except BackendError as error:
-        if not (waits and error.temporary):
-            worker.close()
-            raise
-    except BaseException:
-        worker.close()
-        raise
-    items = Items(crawler, engine, report, sync=settings[COMMIT_SYNC] is CommitSync.MACHINE)
-    self = SharedFrontier(
-        crawler,
-        spider,
-        engine=engine,
-        queue=queue,
-        session=session,
-        report=report,
-        items=items,
-        kind=kind,
-        dropped=dropped,
-        waits=waits,
-    )
-    states = report_opened(report, session, worker, key)
-    waiting = sum(state.waiting for state in states)
-    known = sum(one.items - one.again for state in states for one in state.slices)
-    self.description = (
-        f"Crawl kept in Redis at {worker.where}, key {key}: {waiting:,} requests waiting"
-        if states
-        else f"Crawl kept in Redis at {worker.where}, key {key}: the server cannot be used yet, and"
-        f" the crawl waits for it. Check BLOOM_REDIS_URL; BLOOM_ON_BACKEND_ERROR = 'close' ends the"
-        f" crawl instead."
-    )
-    if known and not waiting and not any(one.taken for one in states) and not settings[WINDOW]:
-        place = f"Redis at {worker.where}, key {key}"
-        report.finished(place, known, "use 'scrapy bloom delete' or set another BLOOM_REDIS_KEY")
-    crawler.signals.connect(self.forget, signal=forget_page)
-    return self
-
-
-class _Offer:
-    """A request on its way to the queue: what an entry finds again.
-
-    Attributes:
-        request: None if it was taken before and is offered again.
-        found: what the filter is asked; None if nothing.
-        number: of all offers of this worker, in their order.
-        step: whether the filter is asked about its step in a chain of redirects.
-    """
-
-    __slots__ = ("found", "number", "request", "step")
-
-    def __init__(
-        self, request: Request | None, found: Identified | None, number: int, *, step: bool = False
-    ) -> None:
-        self.request, self.found, self.number, self.step = request, found, number, step
-
-
-class _Forgetting:
-    """A page that is being forgotten: which of its marks were there.
-
-    Attributes:
-        number: as that of an :class:`_Offer`: the page that has failed is not done before.
-    """
-
-    def __init__(self, page: Sequence[bytes], number: int, *, failed: bool) -> None:
-        self.page, self.number, self.failed = page, number, failed
-        self.there: dict[bytes, bool] = {}
-
-
 class SharedFrontier:
     """The requests and marks of a crawl that any number of workers share.
 
-    :param engine: shows which requests it is through with.
-    :param queue: where requests go and come from. It is closed with the frontier.
-    :param session: identifies and judges the requests.
+    A server that cannot be reached is waited for, unless the policy is ``close``.
+
     :param report: writes to stats and log.
-    :param items: writes out the items that pages gave.
-    :param kind: how requests are written.
-    :param dropped: called with a request that turned out to be a duplicate after it was taken.
-    :param waits: whether to wait while the server cannot be used; else the crawl is closed.
+    :param kind: in which order requests of one priority are taken, and how they are written.
+    :param dupefilter: logs the requests that turn out to be duplicates after they were taken.
+    :raises BloomError: if the crawl cannot be kept as the settings say.
 
     Attributes:
         description: one line for the log.
     """
 
-    description = ""
-
-    def __init__(  # noqa: PLR0913 - the parts of a crawl
+    def __init__(
         self,
         crawler: Crawler,
         spider: Spider,
-        *,
-        engine: Engine,
-        queue: Queue,
-        session: Session,
         report: Report,
-        items: Items,
         kind: QueueKind,
-        dropped: Callable[[Request], object],
-        waits: bool,
+        dupefilter: BaseDupeFilter,
     ) -> None:
-        self._crawler, self._spider, self._engine = crawler, spider, engine
-        self._queue, self._session, self._report, self._items = queue, session, report, items
-        self._dumps, self._dropped, self._waits = kind.dumps, dropped, waits
+        settings = Settings(crawler.settings)
+        self._crawler, self._spider, self._report = crawler, spider, report
+        self._dumps, self._dupefilter = kind.dumps, dupefilter
+        self._engine = Engine(crawler)
+        self._session = Session(crawler, settings, report)
+        self._queue = self._open_queue(settings, kind)
+        self._items = Items(
+            crawler, self._engine, report, sync=settings[COMMIT_SYNC] is CommitSync.MACHINE
+        )
         self._portion = max(1, crawler.settings.getint("CONCURRENT_REQUESTS"))
-        self._ready: deque[tuple[Ticket, Taken]] = deque()
+        self._ready: deque[Taken] = deque()
         self._memory: deque[Request] = deque()  # requests that cannot be stored
         self._held: set[bytes] = set()  # their fingerprints
-        self._in_flight = InFlight(engine, report)
-        self._tickets: dict[
-            int, Ticket
-        ] = {}  # of requests in flight, by the numbers they have there
-        self._numbers = 0
-        self._outstanding: dict[int, None] = {}  # offers without a verdict, the oldest first
-        self._over: deque[tuple[int, int]] = deque()  # number of the last offer, and of a page
+        self._in_flight = InFlight(self._engine, report)
+        self._numbers = itertools.count()  # of what is asked, in its order
+        self._outstanding: dict[int, None] = {}  # what has no verdict yet, the oldest first
+        self._over: deque[tuple[int, Taken]] = deque()  # pages, and what must be answered before
         self._withheld: set[bytes] = set()  # marks that failed: here they stay seen in this run
         self._exchanging: Deferred[None] | None = None
         self._timer: Any = None
-        self._due = self._exchanged = self._poll_at = 0.0
+        self._due = self._exchanged = self._look_at = 0.0
         self._poll = _POLL
-        self._dry = self._closing = self._gave_up = self._starting = False
-        self._idle = self._finished = False
-        self._gates: list[Deferred[None]] = []
+        self._closing = self._gave_up = self._starting = self._finished = False
         scrapys = engine_of(crawler)
         if hasattr(getattr(scrapys, "_start", None), "__aiter__"):
             scrapys._start = self._gated(scrapys._start)  # noqa: SLF001 - it has no other name
         crawler.signals.connect(self._spider_idle, signal=signals.spider_idle)
-        crawler.signals.connect(self._soon, signal=signals.spider_opened)
+        crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
+        self.description = self._describe_opened(settings)
+        crawler.signals.connect(self.forget, signal=forget_page)
+
+    def _open_queue(self, settings: Settings, kind: QueueKind) -> SharedQueue:
+        policy, project = settings[ON_BACKEND_ERROR], project_of(self._crawler)
+        if policy is OnBackendError.ALLOW:
+            raise refusal(
+                in_settings(ON_BACKEND_ERROR),
+                "allow",
+                "with SCHEDULER = 'scrapy_bloom.Scheduler' the requests are in Redis as well, and"
+                " no page can be fetched without it. Give 'auto', 'wait' or 'close'.",
+            )
+        self._waits = policy is not OnBackendError.CLOSE
+        owner = {"project": project, "spider": self._spider.name, "order": str(kind)}
+        made_for = plans_of(settings, self._session.fingerprinter, self._session.made_by, **owner)
+        worker = Worker(target_of(settings), settings[REDIS_TIMEOUT])
+        key = key_of(settings, spider=self._spider.name, project=project)
+        queue = SharedQueue(worker, key, made_for, in_settings)
+        try:
+            queue.open()
+        except BaseException as error:
+            if not (self._waits and isinstance(error, BackendError) and error.temporary):
+                worker.close()
+                raise
+        return queue
+
+    def _describe_opened(self, settings: Settings) -> str:
+        worker, key = self._queue.worker, self._queue.key
+        states = report_opened(self._report, self._session, worker, key)
+        place = f"Redis at {worker.where}, key {key}"
+        if not states:
+            return (
+                f"Crawl kept in {place}: the server cannot be used yet, and the crawl waits for it."
+                f" Check BLOOM_REDIS_URL; BLOOM_ON_BACKEND_ERROR = 'close' ends the crawl instead."
+            )
+        waiting = sum(state.waiting for state in states)
+        known = sum(one.items - one.again for state in states for one in state.slices)
+        if known and not waiting and not any(one.taken for one in states) and not settings[WINDOW]:
+            way = "use 'scrapy bloom delete' or set another BLOOM_REDIS_KEY"
+            self._report.finished(place, known, way)
+        return f"Crawl kept in {place}: {waiting:,} requests waiting"
 
     def __len__(self) -> int:
         """Return how many requests are waiting, here and in the queue as last heard."""
-        here = len(self._ready) + len(self._memory) + len(self._outstanding)
-        return here + self._queue.waiting
+        here = len(self._ready) + len(self._memory)
+        return here + self._queue.offering + self._queue.waiting
 
     # What the scheduler asks for
 
@@ -265,7 +198,7 @@ class SharedFrontier:
             body = self._dumps(request.to_dict(spider=self._spider))
         except Exception as error:  # noqa: BLE001 - raised, it would cost the page
             return self._hold(request, found, error)
-        self._offer(request, found, body, request.priority)
+        Deferred.fromCoroutine(self._offer(request, found, body))
         return True
 
     def next(self) -> Request | None:
@@ -280,14 +213,14 @@ class SharedFrontier:
             self._soon(_RETRY)
             return None
         request = self._pop()
-        if len(self._ready) <= self._portion // 2:
+        if self._is_low:
             self._soon()
         return request
 
     def pending(self) -> bool:
         """Return whether there is anything to do for this worker."""
-        here = self._ready or self._memory or self._starting or self._queue.burdened
-        return bool(here or self._over or self._queue.waiting)
+        here = self._ready or self._memory or self._starting or self._over
+        return bool(here or self._queue.waiting or self._queue.burdened)
 
     def forget(self, request: Request, failed: bool = False) -> None:  # noqa: FBT001, FBT002 - a signal
         """Make the page of a request eligible again, in the next run only if it has failed."""
@@ -296,18 +229,17 @@ class SharedFrontier:
         except Exception as error:  # noqa: BLE001 - in a callback it would cost the items
             self._report.not_forgotten(request, error)
             return
-        self._forget_page(page, failed=failed)
+        self._forget_pages([page], failed=failed)
 
     async def close(self) -> bool:
         """Offer what is left, give back what was not begun; return whether all is stored."""
         self._closing = True
-        self._open_gates()
         if self._timer is not None:
             self._timer.cancel()
         if self._exchanging is not None:
             await self._exchanging
-        for ticket, _ in self._ready:
-            self._queue.give_back(ticket)
+        for taken in self._ready:
+            self._queue.give_back(taken)
         self._ready.clear()
         self._note_over()
         stored = not self._gave_up
@@ -316,9 +248,9 @@ class SharedFrontier:
                 self._items.log_kept(len(self._over))  # they go back when the queue is left
                 break
             stored = await self._exchange()
-        self._describe()
+        self._write_stats()
         await run_beside(self._leave)
-        return stored and not self._outstanding
+        return stored and not self._queue.offering
 
     def _leave(self) -> None:
         if self._queue.worker.usable.is_set():
@@ -331,87 +263,61 @@ class SharedFrontier:
         """Return whether this worker knows by itself that a request is a duplicate."""
         if found.max_age is not None:
             return False
+        redirected = "redirect_urls" in found.request.meta
         if found.fingerprint in self._withheld:
-            return self._has_no_step(found)
+            try:
+                return not redirected or self._session.step_of(found) is None
+            except Exception:  # noqa: BLE001 - it is asked again where that is counted
+                return False
         known = self._queue.knows(found.fingerprint) or found.fingerprint in self._held
-        return known and "redirect_urls" not in found.request.meta
+        return known and not redirected
 
-    def _has_no_step(self, found: Identified) -> bool:
-        try:
-            return self._session.step_of(found) is None
-        except Exception:  # noqa: BLE001 - it is asked again where that is counted
-            return False
-
-    def _offer(
-        self,
-        request: Request | None,
-        found: Identified | None,
-        body: bytes,
-        priority: int,
-        *,
-        step: bytes | None = None,
-        number: int | None = None,
-    ) -> None:
-        """Have a request asked about and queued.
-
-        :param step: what to ask about instead of its fingerprint.
-        :param number: of an earlier offer of the request, which keeps its place: until the last
-            verdict the page that has yielded it is not done.
-        """
-        number = self._next_number() if number is None else number
-        offer = _Offer(request, found, number, step=step is not None)
-        fingerprint = step or (found.fingerprint if found else None)
-        letter = "p" if fingerprint is None else "f"
-        age = found.max_age if found and not step else None
-        self._queue.offer(Entry(letter, fingerprint, body, priority, age, offer))
+    def _say(self, entry: Entry) -> Deferred[bool]:
+        """Have something said with the next exchange; return what fires with the verdict."""
+        verdict: Deferred[bool] = Deferred()
+        entry.source = verdict
+        self._queue.offer(entry)
         self._soon()
+        return verdict
 
-    def _next_number(self) -> int:
-        """Return the number of what is said next; no page that is over by now is done before."""
-        self._numbers += 1
-        self._outstanding[self._numbers] = None
-        return self._numbers
+    async def _offer(self, request: Request, found: Identified | None, body: bytes) -> None:
+        """Have a request queued if its page is new, or is asked for on purpose.
 
-    def _judged(self, entry: Entry, *, seen: bool) -> None:
-        """Take note of what the server has said of an entry."""
-        if isinstance(entry.source, _Forgetting):
-            self._forgot(entry, seen=seen)
-            return
-        offer: _Offer = entry.source
-        found = offer.found
-        if found is not None and seen and not offer.step and self._try_step(entry, found):
-            return
-        del self._outstanding[offer.number]
-        if offer.request is None:
+        Until the last verdict, the page that has yielded it is not done.
+        """
+        number, step = next(self._numbers), None
+        self._outstanding[number] = None
+        try:
+            if found is not None:
+                mark, age = found.fingerprint, found.max_age
+                seen = await self._say(Entry("f", mark, body, request.priority, age))
+                try:
+                    step = self._session.step_of(found) if seen else None
+                except Exception as error:  # noqa: BLE001 - raised, it would cost the page
+                    self._session.fail(request, error)
+                    found = None
+                if step is not None:
+                    seen = await self._say(Entry("f", step, body, request.priority))
+            if found is None:
+                await self._say(Entry("p", None, body, request.priority))
+        finally:
+            del self._outstanding[number]
+        if found is not None and seen:
+            self._judge_seen(found)
+            self._dupefilter.log(request, self._spider)
+            self._crawler.signals.send_catch_log(
+                signals.request_dropped, request=request, spider=self._spider
+            )
             return
         if found is not None:
-            if seen:
-                self._judge_seen(found)
-                self._dropped(offer.request)
-                return
-            self._session.judge(found, seen=False, step=offer.step)
-        self._dry = False
+            self._session.judge(found, seen=False, step=step is not None)
+        self._look_at = 0.0
         self._report.inc("scheduler/enqueued/redis")
         self._report.inc("scheduler/enqueued")
 
-    def _try_step(self, entry: Entry, found: Identified) -> bool:
-        """Ask about a request's step in a chain of redirects, if it has one."""
-        try:
-            step = self._session.step_of(found)
-        except Exception as error:  # noqa: BLE001 - raised, it would cost the page
-            self._session.fail(found.request, error)
-            number = entry.source.number
-            self._offer(found.request, None, entry.body, entry.priority, number=number)
-            return True
-        if step is None:
-            return False
-        number = entry.source.number
-        self._offer(found.request, found, entry.body, entry.priority, step=step, number=number)
-        return True
-
     def _judge_seen(self, found: Identified) -> None:
-        for page in self._session.drop(found):
-            self._forget_page(page, failed=True)
+        if pages := self._session.drop(found):
+            self._forget_pages(pages, failed=True)
         self._session.judge(found, seen=True)
 
     def _hold(self, request: Request, found: Identified | None, error: Exception) -> bool:
@@ -432,46 +338,55 @@ class SharedFrontier:
 
     def _pop(self) -> Request | None:
         while self._ready:
-            ticket, taken = self._ready.popleft()
-            if not self._queue.counts(ticket):
+            taken = self._ready.popleft()
+            if not self._queue.counts(taken):
                 continue
             try:
                 request = read_request(taken.body, self._spider)
             except Exception as error:  # noqa: BLE001 - code and data of anybody
-                self._queue.give_up(ticket)
+                self._queue.cannot_read(taken)
                 self._log_unreadable(error)
-                self._dry = True
                 continue
-            self._numbers += 1
-            self._tickets[self._numbers] = ticket
-            self._in_flight.start(request, self._numbers)
+            self._in_flight.start(request, taken)
             self._report.inc("scheduler/dequeued/redis")
             self._report.inc("scheduler/dequeued")
             return request
         return None
 
     def _note_over(self) -> None:
+        number = next(self._numbers)
         for visit in self._in_flight.settle():
             if visit.row is not None:
-                self._over.append((self._numbers, visit.row))
+                self._over.append((number, visit.row))
 
     async def _report_done(self) -> None:
         """Report the pages that are done, after their items were written out."""
         self._note_over()
-        oldest = next(iter(self._outstanding), self._numbers + 1)
+        oldest = next(iter(self._outstanding), next(self._numbers))
         if not self._over or self._over[0][0] >= oldest or not await self._items.flush():
             return
         while self._over and self._over[0][0] < oldest:
-            self._queue.done(self._tickets.pop(self._over.popleft()[1]))
+            self._queue.done(self._over.popleft()[1])
 
     # Exchanges
+
+    @property
+    def _is_low(self) -> bool:
+        """Whether more requests should be taken."""
+        return len(self._ready) <= self._portion // 2
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether this worker has nothing to do but to look whether others have made requests."""
+        busy = self._ready or self._memory or self._starting or self._over
+        return not busy and not len(self._in_flight)
 
     def _soon(self, delay: float | None = None) -> None:
         """Have an exchange made, after `delay` seconds or as soon as it is worth one."""
         if self._closing or self._gave_up:
             return
         now = time.monotonic()
-        if not isinstance(delay, (int, float)):
+        if delay is None:
             starving = not self._ready and len(self._in_flight) <= self._portion // 2
             delay = 0.0 if starving else max(0.0, self._exchanged + _GATHER - now)
         if self._timer is not None:
@@ -488,6 +403,7 @@ class SharedFrontier:
             self._exchanging = None if exchanging.called else exchanging
 
     async def _round(self) -> None:
+        """Make an exchange, and have the next one made when it is due."""
         works = False
         try:
             works = await self._exchange()
@@ -495,10 +411,6 @@ class SharedFrontier:
             logger.exception("Unexpected error; retrying", extra={"spider": self._spider})
         finally:
             self._exchanging = None
-        self._arm(works=works)
-
-    def _arm(self, *, works: bool) -> None:
-        """Have the next exchange made when it is due."""
         if not works:
             self._soon(_RETRY)
             return
@@ -506,78 +418,65 @@ class SharedFrontier:
             self._soon()
         if self._over or len(self._in_flight):
             self._soon(_LINGER)
-        if len(self._ready) <= self._portion // 2 or self._idle:
-            self._soon(max(0.0, self._poll_at - time.monotonic()) if self._dry else None)
+        if self._is_low:
+            self._look()
+
+    def _look(self) -> None:
+        """Have an exchange made when it is time to look for requests."""
+        wait = self._look_at - time.monotonic()
+        self._soon(wait if wait > 0 else None)
 
     async def _exchange(self) -> bool:
         """Say what there is to say, and take what there is to take; return whether that worked."""
         await self._report_done()
-        now = time.monotonic()
-        wants = not self._closing and len(self._ready) <= self._portion // 2
-        wants = wants and self._queue.offering < _FULL and (not self._dry or now >= self._poll_at)
+        wants = self._is_low and not self._closing and self._queue.offering < _FULL
+        wants = wants and time.monotonic() >= self._look_at
         want = self._portion - len(self._ready) if wants else 0
-        exchange = self._queue.prepare(want, look=self._idle)
+        exchange = self._queue.prepare(want, look=self._is_idle)
         if any(exchange.calls):
             await run_beside(lambda: self._queue.carry_out(exchange))
             self._exchanged = time.monotonic()
-        settled = self._queue.settle(exchange)
-        self._settle(settled, wanted=want > 0)
-        if settled.error is not None:
-            self._fail(settled.error)
-        return settled.error is None
-
-    def _settle(self, settled: Settled, *, wanted: bool) -> None:
-        for entry, seen in settled.verdicts:
-            self._judged(entry, seen=seen)
-        if settled.void:
-            self._start_over(settled)
-        self._ready += settled.taken
-        if settled.taken:
-            self._dry, self._poll, self._finished = False, _POLL, False
-        elif wanted and settled.error is None:
-            self._dry = not self._queue.waiting
-            self._poll_at = time.monotonic() + self._poll
+        self._queue.settle(exchange)
+        for entry, seen in exchange.verdicts:
+            entry.source.callback(seen)
+        if exchange.void:
+            void = [taken for taken in self._ready if not self._queue.counts(taken)]
+            self._ready = deque(taken for taken in self._ready if taken not in void)
+            if exchange.begin_again:
+                self._start_over(void)
+        self._ready += exchange.taken
+        works = exchange.error is None
+        if exchange.taken:
+            self._look_at, self._poll = 0.0, _POLL
+        elif wants and works and not self._queue.waiting:
+            self._look_at = time.monotonic() + self._poll
             self._poll = min(_SLOWEST_POLL, 2 * self._poll)
-        if self._queue.offering < _FULL:
-            self._open_gates()
-        if self._idle and settled.error is None and not self._is_busy:
-            self._finished = self._queue.is_over()
-        if settled.verdicts or settled.taken or self._finished:
-            self._describe()
+        self._finished = works and self._is_idle and self._queue.is_over()
+        if exchange.verdicts or exchange.taken or self._finished:
+            self._write_stats()
             if not self._closing:
                 self._engine.wake()
-
-    @property
-    def _is_busy(self) -> bool:
-        return bool(self._ready or self._memory or self._over or len(self._in_flight))
+        if exchange.error is not None:
+            self._fail(exchange.error)
+        return works
 
     def _fail(self, error: BloomError) -> None:
         if isinstance(error, BackendError) and error.temporary and self._waits:
             return  # the worker logs it, and tries again
         self._gave_up = True
-        self._open_gates()
         self._report.give_up(error)
 
     # Starting over
 
-    def _start_over(self, settled: Settled) -> None:
-        """Let nothing count that this worker had taken from some shards.
-
-        If the server has lost something, offer that again, and run start() again.
-        """
-        void = [one for one in self._ready if one[0].shard in settled.void]
-        self._ready = deque(one for one in self._ready if one[0].shard not in settled.void)
-        if not settled.begin_again:
-            return
+    def _start_over(self, void: Sequence[Taken]) -> None:
+        """Offer again what the server may have lost: what was not begun, and start()."""
         self._held.clear()
-        for _, taken in void:
-            offer = _Offer(None, None, self._next_number())
+        for taken in void:
             letter = "p" if taken.fingerprint is None else "f"
-            entry = Entry(letter, taken.fingerprint, taken.body, taken.priority, None, offer)
-            self._queue.offer(entry)
+            self._say(Entry(letter, taken.fingerprint, taken.body, taken.priority))
         if not self._starting and not self._closing:
             self._starting = True
-            deferred_from_coro(self._run_start()).addErrback(self._log_start)
+            Deferred.fromCoroutine(self._run_start()).addErrback(self._log_start)
 
     async def _run_start(self) -> None:
         """Run the spider's start() once more, as the engine does. Items were scraped before."""
@@ -617,52 +516,45 @@ class SharedFrontier:
         async for each in start:
             yield each
             while self._queue.offering >= _FULL and not (self._closing or self._gave_up):
-                gate: Deferred[None] = Deferred()
-                self._gates.append(gate)
-                await maybe_deferred_to_future(gate)
-
-    def _open_gates(self) -> None:
-        gates, self._gates = self._gates, []
-        for gate in gates:
-            gate.callback(None)
+                pause: Deferred[None] = Deferred()
+                call_later(_GATHER, partial(pause.callback, None))
+                await maybe_deferred_to_future(pause)
 
     # Forgetting
 
-    def _forget_page(self, page: Sequence[bytes], *, failed: bool) -> None:
-        number = self._next_number()
-        forgetting = _Forgetting(page, number, failed=failed)
-        for mark in dict.fromkeys(page):
-            self._queue.offer(Entry("x", mark, source=forgetting))
-            self._held.discard(mark)
-        if failed:
-            self._withheld.update(page)
-        else:
-            self._withheld.difference_update(page)
-        self._soon()
+    def _forget_pages(self, pages: Sequence[Sequence[bytes]], *, failed: bool) -> None:
+        for page in pages:
+            for mark in page:
+                self._held.discard(mark)
+            if failed:
+                self._withheld.update(page)
+            else:
+                self._withheld.difference_update(page)
+            Deferred.fromCoroutine(self._forget_page(page, failed=failed))
 
-    def _forgot(self, entry: Entry, *, seen: bool) -> None:
-        forgetting: _Forgetting = entry.source
-        assert entry.fingerprint is not None  # noqa: S101 - its mark
-        forgetting.there[entry.fingerprint] = seen
-        if len(forgetting.there) < len(set(forgetting.page)):
-            return
-        del self._outstanding[forgetting.number]
-        there = [forgetting.there[mark] for mark in forgetting.page]
-        failed = forgetting.failed
-        for page in self._session.forgotten(forgetting.page, there, failed=failed):
-            self._forget_page(page, failed=failed)
+    async def _forget_page(self, page: Sequence[bytes], *, failed: bool) -> None:
+        """Have a page forgotten. If it has failed, it is not done before."""
+        number = next(self._numbers)
+        self._outstanding[number] = None
+        asked = {mark: self._say(Entry("x", mark)) for mark in dict.fromkeys(page)}
+        there = {mark: await verdict for mark, verdict in asked.items()}
+        del self._outstanding[number]
+        pages = self._session.forgotten(page, [there[mark] for mark in page], failed=failed)
+        self._forget_pages(pages, failed=failed)
 
     # The end, log and stats
+
+    def _spider_opened(self) -> None:
+        self._soon()
 
     def _spider_idle(self) -> None:
         """Keep the spider open while other workers may make requests.
 
         :raises DontCloseSpider: then.
         """
-        self._idle = True
         if self._gave_up or (self._finished and not self.pending()):
             return
-        self._soon(max(0.0, self._poll_at - time.monotonic()) if self._dry else None)
+        self._look()
         raise DontCloseSpider
 
     def _log_unreadable(self, error: Exception) -> None:
@@ -677,11 +569,11 @@ class SharedFrontier:
             stats.UNREADABLE.key,
         )
 
-    def _describe(self) -> None:
+    def _write_stats(self) -> None:
         counters = self._queue.worker.counters
         for stat, value in (
             (stats.REQUEUED, counters.requeued),
-            (stats.MOVED_ASIDE, sum(report.failed for report in self._queue.reports())),
+            (stats.MOVED_ASIDE, sum(shard.counts.failed for shard in self._queue.shards)),
             (stats.FROM_BACKEND["outages"], counters.outages),
             (stats.FROM_BACKEND["losses"], self._queue.surprises),
         ):

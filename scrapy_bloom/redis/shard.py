@@ -9,6 +9,7 @@ called decides what begins again.
 
 from __future__ import annotations
 
+import logging
 import secrets
 import struct
 import time
@@ -21,8 +22,10 @@ from scrapy_bloom.errors import BackendError, SettingError, StateError
 from scrapy_bloom.filter.hashing import new_secret
 from scrapy_bloom.options import REDIS_KEY, REDIS_LAYOUT, Words
 from scrapy_bloom.redis import worker as pace
-from scrapy_bloom.redis.plan import BATCH, MOST_NUMBERS, Plan, Slice, geometry, read_slices
+from scrapy_bloom.redis.plan import BATCH, MOST_NUMBERS, Plan, geometry, read_slices
 from scrapy_bloom.redis.worker import MOST_TRIES, Worker, new_name
+
+logger = logging.getLogger(__name__)
 
 KNOWN: Final = 100_000
 """Fingerprints that a worker remembers for each filter, about 120 bytes each."""
@@ -67,6 +70,7 @@ class Surprise(Exception):  # noqa: N818 - nothing failed
         self.kind = kind
 
 
+@dataclass(eq=False, slots=True)
 class Entry:
     """What a worker says of one page.
 
@@ -80,20 +84,12 @@ class Entry:
         source: whatever the caller wants to find again.
     """
 
-    __slots__ = ("body", "fingerprint", "letter", "max_age", "priority", "source")
-
-    def __init__(
-        self,
-        letter: str,
-        fingerprint: bytes | None,
-        body: bytes = b"",
-        priority: int = 0,
-        max_age: float | None = None,
-        source: Any = None,
-    ) -> None:
-        self.letter, self.fingerprint = letter, fingerprint
-        self.body, self.priority, self.max_age = body, priority, max_age
-        self.source = source
+    letter: str
+    fingerprint: bytes | None
+    body: bytes = b""
+    priority: int = 0
+    max_age: float | None = None
+    source: Any = None
 
     @property
     def queued(self) -> tuple[bytes, bytes]:
@@ -103,7 +99,8 @@ class Entry:
         return b"%d" % -self.priority, head + (mark or b"") + self.body
 
 
-class Taken(NamedTuple):
+@dataclass(eq=False, slots=True)
+class Taken:
     """A request that this worker has taken.
 
     Attributes:
@@ -156,8 +153,8 @@ class Call:
     doubted: bool = False
 
 
-class Report(NamedTuple):
-    """What an answer tells about the shard.
+class Counts(NamedTuple):
+    """How much there is in the shard, as an answer tells.
 
     Attributes:
         waiting: requests in the queue.
@@ -180,42 +177,27 @@ class Answer(NamedTuple):
     Attributes:
         seen: for each entry whether its page was there; False for those without a fingerprint.
         taken: the requests that this worker has now.
-        report: about the shard.
+        counts: of the shard.
     """
 
     seen: list[bool]
     taken: list[Taken]
-    report: Report
+    counts: Counts
 
 
-class Known:
-    """Fingerprints that are known to be there: a bounded set of two halves.
+class Known(set[bytes]):
+    """Fingerprints that are known to be there. When there are too many, it starts over."""
 
-    What is added goes to the young half. When that is full it becomes the old one.
-    """
+    def __init__(self, most: int = KNOWN) -> None:
+        super().__init__()
+        self._most = most
 
-    __slots__ = ("_half", "_old", "_young")
-
-    def __init__(self, size: int = KNOWN) -> None:
-        self._half = size // 2
-        self._young: set[bytes] = set()
-        self._old: set[bytes] = set()
-
-    def __contains__(self, fingerprint: object) -> bool:
-        return fingerprint in self._young or fingerprint in self._old
-
-    def update(self, fingerprints: Iterable[bytes]) -> None:
+    def update(self, *fingerprints: Iterable[bytes]) -> None:
         """Remember fingerprints, if there is room for any."""
-        if not self._half:
-            return
-        for fingerprint in fingerprints:
-            if len(self._young) >= self._half:
-                self._old, self._young = self._young, set()
-            self._young.add(fingerprint)
-
-    def clear(self) -> None:
-        """Forget all."""
-        self._young, self._old = set(), set()
+        if self._most:
+            super().update(*fingerprints)
+            if len(self) > self._most:
+                self.clear()
 
 
 class Shard:
@@ -239,9 +221,9 @@ class Shard:
         made: whether this worker has made it.
         known: fingerprints whose verdict has reached its caller. Nobody else may fill it: a mark
             that was made in the background is not known before that.
-        report: of the last answer.
+        counts: of the last answer.
         unanswered: the call that must be repeated before any other.
-        generation: counts the names that this worker has had here.
+        renewed: when this worker has renewed its lease, by ``time.monotonic()``.
     """
 
     def __init__(
@@ -250,9 +232,7 @@ class Shard:
         self.key, self.plan = key, plan
         self.known = Known(known)
         self.epoch = ""
-        self.generation = 0
-        self._words = words
-        self._worker = worker
+        self._words, self._worker = words, worker
         self.open()
 
     # Opening
@@ -323,15 +303,13 @@ class Shard:
         self.secret, self._hash = secret, there.hash(secret)
         self.epoch = found["epoch"].decode()
         self.slices = slices
-        self._due = False
         self.known.clear()
-        self.report, self._forgotten = Report(), 0
+        self.counts, self._forgotten = Counts(), 0
         self._known_until = float("inf")
         self.rename()
 
     def rename(self) -> None:
         """Take another name, under which nothing was said yet."""
-        self.generation += 1
         self._lives = (self.epoch, new_name())  # in one piece, for the thread that beats
         self._number = self._answered = 0
         self.unanswered: Call | None = None
@@ -355,35 +333,36 @@ class Shard:
             assert self.unanswered is None  # noqa: S101 - its number would be skipped
             self._number, self.unanswered = self._number + 1, call
         before = time.monotonic()
+        next_slice = ""
         while True:
             word, *told = self._worker.run(
-                "call", self.plan.layout, self.key, *self._arguments(call)
+                "call", self.plan.layout, self.key, *self._arguments(call, next_slice)
             )
             if word != b"slices":
                 break
-            self.slices, self._due = read_slices(told[0]), told[1] == b"due"
+            self.slices, kind = read_slices(told[0]), told[1].decode()
+            spec = self.plan.next(self.slices, due=kind == "due")
+            next_slice = f"{self.slices[-1].number + 1}:{kind}:{geometry(spec)}"
         if word == b"broken":
-            self._refuse_broken(told[0].decode(errors="replace"))
+            raise BackendError(
+                f"Redis at {self._worker.where}, key {self.key!r}: a call failed half-way"
+                f" ({told[0].decode(errors='replace')}). All its marks were given up, and pages"
+                f" will be fetched again. Does another program write to keys that begin with this"
+                f" one?"
+            )
         if word != b"ok":
             raise Surprise(Kind[word.decode().upper()])
         self._answered, self.unanswered = self._number, None
         self.renewed = before
         numbers = told[0].split()
-        report = Report(*map(int, numbers[:5]))
-        if report.forgotten != self.report.forgotten or before >= self._known_until:
+        counts = Counts(*map(int, numbers[:5]))
+        if counts.forgotten != self.counts.forgotten or before >= self._known_until:
             self.known.clear()
         self._known_until = before + float(numbers[5])
-        self.report = report
+        self.counts = counts
         verdicts = iter(told[1])
         seen = [entry.fingerprint is not None and next(verdicts) == _YES for entry in call.entries]
-        return Answer(seen, [Taken.read(value) for value in told[2:]], report)
-
-    def _refuse_broken(self, error: str) -> None:
-        raise BackendError(
-            f"Redis at {self._worker.where}, key {self.key!r}: a call failed half-way ({error})."
-            " All its marks were given up, and pages will be fetched again. Does another program"
-            " write to keys that begin with this one?"
-        )
+        return Answer(seen, [Taken.read(value) for value in told[2:]], counts)
 
     def ask(self, fingerprints: Sequence[bytes]) -> list[bool]:
         """Return for each fingerprint whether it is there. Changes nothing.
@@ -402,7 +381,7 @@ class Shard:
 
     def knows(self, fingerprint: bytes) -> bool:
         """Return whether this worker knows by itself that a page was let through."""
-        if self._forgotten > self.report.forgotten or time.monotonic() >= self._known_until:
+        if self._forgotten > self.counts.forgotten or time.monotonic() >= self._known_until:
             self.known.clear()
         return fingerprint in self.known
 
@@ -418,15 +397,17 @@ class Shard:
         word, *told = self._worker.run(
             *("beat", self.plan.layout, self.key, *lives, pace.LEASE, MOST_TRIES), probe=True
         )
-        if word == b"ok" and lives == self._lives:
-            self.renewed = max(self.renewed, before)
-            self._worker.counters.requeued += int(told[0])
-            self._forgotten = int(told[2])
-
-    @property
-    def holds_lease(self) -> bool:
-        """Whether nobody can have taken this worker for dead, as far as its own clock tells."""
-        return time.monotonic() - self.renewed < pace.LEASE
+        if word != b"ok" or lives != self._lives:
+            return
+        self.renewed = max(self.renewed, before)
+        back, aside, self._forgotten = map(int, told)
+        self._worker.counters.requeued += back
+        if back or aside:
+            logger.info(
+                "Redis at %s, key %r: %s requests of workers that missed their lease are back in"
+                " the queue, %s were moved to the failed list",
+                *(self._worker.where, self.key, f"{back:,}", f"{aside:,}"),
+            )
 
     @property
     def name(self) -> str:
@@ -449,7 +430,7 @@ class Shard:
         """
         return delete(self._worker, self.key, {self.name, *dead}, note=False)
 
-    def _arguments(self, call: Call) -> list[object]:
+    def _arguments(self, call: Call, next_slice: str) -> list[object]:
         marked = [entry for entry in call.entries if entry.fingerprint is not None]
         letters = "".join(entry.letter for entry in call.entries)
         ages = (
@@ -458,38 +439,22 @@ class Shard:
             if entry.max_age is not None
         )
         numbers = (
-            self._number,
-            self._answered,
-            pace.LEASE,
-            call.take,
-            call.retry,
-            MOST_TRIES,
-            RISKY,
+            *(self._number, self._answered, pace.LEASE, call.take, call.retry),
+            *(MOST_TRIES, RISKY, int(call.risky)),
         )
         queued = [entry.queued for entry in call.entries if entry.letter in "fp"]
         return [
             *self._lives,
-            " ".join(map(str, (*numbers, int(call.risky)))),
+            " ".join(map(str, numbers)),
             "" if letters == "m" * len(letters) else letters,
             b"".join(
                 [self._hash(entry.fingerprint) for entry in marked if entry.fingerprint is not None]
             ),
             " ".join(ages),
-            self._next_slice(),
+            next_slice,
             *(b"".join(ids) for ids in (call.done, call.back, call.unreadable)),
             *(part for pair in queued for part in pair),
         ]
-
-    def _next_slice(self) -> str:
-        """Name the slice to add, if the server needs one. It is made once for each slice."""
-        newest: Slice = self.slices[-1]
-        kind = "due" if self._due else "full"
-        if self._offered[:2] != (newest.number, kind):
-            spec = self.plan.next(self.slices, due=self._due)
-            self._offered = (newest.number, kind, f"{newest.number + 1}:{kind}:{geometry(spec)}")
-        return self._offered[2]
-
-    _offered: tuple[int, str, str] = (-1, "", "")
 
 
 def delete(

@@ -87,7 +87,7 @@ class Worker:
         self._target = target
         self._scripts: dict[tuple[str, str], Any] = {}
         self._reported = ("", float("-inf"))
-        self._beats: list[Callable[[], object]] = []
+        self._beats: Sequence[Callable[[], object]] = ()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -173,13 +173,13 @@ class Worker:
         self.counters.outages += 1
         self.usable.clear()
         text, since = self._reported
-        if text != str(error) or age(since) > _AGAIN:
+        if text != str(error) or time.monotonic() - since > _AGAIN:
             self._reported = (str(error), time.monotonic())
             logger.warning("%s Retrying.", error)
 
     def live(self, beats: Sequence[Callable[[], object]]) -> None:
         """Call these once a second in a thread of their own, and more often during an outage."""
-        self._beats = list(beats)
+        self._beats = beats
         if threading.current_thread() is self._thread:
             return
         self._stop = threading.Event()
@@ -198,19 +198,10 @@ class Worker:
 
     def _live(self, stop: threading.Event) -> None:
         while not stop.wait(BEAT if self.usable.is_set() else _BEAT_IN_OUTAGE):
-            beats = self._beats
-            for number, beat in enumerate(beats):
+            for beat in self._beats:
                 try:
                     beat()
                 except BackendError:  # noqa: PERF203 - after a call over the network
-                    # The others first the next time: a node that hangs must not end their leases.
-                    self._beats = beats[number + 1 :] + beats[: number + 1]
-                    break
+                    continue  # it was logged; other nodes may be there
                 except Exception:
                     logger.exception("Unexpected error while renewing the lease; retrying")
-                    break
-
-
-def age(since: float) -> float:
-    """Return how many seconds ago a moment of ``time.monotonic()`` was."""
-    return time.monotonic() - since

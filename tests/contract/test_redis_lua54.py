@@ -10,7 +10,7 @@ from support.lua54 import Lua54Target
 
 from scrapy_bloom.options import OnBackendError
 from scrapy_bloom.redis.filter import RedisFilter
-from scrapy_bloom.redis.queue import Queue
+from scrapy_bloom.redis.queue import SharedQueue
 from scrapy_bloom.redis.shard import Entry
 from scrapy_bloom.redis.worker import Worker
 
@@ -37,7 +37,7 @@ def test_a_filter_does_the_same(server, layout, options):
 
 
 def test_a_queue_does_the_same(server):
-    queue = Queue(Worker(Lua54Target(server.url), 60.0), next(keys), plans(order="lifo"))
+    queue = SharedQueue(Worker(Lua54Target(server.url), 60.0), next(keys), plans(order="lifo"))
     queue.open()
     for number in range(30):
         queue.offer(Entry("f", b"%20d" % number, b"%d" % number, number % 3))
@@ -48,9 +48,9 @@ def test_a_queue_does_the_same(server):
         queue.carry_out(made)
         settled = queue.settle(made)
         assert settled.error is None
-        for ticket, taken in settled.taken:
+        for taken in settled.taken:
             bodies.append(int(taken.body))
-            queue.done(ticket)
+            queue.done(taken)
 
     for want in (10, 10, 10, 0):
         exchange(want)

@@ -134,15 +134,15 @@ def test_what_a_worker_cannot_read_goes_behind_all_others_and_aside_after_many_t
     for _ in range(MOST_TRIES + 2):
         for name in worker.take(1):
             order.append(name)
-            ticket = worker.have.pop(name)
-            (worker.queue.give_up if name == "0" else worker.queue.done)(ticket)
+            taken = worker.have.pop(name)
+            (worker.queue.cannot_read if name == "0" else worker.queue.done)(taken)
         worker.say()
     assert order == ["0", "1", "2"] + ["0"] * (MOST_TRIES - 1)
-    assert [report.failed for report in worker.queue.reports()] == [1]
+    assert [shard.counts.failed for shard in worker.queue.shards] == [1]
     assert requests(worker, key, "failed") == ["0"]
     worker.queue.shards[0].call(Call(retry=5))
     assert requests(worker, key, "queue") == ["0"]
-    assert [taken.tries for _, taken in worker.exchange(1).taken] == [0]
+    assert [taken.tries for taken in worker.exchange(1).taken] == [0]
 
 
 def let_die(server, worker, key):
@@ -191,7 +191,7 @@ def test_a_worker_that_missed_its_lease_leaves_a_tombstone_and_alarms_nobody(
     frozen.offer(*range(4))
     frozen.say()
     had = frozen.take(2)
-    tickets = dict(frozen.have)
+    taken = list(frozen.have.values())
     frozen.offer(5)
     name = frozen.queue.shards[0].name
     let_die(server, frozen, key)
@@ -201,7 +201,7 @@ def test_a_worker_that_missed_its_lease_leaves_a_tombstone_and_alarms_nobody(
     woken = frozen.exchange(2)
     assert woken.void == [0]
     assert not woken.begin_again
-    assert not any(frozen.queue.counts(ticket) for ticket in tickets.values())
+    assert not any(map(frozen.queue.counts, taken))
     assert frozen.say() == [5]
     assert other.drain() == [*had, "2", "3", "5"]
     assert "starts over" not in caplog.text

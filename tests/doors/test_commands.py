@@ -226,7 +226,7 @@ def test_the_failed_list_is_shown_and_put_back(bloom, server):
     shard = Shard(link, key, plan, in_arguments)
     bodies = [pickle.dumps(Request(url).to_dict(), protocol=4) for url in URLS]
     shard.call(Call([Entry("p", None, body) for body in bodies]))
-    while shard.report.failed < len(URLS):
+    while shard.counts.failed < len(URLS):
         taken = shard.call(Call(take=len(URLS))).taken
         shard.call(Call(unreadable=[one.id for one in taken]))
     code, lines, errors = bloom(f"queue {target} --failed --peek 99")

@@ -73,7 +73,7 @@ def use(url, key, **options):
         one.say()
         while len(two.have) < 4:
             two.take(6)
-        kinds = (two.queue.give_back, two.queue.give_up, two.queue.done)
+        kinds = (two.queue.give_back, two.queue.cannot_read, two.queue.done)
         for act, ticket in zip(kinds, two.have.values(), strict=False):
             act(ticket)
         two.say()

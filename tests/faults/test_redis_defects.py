@@ -12,7 +12,7 @@ from support.queues import Crawler, left, mark_of
 
 from scrapy_bloom import BloomDupeFilter, RedisFilter
 from scrapy_bloom.redis.client import Target
-from scrapy_bloom.redis.queue import Queue
+from scrapy_bloom.redis.queue import SharedQueue
 from scrapy_bloom.redis.shard import Entry, delete
 from scrapy_bloom.redis.worker import LEASE, Worker
 
@@ -49,7 +49,7 @@ class SlowLink(Proxy):
 def test_large_requests_come_over_a_slow_link(server, key):
     """In one call they did not come through in its time: the crawl stood still, and was closed."""
     with SlowLink(server.port) as link:
-        queue = Queue(Worker(Target(link.url), 2.0), key, plans(order="fifo"))
+        queue = SharedQueue(Worker(Target(link.url), 2.0), key, plans(order="fifo"))
         queue.open()
         for number in range(199):
             body = b"%d" % number + bytes(100_000)

@@ -19,7 +19,7 @@ from scrapy_bloom.redis import client as clients
 from scrapy_bloom.redis import filter as filters
 from scrapy_bloom.redis.client import Target, beginning
 from scrapy_bloom.redis.filter import RedisFilter
-from scrapy_bloom.redis.queue import Queue
+from scrapy_bloom.redis.queue import SharedQueue
 from scrapy_bloom.redis.shard import Entry
 from scrapy_bloom.redis.worker import Worker
 from support.internals import replace_beginning, replace_shards
@@ -229,7 +229,7 @@ class Crawler:
     def __init__(self, world):
         self.world = world
         self.worker = FlakyWorker(world)
-        self.queue = Queue(self.worker, KEY, world.plans)
+        self.queue = SharedQueue(self.worker, KEY, world.plans)
         self.queue.open()
         self.worker.calm = False
         if not world.reset_all:
@@ -268,8 +268,8 @@ class Crawler:
         elif self.memory and chance.random() < 0.5:
             self.flight[object()] = self.memory.pop(0)
         elif self.ready and chance.random() < 0.6:
-            ticket, page = self.ready.pop(0)
-            self.flight[object()] = (ticket, page, None)
+            taken = self.ready.pop(0)
+            self.flight[object()] = (taken, int(taken.body), None)
         else:
             self.exchange(max(0, 3 - len(self.ready)))
 
@@ -300,18 +300,18 @@ class Crawler:
         settled = self.queue.settle(exchange)
         for entry, _ in settled.verdicts:
             self.child_done(entry.source)
-        void = [one for one in self.ready if one[0].shard in settled.void]
-        self.ready = [one for one in self.ready if one[0].shard not in settled.void]
+        void = [taken for taken in self.ready if not self.queue.counts(taken)]
+        self.ready = [taken for taken in self.ready if taken not in void]
         if settled.begin_again:
             self.world.count["surprises"] += 1
             if not self.world.keep_held:
                 self.held_pages.clear()
-            for _, page in void:
-                self.offer(page, None)
+            for taken in void:
+                self.offer(int(taken.body), None)
             if self.world.again:
                 self.start()
         self.world.count["dead"] += len(settled.void) and not settled.begin_again
-        self.ready += [(ticket, int(taken.body)) for ticket, taken in settled.taken]
+        self.ready += settled.taken
 
     def child_done(self, parent):
         if parent in self.children:
@@ -321,9 +321,9 @@ class Crawler:
 
     def finish(self, key):
         self.children.pop(key, None)
-        ticket, _, parent = self.flight.pop(key)
-        if ticket is not None:
-            self.queue.done(ticket)
+        taken, _, parent = self.flight.pop(key)
+        if taken is not None:
+            self.queue.done(taken)
         self.child_done(parent)
 
 

@@ -64,7 +64,7 @@ def secret_of(filter_):
 
 def replace_shards(queue, kind):
     """Put something else around each shard of a queue, which nobody may do who uses one."""
-    queue._shards = [kind(shard) for shard in queue._shards]
+    queue.shards = [kind(shard) for shard in queue.shards]
 
 
 def replace_beginning(filter_, begin):

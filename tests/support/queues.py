@@ -7,7 +7,7 @@ from collections import Counter
 
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis.client import Target, beginning
-from scrapy_bloom.redis.queue import Queue
+from scrapy_bloom.redis.queue import SharedQueue
 from scrapy_bloom.redis.shard import Entry
 from scrapy_bloom.redis.worker import Worker
 from support import processes
@@ -22,13 +22,13 @@ class Crawler:
 
     Attributes:
         queue: what it uses.
-        have: names of requests that it has taken, each with its ticket.
+        have: requests that it has taken, by their names.
     """
 
     def __init__(self, target, key, **options):
         made_for = plans(**({"order": "fifo", "project": "p", "spider": "s"} | options))
         target = Target(target) if isinstance(target, str) else target
-        self.queue = Queue(Worker(target, 10.0), key, made_for)
+        self.queue = SharedQueue(Worker(target, 10.0), key, made_for)
         self.have = {}
         self.queue.open()
 
@@ -43,14 +43,12 @@ class Crawler:
         made = self.queue.prepare(want, look=True)
         self.queue.carry_out(made)
         settled = self.queue.settle(made)
-        self.have = {
-            name: ticket for name, ticket in self.have.items() if self.queue.counts(ticket)
-        }
-        for ticket, taken in settled.taken:
+        self.have = {name: taken for name, taken in self.have.items() if self.queue.counts(taken)}
+        for taken in settled.taken:
             name = taken.body.decode()
             if name in self.have:  # a second request for the page, after a loss
                 self.queue.done(self.have[name])
-            self.have[name] = ticket
+            self.have[name] = taken
         return settled
 
     def say(self, want=0):
@@ -73,8 +71,8 @@ class Crawler:
 
     def done(self):
         """Say that all that this worker has is done."""
-        for ticket in self.have.values():
-            self.queue.done(ticket)
+        for taken in self.have.values():
+            self.queue.done(taken)
         self.have = {}
 
     def drain(self):

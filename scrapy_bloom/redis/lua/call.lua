@@ -9,15 +9,14 @@
 --          has no probe. "x": forget. Empty: all are "m"
 -- ARGV[5]  the probes of the entries
 -- ARGV[6]  ITEM:SECONDS of each item with a greatest age. Items are the entries with probes, from 1
--- ARGV[7]  the slice to add if the newest one is full, NUMBER:KIND:GEOMETRY. KIND: "due" if it begins a
---          generation, else "full"
+-- ARGV[7]  the slice to add, NUMBER:KIND:GEOMETRY, after an answer "slices"; else empty
 -- ARGV[8]  ids of the requests that are done   ARGV[9]  that go back   ARGV[10]  that this worker could
 --          not read: another one may, so they go to the end of the queue
 -- ARGV[11...]  for each entry "f" and "p" the score, and the member without its first 9 bytes
 --
 -- Answers {"ok", report, digits, request...}: a digit for each item, 1 if it was there, and what was taken.
 --            Report: WAITING TAKEN FAILED VERSION FORGOTTEN SECONDS, until the next marks are too old
---     or  {"slices", slices, kind}  the slice that is named does not fit
+--     or  {"slices", slices, kind}  a slice is to be added: "due" if it begins a generation, else "full"
 --     or  {"dead", ...}     the worker missed its lease; what it had is back in the queue
 --     or  {"lost"}          its earlier calls are not known: the server went back in time
 --     or  {"gone"}          the epoch is another one      {"deleted"}  the user has deleted it
