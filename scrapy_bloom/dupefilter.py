@@ -7,18 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from scrapy import signals
-from scrapy.utils.job import job_dir
 from scrapy.utils.request import referer_str
 
-from scrapy_bloom import stats
 from scrapy_bloom.crawl.engine import fail, only_looks, refuse
 from scrapy_bloom.crawl.lost import scheduler_of, unstored, watch_pushes
 from scrapy_bloom.crawl.report import Report, Verdict
-from scrapy_bloom.errors import BloomError
+from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.forgetting import check_watched
-from scrapy_bloom.local.beside import JobBeside
 from scrapy_bloom.local.plain import PlainFilter
 from scrapy_bloom.local.unclean import set_aside_if_unclean
+from scrapy_bloom.options import BACKEND
 from scrapy_bloom.scrapy_redis import spare_queue
 from scrapy_bloom.settings import Settings, client_library
 
@@ -70,7 +68,6 @@ class BloomDupeFilter:
         self.unclean = False
         self.refusal: BloomError | None = None
         self._filter: OpenFilter | None = None  # None also under our scheduler
-        self._job: JobBeside | None = None  # of a filter in Redis, with Scrapy's queue
         self._crawler = crawler
         self._report = Report(crawler)
         self._shared_queue = False
@@ -88,12 +85,8 @@ class BloomDupeFilter:
         self, folder = cls(crawler), crawler.settings["JOBDIR"]
         if folder and not only_looks(crawler):
             try:
-                settings = Settings(crawler.settings, warn=False)
-                self.unclean = set_aside_if_unclean(
-                    Path(folder),
-                    name_of(crawler),
-                    filter_too=settings.backend(shared_queue=False) == "local",
-                )
+                if Settings(crawler.settings, warn=False).backend(shared_queue=False) == "local":
+                    self.unclean = set_aside_if_unclean(Path(folder), name_of(crawler))
             except BloomError as error:
                 self.refusal = error
         return self
@@ -155,9 +148,6 @@ class BloomDupeFilter:
                 f" SCHEDULER_DEBUG = True Scrapy says what it cannot serialize: lambdas as"
                 f" callbacks, for example."
             )
-        # Before its lease is given up: what a killed run leaves is emptied.
-        if self._job is not None and not self._job.close():
-            self._report.set(stats.NOT_STORED, 1)
         return closing.close()
 
     def clear(self) -> None:
@@ -225,36 +215,27 @@ class BloomDupeFilter:
         self.checks = self._filter
 
     def _open_shared(self, *, empty: bool) -> OpenFilter:
-        """Open a filter in Redis; with a job directory for Scrapy's queue, note there how it ends.
+        """Open a filter in Redis.
 
         :raises BloomError: if that cannot be done.
         """
+        crawler, folder = self._crawler, self._crawler.settings["JOBDIR"]
+        if folder and not self._shared_queue:
+            raise SettingError(
+                f"JOBDIR = {folder!r}: a filter in Redis would suppress pages whose requests only"
+                f" this job has, and after a kill nobody. Remove your SCHEDULER, and the requests"
+                f" are in Redis, too; or your JOBDIR; or set {BACKEND.setting} = 'local'."
+            )
         with client_library():
             from scrapy_bloom.redis.plain import PlainFilter as SharedFilter  # noqa: PLC0415
 
-        crawler, spider, queue = self._crawler, name_of(self._crawler), self._shared_queue
-        folder = None if queue else job_dir(crawler.settings)
-        job = self._job = JobBeside(Path(folder), spider) if folder else None
-        try:
-            if job is not None and self.unclean:  # its marks are to be emptied, now or later
-                job.begin()
-            opened = SharedFilter(
-                crawler,
-                spider,
-                self._report,
-                shared_queue=queue,
-                folder=None if folder is None else Path(folder),
-                unclean=self.unclean,
-                first=job is not None and job.first and not self.unclean,
-                empty=empty,
-            )
-            if job is not None and not self.unclean:
-                job.begin()
-        except BaseException:
-            if job is not None:
-                job.abandon()
-            raise
-        return opened
+        return SharedFilter(
+            crawler,
+            name_of(crawler),
+            self._report,
+            shared_queue=self._shared_queue,
+            empty=empty,
+        )
 
     def _open_late(self, *, empty: bool = False) -> Checks:
         """Open the filter where nothing can be raised: the spider is closed if that fails."""

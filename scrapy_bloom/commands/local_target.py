@@ -30,7 +30,6 @@ from scrapy_bloom.errors import BloomError, JobInUseError, SettingError, StateEr
 from scrapy_bloom.filter import file
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local.job import (
-    ELSEWHERE,
     FILTER,
     IDENTITY,
     IN_FLIGHT,
@@ -250,7 +249,6 @@ class LocalTarget:
         try:
             store = Store(self.path, read_only=True)
             try:
-                self._check_here(store.meta)
                 yield store
             finally:
                 store.close()
@@ -259,17 +257,9 @@ class LocalTarget:
 
     def _opened(self) -> Store:
         meta, _ = read_meta(self.path)
-        self._check_here(meta)
         sizes = meta.get("capacity", 1), meta.get("error_rate", 0.5)
         fresh = LocalFilter(*sizes, window=meta.get("window"), clock=time.time)
         return Store(self.path, fresh, exact=bool(meta.get("exact")))
-
-    def _check_here(self, meta: dict[str, Any]) -> None:
-        if meta.get(KIND) == ELSEWHERE:
-            raise StateError(
-                f"{self.name}: found no filter: that of this crawl is in Redis. Give the URL of its"
-                f" server with # and its key."
-            )
 
     def _made(self, path: Path, project: Project) -> Store:
         _remove(path)

@@ -46,13 +46,11 @@ _MARK: Final = b"# put here by scrapy-bloom"
 """Stands behind the pickle in Scrapy's file until Scrapy writes that anew; pickle ignores it."""
 
 KIND: Final = "kind"
-"""Key of a note: :data:`REQUESTS`, :data:`FILTER` or :data:`ELSEWHERE`."""
+"""Key of a note: :data:`REQUESTS` or :data:`FILTER`."""
 REQUESTS: Final = "scheduler"
 """Requests and marks are in the file."""
 FILTER: Final = "filter"
 """Marks are in the file, and the requests in Scrapy's queue."""
-ELSEWHERE: Final = "elsewhere"
-"""The requests are in Scrapy's queue, and the marks not here."""
 
 IDENTITY: Final = "identity"
 PID: Final = "pid"
@@ -161,11 +159,10 @@ class Job:
         self.killed = not store.clean
         self.in_flight = int(store.meta.get(IN_FLIGHT, 0)) if self.killed else 0
 
-    def begin(self, *, requests: bool, kind: str = FILTER) -> None:
+    def begin(self, *, requests: bool) -> None:
         """Note in the file that a run is on.
 
         :param requests: whether the crawl keeps its requests in it.
-        :param kind: what the file is for, if it does not.
         :raises StateError: if that cannot be written.
         """
         store = self.store
@@ -180,7 +177,7 @@ class Job:
                 state = read_state(self.folder, store.meta.get(STATE), killed=self.killed)
                 store.note(STATE, state or None)
                 self._remove_taken_over(store)
-            self.note_owner(store, REQUESTS if requests else kind)
+            self.note_owner(store, REQUESTS if requests else FILTER)
             store.note(PID, os.getpid())
             # That a plain filter is not closed must be known before Scrapy pops its first request.
             store.commit(sync=not requests)

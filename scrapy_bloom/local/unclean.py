@@ -21,7 +21,6 @@ from scrapy.pqueues import _path_safe
 
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.local.job import (
-    ELSEWHERE,
     FILTER,
     KIND,
     PID,
@@ -51,14 +50,12 @@ _START: Final = 128  # bytes: the count of a LIFO file; SQLite's counter of chan
 _END: Final = 4096  # bytes: the requests that a LIFO file is read from first
 
 
-def set_aside_if_unclean(folder: Path, spider: str, *, filter_too: bool = True) -> bool:
+def set_aside_if_unclean(folder: Path, spider: str) -> bool:
     """Start a job of a plain filter over if its last run was killed, or its queue has changed.
 
     To be called before Scrapy's scheduler opens its queue. A job that only others have used is not
     touched, nor that of another spider, nor one that is in use: it only looks like a killed one.
 
-    :param filter_too: whether that is so of a job whose filter is in its file; a crawl with its
-        filter elsewhere does not start in such a one.
     :returns: whether it was moved away.
     :raises JobInUseError: if another process is using it. What Scrapy reads then is not to be used.
     :raises StateError: if something cannot be read or moved.
@@ -69,8 +66,7 @@ def set_aside_if_unclean(folder: Path, spider: str, *, filter_too: bool = True) 
     try:
         with lock_of(folder):
             meta, clean = read_meta(path)
-            kinds = (FILTER, ELSEWHERE) if filter_too else (ELSEWHERE,)
-            if meta.get(KIND) not in kinds or identity_of(path, meta).spider != spider:
+            if meta.get(KIND) != FILTER or identity_of(path, meta).spider != spider:
                 return False  # the door says what is wrong
             if not clean:
                 why = f"the last run (process {meta.get(PID)}) was killed"

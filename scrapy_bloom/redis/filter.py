@@ -263,15 +263,6 @@ class RedisFilter:
         """How many fingerprints it had when its slices were last heard of."""
         return sum(one.items - one.again for shard in self.shards for one in shard.slices)
 
-    def has_others(self) -> bool:
-        """Return whether another worker has a lease.
-
-        :raises BackendError: if Redis cannot be used.
-        """
-        own = {shard.name for shard in self.shards}
-        states = Reader(self.worker, self._key).shards()
-        return any(name not in own for state in states for name in state.leases)
-
     def clear(self) -> bool:
         """Forget everything; return False if another worker uses it. Then nothing was done.
 

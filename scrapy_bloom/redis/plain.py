@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy_bloom import stats
@@ -70,9 +69,6 @@ class PlainFilter:
     :param spider: name of the spider.
     :param report: writes to stats and log.
     :param shared_queue: whether the requests wait in Redis as well, for any worker.
-    :param folder: the job directory that they are kept in; None if they are not.
-    :param unclean: whether the last run there was killed, so that its requests are lost.
-    :param first: whether the job directory has no note of an earlier run.
     :param empty: whether to empty the filter at once.
     :raises BloomError: if the crawl cannot be filtered as the settings say.
 
@@ -80,23 +76,14 @@ class PlainFilter:
         emptied: whether it was emptied when that was last wanted.
     """
 
-    def __init__(  # noqa: PLR0913 - where the requests are
-        self,
-        crawler: Crawler,
-        spider: str,
-        report: Report,
-        *,
-        shared_queue: bool,
-        folder: Path | None = None,
-        unclean: bool = False,
-        first: bool = False,
-        empty: bool = False,
+    def __init__(
+        self, crawler: Crawler, spider: str, report: Report, *, shared_queue: bool, empty: bool
     ) -> None:
         settings = Settings(crawler.settings, warn=False)
         policy = settings[ON_BACKEND_ERROR]
         if policy is OnBackendError.AUTO:
             policy = OnBackendError.WAIT if shared_queue else OnBackendError.ALLOW
-        self._report, self._kept = report, shared_queue or folder is not None
+        self._report, self._kept = report, shared_queue
         self._session = Session(crawler, settings, report)
         self._key = key_of(settings, spider=spider, project=project_of(crawler))
         filter_ = self._filter = RedisFilter(
@@ -111,43 +98,24 @@ class PlainFilter:
         self._marks = RedisMarks(filter_)
         self._deleted = self.emptied = False
         try:
-            self._begin(folder, unclean=unclean, first=first, empty=empty)
+            self._begin(empty=empty)
         except BaseException:
             filter_.close()
             raise
         crawler.signals.connect(self.forget, signal=forget_page)
 
-    def _begin(self, folder: Path | None, *, unclean: bool, first: bool, empty: bool) -> None:
+    def _begin(self, *, empty: bool) -> None:
         """Empty the filter if the requests that belong to its marks are gone, and log how it is."""
         filter_, report = self._filter, self._report
-        why = ""
-        if unclean:
-            why = f"{folder} starts over"
-        elif empty:
-            why = "SCHEDULER_FLUSH_ON_START wants that"
-        elif not self._kept:
-            why = "it was left by a crawl that has ended"
-        elif folder and filter_.has_others():
-            why = "a run with it was killed"
         found = not all(shard.made for shard in filter_.shards)
-        if why and found:
+        if found and (empty or not self._kept):
             self.emptied = filter_.clear()
-        report_opened(report, self._session, filter_.worker, self._key, unclean=unclean)
-        where = f"Bloom filter in Redis at {filter_.worker.where}, key {self._key}"
+        report_opened(report, self._session, filter_.worker, self._key)
         if self.emptied:
+            where = f"Bloom filter in Redis at {filter_.worker.where}, key {self._key}"
+            left = "it was left by a crawl that has ended"
+            why = "SCHEDULER_FLUSH_ON_START wants that" if empty else left
             report.info(f"{where}: emptied, since {why}. Pages are fetched again.")
-        elif unclean and found:
-            report.warn(
-                f"{where}: {why}, and other workers use the filter, so it stays. Pages whose"
-                f" requests were lost are not fetched."
-            )
-        elif first and filter_.items and not filter_.has_others():
-            report.warn(
-                f"{where}: {filter_.items:,} pages count as seen, and {folder} has no note of an"
-                f" earlier run. Pages of them whose requests wait in another job directory are not"
-                f" fetched by this crawl. To fetch them use that JOBDIR, or start over after"
-                f" 'scrapy bloom delete'."
-            )
 
     def check(self, request: Request) -> Verdict:
         """Mark a request, and return the verdict on it. Never raises."""

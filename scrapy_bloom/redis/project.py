@@ -102,12 +102,9 @@ def plans_of(
     return plan.spread(settings[REDIS_SHARDS])
 
 
-def report_opened(
-    report: Report, session: Session, worker: Worker, key: str, *, unclean: bool = False
-) -> list[State]:
+def report_opened(report: Report, session: Session, worker: Worker, key: str) -> list[State]:
     """Log how a filter was found; nothing if the server cannot be used just now.
 
-    :param unclean: whether the last run was killed.
     :returns: the state of each shard; none then.
     """
     if worker.client is None:
@@ -119,7 +116,7 @@ def report_opened(
         return []
     restored = sum(one.items - one.again for state in states for one in state.slices)
     place = f"in Redis at {worker.where}, key {key}"
-    report.opened(place, info, restored=restored, unclean=unclean)
+    report.opened(place, info, restored=restored, unclean=False)
     changed = difference(json.loads(states[0].plan.canonical), session.made_by)
     if restored and changed:
         report.warn(changed)

@@ -21,10 +21,10 @@ pytestmark = pytest.mark.scrapy
 
 NEW, SEEN, EXEMPT, _ = Verdict
 ONE = {"CONCURRENT_REQUESTS": 1, "RETRY_TIMES": 1, "BLOOM_REDIS_TIMEOUT": 10}
-KEPT = ["job", "kept job", "redis", "redis sets", "shared", "shared sets"]
+KEPT = ["job", "kept job", "shared", "shared sets"]
 
 
-@pytest.fixture(params=["memory", *KEPT])
+@pytest.fixture(params=["memory", "redis", "redis sets", *KEPT])
 def place(request, tmp_path, key):
     """Settings of a crawl, for each place of filter and queue."""
     kind = request.param
@@ -36,7 +36,6 @@ def place(request, tmp_path, key):
     if "redis" in kind or "shared" in kind:
         settings["BLOOM_REDIS_URL"] = request.getfixturevalue("server").url
         settings["BLOOM_REDIS_KEY"] = key
-        settings["JOBDIR"] = str(tmp_path / "job")
     if "sets" in kind:
         settings["BLOOM_REDIS_LAYOUT"] = "sets"
     return settings

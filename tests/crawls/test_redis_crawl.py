@@ -1,11 +1,5 @@
 """Real crawls by real worker processes that share a filter."""
 
-import re
-import shutil
-import signal
-from collections import Counter
-from pathlib import Path
-
 import pytest
 import scrapy
 from support.localredis import LocalRedis
@@ -156,122 +150,16 @@ def test_what_a_killed_crawl_left_is_emptied(site, server, tmp_path):
         assert "left by a crawl that has ended" in crawl.log(1)
 
 
-def test_a_job_that_was_stopped_resumes_with_its_filter(site, server, tmp_path):
-    settings = {"BLOOM_REDIS_URL": server.url, "JOBDIR": str(tmp_path / "job")}
-    with Crawl(site, server, tmp_path, **settings) as crawl:
-        quarter, half = at(site, 60), at(site, 120)
-        crawl.start()
-        assert quarter.wait(PATIENCE)
-        crawl.workers[0].send_signal(signal.SIGINT)
-        crawl.workers[0].wait(PATIENCE)
-        assert server.client().exists("scrapybot:worker:bloom")
-        crawl.start()
-        assert half.wait(PATIENCE)
-        crawl.workers[1].send_signal(signal.SIGINT)
-        crawl.workers[1].wait(PATIENCE)
-        assert not site.repeated
-        crawl.start()
-        crawl.wait()
-        assert crawl.stats(2).get("bloom/unclean_stop", 0) == 0
-        assert crawl.stats(2)["bloom/restored"] > 60
-        assert not site.missed
-        assert not site.repeated
-
-
-@pytest.mark.parametrize("queue", ["PickleLifoDiskQueue", "PickleFifoDiskQueue"])
-def test_a_job_that_was_killed_starts_over(site, server, tmp_path, queue):
-    job = tmp_path / "job"
-    settings = {
-        "BLOOM_REDIS_URL": server.url,
-        "JOBDIR": str(job),
-        "SCHEDULER_DISK_QUEUE": f"scrapy.squeues.{queue}",
-    }
-    with Crawl(site, server, tmp_path, **settings) as crawl:
-        quarter, half = at(site, 60), at(site, 120)
-        crawl.start()
-        assert quarter.wait(PATIENCE)
-        crawl.workers[0].send_signal(signal.SIGINT)
-        crawl.workers[0].wait(PATIENCE)
-        crawl.start()
-        assert half.wait(PATIENCE)
-        crawl.workers[1].kill()
-        crawl.workers[1].wait()
-        before = Counter(site.hits)
-        crawl.start()
-        crawl.wait()
-        assert set(Counter(site.hits) - before) == set(range(site.pages))
-        assert crawl.stats(2)["bloom/unclean_stop"] == 1
-        assert "the crawl starts over" in crawl.log(2)
-        assert f"emptied, since {job} starts over" in crawl.log(2)
-        assert (job / "unclean" / "1" / "requests.queue" / "active.json").exists()
-
-
-def run_until(crawl, pages, stop, **settings):
-    """Start a worker; stop it when the site has delivered so many more pages."""
-    reached = at(crawl.site, sum(crawl.site.hits.values()) + pages)
-    worker = crawl.start(**settings)
-    assert reached.wait(PATIENCE)
-    worker.send_signal(stop)
-    worker.wait(PATIENCE)
-
-
-def delete_the_queue(crawl):
-    shutil.rmtree(Path(crawl.settings["JOBDIR"]) / "requests.queue")
-
-
-def kill_a_run_with_scrapys_filter(crawl):
-    run_until(crawl, 20, signal.SIGKILL, DUPEFILTER_CLASS="scrapy.dupefilters.RFPDupeFilter")
-
-
-@pytest.mark.parametrize("harm", [delete_the_queue, kill_a_run_with_scrapys_filter])
-def test_a_job_whose_queue_has_changed_starts_over(site, server, tmp_path, harm):
+def test_a_job_of_scrapys_own_scheduler_with_its_filter_in_redis_is_refused(site, server, tmp_path):
     job = tmp_path / "job"
     with Crawl(site, server, tmp_path, BLOOM_REDIS_URL=server.url, JOBDIR=str(job)) as crawl:
-        run_until(crawl, 60, signal.SIGINT)
-        harm(crawl)
-        before = Counter(site.hits)
         crawl.start()
-        crawl.wait()
-        last = len(crawl.workers) - 1
-        assert set(Counter(site.hits) - before) == set(range(site.pages))
-        assert "requests.queue is not as the last run with this filter left it" in crawl.log(last)
-        assert f"emptied, since {job} starts over" in crawl.log(last)
-        assert crawl.stats(last)["bloom/unclean_stop"] == 1
-
-
-def test_a_new_job_directory_beside_marks_is_warned_of(site, server, tmp_path):
-    each = re.compile(r"WARNING: .* (\d+) pages count as seen, and (.*) has no note of an earlier")
-    with Crawl(site, server, tmp_path, BLOOM_REDIS_URL=server.url) as crawl:
-        run_until(crawl, 60, signal.SIGINT, JOBDIR=str(tmp_path / "one"))
-        for number, job in enumerate(("two", "two", "one"), start=1):
-            crawl.start(JOBDIR=str(tmp_path / job))
-            crawl.workers[number].wait(PATIENCE)
-        said = [each.findall(crawl.log(number)) for number in range(4)]
-        restored = crawl.stats(1)["bloom/restored"]
-        assert said == [[], [(str(restored), str(tmp_path / "two"))], [], []]
-        assert restored > 60
-        assert not site.missed
-
-
-def test_a_worker_that_joins_others_is_not_warned(site, server, tmp_path):
-    shared = {"BLOOM_REDIS_URL": server.url, "done": f"{server.url}#done"}
-    with Crawl(site, server, tmp_path, **shared) as crawl:
-        begun = at(site, 60)
-        crawl.start(JOBDIR=str(tmp_path / "one"))
-        assert begun.wait(PATIENCE)
-        crawl.start(JOBDIR=str(tmp_path / "two"))
-        crawl.finish()
-        assert "restored" in crawl.log(1)
-        assert "no note of an earlier run" not in crawl.log(1)
-
-
-def test_a_run_that_somebody_else_killed_is_not_called_this_jobs(site, server, tmp_path):
-    with Crawl(site, server, tmp_path, BLOOM_REDIS_URL=server.url) as crawl:
-        run_until(crawl, 60, signal.SIGKILL, JOBDIR=str(tmp_path / "one"))
-        crawl.start(JOBDIR=str(tmp_path / "two"))
-        crawl.wait()
-        assert not site.missed
-        assert "emptied, since a run with it was killed" in crawl.log(1)
+        (stats,) = crawl.wait()
+        assert stats["finish_reason"] == "bloom_setting"
+        assert "Remove your SCHEDULER" in crawl.log()
+        assert not site.hits
+        assert not server.client().keys("*")
+        assert not (job / "bloom.sqlite").exists()
 
 
 class TestFaults:

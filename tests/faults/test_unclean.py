@@ -10,7 +10,6 @@ from support.jobs import SPIDER, lifo, open_job, stored_job
 
 from scrapy_bloom import BloomDupeFilter
 from scrapy_bloom.errors import JobInUseError, StateError
-from scrapy_bloom.local.beside import JobBeside
 from scrapy_bloom.local.unclean import digest, set_aside_if_unclean
 
 KNOWN = [bytes([n]) * 20 for n in range(50)]
@@ -171,60 +170,6 @@ def test_a_job_whose_requests_may_be_lost_is_put_aside_as_a_whole(job, harm, wor
     assert "scrapy_bloom.Scheduler" in record.message
     assert not set_aside_if_unclean(job, SPIDER)
     assert_restored(job, 0)
-
-
-@pytest.fixture
-def job_beside(tmp_path):
-    """A job whose filter is elsewhere, and that has stopped cleanly with requests that wait."""
-    run = beside(tmp_path / "beside")
-    run.begin()
-    make_queue(tmp_path / "beside")
-    assert run.close()
-    return tmp_path / "beside"
-
-
-def beside(folder):
-    return JobBeside(folder, SPIDER)
-
-
-def is_put_aside(folder):
-    return set_aside_if_unclean(folder, SPIDER, filter_too=False)
-
-
-def kill_beside(folder):
-    run = beside(folder)
-    run.begin()
-    run.abandon()
-
-
-@pytest.mark.parametrize("harm", [kill_beside, take_the_queue_away, use_the_queue_without_us])
-def test_beside_a_filter_elsewhere_such_a_queue_is_put_aside(job_beside, harm):
-    assert not is_put_aside(job_beside)
-    harm(job_beside)
-    before = everything_below(job_beside)
-    assert is_put_aside(job_beside)
-    assert everything_below(job_beside / "unclean" / "1") == before
-    assert not is_put_aside(job_beside)
-    assert beside(job_beside).first
-
-
-def test_a_run_that_does_not_come_about_leaves_the_note_as_it_was(job_beside):
-    take_the_queue_away(job_beside)
-    run = beside(job_beside)
-    assert not run.first
-    run.abandon()
-    assert is_put_aside(job_beside)
-
-
-@pytest.mark.parametrize("killed", [False, True])
-def test_a_filter_in_a_job_is_not_given_up_for_one_elsewhere(job, killed):
-    if killed:
-        kill(job)
-    before = everything_below(job)
-    assert not is_put_aside(job)
-    with pytest.raises(StateError, match="which a filter in Redis cannot take over"):
-        beside(job)
-    assert everything_below(job) == before
 
 
 def test_nothing_that_was_put_aside_is_ever_overwritten(job):
