@@ -113,9 +113,9 @@ def tracking_list() -> str:
 
 
 def pairs_table() -> str:
-    """Return every pair of URLs with what makes them one page."""
-    rows = [(code(pair.one), code(pair.other), pair.by, pair.why) for pair in PAIRS]
-    return markdown(("one", "other", "one page by", "what differs"), rows)
+    """Return the pairs of URLs that only Scrapy calls one page."""
+    rows = [(code(p.one), code(p.other), p.why) for p in PAIRS if p.by == "scrapy alone"]
+    return markdown(("one", "other", "what differs"), rows)
 
 
 def code(url: str) -> str:
