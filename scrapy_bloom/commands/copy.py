@@ -12,7 +12,7 @@ from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.target import Target, add_spider, target_of
 from scrapy_bloom.errors import SettingError
 
-EXAMPLE = "job redis://localhost#books:bloom"
+EXAMPLE = "job redis://localhost#books:books:bloom"
 SUMMARY = "copy a filter between any two places, bit by bit"
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from scrapy_bloom.commands.places import Finding, Marks, described, missing, occupied
+from scrapy_bloom.commands.places import Finding, Marks, described, occupied
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.requests import WaitingRequest, readable
 from scrapy_bloom.errors import BloomError, StateError
@@ -21,7 +21,7 @@ from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.plan import Plan, shard_key
 from scrapy_bloom.redis.project import plans_of
-from scrapy_bloom.redis.reader import Reader, State
+from scrapy_bloom.redis.reader import Reader, State, describe
 from scrapy_bloom.redis.shard import PROGRAM, Call, Shard, Surprise, delete
 from scrapy_bloom.redis.worker import Worker as Link
 
@@ -95,8 +95,9 @@ class RedisTarget:
             return described(
                 self.name,
                 "redis",
-                Reader(link, self.key).info(),
+                describe(states),
                 identity_in(plan),
+                exact=plan.exact or None,
                 project=plan.project,
                 hashes=MAX_HASHES if plan.layout == "bitmap" else 1,
                 forgotten=sum(one.again for state in states for one in state.slices),
@@ -235,7 +236,7 @@ class RedisTarget:
                 yield from self._delete(link, shard_key(self.key, number))  # the first one leads
             left = self._leftovers(link)
             if not (states or left):
-                raise missing(self.name)
+                raise Reader(link, self.key).missing()
             for name in left:
                 link.client.unlink(name)
 
@@ -288,7 +289,7 @@ class RedisTarget:
     def _without_filter(self, link: Link) -> StateError:
         """Return what to say where there is no filter: that requests are there, if they are."""
         if not (left := self._leftovers(link)):
-            return missing(self.name)
+            return Reader(link, self.key).missing()
         waiting = link.client.zcard(f"{beginning(self.key)}queue")
         return StateError(
             f"{self.name}: found no filter, only {len(left):,} keys that one has left, with"

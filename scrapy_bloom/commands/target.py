@@ -47,7 +47,7 @@ def target_of(project: Project, where: str | None) -> Target:
         if not key:
             raise SettingError(
                 "a filter in Redis has a key: write it behind the URL, as in"
-                " redis://localhost#books:bloom"
+                " redis://localhost#books:books:bloom"
             )
         with client_library():
             # Imported only here: redis is an extra.

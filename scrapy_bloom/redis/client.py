@@ -41,7 +41,7 @@ COMMANDS: Final = (
 """What a user's ACL must allow, beside the commands of the layout."""
 
 LAYOUT_COMMANDS: Final = {
-    "bitmap": ("getbit", "setbit", "bitfield", "bitfield_ro", "bitcount"),
+    "bitmap": ("getbit", "setbit", "bitfield", "bitfield_ro"),
     "sets": ("object|encoding",),
 }
 """What each layout needs, too."""

@@ -24,7 +24,23 @@ from scrapy_bloom.filter.growth import (
 )
 from scrapy_bloom.filter.hashing import PROBE_BYTES, SECRET_BYTES, make_hash
 from scrapy_bloom.filter.info import SliceCount
-from scrapy_bloom.filter.sizing import MAX_HASHES, blocks_for
+from scrapy_bloom.filter.sizing import (
+    BLOCK_BITS,
+    BLOCK_BYTES,
+    MAX_HASHES,
+    blocks_for,
+    expected_false_positives,
+    false_positive_rate,
+)
+from scrapy_bloom.options import (
+    ERROR_RATE,
+    EXACT,
+    MIN_ERROR_RATE,
+    REDIS_LAYOUT,
+    REDIS_SHARDS,
+    WINDOW,
+    Words,
+)
 
 BATCH: Final = 500
 """Most entries in one call: about 4 ms of the server's time.
@@ -128,6 +144,7 @@ class Plan:
         project: whose requests wait here; empty without requests, like what follows.
         spider: likewise.
         order: ``lifo`` or ``fifo``, and how requests are written.
+        exact: whether its numbers are as wide as they can be, whatever the error rate.
     """
 
     capacity: int
@@ -142,6 +159,7 @@ class Plan:
     project: str = ""
     spider: str = ""
     order: str = ""
+    exact: bool = False
 
     @classmethod
     def read(cls, text: bytes) -> tuple[Plan, bytes]:
@@ -175,14 +193,16 @@ class Plan:
         """Return what the header keeps of it."""
         return json.dumps({**asdict(self), "secret": secret.hex()}, sort_keys=True)
 
-    def differences(self, there: Plan) -> dict[str, tuple[object, object]]:
-        """Return the attributes in which `there` differs and may not: its value, then ours."""
+    def differences(self, there: Plan, words: Words) -> str:
+        """Tell in which attributes `there` differs and may not: its value, then ours."""
+        chosen = (ERROR_RATE, EXACT, REDIS_LAYOUT, REDIS_SHARDS, WINDOW)
+        names = {option.argument: words(option) for option in chosen}
         mine, theirs = asdict(self), asdict(there)
-        return {
-            name: (theirs[name], mine[name])
+        return "; ".join(
+            f"{names.get(name, name)} {theirs[name]!r}, not {mine[name]!r}"
             for name in mine
             if name not in _MAY_DIFFER and mine[name] != theirs[name]
-        }
+        )
 
     def hash(self, secret: bytes) -> Callable[[bytes], bytes]:
         """Return what makes the probe of a fingerprint: 32 bytes for bits, 16 for a number."""
@@ -194,7 +214,7 @@ class Plan:
 
         :param due: whether it begins a generation.
         """
-        capacity, rate = self.capacity, self.error_rate
+        capacity, rate = self.capacity, MIN_ERROR_RATE if self.exact else self.error_rate
         generation = [one.spec for one in slices]
         if self.window and slices:
             newest = None if due else slices[-1].since
@@ -217,38 +237,54 @@ class Plan:
         share = (items + BATCH) / buckets / 2**bits
         return Slice(items, share, buckets, buckets)
 
+    def count(self, one: Slice) -> tuple[SliceCount, int]:
+        """Return what is known of a slice by the items in it, and about how much memory it takes.
+
+        What was forgotten is still in it, and may be taken for a new item.
+        """
+        items = one.items - one.again
+        if self.layout == "bitmap":
+            bits = one.blocks * BLOCK_BITS
+            rate = false_positive_rate(one.items, one.blocks, HASHES)
+            count = SliceCount(
+                one.capacity,
+                items,
+                estimated_items=items,
+                used=bits * -expm1(-HASHES * one.items / bits),
+                room=bits,
+                rate=rate,
+                added_rate=rate,
+                lost_alone=expected_false_positives(one.items, one.blocks, HASHES),
+                bytes_at_capacity=bits // 8,
+            )
+            touched = -expm1(-one.items / one.keys)
+            return count, round(touched * one.blocks * BLOCK_BYTES)
+        width = _BITS if one.error_rate >= _NARROW else _WIDE_BITS
+        rate = one.items / one.blocks / 2.0**width
+        count = SliceCount(
+            one.capacity,
+            items,
+            estimated_items=items,
+            used=one.items,
+            room=one.blocks * float(MOST_NUMBERS),
+            rate=rate,
+            added_rate=rate,
+            lost_alone=one.items * rate / 2,
+            bytes_at_capacity=_bucket_bytes(one.blocks, width, one.capacity),
+        )
+        return count, _bucket_bytes(one.blocks, width, one.items)
+
 
 def geometry(spec: Slice) -> str:
     """Return how the header writes the size of a slice."""
     return f"{spec.capacity}:{spec.error_rate!r}:{spec.blocks}:{spec.keys}"
 
 
-def count_numbers(one: Slice, items: int, sizes: Sequence[int]) -> SliceCount:
-    """Return what is known of a slice of the layout ``sets``.
-
-    :param items: items in it that were not forgotten.
-    :param sizes: how many numbers are in each bucket, or in an even sample of the buckets.
-    """
-    space = 2.0 ** (_BITS if one.error_rate >= _NARROW else _WIDE_BITS)
-    load, added = sum(sizes) / len(sizes), items / one.blocks
-    return SliceCount(
-        one.capacity,
-        items,
-        estimated_items=load * one.blocks - one.again,
-        used=load * one.blocks,
-        room=one.blocks * float(MOST_NUMBERS),
-        rate=load / space,
-        added_rate=added / space,
-        lost_alone=items * added / 2 / space,
-        bytes_at_capacity=bucket_bytes(one, one.capacity),
-    )
-
-
-def bucket_bytes(one: Slice, items: int) -> int:
-    """Return about what buckets with so many items take.
+def _bucket_bytes(buckets: int, width: int, items: int) -> int:
+    """Return about what buckets with so many numbers take.
 
     Measured with Redis 7.0 and its allocator: 150 bytes for a bucket, which has a name and a place
     in the table of keys, and an eighth more than the numbers take.
     """
-    made = one.blocks * -expm1(-items / one.blocks)
-    return round(150 * made + 1.125 * (4 if one.error_rate >= _NARROW else 8) * items)
+    made = buckets * -expm1(-items / buckets)
+    return round(150 * made + 1.125 * (4 if width == _BITS else 8) * items)

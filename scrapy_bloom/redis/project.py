@@ -12,7 +12,6 @@ from scrapy_bloom.options import (
     CAPACITY,
     ERROR_RATE,
     EXACT,
-    MIN_ERROR_RATE,
     REDIS_KEY,
     REDIS_LAYOUT,
     REDIS_SHARDS,
@@ -89,7 +88,7 @@ def plans_of(
         )
     plan = Plan(
         settings[CAPACITY],
-        MIN_ERROR_RATE if settings[EXACT] else settings[ERROR_RATE],
+        settings[ERROR_RATE],
         made.digests,
         made.wrapped,
         json.dumps(made_by, sort_keys=True),
@@ -98,6 +97,7 @@ def plans_of(
         project=project,
         spider=spider,
         order=order,
+        exact=settings[EXACT],
     )
     return plan.spread(settings[REDIS_SHARDS])
 

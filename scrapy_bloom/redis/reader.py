@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from math import expm1
-from typing import Any, Final
+from typing import Final
 
 from scrapy_bloom.errors import StateError
-from scrapy_bloom.filter.info import FilterInfo, SliceCount, count_bits, filter_info
-from scrapy_bloom.filter.sizing import BLOCK_BITS, BLOCK_BYTES
+from scrapy_bloom.filter.info import FilterInfo, filter_info
 from scrapy_bloom.redis.client import beginning
-from scrapy_bloom.redis.plan import (
-    BATCH,
-    HASHES,
-    KEY_BLOCKS,
-    Plan,
-    Slice,
-    bucket_bytes,
-    count_numbers,
-    place,
-    read_slices,
-    shard_key,
-)
+from scrapy_bloom.redis.plan import BATCH, Plan, Slice, place, read_slices, shard_key
 from scrapy_bloom.redis.shard import FORMAT, PROGRAM, Taken
 from scrapy_bloom.redis.worker import Worker
-
-_SAMPLE: Final = {"bitmap": 1024, "sets": 4096}
-"""Most blocks or buckets of a slice that are counted. The fill ratio is exact to 0.1 % then."""
 
 _AT_ONCE: Final = 100
 _YES: Final = ord("1")
@@ -96,7 +79,7 @@ class Reader:
         return [first, *(state for state in others if state is not None)]
 
     def info(self) -> FilterInfo:
-        """Return what the filter tells about itself, from a sample of it.
+        """Return what the filter tells about itself.
 
         :raises BackendError: as :meth:`shards`, like what follows.
         :raises StateError: likewise, and if nothing is there.
@@ -104,8 +87,7 @@ class Reader:
         states = self.shards()
         if not states:
             raise self.missing()
-        with self._worker.explained():
-            return describe(self._worker.client, states)
+        return describe(states)
 
     def contains_many(self, fingerprints: Sequence[bytes]) -> list[bool]:
         """Return for each fingerprint whether it was added, without being a worker.
@@ -157,8 +139,9 @@ class Reader:
     def missing(self) -> StateError:
         """Return the error that says that nothing is there."""
         return StateError(
-            f"Redis at {self._worker.where}: found no filter under {self._key!r}. It is there once"
-            f" a crawl has begun. If one has, give its key."
+            f"Redis at {self._worker.where}: found no filter under {self._key!r}. A crawl makes it"
+            f" when it starts, under BLOOM_REDIS_KEY: by default BOT_NAME:SPIDER:bloom, such as"
+            f" books:books:bloom."
         )
 
     def _state(self, key: str) -> State | None:
@@ -208,48 +191,14 @@ def _read(key: str, fields: dict[bytes, bytes]) -> State:
     return State(key, epoch, plan, slices, waiting, taken, failed, leases, secret)
 
 
-def describe(client: Any, states: Iterable[State]) -> FilterInfo:
-    """Return the state of a filter from a sample of its blocks or buckets."""
-    counts: list[list[SliceCount]] = []
-    memory, dates, plan = 0, set(), Plan(1, 0.5)
-    for state in states:
-        plan, ends = state.plan, [0]
-        pipeline = client.pipeline(transaction=False)
-        for one in state.slices:
-            some = min(one.blocks, _SAMPLE[plan.layout])
-            start = f"{beginning(state.key)}{state.epoch}.{one.number}."
-            for block in (i * one.blocks // some for i in range(some)):
-                key, rest = divmod(block, KEY_BLOCKS)
-                if plan.layout == "bitmap":
-                    first = rest * BLOCK_BYTES
-                    pipeline.bitcount(f"{start}{key}", first, first + BLOCK_BYTES - 1)
-                else:
-                    pipeline.scard(f"{start}{block}")
-            ends.append(ends[-1] + some)
-        answers = pipeline.execute()
-        counts.append(
-            [
-                _count(plan, one, answers[start:end])
-                for one, (start, end) in zip(state.slices, pairwise(ends), strict=True)
-            ]
-        )
-        memory += sum(_memory(plan, one) for one in state.slices)
-        dates |= {one.since for one in state.slices}
-    info = filter_info(counts, error_rate=plan.error_rate, memory=memory)
+def describe(states: Sequence[State]) -> FilterInfo:
+    """Return the state of a filter, computed from the items in its slices."""
+    plan = states[0].plan
+    counts = [[state.plan.count(one) for one in state.slices] for state in states]
+    info = filter_info(
+        [[count for count, _ in shard] for shard in counts],
+        error_rate=plan.error_rate,
+        memory=sum(memory for shard in counts for _, memory in shard),
+    )
+    dates = {one.since for state in states for one in state.slices}
     return info.dated(plan.window, dates) if plan.window else info
-
-
-def _count(plan: Plan, one: Slice, answers: Sequence[int]) -> SliceCount:
-    """Return what is known of a slice, from the bits in its blocks or the sizes of its buckets."""
-    items = one.items - one.again
-    if plan.layout == "bitmap":
-        return count_bits(one.spec, items, [ones / BLOCK_BITS for ones in answers], HASHES)
-    return count_numbers(one, items, answers)
-
-
-def _memory(plan: Plan, one: Slice) -> int:
-    """Return about how many bytes of the server's memory a slice takes now."""
-    if plan.layout == "sets":
-        return bucket_bytes(one, one.items)
-    touched = one.keys * -expm1(-one.items / one.keys)
-    return round(touched * one.blocks / one.keys * BLOCK_BYTES)

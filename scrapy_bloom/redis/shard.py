@@ -292,14 +292,9 @@ class Shard:
                 f"found slices {found['slices']!r:.80} and window {found['window']!r:.80}, expected"
                 f" at least one slice and {there.window!r}"
             )
-        if differences := self.plan.differences(there):
-            self._refuse(
-                "what is there has "
-                + "; ".join(
-                    f"{name} {have!r}, not {want!r}" for name, (have, want) in differences.items()
-                )
-                + (_NO_REQUESTS if self.plan.order and not there.order else "")
-            )
+        if differences := self.plan.differences(there, self._words):
+            more = _NO_REQUESTS if self.plan.order and not there.order else ""
+            self._refuse(f"what is there has {differences}{more}")
         self.secret, self._hash = secret, there.hash(secret)
         self.epoch = found["epoch"].decode()
         self.slices = slices

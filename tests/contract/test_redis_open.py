@@ -290,6 +290,12 @@ def test_errors_speak_of_arguments_or_of_settings(server, key):
         open_filter(server.url, key)
     with pytest.raises(StateError, match=r"Choose another BLOOM_REDIS_KEY, or delete"):
         RedisFilter(Target(server.url, words=in_settings), key, plans())
+    client.delete(key)
+    exact, other = plans(layout="sets", exact=True), plans(window=60, layout="sets")
+    RedisFilter(Target(server.url), key, exact).close()
+    said = r"BLOOM_WINDOW 0\.0, not 60\.0; BLOOM_EXACT True, not False\. Nothing"
+    with pytest.raises(StateError, match=said):
+        RedisFilter(Target(server.url, words=in_settings), key, other)
 
 
 def test_an_impossible_policy_is_refused(server, key):

@@ -18,7 +18,6 @@ from support.windows import LONGEST, START, WINDOW, WindowMachine
 
 from scrapy_bloom import StateError
 from scrapy_bloom.filter.growth import MOST_GENERATIONS
-from scrapy_bloom.options import MIN_ERROR_RATE
 from scrapy_bloom.redis.client import Target
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.shard import Entry
@@ -91,7 +90,7 @@ class RedisMachine(WindowMachine):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"layout": "sets"}, {"layout": "sets", "error_rate": MIN_ERROR_RATE}],
+    [{}, {"layout": "sets"}, {"layout": "sets", "exact": True}],
     ids=["bitmap", "sets", "exact"],
 )
 def test_two_workers_see_what_the_model_allows(server, clock, options):

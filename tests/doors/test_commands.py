@@ -254,7 +254,7 @@ def test_the_failed_list_is_shown_and_put_back(bloom, server):
         ("plan 1G --memory 1M", "too few for 1,000,000,000 items"),
         ("info", "give a TARGET"),
         ("info nowhere", "nowhere: found no filter"),
-        ("info redis://localhost", "redis://localhost#books:bloom"),
+        ("info redis://localhost", "redis://localhost#books:books:bloom"),
         ("info redis://localhost:1#a", "refused"),
         ("info http://example.com", "is no target"),
         ("contains job", "give URLs"),

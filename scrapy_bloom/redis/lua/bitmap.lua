@@ -86,6 +86,5 @@ local function trial(key)
     {'GETBIT', key, '0'},
     {'BITFIELD', key, 'SET', 'u1', '0', '1'},
     {'BITFIELD_RO', key, 'GET', 'u1', '0'},
-    {'BITCOUNT', key},
   }
 end
