@@ -156,10 +156,7 @@ class CanonicalFingerprinter:
     def _canonicalize(
         self, url: str, tame: fast_path.Tame | None, level: str | None
     ) -> tuple[str, tuple[str, ...]]:
-        """Return the URL that Scrapy's bytes of `url` are made from, and the steps that changed it.
-
-        There are no such steps if Scrapy's canonical form alone comes to the same.
-        """
+        """Return the URL that Scrapy hashes for `url`, and the steps that changed it."""
         if tame is None:
             parts = split_url(url)
         else:
@@ -167,16 +164,15 @@ class CanonicalFingerprinter:
             if self._pipelines.of(host, level).is_noop_for(host, port, query):
                 return fast_path.join(scheme, host, port, path, query), ()
             parts = Parts(scheme, "", host, port[1:], path, query or None, fragment or None)
-        scrapys = fast_path.join(*tame[:-1]) if tame else canonicalize_url(url)
         taken = self._take(parts, level)
         if not taken:
-            return scrapys, ()
+            return fast_path.join(*tame[:-1]) if tame else canonicalize_url(url), ()
         changed = taken[-1][1]
         if tame and not changed.route:  # it is tame still
             canonical = fast_path.join_parts(changed)
         else:
             canonical = self._canonical(changed.url(), route=changed.route)
-        return canonical, _names(taken) if canonical != scrapys else ()
+        return canonical, _names(taken)
 
     def _rewritten(self, url: str, level: str | None) -> tuple[str, tuple[str, ...]]:
         """Return what the steps alone make of `url`, and which of them changed it."""
