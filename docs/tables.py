@@ -1,8 +1,8 @@
 """The tables of docs, made from the code and the results that they describe.
 
 ``python docs/tables.py`` says whether the files have them as they are now, ``--write`` puts them
-there. Each stands between ``<!-- table: NAME -->`` and ``<!-- end -->``; docs/benchmarks.md is made
-as a whole.
+there. Each stands between ``<!-- table: NAME -->`` and ``<!-- end -->``; the benchmarks are pages
+of their own.
 """
 
 from __future__ import annotations
@@ -154,10 +154,16 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
 }
 
 
+PAGES = {
+    "docs/benchmarks.md": page.short_page,
+    "docs/reference/measurements.md": page.long_page,
+}
+
+
 def filled(file: str, text: str) -> str:
     """Return the text of a file with its tables as they should be."""
-    if file not in TABLES:
-        return page.page(results.read())
+    if file in PAGES:
+        return PAGES[file](results.read())
     for name, table in TABLES[file].items():
         place = re.compile(rf"(<!-- table: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
         text, found = place.subn(lambda m, table=table: f"{m[1]}\n{table()}\n\n{m[2]}", text)
@@ -171,7 +177,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="put the tables into the files")
     arguments = parser.parse_args()
-    for file in (*TABLES, "docs/benchmarks.md"):
+    for file in (*TABLES, *PAGES):
         path = ROOT / file
         text = path.read_text(encoding="utf-8") if path.exists() else ""
         if arguments.write:

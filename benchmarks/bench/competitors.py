@@ -124,19 +124,6 @@ def textbook(items: int, rate: float) -> Made:
     return Made(add, has, lambda: size // 8)
 
 
-def pybloom(items: int, rate: float) -> Made:
-    """Make pybloom-live's filter of a fixed size."""
-    from pybloom_live import BloomFilter
-
-    seen = BloomFilter(items, rate)
-
-    def fill(items: Iterator[bytes]) -> None:
-        for item in items:
-            seen.add(item, skip_check=True)
-
-    return Made(seen.add, seen.__contains__, lambda: len(seen.bitarray) // 8, fill)
-
-
 def rbloom(hash_of: Callable[[], Callable[[bytes], int]]) -> Callable[[int, float], Made]:
     """Return a maker of rbloom's filter with a hash."""
 
@@ -191,7 +178,6 @@ CANDIDATES = {
         Candidate("set of fingerprints, 20 bytes", raw_set),
         Candidate("SQLite, unique index", sqlite),
         Candidate(TEXTBOOK, textbook),
-        Candidate("pybloom-live", pybloom),
         Candidate(RBLOOM, rbloom(sha256_hash)),
         Candidate(RBLOOM_QUICKEST, rbloom(murmur3_number)),
         Candidate(FASTBLOOM, fastbloom),

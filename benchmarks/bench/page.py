@@ -1,4 +1,4 @@
-"""docs/benchmarks.md and the short table of docs/index.md, made from the results."""
+"""The pages of docs that are made from the results."""
 
 from __future__ import annotations
 
@@ -10,36 +10,60 @@ from bench.part import Part, Plot, Table
 from bench.parts import PARTS
 from bench.results import Result
 
-INTRODUCTION = """\
+PAGE = """\
 # Benchmarks
 
-What scrapy-bloom costs and keeps, beside what else there is. `make bench` measures all of it anew,
-in about an hour on two cores, and writes this page, its plots and the short table of the home page
-from `benchmarks/results.json`; `make bench-quick` takes a few minutes and writes neither;
-`make bench-NAME` measures one part.
+What scrapy-bloom costs and keeps, compared with the alternatives. Lower is better.
 
-## Setting and method
+{short}
 
-Measured on:
+{plots}
+
+## Where we are slower
+
+{behind}
+
+## Method
+
+The candidates of a table run in alternating order within one run. Figures are medians of the
+repeats. CPU is the processor time of the measured process. Absolute times belong to one machine and
+hour: only ratios within one table mean anything elsewhere. Each part runs in a process of its own,
+and says so if the machine was busy. What we compare with runs as its own documentation recommends.
+
+`make bench` measures everything in about an hour on two cores and writes the figures. `make
+bench-quick` takes a few minutes and writes nothing. [All measurements](reference/measurements.md)
+has every table.
+
+## What must hold
+
+A release is not made unless these hold.
+
+{held}
+"""
+
+ALL = """\
+# All measurements
+
+Made by `make bench`; [Benchmarks](../benchmarks.md) has the method. Measured on:
 
 {setting}
-
-Candidates of one table run in turns within one run, in an order that is turned round each time;
-what is shown is the median of the repeats, with the fastest and the slowest in brackets. "CPU" is
-processor time of the process that is measured, "wall" is time that went by; no other program of
-ours runs meanwhile, and where the machine was busy otherwise, the part says so. Each part runs in a
-process of its own. Times belong to this machine and this hour: only ratios within one table are
-worth quoting. What is compared with runs as its own documentation recommends for the purpose.
-Versions stand with each part.
 """
 
 
-def page(results: Mapping[str, Result]) -> str:
-    """Return the page."""
+def short_page(results: Mapping[str, Result]) -> str:
+    """Return docs/benchmarks.md: what most readers want to know."""
+    return PAGE.format(
+        short=short(results),
+        plots="\n\n".join(_picture(plot) for part in PARTS.values() for plot in part.plots),
+        behind="\n".join(f"- {each}" for each in claims.behind(results)),
+        held=held(results).strip(),
+    )
+
+
+def long_page(results: Mapping[str, Result]) -> str:
+    """Return docs/reference/measurements.md: every table."""
     sections = [
-        INTRODUCTION.format(setting=_setting(results)),
-        "## What must hold\n\n" + held(results),
-        "## Where we are behind\n\n" + "\n".join(f"- {x}" for x in claims.behind(results)) + "\n",
+        ALL.format(setting=_setting(results)),
         *(_section(PARTS[name], results[name]) for name in PARTS if name in results),
     ]
     return "\n".join(sections)
@@ -81,9 +105,8 @@ def _setting(results: Mapping[str, Result]) -> str:
 
 def _section(part: Part, result: Result) -> str:
     versions = ", ".join(f"{k} {v}" for k, v in result["versions"].items() if k != "Python")
-    blocks = [f"## {part.title}", result["method"].strip(), f"Versions: {versions}."]
+    blocks = [f"## {part.title}", part.method.strip(), f"Versions: {versions}."]
     blocks += [_table(table, result) for table in part.tables]
-    blocks += [_picture(plot) for plot in part.plots]
     findings = part.findings(result["tables"])
     blocks += ["\n".join(f"- {finding}" for finding in findings)] if findings else []
     took = f"`make bench-{part.name}` measures this part; it took {result['seconds']} s."

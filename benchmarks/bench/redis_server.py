@@ -17,7 +17,7 @@ TABLE: Final = Table(
 )
 """Shows what :func:`described` returns."""
 
-PACKAGES: Final = ("redis", "scrapy-redis", "Scrapy-Redis-BloomFilter")
+PACKAGES: Final = ("redis", "scrapy-redis")
 """Distributions whose versions belong to every result with Redis."""
 
 

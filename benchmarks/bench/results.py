@@ -1,4 +1,4 @@
-"""The results as JSON: of each part its rows, and the machine, the versions and the method.
+"""The results as JSON: of each part its rows, and the machine and the versions.
 
 Parts may have been run at different times; each carries its own setting.
 """
@@ -25,7 +25,7 @@ ALWAYS = ("scrapy-bloom", "bitarray", "mmh3")
 """Distributions whose versions belong to every result."""
 
 Result = dict[str, Any]
-"""Of one part: quick, date, seconds, load, machine, versions, method, tables.
+"""Of one part: quick, date, seconds, load, machine, versions, tables.
 
 The load is the system's average over the last 15 minutes; results from before it was kept lack it.
 """
@@ -40,7 +40,6 @@ def record(part: Part, rows: Rows, *, quick: bool, seconds: float) -> Result:
         "load": round(os.getloadavg()[2], 1),
         "machine": machine(),
         "versions": {"Python": platform.python_version(), **versions(*ALWAYS, *part.packages)},
-        "method": part.method,
         "tables": {name: [dict(row) for row in each] for name, each in rows.items()},
     }
 

@@ -15,30 +15,16 @@ Settings = Mapping[str, Any]
 BLOOM: Final = {"DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"}
 
 SCRAPY: Final = "Scrapy's own"
-DISCARDER: Final = "Scrapy's own, duplicate-url-discarder"
 DEFAULT: Final = "scrapy-bloom, safe"
 
 FILTERS: Final[dict[str, Settings]] = {
     SCRAPY: {},
-    DISCARDER: {"REQUEST_FINGERPRINTER_CLASS": "duplicate_url_discarder.Fingerprinter"},
     "scrapy-bloom, scrapy": {**BLOOM, "BLOOM_CANONICAL": "scrapy"},
     DEFAULT: {**BLOOM, "BLOOM_CANONICAL": "safe"},
     "scrapy-bloom, usual": {**BLOOM, "BLOOM_CANONICAL": "usual"},
 }
 
-PACKAGES: Final = (
-    "Scrapy",
-    "w3lib",
-    "duplicate-url-discarder",
-    "duplicate-url-discarder-rules",
-)
-
-ABOUT: Final = """\
-duplicate-url-discarder stands in as Scrapy's fingerprinter, with the rules that it recommends
-(duplicate-url-discarder-rules); Scrapy's filter keeps what it makes. Ours runs at each of its
-levels. Scrapy 2.19 has no filter on disk: there are proposals (issue 5307, pull request 7952), not
-released and not measured here; part `core` has SQLite.
-"""
+PACKAGES: Final = ("Scrapy", "w3lib")
 
 
 class Pages(Spider):
@@ -50,19 +36,11 @@ class Pages(Spider):
 @contextmanager
 def opened(settings: Settings) -> Iterator[Callable[[Request], bool]]:
     """Open the filter that the settings name; give its `request_seen`."""
-    stay_offline()
     crawler = get_crawler(Pages, dict(settings))
     dupefilter = build_from_crawler(load_object(crawler.settings["DUPEFILTER_CLASS"]), crawler)
     dupefilter.open()
     yield dupefilter.request_seen
     dupefilter.close("finished")
-
-
-def stay_offline() -> None:
-    """Let duplicate-url-discarder take the list of public suffixes that comes with its library."""
-    from tldextract import tldextract
-
-    tldextract.TLD_EXTRACTOR.suffix_list_urls = ()
 
 
 def shop_links(count: int) -> list[str]:

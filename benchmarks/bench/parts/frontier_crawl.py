@@ -127,7 +127,6 @@ pages, which do little more than start and end.
                 Column("name", "scheduler"),
                 Column("pages", "pages", ","),
                 Column("cpu", "ms CPU a page", ".2f", 1e-3, spread=True),
-                Column("wall", "ms wall a page", ".2f", 1e-3),
                 Column("to_scrapy", "ours to Scrapy's own", ".2f", spread=True),
                 Column("to_sqlite", "ours to its SQLite queue", ".2f", spread=True),
             ),
@@ -138,7 +137,6 @@ pages, which do little more than start and end.
             (
                 Column("name", "scheduler"),
                 Column("cpu", "ms CPU", ".0f", 1e-3, spread=True),
-                Column("wall", "ms wall", ".0f", 1e-3),
             ),
         ),
     ),

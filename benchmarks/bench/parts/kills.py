@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from pathlib import Path
 from random import Random
-from statistics import median
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -54,18 +53,16 @@ def crawl(settings: Settings, pages: int, seed: int) -> Row:
             alarm=lambda number, do: site.when(sum(site.hits.values()) + number, do),
             patience=PATIENCE,
         )
-        items, torn = read_items(site, killing.items_file(folder))
+        items = read_items(site, killing.items_file(folder))
         fetched = site.hits
         return {
             "pages": pages,
             "kills": killed.kills,
-            "endless": int(not killed.finished),
             "lost": len(site.missed),
             "again": again(fetched),
             "under_way": sum(killed.under_way),
             "items_lost": len(fetched.keys() - items.keys()),
             "items_again": again(items),
-            "torn": torn,
         }
 
 
@@ -74,19 +71,18 @@ def again(counted: dict[int, int]) -> int:
     return sum(count - 1 for page, count in counted.items() if page)
 
 
-def read_items(site: LocalSite, path: Path) -> tuple[Counter[int], int]:
-    """Return how often each page is among the items, and how many lines are not whole."""
-    items, torn = Counter[int](), 0
+def read_items(site: LocalSite, path: Path) -> Counter[int]:
+    """Return how often each page is among the items; a torn line is none."""
+    items = Counter[int]()
     for line in path.read_bytes().splitlines() if path.exists() else ():
         try:
             url = urlsplit(json.loads(line)["url"])
         except ValueError:
-            torn += 1
             continue
         page = site.answer(f"{url.path}?{url.query}" if url.query else url.path).page
         assert page is not None
         items[page] += 1
-    return items, torn
+    return items
 
 
 def summed(name: str, crawls: list[Row]) -> Row:
@@ -95,7 +91,6 @@ def summed(name: str, crawls: list[Row]) -> Row:
     for key in crawls[0]:
         row[key] = sum(crawl[key] for crawl in crawls)
     row["incomplete"] = sum(1 for crawl in crawls if crawl["lost"])
-    row["lost_of_one"] = median(crawl["lost"] / crawl["pages"] for crawl in crawls)
     kills = row["kills"] or 1
     row["again_each"] = row["again"] / kills
     row["under_way_each"] = row["under_way"] / kills
@@ -135,7 +130,7 @@ def findings(rows: Rows) -> list[str]:
         ),
         (
             f"Ours fetches {ours['again_each']:.1f} pages again for each kill, {ratio:.2f} of what"
-            f" was under way."
+            f" was in flight."
         ),
     ]
 
@@ -148,12 +143,12 @@ A site of 1,200 pages with {LINKS} links each is crawled in a job directory by `
 16 requests at a time, items into a file of JSON lines, and killed by SIGKILL up to {KILLS} times:
 one kill in five up to 4 s after the start of the process, the others after a random number of
 answers and up to 0.1 s more. It is started again each time, and after the last kill runs to its
-end, or for {PATIENCE:.0f} s: then it is ended, and counted as one without end. A run that ends
+end, or for {PATIENCE:.0f} s: then it is ended. A run that ends
 before its kill ends the crawl. The schedulers take turns, each with the same sites and the same
 moments. What is lost is known to the site, which counts its answers. No page of this site redirects
 to itself.
 
-Under way are the requests that the engine has not finished, which an extension keeps in a file
+In flight are the requests that the engine has not finished, which an extension keeps in a file
 mapped into memory. The spider's start is Scrapy's own, which asks for the front page in each run:
 that one is left out where pages are counted that came again. An item is lost if its page was
 fetched, perhaps more than once, and no whole line has it.
@@ -172,13 +167,9 @@ fetched, perhaps more than once, and no whole line has it.
                 Column("pages", "pages", ","),
                 Column("lost", "pages lost", ","),
                 Column("incomplete", "crawls with losses"),
-                Column("lost_of_one", "lost, median crawl", ".0%"),
-                Column("endless", "crawls without end"),
                 Column("again_each", "fetched again a kill", ".1f"),
-                Column("under_way_each", "under way at a kill", ".1f"),
+                Column("under_way_each", "in flight at a kill", ".1f"),
                 Column("items_lost", "items lost", ","),
-                Column("items_again_each", "items repeated a kill", ".1f"),
-                Column("torn", "torn lines", ","),
             ),
         ),
     ),

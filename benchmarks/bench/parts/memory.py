@@ -8,7 +8,7 @@ from typing import Any
 from bench.apart import apart
 from bench.fingerprints import resident
 from bench.part import Column, Part, Plot, Row, Rows, Scale, Table
-from bench.scrapy_filters import ABOUT, DEFAULT, DISCARDER, FILTERS, PACKAGES, SCRAPY
+from bench.scrapy_filters import DEFAULT, FILTERS, PACKAGES, SCRAPY
 
 SAMPLES = 20
 
@@ -16,15 +16,14 @@ SAMPLES = 20
 def run(scale: Scale) -> Rows:
     """Let requests pass each filter, in a process of its own."""
     urls = scale.of(5_000_000, 20_000)
-    counts = {name: urls if name != DISCARDER else urls // 5 for name in FILTERS}
-    grown = {name: apart(grow, name, count) for name, count in counts.items()}
+    grown = {name: apart(grow, name, urls) for name in (SCRAPY, DEFAULT)}
     whole = grown[SCRAPY][-1]["grown"] / urls
     memory: list[Row] = []
     for name, way in grown.items():
-        each = way[-1]["grown"] / counts[name]
-        last: Row = {"name": name, "urls": counts[name], "grown": way[-1]["grown"]}
+        each = way[-1]["grown"] / urls
+        last: Row = {"name": name, "urls": urls, "grown": way[-1]["grown"]}
         memory.append({**last, "bytes_per_url": each, "ratio": each / whole})
-    way = [{"name": name, **row} for name in (SCRAPY, DEFAULT) for row in grown[name]]
+    way = [{"name": name, **row} for name, rows in grown.items() for row in rows]
     return {"memory": memory, "way": way}
 
 
@@ -62,13 +61,11 @@ def draw(axes: Any, rows: Rows) -> None:
 PART = Part(
     name="memory",
     title="Memory of a crawler",
-    method=f"""\
+    method="""\
 Requests for 5,000,000 different URLs, each made, checked and dropped again; what counts is what the
 process has grown by, by its resident memory, from after the first check. Our filter has its default
-capacity of 1,000,000 and grows. With duplicate-url-discarder a fifth of the URLs is checked, as it
-takes long and the set is the same.
-
-{ABOUT}""",
+capacity of 1,000,000 and grows.
+""",
     packages=PACKAGES,
     run=run,
     tables=(
