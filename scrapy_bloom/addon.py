@@ -51,8 +51,8 @@ class Addon:
         # Every Scrapy command imports this module; the others are for crawls.
         from scrapy_bloom.dupefilter import BloomDupeFilter  # noqa: PLC0415
         from scrapy_bloom.forgetting import ForgetFailed  # noqa: PLC0415
+        from scrapy_bloom.local.job import is_for_scrapy  # noqa: PLC0415
         from scrapy_bloom.local.store import NAME  # noqa: PLC0415
-        from scrapy_bloom.local.unclean import waits_with_scrapy  # noqa: PLC0415
 
         if self._looks:
             settings.set("JOBDIR", None, priority="cmdline")
@@ -66,7 +66,7 @@ class Addon:
                 "BLOOM_REDIS_URL needs the package redis: pip install 'scrapy-bloom[redis]'"
             )
         folder, takes_scheduler = settings["JOBDIR"], _is_default(settings, "SCHEDULER")
-        if folder and takes_scheduler and waits_with_scrapy(Path(folder)):
+        if folder and takes_scheduler and is_for_scrapy(Path(folder)):
             logger.info(
                 "%s was begun with Scrapy's own scheduler, which fetches what is waiting there."
                 " SCHEDULER = %r takes it over.",

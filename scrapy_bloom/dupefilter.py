@@ -14,8 +14,8 @@ from scrapy_bloom.crawl.lost import scheduler_of, unstored, watch_pushes
 from scrapy_bloom.crawl.report import Report, Verdict
 from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.forgetting import check_watched
+from scrapy_bloom.local.job import set_aside_if_unclean
 from scrapy_bloom.local.plain import PlainFilter
-from scrapy_bloom.local.unclean import set_aside_if_unclean
 from scrapy_bloom.options import BACKEND
 from scrapy_bloom.scrapy_redis import spare_queue
 from scrapy_bloom.settings import Settings, client_library

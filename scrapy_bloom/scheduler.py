@@ -19,9 +19,8 @@ from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.dupefilter import BloomDupeFilter
 from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.forgetting import check_watched
-from scrapy_bloom.local.beside import check_unused
 from scrapy_bloom.local.frontier import open_local
-from scrapy_bloom.local.job import unusable
+from scrapy_bloom.local.job import QUEUE, check_unused
 from scrapy_bloom.local.queue import QueueClasses
 from scrapy_bloom.settings import Settings, client_library
 
@@ -57,7 +56,6 @@ class Scheduler(ScrapyScheduler):
     crawler: Crawler
 
     _frontier: Frontier | None = None
-    _unusable: BloomError | None = None
     _refused = False
 
     @classmethod
@@ -98,8 +96,6 @@ class Scheduler(ScrapyScheduler):
         self.mqs = self._mq()
         self.dqs = None
         try:
-            if self._unusable is not None:
-                raise self._unusable
             self._frontier = self._open_frontier()
         except BloomError as error:
             self._log_error(error)
@@ -142,12 +138,8 @@ class Scheduler(ScrapyScheduler):
         return super().__len__() if frontier is None else len(frontier)
 
     def _dqdir(self, jobdir: str | None) -> str | None:
-        """Return the folder of the queues; what is wrong with it is said when the spider opens."""
-        try:
-            return super()._dqdir(jobdir)
-        except OSError as error:
-            self._unusable = unusable(Path(jobdir or ""), error)
-            return None
+        """Return where Scrapy would have its queue, and make no folder: requests are kept here."""
+        return str(Path(jobdir, QUEUE)) if jobdir else None
 
     def _be_scrapys_own(self) -> None:
         """Have the engine call Scrapy's methods without a detour, but those that a subclass has."""

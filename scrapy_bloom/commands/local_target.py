@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 import time
@@ -30,6 +29,8 @@ from scrapy_bloom.errors import BloomError, JobInUseError, SettingError, StateEr
 from scrapy_bloom.filter import file
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local.job import (
+    ACTIVE,
+    DIGEST,
     FILTER,
     IDENTITY,
     IN_FLIGHT,
@@ -39,18 +40,19 @@ from scrapy_bloom.local.job import (
     QUEUE,
     REQUESTS,
     Identity,
+    digest,
     holding,
     identity_of,
     open_store,
     owner_notes,
     read_meta,
+    waits_with_scrapy,
 )
 from scrapy_bloom.local.store import NAME, Store
-from scrapy_bloom.local.unclean import ACTIVE, DIGEST, digest
 
 _AT_ONCE: Final = 1_000  # requests
 _SURE: Final = 0.9  # share of the items that bits show at least
-_COMPANIONS: Final = ("-journal", "-wal", "-shm", "-checkpoint", ".new", ".adding", ".taking-over")
+_COMPANIONS: Final = ("-journal", "-wal", "-shm", "-checkpoint", ".new", ".adding")
 
 
 class LocalTarget:
@@ -307,12 +309,8 @@ class LocalTarget:
 
 def waiting_in(folder: Path) -> str:
     """Return Scrapy's own queue in a job directory if Scrapy would read some from it; else ""."""
-    active = folder / QUEUE / ACTIVE
-    try:
-        waits = active.exists() and json.loads(active.read_bytes())
-    except ValueError:
-        waits = True
-    return str(folder / QUEUE) if waits else ""
+    stopped = (folder / QUEUE / ACTIVE).exists()
+    return str(folder / QUEUE) if stopped and waits_with_scrapy(folder) else ""
 
 
 def _adder(store: Store) -> Any:

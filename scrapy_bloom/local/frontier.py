@@ -6,7 +6,6 @@ import logging
 import os
 import pickle
 import sqlite3
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +19,7 @@ from scrapy_bloom.crawl.report import Verdict
 from scrapy_bloom.crawl.session import Session
 from scrapy_bloom.crawl.under_way import InFlight, Visit
 from scrapy_bloom.errors import StateError
-from scrapy_bloom.local.job import IN_FLIGHT, REQUESTS, STATE, Identity, Job, is_finished
+from scrapy_bloom.local.job import IN_FLIGHT, REQUESTS, STATE, Identity, Job
 from scrapy_bloom.local.queue import QueueClasses, Queues
 from scrapy_bloom.local.scrapys import take_over
 from scrapy_bloom.options import COMMIT_SYNC, CommitSync
@@ -68,17 +67,13 @@ def open_local(
     session = Session(crawler, settings, report)
     made, folder = session.fingerprinter, Path(classes.folder).parent
     plain, start = classes.kind, classes.start_kind
-    with ExitStack() as undo:
-        job = Job(folder, Identity(spider.name, made.wrapped, session.made_by))
-        undo.callback(job.release)
-        job.check(requests=True)
-        if job.kind != REQUESTS:
+    job = Job(folder, Identity(spider.name, made.wrapped, session.made_by), REQUESTS)
+    with job.opening():
+        if job.previous != REQUESTS:
             take_over(job, settings, plain, start, digests=made.digests)
         job.open(settings, digests=made.digests)
-        undo.callback(job.store.abandon)
         queues = Queues(crawler, spider, engine, job.store, classes)
-        job.begin(requests=True)
-        undo.pop_all()
+        job.begin()
     sync = settings[COMMIT_SYNC] is CommitSync.MACHINE
     self = LocalFrontier(crawler, engine, job, session, report, queues, memory, sync=sync)
     info = job.store.filter.info()
@@ -86,7 +81,7 @@ def open_local(
     if job.in_flight:
         report.set(stats.RECOVERED, job.in_flight)
     report.set(stats.PENDING, len(job.store))
-    if is_finished(job, waiting=bool(len(self))):
+    if job.is_finished(waiting=bool(len(self))):
         report.finished(job.folder, job.restored)
     crawler.signals.connect(self.forget, signal=forget_page)
     return self
@@ -206,21 +201,14 @@ class LocalFrontier:
         elif self._timer is not None:
             self._timer.cancel()
         self._note_state()
-        try:
-            stored = await self._commit(last=True) and await run_beside(self._job.close)
-        except (sqlite3.Error, OSError) as error:
-            self._log_failure(error)
-            stored = False
-        self._write_stats()
-        if not stored:
-            self._log_not_stored()
-            self.abandon()
+        await self._commit(last=True)
+        stored = not self._broken and await run_beside(self._job.close)
+        if self._broken:  # what is in the file was left as it is
+            self._job.abandon()
+        self._report.describe(self._store.filter.info())
+        self._report.set(stats.PENDING, len(self._store))
+        self._report.flush()
         return stored
-
-    def abandon(self) -> None:
-        """Let go of the job and write nothing more, as a kill does."""
-        self._broken = True
-        self._job.abandon()
 
     # Requests in flight
 
@@ -313,7 +301,7 @@ class LocalFrontier:
     def _note_state(self) -> None:
         """Note ``spider.state`` if it has changed. What cannot be pickled is left out, as ever."""
         state = getattr(self._spider, "state", None)
-        if state is None or (not state and STATE not in self._store.meta):
+        if state is None:
             return
         try:
             pickled = pickle.dumps(state, protocol=4)
@@ -354,16 +342,6 @@ class LocalFrontier:
                 extra={"spider": self._spider},
             )
 
-    def _log_not_stored(self) -> None:
-        if not self._broken:  # that was logged, and closed the spider
-            logger.error(
-                "%s: what came since the last commit could not be stored before the end. The next"
-                " run resumes from there, as after a kill. No page is lost, some are fetched"
-                " again.",
-                self._store.path,
-                extra={"spider": self._spider},
-            )
-
     def _log_unreadable(self) -> None:
         errors, self._queues.unreadable = self._queues.unreadable, []
         self._report.add(stats.UNREADABLE, len(errors))
@@ -377,11 +355,6 @@ class LocalFrontier:
             errors[0],
             stats.UNREADABLE.key,
         )
-
-    def _write_stats(self) -> None:
-        self._report.describe(self._store.filter.info())
-        self._report.set(stats.PENDING, len(self._store))
-        self._report.flush()
 
 
 def _describe(job: Job, waiting: int) -> str:

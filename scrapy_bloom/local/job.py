@@ -1,35 +1,37 @@
 """The job directory: who holds it, whose it is, how the last run in it ended.
 
-Two doors use its file, :data:`NAME`. With ``scrapy_bloom.Scheduler`` it has requests and marks, and
-every commit is a moment from which a crawl resumes. A plain filter under another scheduler writes
-it twice a run: it is worth something only if that scheduler has stored its queue as well. If not,
-file and queue are moved away, and the crawl starts over.
+Its file, :data:`NAME`, is used in two ways. With ``scrapy_bloom.Scheduler`` it has requests and
+marks, and every commit is a moment from which a crawl resumes. Under another scheduler it has the
+marks, and is written twice a run. Scrapy stores its queue only when a spider closes, so a kill
+loses requests whose marks an earlier filter may have, and nobody can say which. So filter and queue
+are moved away together then, and the crawl starts over.
 """
 
 from __future__ import annotations
 
-import errno
+import hashlib
 import json
 import logging
 import os
 import pickle
-import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from filelock import FileLock, Timeout
+from scrapy.pqueues import _path_safe
 
 from scrapy_bloom.crawl.rules import difference
 from scrapy_bloom.errors import JobInUseError, StateError
 from scrapy_bloom.filter import file
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local.store import NAME, Store
-from scrapy_bloom.options import CAPACITY, ERROR_RATE, EXACT, WINDOW
+from scrapy_bloom.options import BACKEND, CAPACITY, ERROR_RATE, EXACT, WINDOW
 
 if TYPE_CHECKING:
     from scrapy_bloom.settings import Settings
@@ -41,6 +43,8 @@ QUEUE: Final = "requests.queue"  # this and the following are Scrapy's
 SEEN: Final = "requests.seen"
 STATE: Final = "spider.state"
 """Scrapy's file, and the key of a note: the spider's state as of the last commit, pickled."""
+ACTIVE: Final = "active.json"
+"""The file in Scrapy's queue that says which of the others to read; written at a clean stop."""
 
 _MARK: Final = b"# put here by scrapy-bloom"
 """Stands behind the pickle in Scrapy's file until Scrapy writes that anew; pickle ignores it."""
@@ -54,9 +58,13 @@ FILTER: Final = "filter"
 
 IDENTITY: Final = "identity"
 PID: Final = "pid"
+DIGEST: Final = "queue"
+"""Key of a note: Scrapy's queue at the last clean stop, see :func:`digest`."""
 IN_FLIGHT: Final = "in flight"
 """Key of a note: how many requests were in flight at the last commit."""
-_TAKEN_OVER: Final = "taken over"
+
+_COUNT: Final = 4  # bytes: what an empty file of a queue starts with
+_CHUNK: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -79,13 +87,14 @@ class Job:
 
     :param folder: the job directory; made if it is not there.
     :param identity: what its marks belong to.
+    :param kind: what this run keeps in its file: :data:`REQUESTS` or :data:`FILTER`.
     :raises JobInUseError: if another crawl holds it.
-    :raises StateError: if it cannot be held.
+    :raises StateError: if it cannot be used for that. Everything is left as it is.
 
     Attributes:
         folder: its absolute path: a crawl may change the working directory.
-        kind: whose requests its file was for, :data:`REQUESTS` or :data:`FILTER`; empty if it has
-            none yet, or if :meth:`check` was not called.
+        path: that of its file.
+        previous: the kind of the last run; empty if there was none.
         store: what is in its file, once it is opened.
         restored: how many fingerprints were there.
         killed: whether the last run was killed.
@@ -94,39 +103,41 @@ class Job:
 
     store: Store
 
-    def __init__(self, folder: Path, identity: Identity) -> None:
+    def __init__(self, folder: Path, identity: Identity, kind: str) -> None:
         self.folder = folder.absolute()
         self.path = self.folder / NAME
         self.identity = identity
-        self.kind = ""
+        self.kind = kind
+        self.previous = ""
         self.restored = self.in_flight = 0
         self.killed = False
         self._pid = os.getpid()
         self._lock = lock_of(self.folder)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            effective = os.access in os.supports_effective_ids
-            if not os.access(self.folder, os.W_OK, effective_ids=effective):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self.folder))
             self._lock.acquire()
         except Timeout:
             raise in_use(self.folder) from None
         except OSError as error:
             raise unusable(self.folder, error) from error
+        with self.opening():
+            self._check()
 
-    def check(self, *, requests: bool) -> None:
-        """Look whether a crawl may use the file.
+    @contextmanager
+    def opening(self) -> Iterator[None]:
+        """Leave the job directory to others, as it was, if what follows raises."""
+        try:
+            yield
+        except BaseException:
+            self.abandon()
+            raise
 
-        :param requests: whether the crawl keeps its requests in it.
-        :raises StateError: if not. Everything is left as it is.
-        """
-        if not self.path.exists():
-            return
-        meta, _ = read_meta(self.path)
+    def _check(self) -> None:
+        meta = read_meta(self.path)[0] if self.path.exists() else {}
         if not meta:  # it was made, and then its run was killed
             return
-        self.kind = str(meta.get(KIND, ""))
-        if self.kind == REQUESTS and not requests:
+        self.previous = str(meta.get(KIND, ""))
+        if self.previous == REQUESTS != self.kind:
             raise StateError(
                 f"{self.path}: found the requests of a crawl with scrapy_bloom.Scheduler, which"
                 f" this crawl would not fetch. Set SCHEDULER = 'scrapy_bloom.Scheduler', or choose"
@@ -154,66 +165,66 @@ class Job:
         :raises StateError: if it cannot be used.
         :raises SettingError: if it was made for other settings.
         """
-        store = self.store = open_store(self.path, settings, digests=digests)
-        self.restored = store.filter.items
-        self.killed = not store.clean
-        self.in_flight = int(store.meta.get(IN_FLIGHT, 0)) if self.killed else 0
+        self.store = open_store(self.path, settings, digests=digests)
+        self.restored = self.store.filter.items
+        self.killed = not self.store.clean
+        self.in_flight = int(self.store.meta.get(IN_FLIGHT, 0)) if self.killed else 0
 
-    def begin(self, *, requests: bool) -> None:
+    def begin(self) -> None:
         """Note in the file that a run is on.
 
-        :param requests: whether the crawl keeps its requests in it.
         :raises StateError: if that cannot be written.
         """
-        store = self.store
-        if self.killed and not requests:  # since Scrapy has opened its queue, it is too late
+        store, plain = self.store, self.kind != REQUESTS
+        if self.killed and plain:  # since Scrapy has opened its queue, it is too late
             raise StateError(
                 f"{self.path}: the last run was killed, and Scrapy's queue may have lost requests."
                 f" Everything was left as it is. Start the crawl again."
             )
         try:
-            state = b""
-            if requests:
-                state = read_state(self.folder, store.meta.get(STATE), killed=self.killed)
-                store.note(STATE, state or None)
-                self._remove_taken_over(store)
-            self.note_owner(store, REQUESTS if requests else FILTER)
+            if not plain:
+                self._restore_state()
+            for key, value in owner_notes(self.identity, self.kind).items():
+                store.note(key, value)
             store.note(PID, os.getpid())
             # That a plain filter is not closed must be known before Scrapy pops its first request.
-            store.commit(sync=not requests)
-            restore_state(self.folder, state)
-            if not requests:
-                store.commit_at_close_only()
+            store.commit(sync=plain)
         except OSError as error:
             raise unusable(self.folder, error) from error
         except sqlite3.Error as error:
             raise file.unusable(self.path, error) from error
+        if plain:
+            store.commit_at_close_only()
 
-    def note_owner(self, store: Store, kind: str) -> None:
-        """Note in a store whose it is, and what it is for."""
-        for key, value in owner_notes(self.identity, kind).items():
-            store.note(key, value)
+    def _restore_state(self) -> None:
+        """Have Scrapy read the spider's state as of the last commit, unless it wrote a newer one.
 
-    def note_taken_over(self, store: Store) -> None:
-        """Note in a store that it has what Scrapy's queue had: nobody needs that any more."""
-        self.note_owner(store, REQUESTS)
-        store.note(_TAKEN_OVER, 1)
-
-    def _remove_taken_over(self, store: Store) -> None:
-        """Remove what Scrapy's own scheduler left. Marks without their requests would hide pages.
-
-        :raises OSError: if the marks cannot be removed.
+        It does so when our file is closed. What it cannot read would leave the spider without a
+        state, and its callbacks would fail.
         """
-        if store.meta.get(_TAKEN_OVER):
-            (self.folder / SEEN).unlink(missing_ok=True)  # first: after a kill no marks stay alone
-            shutil.rmtree(self.folder / QUEUE, ignore_errors=True)
-            store.note(_TAKEN_OVER, None)
+        path = self.folder / STATE
+        content = path.read_bytes() if path.exists() else b""
+        if not _is_pickle(content) or content.endswith(_MARK):
+            content = self.store.meta.get(STATE) or pickle.dumps({}, protocol=4)
+        self.store.note(STATE, content)
+        beside = path.with_name(f"{STATE}.tmp")
+        beside.write_bytes(content.removesuffix(_MARK) + _MARK)
+        beside.replace(path)
+
+    def is_finished(self, *, waiting: bool) -> bool:
+        """Return whether all pages were done before this run, and none is to be fetched again.
+
+        :param waiting: whether requests are waiting.
+        """
+        filter_ = self.store.filter
+        again = filter_.window is not None or filter_.state.ages
+        return bool(self.restored) and not (waiting or self.killed or again)
 
     def close(self) -> bool:
         """Write everything, and leave the job directory to others; return whether it was written.
 
-        :raises sqlite3.Error: if it cannot be written; the job directory is still held.
-        :raises OSError: likewise.
+        If not, that is logged, and it is as after a kill. To be called after Scrapy has stored its
+        queue.
         """
         if os.getpid() != self._pid:
             logger.warning(
@@ -223,24 +234,169 @@ class Job:
                 self._pid,
             )
             return False
-        self.store.close()
-        self.release()
+        try:
+            if self.kind != REQUESTS:
+                self.store.note(DIGEST, digest(self.folder))
+            self.store.close()
+        except (sqlite3.Error, OSError) as error:
+            resumes = "resumes from the last commit. No page is lost, some are fetched again"
+            logger.error(  # noqa: TRY400 - in plain words
+                "%s: what is new could not be stored before the end (%s), so the next run %s. Make"
+                " room, or give this user the right to write there.",
+                self.path,
+                error,
+                resumes if self.kind == REQUESTS else "starts over",
+            )
+            self.abandon()
+            return False
+        self._lock.release()
         return True
 
     def abandon(self) -> None:
         """Leave the job directory to others and write nothing more, as a kill does."""
-        self.store.abandon()
-        self.release()
-
-    def release(self) -> None:
-        """Leave the job directory, whose file was not opened, to others."""
+        if hasattr(self, "store"):
+            self.store.abandon()
         if os.getpid() == self._pid:
             self._lock.release()
 
 
-def owner_notes(identity: Identity, kind: str) -> dict[str, str]:
-    """Return the notes that say whose a file is, and what it is for."""
-    return {KIND: kind, IDENTITY: json.dumps(asdict(identity), sort_keys=True)}
+def set_aside_if_unclean(folder: Path, spider: str) -> bool:
+    """Start a job of a plain filter over if its last run was killed, or its queue has changed.
+
+    To be called before Scrapy's scheduler opens its queue. A job that only others have used is not
+    touched, nor that of another spider, nor one that is in use: it only looks like a killed one.
+
+    :returns: whether it was moved away.
+    :raises JobInUseError: if another process is using it. What Scrapy reads then is not to be used.
+    :raises StateError: if something cannot be read or moved.
+    """
+    path = folder / NAME
+    if not path.exists():
+        return False
+    try:
+        with holding(folder):
+            meta, clean = read_meta(path)
+            if meta.get(KIND) != FILTER or identity_of(path, meta).spider != spider:
+                return False  # the door says what is wrong
+            if not clean:
+                why = f"the last run (process {meta.get(PID)}) was killed"
+            elif meta.get(DIGEST) != digest(folder):
+                why = f"{QUEUE} is not as the last run with this filter left it"
+            else:
+                return False
+            aside = _set_aside(folder)
+    except OSError as error:
+        raise unusable(folder, error) from error
+    logger.warning(
+        "%s: %s, so requests may be lost that the filter calls seen. Filter and queue are in %s"
+        " now, and the crawl starts over: no page is lost. With SCHEDULER ="
+        " 'scrapy_bloom.Scheduler' a killed crawl resumes.",
+        folder,
+        why,
+        aside,
+    )
+    return True
+
+
+def _set_aside(folder: Path) -> Path:
+    """Move all that a job has to a folder of its own, from which nothing is ever deleted."""
+    parent = folder / "unclean"
+    aside = next(each for number in count(1) if not (each := parent / str(number)).exists())
+    aside.mkdir(parents=True)
+    logs = sorted(path.name for path in folder.glob(f"{NAME}-*"))
+    # The file goes last: until it is gone, a move that was killed is done again. A spider's state
+    # goes, too: one that says what is done would keep the crawl from starting over.
+    for name in (QUEUE, SEEN, STATE, *logs, NAME):
+        if (folder / name).exists():
+            (folder / name).rename(aside / name)
+    return aside
+
+
+def digest(folder: Path) -> str:
+    """Return what tells Scrapy's queue from any other that holds requests.
+
+    It depends on contents, not on times, so that a job directory may be copied, and not on whether
+    Scrapy has opened the queue.
+
+    :raises OSError: if a file cannot be read.
+    """
+    root, found = folder / QUEUE, hashlib.sha256()
+    try:
+        named = sorted(f"{slot} {path}" for slot, path in saved_queues(folder))
+    except (TypeError, ValueError):
+        named = ["unreadable"]
+    found.update("\0".join(named).encode("utf-8", "surrogatepass"))
+    for path in _queue_files(folder):
+        found.update(path.relative_to(root).as_posix().encode("utf-8", "surrogateescape") + b"\0")
+        with path.open("rb") as content:
+            while chunk := content.read(_CHUNK):
+                found.update(chunk)
+    return found.hexdigest()
+
+
+def waits_with_scrapy(folder: Path) -> bool:
+    """Return whether requests wait in a job's queue of Scrapy's.
+
+    :raises OSError: if a file cannot be read.
+    """
+    active = folder / QUEUE / ACTIVE
+    named = active.exists() and active.read_bytes().strip() not in (b"[]", b"{}")
+    return named or any(_queue_files(folder))
+
+
+def _queue_files(folder: Path) -> Iterator[Path]:
+    """Yield the files in Scrapy's queue that hold requests: it leaves some that do not."""
+    for path in sorted((folder / QUEUE).rglob("*")):
+        if path.name == ACTIVE or not path.is_file():
+            continue
+        if path.stat().st_size > _COUNT or any(path.read_bytes()):
+            yield path
+
+
+def saved_queues(folder: Path) -> Iterator[tuple[str | None, str]]:
+    """Yield the queues that Scrapy is going to read: download slot, and path in the queue's folder.
+
+    Start requests are perhaps in one beside it, which has an ``s`` after its name.
+
+    :raises ValueError: if ``active.json`` makes no sense.
+    :raises TypeError: likewise.
+    """
+    path = folder / QUEUE / ACTIVE
+    state: Any = json.loads(path.read_bytes()) if path.exists() else []
+    slots = state if isinstance(state, dict) else {None: state}
+    for slot, priorities in slots.items():
+        before = "" if slot is None else _path_safe(slot) + "/"
+        for priority in priorities:
+            yield slot, f"{before}{int(priority)}"
+
+
+def is_for_scrapy(folder: Path) -> bool:
+    """Return whether Scrapy's own scheduler has begun a job, and requests wait there.
+
+    What cannot be read counts as none: whoever opens the job says what is wrong with it.
+    """
+    try:
+        ours = (folder / NAME).exists() and read_meta(folder / NAME)[0].get(KIND) == REQUESTS
+        return not ours and waits_with_scrapy(folder)
+    except (StateError, OSError):
+        return False
+
+
+def check_unused(folder: Path) -> None:
+    """Look whether a crawl whose requests and marks are in Redis may use a job directory.
+
+    :raises StateError: if it has requests or marks. Everything is left as it is.
+    """
+    stored, way = folder / NAME, f"set {BACKEND.setting} = 'local'"
+    if not stored.exists() or not read_meta(stored)[0]:
+        stored, way = folder / QUEUE, "remove your SCHEDULER"
+        if not waits_with_scrapy(folder):
+            return
+    raise StateError(
+        f"{stored}: found requests or marks of this job's earlier runs, expected none, because with"
+        f" scrapy_bloom.Scheduler and the filter in Redis they are kept there. They were left as"
+        f" they are. To resume with them {way}; to start over choose another JOBDIR."
+    )
 
 
 def open_store(path: Path, settings: Settings, *, digests: bool) -> Store:
@@ -267,6 +423,11 @@ def new_filter(settings: Settings, *, digests: bool) -> LocalFilter:
     )
 
 
+def owner_notes(identity: Identity, kind: str) -> dict[str, str]:
+    """Return the notes that say whose a file is, and what it is for."""
+    return {KIND: kind, IDENTITY: json.dumps(asdict(identity), sort_keys=True)}
+
+
 def read_meta(path: Path) -> tuple[dict[str, Any], bool]:
     """Return the notes in a job's file, and whether its last run has closed it. Changes nothing.
 
@@ -277,62 +438,18 @@ def read_meta(path: Path) -> tuple[dict[str, Any], bool]:
         return dict(file.rows(database, "meta")), bool(clean)
 
 
-def is_finished(job: Job, *, waiting: bool) -> bool:
-    """Return whether all pages of a job were done before this run.
+def identity_of(path: Path, meta: dict[str, Any]) -> Identity:
+    """Return what the marks of a file belong to, from its notes.
 
-    :param waiting: whether requests are waiting in it.
+    :raises StateError: if they do not say.
     """
-    return bool(job.restored) and not waiting and not job.killed and job.store.filter.window is None
-
-
-def read_state(folder: Path, noted: object, *, killed: bool) -> bytes:
-    """Return the state of a spider, pickled: the noted one, unless Scrapy has written it since.
-
-    Scrapy does so after the file of the job was closed. Empty if there is none.
-
-    :raises OSError: if Scrapy's file cannot be read.
-    """
-    path = folder / STATE
-    content = path.read_bytes() if path.exists() else b""
-    whole = _is_pickle(content)
-    if isinstance(noted, bytes) and (killed or not whole or content.endswith(_MARK)):
-        return noted
-    if path.exists() and not whole:
-        # Scrapy cannot read it, and a spider without a state would fail in its callbacks.
-        return pickle.dumps({}, protocol=4)
-    return content
-
-
-def restore_state(folder: Path, state: bytes) -> None:
-    """Put the state of a spider where Scrapy reads it, with a mark that Scrapy replaces.
-
-    :raises OSError: if it cannot be written.
-    """
-    if state:
-        write_whole(folder / STATE, state.removesuffix(_MARK) + _MARK)
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Replace a file at once: after a kill it is the old file or the new one.
-
-    :raises OSError: if that fails; the old file is still there.
-    """
-    beside = path.with_name(path.name + ".tmp")
     try:
-        beside.write_bytes(content)
-        beside.replace(path)
-    except OSError:
-        beside.unlink(missing_ok=True)
-        raise
-
-
-def unusable(folder: Path, error: OSError) -> StateError:
-    """Return the error that refuses a job directory that cannot be used."""
-    return StateError(
-        f"{error.filename or folder}: {error.strerror}. Expected a job directory in which this user"
-        f" can write, with room on the disk; give it those rights or choose another JOBDIR. What is"
-        f" in it was left as it is."
-    )
+        return Identity(**json.loads(meta[IDENTITY]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise StateError(
+            f"{path}: found invalid metadata ({error!r}), expected that of a crawl. It was left as"
+            f" it is. Restore the job directory from a copy, or delete it and crawl again."
+        ) from error
 
 
 @contextmanager
@@ -359,30 +476,21 @@ def in_use(folder: Path) -> JobInUseError:
     pid = None
     with suppress(StateError, OSError, sqlite3.Error):
         pid = read_meta(folder / NAME)[0].get(PID)
-    if pid == os.getpid():
-        return JobInUseError(
-            f"{folder}: another spider of this process is using this job directory. Only one crawl"
-            f" at a time can use it. Give each spider its own JOBDIR."
-        )
-    who = f"process {pid}" if pid else "another process"
+    ours, unknown = "another spider of this process", "another process"
+    who = {os.getpid(): ours, None: unknown}.get(pid, f"process {pid}")
     return JobInUseError(
         f"{folder}: {who} is using this job directory. Only one crawl at a time can use it. Wait"
         f" until it has stopped, or choose another JOBDIR."
     )
 
 
-def identity_of(path: Path, meta: dict[str, Any]) -> Identity:
-    """Return what the marks of a file belong to, from its notes.
-
-    :raises StateError: if they do not say.
-    """
-    try:
-        return Identity(**json.loads(meta[IDENTITY]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise StateError(
-            f"{path}: found invalid metadata ({error!r}), expected that of a crawl. It was left as"
-            f" it is. Restore the job directory from a copy, or delete it and crawl again."
-        ) from error
+def unusable(folder: Path, error: OSError) -> StateError:
+    """Return the error that refuses a job directory that cannot be used."""
+    return StateError(
+        f"{error.filename or folder}: {error.strerror}. Expected a job directory in which this user"
+        f" can write, with room on the disk; give it those rights or choose another JOBDIR. What is"
+        f" in it was left as it is."
+    )
 
 
 def _is_pickle(content: bytes) -> bool:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -13,10 +11,9 @@ from scrapy.utils.job import job_dir
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.engine import only_looks, run_beside
 from scrapy_bloom.crawl.session import Session
-from scrapy_bloom.errors import SettingError, StateError
+from scrapy_bloom.errors import SettingError
 from scrapy_bloom.filter.bloom import LocalFilter
-from scrapy_bloom.local.job import SEEN, Identity, Job, is_finished, new_filter
-from scrapy_bloom.local.unclean import DIGEST, digest
+from scrapy_bloom.local.job import FILTER, SEEN, Identity, Job, new_filter, waits_with_scrapy
 from scrapy_bloom.options import EXACT
 from scrapy_bloom.settings import Settings
 from scrapy_bloom.signals import forget_page
@@ -86,21 +83,17 @@ class PlainFilter:
             self._marks = MemoryMarks(memory)
             report.opened("in memory", memory.info(), restored=0, unclean=False)
         else:
-            with ExitStack() as undo:
-                job = Job(Path(folder), Identity(spider, made.wrapped, session.made_by))
-                undo.callback(job.release)
-                job.check(requests=False)
+            job = Job(Path(folder), Identity(spider, made.wrapped, session.made_by), FILTER)
+            with job.opening():
                 job.open(settings, digests=made.digests)
-                undo.callback(job.store.abandon)
-                job.begin(requests=False)
-                undo.pop_all()
+                job.begin()
             self._job, self._marks = job, job.store
             info = job.store.filter.info()
             place = f"in memory, kept in {job.path}"
             report.opened(place, info, restored=job.restored, unclean=unclean)
-            if is_finished(job, waiting=bool(digest(job.folder))):
+            if job.is_finished(waiting=waits_with_scrapy(job.folder)):
                 report.finished(job.folder, job.restored)
-            if not job.kind and (job.folder / SEEN).exists():
+            if not job.previous and (job.folder / SEEN).exists():
                 report.warn(
                     f"{job.folder / SEEN}: the marks of Scrapy's own filter stay unread, so pages"
                     f" are fetched again. SCHEDULER = 'scrapy_bloom.Scheduler' takes them over."
@@ -143,18 +136,5 @@ class PlainFilter:
 
     def _store(self) -> None:
         assert self._job is not None  # noqa: S101 - there is something to be stored
-        stored = False
-        try:
-            # Scrapy has stored its queue: it closes the filter after that.
-            self._job.store.note(DIGEST, digest(self._job.folder))
-            stored = self._job.close()
-        except (sqlite3.Error, OSError) as error:
-            self._report.error(
-                StateError(
-                    f"{self._job.path}: the filter could not be stored ({error}), so the next run"
-                    f" starts over. Make room, or give this user the right to write there."
-                )
-            )
-            self._job.abandon()
-        if not stored:
+        if not self._job.close():
             self._report.set(stats.NOT_STORED, 1)

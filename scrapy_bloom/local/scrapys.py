@@ -1,50 +1,48 @@
 """Takes over a job of Scrapy's own scheduler that was stopped cleanly: its queue and its marks.
 
-All of it is built in a file beside the job's, which takes its name when it is whole; until then a
-kill changes nothing. Scrapy's files are copied one queue at a time and read from the copy, because
-reading them empties them. They are removed when ours is in place.
+All of it is built in a folder beside, in a file that takes the place of the job's when it is whole;
+until then a kill changes nothing. Reading Scrapy's queue empties it, so a copy of it is read.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import re
 import shutil
+import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from itertools import chain
+from contextlib import closing
 from pathlib import Path
-from struct import Struct
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from queuelib import queue as queuelib
 
-from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.errors import StateError
+from scrapy_bloom.filter import file
 from scrapy_bloom.local.job import (
+    ACTIVE,
     FILTER,
     QUEUE,
+    REQUESTS,
     SEEN,
     STATE,
     Job,
     open_store,
+    owner_notes,
+    saved_queues,
+    unusable,
 )
-from scrapy_bloom.local.store import NAME, Store
-from scrapy_bloom.local.unclean import ACTIVE, is_blank, queue_files, saved_queues
-from scrapy_bloom.settings import Settings
+from scrapy_bloom.local.store import NAME
+
+if TYPE_CHECKING:
+    from scrapy_bloom.crawl.serialize import QueueKind
+    from scrapy_bloom.local.store import Store
+    from scrapy_bloom.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-_AT_ONCE: Final = 10_000  # requests in one commit
 _CHUNK: Final = 1 << 20
-_LONGEST: Final = 1 << 18  # of one record, in bytes: 65,535 of them in hexadecimal, and to spare
-
-# Scrapy 2.19 writes each fingerprint as its length (2 bytes, big-endian) and its bytes; older
-# versions write a line of hexadecimal digits. A job that lived through the upgrade has both. A
-# length starts with a byte below "0" unless a fingerprint has 12,288 bytes.
-_LINE: Final = re.compile(rb"((?:[0-9a-f]{2})+)\r?\n")
-_LENGTH: Final = Struct(">H")
+_DIGIT: Final = ord("0")
+_LENGTH: Final = 2  # bytes
 
 
 def why_unclean(folder: Path) -> str:
@@ -57,22 +55,14 @@ def why_unclean(folder: Path) -> str:
     :raises OSError: if a file cannot be read.
     """
     root, state = folder / QUEUE, folder / STATE
-    used = [path for path in queue_files(folder) if not is_blank(path)]
-    holding = {*used, *(parent for path in used for parent in path.parents)}
-    if (folder / SEEN).exists():
-        used.append(folder / SEEN)
-    if not used:
+    if not (found := [*root.rglob("*")]):
         return ""
     for path in (root / ACTIVE, state):
-        if root.is_dir() and not path.exists():
+        if not path.exists():
             return f"there is no {path}, which Scrapy writes when a spider has closed"
-    with suppress(TypeError, ValueError, RecursionError):  # what makes no sense is refused later
-        for _, name in saved_queues(folder):
-            path = root / name
-            if not holding & {path, path.with_name(f"{path.name}s")}:
-                return f"there is no {path}, which {root / ACTIVE} names"
-    for path in (*used, *(Path(place) for place, _, _ in os.walk(root))):
-        if state.exists() and path.lstat().st_mtime_ns > state.stat().st_mtime_ns:
+    for path in (root, *found, folder / SEEN):
+        late = path.exists() and path.stat().st_mtime_ns > state.stat().st_mtime_ns
+        if late and path != root / ACTIVE:
             return f"{path} was written after {state}"
     return ""
 
@@ -85,14 +75,14 @@ def take_over(
     What was not stopped cleanly stays as it is, and the crawl starts over beside it: it may be the
     job of a crawl that is on, since Scrapy locks nothing.
 
-    :param job: the job directory, which has no file of ours, or one of a plain filter.
+    :param job: the job directory, which is not opened.
     :param plain: what wrote the requests.
     :param start: what wrote start requests; None if they are among the others.
     :param digests: whether all fingerprints are SHA-1 digests.
-    :raises StateError: if a queue cannot be read. Scrapy's files are as they were.
+    :raises StateError: if something cannot be read or written. Scrapy's files are as they were.
     """
-    folder = job.folder
-    if job.kind != FILTER and (why := why_unclean(folder)):
+    folder, queue = job.folder, job.folder / QUEUE
+    if not job.previous and (why := why_unclean(folder)):
         logger.warning(
             "%s: what Scrapy's own scheduler has left cannot be taken over: its last run was"
             " killed, or is still on (%s). It was left as it is. The crawl starts over.",
@@ -100,143 +90,113 @@ def take_over(
             why,
         )
         return
-    if not (folder / QUEUE / ACTIVE).exists():
+    if not (queue / ACTIVE).exists():
         return
-    beside = job.path.with_name(f"{NAME}.taking-over")
-    _clear(beside)
-    if job.kind == FILTER:  # it was closed: nothing is in a log
-        shutil.copyfile(job.path, beside)
-    store = open_store(beside, settings, digests=digests)
-    count = 0
+    beside = folder / "taking-over"
+    shutil.rmtree(beside, ignore_errors=True)
     try:
-        for path, slot, kind in _queues(folder, plain, start):
-            count += _copy(folder / QUEUE / path, path, slot, kind, store)
-        if job.kind != FILTER:  # else they are from before its first run, and nobody knows more
-            for batch in _seen(folder / SEEN):
+        shutil.copytree(queue, beside / QUEUE)
+        if job.previous == FILTER:  # it was closed: nothing is in a log
+            shutil.copyfile(job.path, beside / NAME)
+        with closing(open_store(beside / NAME, settings, digests=digests)) as store:
+            _fill(store, job, _read_queues(job, beside, plain, start))
+            requests, marks = len(store), store.filter.items
+        (beside / NAME).replace(job.path)
+        (folder / SEEN).unlink(missing_ok=True)  # first: marks alone would suppress pages
+        shutil.rmtree(queue)
+    except OSError as error:
+        raise unusable(folder, error) from error
+    except sqlite3.Error as error:
+        raise file.unusable(beside / NAME, error) from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    if requests or marks:
+        logger.info(
+            "%s: took over %s requests and %s fingerprints of Scrapy's own scheduler.",
+            job.path,
+            f"{requests:,}",
+            f"{marks:,}",
+        )
+
+
+def _fill(
+    store: Store, job: Job, queues: Iterable[tuple[str, str | None, Iterable[bytes]]]
+) -> None:
+    for path, slot, bodies in queues:
+        for body in bodies:
+            store.add(store.queue(path, slot), body)
+        store.commit()
+    seen = job.folder / SEEN
+    if job.previous != FILTER and seen.exists():  # else it is from before the filter's first run
+        with seen.open("rb") as stream:
+            for batch in read_seen(iter(lambda: stream.read(_CHUNK), b"")):
                 for fingerprint in batch:
                     store.mark(fingerprint)
                 store.commit()
-        known = store.filter.items
-        job.note_taken_over(store)
-        store.close()
-    except BaseException:
-        store.abandon()
-        _clear(beside)
-        raise
-    beside.replace(job.path)
-    logger.info(
-        "%s: took over %s requests and %s fingerprints of Scrapy's own scheduler.",
-        job.path,
-        f"{count:,}",
-        f"{known:,}",
-    )
+    for key, value in owner_notes(job.identity, REQUESTS).items():
+        store.note(key, value)
 
 
-def _clear(beside: Path) -> None:
-    """Remove a file that was not finished, with its log."""
-    for path in beside.parent.glob(f"{beside.name}*"):
-        _remove(path)
-
-
-def _queues(
-    folder: Path, plain: QueueKind, start: QueueKind | None
-) -> Iterator[tuple[str, str | None, QueueKind]]:
-    """List the queues that Scrapy would read again: path, download slot if any, what wrote it."""
+def _read_queues(
+    job: Job, beside: Path, plain: QueueKind, start: QueueKind | None
+) -> Iterator[tuple[str, str | None, list[bytes]]]:
+    """Yield all that Scrapy would read again: path of a queue, its download slot, its requests."""
+    source = job.folder / QUEUE / ACTIVE
     try:
-        for slot, path in saved_queues(folder):
-            yield path, slot, plain
-            if start:
-                yield f"{path}s", slot, start
-    except (TypeError, ValueError) as error:
-        raise _unreadable(folder / QUEUE / ACTIVE, error) from error
-
-
-def _copy(source: Path, path: str, slot: str | None, kind: QueueKind, store: Store) -> int:
-    """Copy one of Scrapy's queues into a store; return how many requests it has."""
-    if not source.exists():
-        return 0
-    # Not in Scrapy's folder: after a kill that would not be as it was left.
-    copy = store.path.with_name(f"{store.path.name}-queue")
-    _remove(copy)
-    if source.is_dir():
-        shutil.copytree(source, copy)
-    else:
-        shutil.copyfile(source, copy)
-    try:
-        queue = getattr(queuelib, kind.files)(copy)
-        try:
-            return _move(queue, path, slot, kind, store)
-        finally:
-            with suppress(Exception):  # it is only a copy, and what was wrong has been raised
-                queue.close()
+        for slot, name in saved_queues(beside):
+            for path, kind in ((name, plain), (f"{name}s", start or plain)):
+                source = job.folder / QUEUE / path
+                yield path, slot, _bodies(beside / QUEUE / path, kind)
     except Exception as error:  # whatever its class raises at a file that was cut off
-        raise _unreadable(source, error) from error
+        raise StateError(
+            f"{source}: found a queue that cannot be read ({type(error).__name__}: {error}),"
+            f" expected what Scrapy stores when a crawl stops cleanly. It was left as it is. Start"
+            f" with the settings of that crawl, or delete the whole job directory and crawl again."
+        ) from error
+
+
+def _bodies(path: Path, kind: QueueKind) -> list[bytes]:
+    """Empty one of Scrapy's queues; return its requests, the oldest first."""
+    if not path.exists():
+        return []
+    queue = getattr(queuelib, kind.files)(path)
+    try:
+        found = [queue.pop() for _ in range(len(queue))]
     finally:
-        _remove(copy)
-
-
-def _move(queue: Any, path: str, slot: str | None, kind: QueueKind, store: Store) -> int:
-    """Move all requests of one of Scrapy's queues into a store, in order."""
-    total = len(queue)
-    if not total:
-        return 0
-    number = store.queue(path, slot)
-    first = store.reserve(number, total)
-    for place in range(total):
-        body = queue.pop()
-        if body is None:
-            raise ValueError(f"it ends after {place:,} of {total:,} requests")
-        store.put(first + (total - 1 - place if kind.newest_first else place), body)
-        if place % _AT_ONCE == _AT_ONCE - 1:
-            store.commit()
-    return total
-
-
-def _seen(path: Path) -> Iterator[list[bytes]]:
-    """Yield the fingerprints in ``requests.seen``, some at a time.
-
-    :raises OSError: if it cannot be read.
-    """
-    if path.exists():
-        with path.open("rb") as file:
-            yield from read_seen(iter(lambda: file.read(_CHUNK), b""))
+        queue.close()
+    if None in found:
+        raise ValueError(f"it ends after {found.index(None):,} of {len(found):,} requests")
+    return found[::-1] if kind.newest_first else found
 
 
 def read_seen(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Yield the fingerprints in chunks of a ``requests.seen``; one that was cut off is skipped."""
+    """Yield the fingerprints in chunks of a ``requests.seen``; one that was cut off is skipped.
+
+    Scrapy 2.19 writes each as its length (2 bytes, big-endian) and its bytes; older versions write
+    a line of hexadecimal digits. A job that lived through the upgrade has both. A length starts
+    with a byte below "0", unless a fingerprint has 12,288 bytes.
+    """
     data = b""
-    for more in chain(chunks, (b"",)):
-        whole = not more
-        data += more
-        batch, start = [], 0
-        while whole or len(data) - start >= _LONGEST:
-            if line := _LINE.match(data, start):
-                batch.append(bytes.fromhex(line[1].decode()))
-                start = line.end()
-                continue
-            body = start + _LENGTH.size
-            if len(data) < body:
+    for more in chunks:
+        data, start, batch = data + more, 0, []
+        while len(data) >= start + _LENGTH:
+            if data[start] >= _DIGIT:
+                end = data.find(b"\n", start) + 1
+                mark = _from_hex(data[start:end])
+            else:
+                first = start + _LENGTH
+                end = first + int.from_bytes(data[start:first], "big")
+                mark = data[first:end] if end <= len(data) else b""
+            if not mark:
                 break
-            end = body + _LENGTH.unpack_from(data, start)[0]
-            if not body < end <= len(data):
-                break
-            batch.append(data[body:end])
+            batch.append(mark)
             start = end
-        if batch:
-            yield batch
+        yield batch
         data = data[start:]
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def _unreadable(path: Path, error: Exception) -> StateError:
-    return StateError(
-        f"{path}: found a queue that cannot be read ({type(error).__name__}: {error}), expected"
-        f" what Scrapy stores when a crawl stops cleanly. It was left as it is. Start with the"
-        f" settings of that crawl, or delete the whole job directory and crawl again."
-    )
+def _from_hex(line: bytes) -> bytes:
+    try:
+        return bytes.fromhex(line.decode())
+    except ValueError:
+        return b""

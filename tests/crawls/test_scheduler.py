@@ -631,7 +631,7 @@ def test_a_job_directory_that_is_a_file_is_refused(project):
         assert run.end() == 1
     assert pages.hits == {}
     first, *_ = run.logged("ERROR")
-    assert f"{file}/requests.queue: Not a directory. Expected a job directory" in first
+    assert f"{file}: File exists. Expected a job directory" in first
 
 
 def test_a_crawl_that_is_refused_after_a_kill_leaves_the_sign_of_it(project):
@@ -877,7 +877,7 @@ def test_a_state_that_scrapy_has_written_counts_also_after_a_kill(tmp_path):
     assert state == "first"
     job.store.note("spider.state", pickle.dumps("noted"))
     job.close()
-    file.write_bytes(pickle.dumps("first"))  # as it was, but written anew
+    file.write_bytes(pickle.dumps("first"))  # Scrapy writes it after our file is closed
     for _ in range(2):
         job, state = opened()
         assert state == "first"

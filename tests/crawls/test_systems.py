@@ -2,14 +2,12 @@
 
 import os
 import sqlite3
-from pathlib import Path
 
 import pytest
 from support.internals import full_syncs
 
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.filter import file
-from scrapy_bloom.local.job import write_whole
 from scrapy_bloom.local.store import Store
 
 
@@ -44,15 +42,3 @@ def test_what_is_no_file_is_refused(tmp_path, link):
         path.mkdir()
     with pytest.raises(StateError, match=f"{path}: .*Is a directory"):
         Store(path)
-
-
-def test_a_file_is_put_in_place_whole_or_not_at_all(tmp_path, monkeypatch):
-    path = tmp_path / "spider.state"
-    write_whole(path, b"old")
-    (tmp_path / "spider.state.tmp").write_bytes(b"what a killed writer left")
-    write_whole(path, b"new")
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "replace", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            write_whole(path, b"newer")
-    assert path.read_bytes() == b"new"

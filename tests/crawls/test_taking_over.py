@@ -13,7 +13,7 @@ from support.examples import share_of
 from support.jobs import identity_of, lifo
 
 from scrapy_bloom.crawl.serialize import QueueKind
-from scrapy_bloom.local.job import Job
+from scrapy_bloom.local.job import REQUESTS, Job
 from scrapy_bloom.local.scrapys import take_over
 from scrapy_bloom.settings import Settings
 
@@ -67,34 +67,28 @@ def taken_over(folder, seen, cut):
     (folder / "requests.seen").write_bytes(seen[: max(0, len(seen) - cut)])
     (folder / "requests.queue" / "active.json").write_text("[0]")
     (folder / "spider.state").write_bytes(b"state")
-    job = Job(folder, identity_of())
-    job.check(requests=True)
+    job = Job(folder, identity_of(), REQUESTS)
     chosen, kind = Settings({}), QueueKind.of("", PickleLifoDiskQueue)
     take_over(job, chosen, kind, None, digests=True)
     job.open(chosen, digests=True)
+    assert not (folder / "requests.seen").exists()
+    assert not (folder / "requests.queue").exists()
     return job
 
 
 def test_marks_never_stay_without_their_requests(folder, monkeypatch):
     """Else a crawl that goes back to Scrapy's own scheduler would not fetch their pages."""
-    job = taken_over(folder, binary(b"a mark"), 0)
-    seen, queue = folder / "requests.seen", folder / "requests.queue"
-    assert seen.exists()
-    assert queue.exists()
+    remove = shutil.rmtree
+
+    def removing(path, **keywords):
+        if path.name == "requests.queue":
+            raise SystemExit  # as a kill
+        remove(path, **keywords)
+
     with monkeypatch.context() as patch:
-        patch.setattr(shutil, "rmtree", lambda *_, **__: killed())
+        patch.setattr(shutil, "rmtree", removing)
         with pytest.raises(SystemExit):
-            job.begin(requests=True)
-    job.abandon()
-    assert not seen.exists()
-    assert queue.exists()
-    job = Job(folder, identity_of())
-    job.open(Settings({}), digests=True)
-    job.begin(requests=True)
-    job.abandon()
-    assert not seen.exists()
-    assert not queue.exists()
-
-
-def killed():
-    raise SystemExit
+            taken_over(folder, binary(b"a mark"), 0)
+    assert (folder / "requests.queue" / "0").exists()
+    assert not (folder / "requests.seen").exists()
+    assert (folder / "bloom.sqlite").exists()

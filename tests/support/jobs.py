@@ -13,8 +13,7 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import CanonicalFingerprinter
 from scrapy_bloom.crawl.rules import record
-from scrapy_bloom.local import unclean
-from scrapy_bloom.local.job import Identity, Job
+from scrapy_bloom.local.job import FILTER, REQUESTS, Identity, Job
 from scrapy_bloom.settings import Settings
 
 SPIDER = "books"
@@ -32,14 +31,10 @@ def open_job(folder, *, spider=SPIDER, requests=False, digests=True, **settings)
 
     :param requests: whether it is one of `scrapy_bloom.Scheduler`.
     """
-    job = Job(folder, identity_of(spider))
-    try:
-        job.check(requests=requests)
+    job = Job(folder, identity_of(spider), REQUESTS if requests else FILTER)
+    with job.opening():
         job.open(Settings(settings), digests=digests)
-        job.begin(requests=requests)
-    except BaseException:
-        job.release()
-        raise
+        job.begin()
     return job
 
 
@@ -48,8 +43,7 @@ def stored_job(folder, known, **options):
     job = open_job(folder, **options)
     for fingerprint in known:
         job.store.mark(fingerprint)
-    job.store.note(unclean.DIGEST, unclean.digest(folder))
-    job.close()
+    assert job.close()
     return folder / NAME
 
 
@@ -72,10 +66,10 @@ def rows_in(folder):
         return [row[0] for row in database.execute("SELECT body FROM requests")]
 
 
-def lifo(path, count=10):
+def lifo(path, count=10, kind=LifoDiskQueue):
     """Make one of Scrapy's queues as it is after a clean stop."""
-    path.parent.mkdir(exist_ok=True)
-    queue = LifoDiskQueue(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    queue = kind(path)
     for number in range(count):
         queue.push(b"request %d" % number)
     queue.close()

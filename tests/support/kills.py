@@ -25,10 +25,8 @@ MOMENTS = (
 ONCE = (
     "scrapy_bloom.filter.file:create:before",
     "scrapy_bloom.filter.file:create:after",
-    "scrapy_bloom.local.job:Job.check:before",
-    "scrapy_bloom.local.job:restore_state:after",
-    "scrapy_bloom.local.job:Job._remove_taken_over:before",
-    "scrapy_bloom.local.job:Job._remove_taken_over:after",
+    "scrapy_bloom.local.job:Job._check:before",
+    "scrapy_bloom.local.job:Job._restore_state:after",
     "scrapy_bloom.local.job:Job.begin:after",
 )
 """Chosen moments while a run opens."""
@@ -39,7 +37,7 @@ CLOSING = (
     "scrapy_bloom.local.store:Store.close:before",
     "scrapy_bloom.local.store:Store._compact:before",
     "scrapy_bloom.local.store:Store.close:after",
-    "scrapy_bloom.local.job:Job.release:after",
+    "scrapy_bloom.local.job:Job.close:after",
 )
 """Chosen moments while a run that was stopped closes."""
 
