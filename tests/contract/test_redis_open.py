@@ -14,8 +14,6 @@ from scrapy_bloom import BackendError, RedisFilter, SettingError, StateError
 from scrapy_bloom.options import in_settings
 from scrapy_bloom.redis.client import Target
 from scrapy_bloom.redis.project import key_of
-from scrapy_bloom.redis.reader import Reader
-from scrapy_bloom.redis.worker import Worker
 from scrapy_bloom.settings import Settings
 
 
@@ -62,12 +60,6 @@ def as_user(server, user, password=QUOTED):
     return f"redis://{user}:{password}@127.0.0.1:{server.port}/0"
 
 
-def test_user_and_password_open(guarded):
-    seen = open_filter(as_user(guarded, "worker"), "crawl:1")
-    assert [seen.add(b"x"), seen.add(b"x")] == [False, True]
-    seen.close()
-
-
 @pytest.mark.parametrize(
     ("user", "password", "key", "words"),
     [
@@ -79,6 +71,8 @@ def test_user_and_password_open(guarded):
     ],
 )
 def test_what_is_not_allowed_is_said(guarded, user, password, key, words, caplog):
+    with open_filter(as_user(guarded, "worker"), "crawl:1") as seen:
+        assert [seen.add(os.urandom(20)) for _ in range(2)] == [False, False]
     with pytest.raises(BackendError, match=words) as raised:
         open_filter(as_user(guarded, user, password), key)
     assert "s3cr3t" not in f"{raised.value!r} {raised.value.__cause__} {caplog.text}"
@@ -166,23 +160,22 @@ def test_a_replica(key):
 def test_a_server_that_is_loading(key):
     with LocalRedis(persist=True) as server:
         client = server.client()
-        for number in range(4000):  # it answers while it loads, once for every 2 MB
-            client.set(f"key:{number}", os.urandom(4000))
+        for part in range(10):  # it answers while it loads, once for every 2 MB
+            client.mset({f"key:{part}:{number}": os.urandom(100_000) for number in range(20)})
         client.bgrewriteaof()
         until(lambda: not client.info("persistence")["aof_rewrite_in_progress"])
         server.kill()
-        server.start("--key-load-delay", "2500")
+        server.start("--key-load-delay", "50000")
         with pytest.raises(BackendError, match="loading"):
-            open_filter(server.url, key, timeout=30)
+            open_filter(server.url, key, timeout=60)
 
 
-@pytest.mark.parametrize("kind", ["string", "set", "list", "hash"])
+@pytest.mark.parametrize("kind", ["string", "set", "hash"])
 def test_something_of_another_program_is_left_alone(server, key, kind):
     client = server.client()
     {
         "string": lambda: client.set(key, "foreign"),
         "set": lambda: client.sadd(key, "foreign"),
-        "list": lambda: client.rpush(key, "foreign"),
         "hash": lambda: client.hset(key, "foreign", 1),
     }[kind]()
     before = everything(server)
@@ -191,26 +184,23 @@ def test_something_of_another_program_is_left_alone(server, key, kind):
     assert everything(server) == before
 
 
-@pytest.mark.parametrize(
-    ("other", "words"),
-    [
-        ({"error_rate": 1e-4}, "error_rate 1e-06, not 0.0001"),
-        ({"shards": 2}, "shards 1, not 2"),
-        ({"layout": "sets"}, "layout 'bitmap', not 'sets'"),
-        ({"fingerprinter": "mine.F"}, "fingerprinter 'theirs.F', not 'mine.F'"),
-        ({"digests": False}, "digests True, not False"),
-        ({"window": 60}, "window 0.0, not 60.0"),
-    ],
-)
-def test_a_filter_of_other_parameters_is_refused(server, key, other, words):
+def test_a_filter_of_other_parameters_is_refused(server, key):
     def opened(**parameters):
         values = {"capacity": 1000, "error_rate": 1e-6, "fingerprinter": "theirs.F"} | parameters
         return RedisFilter(Target(server.url), key, plans(**values))
 
     opened().close()
     before = everything(server)
-    with pytest.raises(StateError, match=words):
-        opened(**other)
+    for other, words in (
+        ({"error_rate": 1e-4}, "error_rate 1e-06, not 0.0001"),
+        ({"shards": 2}, "shards 1, not 2"),
+        ({"layout": "sets"}, "layout 'bitmap', not 'sets'"),
+        ({"fingerprinter": "mine.F"}, "fingerprinter 'theirs.F', not 'mine.F'"),
+        ({"digests": False}, "digests True, not False"),
+        ({"window": 60}, "window 0.0, not 60.0"),
+    ):
+        with pytest.raises(StateError, match=words):
+            opened(**other)
     assert everything(server) == before
 
 
@@ -225,42 +215,20 @@ def test_another_capacity_is_taken_as_it_is(server, key):
         seen.close()
 
 
-def test_other_rules_of_spelling_are_told_to_who_asks(server, key):
-    one, two = (
-        RedisFilter(Target(server.url), key, plans(canonical=f'{{"level": "{level}"}}'))
-        for level in ("safe", "usual")
-    )
-    worker = Worker(Target(server.url), timeout=5)
-    worker.connect()
-    assert Reader(worker, key).shards()[0].plan.canonical == '{"level": "safe"}'
-    worker.close()
-    assert [one.add(b"x"), two.add(b"x")] == [False, True]
-    for seen in (one, two):
-        seen.close()
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        *(("format", "2"), ("format", b"\xff"), ("program", "another")),
-        *(("plan", "{}"), ("plan", "nonsense"), ("plan", "")),
-        *(("version", "x"), ("forgotten", ""), ("seq", "-1"), ("waiting", b"\xff"), ("taken", "x")),
-        *(("slices", "x"), ("slices", ""), ("slices", b"\xff"), ("window", "x"), ("window", "9.0")),
+        *(("format", "2"), ("program", b"\xff"), ("program", None), ("plan", "{}"), ("plan", None)),
+        *(("seq", "-1"), ("waiting", b"\xff"), ("version", None)),
+        *(("slices", "x"), ("slices", None), ("window", "9.0"), ("window", None)),
     ],
 )
-def test_a_forged_or_newer_header_is_refused(server, key, field, value):
+def test_a_forged_newer_or_torn_header_is_refused(server, key, field, value):
     open_filter(server.url, key).close()
-    server.client().hset(key, field, value)
-    before = everything(server)
-    with pytest.raises(StateError, match=f"{key!r}: .*Nothing was changed"):
-        open_filter(server.url, key)
-    assert everything(server) == before
-
-
-@pytest.mark.parametrize("field", ["program", "format", "plan", "version", "slices", "window"])
-def test_a_header_without_a_field_is_refused(server, key, field):
-    open_filter(server.url, key).close()
-    server.client().hdel(key, field)
+    if value is None:
+        server.client().hdel(key, field)
+    else:
+        server.client().hset(key, field, value)
     before = everything(server)
     with pytest.raises(StateError, match=f"{key!r}: .*Nothing was changed"):
         open_filter(server.url, key)
@@ -275,12 +243,6 @@ def test_a_header_that_is_damaged_in_mid_crawl_makes_nothing_seen(server, key, f
     server.client().hset(key, name, "x")
     assert seen.add_many(fingerprints(10, "new")) == [False] * 10
     seen.close()
-
-
-def test_a_with_statement_closes_it(server, key):
-    with open_filter(server.url, key) as seen:
-        assert seen.add(b"x") is False
-    assert not [name for name in server.client().hkeys(key) if name.startswith(b"w:")]
 
 
 def test_errors_speak_of_arguments_or_of_settings(server, key):

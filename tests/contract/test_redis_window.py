@@ -16,13 +16,12 @@ from support.queues import Crawler
 from support.waiting import until
 from support.windows import LONGEST, START, WINDOW, WindowMachine
 
-from scrapy_bloom import StateError
 from scrapy_bloom.filter.growth import MOST_GENERATIONS
 from scrapy_bloom.redis.client import Target
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.shard import Entry
 
-QUICK = settings(deadline=None, max_examples=25, stateful_step_count=40)
+QUICK = settings(deadline=None, max_examples=12, stateful_step_count=40)
 
 
 @pytest.fixture
@@ -90,8 +89,8 @@ class RedisMachine(WindowMachine):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"layout": "sets"}, {"layout": "sets", "exact": True}],
-    ids=["bitmap", "sets", "exact"],
+    [{}, {"layout": "sets"}],
+    ids=["bitmap", "sets"],
 )
 def test_two_workers_see_what_the_model_allows(server, clock, options):
     machine = type("Machine", (RedisMachine,), {"options": options, "server": server})
@@ -119,7 +118,7 @@ def test_what_is_over_takes_no_room_on_the_server(server, join, clock):
     seen = join(key, capacity=1000)
     client = server.client()
     now, sizes = START, []
-    for part in range(60):
+    for part in range(40):
         seen.add_many(fingerprints(200, f"part {part}"))
         seen.add_aged(b"list %d" % part, 10)
         seen.forget(fingerprints(1, f"part {part}")[0])
@@ -131,7 +130,7 @@ def test_what_is_over_takes_no_room_on_the_server(server, join, clock):
     info = seen.info()
     assert info.window == WINDOW
     assert info.generations <= MOST_GENERATIONS + 1
-    assert info.newest == START + 5900
+    assert info.newest == START + 3900
     assert seen.clear()
     assert client.keys(f"{key}*") == [key.encode()]
 
@@ -152,22 +151,6 @@ def test_a_large_generation_is_deleted_in_parts(server, join, clock, layout):
     assert left[-1] == 0
     assert left[0] > (600 if layout == "sets" else 3)
     assert max(before - after for before, after in pairwise(left)) <= 501
-
-
-@pytest.mark.parametrize(("made", "asked"), [(None, WINDOW), (WINDOW, None), (WINDOW, WINDOW / 4)])
-def test_a_filter_made_with_another_window_is_refused_and_left_as_it_is(server, join, made, asked):
-    key = next(keys)
-    pages = fingerprints(150)
-    seen = join(key, window=made, capacity=40)
-    seen.add_many(pages)
-    seen.close()
-    client = server.client()
-    before = {name: client.dump(name) for name in client.keys(f"{key}*")}
-    words = rf"window {float(made or 0)}, not {float(asked or 0)}\. Nothing was changed"
-    with pytest.raises(StateError, match=words):
-        join(key, window=asked)
-    assert {name: client.dump(name) for name in client.keys(f"{key}*")} == before
-    assert all(join(key, window=made).contains_many(pages))
 
 
 def test_a_worker_forgets_what_it_remembers_itself_in_time(join):

@@ -13,8 +13,6 @@ from scrapy_bloom.errors import SettingError
 from support.examples import share_of
 from support.internals import secret_of
 
-any_fingerprint = st.one_of(st.binary(min_size=20, max_size=20), st.binary(max_size=40))
-
 
 def fingerprints(count, tag="a"):
     return [sha1(f"{tag} {i}".encode()).digest() for i in range(count)]
@@ -33,20 +31,17 @@ class FilterContract:
     GROWN = 6, 32  # doubled five times
     EXAMPLES = 25
 
-    def test_the_first_add_is_new_and_the_second_is_seen(self, make):
+    def test_the_first_add_is_new_and_a_check_changes_nothing(self, make):
         seen = make()
-        assert seen.add(b"a" * 20) is False
-        assert seen.add(b"a" * 20) is True
-        assert seen.add(b"b" * 20) is False
-
-    def test_a_check_changes_nothing(self, make):
-        seen = make()
-        assert b"a" * 20 not in seen
         assert b"a" * 20 not in seen
         assert seen.contains_many([b"a" * 20] * 2) == [False, False]
         assert seen.add(b"a" * 20) is False
+        assert seen.add(b"a" * 20) is True
+        assert seen.add(b"b" * 20) is False
         assert b"a" * 20 in seen
-        assert seen.info().items == 1
+        assert seen.info().items == 2
+        seen.close()
+        seen.close()  # is no matter
 
     def test_a_batch_answers_in_order_and_counts_its_own_repeats(self, make):
         seen = make()
@@ -56,23 +51,6 @@ class FilterContract:
         assert seen.contains_many([three, b"z" * 20, one]) == [True, False, True]
         assert seen.add_many([]) == []
         assert seen.contains_many([]) == []
-
-    def test_it_answers_as_a_set_does(self, make):
-        # Not a property by decorator: pytest-twisted would wrap it once for each subclass.
-        @settings(deadline=None, max_examples=share_of(self.EXAMPLES))
-        @given(batches=st.lists(st.lists(any_fingerprint, max_size=12), max_size=6))
-        def check(batches):
-            seen, model = make(), set()
-            for batch in batches:
-                expected = []
-                for fingerprint in batch:
-                    expected.append(fingerprint in model)
-                    model.add(fingerprint)
-                assert seen.add_many(batch) == expected
-            assert all(seen.contains_many(list(model)))
-            assert seen.info().items == len(model)
-
-        check()
 
     def test_fingerprints_of_any_length_are_told_apart(self, make):
         seen = make()
@@ -129,6 +107,8 @@ class FilterContract:
         assert seen.add_many([known[10], known[10], known[0]]) == [False, True, True]
         assert seen.info().items == 991
         assert seen.clear()
+        assert (seen.info().items, seen.info().slices) == (0, 1)
+        assert not any(seen.contains_many(known))
         assert seen.add_many(known) == [False] * 1000
         assert seen.add_many(known) == [True] * 1000
 
@@ -152,16 +132,6 @@ class FilterContract:
 
         check()
 
-    def test_clear_makes_it_new(self, make):
-        seen = make(capacity=1000)
-        known = fingerprints(3000)
-        seen.add_many(known)
-        seen.clear()
-        assert seen.info().items == 0
-        assert seen.info().slices == 1
-        assert not any(seen.contains_many(known))
-        assert seen.add_many(known) == [False] * 3000
-
     def test_two_filters_have_keys_of_their_own(self, make):
         one, two = make(), make()
         known = fingerprints(100)
@@ -169,27 +139,17 @@ class FilterContract:
         two.add_many(known)
         assert secret_of(one) != secret_of(two)
 
-    def test_closing_twice_is_no_matter(self, make):
-        seen = make()
-        seen.add(b"a" * 20)
-        seen.close()
-        seen.close()
+    def test_an_impossible_size_is_refused_by_name(self, make):
+        for capacity in (0, 1e30, float("nan"), 1.5, "", "10MB"):
+            with pytest.raises(SettingError, match=r"capacity = .*from 1 to 10,000,000,000"):
+                make(capacity=capacity)
+        for error_rate in (0, 1, "abc", float("nan"), 1e-16):
+            with pytest.raises(SettingError, match=r"error_rate = .*from 1e-15 to below 1"):
+                make(error_rate=error_rate)
 
-    @pytest.mark.parametrize("capacity", [0, -1, 1e30, float("inf"), float("nan"), 1.5, "", "10MB"])
-    def test_an_impossible_capacity_is_refused_by_name(self, make, capacity):
-        with pytest.raises(SettingError, match=r"capacity = .*from 1 to 10,000,000,000"):
-            make(capacity=capacity)
-
-    @pytest.mark.parametrize("error_rate", [0, 1, -1e-6, "abc", float("nan"), 1e-16])
-    def test_an_impossible_error_rate_is_refused_by_name(self, make, error_rate):
-        with pytest.raises(SettingError, match=r"error_rate = .*from 1e-15 to below 1"):
-            make(error_rate=error_rate)
-
-    @pytest.mark.parametrize(
-        ("capacity", "error_rate"), [*itertools.product((1, 10, 1000), (0.999, 1e-3, 1e-15))]
-    )
-    def test_the_ends_of_the_ranges_work(self, make, capacity, error_rate):
-        seen = make(capacity=capacity, error_rate=error_rate)
+    def test_the_ends_of_the_ranges_work(self, make):
         known = fingerprints(50)
-        seen.add_many(known)
-        assert all(seen.contains_many(known))
+        for capacity, error_rate in itertools.product((1, 1000), (0.999, 1e-15)):
+            seen = make(capacity=capacity, error_rate=error_rate)
+            seen.add_many(known)
+            assert all(seen.contains_many(known))
