@@ -28,7 +28,7 @@ from bitarray import bitarray
 
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.filter.sizing import BLOCK_BYTES
-from scrapy_bloom.filter.state import Slice
+from scrapy_bloom.filter.slices import Slice
 from scrapy_bloom.local.store import Store
 
 T = TypeVar("T")
@@ -70,7 +70,7 @@ def growth(most: int) -> None:
         sizes = [_bytes(one) / step for one in (grown, sized)]
         micros = [taken[0] / max(1, count) * 1e6 for taken in times]
         print(
-            f"{step:11,} {len(grown.state.slices):7} {sizes[0]:14.2f} {sizes[1]:6.2f}"
+            f"{step:11,} {len(grown.slices):7} {sizes[0]:14.2f} {sizes[1]:6.2f}"
             f" {sizes[0] / sizes[1]:6.2f} {micros[0]:10.2f} {micros[1]:6.2f}"
             f" {micros[0] / micros[1]:6.2f}",
             flush=True,
@@ -123,7 +123,7 @@ def store(size: int, per_commit: int, marks: int, *, exact: bool) -> None:
     for name in path.name, f"{path.name}-wal":
         shutil.copy(folder / name, killed / name)
     other = _timed("open after a kill", lambda: Store(killed / path.name, fresh, exact=exact))
-    pairs = zip(job.filter.state.slices, other.filter.state.slices, strict=True)
+    pairs = zip(job.filter.slices, other.filter.slices, strict=True)
     same = all(one.blocks == two.blocks and one.items == two.items for one, two in pairs)
     print(f"bits and counts after the kill are the same: {same}", flush=True)
     other.abandon()
@@ -152,12 +152,12 @@ def _fingerprints() -> Iterator[bytes]:
 
 def _fill(one: LocalFilter, items: int) -> None:
     """Have a filter hold so many items: by chance where that is much."""
-    while (missing := items - sum(slice_.items for slice_ in one.state.slices)) > 0:
-        newest = one.state.slices[-1]
+    while (missing := items - sum(slice_.items for slice_ in one.slices)) > 0:
+        newest = one.slices[-1]
         room = newest.spec.capacity - newest.items
         if min(missing, room) > _TIMED:
             count = min(missing, room) - 1
-            _set_by_chance(newest, count, one.state.hashes)
+            _set_by_chance(newest, count, one.hashes)
         else:
             one.add_many(islice(_fingerprints(), min(missing, room + 1)))
 
@@ -179,7 +179,7 @@ def _set_by_chance(slice_: Slice, items: int, hashes: int) -> None:
 
 
 def _bytes(one: LocalFilter) -> int:
-    return sum(len(slice_.touched()) for slice_ in one.state.slices) * BLOCK_BYTES
+    return sum(len(slice_.touched()) for slice_ in one.slices) * BLOCK_BYTES
 
 
 def _written() -> int:

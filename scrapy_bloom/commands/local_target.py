@@ -91,15 +91,15 @@ class LocalTarget:
     def info(self) -> dict[str, object]:
         """Return what is known of the filter."""
         with self._reading() as store:
-            state, meta, waits = store.filter.state, store.meta, KIND in store.meta
+            meta, waits = store.meta, KIND in store.meta
             has_queue = meta.get(KIND) == REQUESTS
             return described(
                 self.name,
                 "job" if self.folder else "file",
                 store.filter.info(),
                 _identity(meta),
-                hashes=state.hashes,
-                forgotten=len(state.again),
+                hashes=store.filter.hashes,
+                forgotten=len(store.filter.again),
                 exact=bool(meta.get("exact")) or None,
                 crawl=_crawl(store) if waits and self.folder else None,
                 process=None if store.clean else meta.get(PID),
@@ -147,8 +147,7 @@ class LocalTarget:
                 warnings.append(
                     "The list of BLOOM_EXACT is not copied: the copy is a filter without one."
                 )
-            sizes = int(meta["capacity"]), float(meta["error_rate"])
-            return Contents(_identity(meta), *sizes, store.filter.state, warnings)
+            return Contents(_identity(meta), store.filter, warnings)
 
     def requests_waiting(self) -> str:
         """Return where requests wait whose pages the filter calls seen; empty if none do."""
@@ -231,8 +230,7 @@ class LocalTarget:
         with self._held():
             if self.exists():
                 raise occupied(self.name)
-            sizes = {"capacity": contents.capacity, "error_rate": contents.error_rate, "exact": 0}
-            file.save(self.path, contents.state, {**self._notes(contents.identity), **sizes})
+            contents.filter.save(self.path, {**self._notes(contents.identity), "exact": 0})
 
     def delete(self) -> Sequence[str]:
         """Delete the file, with the requests of ``scrapy_bloom.Scheduler``; nothing to report."""

@@ -20,9 +20,10 @@ from bitarray import bitarray
 from scrapy_bloom.commands.places import Contents, requests_stay
 from scrapy_bloom.commands.redis_target import RedisTarget, identity_in
 from scrapy_bloom.errors import BackendError, SettingError
+from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.filter.hashing import make_probe
 from scrapy_bloom.filter.sizing import BLOCK_BYTES, MAX_HASHES, blocks_for
-from scrapy_bloom.filter.state import FilterState, Slice
+from scrapy_bloom.filter.slices import Slice
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.plan import BATCH, KEY_BLOCKS, Plan, geometry
 from scrapy_bloom.redis.plan import Slice as Listed
@@ -57,11 +58,11 @@ def read_bits(source: RedisTarget) -> Contents:
                 f"{source.name}: a filter of {len(states)} shards cannot be copied: each shard"
                 f" hashes with a secret of its own."
             )
-        kept = FilterState(state.secret, MAX_HASHES, plan.digests, plan.window or None)
+        window, slices, next_id = plan.window or None, [], 1
         for one in state.slices:
-            kept.next_id = one.number + 1
-            slice_ = kept.new_slice(one.since if plan.window else 0.0, one.spec)
-            slice_.items = one.items
+            next_id = one.number + 1
+            slice_ = Slice(one.number, one.since if plan.window else 0.0, one.spec, one.items)
+            slices.append(slice_)
             start = f"{beginning(state.key)}{state.epoch}.{one.number}."
             for number in range(one.keys):
                 data = link.client.get(f"{start}{number}") or b""
@@ -70,7 +71,9 @@ def read_bits(source: RedisTarget) -> Contents:
             for probe in link.client.smembers(f"{start}again"):
                 _leave_out(slice_, [*_PROBE.unpack(probe)])
     stay = requests_stay(source.name, state.waiting + state.taken)
-    return Contents(identity_in(plan), plan.capacity, plan.error_rate, kept, stay)
+    kept = LocalFilter(plan.capacity, plan.error_rate, window=window, digests=plan.digests)
+    kept.adopt(state.secret, MAX_HASHES, slices, next_id)
+    return Contents(identity_in(plan), kept, stay)
 
 
 def write_bits(target: RedisTarget, contents: Contents, owner: dict[str, str]) -> None:
@@ -78,23 +81,23 @@ def write_bits(target: RedisTarget, contents: Contents, owner: dict[str, str]) -
 
     :param owner: whose requests will be beside it; empty if none.
     """
-    state = contents.state
+    state = contents.filter
     if state.hashes != MAX_HASHES:
         raise SettingError(
-            f"a filter with an error rate of {contents.error_rate:g} sets {state.hashes} bits for"
+            f"a filter with an error rate of {state.error_rate:g} sets {state.hashes} bits for"
             f" each page here, and {MAX_HASHES} in Redis: its bits cannot be copied. Add the URLs"
             f" to a filter there instead."
         )
     probe = make_probe(state.secret, state.hashes, digests=state.digests)
-    slices = [one.copy() for one in state.slices]
+    slices = state.slices
     for positions in map(probe, state.again):
         for slice_ in slices:
             if slice_.has(positions):
                 _leave_out(slice_, positions)
     identity = contents.identity
     plan = Plan(
-        contents.capacity,
-        contents.error_rate,
+        state.capacity,
+        state.error_rate,
         state.digests,
         identity.fingerprinter,
         json.dumps(identity.made_by, sort_keys=True),

@@ -8,8 +8,8 @@ from datetime import datetime, timezone
 from typing import NamedTuple
 
 from scrapy_bloom.errors import SettingError, StateError
+from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.filter.info import FilterInfo
-from scrapy_bloom.filter.state import FilterState
 from scrapy_bloom.local.job import Identity
 from scrapy_bloom.options import write_span
 
@@ -42,16 +42,12 @@ class Contents:
 
     Attributes:
         identity: spider, fingerprinter and rules; an empty text for what is not known.
-        capacity: items that it was made for.
-        error_rate: bound for the share of new items that are called seen, in total.
-        state: its bits.
+        filter: its bits.
         warnings: what whoever uses a copy should know, as sentences.
     """
 
     identity: Identity
-    capacity: int
-    error_rate: float
-    state: FilterState = field(repr=False)
+    filter: LocalFilter = field(repr=False)
     warnings: Sequence[str] = ()
 
 

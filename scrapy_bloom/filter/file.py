@@ -10,15 +10,11 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 from zlib import crc32
 
-from bitarray import bitarray
-
 from scrapy_bloom.errors import BloomError, StateError
-from scrapy_bloom.filter.growth import SliceSpec
-from scrapy_bloom.filter.state import FilterState, Slice
 
 APPLICATION: Final = 0x626C6F6D  # "blom"; SQLite keeps it in the file's header
 FORMAT: Final = 1
@@ -27,7 +23,8 @@ SCHEMA: Final = f"""
 PRAGMA application_id = {APPLICATION};
 PRAGMA user_version = {FORMAT};
 -- One row. As the first table it is what each checkpoint writes first.
-CREATE TABLE counters (commits INT, clean INT, request INT, slice INT, crc INT);
+CREATE TABLE counters (id INTEGER PRIMARY KEY, commits INT, clean INT, request INT, slice INT,
+  crc INT);
 CREATE TABLE meta (key TEXT PRIMARY KEY, value, crc INT) WITHOUT ROWID;
 CREATE TABLE slices (
     id INTEGER PRIMARY KEY, since REAL, capacity INT, rate REAL, blocks INT, items INT, crc INT
@@ -56,11 +53,29 @@ class DamageError(sqlite3.DatabaseError):
     """What was read is not what was written, though SQLite finds nothing wrong."""
 
 
+class Counters(NamedTuple):
+    """The one row of that table.
+
+    Attributes:
+        commits: how many there were.
+        clean: whether the last run stopped cleanly.
+        request: the number of the next request.
+        slice: likewise.
+    """
+
+    commits: int = 0
+    clean: int = 1
+    request: int = 1
+    slice: int = 1
+
+
 def connect(path: Path, mode: str) -> sqlite3.Connection:
     """Open an existing file.
 
     :param mode: ``rw``; ``ro``; or ``immutable``, to read it without its log.
     """
+    if mode == "ro" and not log_size(path):
+        mode = "immutable"  # nobody writes, and SQLite need not be able to make files beside it
     query = "mode=ro&immutable=1" if mode == "immutable" else f"mode={mode}"
     uri = f"file:{quote(os.fsencode(path.absolute()))}?{query}"
     return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5, check_same_thread=False)
@@ -92,54 +107,41 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
         reading.
     """
     check_header(path)
-    # Without a log nobody writes, and SQLite need not be able to make files beside it.
-    mode = "ro" if log_size(path) else "immutable"
-    with refusing(path), closing(connect(path, mode)) as database:
+    with refusing(path), closing(connect(path, "ro")) as database:
         database.execute("BEGIN")  # all that is read is of one commit
         yield database
 
 
-def create(path: Path) -> None:
-    """Make a new file without a filter, whole or not at all.
+def write(
+    path: Path, tables: dict[str, Iterable[tuple[Value, ...]]] | None = None, next_slice: int = 1
+) -> None:
+    """Make a file, whole or not at all; what was there is replaced.
 
-    :raises StateError: if that cannot be.
+    :param tables: rows to begin with.
+    :param next_slice: as in :class:`Counters`.
+    :raises StateError: if that cannot be, or a log is there: SQLite would apply it to the new file.
     """
     if log_size(path):
         raise StateError(
-            f"{path}-wal: found the log of a file that is gone, expected that file beside it. It"
-            f" was left as it is: bring {path.name} back, or move the log away to start over."
+            f"{path}-wal: found a log that belongs to another file, expected none. It was left as"
+            f" it is: bring {path.name} back if it is gone, else move the log away to start over."
         )
     beside = path.with_name(f"{path.name}.new")
     try:
-        _make(beside)
-        beside.replace(path)
-    except (OSError, sqlite3.Error) as error:
-        _remove(beside)
-        raise unusable(path, error) from error
-
-
-def save(path: Path, state: FilterState, notes: dict[str, Value]) -> None:
-    """Write a filter to a file, whole or not at all; what was there is replaced.
-
-    :param notes: further entries of ``meta``.
-    :raises StateError: if that cannot be.
-    """
-    beside = path.with_name(f"{path.name}.new")
-    try:
-        _make(beside)
-        with closing(connect(beside, "rw")) as database:
+        beside.unlink(missing_ok=True)
+        with closing(sqlite3.connect(beside, isolation_level=None)) as database:
+            beside.chmod(0o600)  # it holds the secret
+            database.executescript(SCHEMA)
             database.execute("BEGIN")
-            write_notes(database, {**filter_notes(state), **notes})
-            write_counters(database, 0, 1, 1, state.next_id)
-            database.executemany("INSERT INTO slices VALUES (?,?,?,?,?,?,?)", slice_rows(state))
-            for slice_ in state.slices:
-                write_blocks(database, ((slice_, index) for index in slice_.touched()))
-            write_dated(database, "again", state.again)
-            write_dated(database, "ages", state.ages)
+            put(database, "counters", [(1, *Counters(slice=next_slice))])
+            for table, found in (tables or {}).items():
+                put(database, table, found)
             database.execute("COMMIT")
         beside.replace(path)
     except (OSError, sqlite3.Error) as error:
-        _remove(beside)
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+            path.with_name(f"{beside.name}-journal").unlink(missing_ok=True)
         raise unusable(path, error) from error
 
 
@@ -184,123 +186,38 @@ def crc(*values: Value) -> int:
     return checksum
 
 
-def rows(database: sqlite3.Connection, table: str, order: str = "1") -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a table without their checksums.
+def rows(database: sqlite3.Connection, table: str, rest: str = "") -> Iterator[tuple[Any, ...]]:
+    """Yield rows of a table, ordered by their keys, without their checksums.
 
+    :param rest: what follows in the query.
     :raises DamageError: if one does not match its checksum.
     """
-    yield from _checked(database, f"SELECT * FROM {table} ORDER BY {order}", table)  # noqa: S608
-
-
-def _checked(database: sqlite3.Connection, asked: str, table: str) -> Iterator[tuple[Any, ...]]:
-    for *row, checksum in database.execute(asked):
+    for *row, checksum in database.execute(f"SELECT * FROM {table} {rest} ORDER BY 1"):  # noqa: S608
         if checksum != crc(*row):
             raise DamageError(f"a row of {table} does not match its checksum")
         yield tuple(row)
 
 
-def read_counters(database: sqlite3.Connection) -> tuple[int, int, int, int]:
-    """Return how many commits there were, whether the last run stopped cleanly, and next numbers.
+def put(database: sqlite3.Connection, table: str, found: Iterable[tuple[Value, ...]]) -> None:
+    """Write rows with their checksums; those with keys that are there replace them."""
+    for row in found:
+        places = "?," * len(row) + "?"
+        database.execute(f"INSERT OR REPLACE INTO {table} VALUES ({places})", (*row, crc(*row)))  # noqa: S608
 
-    The latter are those of the next request and the next slice.
-    """
+
+def read_counters(database: sqlite3.Connection) -> Counters:
+    """Return the counters."""
     found = [*rows(database, "counters")]
     if len(found) != 1:
         raise DamageError(f"{len(found)} rows of counters")
-    commits, clean, request, slice_ = found[0]
-    return commits, clean, request, slice_
-
-
-def read_filter(database: sqlite3.Connection, meta: dict[str, Any]) -> FilterState:
-    """Return the filter as it was when its blocks were written; :func:`journal` has the rest.
-
-    :param meta: all entries of that table.
-    """
-    try:
-        state = FilterState(
-            meta["secret"], meta["hashes"], bool(meta["digests"]), meta.get("window")
-        )
-    except KeyError as error:
-        raise DamageError(f"no {error} in meta") from error
-    state.next_id = read_counters(database)[3]
-    for id_, since, capacity, rate, blocks, items in rows(database, "slices", "id"):
-        slice_ = Slice(id_, since, SliceSpec(capacity, rate, blocks), items)
-        first = id_ << 32
-        asked = f"SELECT * FROM blocks WHERE id BETWEEN {first} AND {first + blocks - 1}"  # noqa: S608
-        for number, bits in _checked(database, asked, "blocks"):
-            block = bitarray(endian="big")
-            block.frombytes(bits)
-            slice_.blocks[number - first] = block
-        state.slices.append(slice_)
-    state.again = dict(rows(database, "again"))
-    state.ages = dict(rows(database, "ages"))
-    return state
+    return Counters(*found[0][1:])
 
 
 def journal(database: sqlite3.Connection) -> Iterator[tuple[int, list[bytes]]]:
     """Yield the marks since the blocks were last written, each row with the number of its slice."""
-    for _, slice_, size, packed in rows(database, "marks", "id"):
+    for _, slice_, size, packed in rows(database, "marks"):
         count = max(size, 1)
         yield slice_, [packed[at : at + size] for at in range(0, max(len(packed), 1), count)]
-
-
-def filter_notes(state: FilterState) -> dict[str, Value]:
-    """Return what ``meta`` says about a filter."""
-    return {
-        "secret": state.secret,
-        "hashes": state.hashes,
-        "digests": int(state.digests),
-        "window": state.window,
-    }
-
-
-def slice_rows(state: FilterState) -> list[tuple[Any, ...]]:
-    """Return the row of each slice."""
-    found = []
-    for one in state.slices:
-        spec = one.spec
-        row = one.id, float(one.since), spec.capacity, spec.error_rate, spec.blocks, one.items
-        found.append((*row, crc(*row)))
-    return found
-
-
-def write_counters(
-    database: sqlite3.Connection, commits: int, clean: int, request: int, slice_: int
-) -> None:
-    """Write what :func:`read_counters` returns."""
-    row = commits, clean, request, slice_
-    database.execute(
-        "UPDATE counters SET (commits, clean, request, slice, crc) = (?,?,?,?,?)", (*row, crc(*row))
-    )
-
-
-def write_notes(database: sqlite3.Connection, notes: dict[str, Value]) -> None:
-    """Write entries of ``meta``; None deletes one."""
-    for key, value in notes.items():
-        if value is None:
-            database.execute("DELETE FROM meta WHERE key = ?", (key,))
-        else:
-            row = key, value, crc(key, value)
-            database.execute("INSERT OR REPLACE INTO meta VALUES (?,?,?)", row)
-
-
-def write_blocks(database: sqlite3.Connection, blocks: Iterable[tuple[Slice, int]]) -> None:
-    """Write blocks, each given by its slice and its number there."""
-    found = ((one.id << 32 | index, one.blocks[index].tobytes()) for one, index in blocks)
-    database.executemany(
-        "INSERT INTO blocks VALUES (?,?,?)"
-        " ON CONFLICT (id) DO UPDATE SET bits = excluded.bits, crc = excluded.crc",
-        ((*row, crc(*row)) for row in found),
-    )
-
-
-def write_dated(database: sqlite3.Connection, table: str, dated: dict[bytes, float]) -> None:
-    """Write rows of ``again`` or ``ages``."""
-    found = ((key, float(date)) for key, date in sorted(dated.items()))
-    database.executemany(
-        f"INSERT OR REPLACE INTO {table} VALUES (?,?,?)",  # noqa: S608
-        ((*row, crc(*row)) for row in found),
-    )
 
 
 def damaged(path: Path, found: object) -> StateError:
@@ -330,20 +247,3 @@ def is_damage(error: Exception) -> bool:
     if code is not None:
         return code & 0xFF in {11, 26}  # SQLITE_CORRUPT, SQLITE_NOTADB
     return "malformed" in str(error) or "not a database" in str(error)
-
-
-def _remove(path: Path) -> None:
-    """Remove a file that could not be finished, and its journal."""
-    with suppress(OSError):
-        path.unlink(missing_ok=True)
-        path.with_name(f"{path.name}-journal").unlink(missing_ok=True)
-
-
-def _make(path: Path) -> None:
-    path.unlink(missing_ok=True)
-    with closing(sqlite3.connect(path)) as database:
-        path.chmod(0o600)  # it holds the secret
-        database.executescript(SCHEMA)
-        row = 0, 1, 1, 1
-        database.execute("INSERT INTO counters VALUES (?,?,?,?,?)", (*row, crc(*row)))
-        database.commit()

@@ -21,6 +21,7 @@ from mmh3 import mmh3_x64_128_digest
 from scrapy_bloom.filter.sizing import MAX_HASHES
 
 SECRET_BYTES: Final = 16
+SHA1_BYTES: Final = 20
 PROBE_BYTES: Final = 2 * MAX_HASHES + 4
 
 Probe = Callable[[bytes], list[int]]
@@ -41,8 +42,21 @@ def make_probe(secret: bytes, hashes: int, *, digests: bool) -> Probe:
         go through MurmurHash3, which is fast, and safe here because nobody can choose the bytes
         that it sees. Everything else goes through keyed BLAKE2b, safe for bytes of any origin.
     """
-    any_bytes = _blake2b_probe(secret, hashes)
-    return _murmur3_probe(secret, hashes, any_bytes) if digests else any_bytes
+    # h stands last because list.pop() takes the last one off in no time.
+    unpack = Struct(f">{hashes}H{2 * (MAX_HASHES - hashes)}xI").unpack
+    hash_ = make_hash(secret, digests=digests)
+    digest = mmh3_x64_128_digest
+
+    def probe(fingerprint: bytes) -> list[int]:
+        return [*unpack(hash_(fingerprint))]
+
+    def probe_of_digest(fingerprint: bytes) -> list[int]:
+        if len(fingerprint) != 20:  # noqa: PLR2004 - the size of SHA-1, faster than by its name
+            return probe(fingerprint)
+        keyed = secret + fingerprint  # as in make_hash, without another call
+        return [*unpack(digest(keyed) + digest(keyed, 1))]
+
+    return probe_of_digest if digests else probe
 
 
 def make_hash(secret: bytes, *, digests: bool, size: int = PROBE_BYTES) -> Callable[[bytes], bytes]:
@@ -61,43 +75,10 @@ def make_hash(secret: bytes, *, digests: bool, size: int = PROBE_BYTES) -> Calla
         return hasher.digest()
 
     def of_digest(fingerprint: bytes) -> bytes:
-        if len(fingerprint) != _SHA1_BYTES:
+        if len(fingerprint) != SHA1_BYTES:
             return of_any_bytes(fingerprint)
         keyed = secret + fingerprint
-        return digest(keyed) + digest(keyed, 1)
+        return digest(keyed) if half else digest(keyed) + digest(keyed, 1)
 
-    def half_of_digest(fingerprint: bytes) -> bytes:
-        if len(fingerprint) != _SHA1_BYTES:
-            return of_any_bytes(fingerprint)
-        return digest(secret + fingerprint)
-
-    if not digests:
-        return of_any_bytes
-    return of_digest if size == PROBE_BYTES else half_of_digest
-
-
-def _murmur3_probe(secret: bytes, hashes: int, any_bytes: Probe) -> Probe:
-    unpack = _layout(hashes).unpack
-    digest = mmh3_x64_128_digest
-
-    def probe(fingerprint: bytes) -> list[int]:
-        if len(fingerprint) != 20:  # noqa: PLR2004 - the size of SHA-1, faster than by its name
-            return any_bytes(fingerprint)
-        keyed = secret + fingerprint  # as in make_hash, without another call
-        return [*unpack(digest(keyed) + digest(keyed, 1))]
-
-    return probe
-
-
-def _blake2b_probe(secret: bytes, hashes: int) -> Probe:
-    unpack = _layout(hashes).unpack
-    hash_ = make_hash(secret, digests=False)
-    return lambda fingerprint: [*unpack(hash_(fingerprint))]
-
-
-def _layout(hashes: int) -> Struct:
-    # h stands last because list.pop() takes the last one off in no time.
-    return Struct(f">{hashes}H{2 * (MAX_HASHES - hashes)}xI")
-
-
-_SHA1_BYTES: Final = 20
+    half = size != PROBE_BYTES
+    return of_digest if digests else of_any_bytes

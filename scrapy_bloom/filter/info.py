@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 from scrapy_bloom.filter import sizing
@@ -15,8 +15,8 @@ class FilterInfo:
     """The state of a filter at one moment.
 
     Attributes:
-        capacity: items that the filter is sized for: those of all slices made so far, and those
-            that it was made for.
+        capacity: items that the filter is sized for: those that it was made for, and after growth
+            those of all slices.
         error_rate: bound for the share of new items that are called seen, in total, as set.
         items: items added, without those that were called seen.
         estimated_items: the same number, estimated from what the filter holds.
@@ -47,13 +47,6 @@ class FilterInfo:
     generations: int | None = None
     oldest: float | None = None
     newest: float | None = None
-
-    def dated(self, window: float, dates: Iterable[float]) -> FilterInfo:
-        """Return the same with a window, and the dates of the slices."""
-        known = {*dates}
-        return replace(
-            self, window=window, generations=len(known), oldest=min(known), newest=max(known)
-        )
 
 
 @dataclass(frozen=True)
@@ -108,13 +101,19 @@ def count_bits(spec: SliceSpec, items: int, fills: Sequence[float], hashes: int)
 
 
 def filter_info(
-    shards: Sequence[Sequence[SliceCount]], *, error_rate: float, memory: int
+    shards: Sequence[Sequence[SliceCount]],
+    *,
+    error_rate: float,
+    memory: int,
+    window: float | None = None,
+    dates: Sequence[float] = (),
 ) -> FilterInfo:
     """Return the state of a filter whose items are spread evenly over shards.
 
     :param shards: for each shard its slices, oldest first; a local filter has one shard.
     :param error_rate: as the user set it.
     :param memory: bytes that the filter takes now.
+    :param dates: with a window, when the slices began.
     """
     slices = [slice_ for shard in shards for slice_ in shard]
     return FilterInfo(
@@ -129,6 +128,10 @@ def filter_info(
         bytes=memory,
         bytes_at_capacity=sum(slice_.bytes_at_capacity for slice_ in slices),
         slices=max(map(len, shards)),
+        window=window,
+        generations=len({*dates}) if window else None,
+        oldest=min(dates) if window else None,
+        newest=max(dates) if window else None,
     )
 
 

@@ -33,11 +33,11 @@ from __future__ import annotations
 import os
 import sqlite3
 import sys
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain, groupby, islice
 from pathlib import Path
 from threading import Thread
 from typing import Any, Final
@@ -45,8 +45,9 @@ from typing import Any, Final
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.filter import file
 from scrapy_bloom.filter.bloom import LocalFilter
-from scrapy_bloom.filter.file import Value, crc
-from scrapy_bloom.filter.state import Changes, Slice
+from scrapy_bloom.filter.file import Counters, Value, crc
+from scrapy_bloom.filter.hashing import SHA1_BYTES
+from scrapy_bloom.filter.slices import Changes, Slice
 from scrapy_bloom.options import write_span
 
 NAME: Final = "bloom.sqlite"
@@ -77,9 +78,6 @@ MOST_UNLISTED: Final = 1_000_000
 """With an exact list, a pass begins at this many marks at the latest: till then all are in memory,
 with some 160 bytes each."""
 
-BUCKETS: Final = 256
-
-_DIGEST_BYTES: Final = 20
 _ENTRY_BYTES: Final = 16
 
 CHECKPOINT_COMMITS: Final = 100
@@ -98,7 +96,7 @@ see only what is there, and rows that are missing elsewhere have pages fetched a
 
 
 @dataclass(eq=False)
-class Queue:
+class StoredQueue:
     """A queue of requests in the file.
 
     Attributes:
@@ -148,16 +146,17 @@ class Store:
     ) -> None:
         self.path, self._read_only, self._process = path, read_only, os.getpid()
         self._marker = path.with_name(f"{path.name}-checkpoint")
+        self._thread: Thread | None = None
         if not read_only and not path.exists():
-            file.create(path)
+            file.write(path)
         file.check_header(path)
         with file.refusing(path):
             self._check()
-            self._database = file.connect(path, self._mode)
+            self._database = file.connect(path, "ro" if read_only else "rw")
             try:
                 self._open(fresh or LocalFilter(), exact=exact)
             except BaseException:
-                self._leave()
+                self.abandon()
                 raise
 
     def __len__(self) -> int:
@@ -175,20 +174,19 @@ class Store:
             seen = self.filter.add(fingerprint)
         else:
             seen = self.filter.add_aged(fingerprint, max_age)
-        if self._exact is None:
+        if not self._exact:
             return seen
-        fingerprint = bytes(fingerprint)
         if seen:
             if max_age is not None or self._is_listed(fingerprint):
                 return True
             self.filter.put(fingerprint)
-        self._exact.add(self._home(self.filter.newest), self._entry(fingerprint))
+        self._list(self.filter.slices[-1].id, fingerprint)
         return False
 
     def contains(self, fingerprint: bytes) -> bool:
         """Return whether a fingerprint was marked. Changes nothing."""
         there = fingerprint in self.filter
-        return there and (self._exact is None or self._is_listed(bytes(fingerprint)))
+        return there and (not self._exact or self._is_listed(fingerprint))
 
     def withhold(self, fingerprints: Iterable[bytes]) -> None:
         """Note that a request which cannot be stored is held in memory: after a kill it is new."""
@@ -212,7 +210,7 @@ class Store:
         if number is None:
             number = self._numbers[path] = self._next_queue
             self._next_queue += 1
-            self.queues[number] = Queue(path, slot)
+            self.queues[number] = StoredQueue(path, slot)
         return number
 
     def find(self, path: str) -> int | None:
@@ -229,34 +227,25 @@ class Store:
 
         A row says what a body is about: it is never given twice.
         """
+        row = self.reserve(number, 1)
+        self.put(row, body)
+        return row
+
+    def reserve(self, number: int, count: int) -> int:
+        """Return the first of some rows that follow each other, for requests to be :meth:`put`."""
         row = number << NUMBER_BITS | self._request
-        self._request += 1
+        self._request += count
+        return row
+
+    def put(self, row: int, body: bytes) -> None:
+        """Add a request that waits, in a row that was reserved for it."""
+        number = row >> NUMBER_BITS
         queue = self.queues[number]
         queue.new[row] = body
         queue.size += 1
         queue.rows += row & _NUMBER
         self._size += 1
         self._touched.add(number)
-        return row
-
-    def reserve(self, number: int, count: int) -> int:
-        """Make room for some requests that wait; return the first of their rows, which follow.
-
-        All of them must be :meth:`put` in place.
-        """
-        row = number << NUMBER_BITS | self._request
-        self._request += count
-        self.queues[number].size += count
-        first = row & _NUMBER
-        self.queues[number].rows += sum(range(first, first + count))
-        self._size += count
-        self._touched.add(number)
-        return row
-
-    def put(self, row: int, body: bytes) -> None:
-        """Put a request into a row that was reserved for it."""
-        self.queues[row >> NUMBER_BITS].new[row] = body
-        self._touched.add(row >> NUMBER_BITS)
 
     def take(self, row: int) -> None:
         """Note that a request does not wait any more; it stays in the file until it is done."""
@@ -289,11 +278,18 @@ class Store:
         :param newest: whether the newest request comes first, else the oldest.
         :param beyond: the row after which to begin, in that order; None for the first.
         """
-        found = chain(
-            self._uncommitted(number, beyond, newest=True) if newest else (),
-            self._committed(number, beyond, newest=newest),
-            () if newest else self._uncommitted(number, beyond, newest=False),
+        low, high = number << NUMBER_BITS, (number + 1) << NUMBER_BITS
+        if beyond is not None:
+            low, high = (low, beyond) if newest else (beyond, high)
+        order = "DESC" if newest else "ASC"
+        asked = f"SELECT id, body, crc FROM requests WHERE id > ? AND id < ? ORDER BY id {order}"  # noqa: S608
+        committed = (
+            (row, body if checksum == crc(row, body) else None)
+            for row, body, checksum in self._database.execute(asked, (low, high))
         )
+        new = self.queues[number].new
+        later = ((row, new[row]) for row in (reversed(new) if newest else new) if low < row < high)
+        found = chain(later, committed) if newest else chain(committed, later)
         waiting = (one for one in found if one[0] not in self._taken and one[0] not in self._gone)
         return [*islice(waiting, limit)]
 
@@ -346,7 +342,7 @@ class Store:
             self._commit(clean=0)
         if self.journal > SMALL_JOURNAL or self._changes.marks is None:
             self._begin_pass()
-        while self._pass is not None or self._trim or self._later:
+        while self._pass is not None or self._trim or self._later or self._expired:
             self._commit(clean=0)
         self._commit(clean=1)
         self.wait()
@@ -359,15 +355,6 @@ class Store:
     def abandon(self) -> None:
         """Close the file and write nothing more, as a kill would."""
         self.wait()
-        self._leave()
-
-    def wait(self) -> None:
-        """Wait for the checkpoint that is being made beside, if any."""
-        if self._thread is not None:
-            self._thread.join()
-
-    def _leave(self) -> None:
-        """Close the file and leave its log as it is."""
         with suppress(sqlite3.Error):
             # The last connection to be closed brings the log into the file, unless it may not.
             if file.log_size(self.path):
@@ -376,6 +363,11 @@ class Store:
                 self._database.close()
                 other.close()
         self._database.close()
+
+    def wait(self) -> None:
+        """Wait for the checkpoint that is being made beside, if any."""
+        if self._thread is not None:
+            self._thread.join()
 
     # Opening
 
@@ -386,15 +378,15 @@ class Store:
             with closing(file.connect(self.path, "immutable")) as alone:
                 # A checkpoint that was interrupted leaves a file that is shorter than it says.
                 alone.execute("PRAGMA writable_schema = ON")  # else SQLite takes that for damage
-                before = file.read_counters(alone)[0]
+                before = file.read_counters(alone).commits
         with file.reading(self.path) as database:
-            commits, clean, *_ = file.read_counters(database)
+            counters = file.read_counters(database)
             # Behind a damaged place SQLite drops the log. But what was behind it may have been
             # brought into the file already, and older pages from before it would cover that.
-            if commits < before or (self._marker.exists() and not self._logged()):
+            if counters.commits < before or (self._marker.exists() and not self._logged()):
                 raise file.DamageError(f"{self.path.name}-wal has lost commits")
             small = self.path.stat().st_size <= CHECKED_BYTES
-            for what in (1,) if small or not clean else NEVER_MISSING:
+            for what in (1,) if small or not counters.clean else NEVER_MISSING:
                 found = database.execute(f"PRAGMA quick_check({what})").fetchone()[0]
                 if found != "ok":
                     raise file.DamageError(found)
@@ -405,12 +397,6 @@ class Store:
             return 0
         with self.path.with_name(f"{self.path.name}-shm").open("rb") as index:
             return int.from_bytes(index.read(20)[16:], sys.byteorder)  # "mxFrame", see walformat
-
-    @property
-    def _mode(self) -> str:
-        if not self._read_only:
-            return "rw"
-        return "ro" if file.log_size(self.path) else "immutable"
 
     def _open(self, fresh: LocalFilter, *, exact: bool) -> None:
         database = self._database
@@ -426,24 +412,23 @@ class Store:
                 database.execute(f"PRAGMA {pragma}").fetchone()
         database.execute("BEGIN")  # all that is read is of one commit
         self.meta: dict[str, Any] = dict(file.rows(database, "meta"))
-        commits, clean, self._request, _ = file.read_counters(database)
-        self.clean = bool(clean)
-        self._all_commits = commits
+        counters = file.read_counters(database)
+        self.clean = bool(counters.clean)
+        self._commits, self._request = counters.commits, counters.request
         self._notes: dict[str, Value] = {}
         self._read_queues()
         self._read_filter(fresh, exact=exact)
         database.execute("ROLLBACK")
-        self._thread: Thread | None = None
         self._longest_log = 4 * LOG_BYTES
 
     def _read_queues(self) -> None:
-        self.queues: dict[int, Queue] = {}
+        self.queues: dict[int, StoredQueue] = {}
         self._numbers: dict[str, int] = {}
         self._touched: set[int] = set()
         self._gone: set[int] = set()
         self._taken: set[int] = set()
         for number, path, slot, size, rows in file.rows(self._database, "queues"):
-            self.queues[number] = Queue(path, slot, size, rows)
+            self.queues[number] = StoredQueue(path, slot, size, rows)
             self._numbers[path] = number
         there = {number: (queue.size, queue.rows) for number, queue in self.queues.items()}
         # A page of other rows in the place of one has good checksums, too.
@@ -459,28 +444,24 @@ class Store:
     def _read_filter(self, fresh: LocalFilter, *, exact: bool) -> None:
         meta, database = self.meta, self._database
         self.withheld: Counter[bytes] = Counter()
-        self._stored: set[tuple[Any, ...]] = set()
         self._changes = Changes()
-        if "secret" in meta or self._all_commits:
-            state = file.read_filter(database, meta)
+        self._stored: set[tuple[Any, ...]] = set()  # rows of slices
+        stored, window = "secret" in meta or self._commits, fresh.window
+        if stored and self._read_only:
+            fresh = LocalFilter(meta["capacity"], meta["error_rate"], clock=fresh.clock)
+        self.filter = fresh
+        fresh.changes = self._changes
+        if stored:
+            self._stored = set(file.rows(database, "slices"))
+            fresh.read(database, meta)
             if not self._read_only:
-                self._check_settings(fresh.window, exact=exact)
-            self._stored = set(file.slice_rows(state))
-            sizes = fresh.capacity, fresh.error_rate
-            if self._read_only:
-                sizes = meta["capacity"], meta["error_rate"]
-            self.filter = LocalFilter.from_state(
-                state, *sizes, clock=fresh.clock, changes=self._changes
-            )
+                self._check_settings(window, exact=exact)
         else:
-            self.filter = fresh
-            fresh.changes = self._changes
             self.note("exact", int(exact))
-        for key, value in file.filter_notes(self.filter.state).items():
+        for key, value in fresh.notes().items():
             self.note(key, value)
-        self.note("capacity", self.filter.capacity)
-        self.note("error_rate", self.filter.error_rate)
-        self._exact = Unlisted() if meta.get("exact") else None
+        self._exact = bool(meta.get("exact"))
+        self._unlisted: defaultdict[bytes, dict[bytes, int]] = defaultdict(dict)
         self._read_journal()
 
     def _check_settings(self, window: float | None, *, exact: bool) -> None:
@@ -495,64 +476,43 @@ class Store:
                 )
 
     def _read_journal(self) -> None:
-        database, live = self._database, {one.id for one in self.filter.state.slices}
         self.journal = 0
-        for id_, fingerprints in file.journal(database):
+        for id_, fingerprints in file.journal(self._database):
             self.journal += len(fingerprints)
-            if id_ not in live:
-                continue
             self.filter.replay(id_, fingerprints)
-            if self._exact is not None:
+            if self._exact:
                 for fingerprint in fingerprints:
-                    self._exact.add(self._home(id_), self._entry(fingerprint))
-        last = database.execute("SELECT coalesce(max(id), 0) FROM marks").fetchone()[0]
-        self._last_mark: int = last
+                    self._list(id_, fingerprint)
+        asked = "SELECT coalesce(max(id), 0) FROM marks"
+        self._last_mark: int = self._database.execute(asked).fetchone()[0]
         self._pass: Pass | None = None
-        self._trim, self._trimmed, self._emptied = 0, False, False
-        self._later: deque[tuple[str, bytes]] = deque()
-        self._dropped = sorted({*self._stored_slices()} - {*live, 0})
+        self._trim = 0
+        self._expired = True  # a kill may have come before their blocks were deleted
+        self._later: list[tuple[str, bytes]] = []
 
-    def _stored_slices(self) -> Iterator[int]:
-        """Yield the numbers of slices that have blocks or listed fingerprints, over or not."""
-        for table, column, bits in ("blocks", "id", 32), ("exact", "slice", 0):
-            asked, last = f"SELECT min({column}) FROM {table} WHERE {column} > ?", -1  # noqa: S608
-            while (found := self._database.execute(asked, (last,)).fetchone()[0]) is not None:
-                yield found >> bits
-                last = found | (1 << bits) - 1
+    # The exact list
 
-    # Reading
+    def _list(self, id_: int, fingerprint: bytes) -> None:
+        """List a fingerprint that is in a slice, in memory till the next pass is through with it.
 
-    def _committed(
-        self, number: int, beyond: int | None, *, newest: bool
-    ) -> Iterator[tuple[int, bytes | None]]:
-        low, high = number << NUMBER_BITS, (number + 1) << NUMBER_BITS
-        if beyond is not None:
-            low, high = (low, beyond) if newest else (beyond, high)
-        order = "DESC" if newest else "ASC"
-        asked = f"SELECT id, body, crc FROM requests WHERE id > ? AND id < ? ORDER BY id {order}"  # noqa: S608
-        for row, body, checksum in self._database.execute(asked, (low, high)):
-            yield row, body if checksum == crc(row, body) else None
-
-    def _uncommitted(
-        self, number: int, beyond: int | None, *, newest: bool
-    ) -> Iterator[tuple[int, bytes]]:
-        new = self.queues[number].new
-        for row in reversed(new) if newest else new:
-            if beyond is None or (row < beyond if newest else row > beyond):
-                yield row, new[row]
+        In buckets by the first byte: each is sorted and written at once, so that a page of the
+        table is written once for all that come into it.
+        """
+        entry = self._entry(fingerprint)
+        self._unlisted[entry[:1]][entry] = self._home(id_)
 
     def _is_listed(self, fingerprint: bytes) -> bool:
         entry = self._entry(fingerprint)
-        if self._exact is not None and entry in self._exact:
+        if entry in self._unlisted.get(entry[:1], ()):
             return True
-        homes = {self._home(one.id) for one in self.filter.state.slices}
+        homes = {self._home(one.id) for one in self.filter.slices}
         asked = "SELECT 1 FROM exact WHERE slice = ? AND fingerprint = ?"
         run = self._database.execute
         return any(run(asked, (home, entry)).fetchone() for home in homes)
 
     def _entry(self, fingerprint: bytes) -> bytes:
         """Return what stands for a fingerprint in the exact list: of a digest, 128 bits."""
-        whole = not self.filter.state.digests or len(fingerprint) != _DIGEST_BYTES
+        whole = not self.filter.digests or len(fingerprint) != SHA1_BYTES
         return fingerprint if whole else fingerprint[:_ENTRY_BYTES]
 
     def _home(self, id_: int) -> int:
@@ -570,159 +530,158 @@ class Store:
         database.execute(f"PRAGMA synchronous = {'FULL' if sync else 'NORMAL'}").fetchone()
         database.execute(f"PRAGMA fullfsync = {int(sync)}").fetchone()  # macOS's own word for it
         limit = max(LEAST_JOURNAL, self.filter.items // JOURNAL_SHARE)
-        if self._exact is not None:
+        if self._exact:
             limit = min(limit, MOST_UNLISTED)
         if self.journal > limit and self._pass is None:
             self._begin_pass()  # with what is committed: what follows may fail
-        stored = set(file.slice_rows(self.filter.state))
-        journal, last = self.journal, self._last_mark
+        slices, before = {*self.filter.slice_rows()}, (self.journal, self._last_mark)
         database.execute("BEGIN IMMEDIATE")
         try:
             self._write_requests()
-            file.write_notes(database, self._notes)
-            numbers = self._request, self.filter.state.next_id
-            file.write_counters(database, self._all_commits + 1, clean, *numbers)
-            self._write_slices(stored)
+            self._write_notes()
+            counters = Counters(self._commits + 1, clean, self._request, self.filter.next_id)
+            file.put(database, "counters", [(1, *counters)])
+            self._write_slices(slices)
             self._write_marks()
             self._write_lists()
-            written = self._write_pass()
+            blocks, buckets = self._write_pass()
             self._write_trims()
             database.execute("COMMIT")
         except BaseException:
-            self.journal, self._last_mark = journal, last
+            self.journal, self._last_mark = before
             with suppress(sqlite3.Error):  # the next commit tries again
                 database.execute("ROLLBACK")
             raise
-        self._all_commits += 1
-        self._settle(stored)
-        self._settle_pass(*written)
+        self._settle(slices, blocks, buckets)
         self._tend_log()
 
     def _write_requests(self) -> None:
-        many = self._database.executemany
-        touched = sorted(self._touched)
-        new = (row for number in touched for row in self.queues[number].new.items())
-        many("INSERT OR REPLACE INTO requests VALUES (?,?,?)", ((*row, crc(*row)) for row in new))
-        many("DELETE FROM requests WHERE id = ?", ((row,) for row in sorted(self._gone)))
+        database, touched = self._database, sorted(self._touched)
+        for number in touched:
+            file.put(database, "requests", self.queues[number].new.items())
+        gone = ((row,) for row in sorted(self._gone))
+        database.executemany("DELETE FROM requests WHERE id = ?", gone)
         for number in touched:
             queue = self.queues[number]
             if queue.size:
                 row = number, queue.path, queue.slot, queue.size, queue.rows
-                many("INSERT OR REPLACE INTO queues VALUES (?,?,?,?,?,?)", [(*row, crc(*row))])
+                file.put(database, "queues", [row])
             else:
-                many("DELETE FROM queues WHERE id = ?", [(number,)])
+                database.execute("DELETE FROM queues WHERE id = ?", (number,))
 
-    def _write_slices(self, stored: set[tuple[Any, ...]]) -> None:
-        many = self._database.executemany
-        gone = _ids(self._stored) - _ids(stored)
-        many("DELETE FROM slices WHERE id = ?", ((id_,) for id_ in gone))
-        many("INSERT OR REPLACE INTO slices VALUES (?,?,?,?,?,?,?)", stored - self._stored)
+    def _write_notes(self) -> None:
+        kept = {key: value for key, value in self._notes.items() if value is not None}
+        file.put(self._database, "meta", kept.items())
+        gone = ((key,) for key in self._notes.keys() - kept.keys())
+        self._database.executemany("DELETE FROM meta WHERE key = ?", gone)
+
+    def _write_slices(self, slices: set[tuple[Any, ...]]) -> None:
+        gone = {row[0] for row in self._stored} - {row[0] for row in slices}
+        self._database.executemany("DELETE FROM slices WHERE id = ?", ((id_,) for id_ in gone))
+        file.put(self._database, "slices", slices - self._stored)
+        self._expired = self._expired or bool(gone)
 
     def _write_marks(self) -> None:
         for id_, marks in (self._changes.marks or {}).items():
-            by_size: dict[int, list[bytes]] = {}
-            for mark in marks:
-                by_size.setdefault(len(mark), []).append(mark)
-            for size, group in by_size.items():
-                for at in range(0, len(group), MARKS_A_ROW):
+            for size, group in groupby(sorted(marks, key=len), len):
+                while some := [*islice(group, MARKS_A_ROW)]:
                     self._last_mark += 1
-                    row = self._last_mark, id_, size, b"".join(group[at : at + MARKS_A_ROW])
-                    insert = "INSERT INTO marks VALUES (?,?,?,?,?)"
-                    self._database.execute(insert, (*row, crc(*row)))
+                    row = self._last_mark, id_, size, b"".join(some)
+                    file.put(self._database, "marks", [row])
             self.journal += len(marks)
 
     def _write_lists(self) -> None:
         """Write `again` and `ages`, as far as they changed."""
-        again, ages, now = self.filter.state.again, self.filter.state.ages, self._changes
-        since = self.filter.state.slices[-1].since
-        listed = {one: again.get(one, since) for one in now.again if self._is_again(one)}
-        file.write_dated(self._database, "again", listed)
-        file.write_dated(self._database, "ages", {one: ages[one] for one in now.ages & ages.keys()})
-        self._later.extend(("again", one) for one in now.again - listed.keys())
-        self._later.extend(("ages", one) for one in now.ages - ages.keys())
+        for table, changed in ("again", self._changes.again), ("ages", self._changes.ages):
+            dates = {one: self._date(table, one) for one in changed}
+            listed = ((one, date) for one, date in dates.items() if date is not None)
+            file.put(self._database, table, sorted(listed))
+            self._later += [(table, one) for one, date in dates.items() if date is None]
         # What is listed too long is fetched twice at worst. So this may wait.
-        for table, one in islice(self._later, DELETED_AT_ONCE):
-            if not (one in ages if table == "ages" else self._is_again(one)):
+        for table, one in self._later[:DELETED_AT_ONCE]:
+            if self._date(table, one) is None:
                 self._database.execute(f"DELETE FROM {table} WHERE fingerprint = ?", (one,))  # noqa: S608
 
-    def _is_again(self, fingerprint: bytes) -> bool:
-        return fingerprint in self.filter.state.again or fingerprint in self.withheld
+    def _date(self, table: str, fingerprint: bytes) -> float | None:
+        """Return what `again` or `ages` has for a fingerprint; None if it is not there."""
+        if table == "ages":
+            return self.filter.ages.get(fingerprint)
+        held = self.filter.slices[-1].since if fingerprint in self.withheld else None
+        return self.filter.again.get(fingerprint, held)
 
-    def _settle(self, stored: set[tuple[Any, ...]]) -> None:
-        """Forget what has been written."""
-        self._dropped[:0] = _ids(self._stored) - _ids(stored)
-        self._stored = stored
+    def _write_trims(self) -> None:
+        """Delete a part of what nobody will read: a long delete would be a long commit.
+
+        What an error brings back is harmless, and goes with the next pass or in the next run.
+        """
+        run, oldest = self._database.execute, self.filter.slices[0].id
+        if self._trim:
+            asked = "SELECT id FROM marks WHERE id <= ? LIMIT ?"
+            found = run(f"DELETE FROM marks WHERE id IN ({asked})", (self._trim, ROWS_AT_ONCE))  # noqa: S608
+            self._trim = self._trim if found.rowcount == ROWS_AT_ONCE else 0
+        if self._expired:
+            asked = "SELECT id FROM blocks WHERE id < ? LIMIT ?"
+            limits = oldest << 32, BLOCKS_AT_ONCE
+            blocks = run(f"DELETE FROM blocks WHERE id IN ({asked})", limits)  # noqa: S608
+            key = "slice, fingerprint"
+            asked = f"SELECT {key} FROM exact WHERE slice > 0 AND slice < ? LIMIT ?"  # noqa: S608
+            limits = oldest, LISTED_AT_ONCE
+            listed = run(f"DELETE FROM exact WHERE ({key}) IN ({asked})", limits)  # noqa: S608
+            self._expired = blocks.rowcount + listed.rowcount > 0
+
+    def _settle(
+        self, slices: set[tuple[Any, ...]], blocks: int, buckets: Collection[bytes]
+    ) -> None:
+        """Forget what has been written.
+
+        :param blocks: how many of the pass.
+        :param buckets: those of the exact list.
+        """
+        self._commits += 1
+        self._stored = slices
         for number in self._touched:
             self.queues[number].new.clear()
         self._touched.clear()
         self._gone.clear()
         self._notes.clear()
         self._changes = self.filter.changes = Changes(None if self._changes.marks is None else {})
-        for _ in range(min(len(self._later), DELETED_AT_ONCE)):
-            self._later.popleft()
-        if self._trimmed:
-            self._trim, self._trimmed = 0, False
-        if self._emptied:
-            self._dropped.pop()
-            self._emptied = False
+        del self._later[:DELETED_AT_ONCE]
+        if self._pass is not None:
+            del self._pass.blocks[len(self._pass.blocks) - blocks :]
+            for bucket in buckets:
+                self._pass.buckets.remove(bucket)
+                self._unlisted.pop(bucket)
+            if not (self._pass.blocks or self._pass.buckets):
+                self.journal -= self._pass.marks
+                self._trim, self._pass = self._pass.upto, None
 
     # The pass
 
     def _begin_pass(self) -> None:
         """Have all blocks that have changed so far be written, some with each commit."""
-        slices = self.filter.state.slices
-        blocks = [(one, index) for one in slices for index in sorted(one.dirty)]
-        for slice_ in slices:
+        blocks = [(one, index) for one in self.filter.slices for index in sorted(one.dirty)]
+        for slice_ in self.filter.slices:
             slice_.dirty.clear()
         blocks.reverse()  # they are taken off the end
-        self._pass = Pass(blocks, self._last_mark, self.journal)
+        self._pass = Pass(blocks, sorted(self._unlisted), self._last_mark, self.journal)
 
-    def _write_pass(self) -> tuple[int, int]:
-        """Write a part; return how many blocks it had, and which exact bucket comes next."""
+    def _write_pass(self) -> tuple[int, list[bytes]]:
+        """Write a part; return how many blocks it had, and which buckets of the exact list."""
         if self._pass is None:
-            return 0, 0
+            return 0, []
         part = self._pass.blocks[-BLOCKS_AT_ONCE:]
-        live = {one.id for one in self.filter.state.slices}
-        file.write_blocks(self._database, (each for each in reversed(part) if each[0].id in live))
-        bucket, listed = self._pass.bucket, 0
-        while self._exact is not None and bucket < BUCKETS and listed < LISTED_AT_ONCE:
-            found = sorted((home, one) for one, home in self._exact.buckets[bucket].items())
+        for slice_, index in reversed(part):
+            if slice_.id >= self.filter.slices[0].id:  # else it is over
+                file.put(self._database, "blocks", slice_.block_rows([index]))
+        buckets, listed = [], 0
+        for bucket in self._pass.buckets:
+            if listed >= LISTED_AT_ONCE:
+                break
+            found = sorted((home, one) for one, home in self._unlisted[bucket].items())
             self._database.executemany("INSERT OR IGNORE INTO exact VALUES (?,?)", found)
+            buckets.append(bucket)
             listed += len(found)
-            bucket += 1
-        return len(part), bucket
-
-    def _settle_pass(self, blocks: int, bucket: int) -> None:
-        now = self._pass
-        if now is None:
-            return
-        del now.blocks[len(now.blocks) - blocks :]
-        if self._exact is not None:
-            for written in self._exact.buckets[now.bucket : bucket]:
-                written.clear()
-        now.bucket = bucket
-        if not now.blocks and (self._exact is None or bucket == BUCKETS):
-            self.journal -= now.marks
-            self._trim, self._pass = now.upto, None
-
-    def _write_trims(self) -> None:
-        """Delete a part of what nobody will read: a long delete would be a long commit."""
-        run = self._database.execute
-        if self._trim:
-            asked = "SELECT id FROM marks WHERE id <= ? ORDER BY id LIMIT ?"
-            found = run(f"DELETE FROM marks WHERE id IN ({asked})", (self._trim, ROWS_AT_ONCE))  # noqa: S608
-            self._trimmed = found.rowcount < ROWS_AT_ONCE
-        if self._dropped:
-            id_ = self._dropped[-1]
-            asked = "SELECT id FROM blocks WHERE id BETWEEN ? AND ? LIMIT ?"
-            ends = id_ << 32, (id_ + 1 << 32) - 1
-            blocks = run(f"DELETE FROM blocks WHERE id IN ({asked})", (*ends, BLOCKS_AT_ONCE))  # noqa: S608
-            asked = "SELECT fingerprint FROM exact WHERE slice = ?1 LIMIT ?2"
-            listed = run(
-                f"DELETE FROM exact WHERE slice = ?1 AND fingerprint IN ({asked})",  # noqa: S608
-                (id_, LISTED_AT_ONCE),
-            )
-            self._emptied = blocks.rowcount < BLOCKS_AT_ONCE and listed.rowcount < LISTED_AT_ONCE
+        return len(part), buckets
 
     # The log
 
@@ -737,7 +696,7 @@ class Store:
             return
         if size <= LOG_BYTES:
             self._longest_log = 4 * LOG_BYTES
-        if not running and (size > LOG_BYTES or self._all_commits % CHECKPOINT_COMMITS == 0):
+        if not running and (size > LOG_BYTES or self._commits % CHECKPOINT_COMMITS == 0):
             self._thread = Thread(target=self._checkpoint, daemon=True)
             self._thread.start()
 
@@ -770,43 +729,18 @@ def _span(window: float | None) -> str | None:
     return None if window is None else write_span(window)
 
 
-def _ids(slices: Iterable[tuple[Any, ...]]) -> set[int]:
-    return {row[0] for row in slices}
-
-
 @dataclass(eq=False)
 class Pass:
     """Blocks on their way into the file.
 
     Attributes:
         blocks: slice and number of those still to be written, the first one last.
+        buckets: likewise of the exact list.
         upto: the last row of the journal when the pass began.
         marks: how many marks the journal had then.
-        bucket: the next one of :class:`Unlisted` to be written.
     """
 
     blocks: list[tuple[Slice, int]]
+    buckets: list[bytes]
     upto: int
     marks: int
-    bucket: int = 0
-
-
-class Unlisted:
-    """Fingerprints that are in the journal, and not yet in the table ``exact``.
-
-    In buckets by their first byte: one after the other is sorted and written, so that each page of
-    the table is written once for all that come into it.
-
-    Attributes:
-        buckets: what each fingerprint is to be listed under.
-    """
-
-    def __init__(self) -> None:
-        self.buckets: list[dict[bytes, int]] = [{} for _ in range(BUCKETS)]
-
-    def add(self, home: int, fingerprint: bytes) -> None:
-        """Add a fingerprint."""
-        self.buckets[fingerprint[0] if fingerprint else 0][fingerprint] = home
-
-    def __contains__(self, fingerprint: bytes) -> bool:
-        return fingerprint in self.buckets[fingerprint[0] if fingerprint else 0]

@@ -199,6 +199,13 @@ def describe(states: Sequence[State]) -> FilterInfo:
         [[count for count, _ in shard] for shard in counts],
         error_rate=plan.error_rate,
         memory=sum(memory for shard in counts for _, memory in shard),
+        window=plan.window or None,
+        dates=[one.since for state in states for one in state.slices],
     )
-    dates = {one.since for state in states for one in state.slices}
-    return info.dated(plan.window, dates) if plan.window else info
+    # With a window slices to come make up what is missing.
+    whole = max(1.0, sum(state.plan.capacity for state in states) / info.capacity)
+    return replace(
+        info,
+        capacity=round(info.capacity * whole),
+        bytes_at_capacity=round(info.bytes_at_capacity * whole),
+    )

@@ -10,7 +10,7 @@ from scipy import stats
 from scrapy_bloom import LocalFilter
 from scrapy_bloom.filter.growth import SliceSpec
 from scrapy_bloom.filter.sizing import false_positive_rate
-from scrapy_bloom.filter.state import FilterState
+from scrapy_bloom.filter.slices import Slice
 
 KINDS = {
     "random": lambda i: hashlib.blake2b(b"%d" % i, digest_size=20).digest(),
@@ -68,9 +68,8 @@ def test_the_rate_is_the_predicted_one_and_at_most_the_asked_one(kind, error_rat
 def test_small_and_overfull_slices_err_as_the_formula_says(blocks, hashes, items):
     """Small filters show what a bad derivation of positions hides in large ones."""
     spec = SliceSpec(10**9, 0.5, blocks)
-    state = FilterState(bytes(16), hashes, digests=True, window=None)
-    state.new_slice(0.0, spec)
-    seen = LocalFilter.from_state(state)
+    seen = LocalFilter()
+    seen.adopt(bytes(16), hashes, [Slice(1, 0.0, spec)], 2)
     for i in range(items):
         seen.add(KINDS["sequential"](i))
     rate = false_positive_rate(items, blocks, hashes)

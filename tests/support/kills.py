@@ -16,15 +16,14 @@ MOMENTS = (
     "scrapy_bloom.local.store:Store._settle:before",
     "scrapy_bloom.local.store:Store._begin_pass:after",
     "scrapy_bloom.local.store:Store._write_pass:after",
-    "scrapy_bloom.local.store:Store._settle_pass:before",
     "scrapy_bloom.local.store:Store._checkpoint:before",
     "scrapy_bloom.local.store:Store._checkpoint:after",
 )
 """Chosen moments of a crawl, without the number of the call."""
 
 ONCE = (
-    "scrapy_bloom.filter.file:create:before",
-    "scrapy_bloom.filter.file:create:after",
+    "scrapy_bloom.filter.file:write:before",
+    "scrapy_bloom.filter.file:write:after",
     "scrapy_bloom.local.job:Job._check:before",
     "scrapy_bloom.local.job:Job._restore_state:after",
     "scrapy_bloom.local.job:Job.begin:after",

@@ -16,10 +16,10 @@ def make_lossy(seen):
 
     Twice is as good as once: they are always the same bits.
     """
-    slice_ = seen.state.slices[0]
+    slice_ = seen.slices[0]
     for index in range(len(slice_.blocks)):
         block = slice_.writable(index)
-        block |= _noise(index, 0.5 ** (1 / seen.state.hashes))
+        block |= _noise(index, 0.5 ** (1 / seen.hashes))
 
 
 def install(patch):

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -126,7 +125,6 @@ def in_memory(urls: Iterable[str]) -> FilterInfo:
         windowed.save("month.bloom")
     loaded = LocalFilter.load(Path("month.bloom"))
     assert_type(loaded, LocalFilter)
-    loaded.update(copy.deepcopy(loaded))
     return loaded.info()
 
 

@@ -1,0 +1,97 @@
+"""The bits of a filter, and what has changed in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from math import inf
+from typing import Final
+
+from bitarray import bitarray
+from bitarray.util import zeros
+
+from scrapy_bloom.filter.growth import SliceSpec
+from scrapy_bloom.filter.sizing import BLOCK_BITS
+
+EMPTY: Final = zeros(BLOCK_BITS, "big")
+"""Stands for every block that has no item yet, so that only used blocks take memory.
+
+It is recognised by identity (``is``), and nobody writes to it.
+"""
+
+
+@dataclass(eq=False, slots=True)
+class Slice:
+    """A part of a filter, made at one time for so many items.
+
+    Attributes:
+        id: its number in the filter, never given twice; a younger slice has a higher one.
+        since: when its generation began, in seconds since 1970; 0 without a window.
+        spec: its geometry.
+        items: items added to it.
+        blocks: `spec.blocks` bit arrays of 65,536 bits each, in Redis's bit order; untouched ones
+            are :data:`EMPTY` itself.
+        dirty: numbers of the blocks that changed since they were last stored.
+    """
+
+    id: int
+    since: float
+    spec: SliceSpec
+    items: int = 0
+    blocks: list[bitarray] = field(init=False, repr=False)
+    dirty: set[int] = field(default_factory=set, repr=False)
+
+    def __post_init__(self) -> None:
+        self.blocks = [EMPTY] * self.spec.blocks
+
+    def has(self, probe: list[int]) -> bool:
+        """Return whether all bits of an item are set; `probe` as :data:`hashing.Probe` returns."""
+        *positions, h = probe
+        return self.blocks[h * len(self.blocks) >> 32][positions].all()
+
+    def put(self, probe: list[int]) -> None:
+        """Set the bits of an item. It is not counted."""
+        *positions, h = probe
+        index = h * len(self.blocks) >> 32
+        self.writable(index)[positions] = 1
+        self.dirty.add(index)
+
+    def writable(self, index: int) -> bitarray:
+        """Return a block that may be written to."""
+        if self.blocks[index] is EMPTY:
+            self.blocks[index] = zeros(BLOCK_BITS, "big")
+        return self.blocks[index]
+
+    def touched(self) -> dict[int, bitarray]:
+        """Return the blocks that hold items, by number."""
+        return {index: block for index, block in enumerate(self.blocks) if block is not EMPTY}
+
+    def block_rows(self, indexes: Iterable[int]) -> Iterator[tuple[int, bytes]]:
+        """Yield blocks as a file keeps them."""
+        return ((self.id << 32 | index, self.blocks[index].tobytes()) for index in indexes)
+
+
+@dataclass(eq=False)
+class Changes:
+    """What has changed in a filter since somebody last took note.
+
+    Attributes:
+        marks: fingerprints whose bits were set, oldest first, by the number of their slice; None if
+            there were more than there is room for.
+        room: how many more marks are wanted.
+        again: fingerprints that came to :attr:`LocalFilter.again`, or left it.
+        ages: likewise of :attr:`LocalFilter.ages`.
+    """
+
+    marks: dict[int, list[bytes]] | None = field(default_factory=dict)
+    room: float = inf
+    again: set[bytes] = field(default_factory=set)
+    ages: set[bytes] = field(default_factory=set)
+
+    def mark(self, id_: int, fingerprint: bytes) -> None:
+        """Note that bits were set in a slice."""
+        self.room -= 1
+        if self.room < 0:
+            self.marks = None
+        elif self.marks is not None:
+            self.marks.setdefault(id_, []).append(fingerprint)
