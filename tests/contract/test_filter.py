@@ -5,17 +5,16 @@ import pickle
 import shutil
 import sqlite3
 from functools import partial
-from itertools import count
-from math import inf
 from pathlib import Path
 from tempfile import mkdtemp
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import invariant, rule
 from support.contract import FilterContract, fingerprints
 from support.examples import share_of
+from support.windows import PAGES, WINDOW, Clock, WindowMachine
 
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.filter import file
@@ -23,20 +22,6 @@ from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.filter.growth import STARTER, filter_hashes, first_slice, next_slice
 from scrapy_bloom.filter.hashing import make_probe
 from scrapy_bloom.filter.sizing import BLOCK_BYTES, false_positive_rate
-
-WINDOW = 800
-LONGEST = 900  # 9/8 of it
-PAGES = fingerprints(12, "page")
-
-
-class Clock:
-    """A clock that is set by hand."""
-
-    def __init__(self):
-        self.now = 1_000_000_000.0
-
-    def __call__(self):
-        return self.now
 
 
 class Grown(FilterContract):
@@ -49,16 +34,10 @@ class TestLocalFilter(Grown):
         return LocalFilter
 
 
-class TestLocalFilterOfAnyBytes(Grown):
+class TestLocalFilterOfAnyBytesWithAWindow(Grown):
     @pytest.fixture
     def make(self):
-        return partial(LocalFilter, digests=False)
-
-
-class TestLocalFilterWithAWindow(Grown):
-    @pytest.fixture
-    def make(self):
-        return partial(LocalFilter, window=3600)
+        return partial(LocalFilter, digests=False, window=3600)
 
 
 # Growth
@@ -195,72 +174,26 @@ def test_a_number_of_a_slice_is_never_given_twice(tmp_path):
         assert PAGES[0] not in seen
 
 
-def test_generations_that_nothing_came_into_do_not_pile_up():
+def test_what_a_window_is_set_for_is_its_capacity():
     clock = Clock()
-    seen = LocalFilter(window=WINDOW, clock=clock)
-    seen.add(PAGES[0])
+    seen = LocalFilter(500_000, window=WINDOW, clock=clock)
+    full = seen.info().bytes_at_capacity
     for _ in range(7):
+        seen.add(PAGES[0])
         clock.now += 100
-        assert PAGES[0] in seen
-    assert seen.info().generations == 2
+        info = seen.info()
+        assert info.capacity == 500_000
+        assert info.bytes_at_capacity == pytest.approx(full, rel=0.3)
+    assert info.generations == 2  # those that nothing came into do not pile up
 
 
-class WindowMachine(RuleBasedStateMachine):
-    """Against a dict of what was let through, and when, in time that only passes."""
-
-    def __init__(self):
-        super().__init__()
-        self.clock, self.passed, self.set_back = Clock(), 0, -inf
+class LocalWindow(WindowMachine):
+    def open(self):
         self.folder = Path(mkdtemp())
-        self.known, self.ages, self.fresh = {}, {}, count()
         self.filter = LocalFilter(20, 1e-9, window=WINDOW, clock=self.clock)
 
     def teardown(self):
         shutil.rmtree(self.folder)
-
-    @rule(page=st.sampled_from(PAGES))
-    def add(self, page):
-        self.judge(page, seen := self.filter.add(page))
-        if not seen:
-            self.known[page] = self.passed
-
-    @rule(pages=st.lists(st.sampled_from(PAGES), max_size=5))
-    def ask(self, pages):
-        for page, seen in zip(pages, self.filter.contains_many(pages), strict=True):
-            self.judge(page, seen)
-
-    @rule(size=st.sampled_from([1, 10, 100]))
-    def burst(self, size):
-        pages = fingerprints(size, f"fresh {next(self.fresh)}")
-        assert self.filter.add_many(pages) == [False] * size
-        self.known.update(dict.fromkeys(pages, self.passed))
-
-    @rule(page=st.sampled_from(PAGES), age=st.sampled_from([1, 50, 300, WINDOW - 1]))
-    def add_aged(self, page, age):
-        last = min(self.ages.get(page, -inf), self.clock.now)
-        seen = self.filter.add_aged(page, age)
-        assert seen is (self.clock.now - last < age)
-        self.ages[page] = last if seen else self.clock.now
-        if not seen:
-            self.known[page] = self.passed
-
-    @rule(page=st.sampled_from(PAGES))
-    def forget(self, page):
-        self.judge(page, self.filter.forget(page))
-        self.known.pop(page, None)
-        self.ages.pop(page, None)
-
-    @rule(seconds=st.sampled_from([1, 99, 100, 101, 250, 800, 900, 5000]))
-    def wait(self, seconds):
-        self.clock.now += seconds
-        self.passed += seconds
-
-    @rule(seconds=st.sampled_from([1, 30, 100, 450, 3000]))
-    def set_clock_back(self, seconds):
-        self.clock.now -= seconds
-        self.set_back = self.passed
-        self.ages = {page: min(last, self.clock.now) for page, last in self.ages.items()}
-        self.filter.contains_many([])  # it looks at the clock
 
     @rule()
     def save_and_load(self):
@@ -268,26 +201,14 @@ class WindowMachine(RuleBasedStateMachine):
         self.filter = LocalFilter.load(self.folder / "filter", clock=self.clock)
 
     @invariant()
-    def it_holds(self):
-        pages = [page for page, when in self.known.items() if self.passed - when < WINDOW]
-        assert all(self.filter.contains_many(pages))
-        info = self.filter.info()
-        assert info.estimated_fp_rate <= info.error_rate
-        assert info.oldest <= info.newest <= self.clock.now
+    def what_is_forgotten_has_its_bits(self):
         seen = self.filter
         probe = make_probe(seen.secret, seen.hashes, digests=seen.digests)
         assert all(any(one.has(probe(fp)) for one in seen.slices) for fp in seen.again)
 
-    def judge(self, page, seen):
-        since = self.passed - self.known.get(page, -inf)
-        if since < WINDOW:
-            assert seen
-        elif since >= LONGEST and self.set_back <= self.known.get(page, -inf):
-            assert not seen
 
-
-TestWindow = WindowMachine.TestCase
-TestWindow.settings = settings(deadline=None, max_examples=share_of(60), stateful_step_count=40)
+TestWindow = LocalWindow.TestCase
+TestWindow.settings = settings(deadline=None, max_examples=share_of(30), stateful_step_count=40)
 
 
 # Files
@@ -352,14 +273,15 @@ def test_what_is_not_a_filter_is_refused_and_left_as_it_is(tmp_path, make, found
     assert (path.read_bytes() if path.is_file() else None) == before
 
 
-def test_a_row_that_does_not_match_its_checksum_is_damage(tmp_path):
+def test_a_filter_is_not_saved_beside_the_log_of_another_file(tmp_path):
+    """SQLite would apply it."""
     path = tmp_path / "filter"
-    LocalFilter().save(path)
-    with sqlite3.connect(path) as database:
-        database.execute("UPDATE slices SET blocks = 1")
-    database.close()
-    with pytest.raises(StateError, match="slices does not match its checksum"):
-        LocalFilter.load(path)
+    log = tmp_path / "filter-wal"
+    log.write_bytes(b"log")
+    with pytest.raises(StateError, match="found a log that belongs to another file"):
+        LocalFilter().save(path)
+    assert not path.exists()
+    assert log.read_bytes() == b"log"
 
 
 def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path):

@@ -25,6 +25,7 @@ from support.commits import Commits, check, copied, hasty, log_of
 from support.contract import fingerprints
 from support.examples import share_of
 from support.internals import database_of, marks_in_memory
+from support.windows import LONGEST, PAGES, WINDOW, Clock
 
 from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.filter import file
@@ -32,17 +33,6 @@ from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local import store as module
 from scrapy_bloom.local.job import read_meta
 from scrapy_bloom.local.store import NUMBER_BITS, Store
-
-WINDOW, LONGEST = 800, 900
-PAGES = fingerprints(12, "page")
-
-
-class Clock:
-    def __init__(self):
-        self.now = 1_000_000_000.0
-
-    def __call__(self):
-        return self.now
 
 
 @pytest.fixture
@@ -257,7 +247,7 @@ class WindowedExactMachine(StoreMachine):
     EXACT = True
 
 
-QUICK = settings(deadline=None, max_examples=share_of(40), stateful_step_count=40)
+QUICK = settings(deadline=None, max_examples=share_of(16), stateful_step_count=40)
 TestStore = StoreMachine.TestCase
 TestWindowed = WindowedMachine.TestCase
 TestExact = ExactMachine.TestCase
@@ -270,19 +260,21 @@ for _case in (TestStore, TestWindowed, TestExact, TestWindowedExact):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("exact", [False, True])
-@pytest.mark.parametrize("harm", ["none", "log deleted", "log cut", "log flipped"])
+@pytest.mark.parametrize(
+    ("exact", "harm"),
+    [(True, "none"), (False, "log deleted"), (True, "log cut"), (False, "log flipped")],
+)
 def test_a_killed_run_leaves_a_whole_commit_or_is_refused(tmp_path, exact, harm):
     path, refused = tmp_path / "bloom.sqlite", 0
     dice = random.Random(harm)
-    for _ in range(6):
+    for _ in range(4):
         program = Path(__file__).parents[1] / "support/programs/commit_until_killed.py"
         line = [sys.executable, str(program), str(path), str(int(exact))]
         path_of_tests = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
         run = subprocess.Popen(
             line, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path_of_tests}
         )
-        for _ in range(dice.randrange(1, 200)):
+        for _ in range(dice.randrange(1, 100)):
             last = int(run.stdout.readline())
         run.send_signal(signal.SIGKILL)
         last = max([last, *map(int, run.communicate()[0].split("\n")[:-1])])
@@ -348,7 +340,6 @@ def overwrite(path, dice):
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("checked", [True, False])
 @pytest.mark.parametrize(
     ("which", "harm"),
     [
@@ -356,12 +347,12 @@ def overwrite(path, dice):
         *itertools.product(["log"], [cut, flip_one]),
     ],
 )
-def test_damage_is_refused_or_harmless(tmp_path, template, monkeypatch, which, harm, checked):
+def test_damage_is_refused_or_harmless(tmp_path, template, monkeypatch, which, harm):
     """Whatever is hurt, no request and no page is missing in silence."""
-    if not checked:  # as a large file, which is not read through when it was closed
-        monkeypatch.setattr(module, "CHECKED_BYTES", 0)
     dice, times, refused = random.Random(f"{which} {harm.__name__}"), share_of(80), 0
     for number in range(times):
+        checked = number % 2  # else as a large file, which is not read through if it was closed
+        monkeypatch.setattr(module, "CHECKED_BYTES", 64 << 20 if checked else 0)
         path = copied(template[which == "closed"], tmp_path / str(number))
         harm(log_of(path) if which == "log" else path, dice)
         before = path.read_bytes()
@@ -377,15 +368,15 @@ def test_damage_is_refused_or_harmless(tmp_path, template, monkeypatch, which, h
                 assert not checked
             store.abandon()
         if error:
-            refused += 1
+            refused += checked
             assert str(path) in error
             assert "xpected" in error
             assert path.read_bytes() == before
         shutil.rmtree(path.parent)
-    if checked and harm is cut and which == "closed":
-        assert refused > times // 2  # a page that nothing uses may lose its end
+    if harm is cut and which == "closed":
+        assert refused > times // 4  # a page that nothing uses may lose its end
     elif harm is flip_one or which == "log":  # of a file that was cut the log may have the rest
-        assert refused < times
+        assert refused < times // 2
 
 
 def test_a_file_that_a_checkpoint_has_begun_to_enlarge_is_whole(tmp_path):
@@ -562,6 +553,7 @@ def test_a_reader_sees_the_last_commit_beside_a_run_and_after_a_kill(path, tmp_p
     killed = copied(path, tmp_path / "killed")  # the log, and no index of it
     for where in (path, killed):
         before = where.read_bytes(), log_of(where).read_bytes()
+        assert LocalFilter.load(where).contains_many(PAGES[:2]) == [True, False]
         reader = Store(where, read_only=True)
         assert [reader.contains(page) for page in PAGES[:2]] == [True, False]
         assert reader.read(queue, 5, newest=True) == [(row, b"body")]
@@ -577,15 +569,6 @@ def test_a_reader_sees_the_last_commit_beside_a_run_and_after_a_kill(path, tmp_p
     reader.close()
     assert path.read_bytes() == before
     assert sorted(one.name for one in tmp_path.iterdir()) == ["bloom.sqlite", "killed"]
-
-
-def test_a_filter_is_loaded_from_the_file_of_a_job(path):
-    store = Store(path)
-    store.mark(PAGES[0])
-    store.commit()
-    loaded = LocalFilter.load(path)
-    assert loaded.contains_many(PAGES[:2]) == [True, False]
-    store.close()
 
 
 # The traps
@@ -615,14 +598,14 @@ def test_expired_marks_do_not_come_back_with_a_kill(path, tmp_path, monkeypatch)
 
 def test_a_file_is_closed_whole_in_the_middle_of_a_pass(path, monkeypatch):
     hasty(monkeypatch.setattr)
-    known = fingerprints(20_000)
+    known = fingerprints(10_000)
     store, passes = Store(path, LocalFilter(100_000)), 0
-    for at in range(0, 20_000, 50):
+    for at in range(0, 10_000, 50):
         for page in known[at : at + 50]:
             store.mark(page)
         store.commit()
         passes += store.passing
-        if passes and at > 10_000:
+        if passes and at > 3_000:
             break
     assert store.passing
     store.close()

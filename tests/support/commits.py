@@ -2,12 +2,12 @@
 
 import random
 import shutil
+from hashlib import sha1
 from pathlib import Path
 
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local import store as module
 from scrapy_bloom.local.store import Store
-from support.contract import fingerprints
 
 PER_COMMIT = 10
 _WAITING = 30  # commits that a request waits
@@ -29,6 +29,10 @@ def hasty(patch=setattr):
         patch(module, name, value)
 
 
+def pages_of(number):
+    return [sha1(b"%d of commit %d" % (which, number)).digest() for which in range(PER_COMMIT)]
+
+
 def body_of(number, which):
     return random.Random(number * 100 + which).randbytes(200 + 31 * which)
 
@@ -43,7 +47,7 @@ class Commits:
 
     def step(self):
         number = self.number + 1
-        for which, page in enumerate(fingerprints(PER_COMMIT, f"commit {number}")):
+        for which, page in enumerate(pages_of(number)):
             assert not self.store.mark(page)
             self.store.add(self.queue, body_of(number, which))
         if number > _WAITING:
@@ -71,14 +75,10 @@ def check(store, *, whole=True):
         assert len(found) == len(bodies)
         assert all(body in {None, right} for body, right in zip(found, bodies, strict=True))
     assert len(store) == len(bodies)
-    known = [
-        page for one in range(1, number + 1) for page in fingerprints(PER_COMMIT, f"commit {one}")
-    ]
+    known = [page for one in range(1, number + 1) for page in pages_of(one)]
     if whole:
         assert all(map(store.contains, known))
-    later = [
-        page for one in range(1, 50) for page in fingerprints(PER_COMMIT, f"commit {number + one}")
-    ]
+    later = [page for one in range(1, 50) for page in pages_of(number + one)]
     assert not any(map(store.contains, later))
     return number
 
