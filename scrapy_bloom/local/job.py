@@ -217,7 +217,7 @@ class Job:
         :param waiting: whether requests are waiting.
         """
         filter_ = self.store.filter
-        again = filter_.window is not None or filter_.state.ages
+        again = filter_.window is not None or filter_.ages
         return bool(self.restored) and not (waiting or self.killed or again)
 
     def close(self) -> bool:
