@@ -24,8 +24,9 @@ _SCHEDULER: Final = "scrapy_bloom.Scheduler"
 class Addon:
     """Gives a project our duplicate filter and our scheduler, and what they need.
 
-    What the project, the spider or the command line has chosen stays. A job directory in which
-    requests of Scrapy's own scheduler wait stays with that scheduler until they are done.
+    What the project, the spider or the command line has chosen stays. Without a job directory and
+    Redis so does Scrapy's own scheduler. A job directory in which requests of that scheduler wait
+    stays with it until they are done.
 
     Commands of Scrapy that only look at pages, such as ``fetch`` and ``shell``, get no job
     directory and nothing of ours.
@@ -61,11 +62,13 @@ class Addon:
         chosen = settings["DUPEFILTER_CLASS"]
         if not takes_filter and not _is_a(chosen, BloomDupeFilter):
             raise NotConfigured(f"DUPEFILTER_CLASS is {chosen!r}. Remove that setting.")
-        if settings["BLOOM_REDIS_URL"] and not find_spec("redis"):
+        shared = settings["BLOOM_REDIS_URL"] or settings["BLOOM_BACKEND"] == "redis"
+        if shared and not find_spec("redis"):
             raise NotConfigured(
-                "BLOOM_REDIS_URL needs the package redis: pip install 'scrapy-bloom[redis]'"
+                "A filter in Redis needs the package redis: pip install 'scrapy-bloom[redis]'"
             )
-        folder, takes_scheduler = settings["JOBDIR"], _is_default(settings, "SCHEDULER")
+        folder = settings["JOBDIR"]
+        takes_scheduler = (folder or shared) and _is_default(settings, "SCHEDULER")
         if folder and takes_scheduler and is_for_scrapy(Path(folder)):
             logger.info(
                 "%s was begun with Scrapy's own scheduler, which fetches what is waiting there."

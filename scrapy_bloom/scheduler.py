@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy.core.scheduler import Scheduler as ScrapyScheduler
 from scrapy.settings import SETTINGS_PRIORITIES
-from scrapy.utils.job import job_dir
 from scrapy.utils.misc import build_from_crawler, load_object
 from twisted.internet.defer import Deferred
 
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from scrapy_bloom.crawl.frontier import Frontier
+    from scrapy_bloom.local.frontier import LocalFrontier
     from scrapy_bloom.redis.frontier import SharedFrontier
 
 logger = logging.getLogger(__name__)
@@ -54,6 +54,9 @@ class Scheduler(ScrapyScheduler):
     """
 
     crawler: Crawler
+    df: Any
+    dqclass: Any
+    pqclass: Any
 
     _frontier: Frontier | None = None
     _refused = False
@@ -65,12 +68,10 @@ class Scheduler(ScrapyScheduler):
         by_default = settings.getpriority("DUPEFILTER_CLASS") == SETTINGS_PRIORITIES["default"]
         chosen = BloomDupeFilter if by_default else load_object(settings["DUPEFILTER_CLASS"])
         dupefilter: Any = build_from_crawler(chosen, crawler)
-        looks = only_looks(crawler)
-        if looks:
+        if only_looks(crawler):
             write_no_state(crawler)
         return cls(
             dupefilter,
-            jobdir=None if looks else job_dir(settings),
             dqclass=load_object(settings["SCHEDULER_DISK_QUEUE"]),
             mqclass=load_object(settings["SCHEDULER_MEMORY_QUEUE"]),
             logunser=settings.getbool("SCHEDULER_DEBUG"),
@@ -93,17 +94,15 @@ class Scheduler(ScrapyScheduler):
         :raises CloseSpider: then, where the spider cannot be closed in another way.
         """
         self.spider = spider
-        self.mqs = self._mq()
-        self.dqs = None
+        self.mqs, self.dqs = self._mq(), None
         try:
             self._frontier = self._open_frontier()
         except BloomError as error:
-            self._log_error(error)
+            logger.error("%s", error, extra={"spider": spider})  # noqa: TRY400 - in plain words
             self._refused = True
             refuse(self.crawler, error.reason)
             return None
         if self._frontier is None:
-            self._be_scrapys_own()
             return super().open(spider)
         logger.info("%s", self._frontier.description, extra={"spider": spider})
         return None
@@ -137,71 +136,48 @@ class Scheduler(ScrapyScheduler):
         frontier = self._frontier
         return super().__len__() if frontier is None else len(frontier)
 
-    def _dqdir(self, jobdir: str | None) -> str | None:
-        """Return where Scrapy would have its queue, and make no folder: requests are kept here."""
-        return str(Path(jobdir, QUEUE)) if jobdir else None
-
-    def _be_scrapys_own(self) -> None:
-        """Have the engine call Scrapy's methods without a detour, but those that a subclass has."""
-        for name in ("enqueue_request", "next_request", "has_pending_requests"):
-            if getattr(type(self), name) is getattr(Scheduler, name):
-                setattr(self, name, getattr(super(), name))
-
     def _open_frontier(self) -> Frontier | None:
         """Open what keeps the requests; return None if nothing does but Scrapy's own queue.
 
         :raises BloomError: if the crawl cannot be kept as the settings say.
         """
-        if only_looks(self.crawler):
+        crawler, folder = self.crawler, self.crawler.settings["JOBDIR"]
+        settings = Settings(crawler.settings, warn=False)  # who opens something warns
+        shared = settings.backend(shared_queue=False) == "redis"
+        if only_looks(crawler) or not (shared or folder):
             return None
-        settings = Settings(self.crawler.settings, warn=False)  # who opens something warns
-        if settings.backend(shared_queue=False) == "redis":
-            dupefilter = self._check_filter("the filter in Redis")
-            if dupefilter.refusal is not None:
-                raise dupefilter.refusal
-            check_watched(self.crawler, settings)
-            if folder := job_dir(self.crawler.settings):
-                check_unused(Path(folder))
-            dupefilter.checks = shared = self._open_shared()
-            return shared
-        if self.dqdir is None:
-            return None
-        dupefilter = self._check_filter("a JOBDIR")
-        if dupefilter.refusal is not None:
-            raise dupefilter.refusal
-        check_watched(self.crawler, settings)
-        assert self.pqclass is not None  # noqa: S101 - from_crawler gave it
-        assert self.dqclass is not None  # noqa: S101 - likewise
-        frontier = open_local(
+        if not isinstance(self.df, BloomDupeFilter):
+            kind = type(self.df)
+            raise SettingError(
+                f"DUPEFILTER_CLASS = '{kind.__module__}.{kind.__qualname__}': with"
+                f" {'the filter in Redis' if shared else 'a JOBDIR'}, scrapy_bloom.Scheduler keeps"
+                f" marks and requests together, which only scrapy_bloom.BloomDupeFilter can do."
+                f" Remove your DUPEFILTER_CLASS, or your SCHEDULER."
+            )
+        if self.df.refusal is not None:
+            raise self.df.refusal
+        check_watched(crawler, settings)
+        if shared and folder:
+            check_unused(Path(folder))
+        self.df.checks = frontier = self._open_shared() if shared else self._open_local(folder)
+        return frontier
+
+    def _open_local(self, folder: str) -> LocalFrontier:
+        return open_local(
             self.crawler,
             self.spider,
             Report(self.crawler),
-            QueueClasses(self.pqclass, self.dqclass, self._sdqclass, self.dqdir),
+            QueueClasses(self.pqclass, self.dqclass, self._sdqclass, str(Path(folder, QUEUE))),
             self.mqs,
-            unclean=dupefilter.unclean,
+            unclean=self.df.unclean,
         )
-        dupefilter.checks = frontier
-        return frontier
 
     def _open_shared(self) -> SharedFrontier:
-        """Open what keeps the requests of a shared crawl."""
         with client_library():
             from scrapy_bloom.redis import frontier as redis  # noqa: PLC0415 - needs an extra
 
-        assert self.dqclass is not None  # noqa: S101 - from_crawler gave it
         kind = QueueKind.of("SCHEDULER_DISK_QUEUE", self.dqclass)
         return redis.SharedFrontier(self.crawler, self.spider, Report(self.crawler), kind, self.df)
-
-    def _check_filter(self, where: str) -> BloomDupeFilter:
-        if isinstance(self.df, BloomDupeFilter):
-            return self.df
-        kind = type(self.df)
-        raise SettingError(
-            f"DUPEFILTER_CLASS = '{kind.__module__}.{kind.__qualname__}': with {where},"
-            f" scrapy_bloom.Scheduler keeps marks and requests together, which only"
-            f" scrapy_bloom.BloomDupeFilter can do. Remove your DUPEFILTER_CLASS, or your"
-            f" SCHEDULER."
-        )
 
     async def _close(self, frontier: Frontier, reason: str) -> None:
         assert self.stats is not None  # noqa: S101 - Scrapy makes it before any component
@@ -215,6 +191,3 @@ class Scheduler(ScrapyScheduler):
                 await closed
             if not stored:
                 self.stats.set_value(stats.NOT_STORED.key, 1)
-
-    def _log_error(self, error: BloomError) -> None:
-        logger.error("%s", error, extra={"spider": self.spider})

@@ -15,7 +15,6 @@ import pytest
 import scrapy.squeues
 from pytest_twisted import ensureDeferred
 from scrapy import Request
-from scrapy.core.scheduler import Scheduler as ScrapyScheduler
 from scrapy.exceptions import CloseSpider
 from scrapy.extensions.spiderstate import SpiderState
 from scrapy.settings import default_settings
@@ -215,36 +214,6 @@ async def test_without_a_job_directory_it_is_scrapys_own(tmp_path, monkeypatch):
     assert not [key for key in crawler.stats.get_stats() if key.startswith("bloom/frontier/")]
     assert crawler.stats.get_value("scheduler/enqueued/memory") > 0
     assert list(tmp_path.iterdir()) == []
-
-
-class Counting(scrapy_bloom.Scheduler):
-    """What users derive from ours keeps what it adds."""
-
-    taken = 0
-
-    def next_request(self):
-        self.taken += 1
-        return super().next_request()
-
-
-@ensureDeferred
-@pytest.mark.parametrize("scheduler_class", [OURS["SCHEDULER"], Counting])
-async def test_without_a_job_directory_the_engine_calls_scrapys_own_methods(scheduler_class):
-    class Looking(Follower):
-        def parse(self, response):
-            self.scheduler = scheduler_of(self.crawler)
-            names = ("enqueue_request", "next_request", "has_pending_requests")
-            self.called = {name: getattr(self.scheduler, name).__func__ for name in names}
-            yield from super().parse(response)
-
-    settings = {"SCHEDULER": scheduler_class, "DUPEFILTER_CLASS": RFP}
-    with Pages({"/": lambda *_: ["/a"], "/a": lambda *_: ["/"]}) as pages:
-        spider = (await crawl(Looking, settings, url=pages.url + "/")).spider
-        assert pages.hits == {"/": 1, "/a": 1}
-    if scheduler_class is Counting:
-        assert spider.scheduler.taken > 1
-        assert spider.called.pop("next_request") is Counting.next_request
-    assert spider.called == {name: getattr(ScrapyScheduler, name) for name in spider.called}
 
 
 @ensureDeferred

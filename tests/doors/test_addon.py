@@ -38,9 +38,9 @@ def updated(**written):
 
 
 @pytest.mark.parametrize("addon", ["scrapy_bloom.Addon", Addon])
-def test_the_one_line_gives_a_crawl_our_filter_and_our_scheduler(addon, caplog):
+def test_the_one_line_gives_a_crawl_our_filter_and_our_scheduler(addon, tmp_path, caplog):
     caplog.set_level("INFO")
-    settings = get_crawler(settings_dict={"ADDONS": {addon: 500}}).settings
+    settings = get_crawler(settings_dict={"ADDONS": {addon: 500}, "JOBDIR": str(tmp_path)}).settings
     assert settings["DUPEFILTER_CLASS"] == OURS
     assert settings["SCHEDULER"] == SCHEDULER
     by_add_ons = SETTINGS_PRIORITIES["addon"]
@@ -51,8 +51,9 @@ def test_the_one_line_gives_a_crawl_our_filter_and_our_scheduler(addon, caplog):
 
 
 @pytest.mark.parametrize("priority", ["addon", "project", "spider", "cmdline"])
-def test_a_choice_that_is_ours_stays_and_so_does_any_scheduler(priority):
-    settings = updated(DUPEFILTER_CLASS=(Further, priority), SCHEDULER=(SCRAPYS, priority))
+def test_a_choice_that_is_ours_stays_and_so_does_any_scheduler(priority, tmp_path):
+    chosen = {"DUPEFILTER_CLASS": (Further, priority), "SCHEDULER": (SCRAPYS, priority)}
+    settings = updated(**chosen, JOBDIR=str(tmp_path))
     assert settings["DUPEFILTER_CLASS"] is Further
     assert settings["SCHEDULER"] == SCRAPYS
 
@@ -87,6 +88,19 @@ def test_the_middleware_that_sees_failures_is_there_once(theirs):
     assert dict(updated(**{name: {theirs: 5}})[name]) == {theirs: 5}
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "scheduler"),
+    [
+        ("JOBDIR", "job", SCHEDULER),
+        ("BLOOM_REDIS_URL", "redis://localhost/0", SCHEDULER),
+        ("BLOOM_BACKEND", "redis", SCHEDULER),
+        ("JOBDIR", "", SCRAPYS),
+    ],
+)
+def test_it_takes_the_scheduler_where_requests_can_be_kept(name, value, scheduler):
+    assert updated(**{name: value})["SCHEDULER"] == scheduler
+
+
 @pytest.mark.parametrize(("written", "there"), [("0", False), ("1", True), ("404", True)])
 def test_the_middleware_works_only_if_it_is_switched_on(written, there):
     settings = {"ADDONS": ADDONS, "BLOOM_FORGET_FAILED": written}
@@ -113,13 +127,13 @@ def test_without_the_client_library_it_says_how_to_get_it():
 
 
 async def calls_of(settings):
-    """Crawl two pages; return what scheduler and engine show, and the scheduler's stats."""
+    """Crawl two pages; return what scheduler and engine show, and the stats."""
     told = {}
 
     class Looking(Follower):
         def parse(self, response):
             scheduler = scheduler_of(self.crawler)
-            told["length"], told["disk"] = len(scheduler), scheduler.dqs
+            told["class"], told["length"] = type(scheduler), len(scheduler)
             told["status"] = dict(get_engine_status(self.crawler.engine))
             told["status"].pop("time()-engine.start_time")
             yield from super().parse(response)
