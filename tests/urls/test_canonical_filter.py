@@ -251,34 +251,13 @@ def test_duplicate_url_discarder_is_asked(tmp_path):
 CANON = ("-m", "scrapy", "bloom")
 
 
-def test_the_command_shows_the_way_of_each_url():
-    done = run(*CANON, "canon", "http://example.com:80/?b=1&a=2", "http://example.com/?a=2&b=1")
-    expected = fingerprint(Request("http://example.com/?a=2&b=1")).hex()
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == (
-        "http://example.com:80/?b=1&a=2\n"
-        "  default_port    http://example.com:80/?b=1&a=2\n"
-        "                  http://example.com/?b=1&a=2\n"
-        "  scrapy          http://example.com/?b=1&a=2\n"
-        "                  http://example.com/?a=2&b=1\n"
-        "  canonical       http://example.com/?a=2&b=1\n"
-        f"  fingerprint     {expected}\n"
-        "\n"
-        "http://example.com/?a=2&b=1\n"
-        "  canonical       http://example.com/?a=2&b=1\n"
-        f"  fingerprint     {expected}\n"
-        "\n"
-        "http://example.com:80/?b=1&a=2 and http://example.com/?a=2&b=1: one page, because of"
-        " default_port\n"
-    )
-
-
-@pytest.mark.parametrize(
-    ("other", "verdict"), [(f"{PLAIN}#b", "one page without any step"), (f"{PLAIN}b", "two pages")]
-)
-def test_the_command_says_which_are_one_page_by_themselves(other, verdict):
-    done = run(*CANON, "canon", PLAIN, other)
-    assert done.stdout.endswith(f"{PLAIN} and {other}: {verdict}\n")
+def test_the_command_says_which_are_one_page_by_themselves():
+    one, other = f"{PLAIN}#b", f"{PLAIN}b"
+    said = run(*CANON, "canon", PLAIN, one, other).stdout.splitlines()[-2:]
+    assert said == [
+        f"{PLAIN} and {one}: one page without any step",
+        f"{PLAIN} and {other}: two pages",
+    ]
 
 
 def test_the_documentation_shows_what_the_command_prints():
@@ -321,9 +300,7 @@ def test_the_command_prints_json_by_the_settings_given():
     ("arguments", "error"),
     [
         (("canon",), "canon: give one or more URLs"),
-        (("canon", "--xml", PLAIN), "unrecognized arguments: --xml"),
         (("canon", "example.com"), "Missing scheme in request url: example.com"),
-        (("canon", PLAIN, "-s", "BLOOM_CANONICAL=no"), "canon: BLOOM_CANONICAL = 'no'"),
     ],
 )
 def test_the_command_says_what_is_wrong(arguments, error):
