@@ -122,7 +122,8 @@ PART = Part(
     method="""\
 One fingerprint of a fresh request. Scrapy's own fingerprinter and ours at each level take turns
 in one process, class by class, and each ratio is the median of what the rounds say by themselves.
-The classes have made-up URLs, no two the same. The last two are left to w3lib: they are rare.""",
+The classes have made-up URLs, no two the same. Users with passwords, short IPv4 addresses and
+IPv6 addresses are left to w3lib: they are rare.""",
     packages=("scrapy", "w3lib"),
     run=run,
     tables=(
