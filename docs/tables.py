@@ -11,6 +11,7 @@ import argparse
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
@@ -34,10 +35,28 @@ from bench.page import markdown
 SCRAPY_SET_BYTES = 86.6  # of one 20-byte fingerprint in a set, as `make bench-core` measures
 
 
-def settings_table() -> str:
-    """Return every setting with its default and meaning."""
-    rows = [(f"`{o.setting}`", f"`{as_written(o.default)!r}`", o.meaning) for o in OPTIONS]
-    return markdown(("setting", "default", "meaning"), rows)
+GROUPS = {
+    "Filter": ("CAPACITY", "ERROR_RATE", "EXACT", "BACKEND"),
+    "Long crawls": ("WINDOW", "COMMIT_SYNC", "FORGET_FAILED"),
+    "Redis": ("REDIS_", "ON_BACKEND_ERROR"),
+    "URLs": ("CANONICAL",),
+}
+"""The groups of settings, each with how their names begin."""
+
+
+def settings_list() -> str:
+    """Return every setting with its default and meaning, each below a heading of its own."""
+    blocks, left = [], list(OPTIONS)
+    for title, beginnings in GROUPS.items():
+        blocks.append(f"## {title}")
+        names = tuple(f"BLOOM_{beginning}" for beginning in beginnings)
+        for option in [each for each in left if each.setting.startswith(names)]:
+            left.remove(option)
+            default = f"Default: `{as_written(option.default)!r}`"
+            blocks += [f"### `{option.setting}`", default, textwrap.fill(option.meaning, 100)]
+    if left:
+        sys.exit(f"No group has {', '.join(option.setting for option in left)}.")
+    return "\n\n".join(blocks)
 
 
 def as_written(default: object) -> object:
@@ -143,7 +162,7 @@ def measured_table() -> str:
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "docs/index.md": {"measured": measured_table},
     "docs/guides/sizing.md": {"sizing": sizing_table},
-    "docs/reference/settings.md": {"settings": settings_table},
+    "docs/reference/settings.md": {"settings": settings_list},
     "docs/reference/stats.md": {"stats": stats_table},
     "docs/reference/versions.md": {"matrix": matrix_table},
     "docs/reference/canonical.md": {

@@ -67,7 +67,8 @@ class Screen:
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for first, *rest in rows:
             numbers = zip(rest, widths[1:], strict=True)
-            self.print("  ".join([first.ljust(widths[0]), *(n.rjust(w) for n, w in numbers)]))
+            cells = [first.ljust(widths[0]), *(n.rjust(w) for n, w in numbers)]
+            self.print("  ".join(cells).rstrip())
 
     def draw(self, path: Path) -> None:
         """Write an SVG picture of a terminal with all lines."""

@@ -43,7 +43,7 @@ def headings(path):
 
 def test_the_readme_is_read_in_two_minutes():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 150
+    assert len(text.splitlines()) <= 110
 
 
 def test_links_of_the_readme_work_on_pypi_too():
