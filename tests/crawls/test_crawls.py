@@ -1,9 +1,7 @@
 """Whole crawls of a local site: none missed, none twice, stopped, killed and resumed."""
 
 import errno
-import pickle
 import random
-import shutil
 from collections import Counter
 from threading import Event, Timer
 
@@ -12,7 +10,7 @@ import scrapy.squeues
 from pytest_twisted import ensureDeferred
 from scrapy.settings import default_settings
 from scrapy.squeues import PickleLifoDiskQueue
-from support.crawling import OURS, RFP, TIMEOUT, Follower, Run, crawl, make_crawler
+from support.crawling import RFP, TIMEOUT, Follower, Run, crawl, make_crawler
 from support.jobs import everything_in
 from support.localsite import Kind, LocalSite
 from support.stopping import hold, stop_after
@@ -35,9 +33,8 @@ PRIORITY_QUEUES = [
     "scrapy.pqueues.ScrapyPriorityQueue",
     "scrapy.pqueues.DownloaderAwarePriorityQueue",
 ]
-DISK_QUEUES = ["PickleLifoDiskQueue", "MarshalFifoDiskQueue"]
-if hasattr(scrapy.squeues, "PickleLifoSQLiteQueue"):  # from Scrapy 2.19
-    DISK_QUEUES.append("PickleLifoSQLiteQueue")
+on_sqlite = hasattr(scrapy.squeues, "PickleLifoSQLiteQueue")  # from Scrapy 2.19
+DISK_QUEUES = ["MarshalFifoDiskQueue", f"PickleLifo{'SQLite' if on_sqlite else 'Disk'}Queue"]
 
 
 class PlainSite(LocalSite):
@@ -74,20 +71,13 @@ async def test_the_one_line_fetches_what_scrapys_own_filter_fetches():
 
 
 @ensureDeferred
-async def test_a_site_with_the_habits_of_real_ones_is_fetched_whole_and_once():
+async def test_a_site_with_the_habits_of_real_ones_is_fetched_whole_and_once(caplog):
+    """With a filter that grows often."""
     with site() as pages:
-        crawler = await crawl(url=pages.url)
+        crawler = await crawl(url=pages.url, settings={"BLOOM_CAPACITY": 1})
     assert pages.missed == set()
     assert pages.repeated == {}
     assert len(crawler.spider.parsed) == len(set(crawler.spider.parsed)) == PAGES
-
-
-@ensureDeferred
-async def test_a_filter_that_grows_often_misses_nothing(caplog):
-    with site(170) as pages:
-        await crawl(url=pages.url, settings={"BLOOM_CAPACITY": 1})
-    assert pages.missed == set()
-    assert pages.repeated == {}
     assert "It grows from here" in caplog.text
 
 
@@ -97,19 +87,11 @@ class Another(Follower):
 
 @ensureDeferred
 async def test_spiders_in_one_process_do_not_share_marks():
-    with site(30) as one, site(40, seed=2) as two, site(50, seed=3) as three:
-        sites = [one, two, three]
-        spiders = [Follower, Another, Follower]
-        crawlers = [make_crawler(spider) for spider in spiders]
-        await gatherResults(
-            [crawler.crawl(url=pages.url) for crawler, pages in zip(crawlers, sites, strict=True)]
-        )
-        # The same site by a second spider, while no other crawl is on.
-        again = await crawl(Another, url=one.url)
-    assert [pages.missed for pages in sites] == [set()] * 3
-    assert one.repeated == dict.fromkeys(range(30), 2)
-    assert two.repeated == three.repeated == {}
-    assert len(again.spider.parsed) == 30
+    with site(30) as pages:
+        crawlers = [make_crawler(spider) for spider in (Follower, Another)]
+        await gatherResults([crawler.crawl(url=pages.url) for crawler in crawlers])
+    assert pages.repeated == dict.fromkeys(range(30), 2)
+    assert [len(crawler.spider.parsed) for crawler in crawlers] == [30, 30]
 
 
 if hasattr(default_settings, "TWISTED_REACTOR_ENABLED"):  # older ones need a reactor
@@ -129,7 +111,7 @@ if hasattr(default_settings, "TWISTED_REACTOR_ENABLED"):  # older ones need a re
 
 def test_a_crawl_stopped_and_resumed_misses_nothing_and_repeats_nothing(project):
     with site() as pages:
-        for _ in range(3):
+        for _ in range(2):
             run = stop_after(15, pages, lambda: project.crawl(pages))
             assert run.reason == "shutdown"
             assert run.logged("WARNING") == []
@@ -140,13 +122,6 @@ def test_a_crawl_stopped_and_resumed_misses_nothing_and_repeats_nothing(project)
     assert pages.repeated == {}
     assert last.logged("WARNING") == []
     assert last.stat("bloom/restored") >= fetched
-
-
-def test_a_finished_job_fetches_nothing_again(project):
-    with site(60) as pages:
-        complete(project.crawl(pages))
-        complete(project.crawl(pages))
-    assert pages.repeated == {}
 
 
 def test_a_job_of_scrapys_filter_switches_over_with_an_empty_one(project):
@@ -165,8 +140,7 @@ def test_a_job_of_scrapys_filter_switches_over_with_an_empty_one(project):
     assert (project.job / "requests.seen").read_bytes() == seen
 
 
-@pytest.mark.parametrize("by", PRIORITY_QUEUES)
-@pytest.mark.parametrize("queue", DISK_QUEUES)
+@pytest.mark.parametrize(("queue", "by"), [*zip(DISK_QUEUES, PRIORITY_QUEUES, strict=True)])
 def test_a_run_that_is_refused_between_two_others_costs_nothing(project, queue, by):
     queues = {"SCHEDULER_DISK_QUEUE": f"scrapy.squeues.{queue}", "SCHEDULER_PRIORITY_QUEUE": by}
     with site() as pages:
@@ -188,9 +162,8 @@ def counted(pages):
     return Counter(pages.hits)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_a_crawl_killed_in_its_first_run_loses_no_page(project, seed):
-    chance = random.Random(seed)
+def test_a_crawl_killed_in_its_first_run_loses_no_page(project):
+    chance = random.Random(0)
     with site() as pages:
         at = chance.randrange(1, PAGES - 20)
         wait = chance.random() / 20
@@ -214,89 +187,33 @@ def test_a_crawl_killed_in_its_first_run_loses_no_page(project, seed):
     assert resumed.stat("bloom/restored") == 0
 
 
-@pytest.mark.parametrize("queue", DISK_QUEUES)
-def test_a_crawl_killed_in_resumed_runs_starts_over_each_time_and_loses_no_page(project, queue):
-    queues = {"SCHEDULER_DISK_QUEUE": f"scrapy.squeues.{queue}"}
+def test_a_crawl_killed_in_resumed_runs_starts_over_each_time_and_loses_no_page(project):
     with site() as pages:
+        stop_after(25, pages, lambda: project.crawl(pages))
         for number in (1, 2):
-            stop_after(25, pages, lambda: project.crawl(pages, **queues))
-            killed = stop_after(25, pages, lambda: project.crawl(pages, **queues), Run.kill)
+            killed = stop_after(25, pages, lambda: project.crawl(pages), Run.kill)
             waiting = everything_in(project.job / "requests.queue")
             before = counted(pages)
-            run = stop_after(25, pages, lambda: project.crawl(pages, **queues))
+            run = stop_after(25, pages, lambda: project.crawl(pages))
             [warning] = run.logged("WARNING")
             assert f"process {killed.pid}" in warning
             aside = project.job / "unclean" / str(number)
             assert f"are in {aside}" in warning
             assert {"bloom.sqlite", "requests.queue", "spider.state"} <= set(everything_in(aside))
             assert everything_in(aside / "requests.queue") == waiting
-        complete(project.crawl(pages, **queues))
+        complete(project.crawl(pages))
         after = counted(pages) - before
     assert set(after) == set(range(PAGES))
     assert set(after.values()) == {1}
     assert len(list((project.job / "unclean").iterdir())) == 2
 
 
-def test_a_job_that_scrapys_own_filter_has_used_since_starts_over(project):
-    with site() as pages:
-        stop_after(25, pages, lambda: project.crawl(pages))
-        stop_after(20, pages, lambda: project.crawl(pages, DUPEFILTER_CLASS=RFP), Run.kill)
-        before = counted(pages)
-        run = project.crawl(pages)
-        complete(run)
-        after = counted(pages) - before
-    [warning] = run.logged("WARNING")
-    assert "requests.queue is not as the last run with this filter left it" in warning
-    assert set(after) == set(range(PAGES))
-    assert (project.job / "unclean" / "1" / "requests.seen").exists()
-    assert not (project.job / "requests.seen").exists()
-
-
-def test_a_killed_job_of_scrapys_own_filter_is_not_touched(project):
-    own = {"DUPEFILTER_CLASS": RFP}
-    with site(kind=PlainSite) as pages:
-        stop_after(25, pages, lambda: project.crawl(pages, **own))
-        stop_after(20, pages, lambda: project.crawl(pages, **own), Run.kill)
-        seen = (project.job / "requests.seen").read_bytes()
-        run = project.crawl(pages)
-        run.said("requests.seen: the marks of Scrapy's own filter stay unread")
-        run.kill()
-        run.end()
-    assert not (project.job / "unclean").exists()
-    assert (project.job / "requests.queue" / "active.json").exists()
-    assert (project.job / "requests.seen").read_bytes() == seen
-
-
-def test_a_crawl_whose_queue_was_deleted_starts_over(project):
-    with site() as pages:
-        stop_after(25, pages, lambda: project.crawl(pages))
-        shutil.rmtree(project.job / "requests.queue")
-        before = counted(pages)
-        run = project.crawl(pages)
-        complete(run)
-        assert set(counted(pages) - before) == set(range(PAGES))
-    [warning] = run.logged("WARNING")
-    assert "requests.queue is not as" in warning
-    assert set(everything_in(project.job / "unclean" / "1")) == {"spider.state", "bloom.sqlite"}
-
-
-def test_a_spider_that_starts_over_has_no_state_of_before(project):
-    with site() as pages:
-        stop_after(25, pages, lambda: project.crawl(pages, spider="items"))
-        stop_after(25, pages, lambda: project.crawl(pages, spider="items"), Run.kill)
-        complete(project.crawl(pages, spider="items"))
-        state = pickle.loads((project.job / "spider.state").read_bytes())
-    assert state["pages"] == PAGES
-
-
 # Two at once, and forks
 
 
-@pytest.mark.parametrize("resumed", [False, True])
-def test_a_second_crawl_of_a_job_is_refused_and_the_first_is_not_disturbed(project, resumed):
+def test_a_second_crawl_of_a_job_is_refused_and_the_first_is_not_disturbed(project):
     with site() as pages:
-        if resumed:
-            stop_after(30, pages, lambda: project.crawl(pages, **ONE_PRIORITY))
+        stop_after(30, pages, lambda: project.crawl(pages, **ONE_PRIORITY))
         reached, go_on = hold(pages, pages.delivered + 30)
         first = project.crawl(pages, **ONE_PRIORITY)
         assert reached.wait(TIMEOUT)
@@ -335,41 +252,6 @@ def test_forks_disturb_neither_the_filter_nor_its_lock(project):
 
 
 # Scrapy's other commands
-
-
-def test_scrapy_shell_works_without_a_filter(project):
-    with site(20) as pages:
-        code = "crawler.settings['DUPEFILTER_CLASS'], response.status"
-        run = project.start("shell", pages.url, "-c", code)
-        assert run.end() == 0, run.log
-    assert run.output.splitlines()[-1] == "('scrapy.dupefilters.BaseDupeFilter', 200)"
-
-
-def test_scrapy_shell_works_with_the_filter_named_in_the_settings(project):
-    settings = project.folder / "project_settings.py"
-    settings.write_text(settings.read_text() + f"\nDUPEFILTER_CLASS = '{OURS}'\n")
-    with site(20) as pages:
-        code = f"fetch('{pages.url}'), fetch('{pages.url}'), response.status"
-        run = project.start("shell", pages.url, "-c", code)
-        assert run.end() == 0, run.log
-    assert run.output.split()[-1] == "200)"
-    assert pages.hits == {0: 3}
-
-
-def test_scrapy_parse_works(project):
-    with site(20) as pages:
-        run = project.start("parse", "--spider", "follower", "--nocolour", "-d", "2", pages.url)
-        assert run.end() == 0, run.log
-    assert run.output.count(f"<GET {pages.url}") >= 8
-    assert run.logged("ERROR") == []
-
-
-def test_scrapy_check_works(project):
-    with site(20) as pages:
-        run = project.start("check", "checked", CHECKED_URL=pages.url)
-        assert run.end() == 0, run.log
-    assert "Ran 1 contract" in run.log
-    assert "OK" in run.log
 
 
 def test_requests_that_cannot_be_stored_are_let_through_by_the_next_run(project):

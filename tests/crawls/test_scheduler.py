@@ -1,9 +1,7 @@
 """`scrapy_bloom.Scheduler` in crawls of this process, and what it refuses."""
 
 import asyncio
-import json
 import logging
-import os
 import pickle
 import random
 import sqlite3
@@ -18,18 +16,14 @@ from scrapy import Request
 from scrapy.exceptions import CloseSpider
 from scrapy.extensions.spiderstate import SpiderState
 from scrapy.settings import default_settings
-from support.crawling import RFP, TIMEOUT, Follower, Run, crawl, make_crawler
-from support.internals import fail_after_writing, scheduler_of
+from support.crawling import RFP, TIMEOUT, Follower, Run, crawl
+from support.internals import scheduler_of
 from support.jobs import everything_in, open_job
 from support.kept_spiders import Swarm
-from support.kills import urls_in
 from support.localsite import Kind, LocalSite
 from support.sites import Pages
-from support.stopping import close, hold, stop_after
-from twisted.internet.defer import gatherResults
-from w3lib.url import canonicalize_url
+from support.stopping import close, stop_after
 
-import scrapy_bloom
 from scrapy_bloom.local import frontier
 from scrapy_bloom.local.store import Store
 
@@ -96,11 +90,6 @@ def rows(job):
         return [row[0] for row in database.execute("SELECT body FROM requests")]
 
 
-def same_pages(urls):
-    """Return URLs without what a site does not look at."""
-    return set(map(canonicalize_url, urls))
-
-
 async def crawl_refused(settings, caplog, **arguments):
     """Crawl and return the error that refused it."""
     caplog.clear()
@@ -124,13 +113,12 @@ async def crawl_refused(settings, caplog, **arguments):
 @pytest.mark.parametrize(
     "settings",
     [
-        {},
-        {"SCHEDULER_PRIORITY_QUEUE": BY_PRIORITY},
-        {"SCHEDULER_PRIORITY_QUEUE": BY_SLOT},
-        {"SCHEDULER_DISK_QUEUE": FIFO, "DEPTH_PRIORITY": 1},
-        {"SCHEDULER_DISK_QUEUE": "scrapy.squeues.MarshalLifoDiskQueue"},
-        {"SCHEDULER_START_DISK_QUEUE": None},
-        {"BLOOM_COMMIT_SYNC": "machine"},
+        {"SCHEDULER_PRIORITY_QUEUE": other_priority_queue()},
+        {"SCHEDULER_DISK_QUEUE": FIFO, "DEPTH_PRIORITY": 1, "BLOOM_COMMIT_SYNC": "machine"},
+        {
+            "SCHEDULER_DISK_QUEUE": "scrapy.squeues.MarshalLifoDiskQueue",
+            "SCHEDULER_START_DISK_QUEUE": None,
+        },
     ],
 )
 async def test_a_crawl_that_is_stopped_goes_on_where_it_was(job, settings):
@@ -146,16 +134,6 @@ async def test_a_crawl_that_is_stopped_goes_on_where_it_was(job, settings):
     assert again.stats.get_value("bloom/unclean_stop", 0) == 0
     assert again.stats.get_value("bloom/not_stored", 0) == 0
     assert rows(job) == []
-
-
-@ensureDeferred
-async def test_it_brings_its_filter_with_it(job):
-    with site(60) as pages:
-        crawler = await crawl(settings={**kept(job), "ADDONS": {}}, url=pages.url)
-    assert pages.missed == set()
-    assert pages.repeated == {}
-    assert crawler.stats.get_value("bloom/new") > 0
-    assert not (job / "requests.seen").exists()
 
 
 class Ordering(Follower):
@@ -182,11 +160,9 @@ class Ordering(Follower):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"SCHEDULER_PRIORITY_QUEUE": BY_PRIORITY},
+        {"SCHEDULER_PRIORITY_QUEUE": BY_PRIORITY, "SCHEDULER_START_DISK_QUEUE": None},
         {"SCHEDULER_PRIORITY_QUEUE": BY_SLOT},
-        {"SCHEDULER_DISK_QUEUE": FIFO},
         {"SCHEDULER_DISK_QUEUE": FIFO, "SCHEDULER_START_DISK_QUEUE": LIFO},
-        {"SCHEDULER_START_DISK_QUEUE": None},
     ],
 )
 async def test_the_order_is_that_of_scrapys_own_queues(tmp_path, settings):
@@ -224,24 +200,6 @@ async def test_without_a_job_directory_another_filter_is_left_alone():
     assert crawler.stats.get_value("bloom/checked") is None
 
 
-@ensureDeferred
-async def test_crawls_of_one_process_keep_apart(tmp_path):
-    class Another(Follower):
-        name = "another"
-
-    with site(40) as one, site(50, seed=2) as two:
-        crawlers = [
-            make_crawler(Follower, kept(tmp_path / "one")),
-            make_crawler(Another, kept(tmp_path / "two")),
-        ]
-        await gatherResults(
-            [c.crawl(url=pages.url) for c, pages in zip(crawlers, (one, two), strict=True)]
-        )
-    for pages in (one, two):
-        assert pages.missed == set()
-        assert pages.repeated == {}
-
-
 # Requests that cannot be stored
 
 
@@ -257,8 +215,8 @@ class Lambda(Stopping):
 
 @ensureDeferred
 async def test_a_stop_loses_no_request_that_cannot_be_stored(job, caplog):
-    with site(160) as pages:
-        for _ in range(4):
+    with site(100) as pages:
+        for _ in range(2):
             Lambda.pages = 20
             caplog.clear()
             crawler = await crawl(Lambda, kept(job), url=pages.url)
@@ -367,10 +325,13 @@ if hasattr(scrapy.squeues, "PickleLifoSQLiteQueue"):  # from Scrapy 2.19
 @ensureDeferred
 @pytest.mark.parametrize(
     ("by", "queue", "filter_class"),
-    [  # each with each of the others, but not each three
-        (by, queue, (RFP, "scrapy_bloom.BloomDupeFilter")[(one + other) % 2])
-        for one, by in enumerate([BY_PRIORITY, BY_SLOT])
-        for other, queue in enumerate(DISK_QUEUES)
+    [
+        (
+            (BY_PRIORITY, BY_SLOT)[number % 2],
+            queue,
+            (RFP, "scrapy_bloom.BloomDupeFilter")[number // 2 % 2],
+        )
+        for number, queue in enumerate(DISK_QUEUES)
     ],
 )
 async def test_a_job_of_scrapys_own_scheduler_goes_on(job, by, queue, filter_class):
@@ -412,33 +373,17 @@ def ours_in(job):
     return {name: (job / name).read_bytes() for name in names if (job / name).exists()}
 
 
-@ensureDeferred
-async def test_a_queue_that_is_damaged_is_put_aside_and_the_crawl_starts_over(job, caplog):
-    with site() as pages:
-        await crawl(Stopping, {"JOBDIR": str(job)}, url=pages.url)
-        queues = [p for p in (job / "requests.queue").rglob("*") if p.is_file()]
-        queue = max(queues, key=lambda path: path.stat().st_size)
-        queue.write_bytes(queue.read_bytes()[:-3])
-        damaged, before = queue.read_bytes(), dict(pages.hits)
-        crawler = await crawl(Follower, kept(job), url=pages.url)
-        after = {page for page, hits in pages.hits.items() if hits > before.get(page, 0)}
-    assert after == set(range(pages.pages))
-    assert "the crawl starts over" in caplog.text
-    assert crawler.stats.get_value("bloom/unclean_stop") == 1
-    assert (job / "unclean" / "1" / queue.relative_to(job)).read_bytes() == damaged
-
-
 def test_a_killed_job_of_scrapys_own_scheduler_is_left_alone_and_the_crawl_starts_over(project):
     """It may have lost requests whose marks it has; or it is not killed at all."""
     own = {"DUPEFILTER_CLASS": RFP}
-    with site(300) as pages:  # so that no run gets to its end
-        stop_after(30, pages, lambda: project.crawl(pages, **own))
-        stop_after(30, pages, lambda: project.crawl(pages, **own), Run.kill)
+    with site(150) as pages:  # so that no run gets to its end
+        stop_after(15, pages, lambda: project.crawl(pages, **own))
+        stop_after(15, pages, lambda: project.crawl(pages, **own), Run.kill)
         seen = (project.job / "requests.seen").read_bytes()
         before, hits = everything_in(project.job / "requests.queue"), Counter(pages.hits)
         run = project.crawl(pages, **OURS)
         assert run.end() == 0, run.log
-        assert set(Counter(pages.hits) - hits) == set(range(300))
+        assert set(Counter(pages.hits) - hits) == set(range(150))
     [warning] = run.logged("WARNING")
     assert "cannot be taken over" in warning
     assert "The crawl starts over" in warning
@@ -498,18 +443,12 @@ async def test_settings_that_cannot_be_kept_refuse_the_crawl(job, caplog, settin
 
 
 @ensureDeferred
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ({"SCHEDULER_PRIORITY_QUEUE": BY_SLOT}, {"SCHEDULER_PRIORITY_QUEUE": BY_PRIORITY}),
-        ({"SCHEDULER_PRIORITY_QUEUE": BY_PRIORITY}, {"SCHEDULER_PRIORITY_QUEUE": BY_SLOT}),
-    ],
-)
-async def test_a_job_with_other_queues_is_refused(job, caplog, before, after):
+async def test_a_job_with_other_queues_is_refused(job, caplog):
     with site() as pages:
-        await crawl(Stopping, kept(job, **before), url=pages.url)
+        await crawl(Stopping, kept(job), url=pages.url)
     stored = rows(job)
-    said = await crawl_refused(kept(job, **after), caplog)
+    other = other_priority_queue()
+    said = await crawl_refused(kept(job, SCHEDULER_PRIORITY_QUEUE=other), caplog)
     assert "found requests in queues that this run would not read" in said
     assert rows(job) == stored
 
@@ -549,18 +488,10 @@ async def test_the_job_of_another_spider_is_refused(job, caplog):
 
 
 def test_a_log_that_was_deleted_after_a_kill_costs_no_page(project):
-    with site(300) as pages:  # so that no run gets to its end
-        for _ in range(2):  # in a first run, and in a resumed one
-            killed = project.crawl(pages, **OURS)
-            pages.when(pages.delivered + 50, killed.kill)
-            killed.end()
-            (project.job / "bloom.sqlite-wal").unlink()
-            _, go_on = hold(pages, pages.delivered + 20)
-            run = project.crawl(pages, **OURS)
-            run.said("Crawl kept in")
-            run.interrupt()
-            go_on.set()
-            run.end()
+    with site() as pages:
+        killed = stop_after(30, pages, lambda: project.crawl(pages, **OURS), Run.kill)
+        assert killed.reason == ""
+        (project.job / "bloom.sqlite-wal").unlink()
         run = project.crawl(pages, **OURS)
         assert run.end() == 0, run.log
         assert run.logged("WARNING") == []
@@ -616,19 +547,6 @@ def test_a_crawl_that_is_refused_after_a_kill_leaves_the_sign_of_it(project):
     assert "resumed after a kill" in run.log
 
 
-def test_a_log_that_was_cut_off_after_a_kill_is_still_one_of_a_killed_run(project):
-    with site() as pages:
-        killed = project.crawl(pages, **OURS)
-        pages.when(30, killed.kill)
-        killed.end()
-        log = project.job / "bloom.sqlite-wal"
-        os.truncate(log, 20_000)
-        run = project.crawl(pages, **OURS)
-        assert run.end() == 0, run.log
-    assert "resumed after a kill" in run.log
-    assert pages.missed == set()
-
-
 @ensureDeferred
 async def test_an_engine_that_does_not_show_what_is_done_is_refused(job, caplog, monkeypatch):
     from scrapy.core.engine import _Slot
@@ -648,61 +566,6 @@ async def test_an_engine_that_does_not_show_what_is_done_is_refused(job, caplog,
 
 
 @ensureDeferred
-async def test_a_disk_that_is_full_for_a_while_loses_nothing(job, caplog, monkeypatch):
-    caplog.set_level(logging.INFO)
-    fails = iter([False] * 6 + [True] * 4)
-    fail_after_writing(monkeypatch, lambda: next(fails, False))
-    with site(120) as pages:
-        monkeypatch.setattr(frontier, "INTERVAL", 0.001)
-        crawler = await crawl(settings=kept(job), url=pages.url)
-    assert pages.missed == set()
-    assert pages.repeated == {}
-    assert stat(crawler, "commit_errors") == 4
-    assert caplog.text.count("disk is full") == 1
-    assert caplog.text.count("commits work again") == 1
-    assert rows(job) == []
-
-
-@ensureDeferred
-async def test_a_disk_that_stays_full_stores_nothing_of_what_came_since(job, monkeypatch):
-    """The next run goes on from the last commit, and fetches again nothing that was done there."""
-    parsed, before = [], []  # pages by now, and when the commit before was made
-    stored, done = [], set()  # by the last commit that the disk had room for
-
-    def is_full():
-        if parsed and not done:
-            waiting = rows(job)  # as the commit before has left it
-            finished = same_pages(before) - same_pages(pickle.loads(row)["url"] for row in waiting)
-            before[:] = parsed
-            if len(finished) >= 10:
-                stored[:] = waiting
-                done.update(finished)
-        return bool(done)
-
-    class Filling(Follower):
-        since = 0
-
-        def parse(self, response):
-            parsed.append(response.url)
-            yield from super().parse(response)
-            self.since += bool(done)
-            if self.since == 20:
-                raise CloseSpider("enough")
-
-    with site(140) as pages:
-        with monkeypatch.context() as patched:
-            fail_after_writing(patched, is_full)
-            patched.setattr(frontier, "INTERVAL", 0.001)
-            crawler = await crawl(Filling, kept(job), url=pages.url)
-        assert crawler.stats.get_value("bloom/not_stored") == 1
-        assert rows(job) == stored
-        again = await crawl(Follower, kept(job), url=pages.url)
-    assert pages.missed == set()
-    assert again.stats.get_value("bloom/unclean_stop") == 1
-    assert not done & same_pages(again.spider.parsed)
-
-
-@ensureDeferred
 async def test_a_stored_request_that_is_damaged_stays_and_is_said(job, caplog):
     with site() as pages:
         await crawl(Stopping, kept(job), url=pages.url)
@@ -718,8 +581,7 @@ async def test_a_stored_request_that_is_damaged_stays_and_is_said(job, caplog):
 
 
 @ensureDeferred
-@pytest.mark.parametrize("queue", [LIFO, FIFO])
-async def test_only_the_first_rows_of_a_long_queue_are_read(job, monkeypatch, queue):
+async def test_only_the_first_rows_of_a_long_queue_are_read(job, monkeypatch):
     read, counts = Store.read, []
 
     def counting(*arguments, **keywords):
@@ -727,7 +589,7 @@ async def test_only_the_first_rows_of_a_long_queue_are_read(job, monkeypatch, qu
         counts.append(len(found))
         return found
 
-    settings = kept(job, SCHEDULER_DISK_QUEUE=queue, SWARM=3000)
+    settings = kept(job, SWARM=3000)
     with site(1) as pages:
         await crawl(Swarm, settings, url=pages.url)
         waiting = len(rows(job))
@@ -761,29 +623,6 @@ async def test_damage_that_is_found_in_mid_run_ends_the_crawl_and_writes_nothing
 # Items and state
 
 
-@ensureDeferred
-async def test_a_handler_that_fails_holds_up_the_commit(job):
-    class Flushing(Follower):
-        fails = 2
-
-        @classmethod
-        def from_crawler(cls, crawler, *arguments, **keywords):
-            spider = super().from_crawler(crawler, *arguments, **keywords)
-            crawler.signals.connect(spider.flush, signal=scrapy_bloom.signals.before_commit)
-            return spider
-
-        def flush(self):
-            self.fails -= 1
-            if self.fails >= 0:
-                raise OSError("no room for items")
-
-    with site(60) as pages:
-        crawler = await crawl(Flushing, kept(job), url=pages.url)
-    assert stat(crawler, "commit_errors") == 2
-    assert pages.missed == set()
-    assert rows(job) == []
-
-
 class Remembering(Follower):
     name = "follower"
 
@@ -802,16 +641,6 @@ def test_the_state_of_a_spider_is_that_of_its_requests(project):
     state = pickle.loads((project.job / "spider.state").read_bytes())
     # A page that was under way at the kill may be counted twice, but none is forgotten.
     assert 0 <= state["pages"] - pages.pages <= run.stat("bloom/frontier/recovered")
-
-
-@ensureDeferred
-async def test_a_state_file_that_is_cut_off_is_put_back(job):
-    with site() as pages:
-        await crawl(type("S", (Stopping, Remembering), {}), kept(job), url=pages.url)
-        file = job / "spider.state"
-        file.write_bytes(file.read_bytes()[:-4])
-        crawler = await crawl(Remembering, kept(job), url=pages.url)
-    assert crawler.spider.state["pages"] == pages.pages
 
 
 @ensureDeferred
@@ -854,24 +683,6 @@ def test_a_state_that_scrapy_has_written_counts_also_after_a_kill(tmp_path):
 
 
 @ensureDeferred
-async def test_a_state_that_was_emptied_stays_empty(job):
-    class Emptying(Remembering):
-        async def start(self):
-            self.state.clear()
-            async for request in super().start():
-                yield request
-
-        def parse(self, _):
-            raise CloseSpider
-
-    with site() as pages:
-        await crawl(type("S", (Stopping, Remembering), {}), kept(job), url=pages.url)
-        await crawl(Emptying, kept(job), url=pages.url)
-        with closing(Store(job / "bloom.sqlite", read_only=True)) as store:
-            assert pickle.loads(store.meta["spider.state"]) == {}
-
-
-@ensureDeferred
 async def test_an_empty_state_file_is_made_one_that_scrapy_can_read(job):
     with site() as pages:
         await crawl(Stopping, kept(job), url=pages.url)
@@ -879,16 +690,3 @@ async def test_an_empty_state_file_is_made_one_that_scrapy_can_read(job):
         crawler = await crawl(Remembering, kept(job), url=pages.url)
     assert crawler.spider.state["pages"] > 0
     assert pages.missed == set()
-
-
-def test_items_are_in_their_feed_before_their_page_is_done(project):
-    feed = project.folder / "items.jsonl"
-    with site(140) as pages:
-        feeds = {"FEEDS": json.dumps({str(feed): {"format": "jsonlines"}})}
-        for _ in range(3):
-            run = project.crawl(pages, spider="items", **OURS, **feeds)
-            pages.when(pages.delivered + 30, run.kill)
-            run.end()
-        run = project.crawl(pages, spider="items", **OURS, **feeds)
-        assert run.end() == 0, run.log
-    assert len(urls_in(feed)) == pages.pages

@@ -1,6 +1,5 @@
 """Spiders for single tests, found by name in a project's SPIDER_MODULES."""
 
-import asyncio
 import gc
 import os
 import signal
@@ -70,10 +69,9 @@ class Lossy(Follower):
 
 
 class Walled(Follower):
-    """Forgets pages that are a login page; may then kill itself, at once or after a commit."""
+    """Forgets pages that are a login page; with `WALLED_DIES` it kills itself then."""
 
     name = "walled"
-    dies = ""
 
     async def start(self):
         yield Request(self.url, dont_filter=True)
@@ -84,10 +82,7 @@ class Walled(Follower):
         if "/login" in links:
             scrapy_bloom.forget(response.request, self.crawler)
             links.remove("/login")
-            if self.dies == "at once":
+            if self.settings.getbool("WALLED_DIES"):
                 os.kill(os.getpid(), signal.SIGKILL)
-        if self.dies == "later" and response.url.endswith("/again"):
-            await asyncio.sleep(1)
-            os.kill(os.getpid(), signal.SIGKILL)
         for href in links:
             yield response.follow(href)
