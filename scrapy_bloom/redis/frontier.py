@@ -452,10 +452,10 @@ class SharedFrontier:
             self._look_at = time.monotonic() + self._poll
             self._poll = min(_SLOWEST_POLL, 2 * self._poll)
         self._finished = works and self._is_idle and self._queue.is_over()
-        if exchange.verdicts or exchange.taken or self._finished:
+        if exchange.verdicts or exchange.taken or not self.pending():
             self._write_stats()
             if not self._closing:
-                self._engine.wake()
+                self._engine.wake()  # by itself it looks every five seconds whether all is done
         if exchange.error is not None:
             self._fail(exchange.error)
         return works
