@@ -1,4 +1,7 @@
-"""Every warning and error that the package can print, read out of its source."""
+"""Every warning and error that a crawl can log, read out of the source of the package.
+
+What a command prints, and what refuses a value of a setting, says by itself what must be.
+"""
 
 import ast
 import re
@@ -22,8 +25,10 @@ def messages() -> dict[str, str]:
     """Return each message, with … for what it fills in, and where it stands."""
     root = Path(scrapy_bloom.__file__).parent
     found = {}
-    for path in sorted(root.rglob("*.py")):
+    for path in sorted({*root.rglob("*.py")} - {*root.glob("commands/*.py")}):
         for line, text in _of_module(ast.parse(path.read_text(encoding="utf-8"))):
+            if ": give " in text:  # refuses a value, as above
+                continue
             if len(re.findall(r"\w{2,}", text)) > 1:  # less only passes on what others say
                 found.setdefault(text, f"{path.relative_to(root).as_posix()}:{line}")
     return found
@@ -70,8 +75,6 @@ def _said(call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
     elif name in {"log", "once"} and arguments:
         if ast.unparse(arguments[0]) in {"logging.WARNING", "logging.ERROR"}:
             yield "", arguments[1]
-    elif name == "refusal" and len(arguments) == 3:
-        yield f"{HOLE} = {HOLE}: ", arguments[2]
     elif name == "NotConfigured" and arguments:  # Scrapy writes it
         yield "Disabled scrapy_bloom.Addon: ", arguments[0]
     elif name in ERRORS and arguments:
