@@ -23,6 +23,7 @@ from scrapy_bloom.options import (
     read_age,
 )
 from scrapy_bloom.settings import Settings
+from scrapy_bloom.signals import forget_page
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -51,6 +52,15 @@ class Identified(NamedTuple):
 class Filter(Protocol):
     """What a filter in memory and one in Redis have in common here."""
 
+    def add(self, fingerprint: bytes) -> bool:
+        """Add a fingerprint; return whether it was there."""
+
+    def add_aged(self, fingerprint: bytes, max_age: float) -> bool:
+        """Return whether this let a fingerprint through lately; if not, add it."""
+
+    def __contains__(self, fingerprint: bytes) -> bool:
+        """Return whether a fingerprint is there."""
+
     def forget_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
         """Make fingerprints eligible again; return for each whether it was there."""
 
@@ -76,6 +86,30 @@ class Marks(Protocol):
 
     def release(self, fingerprints: Iterable[bytes]) -> None:
         """Take back one :meth:`withhold` of each."""
+
+
+class FilterMarks:
+    """The marks of a crawl that are in a filter and nowhere else."""
+
+    def __init__(self, filter_: Filter) -> None:
+        self.filter = filter_
+
+    def mark(self, fingerprint: bytes, max_age: float | None = None) -> bool:
+        """Mark a fingerprint; return whether it was marked before, or lately."""
+        if max_age is None:
+            return self.filter.add(fingerprint)
+        return self.filter.add_aged(fingerprint, max_age)
+
+    def contains(self, fingerprint: bytes) -> bool:
+        """Return whether a fingerprint is marked."""
+        return fingerprint in self.filter
+
+    def withhold(self, fingerprints: Iterable[bytes]) -> None:
+        """Forget fingerprints; the session calls them seen for the rest of its run."""
+        self.filter.forget_many(fingerprints)
+
+    def release(self, fingerprints: Iterable[bytes]) -> None:
+        """Do nothing: they are forgotten."""
 
 
 class Session:
@@ -149,10 +183,11 @@ class Session:
             return ERROR
         step = None
         try:
-            failed = found.fingerprint in self._failed  # such a page stays seen, however old
-            seen = marks.mark(found.fingerprint, None if failed else found.max_age)
+            # A page that has failed stays seen in this run, however old it is.
+            seen = found.fingerprint in self._failed
+            seen = seen or marks.mark(found.fingerprint, found.max_age)
             if seen and (step := self.step_of(found)) is not None:
-                seen = marks.mark(step)
+                seen = step in self._failed or marks.mark(step)
             if seen and (chains := self.drop(found)):
                 self._forget(chains, marks, failed=True)
         except Exception as error:  # noqa: BLE001 - raised, it would cost the page
@@ -235,6 +270,14 @@ class Session:
         except Exception as error:  # noqa: BLE001 - in a callback it would cost the items
             self._report.not_forgotten(request, error)
 
+    def withdraw(self, request: Request, marks: Marks) -> None:
+        """Make the page of a request eligible again: it was new, and the scheduler has lost it."""
+        try:
+            there = marks.filter.forget_many(self.marks_of(request))
+            self._report.add(stats.WITHDRAWN, int(there[0]))
+        except Exception as error:  # noqa: BLE001 - the crawl continues without
+            self._report.check_failed(request, error)
+
     def _forget(self, pages: list[tuple[bytes, ...]], marks: Marks, *, failed: bool) -> None:
         left = list(pages)
         while left:
@@ -269,3 +312,23 @@ class Session:
         if "redirect_urls" in request.meta:
             return 0.0
         return seconds if self._window is None else min(seconds, self._window)
+
+
+class BesideScheduler:
+    """What is asked of a filter in a crawl whose requests another scheduler keeps. Never raises."""
+
+    def __init__(self, crawler: Crawler, session: Session, marks: Marks) -> None:
+        self._session, self._marks = session, marks
+        crawler.signals.connect(self.forget, signal=forget_page)
+
+    def check(self, request: Request) -> Verdict:
+        """Mark a request, and return the verdict on it."""
+        return self._session.check(request, self._marks)
+
+    def withdraw(self, request: Request) -> None:
+        """Make the page of a request eligible again: the scheduler has lost it."""
+        self._session.withdraw(request, self._marks)
+
+    def forget(self, request: Request, failed: bool = False) -> None:  # noqa: FBT001, FBT002 - a signal
+        """Make the page of a request eligible again, in the next run only if it has failed."""
+        self._session.forget(request, self._marks, failed=failed)

@@ -258,11 +258,6 @@ class RedisFilter:
         """Whether the next check asks Redis: False from a fault until the server answers."""
         return self.worker.usable.is_set()
 
-    @property
-    def items(self) -> int:
-        """How many fingerprints it had when its slices were last heard of."""
-        return sum(one.items - one.again for shard in self.shards for one in shard.slices)
-
     def clear(self) -> bool:
         """Forget everything; return False if another worker uses it. Then nothing was done.
 
