@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
 from inspect import isawaitable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy import signals
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from scrapy_bloom.crawl.engine import Engine
     from scrapy_bloom.crawl.report import Report
 
+_LINES: Final = ("csv", "jl", "jsonl", "jsonlines")  # formats with an item in each line
 _WHO: Final = re.compile(r"//[^/]*@")  # in a URI: may have a password
 
 
@@ -56,7 +58,7 @@ class Items:
             with suppress(KeyError):  # a class of somebody's that listens in another way
                 crawler.signals.disconnect(self._feeds.item_scraped, signals.item_scraped)
                 crawler.signals.connect(self._export, signals.item_scraped)
-            crawler.signals.connect(self._warn_of_feeds, signals.spider_opened)
+            crawler.signals.connect(self._feeds_opened, signals.spider_opened)
         engine.before_closing(self._close_pipelines)
 
     async def flush(self) -> bool:
@@ -168,11 +170,15 @@ class Items:
                 error,
             )
 
-    def _warn_of_feeds(self) -> None:
-        """Log which feeds cannot be written out while they are open."""
+    def _feeds_opened(self) -> None:
+        """Mend feeds that a kill has cut, and log which cannot be written out while open."""
         for slot in getattr(self._feeds, "slots", ()):
             plain = isinstance(slot.storage, (FileFeedStorage, StdoutFeedStorage))
-            if not plain or slot.feed_options.get("postprocessing"):
+            processed = slot.feed_options.get("postprocessing")
+            if isinstance(slot.storage, FileFeedStorage) and not processed:
+                if slot.format in _LINES and not slot.feed_options.get("overwrite"):
+                    _end_line(slot.storage.path)
+            elif processed or not plain:
                 self._report.log(
                     logging.WARNING,
                     "The feed %s is %s: a kill loses the last items in it, though their pages are"
@@ -181,6 +187,18 @@ class Items:
                     _WHO.sub("//", str(slot.uri_template)),
                     "post-processed" if plain else "uploaded when it ends",
                 )
+
+
+def _end_line(path: str) -> None:
+    """End the last line of a file. Where a kill has cut it, the next item would become part of it.
+
+    The item of that line comes again: its page is not done.
+    """
+    with suppress(OSError), Path(path).open("rb+") as file:
+        if file.seek(0, os.SEEK_END):
+            file.seek(-1, os.SEEK_END)
+            if file.read() != b"\n":
+                file.write(b"\n")
 
 
 def _to_disk(descriptor: int) -> None:

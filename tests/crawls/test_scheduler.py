@@ -376,14 +376,14 @@ def ours_in(job):
 def test_a_killed_job_of_scrapys_own_scheduler_is_left_alone_and_the_crawl_starts_over(project):
     """It may have lost requests whose marks it has; or it is not killed at all."""
     own = {"DUPEFILTER_CLASS": RFP}
-    with site(150) as pages:  # so that no run gets to its end
+    with site(80) as pages:  # so that no run gets to its end
         stop_after(15, pages, lambda: project.crawl(pages, **own))
         stop_after(15, pages, lambda: project.crawl(pages, **own), Run.kill)
         seen = (project.job / "requests.seen").read_bytes()
         before, hits = everything_in(project.job / "requests.queue"), Counter(pages.hits)
         run = project.crawl(pages, **OURS)
         assert run.end() == 0, run.log
-        assert set(Counter(pages.hits) - hits) == set(range(150))
+        assert set(Counter(pages.hits) - hits) == set(range(80))
     [warning] = run.logged("WARNING")
     assert "cannot be taken over" in warning
     assert "The crawl starts over" in warning

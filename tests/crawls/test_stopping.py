@@ -1,6 +1,7 @@
 """Which pages are fetched again after a stop, and what is written before a page is done."""
 
 import asyncio
+import json
 import logging
 import sqlite3
 from collections import Counter
@@ -339,6 +340,17 @@ async def test_feeds_that_a_kill_does_harm_to_are_warned_of_at_the_start(job, tm
     uploaded, processed = warned
     assert "The feed far://a.test/items.jsonl is uploaded when it ends" in uploaded
     assert "items.gz is post-processed: a kill loses the last items" in processed
+
+
+@ensureDeferred
+async def test_a_feed_that_a_kill_has_cut_in_mid_line_loses_no_item_that_comes_after(job, tmp_path):
+    feed = tmp_path / "items.jsonl"
+    feed.write_text('{"url": "http://a.te')
+    with Pages(fan(3)) as site:
+        await crawl(Items, kept(job, FEEDS={str(feed): {"format": "jsonlines"}}), url=site.url)
+    cut, *lines = feed.read_text().splitlines()
+    assert cut == '{"url": "http://a.te'
+    assert len({json.loads(line)["url"] for line in lines}) == 4
 
 
 # A job that is finished
