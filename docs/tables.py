@@ -147,11 +147,15 @@ def code(url: str) -> str:
 def matrix_table() -> str:
     """Return on which versions `make matrix` has stopped, killed and resumed crawls."""
     rows = json.loads((ROOT / "docs" / "matrix.json").read_text(encoding="utf-8"))
-    titles = list(rows[0]["columns"])
+    found = {(r["python"], r["scrapy"]): set(r["columns"].values()) for r in rows}
+    pythons, scrapys = (list(dict.fromkeys(pair[i] for pair in found)) for i in (0, 1))
     shown = [
-        (r["python"], r["scrapy"], *(r["columns"][t] for t in titles), r["date"]) for r in rows
+        (scrapy, *("yes" if found.get((python, scrapy)) == {"yes"} else "no" for python in pythons))
+        for scrapy in sorted(scrapys)
     ]
-    return markdown(("Python", "Scrapy", *titles, "date"), shown)
+    days = sorted({r["date"] for r in rows})
+    table = markdown(("Scrapy", *(f"Python {python}" for python in pythons)), shown)
+    return f"{table}\n\nRun on {' and '.join(days)}: {', '.join(rows[0]['columns'])}."
 
 
 def measured_table() -> str:
