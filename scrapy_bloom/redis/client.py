@@ -93,9 +93,8 @@ class Target:
 
     Attributes:
         url: as redis-py reads it, or
-            ``sentinel://[user:password@]host[:port][,host...]/service[/db]``; empty if `options`
-            tell all.
-        options: arguments for redis-py's client.
+            ``sentinel://[user:password@]host[:port][,host...]/service[/db]``.
+        options: more arguments for redis-py's client.
         words: names an option in messages.
 
     :raises SettingError: if the URL cannot be read.
@@ -112,7 +111,7 @@ class Target:
             fits = fits and ("," in parts.netloc or (parts.port or 1) > 0)  # port may raise
         except ValueError:  # its text has parts of the URL, among them perhaps the password
             fits = False
-        if self.url and not fits:
+        if not fits:
             raise SettingError(
                 f"{self.words(REDIS_URL)} cannot be read; it is not shown because of its password."
                 " Expected redis://[user:password@]host[:port][/database], rediss:// for TLS,"
@@ -124,19 +123,19 @@ class Target:
     def of(cls, url: str, params: Mapping[str, Any]) -> Target:
         """Return the target that settings name: a URL or, without one, scrapy-redis's arguments."""
         options = {name: value for name, value in params.items() if name not in _OURS}
-        other = str(options.pop("url", ""))
-        url = url or other
-        if url or not options:
-            return cls(url or "redis://localhost:6379/0", options, in_settings)
-        return cls("", options, in_settings)
+        url = url or str(options.pop("url", ""))
+        options.pop("url", None)
+        if not url:
+            host, port = options.pop("host", "localhost"), options.pop("port", 6379)
+            path, database = options.pop("unix_socket_path", None), options.pop("db", None)
+            scheme = "rediss" if options.pop("ssl", False) else "redis"
+            url = f"unix://{path}" if path else f"{scheme}://{host}:{port}"
+            if database:
+                url += f"?db={database}" if path else f"/{database}"
+        return cls(url, options, in_settings)
 
     def where(self) -> str:
         """Name the server without user and password."""
-        if not self.url:
-            if path := self.options.get("unix_socket_path"):
-                return f"unix:{path}"
-            host, port = self.options.get("host", "localhost"), self.options.get("port", 6379)
-            return f"{host}:{port}/{self.options.get('db') or 0}"
         parts = urlsplit(self.url)
         if parts.scheme == "unix":
             return f"unix:{parts.path}"
@@ -161,25 +160,17 @@ class Target:
         with self.explained():
             if self.url.startswith("sentinel:"):
                 return self._master(options)
-            client: Any = (
-                redis.Redis.from_url(self.url, **options) if self.url else redis.Redis(**options)
-            )
+            client: Any = redis.Redis.from_url(self.url, **options)
             if not _is_clustered(client):
                 return client
             client.close()
-            address = {name: options.pop(name) for name in ("host", "port") if name in options}
-            options.pop("db", None)
-            if self.url:
-                return RedisCluster.from_url(self.url, **options)
-            return RedisCluster(**{"host": "localhost", **address}, **options)
+            return RedisCluster.from_url(self.url, **options)
 
     @contextmanager
     def explained(self, layout: str = "bitmap") -> Iterator[None]:
         """Turn what a client of this server raises into a :class:`BackendError`."""
         try:
             yield
-        except NotImplementedError as error:
-            raise BackendError(f"Redis at {self.where()}: {error}") from None
         except FAULTS as error:
             raise self.error(error, layout) from None
         except TypeError as error:  # of arguments that redis-py does not know

@@ -166,7 +166,7 @@ SHARED = {
 
 
 @pytest.mark.filterwarnings("ignore:Passing a 'spider' argument")  # scrapy-redis does
-@pytest.mark.parametrize(("layout", "scheduler"), zip(("bitmap", "sets"), SHARED, strict=True))
+@pytest.mark.parametrize(("layout", "scheduler"), [*zip(("bitmap", "sets"), SHARED, strict=True)])
 @ensureDeferred
 async def test_lists_hourly_and_articles_once_with_a_filter_in_redis(
     clock, server, layout, scheduler

@@ -118,6 +118,7 @@ def test_a_target_is_shown_without_its_password():
         assert "s3cr3t" not in repr(target)
     assert Target.of("", {}).where() == "localhost:6379/0"
     assert Target.of("", {"unix_socket_path": "/x"}).where() == "unix:/x"
+    assert Target.of("", {"host": "far", "ssl": True}).url == "rediss://far:6379"
     assert Target.of("redis://host", {"url": "redis://other"}).options == {}
 
 
