@@ -111,7 +111,7 @@ def plan(pages: int, capacity: int, error_rate: float) -> tuple[int, float]:
         spec = make(capacity, error_rate, hashes)
         items = min(pages, spec.capacity)
         specs.append(spec)
-        slices.append(count_bits(spec, items, [0.0], hashes))
+        slices.append(count_bits(spec, items, hashes))
         pages -= items
     return sum(spec.blocks for spec in specs) * BLOCK_BYTES, expected_lost(slices)
 

@@ -51,7 +51,6 @@ from scrapy_bloom.local.job import (
 from scrapy_bloom.local.store import NAME, Store
 
 _AT_ONCE: Final = 1_000  # requests
-_SURE: Final = 0.9  # share of the items that bits show at least
 _COMPANIONS: Final = ("-journal", "-wal", "-shm", "-checkpoint", ".new", ".adding")
 
 
@@ -118,12 +117,7 @@ class LocalTarget:
                 if (found := database.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
                     raise file.damaged(self.path, found)
             with self._reading() as store:
-                info = store.filter.info()
-                yield Finding("good", "filter", f"whole: {info.items:,} items")
-                if info.estimated_items < _SURE * info.items - 100:
-                    found = f"its bits show only about {info.estimated_items:,.0f} of them"
-                    advice = "Marks are missing: their pages are fetched again."
-                    yield Finding("bad", "bits", found, advice)
+                yield Finding("good", "filter", f"whole: {store.filter.items:,} items")
                 yield from _check_requests(store)
         except BloomError as error:
             yield Finding("bad", self.path.name, str(error))

@@ -95,7 +95,7 @@ def size(items: int, error_rate: float, capacity: int) -> Size:
     while left:
         slices.append(next_slice(slices, capacity, error_rate, hashes))
         some = min(left, slices[-1].capacity)
-        counts.append(count_bits(slices[-1], some, [0.0], hashes))
+        counts.append(count_bits(slices[-1], some, hashes))
         left -= some
     memory, lost = sum(one.bytes_at_capacity for one in counts), expected_lost(counts)
     return Size(items, error_rate, memory, memory / items, lost, len(slices), hashes)

@@ -1,10 +1,10 @@
-"""What a filter tells about itself, from the geometry of its slices and a count of their bits."""
+"""What a filter tells about itself, computed from the geometry of its slices and their items."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import expm1, prod
 
 from scrapy_bloom.filter import sizing
 from scrapy_bloom.filter.growth import SliceSpec
@@ -19,10 +19,8 @@ class FilterInfo:
             those of all slices.
         error_rate: bound for the share of new items that are called seen, in total, as set.
         items: items added, without those that were called seen.
-        estimated_items: the same number, estimated from what the filter holds.
         fill_ratio: share of all bits that are set, or of all places that are taken, 0 to 1.
-        estimated_fp_rate: probability that the next new item is called seen, estimated from what
-            the filter holds.
+        estimated_fp_rate: probability that the next new item is called seen.
         expected_lost: expected number of items that were wrongly called seen so far.
         bytes: bytes of memory that the filter takes now, bookkeeping included.
         bytes_at_capacity: bytes of memory that it takes when it holds so many.
@@ -36,7 +34,6 @@ class FilterInfo:
     capacity: int
     error_rate: float
     items: int
-    estimated_items: float
     fill_ratio: float
     estimated_fp_rate: float
     expected_lost: float
@@ -51,50 +48,39 @@ class FilterInfo:
 
 @dataclass(frozen=True)
 class SliceCount:
-    """What was counted in one slice.
+    """What follows from the number of items in one slice.
 
     Attributes:
         capacity: items it is sized for.
         items: items added to it.
-        estimated_items: the same number, estimated from what it holds.
         used: how many of its bits are set, or of its places taken.
         room: how many there are.
-        rate: chance that it calls a new item seen, estimated from what it holds.
-        added_rate: the same chance, computed from the items added.
+        rate: chance that it calls a new item seen.
         lost_alone: expected number of items that it wrongly called seen while it filled.
         bytes_at_capacity: bytes of memory that it takes when it is full.
     """
 
     capacity: int
     items: int
-    estimated_items: float
     used: float
     room: float
     rate: float
-    added_rate: float
     lost_alone: float
     bytes_at_capacity: int
 
 
-def count_bits(spec: SliceSpec, items: int, fills: Sequence[float], hashes: int) -> SliceCount:
-    """Return what is known of a slice from the bits in its blocks.
+def count_bits(spec: SliceSpec, items: int, hashes: int) -> SliceCount:
+    """Return what follows from the number of items in a slice of bits.
 
-    :param items: items added to it.
-    :param fills: share of the bits that are set, 0 to 1, in each block or in an even sample of the
-        blocks; at least one.
     :param hashes: k.
     """
     bits = spec.blocks * sizing.BLOCK_BITS
-    ones = sum(fills) / len(fills) * bits
     return SliceCount(
         spec.capacity,
         items,
-        estimated_items=sizing.estimated_items(round(ones), spec.blocks, hashes),
-        used=ones,
+        used=bits * -expm1(-hashes * items / bits),
         room=bits,
-        # An item is looked up in one random block, at k bits.
-        rate=sum(fill**hashes for fill in fills) / len(fills),
-        added_rate=sizing.false_positive_rate(items, spec.blocks, hashes),
+        rate=sizing.false_positive_rate(items, spec.blocks, hashes),
         lost_alone=sizing.expected_false_positives(items, spec.blocks, hashes),
         bytes_at_capacity=bits // 8,
     )
@@ -120,7 +106,6 @@ def filter_info(
         capacity=sum(slice_.capacity for slice_ in slices),
         error_rate=error_rate,
         items=sum(slice_.items for slice_ in slices),
-        estimated_items=sum(slice_.estimated_items for slice_ in slices),
         fill_ratio=sum(slice_.used for slice_ in slices) / sum(slice_.room for slice_ in slices),
         estimated_fp_rate=sum(1 - prod(1 - slice_.rate for slice_ in shard) for shard in shards)
         / len(shards),
@@ -146,5 +131,5 @@ def expected_lost(slices: Iterable[SliceCount]) -> float:
     lost = full_rate = 0.0
     for slice_ in slices:
         lost += slice_.items * full_rate + slice_.lost_alone
-        full_rate += slice_.added_rate
+        full_rate += slice_.rate
     return lost

@@ -23,14 +23,11 @@ from scrapy_bloom.filter.growth import (
     next_share,
 )
 from scrapy_bloom.filter.hashing import PROBE_BYTES, SECRET_BYTES, make_hash
-from scrapy_bloom.filter.info import SliceCount
+from scrapy_bloom.filter.info import SliceCount, count_bits
 from scrapy_bloom.filter.sizing import (
-    BLOCK_BITS,
     BLOCK_BYTES,
     MAX_HASHES,
     blocks_for,
-    expected_false_positives,
-    false_positive_rate,
 )
 from scrapy_bloom.options import (
     ERROR_RATE,
@@ -244,19 +241,7 @@ class Plan:
         """
         items = one.items - one.again
         if self.layout == "bitmap":
-            bits = one.blocks * BLOCK_BITS
-            rate = false_positive_rate(one.items, one.blocks, HASHES)
-            count = SliceCount(
-                one.capacity,
-                items,
-                estimated_items=items,
-                used=bits * -expm1(-HASHES * one.items / bits),
-                room=bits,
-                rate=rate,
-                added_rate=rate,
-                lost_alone=expected_false_positives(one.items, one.blocks, HASHES),
-                bytes_at_capacity=bits // 8,
-            )
+            count = replace(count_bits(one.spec, one.items, HASHES), items=items)
             touched = -expm1(-one.items / one.keys)
             return count, round(touched * one.blocks * BLOCK_BYTES)
         width = _BITS if one.error_rate >= _NARROW else _WIDE_BITS
@@ -264,11 +249,9 @@ class Plan:
         count = SliceCount(
             one.capacity,
             items,
-            estimated_items=items,
             used=one.items,
             room=one.blocks * float(MOST_NUMBERS),
             rate=rate,
-            added_rate=rate,
             lost_alone=one.items * rate / 2,
             bytes_at_capacity=_bucket_bytes(one.blocks, width, one.capacity),
         )

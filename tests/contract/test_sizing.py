@@ -79,11 +79,3 @@ def test_expected_false_positives_are_the_integral_of_the_rate(items, blocks, ha
 def test_nothing_added_nothing_wrong():
     assert sizing.false_positive_rate(0, 10, 14) == 0
     assert sizing.expected_false_positives(0, 10, 14) == 0
-    assert sizing.estimated_items(0, 10, 14) == 0
-
-
-def test_items_are_estimated_from_ones():
-    items, blocks, hashes = 1_000_000, 531, 14
-    ones = blocks * 65536 * (1 - math.exp(-hashes * items / (blocks * 65536)))
-    assert sizing.estimated_items(round(ones), blocks, hashes) == pytest.approx(items, rel=1e-5)
-    assert sizing.estimated_items(blocks * 65536, blocks, hashes) == math.inf

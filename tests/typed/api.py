@@ -178,13 +178,7 @@ def numbers(info: FilterInfo) -> float:
     assert_type(info.slices, int)
     assert_type(info.bytes, int)
     assert_type(info.bytes_at_capacity, int)
-    return (
-        info.error_rate
-        + info.estimated_items
-        + info.fill_ratio
-        + info.estimated_fp_rate
-        + info.expected_lost
-    )
+    return info.error_rate + info.fill_ratio + info.estimated_fp_rate + info.expected_lost
 
 
 class MyFingerprinter(CanonicalFingerprinter):
