@@ -419,7 +419,6 @@ class Store:
         self._read_queues()
         self._read_filter(fresh, exact=exact)
         database.execute("ROLLBACK")
-        self._longest_log = 4 * LOG_BYTES
 
     def _read_queues(self) -> None:
         self.queues: dict[int, StoredQueue] = {}
@@ -689,29 +688,23 @@ class Store:
         """Bring the log into the file now and then, and at once if it is long."""
         size = file.log_size(self.path)
         running = self._thread is not None and self._thread.is_alive()
-        if size > self._longest_log:
+        if size > 4 * LOG_BYTES:  # which costs little if a reader holds it up
             self.wait()
-            # A reader may hold it up. That is no reason to wait for it with each commit.
-            self._longest_log = 4 * LOG_BYTES if self._checkpoint() else 2 * size
-            return
-        if size <= LOG_BYTES:
-            self._longest_log = 4 * LOG_BYTES
-        if not running and (size > LOG_BYTES or self._commits % CHECKPOINT_COMMITS == 0):
+            self._checkpoint()
+        elif not running and (size > LOG_BYTES or self._commits % CHECKPOINT_COMMITS == 0):
             self._thread = Thread(target=self._checkpoint, daemon=True)
             self._thread.start()
 
-    def _checkpoint(self) -> bool:
-        """Bring the log into the file; return whether all of it is there. May run in a thread.
+    def _checkpoint(self) -> None:
+        """Bring the log into the file, as far as no reader needs it. May run in a thread.
 
         A marker stands beside the file meanwhile. If it is found there, a log is necessary: a part
         of the pages is newer than the others.
         """
         with suppress(OSError, sqlite3.Error), closing(file.connect(self.path, "rw")) as database:
             self._marker.touch(mode=0o600)
-            busy, frames, done = database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             self._marker.unlink()
-            return not busy and frames == done
-        return False
 
     def _compact(self) -> None:
         """Give room that is not used any more back to the disk, if that is little work."""

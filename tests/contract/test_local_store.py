@@ -528,17 +528,6 @@ def test_a_log_without_its_file_is_refused(path):
     assert log_of(path).read_bytes() == log
 
 
-def test_a_newer_file_is_refused(path):
-    Store(path).close()
-    with sqlite3.connect(path) as database:
-        database.execute("PRAGMA user_version = 2")
-    database.close()
-    with pytest.raises(
-        StateError, match=r"format 2, expected format 1.*the version of scrapy-bloom"
-    ):
-        Store(path)
-
-
 # Readers
 
 
