@@ -18,7 +18,7 @@ from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.dupefilter import BloomDupeFilter
 from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.forgetting import check_watched
-from scrapy_bloom.local.frontier import open_local
+from scrapy_bloom.local.frontier import LocalFrontier
 from scrapy_bloom.local.job import QUEUE, check_unused
 from scrapy_bloom.local.queue import QueueClasses
 from scrapy_bloom.settings import Settings, client_library
@@ -163,7 +163,7 @@ class Scheduler(ScrapyScheduler):
         return frontier
 
     def _open_local(self, folder: str) -> LocalFrontier:
-        return open_local(
+        return LocalFrontier(
             self.crawler,
             self.spider,
             Report(self.crawler),

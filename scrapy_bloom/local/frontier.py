@@ -39,52 +39,7 @@ SEEN = Verdict.SEEN
 INTERVAL: Final = 0.05
 """Seconds from one commit to the next. What was done since the last one a kill does again."""
 
-_GATHERED: Final = 5_000
-"""New rows that are committed at once, before the next commit is due."""
-
 _SLOWEST: Final = 5.0  # seconds between two attempts while the disk is full
-
-
-def open_local(
-    crawler: Crawler,
-    spider: Spider,
-    report: Report,
-    classes: QueueClasses,
-    memory: Any,
-    *,
-    unclean: bool,
-) -> LocalFrontier:
-    """Open the job directory of a crawl for ``scrapy_bloom.Scheduler``.
-
-    :param report: writes to stats and log.
-    :param classes: Scrapy's queues, as the settings choose them.
-    :param memory: Scrapy's priority queue of requests that cannot be stored.
-    :param unclean: whether the last run was killed, and its files were moved away.
-    :raises BloomError: if the crawl cannot be kept as the settings say. Nothing is changed then.
-    """
-    settings = Settings(crawler.settings)
-    engine = Engine(crawler)
-    session = Session(crawler, settings, report)
-    made, folder = session.fingerprinter, Path(classes.folder).parent
-    plain, start = classes.kind, classes.start_kind
-    job = Job(folder, Identity(spider.name, made.wrapped, session.made_by), REQUESTS)
-    with job.opening():
-        if job.previous != REQUESTS:
-            take_over(job, settings, plain, start, digests=made.digests)
-        job.open(settings, digests=made.digests)
-        queues = Queues(crawler, spider, engine, job.store, classes)
-        job.begin()
-    sync = settings[COMMIT_SYNC] is CommitSync.MACHINE
-    self = LocalFrontier(crawler, engine, job, session, report, queues, memory, sync=sync)
-    info = job.store.filter.info()
-    report.opened(f"kept in {job.path}", info, restored=job.restored, unclean=unclean or job.killed)
-    if job.in_flight:
-        report.set(stats.RECOVERED, job.in_flight)
-    report.set(stats.PENDING, len(job.store))
-    if job.is_finished(waiting=bool(len(self))):
-        report.finished(job.folder, job.restored)
-    crawler.signals.connect(self.forget, signal=forget_page)
-    return self
 
 
 class LocalFrontier:
@@ -94,49 +49,56 @@ class LocalFrontier:
     their items were written out. So a kill leaves a moment at which each marked page is done, or
     stored, or eligible again.
 
-    :param engine: shows which requests it is through with.
-    :param job: the job directory, which is open. It is closed with the frontier.
-    :param session: identifies and judges the requests.
     :param report: writes to stats and log.
-    :param queues: the stored requests in Scrapy's order.
+    :param classes: Scrapy's queues, as the settings choose them.
     :param memory: Scrapy's priority queue of requests that cannot be stored.
-    :param sync: whether each commit goes to the disk itself.
+    :param unclean: whether the last run was killed, and its files were moved away.
+    :raises BloomError: if the crawl cannot be kept as the settings say. Nothing is changed then.
     """
 
-    def __init__(  # noqa: PLR0913 - the parts of a crawl
+    def __init__(
         self,
         crawler: Crawler,
-        engine: Engine,
-        job: Job,
-        session: Session,
+        spider: Spider,
         report: Report,
-        queues: Queues,
+        classes: QueueClasses,
         memory: Any,
         *,
-        sync: bool,
+        unclean: bool,
     ) -> None:
         assert crawler.stats is not None  # noqa: S101 - Scrapy makes it before any component
-        self._engine = engine
-        self._store = job.store
-        self._queues = queues
-        self._memory = memory
-        self._job = job
-        self._session = session
-        self._report = report
-        self._spider = queues.spider
-        self._inc = crawler.stats.inc_value
-        self._sync = sync
+        settings, engine = Settings(crawler.settings), Engine(crawler)
+        self._session = session = Session(crawler, settings, report)
+        made, folder = session.fingerprinter, Path(classes.folder).parent
+        plain, start = classes.kind, classes.start_kind
+        job = Job(folder, Identity(spider.name, made.wrapped, session.made_by), REQUESTS)
+        with job.opening():
+            if job.previous != REQUESTS:
+                take_over(job, settings, plain, start, digests=made.digests)
+            job.open(settings, digests=made.digests)
+            self._queues = Queues(crawler, spider, engine, job.store, classes)
+            job.begin()
+        self._job, self._store, self._memory = job, job.store, memory
+        self._spider, self._report, self._inc = spider, report, crawler.stats.inc_value
+        self._sync = settings[COMMIT_SYNC] is CommitSync.MACHINE
         self._in_flight = InFlight(engine, report)
+        self._items = Items(crawler, engine, report, sync=self._sync)
         self._done: list[Visit] = []  # whose items are not written out yet
-        self._items = Items(crawler, engine, report, sync=sync)
-        self._state = b""
-        self._gathered = 0  # new rows since the last commit
         self._delay = INTERVAL
         self._timer: Any = None
-        self._ticking: Deferred[bool] | None = None
-        self._closing = self._broken = self._failing = self._said_failed = False
+        self._ticking: Deferred[None] | None = None
+        self._closing = self._broken = self._failing = False
         self._pid = os.getpid()
         self.description = _describe(job, len(self))
+        info = self._store.filter.info()
+        place = f"kept in {job.path}"
+        report.opened(place, info, restored=job.restored, unclean=unclean or job.killed)
+        if job.in_flight:
+            report.set(stats.RECOVERED, job.in_flight)
+        report.set(stats.PENDING, len(self._store))
+        if job.is_finished(waiting=self.pending()):
+            report.finished(job.folder, job.restored)
+        crawler.signals.connect(self.forget, signal=forget_page)
 
     def __len__(self) -> int:
         """Return how many requests are waiting."""
@@ -145,9 +107,18 @@ class LocalFrontier:
     # What the scheduler asks for
 
     def check(self, request: Request) -> Verdict:
-        """Mark a request that is not enqueued; return the verdict on it."""
-        self._arm()
-        return self._session.check(request, self._store)
+        """Return the verdict on a request that is not enqueued.
+
+        Marks nothing: where a mark is, a request must be.
+        """
+        found = self._session.identify(request)
+        if found is None:
+            return Verdict.ERROR
+        try:
+            seen = self._store.contains(found.fingerprint)
+        except Exception as error:  # noqa: BLE001 - raised, it would cost the page
+            return self._session.fail(request, error)
+        return self._session.judge(found, seen=seen)
 
     def enqueue(self, request: Request) -> bool:
         """Store a request with its mark; return False if it is a duplicate."""
@@ -157,9 +128,6 @@ class LocalFrontier:
         error = self._queues.push(request)
         if error is None:
             self._inc("scheduler/enqueued/disk")
-            self._gathered += 1
-            if self._gathered >= _GATHERED and not self._failing:
-                self._write()  # of pages that are done it knows those whose items are written
         else:
             self._hold(request, error)
             self._inc("scheduler/enqueued/memory")
@@ -254,49 +222,54 @@ class LocalFrontier:
             self._arm()
         return result
 
-    async def _commit(self, *, last: bool = False) -> bool:
-        """Commit what has changed; return whether everything is stored.
+    async def _commit(self, *, last: bool = False) -> None:
+        """Commit what has changed.
 
         :param last: whether pages stay stored whose items cannot be written out.
         """
         if self._broken or os.getpid() != self._pid:  # a fork has none of its own
-            return False
+            return
         self._done += self._in_flight.settle()
         if not self._done and not self._store.dirty:
-            return not self._failing
+            return
         done, self._done = self._done, []
         if not await self._items.flush():
             if not last:
                 self._done = done + self._done
                 self._try_later()
-                return False
+                return
             self._items.log_kept(len(done))
             done = []  # with all they have led to
         for visit in done:
             if visit.row is not None:
                 self._store.done(visit.row)
             self._store.release(visit.marks)
-        return self._write()
+        if not self._broken:  # else what is in the file is left as it is
+            self._write()
 
-    def _write(self) -> bool:
-        """Write what the store has gathered; return whether that worked."""
-        if self._broken:  # what is in the file was left as it is
-            return False
+    def _write(self) -> None:
         self._note_state()
         self._store.note(IN_FLIGHT, len(self._in_flight))
         try:
             self._store.commit(sync=self._sync)
         except sqlite3.Error as error:
-            self._log_failure(error)
-            return False
-        self._failing = False
-        self._gathered = 0
-        self._delay = INTERVAL
-        if self._said_failed:
-            self._said_failed = False
+            self._report.add(stats.COMMIT_ERRORS)
+            self._try_later()
+            if not self._failing:
+                self._failing = True
+                logger.error(  # noqa: TRY400 - in plain words
+                    "%s: %s. The crawl continues and tries again; until that works, a kill takes it"
+                    " back to the last commit. No page is lost, some are fetched again.",
+                    self._store.path,
+                    error,
+                    extra={"spider": self._spider},
+                )
+            return
+        if self._failing:
+            self._failing = False
             logger.info("%s: commits work again.", self._store.path, extra={"spider": self._spider})
+        self._delay = INTERVAL
         self._report.set(stats.PENDING, len(self._store))
-        return True
 
     def _note_state(self) -> None:
         """Note ``spider.state`` if it has changed. What cannot be pickled is left out, as ever."""
@@ -307,12 +280,9 @@ class LocalFrontier:
             pickled = pickle.dumps(state, protocol=4)
         except Exception:  # noqa: BLE001 - Scrapy says so when it stores the state itself
             return
-        if pickled != self._state:
-            self._state = pickled
-            self._store.note(STATE, pickled)
+        self._store.note(STATE, pickled)
 
     def _try_later(self) -> None:
-        self._failing = True
         self._delay = min(_SLOWEST, self._delay * 2)
 
     def _break(self, error: Exception) -> None:
@@ -328,19 +298,6 @@ class LocalFrontier:
             )
 
     # Log and stats
-
-    def _log_failure(self, error: Exception) -> None:
-        self._report.add(stats.COMMIT_ERRORS)
-        self._try_later()
-        if not self._said_failed:
-            self._said_failed = True
-            logger.error(
-                "%s: %s. The crawl continues and tries again; until that works, a kill takes it"
-                " back to the last commit. No page is lost, some are fetched again.",
-                self._store.path,
-                error,
-                extra={"spider": self._spider},
-            )
 
     def _log_unreadable(self) -> None:
         errors, self._queues.unreadable = self._queues.unreadable, []

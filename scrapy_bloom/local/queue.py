@@ -77,6 +77,8 @@ class Queues:
     :raises StateError: if the store has requests in queues that they would not read.
 
     Attributes:
+        row: that of the request which a bucket gave out last: Scrapy's classes pass on no more
+            than the request.
         unreadable: why stored requests could not be read, since somebody last took that away.
     """
 
@@ -87,7 +89,7 @@ class Queues:
         self.store = store
         self.spider = spider
         self.slot_of = engine.slot_of
-        self._row = 0
+        self.row = 0
         kind, start_kind = classes.kind, classes.start_kind
         self._queue = build_from_crawler(
             classes.priority,
@@ -121,19 +123,7 @@ class Queues:
         request = self._queue.pop()
         while request is None and len(self._queue):  # there was one that could not be read
             request = self._queue.pop()
-        return None if request is None else (request, self._row)
-
-    def took(self, row: int, body: bytes | None) -> Request | None:
-        """Return the request of a row that a bucket gives out; None if it cannot be read."""
-        try:
-            if body is None:
-                raise ValueError("its bytes do not match their checksum")
-            request = read_request(body, self.spider)
-        except Exception as error:  # noqa: BLE001 - its parts may raise anything
-            self.unreadable.append(error)
-            return None
-        self._row = row
-        return request
+        return None if request is None else (request, self.row)
 
 
 class Bucket:
@@ -184,8 +174,14 @@ class Bucket:
             row, body = self._hot.pop() if self._newest else self._hot.popleft()
             self._size -= 1
             self._store.take(row)
-            request = self._queues.took(row, body)
-            if request is not None:
+            try:
+                if body is None:
+                    raise ValueError("its bytes do not match their checksum")
+                request = read_request(body, self._queues.spider)
+            except Exception as error:  # noqa: BLE001 - its parts may raise anything
+                self._queues.unreadable.append(error)
+            else:
+                self._queues.row = row
                 return request
         return None
 
