@@ -182,13 +182,16 @@ class Job:
                 f" Everything was left as it is. Start the crawl again."
             )
         try:
-            if not plain:
-                self._restore_state()
+            state = b"" if plain else self._read_state()
             for key, value in owner_notes(self.identity, self.kind).items():
                 store.note(key, value)
             store.note(PID, os.getpid())
             # That a plain filter is not closed must be known before Scrapy pops its first request.
             store.commit(sync=plain)
+            if state:
+                beside = self.folder / f"{STATE}.tmp"
+                beside.write_bytes(state.removesuffix(_MARK) + _MARK)
+                beside.replace(self.folder / STATE)
         except OSError as error:
             raise unusable(self.folder, error) from error
         except sqlite3.Error as error:
@@ -196,20 +199,18 @@ class Job:
         if plain:
             store.commit_at_close_only()
 
-    def _restore_state(self) -> None:
-        """Have Scrapy read the spider's state as of the last commit, unless it wrote a newer one.
+    def _read_state(self) -> bytes:
+        """Return and note the spider's state as of the last commit, or what Scrapy wrote since.
 
         It does so when our file is closed. What it cannot read would leave the spider without a
         state, and its callbacks would fail.
         """
         path = self.folder / STATE
-        content = path.read_bytes() if path.exists() else b""
-        if not _is_pickle(content) or content.endswith(_MARK):
-            content = self.store.meta.get(STATE) or pickle.dumps({}, protocol=4)
-        self.store.note(STATE, content)
-        beside = path.with_name(f"{STATE}.tmp")
-        beside.write_bytes(content.removesuffix(_MARK) + _MARK)
-        beside.replace(path)
+        state = path.read_bytes() if path.exists() else b""
+        if not _is_pickle(state) or state.endswith(_MARK):
+            state = self.store.meta.get(STATE) or pickle.dumps({}, protocol=4)
+        self.store.note(STATE, state)
+        return state
 
     def is_finished(self, *, waiting: bool) -> bool:
         """Return whether all pages were done before this run, and none is to be fetched again.

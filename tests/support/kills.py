@@ -25,7 +25,7 @@ ONCE = (
     "scrapy_bloom.filter.file:write:before",
     "scrapy_bloom.filter.file:write:after",
     "scrapy_bloom.local.job:Job._check:before",
-    "scrapy_bloom.local.job:Job._restore_state:after",
+    "scrapy_bloom.local.job:Job._read_state:after",
     "scrapy_bloom.local.job:Job.begin:after",
 )
 """Chosen moments while a run opens."""
