@@ -93,7 +93,7 @@ floor: $(FLOOR)/installed redis
 KILLS ?= 22
 kills: installed
 	cd $(ROOT) && KILLS=$(KILLS) $(VENV)/bin/pytest -s tests/kills/test_frontier_kills.py tests/kills/test_shared_kills.py $(PYTEST_ARGS)
-	cd $(ROOT) && START_REQUESTS=1000000 $(VENV)/bin/pytest -s tests/crawls/test_shared_frontier.py tests/crawls/test_shared_crawls.py -k start_requests
+	cd $(ROOT) && START_REQUESTS=1000000 $(VENV)/bin/pytest -s tests/crawls/test_shared_frontier.py -k start_requests
 
 # The demos run the checkout, and install only what the package itself needs.
 demo: $(DEMO)/ready

@@ -45,16 +45,6 @@ def requests(worker, key, which):
 # Order
 
 
-@pytest.mark.parametrize(("order", "names"), [("fifo", "abcde"), ("lifo", "edcba")])
-def test_they_come_in_the_order_of_the_setting(join, key, order, names):
-    worker = join(key, order=order)
-    worker.offer(*"abc")
-    worker.say()
-    worker.offer(*"de")
-    worker.say()
-    assert "".join(worker.take(2) + worker.take(10)) == names
-
-
 @pytest.mark.parametrize("order", ["fifo", "lifo"])
 def test_the_higher_priority_comes_first(join, key, order):
     worker = join(key, order=order)
@@ -62,18 +52,6 @@ def test_the_higher_priority_comes_first(join, key, order):
         worker.offer(name, priority=priority)
     worker.say()
     assert "".join(worker.drain()) == ("dbeca" if order == "fifo" else "debca")
-
-
-@pytest.mark.parametrize("order", ["fifo", "lifo"])
-def test_what_is_given_back_goes_to_its_old_place(join, key, order):
-    worker = join(key, order=order)
-    worker.offer(*"abcd")
-    worker.say()
-    had = worker.take(3)
-    for name in had[:2]:
-        worker.queue.give_back(worker.have.pop(name))
-    worker.say()
-    assert worker.take(4) == [*had[:2], {"fifo": "d", "lifo": "a"}[order]]
 
 
 def test_what_a_worker_leaves_goes_back_to_its_place(server, join, key):
@@ -451,6 +429,6 @@ def test_it_is_over_when_no_worker_has_anything(join, key, shards):
 
 @pytest.mark.parametrize("shards", [1, 2])
 def test_processes_in_lockstep_are_granted_and_given_everything_once(server, key, shards):
-    granted, done = crawl_in_lockstep(server.url, key, workers=4, pages=400, shards=shards)
-    everything = dict.fromkeys(range(400), 1)
+    granted, done = crawl_in_lockstep(server.url, key, workers=4, pages=200, shards=shards)
+    everything = dict.fromkeys(range(200), 1)
     assert (granted, done) == (everything, everything)

@@ -12,14 +12,9 @@ pytestmark = pytest.mark.usefixtures("server")
 ALL = {"kill": 1, "back": 1, "flush": 0.3, "key": 1, "late": 2, "freeze": 1}
 BACK = {"back": 2, "late": 2}
 SETS = {
-    "kills": {"faults": {"kill": 2, "late": 2}},
     "freezes": {"faults": {"freeze": 2, "kill": 1, "late": 2}},
     "roll-backs": {"faults": {"back": 2, "kill": 1, "late": 2}},
     "flushes": {"faults": {"flush": 1, "kill": 1, "late": 2}},
-    "queue lost": {"faults": {"queue": 1, "late": 2}},
-    "header lost": {"faults": {"header": 1, "late": 2}},
-    "any key lost": {"faults": {"key": 2, "late": 2}},
-    "all": {"faults": ALL},
     "all, sets": {"faults": ALL, "layout": "sets"},
     "all, retries": {"faults": ALL, "retries": 0.2},
     "all, held": {"faults": ALL, "held": 0.15},
@@ -42,7 +37,7 @@ SETS = {
 
 @pytest.mark.parametrize("name", SETS)
 def test_nothing_is_lost(server, name):
-    for seed in range(3):
+    for seed in range(2):
         assert not World(server, seed, **SETS[name]).run(), f"seed {seed}"
 
 

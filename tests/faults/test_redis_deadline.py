@@ -75,25 +75,6 @@ def test_a_reply_that_drips(server, key):
             seen.close()
 
 
-def test_a_reply_that_comes_in_pieces_but_in_time(server, key):
-    with (
-        Proxy(server.port) as proxy,
-        RedisFilter.from_url(proxy.url, key=key, timeout=20.0) as seen,
-    ):
-        proxy.drip = 0.01
-        assert seen.add_many(fingerprints(20)) == [False] * 20
-        proxy.drip = 0.0
-        assert seen.add_many(fingerprints(20)) == [True] * 20
-        assert seen.worker.counters.outages == 0
-
-
-def test_connections_that_drip_from_the_start(server, key):
-    with Proxy(server.port) as proxy:
-        proxy.drip = 0.4 * TIMEOUT
-        with in_time(2 * TIMEOUT), pytest.raises(BackendError):
-            RedisFilter.from_url(proxy.url, key=key, timeout=TIMEOUT, on_error="close")
-
-
 def test_a_connection_works_again_after_a_call_that_took_nearly_too_long(server, key):
     with (
         Proxy(server.port) as proxy,
