@@ -335,7 +335,7 @@ LOSSES = {
 
 
 @pytest.mark.parametrize(
-    ("loss", "order"), zip(LOSSES, ("Lifo", "Fifo") * 3, strict=True), ids=LOSSES
+    ("loss", "order"), list(zip(LOSSES, ("Lifo", "Fifo") * 3, strict=True)), ids=LOSSES
 )
 def test_after_a_loss_the_crawl_starts_over_by_itself(site, tmp_path, loss, order):
     chosen = {"SCHEDULER_DISK_QUEUE": f"scrapy.squeues.Pickle{order}DiskQueue"}

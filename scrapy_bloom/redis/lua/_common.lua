@@ -7,7 +7,7 @@
 --   plan             JSON of what all workers must agree on
 --   first            geometry of the first slice: CAPACITY:RATE:BLOCKS:KEYS
 --   slices           oldest first: CAPACITY:RATE:BLOCKS:KEYS:NUMBER:SINCE:ITEMS:AGAIN each
---   dropped          slices whose keys are still to be deleted: NAME:KEYS:PORTION each
+--   dropped          slices whose keys are still to be deleted: NAME:KEYS each
 --   window           seconds that a mark is kept, 0 for ever
 --   order            "lifo" or "fifo"; empty if no requests are kept here
 --   waiting, taken, failed
@@ -16,7 +16,7 @@
 --   forgotten        counts the pages that were forgotten
 --   seq              the last number that ordered a request
 --   well             SINCE LAST: since when workers have beaten without a gap, and the last time
---   deleted          the epochs that users have deleted last
+--   deleted          the epoch that a user has deleted last
 --   w:WORKER         NUMBER LEASE: its last call, and until when it lives. NUMBER dead SINCE: a
 --                    tombstone of a worker that missed its lease
 --   a:WORKER         DIGITS IDS: what that call has answered
@@ -89,8 +89,7 @@ local function drop(slices)
   local rows = {call('HGET', header, 'dropped') or nil}
   for _, slice in ipairs(slices) do
     call('UNLINK', slice.name .. 'again', slice.name .. 'ages')
-    local portion = math.max(1, math.min(500, math.floor(4096 * slice.keys / slice.blocks)))
-    rows[#rows + 1] = string.format('%s:%.0f:%.0f', slice.name:sub(#base + 1), slice.keys, portion)
+    rows[#rows + 1] = string.format('%s:%.0f', slice.name:sub(#base + 1), slice.keys)
   end
   if #rows > 0 then call('HSET', header, 'dropped', table.concat(rows, ' ')) end
 end
@@ -99,12 +98,12 @@ end
 local function delete_dropped()
   local rows, left = call('HGET', header, 'dropped'), 0
   if not rows then return 0 end
-  local name, keys, portion, others = rows:match('^(%S+):(%d+):(%d+) ?(.*)$')
-  local names, last = {}, math.max(0, keys - portion)
+  local name, keys, others = rows:match('^(%S+):(%d+) ?(.*)$')
+  local names, last = {}, math.max(0, keys - 500)
   for i = last, keys - 1 do names[#names + 1] = base .. name .. string.format('%.0f', i) end
   call('UNLINK', unpack(names))
-  for more in others:gmatch(':(%d+):%d+') do left = left + more end
-  if last > 0 then others = string.format('%s:%.0f:%s %s', name, last, portion, others) end
+  for more in others:gmatch(':(%d+)') do left = left + more end
+  if last > 0 then others = string.format('%s:%.0f %s', name, last, others) end
   if others == '' then call('HDEL', header, 'dropped') else call('HSET', header, 'dropped', others) end
   return left + last
 end
@@ -163,5 +162,5 @@ end
 
 -- What a worker of another epoch is told.
 local function other_epoch(epoch, deleted)
-  return {(' ' .. (deleted or '') .. ' '):find(' ' .. epoch .. ' ', 1, true) and 'deleted' or 'gone'}
+  return {deleted == epoch and 'deleted' or 'gone'}
 end

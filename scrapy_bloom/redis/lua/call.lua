@@ -139,7 +139,6 @@ local function judge()
   end
 end
 
-local changed = false
 local function push()
   local seq = math.max(found[7] + 1, math.floor(now * 1000000))
   local pushes, item, argument = {}, 0, 11
@@ -158,17 +157,17 @@ local function push()
   if #pushes == 0 then return end
   call('ZADD', queue, unpack(pushes))
   call('HSET', header, 'seq', string.format('%.0f', seq + #letters))
-  changed = true
 end
 
 local function put_failed_back()
   for _, id in ipairs(call('HKEYS', failed)) do
-    if retry == 0 then return end
+    if retry == 0 then break end
     local score, member = call('HGET', failed, id):match('^(%S+) (.*)$')
     call('HDEL', failed, id)
     call('ZADD', queue, score, id .. '\0' .. member:sub(10))
-    retry, changed = retry - 1, true
+    retry = retry - 1
   end
+  return true
 end
 
 -- Take requests. A worker has one risky request at a time: so none is put aside for its neighbours.
@@ -187,13 +186,11 @@ local function take()
     end
   end
   if #kept > 0 then call('ZADD', queue, unpack(kept)) end
-  changed = changed or #names > 0
   ids = table.concat(names)
 end
 
 local function each(text, act)
   for i = 1, #text, 8 do act(worker .. text:sub(i, i + 7)) end
-  changed = changed or text ~= ''
 end
 
 local function carry_out()
@@ -204,13 +201,13 @@ local function carry_out()
   judge()
   digits = table.concat(verdicts)
   push()
-  if retry > 0 then put_failed_back() end
+  local retried = retry > 0 and put_failed_back()
   if want > 0 then take() end
   if #probes > 0 then
     call('HSET', header, 'slices', write_slices(slices), 'forgotten', string.format('%.0f', forgotten))
   end
   call('HSET', header, 'a:' .. worker, digits .. ' ' .. ids)
-  count(changed)
+  count(letters .. ARGV[8] .. ARGV[9] .. ARGV[10] .. ids ~= '' or retried)
 end
 
 -- The first write is one that a server refuses which is full or takes no writes. Then nothing was changed.

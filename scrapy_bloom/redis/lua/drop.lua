@@ -20,15 +20,11 @@ if epoch then
   end
   if #used > 1 then return used end
   drop(read_slices(slices, epoch))
-  local dropped, note = call('HGET', header, 'dropped'), ARGV[3] == '1' and epoch or ''
-  for word in (deleted or ''):gmatch('%S+') do
-    if #note < 400 then note = note .. ' ' .. word end
-  end
+  local dropped, note = call('HGET', header, 'dropped'), ARGV[3] == '1' and epoch or deleted or ''
   call('UNLINK', header, queue, taken, failed)
   call('HSET', header, 'program', 'scrapy-bloom', 'deleted', note, 'dropped', dropped)
   call('EXPIRE', header, 86400)
 end
 local left = delete_dropped()
-if left == 0 and not epoch and deleted == '' then call('UNLINK', header) end
-if left == 0 and epoch and call('HGET', header, 'deleted') == '' then call('UNLINK', header) end
+if left == 0 and call('HGET', header, 'deleted') == '' then call('UNLINK', header) end
 return {'ok', left}
