@@ -10,10 +10,11 @@ import scrapy.squeues
 from pytest_twisted import ensureDeferred
 from scrapy.settings import default_settings
 from scrapy.squeues import PickleLifoDiskQueue
-from support.crawling import RFP, TIMEOUT, Follower, Run, crawl, make_crawler
+from support.crawling import RFP, Follower, Run, crawl, make_crawler
 from support.jobs import everything_in
 from support.localsite import Kind, LocalSite
 from support.stopping import hold, stop_after
+from support.waiting import PATIENCE
 from twisted.internet import reactor
 from twisted.internet.defer import gatherResults
 from w3lib.url import canonicalize_url
@@ -216,7 +217,7 @@ def test_a_second_crawl_of_a_job_is_refused_and_the_first_is_not_disturbed(proje
         stop_after(30, pages, lambda: project.crawl(pages, **ONE_PRIORITY))
         reached, go_on = hold(pages, pages.delivered + 30)
         first = project.crawl(pages, **ONE_PRIORITY)
-        assert reached.wait(TIMEOUT)
+        assert reached.wait(PATIENCE)
         second = project.crawl(pages, **ONE_PRIORITY)
         second.end()
         go_on.set()
@@ -238,7 +239,7 @@ def test_forks_disturb_neither_the_filter_nor_its_lock(project):
     with site() as pages:
         reached, go_on = hold(pages, 70)
         first = project.crawl(pages, spider="forking")
-        assert reached.wait(TIMEOUT)
+        assert reached.wait(PATIENCE)
         second = project.crawl(pages, spider="forking")
         second.end()
         assert f"process {first.pid}" in second.logged("ERROR")[0]
@@ -316,7 +317,7 @@ async def test_a_large_filter_is_stored_beside_the_reactor(tmp_path, monkeypatch
 
     def close_when_the_reactor_has_turned(job):
         reactor.callFromThread(turned.set)
-        assert turned.wait(TIMEOUT)
+        assert turned.wait(PATIENCE)
         return close(job)
 
     monkeypatch.setattr(plain, "_SLOW", 0)

@@ -3,8 +3,8 @@
 import pytest
 import scrapy
 from support.localsite import LocalSite
-from support.redis_crawls import PATIENCE, SCRAPY_REDIS, Crawl, at
-from support.waiting import until
+from support.redis_crawls import SCRAPY_REDIS, Crawl, at
+from support.waiting import PATIENCE, until
 
 pytest.importorskip("scrapy_redis")
 pytestmark = [pytest.mark.scrapy, pytest.mark.usefixtures("short_leases")]
@@ -62,7 +62,7 @@ def test_a_killed_worker_does_not_keep_the_filter(server, tmp_path):
     ):
         crawl.kill_one_of_two(200)
         queue = server.client()
-        until(lambda: not queue.exists("worker:requests"), 60)
+        until(lambda: not queue.exists("worker:requests"))
         crawl.finish()
         assert len(site.missed) <= 16 * 20
         assert not site.repeated
@@ -165,7 +165,7 @@ class TestFaults:
         ) as crawl:
             site.when(50, lasting_server.kill)
             crawl.start()
-            until(lambda: "Retrying" in crawl.log(), PATIENCE)
+            until(lambda: "Retrying" in crawl.log())
             lasting_server.start()
             stats = crawl.wait()[0]
         assert stats["finish_reason"] == "finished"

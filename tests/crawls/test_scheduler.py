@@ -16,13 +16,14 @@ from scrapy import Request
 from scrapy.exceptions import CloseSpider
 from scrapy.extensions.spiderstate import SpiderState
 from scrapy.settings import default_settings
-from support.crawling import RFP, TIMEOUT, Follower, Run, crawl
+from support.crawling import RFP, Follower, Run, crawl
 from support.internals import scheduler_of
 from support.jobs import everything_in, open_job
 from support.kept_spiders import Swarm
 from support.localsite import Kind, LocalSite
 from support.sites import Pages
 from support.stopping import close, stop_after
+from support.waiting import PATIENCE
 
 from scrapy_bloom.local import frontier
 from scrapy_bloom.local.store import Store
@@ -502,7 +503,7 @@ def test_a_log_that_was_deleted_after_a_kill_costs_no_page(project):
 async def test_a_second_process_is_refused(project, caplog):
     refused = Event()
     with site() as pages:
-        pages.when(1, lambda: refused.wait(TIMEOUT))
+        pages.when(1, lambda: refused.wait(PATIENCE))
         run = project.crawl(pages, **OURS)
         run.said("Crawl kept in")
         said = await crawl_refused(kept(project.job), caplog)

@@ -9,10 +9,10 @@ from scrapy.settings import default_settings
 from support.crawling import RFP
 from support.localredis import LocalRedis
 from support.localsite import LocalSite
-from support.redis_crawls import PATIENCE, Crawl, at
+from support.redis_crawls import Crawl, at
 from support.stopping import KNOWS
 from support.taken import pages_of, taken_by
-from support.waiting import until
+from support.waiting import PATIENCE, until
 
 from scrapy_bloom.redis.client import Target
 from scrapy_bloom.redis.shard import delete
@@ -167,10 +167,10 @@ def test_spiders_of_scrapy_redis(project, site, server):
     spider = "rules_from_redis"
     server.client().lpush(f"{spider}:start_urls", f'{{"url": "{site.url}"}}')
     run = project.crawl(site, spider=spider, keep=False, **settings)
-    until(lambda: not site.missed, PATIENCE)
+    until(lambda: not site.missed)
     another = f"{site.url}go/149"  # taken while it is idle; redirects to a page that was seen
     server.client().lpush(f"{spider}:start_urls", f'{{"url": "{another}"}}')
-    until(lambda: another in site.urls, PATIENCE)
+    until(lambda: another in site.urls)
     assert run.end(PATIENCE) == 0, run.log
     assert run.reason == "finished", run.log
     assert site.missed == set()
@@ -186,7 +186,7 @@ def test_a_worker_that_stands_still_gives_up_what_it_had(site, server, tmp_path)
         assert third.wait(PATIENCE)
         stopped.freeze()
         had = taken_by(server, stopped.pid)
-        until(lambda: not taken_by(server, stopped.pid), PATIENCE)
+        until(lambda: not taken_by(server, stopped.pid))
         stopped.send_signal(signal.SIGCONT)
         stats = crawl.wait()
     assert site.missed == set()
@@ -241,7 +241,7 @@ def test_two_projects_with_a_spider_of_one_name_do_not_mix(site, server, tmp_pat
         assert [each["finish_reason"] for each in stats] == ["finished"] * 2
         assert set(site.hits.values()) == {2}
         crawl.start(BOT_NAME="one", BLOOM_REDIS_KEY="crawl")
-        until(lambda: "Crawl kept in Redis" in crawl.log(2), PATIENCE)
+        until(lambda: "Crawl kept in Redis" in crawl.log(2))
         crawl.start(BOT_NAME="two", BLOOM_REDIS_KEY="crawl")
         stats = crawl.wait()
     assert stats[2]["finish_reason"] == "finished"
@@ -301,7 +301,7 @@ def test_a_server_that_is_killed_and_comes_back_costs_nothing(site, tmp_path, po
             crawl.start()
             stats = crawl.wait()[2:]
         else:
-            until(lambda: RETRYING in crawl.log() + crawl.log(1), PATIENCE)
+            until(lambda: RETRYING in crawl.log() + crawl.log(1))
             start_again(server)
             stats = crawl.wait()
             assert crawl.log().count(RETRYING) <= 1
@@ -367,7 +367,7 @@ def test_a_worker_whose_crawl_is_deleted_ends_and_creates_nothing(site, server, 
         key = "scrapybot:worker:bloom"
         own = Worker(Target(server.url), 10.0)
         own.connect()
-        until(lambda: delete(own, key) == {}, PATIENCE)  # its lease ends
+        until(lambda: delete(own, key) == {})  # its lease ends
         own.close()
         assert server.client().keys("*") == [key.encode()]
         worker.send_signal(signal.SIGCONT)
@@ -387,7 +387,7 @@ def test_a_server_and_a_worker_that_are_killed_together_lose_nothing(site, tmp_p
         victim.kill()
         server.kill()
         victim.wait()
-        until(lambda: RETRYING in crawl.log(1), PATIENCE)
+        until(lambda: RETRYING in crawl.log(1))
         start_again(server)
         had = pages_of(site, taken_by(server, victim.pid))
         stats = crawl.wait()[1]

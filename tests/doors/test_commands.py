@@ -18,7 +18,8 @@ from support.contract import fingerprints
 from support.filters import everything, everything_in
 from support.jobs import SPIDER, kept_job, open_job, stored_job
 from support.layouts import plans
-from support.processes import PATIENCE, environment, run
+from support.processes import environment, run
+from support.waiting import PATIENCE
 
 from scrapy_bloom import RedisFilter
 from scrapy_bloom.commands import NAMES, delete, load, runner

@@ -18,8 +18,8 @@ from support.contract import fingerprints
 from support.filters import everything, everything_in
 from support.jobs import kept_job, open_job, stored_job
 from support.localredis import LocalRedis
-from support.processes import PATIENCE, environment, run_line, run_program
-from support.waiting import until
+from support.processes import environment, run_line, run_program
+from support.waiting import PATIENCE, until
 
 from scrapy_bloom import RedisFilter
 from scrapy_bloom.commands import NAMES

@@ -6,9 +6,8 @@ import pytest
 import scrapy
 from scrapy import Request
 from support.localsite import Kind, LocalSite
-from support.redis_crawls import PATIENCE
 from support.stopping import stop_after
-from support.waiting import until
+from support.waiting import PATIENCE, until
 
 from scrapy_bloom import BackendError, RedisFilter
 
@@ -127,7 +126,7 @@ def test_a_crawl_that_runs_is_not_copied(project, site, server):
     run = project.crawl(
         site, keep=False, **theirs(server, DUPEFILTER_CLASS=THEIR_FILTER, DOWNLOAD_DELAY=0.1)
     )
-    until(lambda: site.delivered > 10, PATIENCE)
+    until(lambda: site.delivered > 10)
     done = copy(project, server)
     assert "so a worker of scrapy-redis is running" in done.log + done.output
     assert not server.client().keys(f"{KEY}:*:queue*")

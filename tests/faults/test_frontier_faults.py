@@ -12,8 +12,7 @@ from support.internals import synchronous
 from support.jobs import give_to_an_ordinary_user
 from support.kills import urls_in
 from support.localsite import LocalSite
-from support.processes import PATIENCE
-from support.waiting import until
+from support.waiting import PATIENCE, until
 
 OURS = {"SCHEDULER": "scrapy_bloom.Scheduler"}
 PASSES = {"SCHEDULER": "support.dying.Scheduler"}  # one for every 60 marks
@@ -37,11 +36,11 @@ def full(request, tmp_path):
 def crawl_until_full(project, disk, site, more, **settings):
     """Start a crawl, let its disk be full, and wait until it has fetched so many pages more."""
     run = project.crawl(site, LOG_LEVEL="INFO", **settings)
-    until(lambda: site.delivered >= 40 or run.ended, 60)
+    until(lambda: site.delivered >= 40 or run.ended)
     disk.fill(run)
     run.said(FULL)
     delivered = site.delivered
-    until(lambda: site.delivered >= delivered + more or run.ended, 60)
+    until(lambda: site.delivered >= delivered + more or run.ended)
     assert not run.ended, run.log
     return run
 
@@ -81,11 +80,11 @@ def test_items_that_a_feed_could_not_take_are_given_to_it_again(full):
     feeds = json.dumps({str(feed): {"format": "jsonlines"}})
     with LocalSite(pages=250, links=6) as site:
         run = project.crawl(site, spider="wordy", LOG_LEVEL="INFO", FEEDS=feeds, **OURS)
-        until(lambda: site.delivered >= 40 or run.ended, 60)
+        until(lambda: site.delivered >= 40 or run.ended)
         disk.fill(run)
         run.said("Items could not be written out")
         delivered = site.delivered
-        until(lambda: site.delivered >= delivered + 40 or run.ended, 60)
+        until(lambda: site.delivered >= delivered + 40 or run.ended)
         disk.make_room()
         run.said("Items are written out again")
         assert run.end(PATIENCE) == 0, run.log

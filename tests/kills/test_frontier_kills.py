@@ -17,7 +17,7 @@ from support.crawling import Several
 from support.kept_sites import ManyHosts, SitemapSite, StormySite
 from support.kills import CLOSING, MOMENTS, ONCE, items_in, series, urls_in
 from support.localsite import LocalSite
-from support.processes import PATIENCE
+from support.waiting import PATIENCE
 
 from scrapy_bloom.filter import file
 

@@ -10,14 +10,13 @@ from support.localredis import LocalRedis
 from support.localsite import LocalSite
 from support.redis_crawls import Crawl
 from support.taken import pages_of, taken_by
-from support.waiting import until
+from support.waiting import PATIENCE, until
 
 pytestmark = [pytest.mark.scrapy, pytest.mark.long, pytest.mark.usefixtures("short_leases")]
 
 KILLS = int(os.environ.get("KILLS", "1"))
 """Kills in each of the series; `make kills` asks for many."""
 
-PATIENCE = 600
 WORKERS = 3
 SERIES = {
     "plain": {},
@@ -34,7 +33,7 @@ def wait_for_pages(site, more, workers):
     """Wait until so many more pages are delivered, or until all workers have ended."""
     reached = Event()
     site.when(site.delivered + more, reached.set)
-    until(lambda: reached.is_set() or all(each.poll() is not None for each in workers), PATIENCE)
+    until(lambda: reached.is_set() or all(each.poll() is not None for each in workers))
 
 
 @pytest.mark.parametrize("name", SERIES)

@@ -11,13 +11,12 @@ from scrapy.crawler import Crawler
 
 from support.processes import PROGRAMS, environment
 from support.starting import Program
+from support.waiting import PATIENCE
 
 ADDONS = {"scrapy_bloom.Addon": 500}
 RFP = "scrapy.dupefilters.RFPDupeFilter"
 OURS = "scrapy_bloom.BloomDupeFilter"
 SCRAPYS = "scrapy.core.scheduler.Scheduler"
-
-TIMEOUT = 60
 
 SETTINGS = """
 from support import pace
@@ -165,11 +164,11 @@ class Run:
             return any(text in self.log for text in texts)
 
         with self._more:
-            self._more.wait_for(lambda: is_there() or self._ended, TIMEOUT)
+            self._more.wait_for(lambda: is_there() or self._ended, PATIENCE)
             if not is_there():
                 raise AssertionError(f"never said any of {texts!r}:\n{self.log}")
 
-    def end(self, seconds=TIMEOUT):
+    def end(self, seconds=PATIENCE):
         """Wait for its end; return its exit code."""
         try:
             code = self._process.wait(seconds)

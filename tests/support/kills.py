@@ -7,9 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Event
 
-from support.crawling import TIMEOUT
-from support.processes import PATIENCE
-from support.waiting import until
+from support.waiting import PATIENCE, until
 
 MOMENTS = (
     "scrapy_bloom.local.store:Store._write_trims:after",
@@ -119,7 +117,7 @@ def _until_delivered(project, site, crawl, pages, environment=None):
     reached = Event()
     site.when(site.delivered + pages, reached.set)
     run = project.crawl(site, environment=environment, **crawl)
-    until(lambda: reached.is_set() or run.ended, TIMEOUT)
+    until(lambda: reached.is_set() or run.ended)
     return run
 
 

@@ -21,13 +21,13 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from support.waiting import PATIENCE
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 keys = (f"test:{number}" for number in itertools.count())
 """Keys for filters, each given once in a process."""
-
-_PATIENCE = 30  # seconds for a start, which takes 0.1
 
 
 def program(name: str = "redis-server") -> str:
@@ -107,7 +107,7 @@ class LocalRedis:
             command += ["--appendonly", "yes", "--appendfsync", "always"]
         command += [*self._arguments, *arguments]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        deadline = monotonic() + _PATIENCE
+        deadline = monotonic() + PATIENCE
         while True:
             try:
                 socket.create_connection((self.HOST, self.port)).close()

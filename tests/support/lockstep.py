@@ -9,6 +9,7 @@ from functools import partial
 from scrapy_bloom import RedisFilter
 from support import processes
 from support.contract import fingerprints
+from support.waiting import PATIENCE
 
 
 def grants(url, key, *, workers, items, batch, capacity, shards=1, layout="bitmap", forget=False):
@@ -35,9 +36,9 @@ def grants(url, key, *, workers, items, batch, capacity, shards=1, layout="bitma
         process.start()
     counts = Counter(dict.fromkeys(range(items), 0))
     for _ in working:
-        counts.update(results.get(timeout=120))
+        counts.update(results.get(timeout=PATIENCE))
     for process in working:
-        process.join(30)
+        process.join(PATIENCE)
         assert process.exitcode == 0
     return counts
 

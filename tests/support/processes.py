@@ -11,6 +11,8 @@ from functools import cache
 from multiprocessing.context import BaseContext
 from pathlib import Path
 
+from support.waiting import PATIENCE
+
 HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"
 IMPORTED = [
@@ -19,7 +21,6 @@ IMPORTED = [
     "scrapy_bloom.redis.filter",
     "scrapy_bloom.redis.queue",
 ]
-PATIENCE = 300  # seconds for a process, which takes a few
 
 
 def freeze(process: subprocess.Popen[bytes]) -> None:

@@ -13,6 +13,7 @@ from scrapy_bloom.redis.worker import Worker
 from support import processes
 from support.contract import fingerprints
 from support.layouts import plans
+from support.waiting import PATIENCE
 
 _BATCH = 25
 
@@ -118,11 +119,11 @@ def crawl_in_lockstep(url, key, *, workers, pages, shards=1):
         process.start()
     granted, done = Counter(), Counter()
     for _ in working:
-        some, finished = results.get(timeout=240)
+        some, finished = results.get(timeout=PATIENCE)
         granted.update(some)
         done.update(finished)
     for process in working:
-        process.join(60)
+        process.join(PATIENCE)
         assert process.exitcode == 0
     return granted, done
 

@@ -8,9 +8,7 @@ from pathlib import Path
 
 from support.processes import PROGRAMS
 from support.starting import Program
-from support.waiting import until
-
-PATIENCE = 90  # seconds for a crawl, which takes a few
+from support.waiting import PATIENCE, until
 
 
 class Crawl:

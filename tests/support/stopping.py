@@ -4,7 +4,7 @@ from threading import Event
 
 from scrapy.utils.defer import deferred_from_coro
 
-from support.crawling import TIMEOUT
+from support.waiting import PATIENCE
 
 AT_ONCE = 16
 """Requests of a crawl that are under way at most."""
@@ -27,10 +27,10 @@ def stop_after(deliveries, site, start, how=stop):
     """
     reached, go_on = hold(site, site.delivered + deliveries)
     run = start()
-    assert reached.wait(TIMEOUT)
+    assert reached.wait(PATIENCE)
     how(run)
     go_on.set()
-    run.end(TIMEOUT)
+    run.end(PATIENCE)
     return run
 
 
@@ -40,7 +40,7 @@ def hold(site, deliveries):
 
     def stand_still():
         reached.set()
-        go_on.wait(TIMEOUT)
+        go_on.wait(PATIENCE)
 
     for number in range(deliveries, deliveries + AT_ONCE):
         site.when(number, stand_still)

@@ -3,8 +3,11 @@
 import asyncio
 import time
 
+PATIENCE = 600
+"""Seconds for what takes a few, on any machine."""
 
-def until(condition, seconds=60):
+
+def until(condition, seconds=PATIENCE):
     """Wait until the condition holds, and fail if it does not in time; return what it returned."""
     deadline = time.monotonic() + seconds
     while not (result := condition()):
@@ -13,7 +16,7 @@ def until(condition, seconds=60):
     return result
 
 
-async def until_later(condition, seconds=30):
+async def until_later(condition, seconds=PATIENCE):
     """Do the same, and let the event loop go on meanwhile."""
     deadline = time.monotonic() + seconds
     while True:
