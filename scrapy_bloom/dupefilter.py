@@ -135,8 +135,8 @@ class BloomDupeFilter:
         """
         closing, self._filter = self._filter, None
         self.checks = Unfiltered(self._report, BloomError("The filter is closed."))
-        self._report.flush()
         if closing is None:
+            self._report.closed()
             return None
         lost = [*unstored(scheduler_of(self._crawler, self))]
         for request in lost:
@@ -148,7 +148,9 @@ class BloomDupeFilter:
                 f" SCHEDULER_DEBUG = True Scrapy says what it cannot serialize: lambdas as"
                 f" callbacks, for example."
             )
-        return closing.close()
+        done = closing.close()
+        self._report.closed()
+        return done
 
     def clear(self) -> None:
         """Empty the filter before scrapy-redis empties its queue. Never raises.

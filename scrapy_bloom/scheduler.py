@@ -104,7 +104,6 @@ class Scheduler(ScrapyScheduler):
             return None
         if self._frontier is None:
             return super().open(spider)
-        logger.info("%s", self._frontier.description, extra={"spider": spider})
         return None
 
     def close(self, reason: str) -> Deferred[None] | None:

@@ -9,13 +9,7 @@ if TYPE_CHECKING:
 
 
 class Frontier(Protocol):
-    """Requests and marks of one crawl, which live and die together.
-
-    Attributes:
-        description: one line for the log: where they are kept, and what is waiting there.
-    """
-
-    description: str
+    """Requests and marks of one crawl, which live and die together."""
 
     def __len__(self) -> int:
         """Return how many requests are waiting."""

@@ -111,10 +111,13 @@ class Report:
 
     # Log
 
-    def opened(self, place: str, info: FilterInfo, *, restored: int, unclean: bool) -> None:
+    def opened(
+        self, place: str, info: FilterInfo, more: str, *, restored: int, unclean: bool = False
+    ) -> None:
         """Log how the filter was opened, and write that to the stats.
 
-        :param place: where it is kept, in words.
+        :param place: what was opened, and where.
+        :param more: what waits there, and what a kill costs.
         :param restored: how many fingerprints it has from earlier runs.
         :param unclean: whether the last run was killed.
         """
@@ -123,15 +126,33 @@ class Report:
             self.set(stats.UNCLEAN_STOP, 1)
         self.log(
             logging.INFO,
-            "Bloom filter %s: capacity %s, error rate %g, %s when full%s, %s fingerprints restored",
+            "%s: %s pages known%s. Capacity %s, error rate %g, %s when full%s",
             place,
+            f"{restored:,}",
+            more,
             f"{info.capacity:,}",
             info.error_rate,
             write_size(info.bytes_at_capacity),
             f", window {write_span(info.window)}" if info.window else "",
-            f"{restored:,}",
         )
         self.describe(info)
+
+    def closed(self) -> None:
+        """Log what the filter has done in this run, if it was asked about anything."""
+        self.flush()
+        now = self._collector.get_value
+        if checked := now(stats.CHECKED.key):
+            pending = now(stats.PENDING.key)
+            self.once(
+                logging.INFO,
+                "Bloom filter closed: %s of %s requests were new, %s pages known, %s expected"
+                " lost%s",
+                f"{now(stats.NEW.key, 0):,}",
+                f"{checked:,}",
+                f"{now(stats.FROM_INFO['items'].key, 0):,}",
+                now(stats.FROM_INFO["expected_lost"].key, 0),
+                "" if pending is None else f", {pending:,} requests waiting for the next run",
+            )
 
     def finished(
         self,

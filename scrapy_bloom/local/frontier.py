@@ -89,12 +89,17 @@ class LocalFrontier:
         self._ticking: Deferred[None] | None = None
         self._closing = self._broken = self._failing = False
         self._pid = os.getpid()
-        self.description = _describe(job, len(self))
-        info = self._store.filter.info()
-        place = f"kept in {job.path}"
-        report.opened(place, info, restored=job.restored, unclean=unclean or job.killed)
+        waiting = f", {len(self):,} requests waiting"
         if job.in_flight:
+            waiting += f", {job.in_flight:,} of them were in flight and are fetched again"
             report.set(stats.RECOVERED, job.in_flight)
+        report.opened(
+            f"Crawl kept in {job.path}{', resumed after a kill' if job.killed else ''}",
+            self._store.filter.info(),
+            f"{waiting}; a kill loses no page",
+            restored=job.restored,
+            unclean=unclean or job.killed,
+        )
         report.set(stats.PENDING, len(self._store))
         if job.is_finished(waiting=self.pending()):
             report.finished(job.folder, job.restored)
@@ -312,13 +317,3 @@ class LocalFrontier:
             errors[0],
             stats.UNREADABLE.key,
         )
-
-
-def _describe(job: Job, waiting: int) -> str:
-    text = f"Crawl kept in {job.path}"
-    if job.killed:
-        text += ", resumed after a kill"
-    text += f": {waiting:,} requests waiting" if waiting else ": no requests waiting"
-    if job.in_flight:
-        text += f", {job.in_flight:,} of them were in flight and are fetched again"
-    return text

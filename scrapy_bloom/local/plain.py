@@ -54,7 +54,12 @@ class PlainFilter(BesideScheduler):
         if folder is None:
             memory = new_filter(settings, digests=made.digests)
             self._filter, marks = memory, FilterMarks(memory)
-            report.opened("in memory", memory.info(), restored=0, unclean=False)
+            report.opened(
+                "Bloom filter in memory only",
+                memory.info(),
+                "; a stop or a kill loses them and all requests, which a JOBDIR keeps",
+                restored=0,
+            )
         else:
             job = Job(Path(folder), Identity(spider, made.wrapped, session.made_by), FILTER)
             with job.opening():
@@ -62,8 +67,9 @@ class PlainFilter(BesideScheduler):
                 job.begin()
             self._job, self._filter, marks = job, job.store.filter, job.store
             info = self._filter.info()
-            place = f"in memory, kept in {job.path}"
-            report.opened(place, info, restored=job.restored, unclean=unclean)
+            more = "; after a kill the crawl starts over"
+            place = f"Bloom filter kept in {job.path}"
+            report.opened(place, info, more, restored=job.restored, unclean=unclean)
             if job.is_finished(waiting=waits_with_scrapy(job.folder)):
                 report.finished(job.folder, job.restored)
             if not job.previous and (job.folder / SEEN).exists():

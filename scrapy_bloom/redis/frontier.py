@@ -84,9 +84,6 @@ class SharedFrontier:
     :param kind: in which order requests of one priority are taken, and how they are written.
     :param dupefilter: logs the requests that turn out to be duplicates after they were taken.
     :raises BloomError: if the crawl cannot be kept as the settings say.
-
-    Attributes:
-        description: one line for the log.
     """
 
     def __init__(
@@ -125,7 +122,7 @@ class SharedFrontier:
             scrapys._start = self._gated(scrapys._start)  # noqa: SLF001 - it has no other name
         crawler.signals.connect(self._spider_idle, signal=signals.spider_idle)
         crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
-        self.description = self._describe_opened(settings)
+        self._log_opened(settings)
         crawler.signals.connect(self.forget, signal=forget_page)
 
     def _open_queue(self, settings: Settings, kind: QueueKind) -> SharedQueue:
@@ -151,21 +148,21 @@ class SharedFrontier:
                 raise
         return queue
 
-    def _describe_opened(self, settings: Settings) -> str:
+    def _log_opened(self, settings: Settings) -> None:
         worker, key = self._queue.worker, self._queue.key
-        states = report_opened(self._report, self._session, worker, key)
+        states = report_opened(self._report, self._session, worker, key, crawl=True)
         place = f"Redis at {worker.where}, key {key}"
         if not states:
-            return (
+            self._report.info(
                 f"Crawl kept in {place}: the server cannot be used yet, and the crawl waits for it."
                 f" Check BLOOM_REDIS_URL; BLOOM_ON_BACKEND_ERROR = 'close' ends the crawl instead."
             )
+            return
         waiting = sum(state.waiting for state in states)
         known = sum(one.items - one.again for state in states for one in state.slices)
         if known and not waiting and not any(one.taken for one in states) and not settings[WINDOW]:
             way = "use 'scrapy bloom delete' or set another BLOOM_REDIS_KEY"
             self._report.finished(place, known, way)
-        return f"Crawl kept in {place}: {waiting:,} requests waiting"
 
     def __len__(self) -> int:
         """Return how many requests are waiting, here and in the queue as last heard."""

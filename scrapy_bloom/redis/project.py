@@ -102,9 +102,12 @@ def plans_of(
     return plan.spread(settings[REDIS_SHARDS])
 
 
-def report_opened(report: Report, session: Session, worker: Worker, key: str) -> list[State]:
+def report_opened(
+    report: Report, session: Session, worker: Worker, key: str, *, crawl: bool = False
+) -> list[State]:
     """Log how a filter was found; nothing if the server cannot be used just now.
 
+    :param crawl: whether the requests are there, too.
     :returns: the state of each shard; none then.
     """
     if worker.client is None:
@@ -116,7 +119,13 @@ def report_opened(report: Report, session: Session, worker: Worker, key: str) ->
         return []
     restored = sum(one.items - one.again for state in states for one in state.slices)
     place = f"in Redis at {worker.where}, key {key}"
-    report.opened(place, info, restored=restored, unclean=False)
+    if crawl:
+        waiting = sum(state.waiting for state in states)
+        more = f", {waiting:,} requests waiting; others fetch what a killed worker had"
+        report.opened(f"Crawl kept {place}", info, more, restored=restored)
+    else:
+        more = "; a kill loses what this process has to fetch"
+        report.opened(f"Bloom filter {place}", info, more, restored=restored)
     changed = difference(json.loads(states[0].plan.canonical), session.made_by)
     if restored and changed:
         report.warn(changed)

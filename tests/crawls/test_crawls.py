@@ -137,7 +137,7 @@ def test_a_job_of_scrapys_filter_switches_over_with_an_empty_one(project):
         complete(last)
     assert pages.missed == set()
     assert last.logged("WARNING") == []
-    assert "fingerprints restored" in last.log
+    assert "pages known; after a kill the crawl starts over" in last.log
     assert (project.job / "requests.seen").read_bytes() == seen
 
 

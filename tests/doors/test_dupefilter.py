@@ -381,10 +381,13 @@ async def test_a_crawl_says_one_line_at_the_start_and_one_when_it_grows(caplog):
     caplog.set_level(logging.INFO)
     with Pages(LINKED) as site:
         await crawl(url=site.url + "/", settings={"BLOOM_CAPACITY": 50})
-    (opened,) = messages(caplog, logging.INFO)
+    opened, closed = messages(caplog, logging.INFO)
+    assert closed == (
+        "Bloom filter closed: 121 of 361 requests were new, 121 pages known, 0.0 expected lost"
+    )
     assert opened == (
-        "Bloom filter in memory: capacity 50, error rate 1e-06, 8.2 kB when full,"
-        " 0 fingerprints restored"
+        "Bloom filter in memory only: 0 pages known; a stop or a kill loses them and all requests,"
+        " which a JOBDIR keeps. Capacity 50, error rate 1e-06, 8.2 kB when full"
     )
     (growth,) = messages(caplog, logging.WARNING)
     assert "50 fingerprints" in growth
