@@ -8,13 +8,14 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, zip_longest
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from bitarray import bitarray
 
+from scrapy_bloom.errors import SettingError
 from scrapy_bloom.filter import file
 from scrapy_bloom.filter.growth import (
     MOST_GENERATIONS,
@@ -244,6 +245,36 @@ class LocalFilter:
             bytes_at_capacity=info.bytes_at_capacity + more,
         )
 
+    def update(self, other: LocalFilter) -> None:
+        """Add every item of another filter, which must have come from the same file and grown on.
+
+        Two Bloom filters of one hash and one size are united by a bitwise *or*.
+
+        :raises SettingError: if they are not copies of one filter, or a slice would hold more than
+            it was made for; then nothing has changed.
+        """
+        self._look_at_clock()
+        other._look_at_clock()
+        if (self.secret, self.window) != (other.secret, other.window):
+            raise _not_united("their secret or window differs")
+        united, next_id = [], self.next_id
+        for mine, theirs in zip_longest(self.slices, other.slices):
+            one = mine or Slice(next_id, theirs.since, theirs.spec)
+            two = theirs or Slice(0, mine.since, mine.spec)
+            if (one.since, one.spec) != (two.since, two.spec):
+                raise _not_united("they have slices of different size or age")
+            united.append(one.united(two, self.hashes))
+            if united[-1].items > 1.01 * one.spec.capacity:  # an estimate
+                raise _not_united(f"a slice for {one.spec.capacity:,} items would hold more")
+            next_id += mine is None
+        again = {**other.again, **self.again}
+        self.again = {
+            one: since for one, since in again.items() if one not in self and one not in other
+        }
+        for fingerprint, last in other.ages.items():
+            self.ages[fingerprint] = max(last, self.ages.get(fingerprint, last))
+        self.adopt(self.secret, self.hashes, united, next_id)
+
     def clear(self) -> bool:
         """Forget everything; the filter is as it was when it was new. Returns True."""
         if self.changes is not None:
@@ -465,3 +496,10 @@ def _as_bytes(fingerprint: bytes) -> bytes:
 def _memory(slice_: Slice) -> int:
     """Return the bytes of memory that the blocks take."""
     return sys.getsizeof(slice_.blocks) + sum(map(sys.getsizeof, slice_.touched().values()))
+
+
+def _not_united(why: str) -> SettingError:
+    return SettingError(
+        f"update: the filters cannot be united because {why}, expected two copies of one filter."
+        " Add the fingerprints themselves with add_many."
+    )

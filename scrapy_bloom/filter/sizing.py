@@ -85,6 +85,12 @@ def expected_false_positives(items: int, blocks: int, hashes: int) -> float:
     return step / 3 * (rates[0] + 4 * sum(rates[1:-1:2]) + 2 * sum(rates[2:-1:2]) + rates[-1])
 
 
+def estimated_items(ones: int, blocks: int, hashes: int) -> float:
+    """Return how many items set `ones` bits: ``-(m / k) ln(1 - X / m)`` (Swamidass, Baldi 2007)."""
+    bits = blocks * BLOCK_BITS
+    return -bits / hashes * log1p(-ones / bits)
+
+
 def _bits_per_item(error_rate: float, hashes: int) -> float:
     """Return m / n for which ``(1 - e^(-kn/m))^k`` is `error_rate`."""
     return -hashes / log1p(-(error_rate ** (1 / hashes)))

@@ -11,7 +11,7 @@ from bitarray import bitarray
 from bitarray.util import zeros
 
 from scrapy_bloom.filter.growth import SliceSpec
-from scrapy_bloom.filter.sizing import BLOCK_BITS
+from scrapy_bloom.filter.sizing import BLOCK_BITS, estimated_items
 
 EMPTY: Final = zeros(BLOCK_BITS, "big")
 """Stands for every block that has no item yet, so that only used blocks take memory.
@@ -65,6 +65,22 @@ class Slice:
     def touched(self) -> dict[int, bitarray]:
         """Return the blocks that hold items, by number."""
         return {index: block for index, block in enumerate(self.blocks) if block is not EMPTY}
+
+    def united(self, other: Slice, hashes: int) -> Slice:
+        """Return a slice with the number of this one that has all items of both.
+
+        How many these are is estimated from the bits.
+        """
+        united = Slice(self.id, self.since, self.spec)
+        for index, (mine, theirs) in enumerate(zip(self.blocks, other.blocks, strict=True)):
+            if mine is not EMPTY or theirs is not EMPTY:
+                united.blocks[index] = mine | theirs
+                united.dirty.add(index)
+        ones = sum(block.count() for block in united.touched().values())
+        estimate = round(estimated_items(ones, self.spec.blocks, hashes))
+        most = self.items + other.items
+        united.items = min(max(estimate, self.items, other.items), most)
+        return united
 
     def block_rows(self, indexes: Iterable[int]) -> Iterator[tuple[int, bytes]]:
         """Yield blocks as a file keeps them."""

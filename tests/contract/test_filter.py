@@ -16,7 +16,7 @@ from support.contract import FilterContract, fingerprints
 from support.examples import share_of
 from support.windows import PAGES, WINDOW, Clock, WindowMachine
 
-from scrapy_bloom.errors import StateError
+from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.filter import file
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.filter.growth import STARTER, filter_hashes, first_slice, next_slice
@@ -238,6 +238,50 @@ def test_a_filter_comes_back_from_its_file(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["filter"]
     assert path.stat().st_mode & 0o777 == 0o600
     seen.save(path)  # over what is there
+
+
+@pytest.fixture
+def copies(tmp_path):
+    """Two filters with the same 500 items, from one file."""
+    one = LocalFilter(1000)
+    one.add_many(fingerprints(500))
+    one.save(tmp_path / "filter")
+    return one, LocalFilter.load(tmp_path / "filter")
+
+
+def test_two_copies_that_grew_apart_are_united(copies):
+    one, other = copies
+    one.add_many(fingerprints(100, "one"))
+    other.add_many(fingerprints(300, "other"))
+    one.forget(fingerprints(1, "one")[0])
+    one.forget(fingerprints(1)[0])  # the other one still has it
+    one.update(other)
+    assert all(one.contains_many([*fingerprints(500), *fingerprints(300, "other")]))
+    assert one.contains_many(fingerprints(2, "one")) == [False, True]
+    assert one.add_many(fingerprints(5000, "more")) == [False] * 5000
+    assert fingerprints(1, "more")[0] not in other
+
+
+def test_a_filter_takes_the_slices_that_its_copy_has_grown(copies):
+    one, other = copies
+    other.add_many(fingerprints(5000, "other"))
+    one.update(other)
+    assert all(one.contains_many([*fingerprints(500), *fingerprints(5000, "other")]))
+    assert one.info() == other.info()
+
+
+@pytest.mark.parametrize("reason", ["secret", "size", "hold"])
+def test_a_union_that_would_not_keep_its_promise_is_refused(copies, reason):
+    one, other = (copies[0], LocalFilter(2000)) if reason == "secret" else copies
+    if reason == "size":
+        other.capacity = 5000
+        other.clear()
+    one.add_many(fingerprints(450, "one"))
+    other.add_many(fingerprints(450, "other"))
+    before = one.info()
+    with pytest.raises(SettingError, match=f"{reason}.*add_many"):
+        one.update(other)
+    assert one.info() == before
 
 
 def other_database(path):
