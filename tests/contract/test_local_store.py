@@ -247,13 +247,13 @@ class WindowedExactMachine(StoreMachine):
     EXACT = True
 
 
-QUICK = settings(deadline=None, max_examples=share_of(16), stateful_step_count=40)
 TestStore = StoreMachine.TestCase
 TestWindowed = WindowedMachine.TestCase
 TestExact = ExactMachine.TestCase
 TestWindowedExact = WindowedExactMachine.TestCase
-for _case in (TestStore, TestWindowed, TestExact, TestWindowedExact):
-    _case.settings = QUICK
+QUICK = settings(deadline=None, max_examples=share_of(16), stateful_step_count=40)
+TestStore.settings = TestWindowed.settings = QUICK
+TestExact.settings = TestWindowedExact.settings = QUICK
 
 
 # Kills
@@ -267,7 +267,7 @@ for _case in (TestStore, TestWindowed, TestExact, TestWindowedExact):
 def test_a_killed_run_leaves_a_whole_commit_or_is_refused(tmp_path, exact, harm):
     path, refused = tmp_path / "bloom.sqlite", 0
     dice = random.Random(harm)
-    for _ in range(4):
+    for _ in range(3):
         program = Path(__file__).parents[1] / "support/programs/commit_until_killed.py"
         line = [sys.executable, str(program), str(path), str(int(exact))]
         path_of_tests = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
