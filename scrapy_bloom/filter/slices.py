@@ -76,11 +76,17 @@ class Slice:
             if mine is not EMPTY or theirs is not EMPTY:
                 united.blocks[index] = mine | theirs
                 united.dirty.add(index)
-        ones = sum(block.count() for block in united.touched().values())
-        estimate = round(estimated_items(ones, self.spec.blocks, hashes))
-        most = self.items + other.items
-        united.items = min(max(estimate, self.items, other.items), most)
+        ones = united.ones()
+        if ones == other.ones():
+            united.items = other.items
+        else:
+            estimate = round(estimated_items(ones, self.spec.blocks, hashes))
+            united.items = min(max(estimate, self.items), self.items + other.items)
         return united
+
+    def ones(self) -> int:
+        """Return how many bits are set."""
+        return sum(block.count() for block in self.touched().values())
 
     def block_rows(self, indexes: Iterable[int]) -> Iterator[tuple[int, bytes]]:
         """Yield blocks as a file keeps them."""
