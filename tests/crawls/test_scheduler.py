@@ -22,7 +22,7 @@ from support.jobs import everything_in, open_job
 from support.kept_spiders import Swarm
 from support.localsite import Kind, LocalSite
 from support.sites import Pages
-from support.stopping import close, stop_after
+from support.stopping import Stopping, stop_after
 from support.waiting import PATIENCE
 
 from scrapy_bloom.local import frontier
@@ -44,19 +44,6 @@ def job(tmp_path):
 
 def kept(job, **settings):
     return {**OURS, "JOBDIR": str(job), **settings}
-
-
-class Stopping(Follower):
-    """Stops after some pages, as Ctrl-C does, and resumes in the next run."""
-
-    name = "follower"
-    pages = 20
-
-    def parse(self, response):
-        last = len(self.parsed) + 1 == self.pages  # other pages may come while its links are read
-        yield from super().parse(response)
-        if last:
-            close(self.crawler)
 
 
 class PlainSite(LocalSite):

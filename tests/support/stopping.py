@@ -4,6 +4,7 @@ from threading import Event
 
 from scrapy.utils.defer import deferred_from_coro
 
+from support.crawling import Follower
 from support.waiting import PATIENCE
 
 AT_ONCE = 16
@@ -54,3 +55,16 @@ def close(crawler):
         deferred_from_coro(engine.close_spider_async(reason="enough"))
     else:
         engine.close_spider(crawler.spider, "enough")
+
+
+class Stopping(Follower):
+    """Stops after some pages, as Ctrl-C does, and resumes in the next run."""
+
+    name = "follower"
+    pages = 20
+
+    def parse(self, response):
+        last = len(self.parsed) + 1 == self.pages  # other pages may come while its links are read
+        yield from super().parse(response)
+        if last:
+            close(self.crawler)
