@@ -19,6 +19,7 @@ from pathlib import Path
 
 from scrapy_bloom.canonical.steps import STEPS
 from scrapy_bloom.canonical.tracking import TRACKING_PARAMS
+from scrapy_bloom.commands.verbs import VERBS
 from scrapy_bloom.filter.growth import SliceSpec, filter_hashes, first_slice, next_slice
 from scrapy_bloom.filter.info import SliceCount, count_bits, expected_lost
 from scrapy_bloom.filter.sizing import BLOCK_BYTES
@@ -163,9 +164,15 @@ def measured_table() -> str:
     return page.short(results.read())
 
 
+def verbs_table() -> str:
+    """Return every verb of `scrapy bloom` with what it does."""
+    return markdown(("verb", "what it does"), [(f"`{name}`", text) for name, text in VERBS.items()])
+
+
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "docs/index.md": {"measured": measured_table},
     "docs/guides/sizing.md": {"sizing": sizing_table},
+    "docs/reference/commands.md": {"verbs": verbs_table},
     "docs/reference/settings.md": {"settings": settings_list},
     "docs/reference/stats.md": {"stats": stats_table},
     "docs/reference/versions.md": {"matrix": matrix_table},

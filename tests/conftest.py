@@ -8,7 +8,6 @@ import os
 import shlex
 import sys
 import sysconfig
-from importlib import import_module
 from importlib.machinery import PathFinder
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -71,7 +70,7 @@ def bloom(capsys, monkeypatch):
     def bloom(line, stdin=b"", **settings):
         name, *args = shlex.split(line)
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        code = call(name, import_module(f"scrapy_bloom.commands.{name}"), args, Settings(settings))
+        code = call(name, args, Settings(settings))
         out, err = capsys.readouterr()
         return code, out.splitlines(), err.splitlines()
 

@@ -1,24 +1,27 @@
-"""``scrapy bloom …``: one Scrapy command. Each of its sub-commands is a module.
+"""``scrapy bloom VERB …``: one Scrapy command with nine verbs, each a module here.
 
 Every call of ``scrapy`` imports this module, so it imports little but Scrapy's own base class.
-A sub-command is imported when it is used.
 """
 
 from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
-from importlib import import_module
-from typing import TYPE_CHECKING, cast
+from difflib import get_close_matches
 
 from scrapy.commands import ScrapyCommand
 
-if TYPE_CHECKING:
-    from scrapy_bloom.commands.runner import SubCommand
+from scrapy_bloom.commands.verbs import VERBS
 
+OVERVIEW = """\
+usage: scrapy bloom VERB [arguments]
 
-NAMES = ("plan", "info", "contains", "add", "forget", "copy", "delete", "queue", "canon")
-"""The sub-commands. Each is a module here, and a :class:`~runner.SubCommand`."""
+{verbs}
+
+A TARGET is a job directory, a bloom.sqlite file, or the URL of a Redis server with #KEY at its end.
+Without one the project's settings name it, and --spider NAME.
+'scrapy bloom VERB -h' shows the arguments of a verb, and an example.
+"""
 
 
 class BloomCommand(ScrapyCommand):
@@ -29,53 +32,38 @@ class BloomCommand(ScrapyCommand):
 
     def syntax(self) -> str:
         """Return the text that the usage line shows after ``scrapy bloom``."""
-        return "SUBCOMMAND [arguments]"
+        return "VERB [arguments]"
 
     def short_desc(self) -> str:
         """Return the line for Scrapy's list of commands."""
         return "Look into duplicate filtering (scrapy-bloom)"
 
     def add_options(self, parser: ArgumentParser) -> None:
-        """Add Scrapy's options. Each sub-command reads its own from what is left."""
+        """Add Scrapy's options. Each verb reads its own from what is left."""
         super().add_options(parser)
-        # In the place of Scrapy's, which knows no sub-commands.
-        parser.add_argument("-h", "--help", action="store_true", help="show help, also of one")
+        # In the place of Scrapy's, which knows no verbs.
+        parser.add_argument("-h", "--help", action="store_true", help="show help, also of a verb")
 
     def run(self, args: list[str], opts: Namespace) -> None:
-        """Run the sub-command that the first argument names."""
-        name, *rest = args or [""]
-        if name not in NAMES:
-            if opts.help:
-                sys.stdout.write(_overview())
+        """Run the verb that the first argument names."""
+        verb, *rest = args or [""]
+        if verb not in VERBS:
+            if opts.help and not verb:
+                lines = (f"  {name:<10}{summary}" for name, summary in VERBS.items())
+                sys.stdout.write(OVERVIEW.format(verbs="\n".join(lines)))
                 return
-            sys.stderr.write(f"scrapy bloom: give one of: {', '.join(NAMES)}\n")
+            close = get_close_matches(verb, VERBS, n=1)
+            hint = f"Did you mean {close[0]}?" if close else f"The verbs are: {', '.join(VERBS)}."
+            told = f"there is no verb {verb!r}." if verb else "expected a verb."
+            sys.stderr.write(f"scrapy bloom: {told} {hint}\n")
             self.exitcode = 2
             return
-        if opts.help:
-            rest = ["--help"]
         assert self.settings is not None  # noqa: S101 - Scrapy sets it before anything is called
         try:
             # Imported only here: see the top of this file.
             from scrapy_bloom.commands.runner import call  # noqa: PLC0415
 
-            self.exitcode = call(name, load(name), rest, self.settings)
-        except KeyboardInterrupt:  # before the sub-command has begun
-            sys.stderr.write(f"scrapy bloom {name}: interrupted\n")
+            self.exitcode = call(verb, ["--help"] if opts.help else rest, self.settings)
+        except KeyboardInterrupt:  # before the verb has begun
+            sys.stderr.write(f"scrapy bloom {verb}: interrupted\n")
             self.exitcode = 130
-
-
-def load(name: str) -> SubCommand:
-    """Import a sub-command."""
-    return cast("SubCommand", import_module(f"{__name__}.{name}"))
-
-
-def _overview() -> str:
-    width = max(map(len, NAMES))
-    lines = [f"  {name:<{width}}  {load(name).SUMMARY}" for name in NAMES]
-    return "\n".join(["usage: scrapy bloom SUBCOMMAND [arguments]", "", *lines, "", _TARGETS, ""])
-
-
-_TARGETS = """\
-A TARGET is a job directory, a file that `copy` has written, or the URL of a Redis server with #KEY
-at its end. Without one the project's settings name it, and --spider NAME.
-`scrapy bloom SUBCOMMAND -h` shows its arguments and an example."""

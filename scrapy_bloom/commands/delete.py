@@ -5,18 +5,16 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace
 
-from scrapy_bloom.commands.local_target import LocalTarget
-from scrapy_bloom.commands.output import Output
+from scrapy_bloom.commands.output import Output, count
 from scrapy_bloom.commands.project import Project
-from scrapy_bloom.commands.target import Target, add_target, target_of
-from scrapy_bloom.errors import SettingError, StateError
+from scrapy_bloom.commands.target import add_target, target_of
+from scrapy_bloom.errors import SettingError
 
 EXAMPLE = "job --yes"
-SUMMARY = "delete a filter that no crawl uses, with the requests of our scheduler beside it"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of this sub-command."""
+    """Add the arguments of this verb."""
     add_target(parser)
     parser.add_argument("--yes", action="store_true", help="do not ask")
 
@@ -24,30 +22,16 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace, project: Project, output: Output) -> int:
     """Ask, and delete; return 1 if the answer was no."""
     target = target_of(project, args.target)
-    question = _question(target)
-    if not (args.yes or _confirm(question)):
-        return 1
-    for note in target.delete():
-        output.note(note)
-    output.show({"deleted": target.name}, [[f"{target.name}: deleted"]])
+    if not args.yes:
+        facts = target.info()
+        text = count(facts["items"], "page")
+        if "waiting" in facts:
+            text += f" and {count(facts['waiting'], 'waiting request')}"
+        if not _confirm(f"Delete the filter at {target.name} with {text}?"):
+            return 1
+    target.delete()
+    output.show({"deleted": target.name}, [f"{target.name}: deleted"])
     return 0
-
-
-def _question(target: Target) -> str:
-    """Return what to ask.
-
-    :raises StateError: if nothing is there, or nothing of ours.
-    """
-    try:
-        found = target.info()
-    except StateError as error:
-        if isinstance(target, LocalTarget) or not target.remains():
-            raise
-        return f"{error} Delete all that is there?"
-    text = f"Delete the filter at {target.name} with {found['items']:,} pages"
-    if "waiting" in found:
-        text += f" and the {found['waiting']:,} requests that wait there"
-    return f"{text}?"
 
 
 def _confirm(question: str) -> bool:

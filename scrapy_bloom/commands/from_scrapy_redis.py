@@ -1,33 +1,35 @@
-"""Copies a stopped crawl of scrapy-redis to a crawl of ours: its requests first, then its marks.
+"""Copies a stopped crawl of scrapy-redis to a crawl of ours: its requests first, then their marks.
 
 A mark without its request would suppress a page; a request without its mark is only fetched twice.
 So each request is in our queue before anything is marked, and what scrapy-redis has stays. Until
 all is there, the filter says that it has no requests beside it: ``scrapy_bloom.Scheduler`` refuses
 it then, and a copy that was killed can be made again.
+
+Its own marks are not copied: fingerprints are made in another way there, and those of pages that a
+killed worker had in flight are in no queue. Pages that were fetched are fetched again if a link
+leads to them.
 """
 
 from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
-from itertools import islice
 from typing import Any, Final
 
 from scrapy import Request
 
+from scrapy_bloom.commands.bits import batches
+from scrapy_bloom.commands.output import count
 from scrapy_bloom.commands.places import occupied
 from scrapy_bloom.commands.project import Project
-from scrapy_bloom.commands.redis_target import RedisTarget
+from scrapy_bloom.commands.redis_target import RedisTarget, plans_in
 from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.redis.client import beginning
-from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.plan import Plan
 from scrapy_bloom.redis.reader import Reader
-from scrapy_bloom.redis.shard import MOST_BYTES, Call, Entry
+from scrapy_bloom.redis.shard import Call, Surprise
 
 _AT_ONCE: Final = 500  # requests, or marks
 _WATCH: Final = 1.0  # seconds in which a worker that runs changes something
@@ -49,42 +51,55 @@ def is_queue(source: RedisTarget) -> bool:
     if kind == b"set":
         raise SettingError(
             f"{source.name}: found a set, expected a filter, or the queue of scrapy-redis. Give the"
-            f" key of its queue, such as books:requests: the marks are copied after the requests."
+            f" key of its queue, such as books:requests: the marks follow from the requests."
         )
     return kind in (b"zset", b"list")
 
 
-def copy_crawl(source: RedisTarget, target: RedisTarget, project: Project) -> tuple[int, list[str]]:
-    """Copy the requests of a stopped crawl, and the marks if they mean the same to our filter.
-
-    Nothing of the source is changed.
+def copy_crawl(
+    source: RedisTarget, target: RedisTarget, project: Project, on_request: Callable[[int], None]
+) -> str:
+    """Copy the requests of a stopped crawl, then mark their pages. The source stays as it is.
 
     :param target: where filter and queue go. A filter that was used beside scrapy-redis's scheduler
         may be there, or what is left of a copy that was killed.
-    :returns: how many requests were copied, and what the user should know, as sentences.
+    :param on_request: is called with the number of requests that came to Redis just now.
+    :returns: what the user should know.
     :raises SettingError: if the spider is not named, or the settings cannot be used.
     :raises StateError: if a worker uses the source or the target, or requests wait at the target.
     """
     if not project.spider:
         raise SettingError(f"key {source.key}: give the name of its spider with --spider")
+    owner = project.owner
     with source.link() as here:
         crawl = _Stopped(here.client, source.key, project)
         before = crawl.state()
         time.sleep(_WATCH)
-        if crawl.state() != before:
-            raise StateError(
-                f"key {source.key}: it changes, so a worker of scrapy-redis is running. Stop all of"
-                f" them. Nothing was changed."
-            )
-        with _filled(target, project) as shared:
-            unreadable, marks = _copy_requests(crawl, shared, project)
-            warnings = _copy_marks(crawl, unreadable, marks, shared)
-            if crawl.state() != before:
-                raise StateError(
-                    f"key {source.key}: it has changed while it was copied, so a worker of"
-                    f" scrapy-redis is running. Stop all of them, and copy again."
-                )
-    return crawl.size - len(unreadable), warnings
+        crawl.check(before)
+        made_for = _prepared(target, project)
+        with target.opened(made_for) as shared, target.link() as link:
+            for shard in shared.shards:  # a copy that was killed may have left requests
+                keys = shard.key, f"{beginning(shard.key)}queue"
+                link.client.eval(_EMPTY, 2, *keys, owner["order"].partition(" ")[0])
+            try:
+                for entries in batches(crawl.requests()):
+                    shared.shards[0].call(Call(entries))
+                    on_request(len(entries))
+            except Surprise as surprise:
+                raise StateError(f"{target.name}: {surprise}. Copy again.") from None
+            for start in range(0, len(crawl.marked), _AT_ONCE):
+                shared.add_many(crawl.marked[start : start + _AT_ONCE])
+            crawl.check(before)
+        with target.link() as link:  # from now on it has requests; the first shard leads
+            for state, plan in reversed([*zip(target.states(link), made_for, strict=True)]):
+                owned = Plan(**{**vars(plan), **owner})
+                link.client.hset(state.key, "plan", owned.write(state.secret))
+    if unreadable := crawl.unreadable:
+        return (
+            f"{count(len(unreadable), 'request')} could not be read and not be copied"
+            f" ({unreadable[0]}). Is SCHEDULER_SERIALIZER as it was?"
+        )
+    return ""
 
 
 class _Stopped:
@@ -93,19 +108,17 @@ class _Stopped:
     :param queue: the key of its requests.
 
     Attributes:
-        size: how many requests it has.
-        seen: the key of its marks; empty if it has none that may belong to these requests.
+        marked: fingerprints of the requests that were read, but for unfiltered ones.
+        unreadable: why requests could not be read.
     """
 
     def __init__(self, client: Any, queue: str, project: Project) -> None:
         self._client, self._queue = client, queue
+        self._made, self._dumps = project.fingerprinter, project.queue_kind.dumps
         self._is_list = client.type(queue) == b"list"
-        self.size = client.llen(queue) if self._is_list else client.zcard(queue)
-        settings, names = project.scrapys, {"spider": project.spider}
-        key = str(settings.get("SCHEDULER_DUPEFILTER_KEY") or "%(spider)s:dupefilter") % names
-        own = str(settings.get("SCHEDULER_QUEUE_KEY") or "%(spider)s:requests") % names
-        self.seen = key if queue == own and client.type(key) == b"set" else ""
-        serializer: Any = settings.get("SCHEDULER_SERIALIZER") or pickle
+        self.marked: list[bytes] = []
+        self.unreadable: list[str] = []
+        serializer: Any = project.scrapys.get("SCHEDULER_SERIALIZER") or pickle
         if isinstance(serializer, str):
             try:
                 serializer = import_module(serializer)
@@ -115,69 +128,61 @@ class _Stopped:
                     f" the module that scrapy-redis has used, or remove it."
                 ) from error
         # As safe as scrapy-redis itself: who can write its queue can run code.
-        self.loads = serializer.loads
+        self._loads = serializer.loads
 
     def state(self) -> tuple[object, ...]:
         """Return what a worker that runs would change."""
+        return self._size(), self._part(0, 0), self._part(-1, -1)
+
+    def check(self, before: tuple[object, ...]) -> None:
+        """Look whether it has changed.
+
+        :raises StateError: if so.
+        """
+        if self.state() != before:
+            raise StateError(
+                f"key {self._queue}: it changes, so a worker of scrapy-redis is running. Stop all"
+                f" of them, and copy again."
+            )
+
+    def requests(self) -> Iterator[tuple[int, bytes]]:
+        """Yield priority and bytes of the requests that can be read, as our scheduler writes them.
+
+        The lowest score first, or the oldest, which ends a list.
+        """
+        for start in range(0, self._size(), _AT_ONCE):
+            for body in self._part(start, start + _AT_ONCE - 1):
+                try:
+                    fields = self._loads(body)
+                    mark = self._made.fingerprint(_plain(fields))
+                    found = int(fields.get("priority", 0)), self._dumps(fields)
+                except Exception as error:  # noqa: BLE001 - its parts may raise anything
+                    self.unreadable.append(repr(error))
+                    continue
+                if not fields.get("dont_filter"):
+                    self.marked.append(mark)
+                yield found
+
+    def _size(self) -> int:
         size = self._client.llen if self._is_list else self._client.zcard
-        ends = self._some(0, 0), self._some(-1, -1)
-        return size(self._queue), ends, self.seen and self._client.scard(self.seen)
+        return int(size(self._queue))
 
-    def requests(self) -> Iterator[bytes]:
-        """Yield the requests: the lowest score first, or the oldest, which ends a list."""
-        for start in range(0, self.size, _AT_ONCE):
-            yield from self._some(start, start + _AT_ONCE - 1)
-
-    def _some(self, first: int, last: int) -> Sequence[bytes]:
+    def _part(self, first: int, last: int) -> Sequence[bytes]:
         if self._is_list:
             found: list[bytes] = self._client.lrange(self._queue, -1 - last, -1 - first)
             return found[::-1]
         some: list[bytes] = self._client.zrange(self._queue, first, last)
         return some
 
-    def marks(self) -> Iterator[bytes]:
-        """Yield fingerprints, some of them twice."""
-        for member in self._client.sscan_iter(self.seen, count=1000):
-            yield bytes.fromhex(member.decode())
 
-    def has(self, fingerprint: bytes) -> bool:
-        """Return whether a fingerprint is marked."""
-        return bool(self._client.sismember(self.seen, fingerprint.hex()))
-
-    def count_marks(self) -> int:
-        """Return how many marks there are."""
-        return int(self._client.scard(self.seen))
-
-
-@contextmanager
-def _filled(target: RedisTarget, project: Project) -> Iterator[RedisFilter]:
-    """Open a filter with an empty queue beside it; note at the end whose the requests are.
+def _prepared(target: RedisTarget, project: Project) -> list[Plan]:
+    """Return the plan of each shard, without requests beside it for now.
 
     :raises StateError: if a crawl uses what is there, or requests wait.
     """
-    made_for, owner = _prepared(target, project), project.owner
-    with target.opened(made_for) as shared:
-        with target.link() as link:
-            for shard in shared.shards:  # a copy that was killed may have left requests
-                keys = shard.key, f"{beginning(shard.key)}queue"
-                link.client.eval(_EMPTY, 2, *keys, owner["order"].partition(" ")[0])
-        yield shared
-        with target.link() as link:
-            states = target.states(link)
-            for state, plan in reversed([*zip(states, made_for, strict=True)]):
-                owned = replace(
-                    plan, project=owner["project"], spider=owner["spider"], order=owner["order"]
-                )
-                link.client.hset(state.key, "plan", owned.write(state.secret))
-
-
-def _prepared(target: RedisTarget, project: Project) -> list[Plan]:
-    """Return the plan of each shard, without requests beside it for now."""
     with target.link() as link:
         states = Reader(link, target.key).shards()
         if not states:
-            if left := target.remains():
-                raise occupied(target.name, f"{left:,} keys that a filter has left")
             target.check_free(link)
             return target.plans(project, requests=False)
         now = float(link.client.time()[0])
@@ -189,81 +194,7 @@ def _prepared(target: RedisTarget, project: Project) -> list[Plan]:
     if states[0].plan.order:
         count = sum(one.waiting + one.taken for one in states)
         raise occupied(target.name, f"a crawl of scrapy_bloom.Scheduler with {count:,} requests")
-    if len(states) < states[0].plan.shards:
-        raise occupied(target.name, "a part of a filter")
-    return [state.plan for state in states]
-
-
-def _copy_requests(
-    crawl: _Stopped, shared: RedisFilter, project: Project
-) -> tuple[list[str], list[bytes]]:
-    """Copy all requests, unfiltered: scrapy-redis's filter has let them through.
-
-    :returns: why some could not be read, and fingerprints of some that are filtered.
-    """
-    made, dumps, shard = project.fingerprinter, project.queue_kind.dumps, shared.shards[0]
-    unreadable: list[str] = []
-    sample: list[bytes] = []
-    entries: list[Entry] = []
-    marks: list[bytes] = []
-    size = 0
-
-    def send() -> None:
-        shard.call(Call([*entries]))
-        shared.add_many(marks)
-        sample.extend(marks[: _AT_ONCE - len(sample)])
-        entries.clear()
-        marks.clear()
-
-    for body in crawl.requests():
-        try:
-            fields = crawl.loads(body)
-            entry = Entry("p", None, dumps(fields), int(fields.get("priority", 0)))
-            mark = made.fingerprint(_plain(fields))
-        except Exception as error:  # noqa: BLE001 - its parts may raise anything
-            unreadable.append(repr(error))
-            continue
-        size += len(entry.body)
-        if entries and (size > MOST_BYTES or len(entries) == _AT_ONCE):
-            send()
-            size = len(entry.body)
-        entries.append(entry)
-        if not fields.get("dont_filter"):
-            marks.append(mark)
-    send()
-    return unreadable, sample
-
-
-def _copy_marks(
-    crawl: _Stopped, unreadable: Sequence[str], sample: Sequence[bytes], shared: RedisFilter
-) -> list[str]:
-    """Copy the marks if they are made as ours are; return what should be known, as sentences."""
-    if unreadable:
-        text = (
-            f"{len(unreadable):,} requests could not be read ({unreadable[0]}), and were not"
-            f" copied. So no marks were copied either: their pages are fetched again where a link"
-            f" leads to them. Is SCHEDULER_SERIALIZER as it was?"
-        )
-        return [text]
-    if not crawl.seen:
-        return []
-    # Each request that is filtered has its mark in the set, if the same makes both.
-    if not any(map(crawl.has, sample)):
-        text = (
-            f"Key {crawl.seen} holds {crawl.count_marks():,} fingerprints that are not made as"
-            f" those of this project are. They were not copied: pages that were fetched are fetched"
-            f" again where a link leads to them."
-        )
-        return [text]
-    members = crawl.marks()
-    while some := [*islice(members, _AT_ONCE)]:
-        shared.add_many(some)
-    text = (
-        f"The marks in {crawl.seen} were copied. If a worker of scrapy-redis was killed, the pages"
-        f" that it had in flight are marked there, and in no queue: they are not fetched. Then run"
-        f" 'scrapy bloom delete' for the target, delete {crawl.seen}, and copy again."
-    )
-    return [text]
+    return plans_in(states)
 
 
 def _plain(fields: dict[str, Any]) -> Request:

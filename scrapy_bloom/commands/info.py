@@ -1,33 +1,63 @@
-"""``scrapy bloom info``: what a filter is, how full, and who uses it."""
+"""``scrapy bloom info``: whose a filter is, how full, and how its crawl stands."""
 
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from typing import Any
 
-from scrapy_bloom.commands.output import Output
+from scrapy_bloom.commands.output import Output, as_text, count, listed
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.target import add_target, target_of
+from scrapy_bloom.options import write_size, write_span
 
 EXAMPLE = "job"
-SUMMARY = "show what a filter is, how full it is, and who uses it"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of this sub-command."""
+    """Add the arguments of this verb."""
     add_target(parser)
-    parser.add_argument(
-        "--check", action="store_true", help="read all of it instead, and look for damage"
-    )
+    parser.add_argument("--verbose", "-v", action="store_true", help="show all that is known")
 
 
 def run(args: Namespace, project: Project, output: Output) -> int:
-    """Print what is known of a filter; or what was found, and return 1 if something is wrong."""
-    target = target_of(project, args.target)
-    if args.check:
-        found = [*target.check()]
-        output.show([one._asdict() for one in found], found)
-        return 1 if any(one.level == "bad" for one in found) else 0
-    facts = target.info()
-    rows = [(name.replace("_", " "), value) for name, value in facts.items() if name != "target"]
-    output.show(facts, rows)
+    """Print what an operator asks, or all that is known."""
+    facts = target_of(project, args.target).info()
+    rows = [*_summary(facts)]
+    if args.verbose:
+        rows += [("", "")]
+        rows += [
+            (name.replace("_", " "), as_text(value))
+            for name, value in facts.items()
+            if name != "target"
+        ]
+    output.show(facts, listed(rows))
     return 0
+
+
+def _summary(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what an operator asks: the name of it, and the answer."""
+    yield "target", facts["target"]
+    if spider := facts.get("spider"):
+        project = facts.get("project")
+        yield "spider", f"{spider}, project {project}" if project else spider
+    yield "pages seen", as_text(facts["items"])
+    if "waiting" in facts:
+        told = f"{count(facts['waiting'], 'request')}, {facts['in_flight']:,} of them in flight"
+        yield "to be fetched", told
+    if failed := facts.get("failed"):
+        yield "failed", f"{count(failed, 'request')}; 'scrapy bloom queue --failed' shows them"
+    full = facts["items"] / facts["capacity"]
+    yield "fill level", f"{full:.2%} of {count(facts['capacity'], 'page')}; grows when it is full"
+    if "window" in facts:
+        told = f"{write_span(facts['window'])}, in {count(facts['generations'], 'generation')}"
+        yield "window", told
+    yield "memory", write_size(facts["bytes"])
+    if "disk" in facts:
+        yield "disk", write_size(facts["disk"])
+        name = "last run" if "last_run" in facts else "written"
+        yield name, f"{facts.get('last_run', '')} {as_text(facts['written'])}".strip()
+    if "workers_alive" in facts:
+        yield "workers", as_text(facts["workers_alive"])
+    lost = facts["expected_lost"]
+    yield "expected lost", "less than one page" if lost < 1 else f"about {lost:,.0f} pages"

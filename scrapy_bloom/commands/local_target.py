@@ -5,37 +5,31 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from datetime import datetime, timezone
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from filelock import FileLock, Timeout
-
 from scrapy_bloom.commands.places import (
     Contents,
-    Finding,
     Marks,
-    check_spider,
     described,
     missing,
     occupied,
-    requests_stay,
 )
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.requests import WaitingRequest, readable
-from scrapy_bloom.errors import BloomError, JobInUseError, SettingError, StateError
+from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.filter import file
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local.job import (
-    ACTIVE,
     DIGEST,
     FILTER,
     IDENTITY,
     IN_FLIGHT,
     KIND,
-    LOCK,
     PID,
     QUEUE,
     REQUESTS,
@@ -51,7 +45,7 @@ from scrapy_bloom.local.job import (
 from scrapy_bloom.local.store import NAME, Store
 
 _AT_ONCE: Final = 1_000  # requests
-_COMPANIONS: Final = ("-journal", "-wal", "-shm", "-checkpoint", ".new", ".adding")
+_COMPANIONS: Final = ("", "-journal", "-wal", "-shm", "-checkpoint", ".new", ".taking-over")
 
 
 class LocalTarget:
@@ -60,67 +54,35 @@ class LocalTarget:
     Methods that look create, lock and change nothing. All raise :class:`BloomError` if the place
     cannot be used, or has no filter.
 
-    :param path: a file, a job directory, or ``bloom.sqlite`` in one, see :func:`target.target_of`.
+    :param path: a file that is there, or a job directory, or ``bloom.sqlite`` in one.
 
     Attributes:
         path: the file.
-        folder: the job directory that it is in; None for a file by itself.
         name: what people call it.
     """
 
     def __init__(self, path: Path) -> None:
-        try:
-            is_job = path.is_dir() or not (path.exists() or path.suffix)
-        except OSError as error:  # the folder around it cannot be searched
-            raise StateError(
-                f"{path}: {error.strerror}. Give this user the right to read it."
-            ) from error
-        if path.name == NAME:
-            path, is_job = path.parent, True
-        self.folder = path if is_job else None
-        self.path = path / NAME if is_job else path
-        self.name = str(path)
+        self.name = str(path.parent if path.name == NAME else path)
+        self.path = path if path.name == NAME or path.is_file() else path / NAME
 
     # Looking
 
-    def exists(self) -> bool:
-        """Return whether there is a file, or what is left of one."""
-        return self.path.exists() or file.log_size(self.path) > 0
-
-    def info(self) -> dict[str, object]:
+    def info(self) -> dict[str, Any]:
         """Return what is known of the filter."""
         with self._reading() as store:
-            meta, waits = store.meta, KIND in store.meta
-            has_queue = meta.get(KIND) == REQUESTS
+            meta, has_queue = store.meta, store.meta.get(KIND) == REQUESTS
             return described(
-                self.name,
-                "job" if self.folder else "file",
                 store.filter.info(),
                 _identity(meta),
-                hashes=store.filter.hashes,
+                target=self.name,
                 forgotten=len(store.filter.again),
                 exact=bool(meta.get("exact")) or None,
-                crawl=_crawl(store) if waits and self.folder else None,
-                process=None if store.clean else meta.get(PID),
-                written=datetime.fromtimestamp(self.path.stat().st_mtime, tz=timezone.utc),
-                journal=store.journal,
+                last_run=_last_run(store) if PID in meta else None,
+                written=datetime.fromtimestamp(self.path.stat().st_mtime).astimezone(),
+                disk=self.path.stat().st_size + file.log_size(self.path),
                 waiting=len(store) if has_queue else None,
-                in_flight=_in_flight(store) if has_queue else None,
+                in_flight=int(meta.get(IN_FLIGHT, 0)) if has_queue else None,
             )
-
-    def check(self) -> Iterator[Finding]:
-        """Read all of the file; yield what was found."""
-        if not self.exists():
-            raise missing(self.name)
-        try:
-            with file.reading(self.path) as database:
-                if (found := database.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
-                    raise file.damaged(self.path, found)
-            with self._reading() as store:
-                yield Finding("good", "filter", f"whole: {store.filter.items:,} items")
-                yield from _check_requests(store)
-        except BloomError as error:
-            yield Finding("bad", self.path.name, str(error))
 
     @contextmanager
     def asking(self) -> Iterator[Marks]:
@@ -128,30 +90,16 @@ class LocalTarget:
         with self._reading() as store:
             yield _identity(store.meta), lambda some: [store.contains(one) for one in some]
 
-    def read(self) -> Contents:
-        """Read all of the filter."""
-        with self._reading() as store:
-            meta, warnings = store.meta, requests_stay(self.name, len(store))
-            if not warnings and self.folder and (beside := waiting_in(self.folder)):
-                warnings.append(
-                    f"Requests wait in {beside}. The filter calls their pages seen, but the"
-                    f" requests are not copied: a crawl with the copy alone would not fetch them."
-                )
-            if meta.get("exact"):
-                warnings.append(
-                    "The list of BLOOM_EXACT is not copied: the copy is a filter without one."
-                )
-            return Contents(_identity(meta), store.filter, warnings)
+    @contextmanager
+    def reading(self) -> Iterator[Contents]:
+        """Open all that is to be copied.
 
-    def requests_waiting(self) -> str:
-        """Return where requests wait whose pages the filter calls seen; empty if none do."""
-        if self.folder is None or not self.folder.exists():
-            return ""
-        if self.path.exists():
-            with self._reading() as store:
-                if len(store):
-                    return self.name
-        return waiting_in(self.folder)
+        :raises StateError: if marks without their requests would be copied.
+        """
+        with self._reading() as store:
+            self._check_requests(store)
+            requests = _stored(store) if store.meta.get(KIND) == REQUESTS else None
+            yield Contents(_identity(store.meta), store.filter, requests)
 
     @contextmanager
     def requests(
@@ -164,38 +112,38 @@ class LocalTarget:
         """
         with self._reading() as store:
             if store.meta.get(KIND) != REQUESTS:
-                own = f"; Scrapy's own queue is not read here ({self.path.parent / QUEUE})"
                 raise StateError(
                     f"{self.name}: found a filter without requests, expected those of"
-                    f" scrapy_bloom.Scheduler{own if self.folder else ''}."
+                    f" scrapy_bloom.Scheduler. The queues of other schedulers are not read."
                 )
-            found = _requests(store, newest_first=newest_first)
+            found = (readable(body, at) for at, body in _bodies(store, newest_first=newest_first))
             shown = (one for one in found if one.problem or not failed)
-            yield len(store), _in_flight(store), shown
+            yield len(store), int(store.meta.get(IN_FLIGHT, 0)), shown
 
     # Changing
 
     def retry(self) -> int:
         """Refuse: there is no failed list in a file."""
         raise SettingError(
-            f"{self.name}: --retry is for crawls in Redis. Requests in a job directory that cannot"
-            f" be read stay there, and the right code reads them in the next run"
+            f"{self.name}: --retry is for crawls in Redis; in a job directory the next run tries"
+            f" all requests again"
         )
 
     @contextmanager
     def changing(self, project: Project, *, forget: bool) -> Iterator[Marks]:
         """Open the filter to add to it, or to forget pages; make it, to add, where there is none.
 
-        The file is written at the end, all of it or nothing.
+        What is done is written at the end, in one commit.
         """
-        new = not self.exists()
-        if new and forget:
-            raise missing(self.name)
-        if new and self.folder:
-            check_spider(project.identity)
-        with self._held():
-            beside = self.path.with_name(f"{self.path.name}.adding") if new else self.path
-            store = self._made(beside, project) if new else self._opened()
+        if forget or self.path.exists():
+            with self._reading():
+                pass  # it is ours
+            new = False
+        else:
+            new = True
+            self._check_spider(project.spider)
+        with holding(self.path.parent), _explained(self.path):
+            store = self._made(project) if new else self._opened()
             try:
                 change = store.filter.forget_many if forget else _adder(store)
                 yield _identity(store.meta), change
@@ -204,170 +152,169 @@ class LocalTarget:
                 else:  # a killed run stays one
                     store.commit(sync=True)
                     store.abandon()
-                if new:
-                    beside.replace(self.path)
-            except BaseException as error:
+            except BaseException:
                 store.abandon()
                 if new:
-                    _remove(beside)
-                if isinstance(error, sqlite3.Error):
-                    raise file.unusable(self.path, error) from error
+                    self._remove()
                 raise
 
-    def write(self, contents: Contents) -> None:
-        """Write the file, whole or not at all.
+    def copy_from(self, source: LocalTarget, spider: str) -> None:
+        """Copy a file with all that is in it, as of its last commit.
 
-        :raises StateError: if something is there.
+        :param spider: whose it is from now on; empty if that stays.
+        :raises StateError: if something is here, or marks without their requests would be copied.
         """
-        if self.folder:
-            check_spider(contents.identity)
-        with self._held():
-            if self.exists():
-                raise occupied(self.name)
-            contents.filter.save(self.path, {**self._notes(contents.identity), "exact": 0})
+        with source._reading() as store:
+            source._check_requests(store)
+            identity, kind = _identity(store.meta), store.meta.get(KIND, FILTER)
+        identity = replace(identity, spider=spider or identity.spider)
+        with self._making(identity) as beside:
+            mode = "ro" if file.log_size(source.path) else "immutable"
+            with closing(file.connect(source.path, mode)) as database:
+                database.execute("VACUUM INTO ?", (str(beside),))
+            with closing(file.connect(beside, "rw")) as database:
+                database.execute("BEGIN")
+                file.put(database, "meta", self._notes(identity, kind).items())
+                database.execute("DELETE FROM meta WHERE key = ?", (PID,))
+                database.execute("COMMIT")
 
-    def delete(self) -> Sequence[str]:
-        """Delete the file, with the requests of ``scrapy_bloom.Scheduler``; nothing to report."""
-        if not self.exists():
-            raise missing(self.name)
-        with self._held():
-            _remove(self.path)
-        return ()
+    def write(self, contents: Contents) -> None:
+        """Write a filter that comes from elsewhere.
+
+        :raises StateError: if something is here.
+        """
+        with self._making(contents.identity) as beside:
+            contents.filter.save(beside, self._notes(contents.identity, FILTER))
+
+    def delete(self) -> None:
+        """Delete the file, with the requests of ``scrapy_bloom.Scheduler``."""
+        with self._reading():
+            pass  # it is ours
+        with holding(self.path.parent):
+            self._remove()
 
     # Within
 
     @contextmanager
     def _reading(self) -> Iterator[Store]:
         if not self.path.exists():
-            raise missing(self.name)
-        try:
-            store = Store(self.path, read_only=True)
-            try:
-                yield store
-            finally:
-                store.close()
-        except sqlite3.Error as error:
-            raise file.unusable(self.path, error) from error
+            there: list[str] = []
+            with suppress(OSError):
+                there = [path.name for path in Path(self.name).absolute().parent.iterdir()]
+            raise missing(self.name, Path(self.name).name, there)
+        with _explained(self.path), closing(Store(self.path, read_only=True)) as store:
+            yield store
+
+    def _check_requests(self, store: Store) -> None:
+        """Refuse to copy marks whose requests are in Scrapy's own queue."""
+        queue = self.path.parent / QUEUE
+        if store.meta.get(KIND) != REQUESTS and (
+            not store.clean or waits_with_scrapy(self.path.parent)
+        ):
+            raise StateError(
+                f"{self.name}: its requests are in Scrapy's own queue, {queue}, and without them"
+                f" the pages that wait would never be fetched. Let the crawl finish, or resume it"
+                f" once with scrapy_bloom.Scheduler, which takes them over."
+            )
+
+    def _check_spider(self, spider: str) -> None:
+        if not spider:
+            raise SettingError(
+                f"{self.name}: a job directory belongs to one spider: give its name with"
+                f" --spider NAME"
+            )
 
     def _opened(self) -> Store:
         meta, _ = read_meta(self.path)
-        sizes = meta.get("capacity", 1), meta.get("error_rate", 0.5)
-        fresh = LocalFilter(*sizes, window=meta.get("window"), clock=time.time)
+        fresh = LocalFilter(
+            meta["capacity"], meta["error_rate"], window=meta.get("window"), clock=time.time
+        )
         return Store(self.path, fresh, exact=bool(meta.get("exact")))
 
-    def _made(self, path: Path, project: Project) -> Store:
-        _remove(path)
-        store = open_store(path, project.settings, digests=project.fingerprinter.digests)
-        for key, value in self._notes(project.identity).items():
+    def _made(self, project: Project) -> Store:
+        store = open_store(self.path, project.settings, digests=project.fingerprinter.digests)
+        for key, value in self._notes(project.identity, FILTER).items():
             store.note(key, value)
         return store
 
-    def _notes(self, identity: Identity) -> dict[str, str]:
-        notes = owner_notes(identity, FILTER)
-        return {**notes, DIGEST: digest(self.folder)} if self.folder else notes
+    def _notes(self, identity: Identity, kind: str) -> dict[str, file.Value]:
+        return {**owner_notes(identity, kind), DIGEST: digest(self.path.parent)}
 
     @contextmanager
-    def _held(self) -> Iterator[None]:
-        """Hold the place, so that no crawl and no other command changes it."""
-        if self.folder:
-            new = not self.folder.exists()
+    def _making(self, identity: Identity) -> Iterator[Path]:
+        """Yield an empty file that takes its place when it is whole."""
+        self._check_spider(identity.spider)
+        with holding(self.path.parent), _explained(self.path):
+            if self.path.exists() or file.log_size(self.path):
+                raise occupied(self.name)
+            beside = self.path.with_name(f"{self.path.name}.new")
+            beside.unlink(missing_ok=True)
+            beside.touch(mode=0o600)  # it holds the secret
             try:
-                with holding(self.folder):
-                    yield
-            finally:
-                if new and not self.exists():
-                    with suppress(OSError):
-                        (self.folder / LOCK).unlink(missing_ok=True)
-                        self.folder.rmdir()
-            return
-        if not self.path.parent.is_dir():
-            raise StateError(
-                f"{self.path.parent}: found no such folder. Make it, or correct the path. Nothing"
-                f" was changed."
-            )
-        lock = FileLock(self.path.with_name(f"{self.path.name}.lock"), timeout=0)
-        try:
-            lock.acquire()
-        except Timeout:
-            raise JobInUseError(
-                f"{self.path}: another process is changing this file. Wait until it has finished."
-            ) from None
-        try:
-            yield
-        finally:
-            lock.release()
-            Path(lock.lock_file).unlink(missing_ok=True)
+                yield beside
+                beside.replace(self.path)
+            except BaseException:
+                self._remove()
+                raise
+
+    def _remove(self) -> None:
+        """Delete the file and what belongs to it. Without the file, the rest is of no use."""
+        for end in _COMPANIONS:
+            self.path.with_name(f"{self.path.name}{end}").unlink(missing_ok=True)
 
 
-def waiting_in(folder: Path) -> str:
-    """Return Scrapy's own queue in a job directory if Scrapy would read some from it; else ""."""
-    stopped = (folder / QUEUE / ACTIVE).exists()
-    return str(folder / QUEUE) if stopped and waits_with_scrapy(folder) else ""
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise file.unusable(path, error) from error
 
 
 def _adder(store: Store) -> Any:
     return lambda some: [store.mark(one) for one in some]
 
 
-def _remove(path: Path) -> None:
-    """Delete a file and what belongs to it. Without the file, the rest is of no use."""
-    for end in ("", *_COMPANIONS):
-        path.with_name(f"{path.name}{end}").unlink(missing_ok=True)
-
-
 def _identity(meta: dict[str, Any]) -> Identity:
     return identity_of(Path(), meta) if IDENTITY in meta else Identity("", "", {})
 
 
-def _crawl(store: Store) -> str:
-    """Return whether the crawl has stopped or runs, as far as this machine can tell."""
+def _last_run(store: Store) -> str:
+    """Return how the last run ended, or that it is on, as far as this machine can tell."""
     if store.clean:
         return "stopped cleanly"
-    try:
-        os.kill(int(str(store.meta.get(PID))), 0)  # asks only whether it is there
-    except (ProcessLookupError, ValueError):
-        return "killed"
-    except OSError:
-        pass  # it is there, and somebody else's
-    return "running"
+    with suppress(PermissionError):  # it is there, and somebody else's
+        try:
+            os.kill(int(store.meta[PID]), 0)  # asks only whether it is there
+        except ProcessLookupError:
+            return "killed"
+    return f"on, in process {store.meta[PID]}"
 
 
-def _in_flight(store: Store) -> int:
-    return int(store.meta.get(IN_FLIGHT, 0))
+def _bodies(store: Store, *, newest_first: bool) -> Iterator[tuple[int, bytes | None]]:
+    """Yield priority and bytes of all requests, in the order of priorities and of their queues.
+
+    None for those that do not match their checksums.
+    """
+    # The last part of a queue's name is Scrapy's priority, negated; of start requests with an s.
+    queues = sorted(
+        (int(queue.path.rpartition("/")[2].rstrip("s")), queue.path, number)
+        for number, queue in store.queues.items()
+    )
+    for negated, _, number in queues:
+        beyond = None
+        while rows := store.read(number, _AT_ONCE, newest=newest_first, beyond=beyond):
+            for _, body in rows:
+                yield -negated, body
+            beyond = rows[-1][0]
 
 
-def _priority(path: str) -> int:
-    """Return Scrapy's priority of the requests in a queue: it is in its name, negated."""
-    return -int(path.rpartition("/")[2].rstrip("s"))
+def _stored(store: Store) -> Iterator[tuple[int, bytes]]:
+    """Yield priority and bytes of all requests, the oldest first.
 
-
-def _requests(store: Store, *, newest_first: bool) -> Iterator[WaitingRequest]:
-    """Yield requests in the order of priorities and, within one, of the queues."""
-    queues = sorted(store.queues.items(), key=lambda each: (-_priority(each[1].path), each[1].path))
-    for number, queue in queues:
-        for body in _bodies(store, number, newest_first=newest_first):
-            yield readable(body, _priority(queue.path))
-
-
-def _bodies(store: Store, number: int, *, newest_first: bool = False) -> Iterator[bytes | None]:
-    """Yield the requests of a queue; None for those that do not match their checksums."""
-    beyond = None
-    while rows := store.read(number, _AT_ONCE, newest=newest_first, beyond=beyond):
-        yield from (body for _, body in rows)
-        beyond = rows[-1][0]
-
-
-def _check_requests(store: Store) -> Iterator[Finding]:
-    bad = 0
-    for number, queue in store.queues.items():
-        bodies = [body is not None for body in _bodies(store, number)]
-        if len(bodies) != queue.size:
-            found = f"queue {queue.path} has {len(bodies):,} requests, and counts {queue.size:,}"
-            raise file.damaged(store.path, found)
-        bad += bodies.count(False)
-    if bad:
-        found = f"{bad:,} of {len(store):,} requests do not match their checksums"
-        advice = "Their pages are not fetched, the others are. A copy of the job has them all."
-        yield Finding("bad", "requests", found, advice)
-    elif store.meta.get(KIND) == REQUESTS:
-        yield Finding("good", "requests", f"whole: {len(store):,} wait")
+    :raises StateError: if one does not match its checksum: its page would be lost.
+    """
+    for priority, body in _bodies(store, newest_first=False):
+        if body is None:
+            raise file.damaged(store.path, "a request does not match its checksum")
+        yield priority, body

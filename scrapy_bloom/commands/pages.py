@@ -1,31 +1,126 @@
-"""URLs and fingerprints on the command line, in files and pipes, for the verbs on pages."""
+"""``scrapy bloom contains``, ``add`` and ``forget``: ask a filter about pages, or change it.
+
+Pages are URLs, or fingerprints in hexadecimal, as arguments or one a line on standard input.
+"""
 
 from __future__ import annotations
 
 import io
+import json
 import re
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
-from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
-from scrapy_bloom.commands.local_target import waiting_in
-from scrapy_bloom.commands.output import Output
+from scrapy_bloom.commands.output import Output, Progress, Table, count
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.target import SCHEMES, Target, add_spider, target_of
-from scrapy_bloom.errors import SettingError, StateError
-from scrapy_bloom.local.job import SEEN
-from scrapy_bloom.local.scrapys import read_seen
+from scrapy_bloom.errors import SettingError
+
+EXAMPLE = "job http://example.com/"
 
 _CHUNK: Final = 1 << 20
 _LONGEST: Final = 1 << 16  # bytes of a line
 _SHOWN: Final = 20  # bad lines that are told in words
 _DIGEST: Final = 20  # bytes of a SHA-1
 _HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2}){8,}")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments that name a filter and pages."""
+    parser.add_argument(
+        "pages",
+        metavar="[TARGET] URL",
+        nargs="*",
+        help="the filter, and URLs or fingerprints in hexadecimal; - for those on standard input,"
+        " one a line",
+    )
+    add_spider(parser)
+
+
+def run(args: Namespace, project: Project, output: Output) -> int:
+    """Run one of the three."""
+    return {"contains": _contains, "add": _add, "forget": _forget}[args.verb](args, project, output)
+
+
+def _contains(args: Namespace, project: Project, output: Output) -> int:
+    """Print for each page whether it is seen or new, as they are read; 0 if all are seen."""
+    all_seen, table = True, Table("page", "is", "canonical")
+    target, stream = _given(args, project)
+    with target.asking() as (identity, contains_many):
+        fingerprinter, warning = project.fingerprinter_for(identity)
+        if warning:
+            output.note(warning)
+        lines = Lines(stream, fingerprinter, output)
+        for pages in lines.batches():
+            seen = contains_many([page.fingerprint for page in pages])
+            all_seen = all_seen and all(seen)
+            shown = [
+                (page, "seen" if there else "new") for page, there in zip(pages, seen, strict=True)
+            ]
+            rows = [(page.text, word, page.canonical) for page, word in shown]
+            answers = map(_as_json, shown) if output.as_json else table.lines(rows)
+            sys.stdout.writelines(f"{line}\n" for line in answers)
+    return 0 if all_seen and not lines.bad else 1
+
+
+def _as_json(found: tuple[Page, str]) -> str:
+    page, word = found
+    return json.dumps({**page._asdict(), "fingerprint": page.fingerprint.hex(), "is": word})
+
+
+def _add(args: Namespace, project: Project, output: Output) -> int:
+    """Mark pages; print how many were new."""
+    known, new, bad = _change(args, project, output, forget=False)
+    text = f"{count(new, 'page')} marked; {known:,} marked before"
+    output.show({"new": new, "seen": known, "bad": bad}, [text])
+    return 1 if bad else 0
+
+
+def _forget(args: Namespace, project: Project, output: Output) -> int:
+    """Let pages through; print how many. Return 1 if the filter has not had one of them."""
+    known, unknown, bad = _change(args, project, output, forget=True)
+    text = f"{count(known, 'page')} eligible again; {unknown:,} not in the filter"
+    output.show({"forgotten": known, "unknown": unknown, "bad": bad}, [text])
+    return 1 if unknown or bad else 0
+
+
+def _change(
+    args: Namespace, project: Project, output: Output, *, forget: bool
+) -> tuple[int, int, int]:
+    """Add or forget pages; return how many were there, and not, and how many lines were bad."""
+    known = unknown = 0
+    target, stream = _given(args, project)
+    with (
+        Progress("pages") as progress,
+        target.changing(project, forget=forget) as (identity, change),
+    ):
+        lines = Lines(stream, project.fingerprinter_for(identity)[0], output)
+        for pages in lines.batches():
+            found = change([page.fingerprint for page in pages])
+            known += sum(found)
+            unknown += len(found) - sum(found)
+            progress.add(len(found))
+    return known, unknown, lines.bad
+
+
+def _given(args: Namespace, project: Project) -> tuple[Target, BinaryIO]:
+    """Return the filter that the arguments name, and all pages as one stream of lines."""
+    pages: list[str] = args.pages
+    where = pages.pop(0) if pages and pages[0] != "-" and not _is_page(pages[0]) else None
+    if not pages or ("-" in pages and len(pages) > 1):
+        raise SettingError("expected URLs, or - for those on standard input")
+    given = io.BytesIO("".join(f"{page}\n" for page in pages).encode())
+    return target_of(project, where), sys.stdin.buffer if pages == ["-"] else given
+
+
+def _is_page(text: str) -> bool:
+    if text.startswith(SCHEMES) or Path(text).exists():
+        return False
+    return "://" in text or _HEX.fullmatch(text) is not None
 
 
 class Page(NamedTuple):
@@ -43,17 +138,10 @@ class Page(NamedTuple):
 
 
 class Lines:
-    """Reads lines, each a URL or a fingerprint in hexadecimal; or a ``requests.seen``.
-
-    Empty lines do not count. Bad ones are reported and left out.
-
-    :param stream: the lines.
-    :param fingerprinter: makes the fingerprints of URLs.
+    """Reads lines, each a page. Empty ones do not count; bad ones are reported and left out.
 
     Attributes:
-        seen: whether it is a ``requests.seen``: by its name, or the first byte of its binary form.
-        read: how many lines were read.
-        bad: how many of them were bad.
+        bad: how many lines were bad.
     """
 
     def __init__(
@@ -61,37 +149,28 @@ class Lines:
     ) -> None:
         self._make, self._output = fingerprinter.resolve_url, output
         self._digests = fingerprinter.digests
-        self.read = self.bad = 0
         # read1 gives what is there: a pipe that is fed slowly is answered at once.
-        read = getattr(stream, "read1", stream.read)
-        chunks = iter(lambda: read(_CHUNK), b"")
-        first = next(chunks, b"")
-        self._chunks = chain([first] if first else [], chunks)
-        name = Path(str(getattr(stream, "name", ""))).name
-        self.seen = name == SEEN or first.startswith(b"\0")  # of a length: no text begins so
+        self._read = getattr(stream, "read1", stream.read)
+        self._count = self.bad = 0
 
     def batches(self) -> Iterator[list[Page]]:
         """Yield the pages, about a MiB of lines at a time."""
-        if self.seen:
-            for fingerprints in read_seen(self._chunks):
-                yield [Page(fingerprint.hex(), fingerprint) for fingerprint in fingerprints]
-            return
         rest = b""
-        for data in self._chunks:
+        while data := self._read(_CHUNK):
             lines = (rest + data).split(b"\n")
             rest = lines.pop()
             if len(rest) > _LONGEST:
                 lines.append(rest[:_LONGEST])
                 rest = b""
             yield [*self._pages(lines)]
-        if rest:
-            yield [*self._pages([rest])]
+        yield [*self._pages([rest] if rest else [])]
         if self.bad:
-            self._output.note(f"{self.bad:,} of {self.read:,} lines were bad and left out")
+            total = count(self._count, "line")
+            self._output.note(f"{self.bad:,} of {total} could not be read, and were left out")
 
     def _pages(self, lines: list[bytes]) -> Iterator[Page]:
         for line in lines:
-            self.read += 1
+            self._count += 1
             try:
                 if text := line.decode().strip():
                     yield self._page(text)
@@ -100,7 +179,7 @@ class Lines:
                 if self.bad <= _SHOWN:
                     reason = "not UTF-8" if isinstance(error, UnicodeError) else str(error)
                     text = line.decode(errors="replace").strip()[:100]
-                    self._output.note(f"line {self.read:,}: {text!r}: {reason}")
+                    self._output.note(f"line {self._count:,}: {text!r}: {reason}")
 
     def _page(self, text: str) -> Page:
         if not _HEX.fullmatch(text):
@@ -109,99 +188,3 @@ class Lines:
         if self._digests and len(fingerprint) != _DIGEST:
             raise ValueError(f"expected {2 * _DIGEST} hexadecimal digits, not {len(text)}")
         return Page(text, fingerprint)
-
-
-class Changed(NamedTuple):
-    """What was done to pages.
-
-    Attributes:
-        known: how many the filter had.
-        unknown: how many it had not.
-        bad: how many lines were bad, and so left out.
-    """
-
-    known: int
-    unknown: int
-    bad: int
-
-
-def add_pages(parser: ArgumentParser) -> None:
-    """Add the arguments that name a filter and pages."""
-    parser.add_argument(
-        "pages",
-        metavar="[TARGET] URL",
-        nargs="*",
-        help="the filter, and URLs or fingerprints in hexadecimal; - for those on standard input,"
-        " one a line",
-    )
-    add_spider(parser)
-    parser.add_argument("--file", metavar="FILE", help="read them there, or a requests.seen")
-
-
-def change(args: Namespace, project: Project, output: Output, *, forget: bool) -> Changed:
-    """Add all pages to a filter, or forget them.
-
-    :raises SettingError: if that would suppress pages whose requests wait.
-    """
-    known = unknown = 0
-    with (
-        opened(args, project) as (target, stream),
-        target.changing(project, forget=forget) as (identity, do),
-    ):
-        lines = Lines(stream, project.fingerprinter_for(identity)[0], output)
-        if lines.seen and not forget:
-            _check_marks(args.file or "", target)
-        for pages in lines.batches():
-            found = do([page.fingerprint for page in pages])
-            known += sum(found)
-            unknown += len(found) - sum(found)
-    return Changed(known, unknown, lines.bad)
-
-
-@contextmanager
-def opened(args: Namespace, project: Project) -> Iterator[tuple[Target, BinaryIO]]:
-    """Yield the filter that the arguments name, and all pages as one stream of lines."""
-    pages: list[str] = args.pages
-    where = pages.pop(0) if pages and pages[0] != "-" and not _is_page(pages[0]) else None
-    if "-" in pages and pages != ["-"]:
-        raise SettingError("give URLs, or - for those on standard input, not both")
-    if args.file and pages:
-        raise SettingError("give URLs or a --file with some, not both")
-    if not (args.file or pages):
-        raise SettingError("give URLs, a --file with some, or - for standard input")
-    target = target_of(project, where)
-    if pages == ["-"]:
-        yield target, sys.stdin.buffer
-    elif pages:
-        yield target, io.BytesIO("\n".join(pages).encode())
-    else:
-        try:
-            file = Path(args.file).open("rb")  # noqa: SIM115 - so that only opening it is explained
-        except OSError as error:
-            raise StateError(
-                f"{args.file}: {error.strerror}. Give a file that this user can read, or - for"
-                f" standard input."
-            ) from error
-        with file:
-            yield target, file
-
-
-def _is_page(text: str) -> bool:
-    if text.startswith(SCHEMES) or Path(text).exists():
-        return False
-    return "://" in text or _HEX.fullmatch(text) is not None
-
-
-def _check_marks(source: str, target: Target) -> None:
-    """Refuse the marks of a crawl where requests wait: all of their pages would count as seen.
-
-    :param source: the file that the marks come from; empty for standard input.
-    :param target: where the marks would go.
-    """
-    queue = waiting_in(Path(source).parent) if source else ""
-    if queue := queue or target.requests_waiting():
-        raise SettingError(
-            f"requests wait in {queue}. With these marks and without those requests all of their"
-            f" pages would count as seen, and never be fetched. Nothing was changed. A crawl with"
-            f" our scheduler takes over a stopped job with its marks"
-        )

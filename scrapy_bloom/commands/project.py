@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from functools import cached_property
 from typing import Any, Final
 
@@ -37,7 +38,7 @@ class Project:
     """
 
     def __init__(self, settings: ScrapySettings, spider: str = "") -> None:
-        self._given = settings
+        self.given = settings
         self.spider = spider
 
     @property
@@ -71,8 +72,7 @@ class Project:
     @property
     def queue_kind(self) -> QueueKind:
         """What ``SCHEDULER_DISK_QUEUE`` stands for."""
-        disk = load_object(self.scrapys["SCHEDULER_DISK_QUEUE"])
-        return QueueKind.of("SCHEDULER_DISK_QUEUE", disk)
+        return QueueKind.of("SCHEDULER_DISK_QUEUE", self._load("SCHEDULER_DISK_QUEUE"))
 
     @property
     def owner(self) -> dict[str, str]:
@@ -82,7 +82,8 @@ class Project:
     @property
     def keeps_requests(self) -> bool:
         """Whether the spider's requests wait beside its filter."""
-        return bool(self.spider) and issubclass(load_object(self.scrapys["SCHEDULER"]), Scheduler)
+        # Scrapy calls every class with the right methods a subclass.
+        return bool(self.spider) and Scheduler in self._load("SCHEDULER").__mro__
 
     def fingerprinter_for(self, identity: Identity) -> tuple[CanonicalFingerprinter, str]:
         """Return what makes the fingerprints of a filter, and a warning where that is not sure.
@@ -97,9 +98,9 @@ class Project:
             raise SettingError(
                 f"the fingerprints of this filter are made by {identity.fingerprinter}, and those"
                 f" of these settings by {own.wrapped}. Run this in the project of the crawl, or"
-                f" give -s REQUEST_FINGERPRINTER_CLASS={identity.fingerprinter}"
+                f" give -s REQUEST_FINGERPRINTER_CLASS={identity.fingerprinter}."
             )
-        chosen = inside_project() or any(map(self._given.getpriority, _CHOSEN))
+        chosen = inside_project() or any(map(self.given.getpriority, _CHOSEN))
         if not chosen and (rules := rules_of_record(then)):
             own = CanonicalFingerprinter(rules=rules, wrapped=self._crawler.request_fingerprinter)
         return own, difference(then, record(own.rules)) if then else ""
@@ -107,21 +108,35 @@ class Project:
     @cached_property
     def _crawler(self) -> Crawler:
         """A crawler that was never started; add-ons and the spider may change its settings."""
-        settings = self._given.copy()
+        settings = self.given.copy()
         for name in ("EXTENSIONS", "EXTENSIONS_BASE"):
             settings.set(name, {}, priority="cmdline")  # some make JOBDIR, or open files
         crawler = Crawler(self._spider_class(), settings, init_reactor=True)
-        crawler._apply_settings()  # noqa: SLF001 - nothing else applies add-ons
+        try:
+            crawler._apply_settings()  # noqa: SLF001 - nothing else applies add-ons
+        except (ImportError, NameError) as error:
+            raise SettingError(
+                f"a class that the settings name cannot be loaded: {error}"
+            ) from error
         return crawler
+
+    def _load(self, setting: str) -> Any:
+        """Return the class that a setting names."""
+        path = self.scrapys[setting]
+        try:
+            return load_object(path)
+        except (ImportError, NameError, ValueError) as error:
+            raise SettingError(f"{setting} = {path!r}: it cannot be loaded ({error}).") from error
 
     def _spider_class(self) -> type[Spider]:
         if not self.spider or not inside_project():
             return Spider
-        loader: Any = load_object(self._given["SPIDER_LOADER_CLASS"])
+        loader: Any = load_object(self.given["SPIDER_LOADER_CLASS"])
+        spiders = loader.from_settings(self.given.frozencopy())
         try:
-            loaded: type[Spider] = loader.from_settings(self._given.frozencopy()).load(self.spider)
+            loaded: type[Spider] = spiders.load(self.spider)
         except KeyError:
-            raise SettingError(
-                f"there is no spider {self.spider!r} in this project: 'scrapy list' names them"
-            ) from None
+            close = get_close_matches(self.spider, spiders.list(), n=1)
+            hint = f"Did you mean {close[0]}?" if close else "'scrapy list' names them."
+            raise SettingError(f"there is no spider {self.spider!r} here. {hint}") from None
         return loaded

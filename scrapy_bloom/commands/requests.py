@@ -25,7 +25,7 @@ class WaitingRequest(NamedTuple):
     """
 
     priority: int
-    method: str = "GET"
+    method: str = ""
     url: str = ""
     depth: int = 0
     callback: str = ""
@@ -48,7 +48,9 @@ def readable(body: bytes | None, priority: int) -> WaitingRequest:
     try:
         if body is None:
             raise ValueError("its bytes do not match their checksum")
-        fields = _plain(body)
+        fields: dict[str, Any] = (
+            _PlainUnpickler(io.BytesIO(body)).load() if body[:1] == b"\x80" else marshal.loads(body)  # noqa: S302 - it makes plain values only
+        )
         depth = (fields.get("meta") or {}).get("depth")
         return WaitingRequest(
             priority,
@@ -59,15 +61,6 @@ def readable(body: bytes | None, priority: int) -> WaitingRequest:
         )
     except Exception as error:  # noqa: BLE001 - whatever it is made of, it is shown as unreadable
         return WaitingRequest(priority, problem=f"{type(error).__name__}: {error}")
-
-
-def _plain(body: bytes) -> dict[str, Any]:
-    """Return Scrapy's dict of a request, with dummies in the place of objects."""
-    if body[:1] == b"\x80":
-        fields: dict[str, Any] = _PlainUnpickler(io.BytesIO(body)).load()
-    else:
-        fields = marshal.loads(body)  # noqa: S302 - it makes plain values only
-    return fields
 
 
 class _Unknown:

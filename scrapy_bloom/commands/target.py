@@ -1,4 +1,4 @@
-"""From what a user calls a filter to the place where it is."""
+"""From what a user calls a filter to the place where it is, and what all places have in common."""
 
 from __future__ import annotations
 
@@ -19,10 +19,14 @@ Target: TypeAlias = "LocalTarget | RedisTarget"
 
 SCHEMES: Final = ("redis://", "rediss://", "unix://", "sentinel://")
 
+_KINDS: Final = (
+    "a job directory, a bloom.sqlite file, or the URL of a Redis server with #KEY at its end"
+)
+
 
 def add_target(parser: ArgumentParser) -> None:
     """Add the arguments that name a filter."""
-    parser.add_argument("target", metavar="TARGET", nargs="?", help="the filter")
+    parser.add_argument("target", metavar="TARGET", nargs="?", help=_KINDS)
     add_spider(parser)
 
 
@@ -32,12 +36,8 @@ def add_spider(parser: ArgumentParser) -> None:
 
 
 def target_of(project: Project, where: str | None) -> Target:
-    """Return the place that a user means.
+    """Return the place that a user means; without a word for it, that of the spider's crawl.
 
-    :param where: a job directory; ``bloom.sqlite`` in one; a file with a filter; the URL of a
-        Redis server with ``#`` and the key of the filter behind it; or None for where the settings
-        keep the filter of the spider. What is not there is a file if its name has a suffix, such as
-        ``.bloom``, else a job directory.
     :raises SettingError: if no place is meant.
     """
     if not where:
@@ -56,7 +56,7 @@ def target_of(project: Project, where: str | None) -> Target:
 
             return RedisTarget(Server(url, {}, _in_commands), key, project)
     if "://" in where:
-        raise SettingError(f"{where} is no target: of URLs only those of Redis servers are")
+        raise SettingError(f"{where} is the URL of a page, where a TARGET is expected: {_KINDS}")
     return LocalTarget(Path(where))
 
 
@@ -75,8 +75,8 @@ def _own_target(project: Project) -> Target:
     folder = project.scrapys["JOBDIR"]  # Scrapy's own function would make it
     if not folder:
         raise SettingError(
-            "give a TARGET: a job directory, a file with a filter, or the URL of a Redis server"
-            " with # and a key. The settings name none: they have no JOBDIR and no BLOOM_REDIS_URL"
+            f"give a TARGET: {_KINDS}. The settings name none: they have no JOBDIR and no"
+            f" BLOOM_REDIS_URL"
         )
     return LocalTarget(Path(folder))
 
