@@ -106,6 +106,7 @@ bench: bench-installed
 	$(RUN_BENCH)
 
 bench-quick: bench-installed
+	$(RUN_BENCH).self_check
 	$(RUN_BENCH) --quick
 
 bench-%: bench-installed

@@ -13,7 +13,7 @@ from scrapy_bloom import errors
 
 ERRORS = {name for name, kind in vars(errors).items() if isinstance(kind, type)}
 LOGS = {"warning", "error", "exception", "critical"}
-SPEAKERS = {"difference"}
+SPEAKERS = {"difference", "error"}
 """Functions that return text for a message: what they return, or put into `text`, is one."""
 
 HOLE = "…"

@@ -2,25 +2,28 @@
 
 import asyncio
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
 PATIENCE = 600
 """Seconds for what takes a few, on any machine."""
 
+Result = TypeVar("Result")
 
-def until(condition, seconds=PATIENCE):
-    """Wait until the condition holds, and fail if it does not in time; return what it returned."""
-    deadline = time.monotonic() + seconds
+
+def until(condition: Callable[[], Result]) -> Result:
+    """Wait until the condition holds, and fail if it does not; return what it returned."""
+    deadline = time.monotonic() + PATIENCE
     while not (result := condition()):
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.01)
     return result
 
 
-async def until_later(condition, seconds=PATIENCE):
+async def until_later(condition: Callable[[], Result]) -> Result:
     """Do the same, and let the event loop go on meanwhile."""
-    deadline = time.monotonic() + seconds
-    while True:
-        if result := condition():
-            return result
+    deadline = time.monotonic() + PATIENCE
+    while not (result := condition()):
         assert time.monotonic() < deadline, "waited in vain"
         await asyncio.sleep(0.01)
+    return result
