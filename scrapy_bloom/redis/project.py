@@ -22,7 +22,7 @@ from scrapy_bloom.options import (
 )
 from scrapy_bloom.redis.client import Target
 from scrapy_bloom.redis.plan import Plan
-from scrapy_bloom.redis.reader import Reader, State
+from scrapy_bloom.redis.reader import Reader, State, describe
 from scrapy_bloom.redis.worker import Worker
 from scrapy_bloom.settings import Settings
 
@@ -113,19 +113,20 @@ def report_opened(
     if worker.client is None:
         return []
     try:
-        reader = Reader(worker, key)
-        states, info = reader.shards(), reader.info()
+        states = Reader(worker, key).shards()
     except BloomError:  # the checks deal with that
+        states = []
+    if not states:
         return []
     restored = sum(one.items - one.again for state in states for one in state.slices)
     place = f"in Redis at {worker.where}, key {key}"
     if crawl:
         waiting = sum(state.waiting for state in states)
         more = f", {waiting:,} requests waiting; others fetch what a killed worker had"
-        report.opened(f"Crawl kept {place}", info, more, restored=restored)
+        report.opened(f"Crawl kept {place}", describe(states), more, restored=restored)
     else:
         more = "; a kill loses what this process has to fetch"
-        report.opened(f"Bloom filter {place}", info, more, restored=restored)
+        report.opened(f"Bloom filter {place}", describe(states), more, restored=restored)
     changed = difference(json.loads(states[0].plan.canonical), session.made_by)
     if restored and changed:
         report.warn(changed)

@@ -9,12 +9,11 @@ from typing import Final
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.filter.info import FilterInfo, filter_info
 from scrapy_bloom.redis.client import beginning
-from scrapy_bloom.redis.plan import BATCH, Plan, Slice, place, read_slices, shard_key
-from scrapy_bloom.redis.shard import FORMAT, PROGRAM, Taken
+from scrapy_bloom.redis.plan import Plan, Slice, place, read_slices, shard_key
+from scrapy_bloom.redis.shard import FORMAT, PROGRAM, Surprise, Taken, ask
 from scrapy_bloom.redis.worker import Worker
 
 _AT_ONCE: Final = 100
-_YES: Final = ord("1")
 
 
 @dataclass(frozen=True)
@@ -84,10 +83,7 @@ class Reader:
         :raises BackendError: as :meth:`shards`, like what follows.
         :raises StateError: likewise, and if nothing is there.
         """
-        states = self.shards()
-        if not states:
-            raise self.missing()
-        return describe(states)
+        return describe(self._there())
 
     def contains_many(self, fingerprints: Sequence[bytes]) -> list[bool]:
         """Return for each fingerprint whether it was added, without being a worker.
@@ -95,26 +91,24 @@ class Reader:
         :raises BackendError: as :meth:`shards`, like what follows.
         :raises StateError: likewise, and if nothing is there.
         """
-        states = self.shards()
-        if not states:
-            raise self.missing()
+        states = self._there()
         seen: dict[bytes, bool] = {}
         for state in states:
             mine = [
                 one for one in fingerprints if place(one, state.plan.shards) == state.plan.shard
             ]
-            make = state.plan.hash(state.secret)
-            for start in range(0, len(mine), BATCH):
-                some = mine[start : start + BATCH]
-                probes = b"".join(map(make, some))
-                layout = state.plan.layout
-                word, *told = self._worker.run("ask", layout, state.key, state.epoch, probes)
-                if word != b"ok":
-                    raise StateError(
-                        f"Redis at {self._worker.where}: the filter under {state.key!r} has started"
-                        f" over just now. Ask again."
-                    )
-                seen.update(zip(some, (digit == _YES for digit in told[0]), strict=True))
+            plan = state.plan
+            try:
+                told = ask(
+                    *(self._worker, state.key, state.epoch, plan.layout),
+                    *(plan.hash(state.secret), mine),
+                )
+            except Surprise:
+                raise StateError(
+                    f"Redis at {self._worker.where}: the filter under {state.key!r} has started"
+                    f" over just now. Ask again."
+                ) from None
+            seen.update(zip(mine, told, strict=True))
         return [seen.get(one, False) for one in fingerprints]
 
     def requests(self, which: str) -> Iterator[Taken]:
@@ -135,6 +129,12 @@ class Reader:
                 while some := client.zrange(name, start, start + _AT_ONCE - 1):
                     yield from (Taken.read(b" " + member) for member in some)
                     start += len(some)
+
+    def _there(self) -> list[State]:
+        states = self.shards()
+        if not states:
+            raise self.missing()
+        return states
 
     def missing(self) -> StateError:
         """Return the error that says that nothing is there."""
@@ -200,7 +200,7 @@ def describe(states: Sequence[State]) -> FilterInfo:
         error_rate=plan.error_rate,
         memory=sum(memory for shard in counts for _, memory in shard),
         window=plan.window or None,
-        dates=[one.since for state in states for one in state.slices],
+        dates=[one.since for one in states[0].slices],  # in the others they differ by moments
     )
     # With a window slices to come make up what is missing.
     whole = max(1.0, sum(state.plan.capacity for state in states) / info.capacity)

@@ -13,7 +13,7 @@ import logging
 import secrets
 import struct
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, NamedTuple
@@ -365,14 +365,7 @@ class Shard:
         :raises BackendError: if no answer came.
         :raises Surprise: as :meth:`call`.
         """
-        seen: list[bool] = []
-        for start in range(0, len(fingerprints), BATCH):
-            probes = b"".join(map(self._hash, fingerprints[start : start + BATCH]))
-            word, *told = self._worker.run("ask", self.plan.layout, self.key, self.epoch, probes)
-            if word != b"ok":
-                raise Surprise(Kind[word.decode().upper()])
-            seen += [digit == _YES for digit in told[0]]
-        return seen
+        return ask(self._worker, self.key, self.epoch, self.plan.layout, self._hash, fingerprints)
 
     def knows(self, fingerprint: bytes) -> bool:
         """Return whether this worker knows by itself that a page was let through."""
@@ -450,6 +443,25 @@ class Shard:
             *(b"".join(ids) for ids in (call.done, call.back, call.unreadable)),
             *(part for pair in queued for part in pair),
         ]
+
+
+def ask(
+    worker: Worker,
+    key: str,
+    epoch: str,
+    layout: str,
+    probe: Callable[[bytes], bytes],
+    fingerprints: Sequence[bytes],
+) -> list[bool]:
+    """Return for each fingerprint whether a shard has it, as :meth:`Shard.ask`."""
+    seen: list[bool] = []
+    for start in range(0, len(fingerprints), BATCH):
+        probes = b"".join(map(probe, fingerprints[start : start + BATCH]))
+        word, *told = worker.run("ask", layout, key, epoch, probes)
+        if word != b"ok":
+            raise Surprise(Kind[word.decode().upper()])
+        seen += [digit == _YES for digit in told[0]]
+    return seen
 
 
 def delete(

@@ -28,6 +28,7 @@ def reader(url, key):
 def test_it_tells_what_the_filter_does_and_changes_nothing(server, key, layout):
     shards = 3
     sizes = {"capacity": 1000, "error_rate": 1e-6, "shards": shards, "layout": layout}
+    sizes |= {"window": 3600}
     with RedisFilter.from_url(server.url, key=key, **sizes) as seen:
         seen.add_many(fingerprints(3000))
         told = seen.info()
@@ -35,6 +36,7 @@ def test_it_tells_what_the_filter_does_and_changes_nothing(server, key, layout):
     look = reader(server.url, key)
     assert look.info() == told
     assert told.items == 3000
+    assert told.generations == 1
     states = look.shards()
     assert [state.plan.shard for state in states] == list(range(shards))
     assert all(state.plan.shards == shards and state.plan.layout == layout for state in states)
