@@ -27,7 +27,7 @@ def run(args: Namespace, project: Project, output: Output) -> int:
         text = count(facts["items"], "page")
         if "waiting" in facts:
             text += f" and {count(facts['waiting'], 'waiting request')}"
-        if not _confirm(f"Delete the filter at {target.name} with {text}?"):
+        if not _confirm(f"Delete {target.name} with {text}?"):
             return 1
     target.delete()
     output.show({"deleted": target.name}, [f"{target.name}: deleted"])

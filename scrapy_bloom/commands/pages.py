@@ -166,7 +166,7 @@ class Lines:
         yield [*self._pages([rest] if rest else [])]
         if self.bad:
             total = count(self._count, "line")
-            self._output.note(f"{self.bad:,} of {total} could not be read, and were left out")
+            self._output.note(f"left out {self.bad:,} of {total}")
 
     def _pages(self, lines: list[bytes]) -> Iterator[Page]:
         for line in lines:

@@ -325,7 +325,7 @@ def test_many_lines_with_bad_ones(bloom):
     assert {line.split()[1] for line in answers[1:]} == {"new"}
     assert errors[0].startswith("line 1: 'no url 0': Missing scheme")
     assert "expected 40 hexadecimal digits, not 18" in errors[3]
-    assert errors[4] == "4 of 30,001 lines could not be read, and were left out"
+    assert errors[4] == "left out 4 of 30,001 lines"
     marked = ["29,997 pages marked; 0 marked before"]
     assert bloom("add new - --spider books", stdin=text)[:2] == (1, marked)
 
