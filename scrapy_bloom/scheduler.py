@@ -19,7 +19,7 @@ from scrapy_bloom.dupefilter import BloomDupeFilter
 from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.forgetting import check_watched
 from scrapy_bloom.local.frontier import LocalFrontier
-from scrapy_bloom.local.job import QUEUE, check_unused
+from scrapy_bloom.local.job import check_unused
 from scrapy_bloom.local.queue import QueueClasses
 from scrapy_bloom.settings import Settings, client_library
 
@@ -162,13 +162,13 @@ class Scheduler(ScrapyScheduler):
         return frontier
 
     def _open_local(self, folder: str) -> LocalFrontier:
+        plain, start = QueueKind.of("SCHEDULER_DISK_QUEUE", self.dqclass), None
+        if self._sdqclass is not None:
+            start = QueueKind.of("SCHEDULER_START_DISK_QUEUE", self._sdqclass)
+        classes = QueueClasses(self.pqclass, plain, start)
+        report, unclean = Report(self.crawler), self.df.unclean
         return LocalFrontier(
-            self.crawler,
-            self.spider,
-            Report(self.crawler),
-            QueueClasses(self.pqclass, self.dqclass, self._sdqclass, str(Path(folder, QUEUE))),
-            self.mqs,
-            unclean=self.df.unclean,
+            self.crawler, self.spider, report, Path(folder), classes, self.mqs, unclean=unclean
         )
 
     def _open_shared(self) -> SharedFrontier:

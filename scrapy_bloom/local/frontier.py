@@ -6,7 +6,6 @@ import logging
 import os
 import pickle
 import sqlite3
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy import Request
@@ -27,6 +26,8 @@ from scrapy_bloom.settings import Settings
 from scrapy_bloom.signals import forget_page
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from scrapy import Spider
     from scrapy.crawler import Crawler
 
@@ -50,6 +51,7 @@ class LocalFrontier:
     stored, or eligible again.
 
     :param report: writes to stats and log.
+    :param folder: the job directory.
     :param classes: Scrapy's queues, as the settings choose them.
     :param memory: Scrapy's priority queue of requests that cannot be stored.
     :param unclean: whether the last run was killed, and its files were moved away.
@@ -61,6 +63,7 @@ class LocalFrontier:
         crawler: Crawler,
         spider: Spider,
         report: Report,
+        folder: Path,
         classes: QueueClasses,
         memory: Any,
         *,
@@ -69,12 +72,11 @@ class LocalFrontier:
         assert crawler.stats is not None  # noqa: S101 - Scrapy makes it before any component
         settings, engine = Settings(crawler.settings), Engine(crawler)
         self._session = session = Session(crawler, settings, report)
-        made, folder = session.fingerprinter, Path(classes.folder).parent
-        plain, start = classes.kind, classes.start_kind
+        made = session.fingerprinter
         job = Job(folder, Identity(spider.name, made.wrapped, session.made_by), REQUESTS)
         with job.opening():
             if job.previous != REQUESTS:
-                take_over(job, settings, plain, start, digests=made.digests)
+                take_over(job, settings, classes.plain, classes.start, digests=made.digests)
             job.open(settings, digests=made.digests)
             self._queues = Queues(crawler, spider, engine, job.store, classes)
             job.begin()

@@ -40,40 +40,20 @@ class QueueClasses:
 
     Attributes:
         priority: class of the priority queue.
-        disk: class of its queues on the disk.
-        start_disk: the same for start requests; None if those are among the others.
-        folder: the folder of Scrapy's own queue.
+        plain: what those on the disk stand for.
+        start: the same for start requests; None if those are among the others.
     """
 
     priority: type[Any]
-    disk: type[Any]
-    start_disk: type[Any] | None
-    folder: str
-
-    @property
-    def kind(self) -> QueueKind:
-        """What the queues on the disk stand for.
-
-        :raises SettingError: if they are none of Scrapy's.
-        """
-        return QueueKind.of("SCHEDULER_DISK_QUEUE", self.disk)
-
-    @property
-    def start_kind(self) -> QueueKind | None:
-        """The same for the queues of start requests.
-
-        :raises SettingError: likewise.
-        """
-        if self.start_disk is None:
-            return None
-        return QueueKind.of("SCHEDULER_START_DISK_QUEUE", self.start_disk)
+    plain: QueueKind
+    start: QueueKind | None
 
 
 class Queues:
     """The priority queue of a crawl over the rows of a store.
 
     :param classes: Scrapy's, as the settings choose them.
-    :raises SettingError: if one of them cannot be used.
+    :raises SettingError: if the priority queue cannot be used.
     :raises StateError: if the store has requests in queues that they would not read.
 
     Attributes:
@@ -90,14 +70,13 @@ class Queues:
         self.spider = spider
         self.slot_of = engine.slot_of
         self.row = 0
-        kind, start_kind = classes.kind, classes.start_kind
         self._queue = build_from_crawler(
             classes.priority,
             crawler,
-            downstream_queue_cls=_BucketMaker(self, classes.folder, kind),
-            key=classes.folder,
+            downstream_queue_cls=_BucketMaker(self, classes.plain),
+            key="",
             startprios=_start_priorities(store, classes.priority),
-            start_queue_cls=start_kind and _BucketMaker(self, classes.folder, start_kind),
+            start_queue_cls=classes.start and _BucketMaker(self, classes.start),
         )
         if len(self._queue) != len(store):
             raise _other_queues(store)
@@ -202,13 +181,12 @@ class Bucket:
 class _BucketMaker:
     """Stands for the class of the queues: a priority queue builds them ``from_crawler``."""
 
-    def __init__(self, queues: Queues, root: str, kind: QueueKind) -> None:
-        self._queues, self._root, self._kind = queues, root, kind
+    def __init__(self, queues: Queues, kind: QueueKind) -> None:
+        self._queues, self._kind = queues, kind
 
     def from_crawler(self, crawler: Crawler, key: str) -> Bucket:  # noqa: ARG002 - Scrapy's call
         """Return the queue for a key."""
-        path = str(key).removeprefix(self._root).lstrip("/")
-        return Bucket(self._queues, path, self._kind)
+        return Bucket(self._queues, key.lstrip("/"), self._kind)
 
 
 def _start_priorities(store: Store, queue_class: type[Any]) -> Any:

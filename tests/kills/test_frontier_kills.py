@@ -35,12 +35,19 @@ FIFO = {
     "SCHEDULER_DISK_QUEUE": "scrapy.squeues.MarshalFifoDiskQueue",
     "DEPTH_PRIORITY": 1,
 }
+# Older versions of Scrapy need a reactor.
+NO_REACTOR = (
+    {"TWISTED_REACTOR_ENABLED": False}
+    if hasattr(default_settings, "TWISTED_REACTOR_ENABLED")
+    else {}
+)
 SERIES = {
     "plain": {"spider": "items"},
-    "breadth first": {"spider": "items", **FIFO},
-    "one queue": {
+    "breadth first, window": {"spider": "items", **FIFO, "BLOOM_WINDOW": "30d"},
+    "one queue, exact": {
         "spider": "items",
         "SCHEDULER_PRIORITY_QUEUE": "scrapy.pqueues.ScrapyPriorityQueue",
+        "BLOOM_EXACT": True,
     },
     "many hosts": {
         "spider": "hosts",
@@ -50,23 +57,16 @@ SERIES = {
     "async callbacks": {"spider": "waiting"},
     "inline": {"spider": "inline"},
     "errors": {"spider": "errors"},
-    "retries": {"spider": "items"},
-    "crawl spider": {"spider": "ruled"},
-    "sitemap spider": {"spider": "mapped"},
-    "slow pipeline": {
+    "retries, slow pipeline, power": {
         "spider": "items",
         "ITEM_PIPELINES": '{"support.kept_spiders.GatheringPipeline": 1}',
+        "BLOOM_COMMIT_SYNC": "machine",
     },
-    "power": {"spider": "items", "BLOOM_COMMIT_SYNC": "machine"},
-    "window": {"spider": "items", "BLOOM_WINDOW": "30d"},
-    "exact": {"spider": "items", "BLOOM_EXACT": True},
+    "crawl spider, no reactor": {"spider": "ruled", **NO_REACTOR},
+    "sitemap spider": {"spider": "mapped"},
 }
-if hasattr(default_settings, "TWISTED_REACTOR_ENABLED"):  # older ones need a reactor
-    SERIES["no reactor"] = {"spider": "items", "TWISTED_REACTOR_ENABLED": False}
-
-
 SITES = {
-    "retries": StormySite,
+    "retries, slow pipeline, power": StormySite,
     "errors": StormySite,
     "many hosts": ManyHosts,
     "sitemap spider": SitemapSite,
