@@ -5,9 +5,8 @@ So each request is in our queue before anything is marked, and what scrapy-redis
 all is there, the filter says that it has no requests beside it: ``scrapy_bloom.Scheduler`` refuses
 it then, and a copy that was killed can be made again.
 
-Its own marks are not copied: fingerprints are made in another way there, and those of pages that a
-killed worker had in flight are in no queue. Pages that were fetched are fetched again if a link
-leads to them.
+Its own marks follow if the project makes its fingerprints as scrapy-redis does. Else they mean
+nothing here, and pages that were fetched are fetched again if a link leads to them.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
+from itertools import islice
 from typing import Any, Final
 
 from scrapy import Request
@@ -27,6 +27,7 @@ from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.redis_target import RedisTarget, plans_in
 from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.redis.client import beginning
+from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.plan import Plan
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.shard import Call, Surprise
@@ -89,6 +90,7 @@ def copy_crawl(
                 raise StateError(f"{target.name}: {surprise}. Copy again.") from None
             for start in range(0, len(crawl.marked), _AT_ONCE):
                 shared.add_many(crawl.marked[start : start + _AT_ONCE])
+            kept = _copy_marks(crawl, shared)
             crawl.check(before)
         with target.link() as link:  # from now on it has requests; the first shard leads
             for state, plan in reversed([*zip(target.states(link), made_for, strict=True)]):
@@ -97,9 +99,27 @@ def copy_crawl(
     if unreadable := crawl.unreadable:
         return (
             f"{count(len(unreadable), 'request')} could not be read and not be copied"
-            f" ({unreadable[0]}). Is SCHEDULER_SERIALIZER as it was?"
+            f" ({unreadable[0]}), so the marks of scrapy-redis were not copied either. Is"
+            f" SCHEDULER_SERIALIZER as it was?"
         )
-    return ""
+    return kept
+
+
+def _copy_marks(crawl: _Stopped, shared: RedisFilter) -> str:
+    """Mark what scrapy-redis has marked, if all that waits is there under the same fingerprint.
+
+    :returns: what the user should know.
+    """
+    if crawl.unreadable or not crawl.marked or not crawl.has_marks(crawl.marked[:_AT_ONCE]):
+        return ""
+    marks = crawl.marks()
+    while some := [*islice(marks, _AT_ONCE)]:
+        shared.add_many(some)
+    return (
+        f"the marks in {crawl.seen} were copied, too. If a worker of scrapy-redis was killed, the"
+        f" pages that it had in flight are marked there and in no queue: then delete {crawl.seen}"
+        f" and the target, and copy again"
+    )
 
 
 class _Stopped:
@@ -110,6 +130,7 @@ class _Stopped:
     Attributes:
         marked: fingerprints of the requests that were read, but for unfiltered ones.
         unreadable: why requests could not be read.
+        seen: the key of its marks.
     """
 
     def __init__(self, client: Any, queue: str, project: Project) -> None:
@@ -129,6 +150,8 @@ class _Stopped:
                 ) from error
         # As safe as scrapy-redis itself: who can write its queue can run code.
         self._loads = serializer.loads
+        key = project.scrapys.get("SCHEDULER_DUPEFILTER_KEY") or "%(spider)s:dupefilter"
+        self.seen = str(key) % {"spider": project.spider}
 
     def state(self) -> tuple[object, ...]:
         """Return what a worker that runs would change."""
@@ -162,6 +185,17 @@ class _Stopped:
                 if not fields.get("dont_filter"):
                     self.marked.append(mark)
                 yield found
+
+    def has_marks(self, fingerprints: Sequence[bytes]) -> bool:
+        """Return whether all of these are marked."""
+        if self._client.type(self.seen) != b"set":
+            return False
+        return all(self._client.sismember(self.seen, each.hex()) for each in fingerprints)
+
+    def marks(self) -> Iterator[bytes]:
+        """Yield the fingerprints that are marked, some of them twice."""
+        for member in self._client.sscan_iter(self.seen, count=1000):
+            yield bytes.fromhex(member.decode())
 
     def _size(self) -> int:
         size = self._client.llen if self._is_list else self._client.zcard

@@ -6,6 +6,7 @@ import pytest
 import scrapy
 from scrapy import Request
 from support.localsite import LocalSite
+from support.shared_spiders import TheirFingerprints
 from support.stopping import stop_after
 from support.waiting import PATIENCE, until
 
@@ -94,7 +95,7 @@ def test_a_crawl_of_scrapy_redis_with_our_filter_is_copied(project, site, server
 
 
 def test_a_crawl_of_scrapy_redis_with_its_own_filter_is_copied(project, site, server):
-    """Its marks are not."""
+    """Its marks are made in another way, and are not."""
     chosen = {"SCHEDULER_SERIALIZER": "marshal"}
     begin(project, site, theirs(server, DUPEFILTER_CLASS=THEIR_FILTER, **chosen))
     before = server.client().smembers("follower:dupefilter")
@@ -133,6 +134,22 @@ def fill(server, key, numbers):
     for number in numbers:
         body = pickle.dumps(Request(f"http://example.com/{number}").to_dict(), protocol=4)
         server.client().zadd(f"{key}:requests", {body: -number})
+
+
+def test_marks_of_scrapy_redis_follow_where_they_mean_the_same(server, key, bloom):
+    fill(server, key, range(30))
+    pages = [Request(f"http://example.com/{number}") for number in range(60)]
+    marks = [TheirFingerprints().fingerprint(request).hex() for request in pages[:50]]
+    server.client().sadd(f"{key}:dupefilter", *marks)
+    target, same = f"{server.url}#{key}:bloom", {"REQUEST_FINGERPRINTER_CLASS": TheirFingerprints}
+    line = f"copy {server.url}#{key}:requests {target} --spider {key}"
+    code, lines, errors = bloom(line, **same)
+    assert code == 0
+    assert f"the marks in {key}:dupefilter were copied, too" in " ".join([*lines, *errors])
+    assert "pages seen     50" in bloom(f"info {target}", **same)[1]
+    other = f"{target}2"
+    assert bloom(line.replace(target, other))[0] == 0
+    assert "pages seen     30" in bloom(f"info {other}")[1]
 
 
 def test_an_interrupted_copy_has_no_mark_without_its_request(server, key, monkeypatch, bloom):
