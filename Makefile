@@ -13,11 +13,6 @@ REDIS := $(ROOT)/build/redis
 PIP := -m pip --disable-pip-version-check -q
 # Many tests wait for processes, servers and leases: five at once keep two processors busy.
 FIVE := -n 5 --dist worksteal
-# Only these are read by the oldest Scrapy's tests: what others import need not be there. Left out are
-# those that crawl to see what does not depend on Scrapy: dates, exact lists, sub-commands, copies,
-# disks and servers that fail. `make matrix` kills and resumes crawls on each Scrapy, shared ones, too.
-SAME_ON_EACH := ages|exact|redis_window|commands|commands_faults|tools_faults|frontier_faults|redis_losses|shared_crawls|shared_moving
-SCRAPY_TESTS = $$(grep -l 'mark.scrapy' tests/*/test_*.py | grep -Ev '/test_($(SAME_ON_EACH)).py')
 # What the wheel is made of. A folder changes when a file in it comes or goes.
 SOURCES := $(shell find $(addprefix $(ROOT)/,scrapy_bloom tests docs example_project benchmarks README.md CHANGELOG.md \
 	LICENSE Makefile pyproject.toml) ! -name '*.pyc' ! -name __pycache__ ! -path '*/.*')
@@ -29,7 +24,7 @@ RUN_BENCH := cd $(ROOT) && $(RUN) PYTHONPATH=benchmarks:tests:example_project $(
 
 SPHINX := PYTHONPATH=$(ROOT) $(DOCS)/bin/python -m sphinx -q -W --keep-going
 
-.PHONY: help check quick test coverage ready lint types tests sdist floor kills demo demo-distributed docs docs-links matrix clean wheel installed redis demo-redis \
+.PHONY: help check quick test coverage ready lint types typed tests sdist floor kills demo demo-distributed docs docs-links matrix clean wheel installed redis demo-redis \
 	bench bench-quick bench-installed
 
 help:
@@ -49,20 +44,20 @@ check: installed
 	@$(BOTH) types lint quick
 
 test:
-	@$(BOTH) ready types lint sdist
+	@$(BOTH) ready types typed lint sdist
 	@$(MAKE) --no-print-directory tests floor
 
 lint: $(VENV)/ready
 	cd $(ROOT) && $(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .
 
+types: installed
+	cd $(ROOT) && $(VENV)/bin/mypy
+
 # The file of a typed user is checked from its own folder, so against what is installed: that takes
 # py.typed along. pyright brings its own node and asks nobody for news.
 PYRIGHT := PYRIGHT_PYTHON_GLOBAL_NODE=0 PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(VENV)/bin/pyright
 
-types: installed
-	cd $(ROOT) && $(VENV)/bin/mypy
-	cd $(ROOT)/benchmarks && $(VENV)/bin/mypy --strict -p bench --config-file ../pyproject.toml
-	cd $(ROOT)/example_project && $(VENV)/bin/mypy --strict -p example && $(VENV)/bin/mypy --strict demo.py demo_distributed.py
+typed: installed
 	cd $(ROOT)/tests/typed && $(VENV)/bin/mypy --config-file= --cache-dir $(ROOT)/.mypy_cache --strict api.py
 	cd $(ROOT)/tests/typed && $(PYRIGHT) --pythonpath $(VENV)/bin/python api.py
 
@@ -77,7 +72,7 @@ coverage: installed redis
 
 quick: installed
 	cd $(ROOT) && $(VENV)/bin/pytest -n 2 --dist worksteal -q --hypothesis-profile quick \
-		-m "not scrapy and not server and not long" $(PYTEST_ARGS)
+		-m "not each_scrapy and not server and not long" $(PYTEST_ARGS)
 
 # What a packager does: the tests that the sdist holds, by `python -m pytest` in its folder.
 sdist: installed
@@ -85,9 +80,10 @@ sdist: installed
 	$(VENV)/bin/python -m tarfile -e $(WHEELS)/*.tar.gz $(SDIST)
 	cd $(SDIST)/* && $(VENV)/bin/python -m pytest -q tests/doors/test_package.py tests/doors/test_house.py tests/contract/test_sizing.py tests/doors/test_localsite.py
 
-# How a crawl is killed and what is damaged is the same on each Scrapy: once is enough for that.
+# What differs between versions of Scrapy: crawls, schedulers, the add-on, fingerprints. The folders
+# are those whose tests import nothing that this environment lacks.
 floor: $(FLOOR)/installed redis
-	cd $(ROOT) && $(RUN) $(FLOOR)/bin/pytest $(FIVE) -m "scrapy and not long" $(SCRAPY_TESTS) $(PYTEST_ARGS)
+	cd $(ROOT) && $(RUN) $(FLOOR)/bin/pytest $(FIVE) -m "each_scrapy and not long" tests/crawls tests/doors tests/urls $(PYTEST_ARGS)
 
 # Each crawl of a series is killed so often.
 KILLS ?= 22

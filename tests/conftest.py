@@ -33,7 +33,7 @@ os.environ["XDG_STATE_HOME"] = _state.name
 settings.register_profile(
     "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=50
 )
-settings.register_profile("quick", settings.get_profile("patient"), max_examples=20)  # make check
+settings.register_profile("quick", settings.get_profile("patient"), max_examples=10)  # make check
 settings.register_profile("thorough", settings.get_profile("patient"), max_examples=500)  # weekly
 settings.load_profile("patient")
 

@@ -19,7 +19,7 @@ from support.sites import News, Pages
 
 from scrapy_bloom import BloomDupeFilter
 
-pytestmark = pytest.mark.scrapy
+pytestmark = pytest.mark.server
 
 HOUR, DAY = 3600, 86_400
 START = 1_800_000_000

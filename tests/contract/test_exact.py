@@ -16,7 +16,7 @@ from support.sites import Pages
 from scrapy_bloom import BloomDupeFilter
 from scrapy_bloom.local import store
 
-pytestmark = pytest.mark.scrapy
+pytestmark = pytest.mark.server
 
 EXACT = {"SCHEDULER": "scrapy_bloom.Scheduler", "BLOOM_CAPACITY": 50, "BLOOM_EXACT": True}
 

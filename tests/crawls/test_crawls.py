@@ -25,7 +25,7 @@ from w3lib.url import canonicalize_url
 from scrapy_bloom.local import plain
 from scrapy_bloom.local.job import Job
 
-pytestmark = pytest.mark.scrapy
+pytestmark = pytest.mark.each_scrapy
 
 PAGES = 100
 

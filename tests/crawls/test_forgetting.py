@@ -17,7 +17,7 @@ from scrapy_bloom import BackendError, ForgetFailed, LocalFilter, SettingError
 from scrapy_bloom.crawl.report import Verdict
 from scrapy_bloom.options import FORGET_FAILED
 
-pytestmark = pytest.mark.scrapy
+pytestmark = pytest.mark.server
 
 NEW, SEEN, EXEMPT, _ = Verdict
 ONE = {"CONCURRENT_REQUESTS": 1, "RETRY_TIMES": 1, "BLOOM_REDIS_TIMEOUT": 10}

@@ -10,8 +10,6 @@ from scrapy_bloom import CanonicalFingerprinter
 from scrapy_bloom.canonical.rules import LEVELS, OPT_IN
 from scrapy_bloom.canonical.steps import STEPS
 
-pytestmark = pytest.mark.scrapy
-
 
 def with_steps(*steps):
     return CanonicalFingerprinter("usual", rules={"*": {"steps": list(steps)}})
@@ -55,6 +53,7 @@ def test_a_pair_is_merged_from_its_level_or_step_on_and_by_nothing_else(pair):
         assert merges(WITH_ALL, pair) == (by in OPT_IN)
 
 
+@pytest.mark.each_scrapy
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: f"{pair.by}: {pair.why}")
 def test_level_scrapy_gives_scrapys_own_bytes(pair):
     for url in (pair.one, pair.other):

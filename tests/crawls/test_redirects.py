@@ -14,7 +14,7 @@ from w3lib.url import url_query_cleaner
 
 from scrapy_bloom.crawl.redirects import step_fingerprint
 
-pytestmark = pytest.mark.scrapy
+pytestmark = pytest.mark.each_scrapy
 
 
 class Stripping:

@@ -7,7 +7,7 @@ from support.redis_crawls import SCRAPY_REDIS, Crawl, at
 from support.waiting import PATIENCE, until
 
 pytest.importorskip("scrapy_redis")
-pytestmark = [pytest.mark.scrapy, pytest.mark.usefixtures("short_leases")]
+pytestmark = [pytest.mark.server, pytest.mark.usefixtures("short_leases")]
 
 
 @pytest.fixture
@@ -22,6 +22,7 @@ def scrapy_redis(site, server, folder, **settings):
     return Crawl(site, server, folder, **(SCRAPY_REDIS | shared | settings))
 
 
+@pytest.mark.each_scrapy
 def test_three_scrapy_redis_workers_fetch_each_page_once(site, server, tmp_path):
     with scrapy_redis(site, server, tmp_path, SCHEDULER_PERSIST=True) as crawl:
         third, two_thirds, all_pages = (at(site, n) for n in (50, 100, 150))

@@ -28,7 +28,7 @@ from support.waiting import PATIENCE
 from scrapy_bloom.local import frontier
 from scrapy_bloom.local.store import Store
 
-pytestmark = pytest.mark.scrapy
+pytestmark = pytest.mark.each_scrapy
 
 OURS = {"SCHEDULER": "scrapy_bloom.Scheduler"}
 LIFO = "scrapy.squeues.PickleLifoDiskQueue"

@@ -9,7 +9,7 @@ from support.sessions import check_all, open_session, page
 from scrapy_bloom import BloomDupeFilter, LocalFilter
 from scrapy_bloom.crawl.report import Report, Verdict
 
-pytestmark = pytest.mark.scrapy
+pytestmark = pytest.mark.each_scrapy
 
 NEW, SEEN, EXEMPT, ERROR = Verdict
 

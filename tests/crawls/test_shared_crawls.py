@@ -18,7 +18,7 @@ from scrapy_bloom.redis.client import Target
 from scrapy_bloom.redis.shard import delete
 from scrapy_bloom.redis.worker import Worker
 
-pytestmark = [pytest.mark.scrapy, pytest.mark.usefixtures("short_leases")]
+pytestmark = [pytest.mark.server, pytest.mark.usefixtures("short_leases")]
 
 
 @pytest.fixture
@@ -127,6 +127,7 @@ def test_a_crawl_that_was_finished_says_so_and_can_be_begun_anew(project, site, 
     assert len(site.repeated) == site.pages
 
 
+@pytest.mark.each_scrapy
 def test_what_a_killed_worker_had_is_fetched_by_another_one(site, server, tmp_path):
     with shared(site, server, tmp_path) as crawl:
         crawl.kill_one_of_two(75)
@@ -159,6 +160,7 @@ def test_other_event_loops(project, site, server, name):
     assert queue_is_empty(server)
 
 
+@pytest.mark.each_scrapy
 def test_spiders_of_scrapy_redis(project, site, server):
     """They take start URLs from a list while they are idle, and end after `max_idle_time`."""
     pytest.importorskip("scrapy_redis")

@@ -34,7 +34,7 @@ from scrapy_bloom.signals import before_commit
 START_REQUESTS = int(os.environ.get("START_REQUESTS", "3000"))
 FULL = 500 if START_REQUESTS == 3000 else frontier._FULL
 
-pytestmark = pytest.mark.scrapy
+pytestmark = pytest.mark.server
 
 ONE = {"CONCURRENT_REQUESTS": 1, "CONCURRENT_REQUESTS_PER_DOMAIN": 1}
 FIFO = {"SCHEDULER_DISK_QUEUE": "scrapy.squeues.PickleFifoDiskQueue"}
@@ -98,6 +98,7 @@ def distant(server, key):
         yield shared
 
 
+@pytest.mark.each_scrapy
 @ensureDeferred
 async def test_a_crawl_fetches_each_page_once(shared):
     with LocalSite(pages=80, links=8) as pages:
@@ -245,6 +246,7 @@ async def test_a_redirect_is_asked_about_again_when_another_worker_has_marked_it
     assert shared.left() == (0, 0, 0)
 
 
+@pytest.mark.each_scrapy
 @ensureDeferred
 @pytest.mark.parametrize("name", ["SomeLambdas", "Waiting", "Errors", "Ruled"])
 async def test_all_that_spiders_do_leads_to_every_page(distant, name):

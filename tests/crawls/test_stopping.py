@@ -22,7 +22,7 @@ from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.under_way import InFlight
 from scrapy_bloom.signals import before_commit
 
-pytestmark = pytest.mark.scrapy
+pytestmark = pytest.mark.each_scrapy
 
 OURS = {"SCHEDULER": "scrapy_bloom.Scheduler"}
 

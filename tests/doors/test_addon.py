@@ -18,7 +18,7 @@ from support.stopping import AT_ONCE, close, stop_after
 
 from scrapy_bloom import Addon, BloomDupeFilter, ForgetFailed
 
-pytestmark = pytest.mark.scrapy
+pytestmark = pytest.mark.each_scrapy
 
 SCHEDULER = "scrapy_bloom.Scheduler"
 LINE = {"ADDONS": ADDONS, "TELNETCONSOLE_ENABLED": False}

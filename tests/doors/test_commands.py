@@ -285,7 +285,6 @@ def test_delete_asks(job, monkeypatch):
         assert (job / "bloom.sqlite").exists() == (code == 1)
 
 
-@pytest.mark.scrapy
 def test_a_wrong_verb_and_help_and_what_needs_redis():
     """In one process: the command as Scrapy runs it."""
     lines = {

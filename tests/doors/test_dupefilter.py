@@ -24,7 +24,7 @@ from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local import plain
 from scrapy_bloom.stats import STATS
 
-pytestmark = pytest.mark.scrapy
+pytestmark = pytest.mark.each_scrapy
 
 VERDICTS = ("bloom/new", "bloom/seen", "bloom/redirect_exempt", "bloom/errors")
 

@@ -8,7 +8,7 @@ from pytest_twisted import ensureDeferred
 from support.crawling import crawl
 from support.sites import News, Pages
 
-pytestmark = pytest.mark.scrapy
+pytestmark = pytest.mark.server
 
 
 class Walled(News):

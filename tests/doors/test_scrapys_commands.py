@@ -4,7 +4,7 @@ import pytest
 from support.filters import everything, everything_in
 from support.localsite import LocalSite
 
-pytestmark = [pytest.mark.scrapy, pytest.mark.server]
+pytestmark = [pytest.mark.each_scrapy, pytest.mark.server]
 
 COMMANDS = {
     "fetch": ["fetch", "{url}"],

@@ -14,7 +14,7 @@ from scrapy_bloom import BackendError, RedisFilter
 
 pytest.importorskip("redis")
 pytest.importorskip("scrapy_redis")
-pytestmark = [pytest.mark.scrapy, pytest.mark.usefixtures("short_leases")]
+pytestmark = [pytest.mark.server, pytest.mark.usefixtures("short_leases")]
 
 QUEUES = ["PriorityQueue", "FifoQueue"]
 SCRAPY_REDIS = "scrapy_redis.scheduler"

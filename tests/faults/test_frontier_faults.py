@@ -151,7 +151,6 @@ def written(log):
     return log[:end]
 
 
-@pytest.mark.scrapy
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "mode", "named"),
@@ -205,7 +204,6 @@ class Looking(Follower):
         return super().parse(response)
 
 
-@pytest.mark.scrapy
 @pytest.mark.long
 @ensureDeferred
 @pytest.mark.parametrize(("setting", "mode"), [("process", 1), ("machine", 2)])

@@ -21,7 +21,7 @@ from support.waiting import PATIENCE
 
 from scrapy_bloom.filter import file
 
-pytestmark = [pytest.mark.scrapy, pytest.mark.long]
+pytestmark = [pytest.mark.server, pytest.mark.long]
 
 KILLS = int(os.environ.get("KILLS", "1"))
 """Kills in each of the series; `make kills` asks for many."""

@@ -12,7 +12,7 @@ from support.redis_crawls import Crawl
 from support.taken import pages_of, taken_by
 from support.waiting import PATIENCE, until
 
-pytestmark = [pytest.mark.scrapy, pytest.mark.long, pytest.mark.usefixtures("short_leases")]
+pytestmark = [pytest.mark.server, pytest.mark.long, pytest.mark.usefixtures("short_leases")]
 
 KILLS = int(os.environ.get("KILLS", "1"))
 """Kills in each of the series; `make kills` asks for many."""

@@ -29,8 +29,6 @@ from scrapy_bloom.canonical.pipeline import Pipelines
 from scrapy_bloom.canonical.rules import LEVELS, OPT_IN
 from scrapy_bloom.canonical.tracking import TRACKING_PARAMS
 
-pytestmark = pytest.mark.scrapy
-
 AT = {level: CanonicalFingerprinter(level) for level in LEVELS}
 WITH_ALL = CanonicalFingerprinter("usual", rules={"*": {"steps": OPT_IN}})
 
@@ -66,6 +64,7 @@ URLS = st.builds(
 )
 
 
+@pytest.mark.each_scrapy
 @given(
     URLS | st.text().map("http://{}".format),
     st.sampled_from(("GET", "POST", "x y")) | st.text(max_size=3),
@@ -76,6 +75,7 @@ def test_a_request_has_scrapys_bytes(url, method, body):
     assert AT["scrapy"].fingerprint(request) == fingerprint(request)
 
 
+@pytest.mark.each_scrapy
 @pytest.mark.parametrize(
     "request_",
     [
@@ -209,6 +209,7 @@ def test_numeric_hosts_are_read_as_whatwg_does(labels):
         assert can_ada.parse(url).href == safe
 
 
+@pytest.mark.each_scrapy
 def test_the_self_check_finds_another_way_of_making_fingerprints(monkeypatch, caplog):
     class Other(RequestFingerprinter):
         def fingerprint(self, request):

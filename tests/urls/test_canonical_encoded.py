@@ -12,8 +12,6 @@ from support.spellings import HOSTS, PORTS, USERS
 from scrapy_bloom import CanonicalFingerprinter
 from scrapy_bloom.canonical.rules import LEVELS, OPT_IN
 
-pytestmark = pytest.mark.scrapy
-
 
 class Echo:
     """A project's own fingerprinter that gives away which URL it was shown."""

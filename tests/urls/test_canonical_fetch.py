@@ -8,7 +8,7 @@ from support.sites import Pages
 
 from scrapy_bloom import CanonicalFingerprinter
 
-pytestmark = pytest.mark.scrapy
+pytestmark = pytest.mark.each_scrapy
 
 FETCHED = ("127.1", "0x7f.1", "0x7f000001", "2130706433", "0177.0.0.1", "127.0.0.0x1")
 REFUSED = ("%31%32%37.0.0.1", "@127.0.0.1", ":@127.0.0.1", "u:p@127.0.0.1", "127.0.0.1.")

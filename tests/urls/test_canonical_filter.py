@@ -16,8 +16,6 @@ from scrapy_bloom import BloomDupeFilter, CanonicalFingerprinter
 from scrapy_bloom.canonical.rules import Rules
 from scrapy_bloom.crawl.rules import difference, record
 
-pytestmark = pytest.mark.scrapy
-
 PORT = "http://example.com:80/a"
 PLAIN = "http://example.com/a"
 TRACKED = "http://example.com/a?utm_source=x"

@@ -8,7 +8,7 @@ from support.crawling import Run
 from support.processes import environment
 from support.redirecting import CHAINS, COOKIE, SHARED, START
 
-pytestmark = pytest.mark.scrapy
+pytestmark = pytest.mark.server
 
 OURS = {"ADDONS": {"scrapy_bloom.Addon": 500}}
 ALL_STEPS = ["trailing_slash", "http_https", "www"]
