@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def forget(request: Request, crawler: Crawler) -> None:
+def forget(request: Request, crawler: Crawler) -> bool:
     """Make the page of a request eligible again: the next link to it, or the next run, fetches it.
 
     For a response that is not what was asked for, such as a login page or an error page with status
@@ -37,6 +37,7 @@ def forget(request: Request, crawler: Crawler) -> None:
 
     :param request: the request, mostly ``response.request``.
     :param crawler: its crawl, in a spider ``self.crawler``.
+    :returns: whether the page was known; in a crawl that workers share, to this worker.
     """
     heard = crawler.signals.send_catch_log(forget_page, request=request, failed=False)
     if not heard:
@@ -45,6 +46,7 @@ def forget(request: Request, crawler: Crawler) -> None:
             request,
             extra={"spider": crawler.spider},
         )
+    return any(known is True for _, known in heard)
 
 
 class ForgetFailed:

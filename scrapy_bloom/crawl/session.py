@@ -260,15 +260,21 @@ class Session:
             self._dropped.remove(chain)
         return [marks for _, marks in led_here]
 
-    def forget(self, request: Request, marks: Marks, *, failed: bool = False) -> None:
+    def forget(self, request: Request, marks: Marks, *, failed: bool = False) -> bool:
         """Make the page of a request eligible again: at once, or in the next run if it has failed.
 
         With it go the pages whose redirects have led to it, also where these were dropped.
+
+        :returns: whether it was known.
         """
         try:
-            self._forget([self.page_of(request)], marks, failed=failed)
+            page = self.page_of(request)
+            known = any(mark in self._failed or marks.contains(mark) for mark in page)
+            self._forget([page], marks, failed=failed)
         except Exception as error:  # noqa: BLE001 - in a callback it would cost the items
             self._report.not_forgotten(request, error)
+            return False
+        return known
 
     def withdraw(self, request: Request, marks: Marks) -> None:
         """Make the page of a request eligible again: it was new, and the scheduler has lost it."""
@@ -329,6 +335,6 @@ class BesideScheduler:
         """Make the page of a request eligible again: the scheduler has lost it."""
         self._session.withdraw(request, self._marks)
 
-    def forget(self, request: Request, failed: bool = False) -> None:  # noqa: FBT001, FBT002 - a signal
-        """Make the page of a request eligible again, in the next run only if it has failed."""
-        self._session.forget(request, self._marks, failed=failed)
+    def forget(self, request: Request, failed: bool = False) -> bool:  # noqa: FBT001, FBT002 - a signal
+        """Make a page eligible again; return whether it was known. If it has failed: next run."""
+        return self._session.forget(request, self._marks, failed=failed)

@@ -163,10 +163,11 @@ class LocalFrontier:
         """Return whether a request is waiting."""
         return len(self) > 0
 
-    def forget(self, request: Request, failed: bool = False) -> None:  # noqa: FBT001, FBT002 - a signal
-        """Make the page of a request eligible again, in the next run only if it has failed."""
-        self._session.forget(request, self._store, failed=failed)
+    def forget(self, request: Request, failed: bool = False) -> bool:  # noqa: FBT001, FBT002 - a signal
+        """Make a page eligible again; return whether it was known. If it has failed: next run."""
+        known = self._session.forget(request, self._store, failed=failed)
         self._arm()
+        return known
 
     async def close(self) -> bool:
         """Commit, bring everything to the disk and close the file; return whether that is done."""

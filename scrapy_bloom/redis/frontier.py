@@ -219,14 +219,16 @@ class SharedFrontier:
         here = self._ready or self._memory or self._starting or self._over
         return bool(here or self._queue.waiting or self._queue.burdened)
 
-    def forget(self, request: Request, failed: bool = False) -> None:  # noqa: FBT001, FBT002 - a signal
-        """Make the page of a request eligible again, in the next run only if it has failed."""
+    def forget(self, request: Request, failed: bool = False) -> bool:  # noqa: FBT001, FBT002 - a signal
+        """Make a page eligible again; return whether we knew it. If it has failed: next run."""
         try:
             page = self._session.page_of(request)
         except Exception as error:  # noqa: BLE001 - in a callback it would cost the items
             self._report.not_forgotten(request, error)
-            return
+            return False
+        known = any(self._queue.knows(mark) or mark in self._held for mark in page)
         self._forget_pages([page], failed=failed)
+        return known
 
     async def close(self) -> bool:
         """Offer what is left, give back what was not begun; return whether all is stored."""

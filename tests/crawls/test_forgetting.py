@@ -109,6 +109,7 @@ async def test_so_are_the_pages_whose_redirects_to_it_were_dropped(place):
         crawler = await crawl(Walled, place | LAST, url=site.url + "/")
     assert site.hits == {"/": 1, **dict.fromkeys(ONE_WALL, 2), "/wall": 2, "/again": 1, "/c": 1}
     assert (stat(crawler, "forgotten"), stat(crawler, "not_forgotten")) == (4, 0)
+    assert crawler.stats.get_value("walls/known") == 1
 
 
 @pytest.mark.parametrize("place", ["kept job", "shared"], indirect=True)
@@ -186,8 +187,7 @@ def test_a_kill_takes_nothing_back(project):
 def test_forgetting_is_told_apart_from_forgetting_what_was_never_there():
     session, crawler = open_session()
     session.check(page("a"))
-    for name in "ab":
-        scrapy_bloom.forget(page(name), crawler)
+    assert [scrapy_bloom.forget(page(name), crawler) for name in "ab"] == [True, False]
     assert [session.check(page("a")) for _ in range(2)] == [NEW, SEEN]
     assert session.check(page("b")) is NEW
     session.close()
@@ -299,14 +299,14 @@ def test_what_cannot_be_forgotten_costs_nothing_else(caplog):
 
     session, crawler = open_session({"REQUEST_FINGERPRINTER_CLASS": Odd})
     for _ in range(2):
-        scrapy_bloom.forget(page("a"), crawler)
+        assert scrapy_bloom.forget(page("a"), crawler) is False
     session.close()
     assert stat(crawler, "not_forgotten") == 2
     assert caplog.text.count("could not be forgotten") == 1
 
 
 def test_a_crawl_without_our_filter_says_so(caplog):
-    scrapy_bloom.forget(page("a"), get_crawler())
+    assert scrapy_bloom.forget(page("a"), get_crawler()) is False
     assert "has no open filter of scrapy-bloom" in caplog.text
 
 
@@ -355,7 +355,7 @@ def test_the_middleware_looks_away_from_what_is_ignored_on_purpose():
     watch.process_exception(page("a"), OSError("nobody is there"))
     assert stat(crawler, "failed") == 1
     assert session.check(page("a")) is SEEN
-    scrapy_bloom.forget(page("a"), crawler)
+    assert scrapy_bloom.forget(page("a"), crawler) is True
     assert stat(crawler, "forgotten") == 1
     assert [session.check(page("a")) for _ in range(2)] == [NEW, SEEN]  # the spider knows better
     session.close()

@@ -80,7 +80,8 @@ class Walled(Follower):
         self.parsed.append(response.url)
         links = response.css("a::attr(href)").getall()
         if "/login" in links:
-            scrapy_bloom.forget(response.request, self.crawler)
+            known = scrapy_bloom.forget(response.request, self.crawler)
+            self.crawler.stats.inc_value("walls/known", int(known))
             links.remove("/login")
             if self.settings.getbool("WALLED_DIES"):
                 os.kill(os.getpid(), signal.SIGKILL)
