@@ -1,5 +1,6 @@
 """One line in the settings, and whose word counts when somebody else has one."""
 
+import sys
 from typing import ClassVar
 
 import pytest
@@ -12,7 +13,6 @@ from scrapy.utils.test import get_crawler
 from support.crawling import ADDONS, OURS, RFP, SCRAPYS, Follower, Run
 from support.internals import scheduler_of
 from support.localsite import LocalSite
-from support.processes import run_line
 from support.sites import Pages
 from support.stopping import AT_ONCE, close, stop_after
 
@@ -112,15 +112,11 @@ def test_the_middleware_works_only_if_it_is_switched_on(written, there):
             ForgetFailed.from_crawler(crawler)
 
 
-def test_without_the_client_library_it_says_how_to_get_it():
-    line = (
-        "import sys; sys.modules['redis'] = None; from scrapy.utils.test import get_crawler;"
-        f"crawler = get_crawler(settings_dict={{'ADDONS': {ADDONS}, 'BLOOM_REDIS_URL': 'redis://x'}});"
-        "print(crawler.settings['SCHEDULER'])"
-    )
-    run = run_line(line)
-    assert run.stdout.strip() == SCRAPYS
-    assert "pip install 'scrapy-bloom[redis]'" in run.stderr
+def test_without_the_client_library_it_says_how_to_get_it(monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "redis", None)
+    crawler = get_crawler(settings_dict={"ADDONS": ADDONS, "BLOOM_REDIS_URL": "redis://x"})
+    assert crawler.settings["SCHEDULER"] == SCRAPYS
+    assert "pip install 'scrapy-bloom[redis]'" in caplog.text
 
 
 # Scrapy's own scheduler

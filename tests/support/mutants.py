@@ -1,18 +1,10 @@
-"""Random URLs made from pieces of real ones, and whether the short way treats them as the long one.
-
-    python -m support.mutants [--count N] [--seed N] [FILE with one URL a line]...
-
-makes URLs from those that installed packages tell in their metadata, and from those of the files.
-It prints every difference and how many there are. The tests call it for a short run.
-"""
+"""Random URLs made from pieces of real ones, and where the short way differs from the long one."""
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Iterable, Iterator
 from importlib.metadata import distributions
-from pathlib import Path
 from random import Random
 
 from scrapy import Request
@@ -89,27 +81,3 @@ def differences(urls: Iterable[str]) -> Iterator[tuple[str, str, str, str]]:
                 yield how, url, expected, found
             if expected != form and not steps:
                 yield f"steps of {how}", url, expected, str(steps)
-
-
-def main() -> None:
-    """Read the command line and run."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=1_000_000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only-real", action="store_true", help="the URLs themselves, unchanged")
-    parser.add_argument("files", nargs="*", type=Path)
-    arguments = parser.parse_args()
-    lists = [file.read_text("utf-8", "replace").split("\n") for file in arguments.files]
-    real = sorted({url for urls in (of_packages(), *lists) for url in urls if len(url) > 10})
-    some = mutants(real, Random(arguments.seed))
-    urls = real if arguments.only_real else (next(some) for _ in range(arguments.count))
-    count = 0
-    for difference in differences(urls):
-        count += 1
-        print(*difference, sep="\n    ", flush=True)
-    checked = len(real) if arguments.only_real else arguments.count
-    print(f"{checked:,} URLs, {len(_OURS)} ways each: {count} differences")
-
-
-if __name__ == "__main__":
-    main()

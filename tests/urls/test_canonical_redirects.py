@@ -35,8 +35,6 @@ def final_pages():
     "settings",
     [
         pytest.param({"BLOOM_CANONICAL": "scrapy"}, id="scrapy"),
-        pytest.param({"BLOOM_CANONICAL": "safe"}, id="safe"),
-        pytest.param({"BLOOM_CANONICAL": "usual"}, id="usual"),
         pytest.param(
             {"BLOOM_CANONICAL": "usual", "BLOOM_CANONICAL_RULES": {"*": {"steps": ALL_STEPS}}},
             id="usual and all steps",
@@ -61,7 +59,10 @@ def test_every_final_page_is_parsed_once(settings):
 
 
 def test_the_fingerprinter_of_scrapy_zyte_api_is_asked():
-    """It needs a crawl that is on; a page rendered by a browser is another page for it."""
+    """It needs a crawl that is on; a page rendered by a browser is another page for it.
+
+    At the default level, `safe`, as all else here is at the others.
+    """
     settings = {
         "REQUEST_FINGERPRINTER_CLASS": "scrapy_zyte_api.ScrapyZyteAPIRequestFingerprinter",
         "ZYTE_API_KEY": "none",
