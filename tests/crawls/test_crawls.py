@@ -201,6 +201,7 @@ def test_a_crawl_killed_in_its_first_run_loses_no_page(project):
     assert resumed.stat("bloom/restored") == 0
 
 
+@pytest.mark.long
 def test_a_crawl_killed_in_resumed_runs_starts_over_each_time_and_loses_no_page(project):
     with site() as pages:
         stop_after(25, pages, lambda: project.crawl(pages))
@@ -225,6 +226,7 @@ def test_a_crawl_killed_in_resumed_runs_starts_over_each_time_and_loses_no_page(
 # Two at once, and forks
 
 
+@pytest.mark.long
 def test_a_second_crawl_of_a_job_is_refused_and_the_first_is_not_disturbed(project):
     with site() as pages:
         stop_after(30, pages, lambda: project.crawl(pages, **ONE_PRIORITY))
@@ -248,6 +250,7 @@ def test_a_second_crawl_of_a_job_is_refused_and_the_first_is_not_disturbed(proje
     assert "an earlier run has finished this crawl" in warning
 
 
+@pytest.mark.long
 def test_forks_disturb_neither_the_filter_nor_its_lock(project):
     with site() as pages:
         reached, go_on = hold(pages, 70)

@@ -22,7 +22,6 @@ def scrapy_redis(site, server, folder, **settings):
     return Crawl(site, server, folder, **(SCRAPY_REDIS | shared | settings))
 
 
-@pytest.mark.each_scrapy
 def test_three_scrapy_redis_workers_fetch_each_page_once(site, server, tmp_path):
     with scrapy_redis(site, server, tmp_path, SCHEDULER_PERSIST=True) as crawl:
         third, two_thirds, all_pages = (at(site, n) for n in (50, 100, 150))

@@ -475,6 +475,7 @@ async def test_the_job_of_another_spider_is_refused(job, caplog):
     assert "expected spider 'other'" in said
 
 
+@pytest.mark.long
 def test_a_log_that_was_deleted_after_a_kill_costs_no_page(project):
     with site() as pages:
         killed = stop_after(30, pages, lambda: project.crawl(pages, **OURS), Run.kill)
@@ -522,6 +523,7 @@ def test_a_job_directory_that_is_a_file_is_refused(project):
     assert f"{file}: File exists. Expected a job directory" in first
 
 
+@pytest.mark.long
 def test_a_crawl_that_is_refused_after_a_kill_leaves_the_sign_of_it(project):
     with site() as pages:
         killed = project.crawl(pages, **OURS)
@@ -553,6 +555,7 @@ async def test_an_engine_that_does_not_show_what_is_done_is_refused(job, caplog,
 # Faults
 
 
+@pytest.mark.long
 @ensureDeferred
 async def test_a_stored_request_that_is_damaged_stays_and_is_said(job, caplog):
     with site() as pages:
@@ -568,6 +571,7 @@ async def test_a_stored_request_that_is_damaged_stays_and_is_said(job, caplog):
     assert crawler.stats.get_value("finish_reason") == "finished"
 
 
+@pytest.mark.long
 @ensureDeferred
 async def test_only_the_first_rows_of_a_long_queue_are_read(job, monkeypatch):
     read, counts = Store.read, []

@@ -246,7 +246,6 @@ async def test_a_redirect_is_asked_about_again_when_another_worker_has_marked_it
     assert shared.left() == (0, 0, 0)
 
 
-@pytest.mark.each_scrapy
 @ensureDeferred
 @pytest.mark.parametrize("name", ["SomeLambdas", "Waiting", "Errors", "Ruled"])
 async def test_all_that_spiders_do_leads_to_every_page(distant, name):

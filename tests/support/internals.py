@@ -1,13 +1,11 @@
 """What tests can see and do only behind the public names, each with its reason.
 
-A test reads private fields nowhere else: tests/test_house.py looks.
+A test reads private fields nowhere else: tests/doors/test_house.py looks.
 """
 
-import sqlite3
 from contextlib import contextmanager
 
 from scrapy_bloom.canonical import fingerprint
-from scrapy_bloom.local.store import Store
 from scrapy_bloom.redis import worker
 
 
@@ -33,18 +31,6 @@ def synchronous(crawler):
 def full_syncs(store):
     """Return whether SQLite asks macOS for the disk itself in the commits of a store."""
     return bool(store._database.execute("PRAGMA fullfsync").fetchone()[0])
-
-
-def fail_after_writing(monkeypatch, fails):
-    """Have commits of a store fail with a full disk when `fails()` says so."""
-    original = Store._write_trims
-
-    def write(store):
-        original(store)
-        if fails():
-            raise sqlite3.OperationalError("database or disk is full")
-
-    monkeypatch.setattr(Store, "_write_trims", write)
 
 
 def database_of(store):
