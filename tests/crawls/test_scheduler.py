@@ -463,6 +463,7 @@ async def test_start_requests_that_would_not_be_read_are_refused(job, caplog):
     assert "SCHEDULER_START_DISK_QUEUE" in said
 
 
+@pytest.mark.long
 @ensureDeferred
 async def test_the_job_of_another_spider_is_refused(job, caplog):
     class Other(Follower):
@@ -591,6 +592,7 @@ async def test_only_the_first_rows_of_a_long_queue_are_read(job, monkeypatch):
     assert 0 < sum(counts) < waiting / 2
 
 
+@pytest.mark.long
 @ensureDeferred
 async def test_damage_that_is_found_in_mid_run_ends_the_crawl_and_writes_nothing(
     job, caplog, monkeypatch

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import sqlite3
-from contextlib import closing
 
 from queuelib.queue import LifoDiskQueue
 from scrapy import Request
@@ -58,12 +56,6 @@ def kept_job(folder, *, known=(), withheld=(), urls=(), **options):
         job.store.add(job.store.queue("0", None), body)
     job.close()
     return folder
-
-
-def rows_in(folder):
-    """Return the bodies of all requests in a job."""
-    with closing(sqlite3.connect(folder / NAME)) as database:
-        return [row[0] for row in database.execute("SELECT body FROM requests")]
 
 
 def lifo(path, count=10, kind=LifoDiskQueue):
