@@ -121,7 +121,7 @@ def test_a_crawl_that_runs_is_not_copied(project, site, server):
     run = project.crawl(
         site, keep=False, **theirs(server, DUPEFILTER_CLASS=THEIR_FILTER, DOWNLOAD_DELAY=0.1)
     )
-    until(lambda: site.delivered > 10, PATIENCE)
+    until(lambda: site.delivered > 10)
     done = copy(project, server)
     assert "so a worker of scrapy-redis is running" in done.log + done.output
     assert not server.client().keys(f"{KEY}:*:queue*")
