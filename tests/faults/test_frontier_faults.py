@@ -142,13 +142,13 @@ def shared():
 
 
 def stored(files):
-    """Return the rows of a database and its log; notes of who opened it are left out."""
+    """Return the rows of a database and its log; what notes that it was opened is left out."""
     with TemporaryDirectory() as folder:
         for name in ("bloom.sqlite", "bloom.sqlite-wal"):
             Path(folder, name).write_bytes(files[name])
         with closing(sqlite3.connect(Path(folder, "bloom.sqlite"))) as database:
             names = database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
-            tables = {name for (name,) in names} - {"meta"}
+            tables = {name for (name,) in names} - {"meta", "counters"}
             return {name: database.execute(f"SELECT * FROM {name}").fetchall() for name in tables}
 
 
