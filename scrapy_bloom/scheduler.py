@@ -15,7 +15,7 @@ from scrapy_bloom import stats
 from scrapy_bloom.crawl.engine import only_looks, refuse, write_no_state
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.serialize import QueueKind
-from scrapy_bloom.dupefilter import BloomDupeFilter
+from scrapy_bloom.dupefilter import BloomDupeFilter, Unfiltered
 from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.forgetting import check_watched
 from scrapy_bloom.local.frontier import LocalFrontier
@@ -100,6 +100,8 @@ class Scheduler(ScrapyScheduler):
         except BloomError as error:
             logger.error("%s", error, extra={"spider": spider})  # noqa: TRY400 - in plain words
             self._refused = True
+            if isinstance(self.df, BloomDupeFilter):
+                self.df.checks = Unfiltered(Report(self.crawler), error)
             refuse(self.crawler, error.reason)
             return None
         if self._frontier is None:
@@ -116,7 +118,8 @@ class Scheduler(ScrapyScheduler):
         """Take a request unless it is a duplicate; return whether it was taken."""
         frontier = self._frontier
         if frontier is None:
-            return super().enqueue_request(request)
+            # In a crawl that was refused it would be marked, and never fetched.
+            return not self._refused and super().enqueue_request(request)
         if frontier.enqueue(request):
             return True
         self.df.log(request, self.spider)

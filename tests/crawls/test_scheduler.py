@@ -12,7 +12,7 @@ from threading import Event
 import pytest
 import scrapy.squeues
 from pytest_twisted import ensureDeferred
-from scrapy import Request
+from scrapy import Request, signals
 from scrapy.exceptions import CloseSpider
 from scrapy.extensions.spiderstate import SpiderState
 from scrapy.settings import default_settings
@@ -427,6 +427,29 @@ async def test_scrapys_scheduler_with_its_own_filter_damages_nothing_of_ours(pro
 )
 async def test_settings_that_cannot_be_kept_refuse_the_crawl(job, caplog, settings, text):
     assert text in await crawl_refused(kept(job, **settings), caplog)
+    assert not (job / "bloom.sqlite").exists()
+
+
+class Early:
+    """An extension that asks about a page, and has it crawled, as soon as the spider is open."""
+
+    @classmethod
+    def from_crawler(cls, crawler):
+        self = cls()
+        self.crawler = crawler
+        crawler.signals.connect(self.opened, signal=signals.spider_opened)
+        return self
+
+    def opened(self):
+        self.crawler.engine.crawl(Request("data:,early"))
+        scheduler_of(self.crawler).df.request_seen(Request("data:,early"))
+
+
+@ensureDeferred
+async def test_a_refused_crawl_marks_no_page_that_it_is_given(job):
+    settings = kept(job, EXTENSIONS={Early: 1}, SCHEDULER_DISK_QUEUE="queuelib.queue.LifoDiskQueue")
+    with suppress(CloseSpider):  # older ones let it through
+        await crawl(settings=settings, url="data:,")
     assert not (job / "bloom.sqlite").exists()
 
 
