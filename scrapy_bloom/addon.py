@@ -52,7 +52,7 @@ class Addon:
         # Every Scrapy command imports this module; the others are for crawls.
         from scrapy_bloom.dupefilter import BloomDupeFilter  # noqa: PLC0415
         from scrapy_bloom.forgetting import ForgetFailed  # noqa: PLC0415
-        from scrapy_bloom.local.job import is_for_scrapy  # noqa: PLC0415
+        from scrapy_bloom.local.scrapys import is_for_scrapy  # noqa: PLC0415
         from scrapy_bloom.local.store import NAME  # noqa: PLC0415
 
         if self._looks:

@@ -327,7 +327,7 @@ def digest(folder: Path) -> str:
     except (TypeError, ValueError):
         named = ["unreadable"]
     found.update("\0".join(named).encode("utf-8", "surrogatepass"))
-    for path in _queue_files(folder):
+    for path in queue_files(folder):
         found.update(path.relative_to(root).as_posix().encode("utf-8", "surrogateescape") + b"\0")
         with path.open("rb") as content:
             while chunk := content.read(_CHUNK):
@@ -342,10 +342,10 @@ def waits_with_scrapy(folder: Path) -> bool:
     """
     active = folder / QUEUE / ACTIVE
     named = active.exists() and active.read_bytes().strip() not in (b"[]", b"{}")
-    return named or any(_queue_files(folder))
+    return named or any(queue_files(folder))
 
 
-def _queue_files(folder: Path) -> Iterator[Path]:
+def queue_files(folder: Path) -> Iterator[Path]:
     """Yield the files in Scrapy's queue that hold requests: it leaves some that do not."""
     for path in sorted((folder / QUEUE).rglob("*")):
         if path.name == ACTIVE or not path.is_file():
@@ -369,18 +369,6 @@ def saved_queues(folder: Path) -> Iterator[tuple[str | None, str]]:
         before = "" if slot is None else _path_safe(slot) + "/"
         for priority in priorities:
             yield slot, f"{before}{int(priority)}"
-
-
-def is_for_scrapy(folder: Path) -> bool:
-    """Return whether Scrapy's own scheduler has begun a job, and requests wait there.
-
-    What cannot be read counts as none: whoever opens the job says what is wrong with it.
-    """
-    try:
-        ours = (folder / NAME).exists() and read_meta(folder / NAME)[0].get(KIND) == REQUESTS
-        return not ours and waits_with_scrapy(folder)
-    except (StateError, OSError):
-        return False
 
 
 def check_unused(folder: Path) -> None:

@@ -21,6 +21,7 @@ from scrapy_bloom.filter import file
 from scrapy_bloom.local.job import (
     ACTIVE,
     FILTER,
+    KIND,
     QUEUE,
     REQUESTS,
     SEEN,
@@ -28,8 +29,11 @@ from scrapy_bloom.local.job import (
     Job,
     open_store,
     owner_notes,
+    queue_files,
+    read_meta,
     saved_queues,
     unusable,
+    waits_with_scrapy,
 )
 from scrapy_bloom.local.store import NAME
 
@@ -50,7 +54,8 @@ def why_unclean(folder: Path) -> str:
 
     After a kill ``requests.seen`` has marks of requests that are no longer in the queue. At a clean
     stop Scrapy writes the queue first, then the fingerprints, and the state of the spider last. A
-    queue that runs empty later has its file removed at once, which changes the folder.
+    queue that runs empty later has its file removed at once, which changes the folder. What a
+    killed run had queued stays there after a later clean stop, and no queue is named for it.
 
     :raises OSError: if a file cannot be read.
     """
@@ -64,7 +69,29 @@ def why_unclean(folder: Path) -> str:
         late = path.exists() and path.stat().st_mtime_ns > state.stat().st_mtime_ns
         if late and path != root / ACTIVE:
             return f"{path} was written after {state}"
+    try:
+        named = {each for _, name in saved_queues(folder) for each in (name, f"{name}s")}
+    except (ValueError, TypeError):  # whoever reads the queues says what is wrong
+        return ""
+    for path in queue_files(folder):
+        queue = path.relative_to(root)
+        if named.isdisjoint(each.as_posix() for each in (queue, *queue.parents)):
+            return f"{path} holds requests, and {root / ACTIVE} does not name it"
     return ""
+
+
+def is_for_scrapy(folder: Path) -> bool:
+    """Return whether Scrapy's own scheduler has begun a job, and goes on with what waits there.
+
+    It does not after a kill: what was queued is in files that it will not read. What cannot be read
+    counts as none: whoever opens the job says what is wrong with it.
+    """
+    try:
+        if (folder / NAME).exists():
+            return read_meta(folder / NAME)[0].get(KIND) == FILTER and waits_with_scrapy(folder)
+        return waits_with_scrapy(folder) and not why_unclean(folder)
+    except (StateError, OSError):
+        return False
 
 
 def take_over(

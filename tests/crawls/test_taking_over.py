@@ -14,7 +14,7 @@ from support.jobs import identity_of, lifo
 
 from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.local.job import REQUESTS, Job
-from scrapy_bloom.local.scrapys import take_over
+from scrapy_bloom.local.scrapys import take_over, why_unclean
 from scrapy_bloom.settings import Settings
 
 
@@ -74,6 +74,19 @@ def taken_over(folder, seen, cut):
     assert not (folder / "requests.seen").exists()
     assert not (folder / "requests.queue").exists()
     return job
+
+
+def test_requests_that_no_queue_is_named_for_show_that_a_run_was_killed(folder):
+    """A later run was stopped cleanly, and Scrapy reads them never again."""
+    queue = folder / "orphans" / "requests.queue"
+    for name in ("0", "7"):
+        lifo(queue / name)
+    (queue / "active.json").write_text("[0, 7]")
+    (queue.parent / "requests.seen").write_bytes(binary(b"a mark"))
+    (queue.parent / "spider.state").touch()
+    assert not why_unclean(queue.parent)
+    (queue / "active.json").write_text("[0]")
+    assert "7 holds requests" in why_unclean(queue.parent)
 
 
 def test_marks_never_stay_without_their_requests(folder, monkeypatch):

@@ -183,6 +183,24 @@ async def test_a_job_of_scrapys_own_scheduler_is_finished_by_it(tmp_path, filter
     assert line.startswith(f"{tmp_path} was begun with Scrapy's own scheduler, which fetches")
 
 
+def test_a_killed_job_of_scrapys_own_scheduler_starts_over(project):
+    """Scrapy would read none of what waits there."""
+    settings = project.folder / "project_settings.py"
+    with_us = settings.read_text().replace(f'SCHEDULER = "{SCRAPYS}"\n', "")
+    settings.write_text(with_us.replace('ADDONS = {"scrapy_bloom.Addon": 500}\n', ""))
+    with LocalSite(pages=200, links=6) as site:
+        stop_after(40, site, lambda: project.crawl(site), Run.kill)
+        site.hits.clear()
+        settings.write_text(with_us)
+        run = project.crawl(site)
+        assert run.end() == 0, run.log
+        assert site.missed == set(), run.log
+        assert "The crawl starts over" in run.log
+        run = project.crawl(site)
+        assert run.end() == 0, run.log
+        assert "scrapy_bloom.Scheduler" in run.log, "what Scrapy has left does not keep it there"
+
+
 def test_with_a_job_directory_a_killed_crawl_resumes(project):
     """It is given by the command line, after the project's settings were read."""
     settings = project.folder / "project_settings.py"
