@@ -61,6 +61,7 @@ class BloomDupeFilter:
         checks: what is asked about each request; None until something is opened.
         unclean: whether the last run was killed, and its files were moved away.
         refusal: why the crawl cannot start, if that was found before there was a spider.
+        report: writes to stats and log, for our scheduler, too.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -69,7 +70,7 @@ class BloomDupeFilter:
         self.refusal: BloomError | None = None
         self._filter: OpenFilter | None = None  # None also under our scheduler
         self._crawler = crawler
-        self._report = Report(crawler)
+        self.report = Report(crawler)
         self._shared_queue = False
         self._crawling = False  # scrapy-redis clears before, to start over, and after, to clean up
         self._debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
@@ -115,8 +116,8 @@ class BloomDupeFilter:
             try:
                 self._open()
             except BloomError as error:
-                self.checks = Unfiltered(self._report, error)
-                self._report.error(error)
+                self.checks = Unfiltered(self.report, error)
+                self.report.error(error)
                 refuse(self._crawler, error.reason)
                 return
         self._watch_pushes()
@@ -134,22 +135,22 @@ class BloomDupeFilter:
         :returns: what fires when that is done; None if it is.
         """
         closing, self._filter = self._filter, None
-        self.checks = Unfiltered(self._report, BloomError("The filter is closed."))
+        self.checks = Unfiltered(self.report, BloomError("The filter is closed."))
         if closing is None:
-            self._report.closed()
+            self.report.closed()
             return None
         lost = [*unstored(scheduler_of(self._crawler, self))]
         for request in lost:
             closing.withdraw(request)
         if lost:
-            self._report.warn(
+            self.report.warn(
                 f"{len(lost):,} requests could not be serialized, so Scrapy has not stored them."
                 f" The next run fetches those of their pages that it finds a link to. With"
                 f" SCHEDULER_DEBUG = True Scrapy says what it cannot serialize: lambdas as"
                 f" callbacks, for example."
             )
         done = closing.close()
-        self._report.closed()
+        self.report.closed()
         return done
 
     def clear(self) -> None:
@@ -194,7 +195,7 @@ class BloomDupeFilter:
                 {"request": request},
                 extra={"spider": spider},
             )
-        self._report.inc("dupefilter/filtered")
+        self.report.inc("dupefilter/filtered")
 
     def _open(self, *, empty: bool = False) -> None:
         """Open the filter.
@@ -211,9 +212,7 @@ class BloomDupeFilter:
         if settings.backend(shared_queue=self._shared_queue) == "redis" and not looks:
             self._filter = self._open_shared(empty=empty)
         else:
-            self._filter = PlainFilter(
-                crawler, name_of(crawler), self._report, unclean=self.unclean
-            )
+            self._filter = PlainFilter(crawler, name_of(crawler), self.report, unclean=self.unclean)
         self.checks = self._filter
 
     def _open_shared(self, *, empty: bool) -> OpenFilter:
@@ -234,7 +233,7 @@ class BloomDupeFilter:
         return SharedFilter(
             crawler,
             name_of(crawler),
-            self._report,
+            self.report,
             shared_queue=self._shared_queue,
             empty=empty,
         )
@@ -244,10 +243,10 @@ class BloomDupeFilter:
         try:
             self._open(empty=empty)
         except Exception as error:  # noqa: BLE001 - raised, it would cost the page
-            self.checks = Unfiltered(self._report, error)
+            self.checks = Unfiltered(self.report, error)
             if isinstance(error, BloomError):
                 fail(self._crawler)
-                self._report.give_up(error)
+                self.report.give_up(error)
         assert self.checks is not None  # noqa: S101 - it is one of two
         return self.checks
 

@@ -13,7 +13,6 @@ from twisted.internet.defer import Deferred
 
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.engine import only_looks, refuse, write_no_state
-from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.dupefilter import BloomDupeFilter, Unfiltered
 from scrapy_bloom.errors import BloomError, SettingError
@@ -101,7 +100,7 @@ class Scheduler(ScrapyScheduler):
             logger.error("%s", error, extra={"spider": spider})  # noqa: TRY400 - in plain words
             self._refused = True
             if isinstance(self.df, BloomDupeFilter):
-                self.df.checks = Unfiltered(Report(self.crawler), error)
+                self.df.checks = Unfiltered(self.df.report, error)
             refuse(self.crawler, error.reason)
             return None
         if self._frontier is None:
@@ -169,7 +168,7 @@ class Scheduler(ScrapyScheduler):
         if self._sdqclass is not None:
             start = QueueKind.of("SCHEDULER_START_DISK_QUEUE", self._sdqclass)
         classes = QueueClasses(self.pqclass, plain, start)
-        report, unclean = Report(self.crawler), self.df.unclean
+        report, unclean = self.df.report, self.df.unclean
         return LocalFrontier(
             self.crawler, self.spider, report, Path(folder), classes, self.mqs, unclean=unclean
         )
@@ -179,10 +178,9 @@ class Scheduler(ScrapyScheduler):
             from scrapy_bloom.redis import frontier as redis  # noqa: PLC0415 - needs an extra
 
         kind = QueueKind.of("SCHEDULER_DISK_QUEUE", self.dqclass)
-        return redis.SharedFrontier(self.crawler, self.spider, Report(self.crawler), kind, self.df)
+        return redis.SharedFrontier(self.crawler, self.spider, self.df.report, kind, self.df)
 
     async def _close(self, frontier: Frontier, reason: str) -> None:
-        assert self.stats is not None  # noqa: S101 - Scrapy makes it before any component
         stored = False
         try:
             stored = await frontier.close()
@@ -192,4 +190,4 @@ class Scheduler(ScrapyScheduler):
             if closed is not None:
                 await closed
             if not stored:
-                self.stats.set_value(stats.NOT_STORED.key, 1)
+                self.df.report.set(stats.NOT_STORED, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.engine import close_spider
@@ -140,17 +140,17 @@ class Report:
     def closed(self) -> None:
         """Log what the filter has done in this run, if it was asked about anything."""
         self.flush()
-        now = self._collector.get_value
-        if checked := now(stats.CHECKED.key):
-            pending = now(stats.PENDING.key)
+        now = self._get
+        if checked := now(stats.CHECKED):
+            pending = now(stats.PENDING, None)
             self.once(
                 logging.INFO,
                 "Bloom filter closed: %s of %s requests were new, %s pages known, %s expected"
                 " lost%s",
-                f"{now(stats.NEW.key, 0):,}",
+                f"{now(stats.NEW):,}",
                 f"{checked:,}",
-                f"{now(stats.FROM_INFO['items'].key, 0):,}",
-                now(stats.FROM_INFO["expected_lost"].key, 0),
+                f"{now(stats.FROM_INFO['items']):,}",
+                now(stats.FROM_INFO["expected_lost"]),
                 "" if pending is None else f", {pending:,} requests waiting for the next run",
             )
 
@@ -241,6 +241,13 @@ class Report:
         :param failure: an error to show with its traceback.
         """
         logger.log(level, text, *values, exc_info=failure, extra={"spider": self._crawler.spider})
+
+    def _get(self, stat: Stat, default: Any = 0) -> Any:
+        try:
+            return self._collector.get_value(stat.key, default)
+        except Exception as error:  # noqa: BLE001 - a collector may be anybody's
+            self._stats_failed(error)
+            return default
 
     def _stats_failed(self, error: Exception) -> None:
         self.once(

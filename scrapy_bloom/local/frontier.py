@@ -81,7 +81,7 @@ class LocalFrontier:
             self._queues = Queues(crawler, spider, engine, job.store, classes)
             job.begin()
         self._job, self._store, self._memory = job, job.store, memory
-        self._spider, self._report, self._inc = spider, report, crawler.stats.inc_value
+        self._spider, self._report, self._inc = spider, report, report.inc
         self._sync = settings[COMMIT_SYNC] is CommitSync.MACHINE
         self._in_flight = InFlight(engine, report)
         self._items = Items(crawler, engine, report, sync=self._sync)

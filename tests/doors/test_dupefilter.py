@@ -243,10 +243,17 @@ def test_a_request_after_the_close_is_crawled():
 class BrokenStats(MemoryStatsCollector):
     """Takes no number of ours, as one may whose server is away."""
 
+    also = ()
+
     def inc_value(self, key, *args, **kwargs):
-        if key.startswith(("bloom/", "dupefilter/")):
+        if key.startswith(("bloom/", "dupefilter/", *self.also)):
             raise ConnectionError(f"nobody takes {key}")
         super().inc_value(key, *args, **kwargs)
+
+    def get_value(self, key, *args, **kwargs):
+        if key == "bloom/checked":
+            raise ConnectionError(f"nobody knows {key}")
+        return super().get_value(key, *args, **kwargs)
 
     def set_value(self, key, *args, **kwargs):
         if key.startswith("bloom/"):
@@ -254,14 +261,23 @@ class BrokenStats(MemoryStatsCollector):
         super().set_value(key, *args, **kwargs)
 
 
+class BrokenQueueStats(BrokenStats):
+    """Nor those of Scrapy's that `scrapy_bloom.Scheduler` sets."""
+
+    also = ("scheduler/",)
+
+
 @ensureDeferred
-async def test_a_stats_collector_that_raises_costs_no_page(caplog):
+@pytest.mark.parametrize("kept", [False, True])
+async def test_a_stats_collector_that_raises_costs_no_page(tmp_path, caplog, kept):
     pages = {"/": lambda *_: ["/1", "/2", "/1?utm_source=x"], "/1": lambda *_: ["/2"] * 2}
     pages |= {"/2": lambda *_: ["/1", "/3"], "/3": lambda *_: []}
+    chosen = {"STATS_CLASS": BrokenStats}
+    if kept:
+        chosen = {"STATS_CLASS": BrokenQueueStats, "JOBDIR": str(tmp_path)}
+        chosen["SCHEDULER"] = "scrapy_bloom.Scheduler"
     with Pages(pages) as site:
-        crawler = await crawl(
-            url=site.url + "/", settings={"STATS_CLASS": BrokenStats, "BLOOM_CANONICAL": "usual"}
-        )
+        crawler = await crawl(url=site.url + "/", settings={"BLOOM_CANONICAL": "usual", **chosen})
     assert site.hits == Counter({"/": 1, "/1": 1, "/2": 1, "/3": 1})
     assert crawler.stats.get_value("finish_reason") == "finished"
     (error,) = messages(caplog, logging.ERROR)
