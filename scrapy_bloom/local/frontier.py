@@ -223,18 +223,31 @@ class LocalFrontier:
         self._ticking = Deferred.fromCoroutine(self._commit())
         self._ticking.addBoth(self._ticked)
 
-    def _ticked(self, result: Any) -> Any:
+    def _ticked(self, _: None) -> None:
         self._timer = self._ticking = None
         busy = len(self._in_flight) or self._done or self._store.dirty
         if busy and not self._broken:
             self._arm()
-        return result
 
     async def _commit(self, *, last: bool = False) -> None:
-        """Commit what has changed.
+        """Commit what has changed. Never raises: the file is to be closed in any case.
 
         :param last: whether pages stay stored whose items cannot be written out.
         """
+        try:
+            await self._commit_done(last=last)
+        except Exception as error:  # noqa: BLE001 - what was done is fetched again at worst
+            self._report.add(stats.COMMIT_ERRORS)
+            self._try_later()
+            self._report.once(
+                logging.ERROR,
+                "An error that nobody expected in a commit. No page is lost, some are fetched"
+                " again in the next run. More such errors are counted in %s and not shown.",
+                stats.COMMIT_ERRORS.key,
+                failure=error,
+            )
+
+    async def _commit_done(self, *, last: bool) -> None:
         if self._broken or os.getpid() != self._pid:  # a fork has none of its own
             return
         self._done += self._in_flight.settle()

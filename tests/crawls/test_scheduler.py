@@ -637,6 +637,24 @@ async def test_damage_that_is_found_in_mid_run_ends_the_crawl_and_writes_nothing
     assert pages.missed == set()
 
 
+@ensureDeferred
+async def test_an_unexpected_error_in_a_commit_costs_no_page_and_keeps_no_lock(
+    job, caplog, monkeypatch
+):
+    async def flush(_):
+        raise RuntimeError("nobody expected this")
+
+    with site(30) as pages:
+        with monkeypatch.context() as patched:
+            patched.setattr(frontier.Items, "flush", flush)
+            await crawl(settings=kept(job), url=pages.url)
+        assert caplog.text.count("An error that nobody expected in a commit") == 1
+        assert pages.missed == set()
+        pages.hits.clear()
+        await crawl(settings=kept(job), url=pages.url)
+        assert pages.missed == set()  # none was done
+
+
 # Items and state
 
 
