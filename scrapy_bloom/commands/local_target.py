@@ -92,12 +92,19 @@ class LocalTarget:
 
     @contextmanager
     def reading(self) -> Iterator[Contents]:
-        """Open all that is to be copied.
+        """Open all that is to be copied into Redis.
 
-        :raises StateError: if marks without their requests would be copied.
+        :raises StateError: if marks without their requests would be copied, or without the list
+            that makes them exact.
         """
         with self._reading() as store:
             self._check_requests(store)
+            if store.meta.get("exact"):
+                raise StateError(
+                    f"{self.name}: found the list of BLOOM_EXACT, expected none: it cannot be"
+                    f" copied into Redis, and without it pages would be lost. Finish the crawl"
+                    f" here, or copy it to another job directory."
+                )
             requests = _stored(store) if store.meta.get(KIND) == REQUESTS else None
             yield Contents(_identity(store.meta), store.filter, requests)
 

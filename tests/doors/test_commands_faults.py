@@ -466,10 +466,12 @@ def test_what_cannot_be_copied_bit_by_bit_is_told(bloom, place, server):
         with RedisFilter.from_url(server.url, key=name, **options) as filter_:
             filter_.add_many(fingerprints(90))
     stored_job(place / "rough", fingerprints(9), BLOOM_ERROR_RATE=0.01)
+    stored_job(place / "exact", fingerprints(9), BLOOM_EXACT=True)
     for line, told in (
         (f"copy {server.url}#shards new --spider a", "and one shard can be copied"),
         (f"copy {server.url}#sets new --spider a", "only a filter with the layout 'bitmap'"),
         (f"copy rough {server.url}#rough", "its bits cannot be copied"),
+        (f"copy exact {server.url}#exact", "found the list of BLOOM_EXACT"),
     ):
         code, _, (error,) = bloom(line)
         assert (code, told in error) == (2, True), error
