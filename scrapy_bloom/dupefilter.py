@@ -127,7 +127,9 @@ class BloomDupeFilter:
 
         If anything fails, the answer is False: the page is fetched, perhaps twice, but never lost.
         """
-        return (self.checks or self._open_late()).check(request) is SEEN
+        # A frontier has a length, which is 0 when nothing waits.
+        checks = self._open_late() if self.checks is None else self.checks
+        return checks.check(request) is SEEN
 
     def close(self, reason: str) -> Deferred[None] | None:  # noqa: ARG002 - Scrapy's signature
         """Store the filter if it is kept, and write the last stats. Never raises.

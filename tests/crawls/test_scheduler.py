@@ -410,6 +410,20 @@ async def test_scrapys_scheduler_with_its_own_filter_damages_nothing_of_ours(pro
     assert not fetched & ours
 
 
+@ensureDeferred
+async def test_who_asks_the_filter_hears_what_the_scheduler_would_let_through(job):
+    class Asking(Follower):
+        def parse(self, response):
+            asked = response.request.replace(dont_filter=False)
+            for meta in ({},):
+                seen = scheduler_of(self.crawler).df.request_seen(asked.replace(meta=meta))
+                self.parsed.append(seen)
+
+    with Pages({"/": lambda *_: []}) as pages:
+        crawler = await crawl(Asking, kept(job), url=pages.url + "/")
+    assert crawler.spider.parsed == [True]
+
+
 # What it refuses
 
 
