@@ -114,18 +114,21 @@ class LocalFrontier:
     # What the scheduler asks for
 
     def check(self, request: Request) -> Verdict:
-        """Return the verdict on a request that is not enqueued.
+        """Return the verdict on a request that is not enqueued; one with a maximum age is new.
 
         Marks nothing: where a mark is, a request must be.
         """
         found = self._session.identify(request)
         if found is None:
             return Verdict.ERROR
+        step = None
         try:
-            seen = self._store.contains(found.fingerprint)
+            seen = found.max_age is None and self._store.contains(found.fingerprint)
+            if seen and (step := self._session.step_of(found)) is not None:
+                seen = self._store.contains(step)
         except Exception as error:  # noqa: BLE001 - raised, it would cost the page
             return self._session.fail(request, error)
-        return self._session.judge(found, seen=seen)
+        return self._session.judge(found, seen=seen, step=step is not None)
 
     def enqueue(self, request: Request) -> bool:
         """Store a request with its mark; return False if it is a duplicate."""

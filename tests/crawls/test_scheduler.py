@@ -415,13 +415,13 @@ async def test_who_asks_the_filter_hears_what_the_scheduler_would_let_through(jo
     class Asking(Follower):
         def parse(self, response):
             asked = response.request.replace(dont_filter=False)
-            for meta in ({},):
+            for meta in {}, {"bloom_max_age": 0}, {"redirect_urls": [asked.url]}:
                 seen = scheduler_of(self.crawler).df.request_seen(asked.replace(meta=meta))
                 self.parsed.append(seen)
 
     with Pages({"/": lambda *_: []}) as pages:
         crawler = await crawl(Asking, kept(job), url=pages.url + "/")
-    assert crawler.spider.parsed == [True]
+    assert crawler.spider.parsed == [True, False, False]
 
 
 # What it refuses
