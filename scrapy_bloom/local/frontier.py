@@ -196,7 +196,7 @@ class LocalFrontier:
             return None
         try:
             taken = self._queues.pop()
-        except (sqlite3.Error, LookupError) as error:
+        except (sqlite3.Error, StateError) as error:
             self._break(error)
             return None
         if self._queues.unreadable:

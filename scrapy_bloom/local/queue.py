@@ -97,7 +97,7 @@ class Queues:
         """Take the next request that can be read, with its row, which stays until it is done.
 
         :raises sqlite3.Error: if the rows cannot be read.
-        :raises LookupError: if some are missing.
+        :raises StateError: if some are missing.
         """
         request = self._queue.pop()
         while request is None and len(self._queue):  # there was one that could not be read
@@ -174,7 +174,7 @@ class Bucket:
         assert self._number is not None  # noqa: S101 - it has requests
         rows = self._store.read(self._number, self._ahead(), newest=self._newest)
         if not rows:
-            raise LookupError(f"{self._size} requests of queue {self._path!r} are missing")
+            raise StateError(f"{self._size} requests of queue {self._path!r} are missing")
         self._hot.extend(reversed(rows) if self._newest else rows)
 
 

@@ -15,6 +15,7 @@ from pytest_twisted import ensureDeferred
 from scrapy import Request, signals
 from scrapy.exceptions import CloseSpider
 from scrapy.extensions.spiderstate import SpiderState
+from scrapy.pqueues import ScrapyPriorityQueue
 from scrapy.settings import default_settings
 from support.crawling import RFP, Follower, Run, crawl
 from support.internals import scheduler_of
@@ -648,6 +649,27 @@ async def test_damage_that_is_found_in_mid_run_ends_the_crawl_and_writes_nothing
         assert "found damage (database disk image is malformed)" in caplog.text
         assert stored_in(job) == before
         await crawl(Follower, kept(job), url=pages.url)
+    assert pages.missed == set()
+
+
+class Clumsy(ScrapyPriorityQueue):
+    """A project's own queue with a defect: once it does not find what it has."""
+
+    pops = 0
+
+    def pop(self):
+        self.pops += 1
+        if self.pops == 2:
+            raise KeyError("priority")
+        return super().pop()
+
+
+@ensureDeferred
+async def test_an_error_of_a_projects_own_queue_is_not_taken_for_damage(job):
+    with site(30) as pages:
+        settings = kept(job, SCHEDULER_PRIORITY_QUEUE=Clumsy)
+        crawler = await crawl(settings=settings, url=pages.url)
+    assert crawler.stats.get_value("finish_reason") == "finished"
     assert pages.missed == set()
 
 
