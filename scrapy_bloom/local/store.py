@@ -534,6 +534,7 @@ class Store:
         if self.journal > limit and self._pass is None:
             self._begin_pass()  # with what is committed: what follows may fail
         slices, before = {*self.filter.slice_rows()}, (self.journal, self._last_mark)
+        later = len(self._later)
         database.execute("BEGIN IMMEDIATE")
         try:
             self._write_requests()
@@ -548,6 +549,7 @@ class Store:
             database.execute("COMMIT")
         except BaseException:
             self.journal, self._last_mark = before
+            del self._later[later:]
             with suppress(sqlite3.Error):  # the next commit tries again
                 database.execute("ROLLBACK")
             raise

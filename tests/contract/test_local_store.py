@@ -24,7 +24,7 @@ from support import lossy
 from support.commits import Commits, check, copied, hasty, log_of
 from support.contract import fingerprints
 from support.examples import share_of
-from support.internals import database_of, marks_in_memory
+from support.internals import awaiting_deletion, database_of, marks_in_memory
 from support.windows import LONGEST, PAGES, WINDOW, Clock
 
 from scrapy_bloom.errors import SettingError, StateError
@@ -711,7 +711,9 @@ def test_the_log_is_bounded_in_back_to_back_commits(path, monkeypatch, reader):
 
 def test_a_full_disk_keeps_everything_in_memory_until_there_is_room(path, tmp_path):
     store = Store(path)
+    store.withhold(PAGES)
     store.commit()
+    store.release(PAGES)
     queue = store.queue("0", None)
     unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
@@ -725,6 +727,7 @@ def test_a_full_disk_keeps_everything_in_memory_until_there_is_room(path, tmp_pa
                 store.commit()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    assert awaiting_deletion(store) == 0
     killed = Store(copied(path, tmp_path / "killed"))
     assert (len(killed), killed.filter.items) == (0, 0)
     killed.close()
