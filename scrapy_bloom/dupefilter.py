@@ -137,7 +137,9 @@ class BloomDupeFilter:
         :returns: what fires when that is done; None if it is.
         """
         closing, self._filter = self._filter, None
-        self.checks = Unfiltered(self.report, BloomError("The filter is closed."))
+        self.checks = Unfiltered(
+            self.report, BloomError("The filter was asked after the spider closed.")
+        )
         if closing is None:
             self.report.closed()
             return None
@@ -225,9 +227,9 @@ class BloomDupeFilter:
         crawler, folder = self._crawler, self._crawler.settings["JOBDIR"]
         if folder and not self._shared_queue:
             raise SettingError(
-                f"JOBDIR = {folder!r}: a filter in Redis would suppress pages whose requests only"
-                f" this job has, and after a kill nobody. Remove your SCHEDULER, and the requests"
-                f" are in Redis, too; or your JOBDIR; or set {BACKEND.setting} = 'local'."
+                f"JOBDIR = {folder!r}: after a kill, a filter in Redis would suppress pages whose"
+                f" requests are lost. Set SCHEDULER = 'scrapy_bloom.Scheduler', and the requests"
+                f" are in Redis, too; or remove your JOBDIR; or set {BACKEND.setting} = 'local'."
             )
         with client_library():
             from scrapy_bloom.redis.plain import PlainFilter as SharedFilter  # noqa: PLC0415

@@ -311,7 +311,7 @@ _BYTES_PER_ITEM: Final = 4.4  # of a slice at the default error rate, full to it
 _HOUR: Final = 3600
 
 MAX_AGE: Final = "bloom_max_age"
-"""The key in a request's meta: a page is new again if it was let through at least that long ago."""
+"""The key in a request's meta: a page is eligible again if it was let through that long ago."""
 
 CAPACITY: Final = Option(
     "capacity",

@@ -8,7 +8,7 @@ What a request was before a redirect is not always to be seen from what it has b
 
 Many pages may redirect to one login or error page. The first redirect marks it, and those that come
 before its response are dropped as seen. If that page is forgotten then, the pages that were to lead
-to it must be forgotten as well: they stay marked, and nobody has had them.
+to it must be forgotten as well: they stay marked although they were never parsed.
 """
 
 from __future__ import annotations

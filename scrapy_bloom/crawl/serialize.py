@@ -47,7 +47,7 @@ class QueueKind:
         name = f"{queue_class.__module__}.{queue_class.__qualname__}"
         raise SettingError(
             f"{setting} = {name!r}: scrapy_bloom.Scheduler stores the requests itself, in the order"
-            f" and the form of one of Scrapy's disk queues. Give one of those, such as"
+            f" and the form of one of Scrapy's disk queues. Use one of those, such as"
             f" 'scrapy.squeues.PickleLifoDiskQueue'."
         )
 

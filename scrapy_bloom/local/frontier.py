@@ -196,7 +196,7 @@ class LocalFrontier:
             return None
         try:
             taken = self._queues.pop()
-        except (sqlite3.Error, StateError) as error:
+        except sqlite3.Error as error:
             self._break(error)
             return None
         if self._queues.unreadable:
@@ -315,9 +315,8 @@ class LocalFrontier:
             self._broken = True
             self._report.give_up(
                 StateError(
-                    f"{self._store.path}: found damage ({error}), expected an undamaged file of"
-                    f" scrapy-bloom. It was left as it is. Restore the job directory from a copy,"
-                    f" or delete it and crawl again."
+                    f"{self._store.path} is damaged ({error}); nothing more is written. Restore"
+                    f" the job directory from a copy, or delete it and crawl again."
                 )
             )
 

@@ -15,6 +15,7 @@ from scrapy.utils.misc import build_from_crawler
 
 from scrapy_bloom.crawl.serialize import QueueKind, read_request
 from scrapy_bloom.errors import SettingError, StateError
+from scrapy_bloom.filter.file import DamageError
 from scrapy_bloom.local.store import Store
 
 if TYPE_CHECKING:
@@ -96,8 +97,7 @@ class Queues:
     def pop(self) -> tuple[Request, int] | None:
         """Take the next request that can be read, with its row, which stays until it is done.
 
-        :raises sqlite3.Error: if the rows cannot be read.
-        :raises StateError: if some are missing.
+        :raises sqlite3.Error: if the rows cannot be read, or some are missing.
         """
         request = self._queue.pop()
         while request is None and len(self._queue):  # there was one that could not be read
@@ -174,7 +174,7 @@ class Bucket:
         assert self._number is not None  # noqa: S101 - it has requests
         rows = self._store.read(self._number, self._ahead(), newest=self._newest)
         if not rows:
-            raise StateError(f"{self._size} requests of queue {self._path!r} are missing")
+            raise DamageError(f"{self._size} requests of queue {self._path!r} are missing")
         self._hot.extend(reversed(rows) if self._newest else rows)
 
 
@@ -196,7 +196,7 @@ def _start_priorities(store: Store, queue_class: type[Any]) -> Any:
         raise SettingError(
             f"SCHEDULER_PRIORITY_QUEUE = '{queue_class.__module__}.{queue_class.__qualname__}':"
             f" scrapy_bloom.Scheduler knows Scrapy's two priority queues and what is derived from"
-            f" them. Give one of these."
+            f" them. Use one of these."
         )
     slots: dict[str | None, set[int]] = {}
     for queue in store.queues.values():
@@ -212,7 +212,6 @@ def _start_priorities(store: Store, queue_class: type[Any]) -> Any:
 
 def _other_queues(store: Store) -> StateError:
     return StateError(
-        f"{store.path}: found requests in queues that this run would not read, expected those of"
-        f" its settings. It was left as it is. Give SCHEDULER_PRIORITY_QUEUE and"
-        f" SCHEDULER_START_DISK_QUEUE the values that they had in the last run."
+        f"{store.path} holds requests from a run with another SCHEDULER_PRIORITY_QUEUE or"
+        f" SCHEDULER_START_DISK_QUEUE. It was left as it is. Restore those settings."
     )

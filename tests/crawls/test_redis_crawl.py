@@ -134,7 +134,7 @@ def test_a_job_of_scrapys_own_scheduler_with_its_filter_in_redis_is_refused(site
         crawl.start()
         (stats,) = crawl.wait()
         assert stats["finish_reason"] == "bloom_setting"
-        assert "Remove your SCHEDULER" in crawl.log()
+        assert "Set SCHEDULER = 'scrapy_bloom.Scheduler'" in crawl.log()
         assert not site.hits
         assert not server.client().keys("*")
         assert not (job / "bloom.sqlite").exists()

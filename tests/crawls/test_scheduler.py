@@ -475,7 +475,7 @@ async def test_a_job_with_other_queues_is_refused(job, caplog):
     stored = rows(job)
     other = other_priority_queue()
     said = await crawl_refused(kept(job, SCHEDULER_PRIORITY_QUEUE=other), caplog)
-    assert "found requests in queues that this run would not read" in said
+    assert "holds requests from a run with another SCHEDULER_PRIORITY_QUEUE" in said
     assert rows(job) == stored
 
 
@@ -570,7 +570,7 @@ def test_a_crawl_that_is_refused_after_a_kill_leaves_the_sign_of_it(project):
         killed.end()
         run = project.crawl(pages, **OURS, SCHEDULER_PRIORITY_QUEUE=other_priority_queue())
         assert run.end() == 1
-        assert "found requests in queues that this run would not read" in run.log
+        assert "holds requests from a run with another SCHEDULER_PRIORITY_QUEUE" in run.log
         run = project.crawl(pages, **OURS)
         assert run.end() == 0, run.log
     assert "resumed after a kill" in run.log
@@ -646,7 +646,9 @@ async def test_damage_that_is_found_in_mid_run_ends_the_crawl_and_writes_nothing
             patched.setattr(frontier, "INTERVAL", 600)  # nothing is committed before that
             crawler = await crawl(Follower, kept(job), url=pages.url)
         assert crawler.stats.get_value("finish_reason") == "bloom_state"
-        assert "found damage (database disk image is malformed)" in caplog.text
+        assert (
+            "is damaged (database disk image is malformed); nothing more is written" in caplog.text
+        )
         assert stored_in(job) == before
         await crawl(Follower, kept(job), url=pages.url)
     assert pages.missed == set()
