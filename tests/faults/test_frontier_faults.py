@@ -16,6 +16,8 @@ from support.kills import urls_in
 from support.localsite import LocalSite
 from support.waiting import PATIENCE, until
 
+from scrapy_bloom.local import frontier
+
 OURS = {"SCHEDULER": "scrapy_bloom.Scheduler"}
 PASSES = {"SCHEDULER": "support.dying.Scheduler"}  # one for every 60 marks
 ORDINARY = {"SCHEDULER": "support.dying.Ordinary"}
@@ -207,7 +209,8 @@ class Looking(Follower):
 @pytest.mark.long
 @ensureDeferred
 @pytest.mark.parametrize(("setting", "mode"), [("process", 1), ("machine", 2)])
-async def test_a_commit_is_written_for_what_it_is_to_survive(tmp_path, setting, mode):
+async def test_a_commit_is_written_for_what_it_is_to_survive(tmp_path, monkeypatch, setting, mode):
+    monkeypatch.setattr(frontier, "INTERVAL", 0)  # else a quick crawl ends before the first one
     with LocalSite(pages=5, links=2) as site:
         settings = {**OURS, "JOBDIR": str(tmp_path / "job"), "BLOOM_COMMIT_SYNC": setting}
         crawler = await crawl(Looking, settings, url=site.url)
