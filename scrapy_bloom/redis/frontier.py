@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from scrapy import Request, signals
+from scrapy import Request, signals, version_info
 from scrapy.exceptions import DontCloseSpider
 from scrapy.utils.defer import maybe_deferred_to_future
 from twisted.internet.defer import Deferred
@@ -46,7 +46,7 @@ from scrapy_bloom.redis.project import (
     report_state,
     target_of,
 )
-from scrapy_bloom.redis.queue import SharedQueue
+from scrapy_bloom.redis.queue import Exchange, SharedQueue
 from scrapy_bloom.redis.shard import Entry, Taken
 from scrapy_bloom.redis.worker import MOST_TRIES, Worker
 from scrapy_bloom.settings import Settings
@@ -116,7 +116,8 @@ class SharedFrontier:
         self._timer: Any = None
         self._due = self._exchanged = self._look_at = 0.0
         self._poll = _POLL
-        self._closing = self._gave_up = self._starting = self._finished = False
+        self._closing = self._gave_up = self._finished = False
+        self._starting = self._start_due = False
         scrapys = engine_of(crawler)
         if hasattr(getattr(scrapys, "_start", None), "__aiter__"):
             scrapys._start = self._gated(scrapys._start)  # noqa: SLF001 - it has no other name
@@ -241,15 +242,22 @@ class SharedFrontier:
             self._queue.give_back(taken)
         self._ready.clear()
         self._note_over()
+        try:
+            stored = await self._flush()
+        finally:
+            self._write_stats()
+            await run_beside(self._leave)
+        return stored and not self._queue.offering
+
+    async def _flush(self) -> bool:
+        """Send all that there is to say; return whether that worked."""
         stored = not self._gave_up
         while stored and (self._queue.burdened or self._over):
             if not self._queue.burdened and not await self._items.flush():
                 self._items.log_kept(len(self._over))  # they go back when the queue is left
                 break
             stored = await self._exchange()
-        self._write_stats()
-        await run_beside(self._leave)
-        return stored and not self._queue.offering
+        return stored
 
     def _leave(self) -> None:
         if self._queue.worker.usable.is_set():
@@ -432,18 +440,12 @@ class SharedFrontier:
         wants = wants and time.monotonic() >= self._look_at
         want = self._portion - len(self._ready) if wants else 0
         exchange = self._queue.prepare(want, look=self._is_idle)
-        if any(exchange.calls):
-            await run_beside(lambda: self._queue.carry_out(exchange))
-            self._exchanged = time.monotonic()
-        self._queue.settle(exchange)
-        for entry, seen in exchange.verdicts:
-            entry.source.callback(seen)
-        if exchange.void:
-            void = [taken for taken in self._ready if not self._queue.counts(taken)]
-            self._ready = deque(taken for taken in self._ready if taken not in void)
-            if exchange.begin_again:
-                self._start_over(void)
-        self._ready += exchange.taken
+        try:
+            if any(exchange.calls):
+                await run_beside(lambda: self._queue.carry_out(exchange))
+                self._exchanged = time.monotonic()
+        finally:  # what some shards have answered counts, whatever another one has raised
+            self._settle(exchange)
         works = exchange.error is None
         if exchange.taken:
             self._look_at, self._poll = 0.0, _POLL
@@ -459,6 +461,18 @@ class SharedFrontier:
             self._fail(exchange.error)
         return works
 
+    def _settle(self, exchange: Exchange) -> None:
+        """Take note of what came of an exchange, and give out the verdicts."""
+        self._queue.settle(exchange)
+        for entry, seen in exchange.verdicts:
+            entry.source.callback(seen)
+        if exchange.void:
+            void = [taken for taken in self._ready if not self._queue.counts(taken)]
+            self._ready = deque(taken for taken in self._ready if taken not in void)
+            if exchange.begin_again:
+                self._start_over(void)
+        self._ready += exchange.taken
+
     def _fail(self, error: BloomError) -> None:
         if isinstance(error, BackendError) and error.temporary and self._waits:
             return  # the worker logs it, and tries again
@@ -473,29 +487,36 @@ class SharedFrontier:
         for taken in void:
             letter = "p" if taken.fingerprint is None else "f"
             self._say(Entry(letter, taken.fingerprint, taken.body, taken.priority))
+        self._start_due = True
         if not self._starting and not self._closing:
             self._starting = True
-            Deferred.fromCoroutine(self._run_start()).addErrback(self._log_start)
+            Deferred.fromCoroutine(self._run_starts()).addErrback(self._log_start)
+
+    async def _run_starts(self) -> None:
+        """Run start() again, and once more if the server has lost data meanwhile."""
+        try:
+            while self._start_due:
+                self._start_due = False
+                await self._run_start()
+        finally:
+            self._starting = False
+            self._soon()
 
     async def _run_start(self) -> None:
         """Run the spider's start() once more, as the engine does. Items were scraped before."""
         engine: Any = engine_of(self._crawler)
         requests = 0
-        try:
-            middlewares = engine.scraper.spidermw
-            try:
-                start = await middlewares.process_start()
-            except TypeError:  # Scrapy 2.13
-                start = await middlewares.process_start(self._spider)
-            async for each in self._gated(start):
-                if self._closing or self._engine.closing:
-                    return
-                if isinstance(each, Request):
-                    requests += 1
-                    engine.crawl(each)
-        finally:
-            self._starting = False
-            self._soon()
+        middlewares = engine.scraper.spidermw
+        if version_info < (2, 14):
+            start = await middlewares.process_start(self._spider)
+        else:
+            start = await middlewares.process_start()
+        async for each in self._gated(start):
+            if self._closing or self._engine.closing:
+                return
+            if isinstance(each, Request):
+                requests += 1
+                engine.crawl(each)
         if not requests:
             logger.warning(
                 "start() yielded nothing when it ran again: pages that only it leads to are lost if"

@@ -347,17 +347,18 @@ class Shard:
             )
         if word != b"ok":
             raise Surprise(Kind[word.decode().upper()])
-        self._answered, self.unanswered = self._number, None
-        self.renewed = before
         numbers = told[0].split()
         counts = Counts(*map(int, numbers[:5]))
+        verdicts = iter(told[1])
+        seen = [entry.fingerprint is not None and next(verdicts) == _YES for entry in call.entries]
+        answer = Answer(seen, [Taken.read(value) for value in told[2:]], counts)
+        self._answered, self.unanswered = self._number, None
+        self.renewed = before
         if counts.forgotten != self.counts.forgotten or before >= self._known_until:
             self.known.clear()
         self._known_until = before + float(numbers[5])
         self.counts = counts
-        verdicts = iter(told[1])
-        seen = [entry.fingerprint is not None and next(verdicts) == _YES for entry in call.entries]
-        return Answer(seen, [Taken.read(value) for value in told[2:]], counts)
+        return answer
 
     def ask(self, fingerprints: Sequence[bytes]) -> list[bool]:
         """Return for each fingerprint whether it is there. Changes nothing.

@@ -95,6 +95,18 @@ def test_a_killed_worker_does_not_keep_the_filter(own_server, opened, key):
     assert leases(own_server, key) == {}
 
 
+def test_who_was_taken_for_dead_gets_no_lease_from_a_heartbeat(own_server, opened, key):
+    """Others have what it had: it is a worker again when its next call has learnt of that."""
+    seen = opened(own_server, key)
+    (shard,) = seen.shards
+    own_server.client().hset(key, f"w:{shard.name}", f"1 dead {time.time():.0f}")
+    before = shard.renewed
+    shard.beat()
+    assert shard.renewed == before
+    assert seen.add_many(KNOWN) == [False] * 50
+    assert shard.renewed > before
+
+
 @pytest.mark.parametrize("deleted", [False, True])
 def test_a_frozen_worker_that_wakes_finds_what_is_there(own_server, opened, key, deleted):
     """Emptied by another worker, it goes on. Deleted by a user, it ends and creates nothing."""

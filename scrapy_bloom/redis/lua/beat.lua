@@ -3,7 +3,7 @@
 -- to be remembered that a failover could forget.
 --
 -- ARGV[1]  epoch   ARGV[2]  worker   ARGV[3]  seconds of the lease   ARGV[4]  how many tries put a request aside
--- Answers {"ok", how many were put back, how many aside, the count of forgotten pages}; {"gone"} or {"deleted"} as call.lua
+-- Answers {"ok", how many were put back, how many aside, the count of forgotten pages}; {"gone"}, {"deleted"} or {"dead"} as call.lua
 --
 -- Dead is who has no lease, while others have beaten for a whole lease without a gap. So when the server stood
 -- still, or its clock was set, everybody gets another lease.
@@ -13,6 +13,7 @@ local found = call('HMGET', header, 'epoch', 'w:' .. worker, 'well', 'deleted', 
 if found[1] ~= epoch then return other_epoch(epoch, found[4]) end
 if vanished(read_slices(found[5], epoch)) then return {'gone'} end
 local number, ends = (found[2] or ''):match('^(%d+) ([%d.]+)$')
+if found[2] and not number then return {'dead'} end -- others have what it had: its next call tells it so
 if number then call('HSET', header, 'w:' .. worker, string.format('%s %.3f', number, now + lease)) end
 
 local since, last = read_numbers(found[3])
