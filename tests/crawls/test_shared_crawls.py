@@ -354,7 +354,11 @@ def test_after_a_loss_the_crawl_starts_over_by_itself(site, tmp_path, loss, orde
         assert site.missed == set()
         assert queue_is_empty(server)
     logs = [crawl.log(number) for number in range(2)]
-    assert all(log.count("starts over: it runs start() again") == 1 for log in logs)
+    told = [log.count("starts over: it runs start() again") for log in logs]
+    if loss == "older RDB":  # only who has said something since is betrayed by its number
+        assert max(told) == 1
+    else:
+        assert told == [1, 1]
     assert "Traceback" not in "".join(logs)
     again = sum(hits - 1 for hits in site.repeated.values())
     print(f"{loss}, {order}: {again} pages fetched again")  # noqa: T201 - to be read
