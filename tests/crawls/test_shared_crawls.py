@@ -63,7 +63,9 @@ def test_three_workers_fetch_each_page_once(site, server, tmp_path, layout, shar
     assert not any(each.get("log_count/ERROR") for each in stats)
     assert queue_is_empty(server)
     trips = sum(each["bloom/redis/round_trips"] for each in stats)
-    assert trips < shards * 150
+    seconds = sum(each["elapsed_time_seconds"] for each in stats)
+    # Who waits for the pages of others looks for them, up to twenty times a second.
+    assert trips < shards * (150 + 20 * seconds)
 
 
 def test_ctrl_c_puts_everything_back(site, server, tmp_path):
