@@ -16,6 +16,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
 
+from demo import SCREEN
+
 from bench import results
 from bench.part import Part, Scale
 from bench.parts import PARTS
@@ -66,11 +68,8 @@ def show(part: Part, result: Result) -> None:
         rows += [
             [column.show(row) for column in spec.columns] for row in result["tables"][spec.name]
         ]
-        widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
-        print(f"{part.name}: {spec.title}")
-        for first, *rest in rows:
-            numbers = (cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True))
-            print("  ".join([first.ljust(widths[0]), *numbers]))
+        SCREEN.print(f"{part.name}: {spec.title}")
+        SCREEN.table(*map(tuple, rows))
     for finding in part.findings(result["tables"]):
         print(f"- {finding}")
 
