@@ -117,6 +117,16 @@ async def test_a_crawl_fetches_each_page_once(shared):
     )
 
 
+class Listening(Follower):
+    """Has its method `heard` called at the signal that it `hears`."""
+
+    @classmethod
+    def from_crawler(cls, crawler, *arguments, **keywords):
+        spider = super().from_crawler(crawler, *arguments, **keywords)
+        crawler.signals.connect(spider.heard, signal=cls.hears)
+        return spider
+
+
 class Leaving(Follower):
     """Follows the links of the first page only, with these priorities, and stops."""
 
@@ -185,26 +195,23 @@ async def test_a_page_whose_callback_fails_in_a_stop_is_put_back(shared):
 async def test_duplicates_that_are_found_late_are_told(shared):
     """The second worker does not know what the first one has marked."""
 
-    class Listening(Follower):
-        @classmethod
-        def from_crawler(cls, crawler, *arguments, **keywords):
-            spider = super().from_crawler(crawler, *arguments, **keywords)
-            spider.dropped = Counter()
-            crawler.signals.connect(spider.drop, signal=signals.request_dropped)
-            return spider
+    class Again(Listening):
+        hears = signals.request_dropped
 
-        def drop(self, request):
+        def __init__(self, **arguments):
+            super().__init__(**arguments)
+            self.dropped = Counter()
+
+        async def start(self):
+            yield Request(self.url, dont_filter=True)
+
+        def heard(self, request):
             self.dropped[request.url] += 1
 
     answers = {"/": lambda *_: ["/a", "/b", "/a"], "/a": lambda *_: [], "/b": lambda *_: []}
     with Pages(answers) as pages:
         await crawl(settings=shared.settings(), url=pages.url + "/")
         assert pages.hits == {"/": 1, "/a": 1, "/b": 1}
-
-        class Again(Listening):
-            async def start(self):
-                yield Request(self.url, dont_filter=True)
-
         crawler = await crawl(Again, shared.settings(), url=pages.url + "/")
         assert pages.hits == {"/": 2, "/a": 1, "/b": 1}
     dropped = crawler.spider.dropped
@@ -271,17 +278,13 @@ async def test_all_that_spiders_do_leads_to_every_page(distant, name):
 
 @ensureDeferred
 async def test_an_idle_spider_may_be_given_more(shared):
-    class More(Follower):
+    class More(Listening):
         """Makes a request when it is idle, three times."""
 
-        @classmethod
-        def from_crawler(cls, crawler, *arguments, **keywords):
-            spider = super().from_crawler(crawler, *arguments, **keywords)
-            spider.times = 0
-            crawler.signals.connect(spider.idle, signal=signals.spider_idle)
-            return spider
+        hears = signals.spider_idle
+        times = 0
 
-        def idle(self):
+        def heard(self):
             if self.times < 3:
                 self.times += 1
                 self.crawler.engine.crawl(Request(f"{self.url}{self.times}"))
@@ -495,16 +498,11 @@ async def test_a_request_that_cannot_be_read_is_put_aside(shared, caplog):
 
 @ensureDeferred
 async def test_pages_are_not_acknowledged_before_their_items_are_written(shared):
-    class Flushing(Follower):
+    class Flushing(Listening):
+        hears = before_commit
         fails = 3
 
-        @classmethod
-        def from_crawler(cls, crawler, *arguments, **keywords):
-            spider = super().from_crawler(crawler, *arguments, **keywords)
-            crawler.signals.connect(spider.flush, signal=before_commit)
-            return spider
-
-        def flush(self):
+        def heard(self):
             self.fails -= 1
             if self.fails >= 0:
                 raise OSError("no room for items")
@@ -518,16 +516,11 @@ async def test_pages_are_not_acknowledged_before_their_items_are_written(shared)
 
 @ensureDeferred
 async def test_pages_whose_items_are_lost_at_the_end_go_back(shared, caplog):
-    class Down(Follower):
+    class Down(Listening):
+        hears = before_commit
         down = True
 
-        @classmethod
-        def from_crawler(cls, crawler, *arguments, **keywords):
-            spider = super().from_crawler(crawler, *arguments, **keywords)
-            crawler.signals.connect(spider.flush, signal=before_commit)
-            return spider
-
-        def flush(self):
+        def heard(self):
             if self.down:
                 raise OSError("no room for items")
 
