@@ -88,8 +88,7 @@ def copy_crawl(
                     on_request(len(entries))
             except Surprise as surprise:
                 raise StateError(f"{target.name}: {surprise}. Copy again.") from None
-            for start in range(0, len(crawl.marked), _AT_ONCE):
-                shared.add_many(crawl.marked[start : start + _AT_ONCE])
+            shared.add_many(crawl.marked)
             kept = _copy_marks(crawl, shared)
             crawl.check(before)
         with target.link() as link:  # from now on it has requests; the first shard leads
