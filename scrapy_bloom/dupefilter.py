@@ -35,17 +35,23 @@ class Checks(Protocol):
     """What is asked about each request: a filter, or the frontier of our scheduler."""
 
     def check(self, request: Request) -> Verdict:
-        """Mark a request, and return the verdict on it. Never raises."""
+        """Return the verdict on a request, which a filter marks. Never raises."""
 
 
 class OpenFilter(Checks, Protocol):
-    """A filter beside another scheduler, wherever it is kept. Only making one raises."""
+    """A filter beside another scheduler, wherever it is kept. Only making one raises.
+
+    Attributes:
+        emptied: whether it was emptied when it was opened.
+    """
+
+    emptied: bool
 
     def withdraw(self, request: Request) -> None:
         """Make the page of a request eligible again: the scheduler has lost it."""
 
     def clear(self, *, at_end: bool = False) -> bool:
-        """Empty the filter; return False where it stays, because others use it or nobody knows."""
+        """Empty the filter; return False where it stays, because others use it, or may."""
 
     def close(self) -> Deferred[None] | None:
         """Store what is to be stored; return what fires when that is done, None if it is."""
@@ -164,7 +170,7 @@ class BloomDupeFilter:
         """
         if self.checks is None:
             self._open_late(empty=True)
-            emptied = self._filter is not None and getattr(self._filter, "emptied", False)
+            emptied = self._filter is not None and self._filter.emptied
         else:
             emptied = self._filter is not None and self._filter.clear(at_end=self._crawling)
         if emptied and self._crawling:
@@ -232,7 +238,7 @@ class BloomDupeFilter:
                 f" are in Redis, too; or remove your JOBDIR; or set {BACKEND.setting} = 'local'."
             )
         with client_library():
-            from scrapy_bloom.redis.plain import PlainFilter as SharedFilter  # noqa: PLC0415
+            from scrapy_bloom.redis.plain import SharedFilter  # noqa: PLC0415
 
         return SharedFilter(
             crawler,

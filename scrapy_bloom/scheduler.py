@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from scrapy_bloom.crawl.frontier import Frontier
-    from scrapy_bloom.local.frontier import LocalFrontier
     from scrapy_bloom.redis.frontier import SharedFrontier
 
 logger = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """One crawl: what its requests are, which pages are in flight, and what its engine shows.
 
 ``session`` tells what a request is and judges it; ``redirects`` knows chains of redirects;
-``under_way`` knows which pages are in flight; ``items`` writes out what pages gave before they
+``in_flight`` knows which pages are in flight; ``items`` writes out what pages gave before they
 count as done; ``engine`` holds all that is read of Scrapy's engine; ``report`` writes to stats and
 log. A :class:`frontier.Frontier` is what the scheduler calls.
 

@@ -1,4 +1,4 @@
-"""What a request of a crawl is, what was decided about it, and who is told."""
+"""What a request of a crawl is, what was decided about it, and how it is reported."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ class Session:
         return ERROR
 
     # Forgetting. Where the filter does not answer at once, its frontier goes through the same:
-    # the pages of `pages_of`, then those that `forgotten` returns.
+    # the page of `page_of`, then those that `forgotten` returns.
 
     def marks_of(self, request: Request) -> tuple[bytes, ...]:
         """Return the mark of a page, and that of its step in a chain of redirects, if it has one.

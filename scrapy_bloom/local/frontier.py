@@ -13,10 +13,10 @@ from twisted.internet.defer import Deferred
 
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.engine import Engine, call_later, run_beside
+from scrapy_bloom.crawl.in_flight import InFlight, Visit
 from scrapy_bloom.crawl.items import Items
 from scrapy_bloom.crawl.report import Verdict
 from scrapy_bloom.crawl.session import Session
-from scrapy_bloom.crawl.under_way import InFlight, Visit
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.local.job import IN_FLIGHT, REQUESTS, STATE, Identity, Job
 from scrapy_bloom.local.queue import QueueClasses, Queues

@@ -74,7 +74,7 @@ class Identity:
     Attributes:
         spider: name of the spider.
         fingerprinter: import path of the class that the fingerprints follow.
-        made_by: rules and versions of libraries that they were made with.
+        made_by: the rules that they were made with.
     """
 
     spider: str

@@ -36,6 +36,8 @@ class PlainFilter(BesideScheduler):
     :raises BloomError: if the crawl cannot be filtered as the settings say. Nothing is changed.
     """
 
+    emptied = False
+
     def __init__(self, crawler: Crawler, spider: str, report: Report, *, unclean: bool) -> None:
         settings = Settings(crawler.settings, warn=False)
         if settings[EXACT] and not only_looks(crawler):

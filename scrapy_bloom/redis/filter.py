@@ -261,7 +261,7 @@ class RedisFilter:
     def clear(self) -> bool:
         """Forget everything; return False if another worker uses it. Then nothing was done.
 
-        A worker that gives no sign of life for three seconds, as after a kill, uses it no more.
+        A worker that misses its heartbeats for three seconds, as after a kill, no longer counts.
 
         :raises BackendError: if Redis cannot be used.
         """
@@ -416,7 +416,7 @@ class RedisFilter:
 
 
 def _delete(shard: Shard) -> bool:
-    """Delete a shard, unless a worker uses it that gives signs of life."""
+    """Delete a shard, unless a worker with a heartbeat uses it."""
     leases = shard.delete()
     end = time.monotonic() + _STILL * pace.BEAT
     while leases:

@@ -1,8 +1,8 @@
 """A crawl's requests and marks in Redis, behind the :class:`Frontier` that a scheduler calls.
 
-Nothing here waits for the server: one exchange at a time is under way in a thread, and what comes
-meanwhile goes with the next one. A page is reported as done when everything that it led to has left
-this worker, and its items are written out.
+Nothing here waits for the server: one exchange at a time runs in a thread, and what comes meanwhile
+goes with the next one. A page is reported as done when everything that it led to has left this
+worker, and its items are written out.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from twisted.internet.defer import Deferred
 
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.engine import Engine, call_later, engine_of, run_beside
+from scrapy_bloom.crawl.in_flight import InFlight
 from scrapy_bloom.crawl.items import Items
 from scrapy_bloom.crawl.report import Verdict
 from scrapy_bloom.crawl.serialize import QueueKind, read_request
 from scrapy_bloom.crawl.session import Identified, Session
-from scrapy_bloom.crawl.under_way import InFlight
 from scrapy_bloom.errors import BackendError, BloomError
 from scrapy_bloom.options import (
     COMMIT_SYNC,
@@ -238,11 +238,11 @@ class SharedFrontier:
             self._timer.cancel()
         if self._exchanging is not None:
             await self._exchanging
-        for taken in self._ready:
-            self._queue.give_back(taken)
-        self._ready.clear()
-        self._note_over()
         try:
+            for taken in self._ready:
+                self._queue.give_back(taken)
+            self._ready.clear()
+            self._note_over()
             stored = await self._flush()
         finally:
             self._write_stats()
@@ -346,7 +346,7 @@ class SharedFrontier:
     def _pop(self) -> Request | None:
         while self._ready:
             taken = self._ready.popleft()
-            if not self._queue.counts(taken):
+            if not self._queue.still_ours(taken):
                 continue
             try:
                 request = read_request(taken.body, self._spider)
@@ -467,8 +467,10 @@ class SharedFrontier:
         for entry, seen in exchange.verdicts:
             entry.source.callback(seen)
         if exchange.void:
-            void = [taken for taken in self._ready if not self._queue.counts(taken)]
-            self._ready = deque(taken for taken in self._ready if taken not in void)
+            ready, self._ready = self._ready, deque()
+            void: list[Taken] = []
+            for taken in ready:
+                (self._ready if self._queue.still_ours(taken) else void).append(taken)
             if exchange.begin_again:
                 self._start_over(void)
         self._ready += exchange.taken

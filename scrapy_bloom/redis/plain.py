@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from scrapy_bloom.crawl.report import Report
 
 
-class PlainFilter(BesideScheduler):
+class SharedFilter(BesideScheduler):
     """The filter of a crawl whose requests wait with another scheduler.
 
     It lives no longer than they do: where they are in this process only, it is deleted at the end,
@@ -81,7 +81,7 @@ class PlainFilter(BesideScheduler):
         super().__init__(crawler, session, FilterMarks(self._filter))
 
     def clear(self, *, at_end: bool = False) -> bool:
-        """Empty the filter; return False where it stays, because others use it or nobody knows.
+        """Empty the filter; return False where it stays, because others use it, or may.
 
         :param at_end: whether the crawl is over: then nothing of it stays in Redis.
         """

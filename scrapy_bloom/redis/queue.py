@@ -125,7 +125,7 @@ class SharedQueue:
         self.shards: Sequence[Shard] = ()
         self._plans, self._words = made_for, words
         self._desks = [_Desk() for _ in made_for]
-        self._lost: dict[int, bool] = {}  # shards to be opened anew; whether to give up their marks
+        self._lost: dict[int, bool] = {}  # shards to reopen; whether to give up their marks
         self._empty: list[int] | None = None
 
     def open(self) -> None:
@@ -171,8 +171,8 @@ class SharedQueue:
         if desk := self._release(taken):
             desk.unreadable.append(taken.id)
 
-    def counts(self, taken: Taken) -> bool:
-        """Return whether a request is this worker's still, as far as is known."""
+    def still_ours(self, taken: Taken) -> bool:
+        """Return whether this worker still has a request that it has taken, as far as is known."""
         return any(taken in desk.held for desk in self._desks)
 
     @property

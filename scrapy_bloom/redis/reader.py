@@ -27,7 +27,7 @@ class State:
         slices: oldest first, without those that the window has ended.
         waiting: requests in the queue.
         taken: requests that workers have.
-        failed: requests that were put aside.
+        failed: requests on the failed list.
         leases: of each worker, when its lease ends, in seconds since 1970 by the server's clock.
         secret: the key of its probes.
     """
@@ -112,7 +112,7 @@ class Reader:
         return [seen.get(one, False) for one in fingerprints]
 
     def requests(self, which: str) -> Iterator[Taken]:
-        """Yield the requests that wait, in their order, or that were put aside.
+        """Yield the requests that wait, in their order, or those on the failed list.
 
         :param which: ``queue`` or ``failed``.
         :raises BackendError: as :meth:`shards`, like what follows.

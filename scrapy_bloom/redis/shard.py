@@ -159,7 +159,7 @@ class Counts(NamedTuple):
     Attributes:
         waiting: requests in the queue.
         taken: requests that workers have, this one included.
-        failed: requests that were put aside.
+        failed: requests on the failed list.
         version: changes with each of these.
         forgotten: how often pages were forgotten.
     """
@@ -411,7 +411,7 @@ class Shard:
         self._worker.run("leave", self.plan.layout, self.key, *self._lives)
 
     def delete(self, dead: Iterable[str] = ()) -> dict[str, float]:
-        """Delete all for good at the end of a crawl, or to make it anew, as :func:`delete`.
+        """Delete all for good at the end of a crawl, or to recreate it, as :func:`delete`.
 
         Workers that use it still go on with what is there then.
 

@@ -25,14 +25,14 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LEASE: float = 30.0
-"""Seconds without a sign of life after which a worker counts as dead.
+"""Seconds without a heartbeat after which a worker counts as dead.
 
 A callback that holds the GIL for 10 seconds must not look dead. Read when it is used, like BEAT:
 tests make both shorter.
 """
 
 BEAT: float = 1.0
-"""Seconds between two signs of life."""
+"""Seconds between two heartbeats."""
 
 _BEAT_IN_OUTAGE: Final = 0.25
 
@@ -40,7 +40,7 @@ _AGAIN: Final = 60.0
 """Seconds after which the same error is logged again."""
 
 MOST_TRIES: Final = 10
-"""A request is put aside when so many workers have died with it or could not read it."""
+"""A request is moved to the failed list when so many workers died with it or could not read it."""
 
 
 @dataclass
@@ -189,7 +189,7 @@ class Worker:
         self._thread.start()
 
     def close(self) -> None:
-        """End the signs of life and the connection."""
+        """End the heartbeats and the connection."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(self.timeout)

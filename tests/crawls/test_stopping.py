@@ -18,8 +18,8 @@ from support.localsite import LocalSite
 from support.sites import Pages
 from twisted.python.failure import Failure
 
+from scrapy_bloom.crawl.in_flight import InFlight
 from scrapy_bloom.crawl.report import Report
-from scrapy_bloom.crawl.under_way import InFlight
 from scrapy_bloom.signals import before_commit
 
 pytestmark = pytest.mark.each_scrapy

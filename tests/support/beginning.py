@@ -300,7 +300,7 @@ class Crawler:
         settled = self.queue.settle(exchange)
         for entry, _ in settled.verdicts:
             self.child_done(entry.source)
-        void = [taken for taken in self.ready if not self.queue.counts(taken)]
+        void = [taken for taken in self.ready if not self.queue.still_ours(taken)]
         self.ready = [taken for taken in self.ready if taken not in void]
         if settled.begin_again:
             self.world.count["surprises"] += 1

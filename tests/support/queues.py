@@ -44,7 +44,9 @@ class Crawler:
         made = self.queue.prepare(want, look=True)
         self.queue.carry_out(made)
         settled = self.queue.settle(made)
-        self.have = {name: taken for name, taken in self.have.items() if self.queue.counts(taken)}
+        self.have = {
+            name: taken for name, taken in self.have.items() if self.queue.still_ours(taken)
+        }
         for taken in settled.taken:
             name = taken.body.decode()
             if name in self.have:  # a second request for the page, after a loss

@@ -1,9 +1,9 @@
--- A sign of life. Once a second, for all workers together, also what has to be done for those that are dead:
+-- A heartbeat. Once a second, for all workers together, also what has to be done for those that are dead:
 -- what they had taken goes back into the queue. Each time a fixed number of requests, found anew: nothing has
 -- to be remembered that a failover could forget.
 --
--- ARGV[1]  epoch   ARGV[2]  worker   ARGV[3]  seconds of the lease   ARGV[4]  how many tries put a request aside
--- Answers {"ok", how many were put back, how many aside, the count of forgotten pages}; {"gone"}, {"deleted"} or {"dead"} as call.lua
+-- ARGV[1]  epoch   ARGV[2]  worker   ARGV[3]  seconds of the lease   ARGV[4]  after how many tries a request is moved to the failed list
+-- Answers {"ok", how many were put back, how many are on the failed list now, the count of forgotten pages}; {"gone"}, {"deleted"} or {"dead"} as call.lua
 --
 -- Dead is who has no lease, while others have beaten for a whole lease without a gap. So when the server stood
 -- still, or its clock was set, everybody gets another lease.

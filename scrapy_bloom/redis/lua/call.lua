@@ -170,7 +170,7 @@ local function put_failed_back()
   return true
 end
 
--- Take requests. A worker has one risky request at a time: so none is put aside for its neighbours.
+-- Take requests. A worker has one risky request at a time: so none is moved to the failed list for its neighbours.
 local function take()
   local names, kept = {}, {}
   local popped = call('ZPOPMIN', queue, want)
