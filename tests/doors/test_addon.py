@@ -206,7 +206,8 @@ def test_with_a_job_directory_a_killed_crawl_resumes(project):
     settings = project.folder / "project_settings.py"
     settings.write_text(settings.read_text().replace(f'SCHEDULER = "{SCRAPYS}"\n', ""))
     with LocalSite(pages=200, links=6) as site:
-        stop_after(40, site, lambda: project.crawl(site), Run.kill)
+        # So slowly that few pages are done from one commit to the next, whatever else is on.
+        stop_after(40, site, lambda: project.crawl(site, DOWNLOAD_DELAY=0.02), Run.kill)
         assert site.missed
         run = project.crawl(site)
         assert run.end() == 0, run.log
