@@ -106,7 +106,7 @@ def test_a_crawl_of_scrapy_redis_with_its_own_filter_is_copied(project, site, se
 
 
 def test_a_killed_crawl_in_a_job_directory_outgrows_its_machine(project, site, server):
-    run = project.crawl(site, SCHEDULER="scrapy_bloom.Scheduler")
+    run = project.crawl(site, SCHEDULER="scrapy_bloom.Scheduler", DOWNLOAD_DELAY=0.02)
     site.when(60, run.kill)
     run.end(PATIENCE)
     done = project.start("bloom", "copy", str(project.job), f"{server.url}#{KEY}")
