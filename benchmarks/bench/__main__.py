@@ -70,8 +70,6 @@ def show(part: Part, result: Result) -> None:
         ]
         SCREEN.print(f"{part.name}: {spec.title}")
         SCREEN.table(*map(tuple, rows))
-    for finding in part.findings(result["tables"]):
-        print(f"- {finding}")
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from bench.results import Result
 PAGE = """\
 # Benchmarks
 
-What scrapy-bloom costs and keeps, compared with the alternatives. Lower is better.
+scrapy-bloom compared with the alternatives. Lower is better.
 
 {short}
 
@@ -25,18 +25,18 @@ What scrapy-bloom costs and keeps, compared with the alternatives. Lower is bett
 
 ## Method
 
-The candidates of a table run in alternating order within one run. Figures are medians of the
-repeats. CPU is the processor time of the measured process. Absolute times belong to one machine and
-hour: only ratios within one table mean anything elsewhere. Each part runs in a process of its own,
-and says so if the machine was busy. What we compare with runs as its own documentation recommends.
+The candidates of a table run in alternating order, and figures are medians of the repeats. CPU is
+the processor time of the measured process. Absolute times belong to one machine and hour: compare
+only ratios. Each part runs in a process of its own. Alternatives run as their own documentation
+recommends.
 
-`make bench` measures everything in about an hour on two cores and writes the figures. `make
+`make bench` measures everything in about an hour on two cores and writes the figures; `make
 bench-quick` takes a few minutes and writes nothing. [All measurements](reference/measurements.md)
 has every table.
 
 ## What must hold
 
-A release is not made unless these hold.
+No release is made unless these hold.
 
 {held}
 """
@@ -44,9 +44,11 @@ A release is not made unless these hold.
 ALL = """\
 # All measurements
 
-Made by `make bench`; [Benchmarks](../benchmarks.md) has the method. Measured on:
+Written by `make bench`; [Benchmarks](../benchmarks.md) has the method. Measured on:
 
 {setting}
+
+{versions}
 """
 
 
@@ -63,7 +65,7 @@ def short_page(results: Mapping[str, Result]) -> str:
 def long_page(results: Mapping[str, Result]) -> str:
     """Return docs/reference/measurements.md: every table."""
     sections = [
-        ALL.format(setting=_setting(results)),
+        ALL.format(setting=_setting(results), versions=_wrapped(_versions(results))),
         *(_section(PARTS[name], results[name]) for name in PARTS if name in results),
     ]
     return "\n".join(sections)
@@ -103,21 +105,24 @@ def _setting(results: Mapping[str, Result]) -> str:
     return "\n".join(f"- {setting}" for setting in sorted(settings))
 
 
+def _versions(results: Mapping[str, Result]) -> str:
+    found = {
+        f"{package} {version}".lower(): f"{package} {version}"
+        for result in results.values()
+        for package, version in result["versions"].items()
+        if package != "Python"
+    }
+    return f"Versions: {', '.join(found[key] for key in sorted(found))}."
+
+
 def _section(part: Part, result: Result) -> str:
-    versions = ", ".join(f"{k} {v}" for k, v in result["versions"].items() if k != "Python")
-    blocks = [f"## {part.title}", part.method.strip(), f"Versions: {versions}."]
+    blocks = [f"## {part.title}", part.method.strip()]
     blocks += [_table(table, result) for table in part.tables]
-    findings = part.findings(result["tables"])
-    blocks += ["\n".join(f"- {finding}" for finding in findings)] if findings else []
-    took = f"`make bench-{part.name}` measures this part; it took {result['seconds']} s."
+    took = f"`make bench-{part.name}` took {result['seconds']} s"
     cores = result["machine"]["cores"]
     if result.get("load", 0) > 2 * cores:
-        took += (
-            f" The machine was busy with other programs meanwhile: load average {result['load']} on"
-            f" {cores} cores."
-        )
-    blocks += [took]
-    return "\n\n".join(_wrapped(block) for block in blocks) + "\n"
+        took += f", on a busy machine (load average {result['load']} on {cores} cores)"
+    return "\n\n".join(_wrapped(block) for block in [*blocks, f"{took}."]) + "\n"
 
 
 def _picture(plot: Plot) -> str:

@@ -110,7 +110,6 @@ class Part:
         run: measures.
         tables: of the results.
         plots: of the results.
-        findings: what the results say, in sentences that take their numbers from them.
         alone: whether it measures time, and so has the machine to itself. The others share it.
     """
 
@@ -121,5 +120,4 @@ class Part:
     run: Callable[[Scale], Rows]
     tables: tuple[Table, ...]
     plots: tuple[Plot, ...] = ()
-    findings: Callable[[Rows], list[str]] = lambda _: []
     alone: bool = True

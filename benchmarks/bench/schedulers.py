@@ -22,7 +22,6 @@ SCHEDULERS: Final[dict[str, Settings]] = {
 PACKAGES: Final = ("Scrapy", "queuelib", "Twisted")
 
 ABOUT: Final = """\
-Ours is `scrapy_bloom.Scheduler` at its default settings, which brings `BloomDupeFilter` along.
-Scrapy's own scheduler runs with its own filter, and with its default queue, of pickles in files, or
-the queue on SQLite that is new in Scrapy 2.19.
+Ours is `scrapy_bloom.Scheduler` at its defaults. Scrapy's own scheduler has its own filter, and its
+default queue, of pickles in files, or the queue on SQLite that is new in Scrapy 2.19.
 """

@@ -81,39 +81,15 @@ def row(name: str, found: dict[str, list[dict[str, Any]]]) -> Row:
     return made
 
 
-def findings(rows: Rows) -> list[str]:
-    """Say how we stand."""
-    ours = [row for row in rows["crawl"] if row["name"] == OURS]
-    to_scrapy, to_sqlite = (
-        f"{min(row[key] for row in ours):.2f} to {max(row[key] for row in ours):.2f}"
-        for key, _ in RATIOS
-    )
-    first, *others = rows["ends"]
-    start = first["cpu"] - others[0]["cpu"]
-    return [
-        (
-            f"A crawl that survives kills takes {to_scrapy} of the CPU of one with Scrapy's default"
-            f" queue and filter, and {to_sqlite} of one with its SQLite queue. The more links a"
-            " page has, the more of the time is parsing and the same for all."
-        ),
-        (
-            f"To start and to end takes ours {start * 1e3:.0f} ms of CPU more than Scrapy's own:"
-            " it imports more modules, and tries its fast fingerprint on a few hundred requests."
-            " That is in all of these figures."
-        ),
-    ]
-
-
 PART = Part(
     name="frontier-crawl",
     title="A crawl in a job directory",
     method=f"""\
-The job directory is new each time: a site on loopback, served by another process, 16 requests at a
-time, each crawl a process of its own. CPU is the crawler's, all of its
-threads, from before the crawl is set up until it has ended and stored everything. The ratio is the
-median of the ratios of those crawls that came one after the other. No page of this site redirects
-to itself: all crawls fetch the same pages, each of them once. The last table is of crawls of {FEW}
-pages, which do little more than start and end.
+Each crawl runs in a process and a job directory of its own, 16 requests at a time, on a local site
+served by another process. CPU is the crawler's, with all threads and from its set-up to its end.
+Ratios are medians over neighbouring crawls. All crawls fetch the same pages once. Crawls of {FEW}
+pages do little more than start and end: ours imports more modules, and tries its fast fingerprint
+on a few hundred requests.
 
 {ABOUT}""",
     packages=PACKAGES,
@@ -140,5 +116,4 @@ pages, which do little more than start and end.
             ),
         ),
     ),
-    findings=findings,
 )

@@ -114,44 +114,20 @@ def draw(axes: Any, rows: Rows) -> None:
     axes.set(ylabel="% of the pages of all crawls")
 
 
-def findings(rows: Rows) -> list[str]:
-    """Say what the kills cost whom."""
-    ours, *others = rows["kills"]
-    theirs = "; ".join(
-        f"{row['name']} {row['lost']:,} of {row['pages']:,} pages, in {row['incomplete']} of"
-        f" {row['crawls']} crawls"
-        for row in others
-    )
-    ratio = ours["again_each"] / ours["under_way_each"] if ours["under_way"] else 0
-    return [
-        (
-            f"{ours['kills']} kills cost our crawls {ours['lost']} of {ours['pages']:,} pages and"
-            f" {ours['items_lost']} items. Lost by the others: {theirs}."
-        ),
-        (
-            f"Ours fetches {ours['again_each']:.1f} pages again for each kill, {ratio:.2f} of what"
-            f" was in flight."
-        ),
-    ]
-
-
 PART = Part(
     name="kills",
     title="Crawls that are killed",
     method=f"""\
 A site of 1,200 pages with {LINKS} links each is crawled in a job directory by `scrapy runspider`,
-16 requests at a time, items into a file of JSON lines, and killed by SIGKILL up to {KILLS} times:
-one kill in five up to 4 s after the start of the process, the others after a random number of
-answers and up to 0.1 s more. It is started again each time, and after the last kill runs to its
-end, or for {PATIENCE:.0f} s: then it is ended. A run that ends
-before its kill ends the crawl. The schedulers take turns, each with the same sites and the same
-moments. What is lost is known to the site, which counts its answers. No page of this site redirects
-to itself.
+16 requests at a time, with items in a file of JSON lines. Up to {KILLS} times it is killed by
+SIGKILL and started again: one kill in five comes up to 4 s after the start of the process, the
+others after a random number of answers and up to 0.1 s. The last run may take {PATIENCE:.0f} s. A
+run that ends before its kill ends the crawl. The schedulers take turns, with the same sites and
+moments. The site counts its answers, and so knows what was lost.
 
-In flight are the requests that the engine has not finished, which an extension keeps in a file
-mapped into memory. The spider's start is Scrapy's own, which asks for the front page in each run:
-that one is left out where pages are counted that came again. An item is lost if its page was
-fetched, perhaps more than once, and no whole line has it.
+In flight are the requests that the engine has not finished. The front page, which each run asks for
+again, is not counted as fetched again. An item is lost if its page was fetched and no whole line
+has it.
 
 {ABOUT}""",
     packages=PACKAGES,
@@ -181,6 +157,5 @@ fetched, perhaps more than once, and no whole line has it.
             draw,
         ),
     ),
-    findings=findings,
     alone=False,
 )

@@ -62,10 +62,8 @@ PART = Part(
     name="memory",
     title="Memory of a crawler",
     method="""\
-Requests for 5,000,000 different URLs, each made, checked and dropped again; what counts is what the
-process has grown by, by its resident memory, from after the first check. Our filter has its default
-capacity of 1,000,000 and grows.
-""",
+Requests for 5,000,000 different URLs are made, checked and dropped. The figure is the growth of the
+process's resident memory after the first check. Our filter grows from its default capacity.""",
     packages=PACKAGES,
     run=run,
     tables=(

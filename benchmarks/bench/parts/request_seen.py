@@ -58,16 +58,6 @@ def _seen(settings: Settings, urls: list[str]) -> Iterator[tuple[Run, int]]:
         yield from _calls(request_seen, urls)
 
 
-def findings(rows: Rows) -> list[str]:
-    """Say how we stand."""
-    ours = [row["ratio"] for row in rows["seen"] if row["name"].startswith("scrapy-bloom")]
-    said = (
-        f"`request_seen` takes from {min(ours):.2f} to {max(ours):.2f} of the time of Scrapy's own"
-        " filter, over all levels."
-    )
-    return [said]
-
-
 _TIMES = (
     Column("cpu", "µs CPU", ".2f", 1e-6, spread=True),
     Column("ratio", "to Scrapy's", ".3f"),
@@ -77,9 +67,8 @@ PART = Part(
     name="request-seen",
     title="request_seen",
     method="""\
-Fresh requests, as a spider yields them: 50,000 links of a shop, a third with a query and one in
-four a repeat, and 50,000 links of a real crawl.
-""",
+Fresh requests for 50,000 links of a shop, a third with a query and one in four a repeat, and for
+50,000 links of a real crawl.""",
     packages=PACKAGES,
     run=run,
     tables=(
@@ -93,5 +82,4 @@ four a repeat, and 50,000 links of a real crawl.
             ),
         ),
     ),
-    findings=findings,
 )

@@ -133,40 +133,21 @@ def run(scale: Scale) -> Rows:
         }
 
 
-def findings(rows: Rows) -> list[str]:
-    """Say what each distance costs."""
-    cell = {(row["delay"], row["name"]): row for row in rows["crawls"]}
-    return [
-        (
-            f"With {delay * 1e3:g} ms added, a page takes {cell[delay, OURS]['times']:.2f} of the"
-            f" time that it takes with scrapy-redis, and"
-            f" {cell[delay, OURS]['cpu_to_memory']:.2f} of the CPU that it takes with Scrapy's"
-            f" scheduler in memory. It makes {cell[delay, OURS]['trips']:.2f} round trips; with"
-            f" scrapy-redis {cell[delay, SCRAPY_REDIS]['trips']:.0f}."
-        )
-        for delay in dict.fromkeys(row["delay"] for row in rows["crawls"])
-    ]
-
-
 PART = Part(
     name="shared-crawl",
     title="A crawl with its queue in Redis, near and far",
     method="""\
-One Scrapy process crawls a local site: 40 to 120 links on a page, 80 on average, ten of them to
-pages that were not shown before. Which pages these are is decided when a page is visited, so every
-scheduler has the same to do in whatever order it goes. Scrapy's settings are the defaults, but for
-16 requests to the site at a time. Between worker and Redis lies a proxy that adds to each round
-trip. The process stays the same throughout and crawls once with each to
-warm up. The clock runs from the moment that the front page is parsed, with its 120 new links, until
-so many more pages are; a page counts when its callback has ended and the scheduler has taken all
-its links. Those that need many round trips crawl fewer pages, and once; the first two crawl in
-turns, and the ratio is taken within each turn. Round trips are counted in the worker, all of its
-connections together; a pipeline is one. Site, proxy and Redis share two cores with the worker.
+One Scrapy process with default settings, but 16 requests at a time, crawls a local site with 80
+links a page on average, ten of them to new pages. A proxy before Redis adds to each round trip. The
+process crawls once with each scheduler to warm up. The clock runs from the moment that the front
+page is parsed; a page counts when its callback has ended and the scheduler has taken all its links.
+The first two candidates crawl in turns, and their ratio is taken within each turn; those with many
+round trips crawl fewer pages, once. A pipeline is one round trip. Site, proxy and Redis share two
+cores with the worker.
 
 - `scrapy_bloom.Scheduler` with its defaults: filter and queue in Redis.
-- Scrapy's own scheduler and filter, in memory: what a crawl takes without Redis.
-- scrapy-redis's scheduler with its default queue and its own filter; and with `BloomDupeFilter`.
-""",
+- Scrapy's own scheduler and filter, in memory: a crawl without Redis.
+- scrapy-redis's scheduler with its default queue and its own filter; and with our filter.""",
     packages=(*redis_server.PACKAGES, "Scrapy", "Twisted"),
     run=run,
     tables=(
@@ -186,5 +167,4 @@ connections together; a pipeline is one. Site, proxy and Redis share two cores w
             ),
         ),
     ),
-    findings=findings,
 )

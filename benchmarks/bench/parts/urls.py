@@ -100,17 +100,6 @@ def _fingerprints(name: str, kinds: dict[str, list[str]]) -> Iterator[tuple[Run,
         yield run_all, len(requests)
 
 
-def findings(rows: Rows) -> list[str]:
-    """Say where we are slow, and what a level costs."""
-    said = [
-        f"Links of {row['kind']}: {row['scrapy']:.2f} of Scrapy's time at level `scrapy`,"
-        f" {row['safe']:.2f} at `safe`, {row['usual']:.2f} at `usual`."
-        for row in rows["lists"]
-    ]
-    slow = [row["kind"] for row in rows["classes"] if max(row[name] for name in LEVELS) > 0.5]
-    return [*said, f"More than half of Scrapy's time at some level: {', '.join(slow) or 'none'}."]
-
-
 _COLUMNS = (
     Column("cpu", "Scrapy, µs CPU", ".1f", 1e-6),
     *(Column(name, f"level `{name}`, to Scrapy's", ".2f") for name in LEVELS),
@@ -120,11 +109,11 @@ PART = Part(
     name="urls",
     title="The fingerprint of each class of URL",
     method="""\
-One fingerprint of a fresh request. Scrapy's own fingerprinter and ours at each level take turns
-in one process, class by class, and each ratio is the median of what the rounds say by themselves.
-The classes have made-up URLs, no two the same. Users with passwords, short IPv4 addresses and
-IPv6 addresses are left to w3lib: they are rare.""",
-    packages=("scrapy", "w3lib"),
+One fingerprint of a fresh request. Scrapy's own fingerprinter and ours at each level take turns in
+one process; ratios are medians over the rounds. The classes have made-up URLs, all different.
+Users with passwords, short IPv4 addresses and IPv6 addresses are left to w3lib: they are rare.
+""",
+    packages=("Scrapy", "w3lib"),
     run=run,
     tables=(
         Table("classes", "One fingerprint, by class of URL", (Column("kind", "URLs"), *_COLUMNS)),
@@ -134,5 +123,4 @@ IPv6 addresses are left to w3lib: they are rare.""",
             (Column("kind", "links of"), Column("urls", "URLs", ","), *_COLUMNS),
         ),
     ),
-    findings=findings,
 )
