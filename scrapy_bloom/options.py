@@ -89,7 +89,7 @@ def one_of(choices: Iterable[T]) -> Reader[T]:
         plain = getattr(value, "value", value)
         if isinstance(plain, str) and plain.lower() in known:
             return known[plain.lower()]
-        raise refusal(name, value, f"give one of {', '.join(map(repr, known))}.")
+        raise refusal(name, value, f"must be one of {', '.join(map(repr, known))}.")
 
     return read
 
@@ -113,7 +113,7 @@ def read_capacity(name: str, value: object) -> int:
     raise refusal(
         name,
         value,
-        f"give a whole number of items from 1 to {MAX_CAPACITY:,}, such as 10_000_000, 1e7 or"
+        f"must be a whole number of items from 1 to {MAX_CAPACITY:,}, such as 10_000_000, 1e7 or"
         f" '10M'. {_memory(number)}",
     )
 
@@ -131,7 +131,7 @@ def read_error_rate(name: str, value: object) -> float:
     raise refusal(
         name,
         value,
-        f"give a number from {MIN_ERROR_RATE:g} to below 1, the share of new items that may be"
+        f"must be a number from {MIN_ERROR_RATE:g} to below 1, the share of new items that may be"
         f" called seen: 1e-6 loses one page in a million.",
     )
 
@@ -147,7 +147,7 @@ def read_window(name: str, value: object) -> float | None:
     seconds = _number(value, _SPANS)
     if seconds is not None and 1 <= seconds <= LONGEST:
         return seconds
-    raise refusal(name, value, f"give a time from 1 second to 100 years: {_SPAN_EXAMPLES}.")
+    raise refusal(name, value, f"must be a time from 1 second to 100 years: {_SPAN_EXAMPLES}.")
 
 
 def read_age(name: str, value: object) -> float:
@@ -158,7 +158,7 @@ def read_age(name: str, value: object) -> float:
     seconds = _number(value, _SPANS)
     if seconds is not None and 0 <= seconds <= LONGEST:
         return seconds
-    raise refusal(name, value, f"give a time from 0 to 100 years: {_SPAN_EXAMPLES}.")
+    raise refusal(name, value, f"must be a time from 0 to 100 years: {_SPAN_EXAMPLES}.")
 
 
 def write_span(seconds: float) -> str:
@@ -209,7 +209,7 @@ def _read_backend(name: str, value: object) -> str:
 def _read_text(name: str, value: object) -> str:
     if isinstance(value, str):
         return value
-    raise refusal(name, value, "give text.")
+    raise refusal(name, value, "must be a string.")
 
 
 def _read_key(name: str, value: object) -> str:
@@ -224,7 +224,7 @@ def _read_count(low: int, high: int) -> Reader[int]:
         number = _number(value, {})
         if number is not None and number == int(number) and low <= number <= high:
             return int(number)
-        raise refusal(name, value, f"give a whole number from {low} to {high:,}.")
+        raise refusal(name, value, f"must be a whole number from {low} to {high:,}.")
 
     return read
 
@@ -233,14 +233,14 @@ def _read_seconds(name: str, value: object) -> float:
     seconds = _number(value, {})
     if seconds is not None and 0 < seconds <= _HOUR:
         return seconds
-    raise refusal(name, value, f"give a number of seconds above 0, at most {_HOUR:,}.")
+    raise refusal(name, value, f"must be a number of seconds above 0, at most {_HOUR:,}.")
 
 
 def _read_flag(name: str, value: object) -> bool:
     words = {"true": True, "1": True, "false": False, "0": False}
     flag = words.get(str(value).strip().lower()) if isinstance(value, (str, int)) else None
     if flag is None:
-        raise refusal(name, value, "give True or False.")
+        raise refusal(name, value, "must be True or False.")
     return flag
 
 
@@ -258,7 +258,7 @@ def _read_statuses(name: str, value: object) -> bool | tuple[int, ...]:
     if statuses and len(statuses) == len(numbers) and all(100 <= one <= 599 for one in statuses):  # noqa: PLR2004
         return statuses
     raise refusal(
-        name, value, "give True, False, or a list of HTTP statuses, such as [403, 404, 503]."
+        name, value, "must be True, False or a list of HTTP statuses, such as [403, 404, 503]."
     )
 
 
@@ -318,34 +318,33 @@ CAPACITY: Final = Option(
     "BLOOM_CAPACITY",
     DEFAULT_CAPACITY,
     read_capacity,
-    'How many requests the filter is sized for: `10_000_000`, `1e7` or `"10M"`, from 1 to 10G.'
-    " If there are more, it grows; a good guess saves memory and time.",
+    'How many pages the filter is sized for: `10_000_000`, `1e7` or `"10M"`, from 1 to 10G.'
+    " Beyond that it grows; a good guess saves memory and time.",
 )
 ERROR_RATE: Final = Option(
     "error_rate",
     "BLOOM_ERROR_RATE",
     DEFAULT_ERROR_RATE,
     read_error_rate,
-    "The share of new requests that may be called seen and so be lost: from 1e-15 to below 1. It"
-    " holds for the whole crawl, however far the filter grows.",
+    "The share of new requests that may be called seen, and so lost, over the whole crawl: from"
+    " 1e-15 to below 1.",
 )
 WINDOW: Final[Option[float | None]] = Option(
     "window",
     "BLOOM_WINDOW",
     None,
     read_window,
-    "How long a page is seen after it was let through: seconds, or a number with `s`, `m`"
-    ' (minutes), `h`, `d` or `w`, such as `"30d"` or `"1.5h"`; from 1 second to 100 years. It is at'
-    " least so long, and at most an eighth longer. `None`: for ever. All workers of a filter in"
-    " Redis need the same.",
+    "How long a page is seen after it was let through, or up to an eighth longer: seconds, or a"
+    ' number with `s`, `m` (minutes), `h`, `d` or `w`, such as `"30d"` or `"1.5h"`; from 1 second'
+    " to 100 years. `None`: forever. All workers of a filter in Redis need the same value.",
 )
 COMMIT_SYNC: Final = Option(
     "commit_sync",
     "BLOOM_COMMIT_SYNC",
     CommitSync.PROCESS,
     one_of(CommitSync),
-    "What a commit survives: the end of the `process`, or of the `machine`, too, for which it waits"
-    " until the disk has it. With `process`, a power failure takes the crawl back to an earlier"
+    "What a commit survives: the end of the `process`, or also of the `machine`, which makes it"
+    " wait for the disk. With `process`, a power failure takes the crawl back to an earlier"
     " commit: no page is lost, more are fetched again.",
 )
 EXACT: Final[Option[bool]] = Option(
@@ -353,18 +352,18 @@ EXACT: Final[Option[bool]] = Option(
     "BLOOM_EXACT",
     default=False,
     read=_read_flag,
-    meaning="Whether to rule out that a new page is called seen: with `scrapy_bloom.Scheduler` and"
-    " a `JOBDIR`, whatever the filter calls seen is looked up in an exact table; in Redis, with the"
-    " layout `sets`, the filter's numbers have 63 bits. The guide Exact has the costs.",
+    meaning="Whether to rule out that a new page is called seen. It needs"
+    " `scrapy_bloom.Scheduler` with a `JOBDIR`, or in Redis the layout `sets`. The guide Exact"
+    " has the costs.",
 )
 FORGET_FAILED: Final[Option[bool | tuple[int, ...]]] = Option(
     "forget_failed",
     "BLOOM_FORGET_FAILED",
     default=False,
     read=_read_statuses,
-    meaning="Whether the next run tries pages again that have failed in this one: `True` for those"
-    " whose download ended in an error after all retries, or in a status of Scrapy's"
-    " `RETRY_HTTP_CODES`; or a list of statuses to use instead of these: `[403, 404, 503]`.",
+    meaning="Whether the next run tries failed pages again: `True` for those whose download"
+    " failed after all retries or ended in a status of Scrapy's `RETRY_HTTP_CODES`, or a list of"
+    " statuses to use instead: `[403, 404, 503]`.",
 )
 BACKEND: Final = Option(
     "backend",
@@ -380,48 +379,48 @@ REDIS_URL: Final = Option(
     "",
     _read_text,
     "The Redis server, or a node of a cluster: `redis://user:password@host:port/db`, `rediss://`"
-    " for TLS, `unix:///path`. Empty: as scrapy-redis's `REDIS_URL`, `REDIS_HOST`, `REDIS_PORT`,"
-    " `REDIS_DB` and `REDIS_PARAMS` say, else `redis://localhost:6379/0`.",
+    " for TLS, `unix:///path`. If empty, scrapy-redis's `REDIS_URL`, `REDIS_HOST`, `REDIS_PORT`,"
+    " `REDIS_DB` and `REDIS_PARAMS`, else `redis://localhost:6379/0`.",
 )
 REDIS_KEY: Final = Option(
     "key",
     "BLOOM_REDIS_KEY",
     "%(project)s:%(spider)s:bloom",
     _read_key,
-    "The key in Redis; workers with the same key share filter and queue. `%(project)s` is"
-    " `BOT_NAME`, `%(spider)s` the name of the spider.",
+    "The key in Redis. Workers with the same key share filter and queue. `%(project)s` is"
+    " `BOT_NAME`, `%(spider)s` the spider's name.",
 )
 REDIS_SHARDS: Final = Option(
     "shards",
     "BLOOM_REDIS_SHARDS",
     1,
     _read_count(1, 1024),
-    "How many shards the filter is spread over in a Redis Cluster, 1 to 1,024.",
+    "How many shards the filter is spread over in a Redis Cluster: 1 to 1,024.",
 )
 REDIS_LAYOUT: Final = Option(
     "layout",
     "BLOOM_REDIS_LAYOUT",
     "bitmap",
     one_of(("bitmap", "sets")),
-    "How the filter is stored in Redis: `bitmap`, or `sets`, which is faster, but needs Redis 6.2"
-    " and its default `set-max-intset-entries`.",
+    "How marks are stored in Redis: `bitmap`, or `sets`, which is faster but needs Redis 6.2 with"
+    " its default `set-max-intset-entries`.",
 )
 REDIS_TIMEOUT: Final = Option(
     "timeout",
     "BLOOM_REDIS_TIMEOUT",
     2.0,
     _read_seconds,
-    "How many seconds one call to Redis may take, its second try included.",
+    "How many seconds a call to Redis may take, including its retry.",
 )
 ON_BACKEND_ERROR: Final = Option(
     "on_error",
     "BLOOM_ON_BACKEND_ERROR",
     OnBackendError.AUTO,
     one_of(OnBackendError),
-    "While Redis cannot be used, with `scrapy_bloom.Scheduler`: `wait` for it, or `close` the"
-    " spider. With another scheduler: `allow`, fetch the pages that this worker does not know,"
-    " without marking them; `wait` up to `BLOOM_REDIS_TIMEOUT` when an outage begins, then `allow`;"
-    " or `close`; at the start of such a crawl Redis must be there. `auto` is `allow` with Scrapy's"
+    "What to do while Redis is unavailable. With `scrapy_bloom.Scheduler`: `wait` for it, or"
+    " `close` the spider. With another scheduler: `allow` fetches the pages that this worker does"
+    " not know, without marking them; `wait` first waits once per outage, up to"
+    " `BLOOM_REDIS_TIMEOUT`; `close` closes the spider. `auto` is `allow` with Scrapy's"
     " scheduler, else `wait`.",
 )
 CANONICAL: Final[Option[str]] = Option(
@@ -429,31 +428,31 @@ CANONICAL: Final[Option[str]] = Option(
     "BLOOM_CANONICAL",
     "safe",
     _read_elsewhere("BLOOM_CANONICAL"),
-    "Which URL variants are one page: `scrapy` those that are for Scrapy, `safe` also those that"
-    " the URL standards call the same, `usual` also a dot after the host and tracking parameters.",
+    "Which URL variants are one page: `scrapy` what is one page for Scrapy, `safe` also what the"
+    " URL standards call equivalent, `usual` also a dot after the host and tracking parameters.",
 )
 DROP_PARAMS: Final[Option[tuple[str, ...]]] = Option(
     "drop_params",
     "BLOOM_CANONICAL_DROP_PARAMS",
     (),
     _read_elsewhere("BLOOM_CANONICAL_DROP_PARAMS"),
-    "Parameters that make no difference, at any level: names, or beginnings of names followed by"
-    ' `*`: `["sid", "track_*"]`.',
+    "Parameters that make no difference, at any level. A trailing `*` stands for the rest of a"
+    ' name: `["sid", "track_*"]`.',
 )
 KEEP_PARAMS: Final[Option[tuple[str, ...]]] = Option(
     "keep_params",
     "BLOOM_CANONICAL_KEEP_PARAMS",
     (),
     _read_elsewhere("BLOOM_CANONICAL_KEEP_PARAMS"),
-    "Parameters that always make a difference, even if another list says otherwise.",
+    "Parameters that always make a difference, whatever other lists say.",
 )
 RULES: Final[Option[Mapping[str, Any]]] = Option(
     "rules",
     "BLOOM_CANONICAL_RULES",
     {},
     _read_json_elsewhere("BLOOM_CANONICAL_RULES"),
-    "More rules, for a domain and its subdomains or, under `*`, for all: a dict from domain to a"
-    " dict with any of `level`, `steps`, `drop`, `keep`, `keep_only`.",
+    "Further rules, for a domain and its subdomains or, under `*`, for all: a dict from domain to"
+    " a dict with any of `level`, `steps`, `drop`, `keep`, `keep_only`.",
 )
 
 OPTIONS: Final[tuple[Option[Any], ...]] = (

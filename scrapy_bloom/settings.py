@@ -83,7 +83,7 @@ def _scrapy_redis_params(written: Mapping[str, Any]) -> dict[str, Any]:
     params = written.get("REDIS_PARAMS") or {}
     if not isinstance(params, Mapping):  # not shown: there may be a password in it
         raise SettingError(
-            f"REDIS_PARAMS is a {type(params).__name__}: give a dict of arguments for the client."
+            f"REDIS_PARAMS is a {type(params).__name__}: must be a dict of arguments for redis-py."
         )
     params = dict(params)
     for name, parameter in _SCRAPY_REDIS.items():

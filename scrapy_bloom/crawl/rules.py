@@ -68,8 +68,8 @@ def read_names(name: str, value: object) -> tuple[str, ...]:
     if isinstance(value, (list, tuple, set, frozenset)) and all(map(_is_name, value)):
         return tuple(sorted(value) if isinstance(value, (set, frozenset)) else value)
     raise SettingError(
-        f"{name} = {shown(value)}: give a list of parameter names, each whole or, followed by"
-        f" '*', as the beginning of names: ['sid', 'utm_*']."
+        f"{name} = {shown(value)}: must be a list of parameter names, with a '*' at the end for all"
+        f" that begin so: ['sid', 'utm_*']."
     )
 
 
@@ -94,7 +94,7 @@ def read_rules(name: str, value: object) -> dict[str, Rule]:
     """
     if not isinstance(value, Mapping):
         raise SettingError(
-            f"{name} = {shown(value)}: give a dict from domain to rule, such as"
+            f"{name} = {shown(value)}: must be a dict from domain to rule, such as"
             f" {{'example.com': {{'steps': ['trailing_slash']}}}}."
         )
     return {
@@ -105,10 +105,10 @@ def read_rules(name: str, value: object) -> dict[str, Rule]:
 
 def _read_rule(name: str, rule: object) -> Rule:
     if not isinstance(rule, Mapping):
-        raise SettingError(f"{name} = {shown(rule)}: give a dict with any of {_listed(_KEYS)}.")
+        raise SettingError(f"{name} = {shown(rule)}: must be a dict with any of {_listed(_KEYS)}.")
     for key in rule:
         if key not in _KEYS:
-            raise SettingError(f"{name} has {shown(key)}: give any of {_listed(_KEYS)}.")
+            raise SettingError(f"{name} has {shown(key)}: must be one of {_listed(_KEYS)}.")
     given = {key: value for key, value in rule.items() if value is not None}
     read: dict[str, Any] = {
         key: read_level(f"{name}['level']", value)
@@ -118,7 +118,7 @@ def _read_rule(name: str, rule: object) -> Rule:
     }
     for step in read.get("steps", ()):
         if step not in OPT_IN:
-            raise SettingError(f"{name}['steps'] has {step!r}: give any of {_listed(OPT_IN)}.")
+            raise SettingError(f"{name}['steps'] has {step!r}: must be one of {_listed(OPT_IN)}.")
     return Rule(**read)
 
 
@@ -131,7 +131,7 @@ def _read_domain(name: str, domain: object) -> str:
         except ValueError:
             pass
     raise SettingError(
-        f"{name} has the domain {shown(domain)}: give a host name such as 'example.com', without"
+        f"{name} has the domain {shown(domain)}: must be a host name such as 'example.com', without"
         f" scheme, port or path, or {EVERYWHERE!r} for all."
     )
 

@@ -88,7 +88,7 @@ def test_an_age_that_cannot_be_read_costs_no_page_and_is_said_once(caplog, age):
     [record] = [r for r in caplog.records if r.levelname == "ERROR"]
     assert "whether <GET https://example.com/a> is a duplicate" in record.getMessage()
     assert f"meta['bloom_max_age'] = {age!r:.20}" in caplog.text
-    assert "give a time from 0 to 100 years: seconds, or '45s', '90m'" in caplog.text
+    assert "must be a time from 0 to 100 years: seconds, or '45s', '90m'" in caplog.text
 
 
 def test_an_age_longer_than_the_window_is_the_window(clock):

@@ -98,4 +98,4 @@ def test_the_setting_is_true_or_false(written, caplog):
     dupefilter = BloomDupeFilter.from_crawler(get_crawler(settings_dict={"BLOOM_EXACT": written}))
     with pytest.raises(CloseSpider):
         dupefilter.open()
-    assert f"BLOOM_EXACT = {written!r}: give True or False" in caplog.text
+    assert f"BLOOM_EXACT = {written!r}: must be True or False" in caplog.text

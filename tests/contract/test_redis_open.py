@@ -262,7 +262,7 @@ def test_errors_speak_of_arguments_or_of_settings(server, key):
 
 
 def test_an_impossible_policy_is_refused(server, key):
-    with pytest.raises(SettingError, match="on_error = 'retry': give one of 'auto', 'allow'"):
+    with pytest.raises(SettingError, match="on_error = 'retry': must be one of 'auto', 'allow'"):
         open_filter(server.url, key, on_error="retry")
 
 

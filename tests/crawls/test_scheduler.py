@@ -437,7 +437,7 @@ async def test_who_asks_the_filter_hears_what_the_scheduler_would_let_through(jo
             {"SCHEDULER_DISK_QUEUE": "queuelib.queue.LifoDiskQueue"},
             "SCHEDULER_DISK_QUEUE = 'queuelib.queue.LifoDiskQueue'",
         ),
-        ({"BLOOM_COMMIT_SYNC": "disk"}, "BLOOM_COMMIT_SYNC = 'disk': give one of 'process'"),
+        ({"BLOOM_COMMIT_SYNC": "disk"}, "BLOOM_COMMIT_SYNC = 'disk': must be one of 'process'"),
     ],
 )
 async def test_settings_that_cannot_be_kept_refuse_the_crawl(job, caplog, settings, text):

@@ -123,7 +123,7 @@ def test_a_window_may_be_written_in_these_ways(written, seconds):
 def test_any_other_window_is_refused_with_what_to_write(written):
     with pytest.raises(SettingError) as error:
         read_window("BLOOM_WINDOW", written)
-    assert str(error.value).startswith(f"BLOOM_WINDOW = {written!r}: give a time from 1 second")
+    assert str(error.value).startswith(f"BLOOM_WINDOW = {written!r}: must be a time from 1 second")
     assert "'30d'" in str(error.value)
 
 

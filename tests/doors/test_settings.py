@@ -110,7 +110,7 @@ def test_the_server_of_scrapy_redis_is_taken_over():
     ],
 )
 def test_a_wrong_value_is_refused_by_name(name, value):
-    with pytest.raises(SettingError, match=rf"^{name} = {re.escape(repr(value))}: give "):
+    with pytest.raises(SettingError, match=rf"^{name} = {re.escape(repr(value))}: must be "):
         Settings({name: value})
 
 
@@ -130,7 +130,7 @@ DEEP = "[" * 100_000
     ids=lambda _: "",
 )
 def test_a_value_that_cannot_be_shown_is_refused_by_name(name, value, shown):
-    with pytest.raises(SettingError, match=rf"^{name} = {re.escape(shown)}: give "):
+    with pytest.raises(SettingError, match=rf"^{name} = {re.escape(shown)}: must be "):
         Settings({name: value})
 
 
@@ -149,7 +149,7 @@ def test_any_value_is_read_or_refused(written):
 
 
 def test_redis_params_that_are_no_dict_are_refused_and_not_shown():
-    with pytest.raises(SettingError, match="REDIS_PARAMS is a str: give a dict") as error:
+    with pytest.raises(SettingError, match="REDIS_PARAMS is a str: must be a dict") as error:
         Settings({"REDIS_PARAMS": "password=s3cr3t"})
     assert "s3cr3t" not in str(error.value)
 

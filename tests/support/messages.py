@@ -27,7 +27,7 @@ def messages() -> dict[str, str]:
     found = {}
     for path in sorted({*root.rglob("*.py")} - {*root.glob("commands/*.py")}):
         for line, text in _of_module(ast.parse(path.read_text(encoding="utf-8"))):
-            if ": give " in text:  # refuses a value, as above
+            if ": must be " in text:  # refuses a value, as above
                 continue
             if len(re.findall(r"\w{2,}", text)) > 1:  # less only passes on what others say
                 found.setdefault(text, f"{path.relative_to(root).as_posix()}:{line}")

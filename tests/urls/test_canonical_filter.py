@@ -138,7 +138,7 @@ def test_a_job_of_another_canonical_form_is_told():
 def test_wrong_rules_refuse_the_crawl(caplog):
     with pytest.raises(CloseSpider), Crawl(CANONICAL="unusual"):
         pass
-    assert "BLOOM_CANONICAL = 'unusual': give one of" in caplog.text
+    assert "BLOOM_CANONICAL = 'unusual': must be one of" in caplog.text
 
 
 def test_a_project_may_use_it_for_all_of_scrapy():
