@@ -34,7 +34,7 @@ from scrapy_bloom.redis.worker import Worker
 from scrapy_bloom.signals import before_commit
 
 START_REQUESTS = int(os.environ.get("START_REQUESTS", "3000"))
-FULL = 500 if START_REQUESTS == 3000 else frontier._FULL
+FULL = 500 if START_REQUESTS == 3000 else 5_000  # as in a crawl
 
 pytestmark = pytest.mark.server
 

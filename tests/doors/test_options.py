@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scrapy_bloom import options, stats
 from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.options import (
     MAX_CAPACITY,
@@ -134,3 +135,13 @@ def test_no_window_is_for_ever():
 @pytest.mark.parametrize("written", ["30d", "12h", "90m", "2w", "45s", "2.5s"])
 def test_a_time_is_shown_as_it_was_written(written):
     assert write_span(read_window("x", written)) == written
+
+
+def test_each_option_and_stat_stands_in_its_table_once():
+    for kind, module, table in (
+        (options.Option, options, options.OPTIONS),
+        (stats.Stat, stats, stats.STATS),
+    ):
+        assert {one for one in vars(module).values() if isinstance(one, kind)} <= set(table)
+    assert len({one.setting for one in OPTIONS}) == len(OPTIONS)
+    assert len({one.key for one in stats.STATS}) == len(stats.STATS)

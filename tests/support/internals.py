@@ -1,6 +1,6 @@
 """What tests can see and do only behind the public names, each with its reason.
 
-A test reads private fields nowhere else: tests/doors/test_house.py looks.
+A test reads private fields nowhere else: ruff looks.
 """
 
 from contextlib import contextmanager
