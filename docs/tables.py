@@ -14,15 +14,12 @@ import sys
 import textwrap
 from collections.abc import Callable
 from enum import Enum
-from functools import partial
 from pathlib import Path
 
 from scrapy_bloom.canonical.steps import STEPS
 from scrapy_bloom.canonical.tracking import TRACKING_PARAMS
+from scrapy_bloom.commands.plan import size
 from scrapy_bloom.commands.verbs import VERBS
-from scrapy_bloom.filter.growth import SliceSpec, filter_hashes, first_slice, next_slice
-from scrapy_bloom.filter.info import SliceCount, count_bits, expected_lost
-from scrapy_bloom.filter.sizing import BLOCK_BYTES
 from scrapy_bloom.options import DEFAULT_CAPACITY, OPTIONS, write_size
 from scrapy_bloom.stats import STATS
 
@@ -75,16 +72,16 @@ def sizing_table() -> str:
     rows = []
     for pages in (1_000_000, 10_000_000, 100_000_000, 1_000_000_000):
         for error_rate in (1e-4, 1e-6, 1e-8):
-            sized, lost = plan(pages, pages, error_rate)
-            grown, lost_grown = plan(pages, DEFAULT_CAPACITY, error_rate)
+            sized = size(pages, error_rate, pages)
+            grown = size(pages, error_rate, DEFAULT_CAPACITY)
             rows.append(
                 (
                     f"{pages:,}",
                     f"{error_rate:g}",
-                    write_size(sized),
-                    f"{lost:,.2f}",
-                    write_size(grown),
-                    f"{lost_grown:,.2f}",
+                    write_size(sized.bytes),
+                    f"{sized.lost:,.2f}",
+                    write_size(grown.bytes),
+                    f"{grown.lost:,.2f}",
                     write_size(pages * SCRAPY_SET_BYTES),
                 )
             )
@@ -100,21 +97,6 @@ def sizing_table() -> str:
         ),
         rows,
     )
-
-
-def plan(pages: int, capacity: int, error_rate: float) -> tuple[int, float]:
-    """Return bytes of the bits, and pages lost as an expectation, when `pages` are in."""
-    hashes = filter_hashes(error_rate)
-    specs: list[SliceSpec] = []
-    slices: list[SliceCount] = []
-    while pages:
-        make = partial(next_slice, specs) if specs else first_slice
-        spec = make(capacity, error_rate, hashes)
-        items = min(pages, spec.capacity)
-        specs.append(spec)
-        slices.append(count_bits(spec, items, hashes))
-        pages -= items
-    return sum(spec.blocks for spec in specs) * BLOCK_BYTES, expected_lost(slices)
 
 
 def steps_table() -> str:

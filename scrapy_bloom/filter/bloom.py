@@ -21,7 +21,6 @@ from scrapy_bloom.filter.growth import (
     MOST_GENERATIONS,
     SliceSpec,
     filter_hashes,
-    first_slice,
     generation_capacity,
     generation_length,
     generation_life,
@@ -234,7 +233,7 @@ class LocalFilter:
             window=self.window,
             dates=[one.since for one in self.slices],
         )
-        # Slices to come make up what is missing: after a small first one, or of a window.
+        # Generations to come make up what is missing of a window.
         rest = self._next_spec(self._newest.since)
         missing = max(0, self.capacity - info.capacity)
         more = missing * rest.blocks * BLOCK_BYTES // rest.capacity
@@ -313,8 +312,6 @@ class LocalFilter:
             meta = dict(file.rows(database, "meta"))
             self = cls(meta["capacity"], meta["error_rate"], clock=clock)
             self.read(database, meta)
-            for id_, fingerprints in file.journal(database):
-                self.replay(id_, fingerprints)
         return self
 
     def close(self) -> None:
@@ -338,10 +335,10 @@ class LocalFilter:
             for one in self.slices
         ]
 
-    def read(self, database: sqlite3.Connection, meta: dict[str, Any]) -> None:
-        """Become the filter in a file, as it was when its blocks were written.
+    def read(self, database: sqlite3.Connection, meta: dict[str, Any]) -> int:
+        """Become the filter in a file; return how many marks its journal has.
 
-        Its journal has the rest, to be replayed. Capacity and error rate stay.
+        Capacity and error rate stay.
 
         :param meta: all entries of that table.
         """
@@ -362,13 +359,13 @@ class LocalFilter:
         self.ages = dict(file.rows(database, "ages"))
         next_id = file.read_counters(database).slice
         self.adopt(meta["secret"], meta["hashes"], slices, next_id)
-
-    def replay(self, id_: int, fingerprints: Iterable[bytes]) -> None:
-        """Set bits that were counted when they were first set; of a slice that is over, none."""
-        for slice_ in self.slices:
-            if slice_.id == id_:
+        live, count = {one.id: one for one in self.slices}, 0
+        for id_, fingerprints in file.journal(database):
+            count += len(fingerprints)
+            if id_ in live:  # else it is over; items were counted when their bits were first set
                 for fingerprint in fingerprints:
-                    slice_.put(self._probe(fingerprint))
+                    live[id_].put(self._probe(fingerprint))
+        return count
 
     def __reduce__(self) -> NoReturn:  # two filters on the same bits would break the error rate
         raise TypeError("a filter cannot be copied or pickled: save it to a file, and load that")
@@ -388,12 +385,9 @@ class LocalFilter:
         self._limit = newest.spec.capacity
 
     def _next_spec(self, since: float) -> SliceSpec:
-        if not self.slices:
-            rate = self.error_rate if self.window is None else generation_rate([], self.error_rate)
-            return first_slice(self.capacity, rate, self.hashes)
         capacity, rate = self.capacity, self.error_rate
-        others = [one for one in self.slices if one.since != since]  # none without a window
         if self.window is not None:
+            others = [one for one in self.slices if one.since != since]
             capacity = generation_capacity(sum(one.items for one in others), capacity)
             rate = generation_rate([one.spec for one in others], rate)
         own = [one.spec for one in self.slices if one.since == since]
@@ -430,13 +424,10 @@ class LocalFilter:
             self._date(self.again, fingerprint, None)
         for fingerprint in [one for one, last in self.ages.items() if last + window <= now]:
             self._date(self.ages, fingerprint, None)
-        youngest = [one for one in live if one.since == live[-1].since]
-        if any(one.items for one in youngest) or not live:
-            if not live or now >= live[-1].since + length:
-                self._begin(now)
-        elif now >= live[-1].since + length:  # nothing has come since it began
-            for slice_ in youngest:
-                slice_.since = now
+        if not live or now >= live[-1].since + length:
+            if live and not live[-1].items:  # nothing has come since it began
+                live.pop()
+            self._begin(now)
         self._follow()
         self._since = self._newest.since
         self._due = min(self._since + length, live[0].since + life)

@@ -37,9 +37,6 @@ So a filter reaches ten times its capacity with two more slices, and a hundred t
 Smaller steps waste less memory just after one, and make every check slower.
 """
 
-STARTER: Final = 10_000
-"""Items in the first slice of a large filter, see :func:`first_slice`."""
-
 _TYPICAL_SHARE: Final = 0.05
 """Part of the error rate that an average slice of a grown filter uses. k is chosen for it."""
 
@@ -62,20 +59,6 @@ class SliceSpec:
 def filter_hashes(error_rate: float) -> int:
     """Return k for a filter, or a generation, of this error rate: all its slices use the same k."""
     return sizing.hashes_for(_TYPICAL_SHARE * error_rate)
-
-
-def first_slice(capacity: int, error_rate: float, hashes: int) -> SliceSpec:
-    """Return the geometry of the first slice of a filter in memory.
-
-    Most crawls are small. So a filter for 100,000 items or more starts with a slice of few blocks,
-    and a small crawl touches no others. A small part of the error rate is enough for it: that costs
-    few bytes, and leaves the rest to the slice after it. Parameters are those of
-    :func:`next_slice`.
-    """
-    if capacity < 10 * STARTER:
-        return next_slice([], capacity, error_rate, hashes)
-    share = error_rate * STARTER / capacity
-    return SliceSpec(STARTER, share, sizing.blocks_for(STARTER, share, hashes))
 
 
 def next_slice(
