@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
@@ -23,7 +22,6 @@ from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.requests import WaitingRequest, readable
 from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.filter import file
-from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local.job import (
     DIGEST,
     FILTER,
@@ -39,7 +37,6 @@ from scrapy_bloom.local.job import (
     identity_of,
     open_store,
     owner_notes,
-    read_meta,
     waits_with_scrapy,
 )
 from scrapy_bloom.local.store import NAME, Store
@@ -150,7 +147,7 @@ class LocalTarget:
             new = True
             self._check_spider(project.spider)
         with holding(self.path.parent), _explained(self.path):
-            store = self._made(project) if new else self._opened()
+            store = self._made(project) if new else Store(self.path)
             try:
                 change = store.filter.forget_many if forget else _adder(store)
                 yield _identity(store.meta), change
@@ -230,13 +227,6 @@ class LocalTarget:
                 f"{self.name}: a job directory belongs to one spider: give its name with"
                 f" --spider NAME"
             )
-
-    def _opened(self) -> Store:
-        meta, _ = read_meta(self.path)
-        fresh = LocalFilter(
-            meta["capacity"], meta["error_rate"], window=meta.get("window"), clock=time.time
-        )
-        return Store(self.path, fresh, exact=bool(meta.get("exact")))
 
     def _made(self, project: Project) -> Store:
         store = open_store(self.path, project.settings, digests=project.fingerprinter.digests)

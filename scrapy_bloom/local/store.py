@@ -56,8 +56,6 @@ NAME: Final = "bloom.sqlite"
 NUMBER_BITS: Final = 40
 """A row's id is the number of its queue and, in this many lower bits, its own number."""
 
-_NUMBER: Final = (1 << NUMBER_BITS) - 1  # the bits of that
-
 LEAST_JOURNAL: Final = 200_000
 """A pass begins when the journal has more marks than this, and than an :data:`JOURNAL_SHARE`-th of
 all items: a kill costs reading them again, 3 µs each, and each pass writes nearly every block."""
@@ -68,9 +66,8 @@ SMALL_JOURNAL: Final = 20_000
 """A journal of at most so many marks stays at a clean stop: it is smaller than their blocks."""
 
 BLOCKS_AT_ONCE: Final = 128  # a commit of a pass writes so many blocks, 1 MB
-ROWS_AT_ONCE: Final = 100  # and deletes so many rows of the journal, each of at most
-MARKS_A_ROW: Final = 1_000
-DELETED_AT_ONCE: Final = 2_000  # rows of `again` and `ages`
+SWEPT_AT_ONCE: Final = 128  # and deletes so many rows of each table; those of the journal have
+MARKS_A_ROW: Final = 1_000  # at most so many marks
 
 LISTED_AT_ONCE: Final = 1_000  # fingerprints that a commit of a pass brings into `exact`, at least
 
@@ -95,6 +92,15 @@ NEVER_MISSING: Final = "requests", "queues", "again"
 see only what is there, and rows that are missing elsewhere have pages fetched again."""
 
 
+_PRAGMAS: Final = (
+    "journal_mode = WAL",
+    "wal_autocheckpoint = 0",  # see Store._checkpoint
+    f"journal_size_limit = {_KEPT_LOG}",
+    "cache_size = -16000",  # kB
+    "secure_delete = OFF",  # which would write what is deleted
+)
+
+
 @dataclass(eq=False)
 class StoredQueue:
     """A queue of requests in the file.
@@ -103,7 +109,6 @@ class StoredQueue:
         path: its name.
         slot: the download slot of its requests, if they all have one.
         size: how many requests it has that are not done.
-        rows: sum of their rows' numbers, so that none can be taken for another.
         taken: how many of them do not wait any more.
         new: requests that are not committed, oldest first, by row.
     """
@@ -111,7 +116,6 @@ class StoredQueue:
     path: str
     slot: str | None
     size: int = 0
-    rows: int = 0
     taken: int = 0
     new: dict[int, bytes] = field(default_factory=dict)
 
@@ -121,9 +125,10 @@ class Store:
 
     :param path: of the file; a new one is made if there is none.
     :param fresh: an empty filter, which a new file gets; that of an old one grows as this would.
+        Without it a file is opened for what it was made for.
     :param exact: whether fingerprints are listed, too, so that the filter's errors are caught.
     :param read_only: whether to open it as it was at its last commit, beside a crawl perhaps, to
-        read it only. The other parameters do not matter then.
+        read it only.
     :raises StateError: if the file cannot be used; it is left as it is.
     :raises SettingError: if it was made for another window or `exact`; likewise.
 
@@ -149,15 +154,14 @@ class Store:
         self._thread: Thread | None = None
         if not read_only and not path.exists():
             file.write(path)
-        file.check_header(path)
+        with file.reading(path) as database:
+            self._check(database)
+            self._read(database)
+            self._read_filter(database, fresh, exact=exact)
         with file.refusing(path):
-            self._check()
             self._database = file.connect(path, "ro" if read_only else "rw")
-            try:
-                self._open(fresh or LocalFilter(), exact=exact)
-            except BaseException:
-                self.abandon()
-                raise
+            for pragma in () if read_only else _PRAGMAS:
+                self._database.execute(f"PRAGMA {pragma}").fetchone()
 
     def __len__(self) -> int:
         """Return how many requests are not done."""
@@ -227,25 +231,14 @@ class Store:
 
         A row says what a body is about: it is never given twice.
         """
-        row = self.reserve(number, 1)
-        self.put(row, body)
-        return row
-
-    def reserve(self, number: int, count: int) -> int:
-        """Return the first of some rows that follow each other, for requests to be :meth:`put`."""
         row = number << NUMBER_BITS | self._request
-        self._request += count
-        return row
-
-    def put(self, row: int, body: bytes) -> None:
-        """Add a request that waits, in a row that was reserved for it."""
-        number = row >> NUMBER_BITS
+        self._request += 1
         queue = self.queues[number]
         queue.new[row] = body
         queue.size += 1
-        queue.rows += row & _NUMBER
         self._size += 1
         self._touched.add(number)
+        return row
 
     def take(self, row: int) -> None:
         """Note that a request does not wait any more; it stays in the file until it is done."""
@@ -263,7 +256,6 @@ class Store:
             self._taken.remove(row)
             queue.taken -= 1
         queue.size -= 1
-        queue.rows -= row & _NUMBER
         self._size -= 1
         self._touched.add(number)
 
@@ -342,7 +334,7 @@ class Store:
             self._commit(clean=0)
         if self.journal > SMALL_JOURNAL or self._changes.marks is None:
             self._begin_pass()
-        while self._pass is not None or self._trim or self._later or self._expired:
+        while self._pass is not None or self._sweeping:
             self._commit(clean=0)
         self._commit(clean=1)
         self.wait()
@@ -371,7 +363,7 @@ class Store:
 
     # Opening
 
-    def _check(self) -> None:
+    def _check(self, database: sqlite3.Connection) -> None:
         """Refuse what is damaged, by reading only."""
         before = 0
         if not self._read_only:
@@ -379,17 +371,16 @@ class Store:
                 # A checkpoint that was interrupted leaves a file that is shorter than it says.
                 alone.execute("PRAGMA writable_schema = ON")  # else SQLite takes that for damage
                 before = file.read_counters(alone).commits
-        with file.reading(self.path) as database:
-            counters = file.read_counters(database)
-            # Behind a damaged place SQLite drops the log. But what was behind it may have been
-            # brought into the file already, and older pages from before it would cover that.
-            if counters.commits < before or (self._marker.exists() and not self._logged()):
-                raise file.DamageError(f"{self.path.name}-wal has lost commits")
-            small = self.path.stat().st_size <= CHECKED_BYTES
-            for what in (1,) if small or not counters.clean else NEVER_MISSING:
-                found = database.execute(f"PRAGMA quick_check({what})").fetchone()[0]
-                if found != "ok":
-                    raise file.DamageError(found)
+        counters = file.read_counters(database)
+        # Behind a damaged place SQLite drops the log. But what was behind it may have been brought
+        # into the file already, and older pages from before it would cover that.
+        if counters.commits < before or (self._marker.exists() and not self._logged()):
+            raise file.DamageError(f"{self.path.name}-wal has lost commits")
+        small = self.path.stat().st_size <= CHECKED_BYTES
+        for what in (1,) if small or not counters.clean else NEVER_MISSING:
+            found = database.execute(f"PRAGMA quick_check({what})").fetchone()[0]
+            if found != "ok":
+                raise file.DamageError(found)
 
     def _logged(self) -> int:
         """Return how many pages SQLite takes from the log; the file must be open."""
@@ -398,70 +389,53 @@ class Store:
         with self.path.with_name(f"{self.path.name}-shm").open("rb") as index:
             return int.from_bytes(index.read(20)[16:], sys.byteorder)  # "mxFrame", see walformat
 
-    def _open(self, fresh: LocalFilter, *, exact: bool) -> None:
-        database = self._database
-        if not self._read_only:
-            for pragma in (
-                "journal_mode = WAL",
-                "wal_autocheckpoint = 0",  # see _checkpoint
-                f"journal_size_limit = {_KEPT_LOG}",
-                "synchronous = NORMAL",
-                "cache_size = -16000",  # kB
-                "secure_delete = OFF",  # which would write what is deleted
-            ):
-                database.execute(f"PRAGMA {pragma}").fetchone()
-        database.execute("BEGIN")  # all that is read is of one commit
+    def _read(self, database: sqlite3.Connection) -> None:
         self.meta: dict[str, Any] = dict(file.rows(database, "meta"))
         counters = file.read_counters(database)
         self.clean = bool(counters.clean)
         self._commits, self._request = counters.commits, counters.request
         self._notes: dict[str, Value] = {}
-        self._read_queues()
-        self._read_filter(fresh, exact=exact)
-        database.execute("ROLLBACK")
-
-    def _read_queues(self) -> None:
-        self.queues: dict[int, StoredQueue] = {}
-        self._numbers: dict[str, int] = {}
         self._touched: set[int] = set()
         self._gone: set[int] = set()
         self._taken: set[int] = set()
-        for number, path, slot, size, rows in file.rows(self._database, "queues"):
-            self.queues[number] = StoredQueue(path, slot, size, rows)
-            self._numbers[path] = number
-        there = {number: (queue.size, queue.rows) for number, queue in self.queues.items()}
-        # A page of other rows in the place of one has good checksums, too.
-        asked = "SELECT id >> ?1, count(*), sum(id & ?2) FROM requests GROUP BY 1"
-        for number, *found in self._database.execute(asked, (NUMBER_BITS, _NUMBER)):
-            if there.pop(number, None) != tuple(found):
-                raise file.DamageError(f"queue {number} has not the requests it had")
-        if there:
-            raise file.DamageError(f"queue {min(there)} has no requests any more")
+        self.queues = {number: StoredQueue(*row) for number, *row in file.rows(database, "queues")}
+        self._numbers = {queue.path: number for number, queue in self.queues.items()}
         self._next_queue = max(self.queues, default=0) + 1
-        self._size = sum(queue.size for queue in self.queues.values())
+        sizes = {number: queue.size for number, queue in self.queues.items()}
+        asked = "SELECT id >> ?, count(*) FROM requests GROUP BY 1"
+        if sizes != dict(database.execute(asked, (NUMBER_BITS,))):
+            raise file.DamageError("the queues have not the requests they had")
+        self._size = sum(sizes.values())
 
-    def _read_filter(self, fresh: LocalFilter, *, exact: bool) -> None:
-        meta, database = self.meta, self._database
+    def _read_filter(
+        self, database: sqlite3.Connection, fresh: LocalFilter | None, *, exact: bool
+    ) -> None:
+        meta = self.meta
         self.withheld: Counter[bytes] = Counter()
-        self._changes = Changes()
-        self._stored: set[tuple[Any, ...]] = set()  # rows of slices
-        stored, window = "secret" in meta or self._commits, fresh.window
-        if stored and self._read_only:
-            fresh = LocalFilter(meta["capacity"], meta["error_rate"], clock=fresh.clock)
-        self.filter = fresh
-        fresh.changes = self._changes
-        if stored:
-            self._stored = set(file.rows(database, "slices"))
-            fresh.read(database, meta)
-            if not self._read_only:
-                self._check_settings(window, exact=exact)
-        else:
-            self.note("exact", int(exact))
-        for key, value in fresh.notes().items():
-            self.note(key, value)
-        self._exact = bool(meta.get("exact"))
         self._unlisted: defaultdict[bytes, dict[bytes, int]] = defaultdict(dict)
-        self._read_journal()
+        self._pass: Pass | None = None
+        self._swept = self._last_mark = self.journal = 0
+        self._sweeping = True  # a kill may have come before what is over was deleted
+        self._stored: set[tuple[Any, ...]] = {*file.rows(database, "slices")}
+        if "secret" not in meta and not self._commits:
+            self.filter = fresh or LocalFilter()
+            self.note("exact", int(exact))
+            self._changes = self.filter.changes = Changes()
+        else:
+            self.filter = fresh or LocalFilter(meta["capacity"], meta["error_rate"])
+            window = self.filter.window
+            self._changes = self.filter.changes = Changes()
+            self.journal = self.filter.read(database, meta)
+            if fresh is not None:
+                self._check_settings(window, exact=exact)
+            asked = "SELECT coalesce(max(id), 0) FROM marks"
+            self._last_mark = database.execute(asked).fetchone()[0]
+        self._exact = bool(meta.get("exact"))
+        for key, value in self.filter.notes().items():
+            self.note(key, value)
+        for id_, fingerprints in file.journal(database) if self._exact else ():
+            for fingerprint in fingerprints:
+                self._list(id_, fingerprint)
 
     def _check_settings(self, window: float | None, *, exact: bool) -> None:
         for name, found, expected in (
@@ -473,21 +447,6 @@ class Store:
                     f"{name} = {expected!r}: {self.path} was made with {found!r}. It was left as it"
                     f" is: set {name} to what it was, or choose another JOBDIR."
                 )
-
-    def _read_journal(self) -> None:
-        self.journal = 0
-        for id_, fingerprints in file.journal(self._database):
-            self.journal += len(fingerprints)
-            self.filter.replay(id_, fingerprints)
-            if self._exact:
-                for fingerprint in fingerprints:
-                    self._list(id_, fingerprint)
-        asked = "SELECT coalesce(max(id), 0) FROM marks"
-        self._last_mark: int = self._database.execute(asked).fetchone()[0]
-        self._pass: Pass | None = None
-        self._trim = 0
-        self._expired = True  # a kill may have come before their blocks were deleted
-        self._later: list[tuple[str, bytes]] = []
 
     # The exact list
 
@@ -534,7 +493,6 @@ class Store:
         if self.journal > limit and self._pass is None:
             self._begin_pass()  # with what is committed: what follows may fail
         slices, before = {*self.filter.slice_rows()}, (self.journal, self._last_mark)
-        later = len(self._later)
         database.execute("BEGIN IMMEDIATE")
         try:
             self._write_requests()
@@ -545,11 +503,10 @@ class Store:
             self._write_marks()
             self._write_lists()
             blocks, buckets = self._write_pass()
-            self._write_trims()
+            self._sweep()
             database.execute("COMMIT")
         except BaseException:
             self.journal, self._last_mark = before
-            del self._later[later:]
             with suppress(sqlite3.Error):  # the next commit tries again
                 database.execute("ROLLBACK")
             raise
@@ -565,8 +522,7 @@ class Store:
         for number in touched:
             queue = self.queues[number]
             if queue.size:
-                row = number, queue.path, queue.slot, queue.size, queue.rows
-                file.put(database, "queues", [row])
+                file.put(database, "queues", [(number, queue.path, queue.slot, queue.size)])
             else:
                 database.execute("DELETE FROM queues WHERE id = ?", (number,))
 
@@ -580,7 +536,7 @@ class Store:
         gone = {row[0] for row in self._stored} - {row[0] for row in slices}
         self._database.executemany("DELETE FROM slices WHERE id = ?", ((id_,) for id_ in gone))
         file.put(self._database, "slices", slices - self._stored)
-        self._expired = self._expired or bool(gone)
+        self._sweeping = self._sweeping or bool(gone)
 
     def _write_marks(self) -> None:
         for id_, marks in (self._changes.marks or {}).items():
@@ -594,14 +550,11 @@ class Store:
     def _write_lists(self) -> None:
         """Write `again` and `ages`, as far as they changed."""
         for table, changed in ("again", self._changes.again), ("ages", self._changes.ages):
-            dates = {one: self._date(table, one) for one in changed}
+            dates = {one: self._date(table, one) for one in sorted(changed)}
             listed = ((one, date) for one, date in dates.items() if date is not None)
-            file.put(self._database, table, sorted(listed))
-            self._later += [(table, one) for one, date in dates.items() if date is None]
-        # What is listed too long is fetched twice at worst. So this may wait.
-        for table, one in self._later[:DELETED_AT_ONCE]:
-            if self._date(table, one) is None:
-                self._database.execute(f"DELETE FROM {table} WHERE fingerprint = ?", (one,))  # noqa: S608
+            file.put(self._database, table, listed)
+            gone = ((one,) for one, date in dates.items() if date is None)
+            self._database.executemany(f"DELETE FROM {table} WHERE fingerprint = ?", gone)  # noqa: S608
 
     def _date(self, table: str, fingerprint: bytes) -> float | None:
         """Return what `again` or `ages` has for a fingerprint; None if it is not there."""
@@ -610,25 +563,23 @@ class Store:
         held = self.filter.slices[-1].since if fingerprint in self.withheld else None
         return self.filter.again.get(fingerprint, held)
 
-    def _write_trims(self) -> None:
+    def _sweep(self) -> None:
         """Delete a part of what nobody will read: a long delete would be a long commit.
 
         What an error brings back is harmless, and goes with the next pass or in the next run.
         """
-        run, oldest = self._database.execute, self.filter.slices[0].id
-        if self._trim:
-            asked = "SELECT id FROM marks WHERE id <= ? LIMIT ?"
-            found = run(f"DELETE FROM marks WHERE id IN ({asked})", (self._trim, ROWS_AT_ONCE))  # noqa: S608
-            self._trim = self._trim if found.rowcount == ROWS_AT_ONCE else 0
-        if self._expired:
-            asked = "SELECT id FROM blocks WHERE id < ? LIMIT ?"
-            limits = oldest << 32, BLOCKS_AT_ONCE
-            blocks = run(f"DELETE FROM blocks WHERE id IN ({asked})", limits)  # noqa: S608
-            key = "slice, fingerprint"
-            asked = f"SELECT {key} FROM exact WHERE slice > 0 AND slice < ? LIMIT ?"  # noqa: S608
-            limits = oldest, LISTED_AT_ONCE
-            listed = run(f"DELETE FROM exact WHERE ({key}) IN ({asked})", limits)  # noqa: S608
-            self._expired = blocks.rowcount + listed.rowcount > 0
+        if not self._sweeping:
+            return
+        oldest, found = self.filter.slices[0].id, 0
+        for table, key, over in (
+            ("marks", "id", f"id <= {self._swept}"),
+            ("blocks", "id", f"id < {oldest << 32}"),
+            ("exact", "slice, fingerprint", f"slice > 0 AND slice < {oldest}"),
+        ):
+            some = f"SELECT {key} FROM {table} WHERE {over} LIMIT {SWEPT_AT_ONCE}"  # noqa: S608
+            asked = f"DELETE FROM {table} WHERE ({key}) IN ({some})"  # noqa: S608
+            found += self._database.execute(asked).rowcount
+        self._sweeping = found > 0
 
     def _settle(
         self, slices: set[tuple[Any, ...]], blocks: int, buckets: Collection[bytes]
@@ -646,7 +597,6 @@ class Store:
         self._gone.clear()
         self._notes.clear()
         self._changes = self.filter.changes = Changes(None if self._changes.marks is None else {})
-        del self._later[:DELETED_AT_ONCE]
         if self._pass is not None:
             del self._pass.blocks[len(self._pass.blocks) - blocks :]
             for bucket in buckets:
@@ -654,7 +604,7 @@ class Store:
                 self._unlisted.pop(bucket)
             if not (self._pass.blocks or self._pass.buckets):
                 self.journal -= self._pass.marks
-                self._trim, self._pass = self._pass.upto, None
+                self._swept, self._pass, self._sweeping = self._pass.upto, None, True
 
     # The pass
 
@@ -711,10 +661,10 @@ class Store:
     def _compact(self) -> None:
         """Give room that is not used any more back to the disk, if that is little work."""
         ask = self._database.execute
-        pages, free = (
-            ask(f"PRAGMA {one}").fetchone()[0] for one in ("page_count", "freelist_count")
+        pages, free, size = (
+            ask(f"PRAGMA {one}").fetchone()[0]
+            for one in ("page_count", "freelist_count", "page_size")
         )
-        size = ask("PRAGMA page_size").fetchone()[0]
         if free * 4 > pages and (pages - free) * size <= CHECKED_BYTES:
             with suppress(sqlite3.Error):  # it is a matter of size only
                 ask("VACUUM")

@@ -24,7 +24,7 @@ from support import lossy
 from support.commits import Commits, check, copied, hasty, log_of
 from support.contract import fingerprints
 from support.examples import share_of
-from support.internals import awaiting_deletion, database_of, marks_in_memory
+from support.internals import database_of, marks_in_memory
 from support.windows import LONGEST, PAGES, WINDOW, Clock
 
 from scrapy_bloom.errors import SettingError, StateError
@@ -56,7 +56,6 @@ class StoreMachine(RuleBasedStateMachine):
         super().__init__()
         self.patch = pytest.MonkeyPatch()
         hasty(self.patch.setattr)
-        self.patch.setattr(module, "DELETED_AT_ONCE", 1000)  # else the model would have to wait
         self.folder, self.clock, self.fresh = Path(mkdtemp()), Clock(), count()
         self.path = self.folder / "first" / "bloom.sqlite"
         self.path.parent.mkdir()
@@ -614,13 +613,6 @@ def test_a_commit_writes_what_changed_however_much_is_forgotten(path):
     store.filter.forget(known[-1])
     store.commit()
     assert database_of(store).total_changes - before < 10
-    for page in known[:5000]:  # let through again
-        store.mark(page)
-    store.commit()
-    assert database_of(store).total_changes - before < 10 + module.DELETED_AT_ONCE + 10
-    store.close()
-    store = Store(path)
-    assert sum(map(store.contains, known)) == 5000
     store.abandon()
 
 
@@ -727,7 +719,6 @@ def test_a_full_disk_keeps_everything_in_memory_until_there_is_room(path, tmp_pa
                 store.commit()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
-    assert awaiting_deletion(store) == 0
     killed = Store(copied(path, tmp_path / "killed"))
     assert (len(killed), killed.filter.items) == (0, 0)
     killed.close()

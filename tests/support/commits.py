@@ -19,10 +19,9 @@ def hasty(patch=setattr):
         ("LEAST_JOURNAL", 100),
         ("SMALL_JOURNAL", 20),
         ("BLOCKS_AT_ONCE", 3),
-        ("ROWS_AT_ONCE", 2),
+        ("SWEPT_AT_ONCE", 2),
         ("MARKS_A_ROW", 7),
         ("LISTED_AT_ONCE", 5),
-        ("DELETED_AT_ONCE", 2),
         ("CHECKPOINT_COMMITS", 7),
         ("LOG_BYTES", 200_000),
     ):

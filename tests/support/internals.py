@@ -43,11 +43,6 @@ def marks_in_memory(store):
     return sum(map(len, (store._changes.marks or {}).values()))
 
 
-def awaiting_deletion(store):
-    """Return how many rows of its lists a store will delete with later commits."""
-    return len(store._later)
-
-
 def secret_of(filter_):
     """Return the key of a filter's hashes: who knows it can make pages that it calls seen."""
     return filter_.shards[0].secret if hasattr(filter_, "shards") else filter_.secret

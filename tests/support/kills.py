@@ -10,7 +10,7 @@ from threading import Event
 from support.waiting import PATIENCE, until
 
 MOMENTS = (
-    "scrapy_bloom.local.store:Store._write_trims:after",
+    "scrapy_bloom.local.store:Store._sweep:after",
     "scrapy_bloom.local.store:Store._settle:before",
     "scrapy_bloom.local.store:Store._begin_pass:after",
     "scrapy_bloom.local.store:Store._write_pass:after",
