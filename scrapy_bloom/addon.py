@@ -71,8 +71,8 @@ class Addon:
         takes_scheduler = (folder or shared) and _is_default(settings, "SCHEDULER")
         if folder and takes_scheduler and is_for_scrapy(Path(folder)):
             logger.info(
-                "%s was begun with Scrapy's own scheduler, which fetches what is waiting there."
-                " SCHEDULER = %r takes it over.",
+                "%s has requests of Scrapy's own scheduler, which finishes them. Set SCHEDULER = %r"
+                " to take them over.",
                 folder,
                 _SCHEDULER,
             )

@@ -144,7 +144,7 @@ class BloomDupeFilter:
         """
         closing, self._filter = self._filter, None
         self.checks = Unfiltered(
-            self.report, BloomError("The filter was asked after the spider closed.")
+            self.report, BloomError("The spider has closed, and so has its filter.")
         )
         if closing is None:
             self.report.closed()
@@ -155,9 +155,9 @@ class BloomDupeFilter:
         if lost:
             self.report.warn(
                 f"{len(lost):,} requests could not be serialized, so Scrapy has not stored them."
-                f" The next run fetches those of their pages that it finds a link to. With"
-                f" SCHEDULER_DEBUG = True Scrapy says what it cannot serialize: lambdas as"
-                f" callbacks, for example."
+                f" The next run fetches their pages if it finds a link to them. With"
+                f" SCHEDULER_DEBUG = True Scrapy logs what it cannot serialize, such as lambdas as"
+                f" callbacks."
             )
         done = closing.close()
         self.report.closed()
@@ -175,16 +175,15 @@ class BloomDupeFilter:
             emptied = self._filter is not None and self._filter.clear(at_end=self._crawling)
         if emptied and self._crawling:
             logger.info(
-                "Filter and request queue are emptied at the end of the crawl, with all requests"
-                " that wait: no other worker uses them. SCHEDULER_PERSIST = True keeps them.",
+                "The filter and the request queue are emptied at the end of the crawl, because no"
+                " other worker uses them. SCHEDULER_PERSIST = True keeps them.",
                 extra={"spider": self._crawler.spider},
             )
         if not emptied:
             spared = spare_queue(self._crawler, self)
             logger.info(
-                "%s not emptied: other workers may be using them, or have left requests beside the"
-                " filter.",
-                "Filter and request queue are" if spared else "The filter is",
+                "%s not emptied: other workers may be using them, or have left requests there.",
+                "The filter and the request queue are" if spared else "The filter is",
                 extra={"spider": self._crawler.spider},
             )
 

@@ -42,7 +42,7 @@ def forget(request: Request, crawler: Crawler) -> bool:
     heard = crawler.signals.send_catch_log(forget_page, request=request, failed=False)
     if not heard:
         logger.warning(
-            "%s is not forgotten: this crawl has no open filter of scrapy-bloom.",
+            "%s was not forgotten: this crawl has no open filter of scrapy-bloom.",
             request,
             extra={"spider": crawler.spider},
         )
@@ -111,7 +111,7 @@ def check_watched(crawler: Crawler, settings: Settings) -> None:
         return
     if crawler.get_downloader_middleware(ForgetFailed) is None:
         raise SettingError(
-            f"{FORGET_FAILED.setting} is set, but the middleware that sees failures is not there."
+            f"{FORGET_FAILED.setting} is set, but the middleware that sees failures is missing."
             f" Add 'scrapy_bloom.Addon' to your ADDONS, or 'scrapy_bloom.ForgetFailed': 0 to your"
             f" DOWNLOADER_MIDDLEWARES."
         )

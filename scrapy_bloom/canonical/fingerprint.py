@@ -31,10 +31,9 @@ def _trusted() -> bool:
     if scrapy_form.agrees(RequestFingerprinter()):
         return True
     logger.warning(
-        "The installed Scrapy or w3lib makes fingerprints in a way that this version of"
-        " scrapy-bloom does not know. So Scrapy's own fingerprinter is asked for each request. The"
-        " fingerprints are the same, but it takes longer. Upgrade scrapy-bloom to get the speed"
-        " back."
+        "This version of scrapy-bloom does not know how the installed Scrapy or w3lib makes"
+        " fingerprints, and asks Scrapy's own fingerprinter instead. The fingerprints are the same,"
+        " but take longer. Upgrade scrapy-bloom to get the speed back."
     )
     return False
 
@@ -201,8 +200,8 @@ class CanonicalFingerprinter:
         if not self._warned:
             self._warned = True
             logger.warning(
-                "meta[%r] is %r, expected False or one of %s. No step is taken for requests with"
-                " such a value. This warning is logged once.",
+                "meta[%r] is %r, expected False or one of %s. No step is applied to such requests."
+                " This warning is logged once.",
                 META_KEY,
                 wish,
                 ", ".join(LEVELS),

@@ -165,8 +165,8 @@ class Items:
             self._failing = True
             self._report.log(
                 logging.ERROR,
-                "Items could not be written out: %s. The crawl continues and tries again; until"
-                " that works their pages are not done: after a kill they are fetched again.",
+                "Items could not be written out: %s. The crawl continues and retries. Until that"
+                " succeeds, their pages are not done, and are fetched again after a kill.",
                 error,
             )
 

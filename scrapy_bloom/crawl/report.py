@@ -253,6 +253,6 @@ class Report:
         self.once(
             logging.ERROR,
             "The stats collector failed, so stats that begin with bloom/ may be wrong. The filter"
-            " works on. This is logged once.",
+            " is not affected. This is logged once.",
             failure=error,
         )

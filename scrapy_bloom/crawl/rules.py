@@ -160,8 +160,8 @@ def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
         return ""
     return (
         f"The filter was filled with {'; '.join(changes)}. Pages whose URLs now have another"
-        " canonical form are fetched again. URLs that were taken for one page before stay one"
-        " page. To avoid both, go back to the earlier rules, or start with an empty filter."
+        " canonical form are fetched again. URLs that were one page stay one page. To avoid both,"
+        " restore the earlier rules, or start with an empty filter."
     )
 
 

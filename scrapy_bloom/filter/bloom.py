@@ -398,10 +398,9 @@ class LocalFilter:
         if items - self._newest.items < self.capacity <= items and not self._told:
             self._told = True
             logger.warning(
-                "Bloom filter: it holds %s fingerprints, as many as it was sized for. It grows from"
-                " here and keeps its error rate of %g, but takes more memory per fingerprint and"
-                " gets a little slower. Next time, set capacity (BLOOM_CAPACITY) to the number that"
-                " you expect.",
+                "Bloom filter: it has reached its capacity of %s fingerprints and grows. It keeps"
+                " its error rate of %g, but takes more memory per fingerprint and gets a little"
+                " slower. Next time, set capacity (BLOOM_CAPACITY) to the number that you expect.",
                 f"{items:,}",
                 self.error_rate,
             )

@@ -244,8 +244,8 @@ class LocalFrontier:
             self._try_later()
             self._report.once(
                 logging.ERROR,
-                "An error that nobody expected in a commit. No page is lost, some are fetched"
-                " again in the next run. More such errors are counted in %s and not shown.",
+                "Unexpected error in a commit. No page is lost, but some are fetched again in"
+                " the next run. More such errors are counted in %s and not shown.",
                 stats.COMMIT_ERRORS.key,
                 failure=error,
             )
@@ -282,8 +282,8 @@ class LocalFrontier:
             if not self._failing:
                 self._failing = True
                 logger.error(  # noqa: TRY400 - in plain words
-                    "%s: %s. The crawl continues and tries again; until that works, a kill takes it"
-                    " back to the last commit. No page is lost, some are fetched again.",
+                    "%s: %s. The crawl continues and retries. Until that succeeds, a kill takes it"
+                    " back to the last commit: no page is lost, but some are fetched again.",
                     self._store.path,
                     error,
                     extra={"spider": self._spider},
@@ -328,9 +328,9 @@ class LocalFrontier:
         self._report.once(
             logging.ERROR,
             "%s: a stored request cannot be read (%r). Its page is not fetched, nor any page that"
-            " only it leads to. The request stays in the file. If the code of the spider has"
-            " changed, go back to what it was and start again; else crawl again in another JOBDIR."
-            " More such errors are counted in %s and not shown.",
+            " only it leads to. The request stays in the file. If the spider's code has changed,"
+            " restore it and start again; otherwise crawl again in another JOBDIR. More such"
+            " errors are counted in %s and not shown.",
             self._store.path,
             errors[0],
             stats.UNREADABLE.key,

@@ -240,10 +240,10 @@ class Job:
                 self.store.note(DIGEST, digest(self.folder))
             self.store.close()
         except (sqlite3.Error, OSError) as error:
-            resumes = "resumes from the last commit. No page is lost, some are fetched again"
+            resumes = "resumes from the last commit. No page is lost, but some are fetched again"
             logger.error(  # noqa: TRY400 - in plain words
-                "%s: what is new could not be stored before the end (%s), so the next run %s. Make"
-                " room, or give this user the right to write there.",
+                "%s: the last changes could not be stored (%s), so the next run %s. Make room, or"
+                " give this user the right to write there.",
                 self.path,
                 error,
                 resumes if self.kind == REQUESTS else "starts over",
@@ -413,7 +413,7 @@ def new_filter(settings: Settings, *, digests: bool) -> LocalFilter:
     size = made.info().bytes_at_capacity
     if hasattr(os, "sysconf") and size > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
         logger.warning(
-            "%s = %s: the filter takes %s when full, more than this machine's memory.",
+            "%s = %s: when full, the filter takes %s, which is more than this machine's memory.",
             CAPACITY.setting,
             f"{settings[CAPACITY]:,}",
             write_size(size),

@@ -76,7 +76,7 @@ class PlainFilter(BesideScheduler):
                 report.finished(job.folder, job.restored)
             if not job.previous and (job.folder / SEEN).exists():
                 report.warn(
-                    f"{job.folder / SEEN}: the marks of Scrapy's own filter stay unread, so pages"
+                    f"{job.folder / SEEN}: the marks of Scrapy's own filter are not read, so pages"
                     f" are fetched again. SCHEDULER = 'scrapy_bloom.Scheduler' takes them over."
                 )
         super().__init__(crawler, session, marks)

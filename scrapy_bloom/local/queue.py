@@ -195,8 +195,8 @@ def _start_priorities(store: Store, queue_class: type[Any]) -> Any:
     if not by_slot and not issubclass(queue_class, ScrapyPriorityQueue):
         raise SettingError(
             f"SCHEDULER_PRIORITY_QUEUE = '{queue_class.__module__}.{queue_class.__qualname__}':"
-            f" scrapy_bloom.Scheduler knows Scrapy's two priority queues and what is derived from"
-            f" them. Use one of these."
+            f" scrapy_bloom.Scheduler supports Scrapy's two priority queues and their subclasses."
+            f" Use one of these."
         )
     slots: dict[str | None, set[int]] = {}
     for queue in store.queues.values():

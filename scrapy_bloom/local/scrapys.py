@@ -111,8 +111,8 @@ def take_over(
     folder, queue = job.folder, job.folder / QUEUE
     if not job.previous and (why := why_unclean(folder)):
         logger.warning(
-            "%s: what Scrapy's own scheduler has left cannot be taken over: its last run was"
-            " killed, or is still on (%s). It was left as it is. The crawl starts over.",
+            "%s: the job of Scrapy's own scheduler cannot be taken over: its last run was killed"
+            " or is still running (%s). It was left as it is. The crawl starts over.",
             folder,
             why,
         )

@@ -292,7 +292,7 @@ class RedisFilter:
             for shard in self.shards:
                 shard.leave()
         except BackendError as error:
-            logger.info("The lease was not given up, and ends by itself: %s", error)
+            logger.info("The lease could not be released, and expires by itself: %s", error)
         self.worker.close()
 
     # Within
@@ -409,7 +409,8 @@ class RedisFilter:
         self._surprises += 1
         if surprise.kind is not Kind.DEAD:
             logger.warning(
-                "%s: %s. This worker goes on with what the server has: pages may be fetched again.",
+                "%s: %s. This worker continues with what the server has: pages may be fetched"
+                " again.",
                 where,
                 surprise,
             )

@@ -522,7 +522,7 @@ class SharedFrontier:
         if not requests:
             logger.warning(
                 "start() yielded nothing when it ran again: pages that only it leads to are lost if"
-                " Redis has lost them.",
+                " Redis has lost them. Make start() repeatable.",
                 extra={"spider": self._spider},
             )
 
@@ -583,8 +583,8 @@ class SharedFrontier:
         self._report.add(stats.UNREADABLE)
         self._report.once(
             logging.ERROR,
-            "A request in Redis cannot be read by this worker (%r). It goes back for other workers,"
-            " whose code may be newer. After %s tries it is moved to the failed list: then"
+            "A request in Redis cannot be read by this worker (%r). It goes back to the queue for"
+            " workers with newer code. After %s tries it is moved to the failed list, and"
             " 'scrapy bloom queue --retry' puts it back. More are counted in %s and not shown.",
             error,
             MOST_TRIES,

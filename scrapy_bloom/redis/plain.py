@@ -73,7 +73,7 @@ class SharedFilter(BesideScheduler):
         report_opened(report, session, worker, self._key)
         if self.emptied:
             left = "it was left by a crawl that has ended"
-            why = "SCHEDULER_FLUSH_ON_START wants that" if empty else left
+            why = "SCHEDULER_FLUSH_ON_START is set" if empty else left
             report.info(
                 f"Bloom filter in Redis at {worker.where}, key {self._key}: emptied, since {why}."
                 f" Pages are fetched again."

@@ -218,7 +218,7 @@ class SharedQueue:
         except Surprise as deleted:
             exchange.error = FilterLostError(
                 f"Redis at {self.worker.where}, key {self.key!r}: the crawl was deleted"
-                f" while this worker was part of it ({deleted})."
+                f" while this worker was running ({deleted})."
             )
 
     def settle(self, exchange: Exchange) -> Exchange:
@@ -263,7 +263,7 @@ class SharedQueue:
             for shard in self.shards:
                 shard.leave()
         except BackendError as error:
-            logger.info("The lease was not given up, and ends by itself: %s", error)
+            logger.info("The lease could not be released, and expires by itself: %s", error)
         self.worker.close()
 
     # Within
@@ -287,7 +287,7 @@ class SharedQueue:
                 self._lost[number] = False
             else:
                 # It belongs to the crawl, not to the shard: what one shard has lost, the marks of
-                # the others may hide.
+                # the others may suppress.
                 exchange.void = list(range(len(self.shards)))
                 self._lost = dict.fromkeys(exchange.void, len(self.shards) > 1)
                 exchange.begin_again = True

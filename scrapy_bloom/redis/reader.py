@@ -105,8 +105,8 @@ class Reader:
                 )
             except Surprise:
                 raise StateError(
-                    f"Redis at {self._worker.where}: the filter under {state.key!r} has started"
-                    f" over just now. Ask again."
+                    f"Redis at {self._worker.where}: the filter under {state.key!r} has just"
+                    f" started over. Try again."
                 ) from None
             seen.update(zip(mine, told, strict=True))
         return [seen.get(one, False) for one in fingerprints]
@@ -139,8 +139,8 @@ class Reader:
     def missing(self) -> StateError:
         """Return the error that says that nothing is there."""
         return StateError(
-            f"Redis at {self._worker.where}: found no filter under {self._key!r}. A crawl makes it"
-            f" when it starts, under BLOOM_REDIS_KEY: by default BOT_NAME:SPIDER:bloom, such as"
+            f"Redis at {self._worker.where}: found no filter under {self._key!r}. A crawl creates"
+            f" it when it starts, under BLOOM_REDIS_KEY: by default BOT_NAME:SPIDER:bloom, such as"
             f" books:books:bloom."
         )
 

@@ -341,8 +341,8 @@ class Shard:
         if word == b"broken":
             raise BackendError(
                 f"Redis at {self._worker.where}, key {self.key!r}: a call failed half-way"
-                f" ({told[0].decode(errors='replace')}). All its marks were given up, and pages"
-                f" will be fetched again. Does another program write to keys that begin with this"
+                f" ({told[0].decode(errors='replace')}). All marks were dropped, and pages are"
+                f" fetched again. Does another program write to keys that begin with this"
                 f" one?"
             )
         if word != b"ok":

@@ -134,7 +134,7 @@ class Worker:
             self._fail(self._target.error(error, layout))
             raise self.error from None
         if not self.usable.is_set():
-            logger.info("Redis at %s can be used again.", self.where)
+            logger.info("Redis at %s is available again.", self.where)
             self.usable.set()
         return answer
 

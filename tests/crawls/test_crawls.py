@@ -82,7 +82,7 @@ async def test_a_site_with_the_habits_of_real_ones_is_fetched_whole_and_once(cap
     assert pages.missed == set()
     assert pages.repeated == {}
     assert len(crawler.spider.parsed) == len(set(crawler.spider.parsed)) == PAGES
-    assert "It grows from here" in caplog.text
+    assert "has reached its capacity of" in caplog.text
 
 
 class Another(Follower):
@@ -144,7 +144,7 @@ async def test_a_job_of_scrapys_filter_switches_over_with_an_empty_one(tmp_path,
         seen = (tmp_path / "requests.seen").read_bytes()
         await crawl(Stopping, job, url=pages.url)
         [warning] = warnings(caplog)
-        assert "requests.seen: the marks of Scrapy's own filter stay unread" in warning
+        assert "requests.seen: the marks of Scrapy's own filter are not read" in warning
         last = await crawl(Follower, job, url=pages.url)
     assert pages.missed == set()
     assert warnings(caplog) == []

@@ -46,7 +46,7 @@ def test_a_worker_that_finishes_early_leaves_the_queue_to_the_others(site, serve
         assert begun.wait(PATIENCE)
         crawl.start(CLOSESPIDER_PAGECOUNT=20)
         crawl.workers[1].wait(PATIENCE)
-        assert "Filter and request queue are not emptied" in crawl.log(1)
+        assert "The filter and the request queue are not emptied" in crawl.log(1)
         assert all_pages.wait(PATIENCE)
         crawl.finish()
         assert not site.missed
@@ -94,7 +94,7 @@ def test_flush_on_start_empties_what_an_earlier_crawl_left(site, server, tmp_pat
             log = crawl.log(0)
             crawl.finish()
     assert set(site.hits.values()) == {2}
-    assert "emptied, since SCHEDULER_FLUSH_ON_START wants that" in log
+    assert "emptied, since SCHEDULER_FLUSH_ON_START is set" in log
     assert " 0 pages known;" in log
 
 
@@ -198,7 +198,7 @@ class TestFaults:
         assert not site.missed
         assert max(site.hits.values()) <= 2
         assert stats["bloom/redis/losses"] == 1
-        assert "This worker goes on with what the server has" in crawl.log()
+        assert "This worker continues with what the server has" in crawl.log()
 
 
 def test_a_crawl_that_cannot_be_filtered_does_not_start(site, tmp_path, server):

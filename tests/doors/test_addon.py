@@ -180,7 +180,9 @@ async def test_a_job_of_scrapys_own_scheduler_is_finished_by_it(tmp_path, filter
     assert chosen == [(SCRAPYS, filter_class), (SCHEDULER, OURS)]
     said = [r.getMessage() for r in caplog.records if r.name == "scrapy_bloom.addon"]
     (line,) = said
-    assert line.startswith(f"{tmp_path} was begun with Scrapy's own scheduler, which fetches")
+    assert line.startswith(
+        f"{tmp_path} has requests of Scrapy's own scheduler, which finishes them"
+    )
 
 
 def test_a_killed_job_of_scrapys_own_scheduler_starts_over(project):

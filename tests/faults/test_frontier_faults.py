@@ -21,7 +21,7 @@ from scrapy_bloom.local import frontier
 OURS = {"SCHEDULER": "scrapy_bloom.Scheduler"}
 PASSES = {"SCHEDULER": "support.dying.Scheduler"}  # one for every 60 marks
 ORDINARY = {"SCHEDULER": "support.dying.Ordinary"}
-FULL = "The crawl continues and tries again"
+FULL = "The crawl continues and retries"
 
 
 # A full disk
@@ -118,7 +118,7 @@ def test_a_stop_on_a_full_disk_is_like_a_kill(full):
         run.interrupt()
         run.end(PATIENCE)
         assert run.stat("bloom/not_stored") == 1
-        assert run.log.count("could not be stored before the end") == 1
+        assert run.log.count("the last changes could not be stored") == 1
         # Only where Scrapy stores the spider's state, for which there is no room either.
         assert run.log.count("Traceback") == run.log.count("extensions/spiderstate.py"), run.log
         disk.make_room()

@@ -288,7 +288,7 @@ def test_a_server_without_memory_takes_no_marks(own_server, opened, key, caplog)
     assert opened(own_server.url, key).contains_many(known[:10]) == [True] * 10
 
 
-# Losses: the worker goes on with what the server has
+# Losses: the worker continues with what the server has
 
 
 LOSSES = {
@@ -309,7 +309,7 @@ def test_a_loss_is_noticed_at_once_and_nothing_is_known_any_more(
     assert one.add(b"next") is False
     assert two.add(b"another") is False
     assert one.numbers()["losses"] == two.numbers()["losses"] == 1
-    assert caplog.text.count("goes on with what the server has") == 2
+    assert caplog.text.count("continues with what the server has") == 2
     assert one.add_many(ones) == [False] * 100
     assert two.add_many([*ones, *twos]) == [True] * 100 + [False] * 100
 

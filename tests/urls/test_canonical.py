@@ -180,7 +180,7 @@ def test_the_self_check_finds_another_way_of_making_fingerprints(monkeypatch, ca
     with caplog.at_level(logging.WARNING):
         fingerprinter = CanonicalFingerprinter("usual")
     repeat_the_self_check()
-    assert "Scrapy's own fingerprinter is asked for each request" in caplog.text
+    assert "asks Scrapy's own fingerprinter instead" in caplog.text
     request = Request("http://example.com/?b=1&a=\xe9")
     assert fingerprinter.fingerprint(request) == fingerprint(request)
     one, other = Request("http://example.com:80/?b=1&utm_id=1"), Request("http://example.com/?b=1")
