@@ -1,8 +1,7 @@
 """The options of the package, in one table, and how each of them is read.
 
 An option has two names: that of an argument, for those who call the library, and that of a setting,
-for those who use Scrapy. Its reader gets the name to use in an error; :func:`in_arguments` and
-:func:`in_settings` are handed down to where messages are written.
+for those who use Scrapy. Its reader gets the name to use in an error.
 """
 
 from __future__ import annotations
@@ -49,20 +48,6 @@ class Option(Generic[T]):
         """
         value = written.get(self.setting, self.default)
         return self.default if value is self.default else self.read(self.setting, value)
-
-
-Words = Callable[[Option[Any]], str]
-"""Names an option to whoever reads a message."""
-
-
-def in_arguments(option: Option[Any]) -> str:
-    """Name an option as those know it who call the library."""
-    return option.argument
-
-
-def in_settings(option: Option[Any]) -> str:
-    """Name an option as those know it who use Scrapy."""
-    return option.setting
 
 
 class OnBackendError(str, Enum):

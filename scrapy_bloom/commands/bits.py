@@ -121,7 +121,7 @@ def write_bits(
     listed = [_listed(one, newest=one is slices[-1]) for one in slices]
     with target.link() as link:
         target.check_free(link)
-        shard = Shard(link, target.key, plan, target.server.words)
+        shard = Shard(link, target.key, plan)
         if not shard.made:
             raise occupied(target.name)
         client, start = link.client, beginning(target.key)

@@ -133,7 +133,7 @@ class RedisTarget:
         count = 0
         with self.link() as link:
             for state in self.states(link):
-                shard = Shard(link, state.key, state.plan, self.server.words)
+                shard = Shard(link, state.key, state.plan)
                 try:
                     left = state.failed
                     while left:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from scrapy_bloom.commands.local_target import LocalTarget
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.errors import SettingError
-from scrapy_bloom.options import REDIS_KEY, REDIS_URL, Option
+from scrapy_bloom.options import REDIS_KEY
 from scrapy_bloom.settings import client_library
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def target_of(project: Project, where: str | None) -> Target:
             from scrapy_bloom.commands.redis_target import RedisTarget  # noqa: PLC0415
             from scrapy_bloom.redis.client import Target as Server  # noqa: PLC0415
 
-            return RedisTarget(Server(url, {}, _in_commands), key, project)
+            return RedisTarget(Server(url), key, project)
     if "://" in where:
         raise SettingError(f"{where} is the URL of a page, where a TARGET is expected: {_KINDS}")
     return LocalTarget(Path(where))
@@ -79,9 +79,3 @@ def _own_target(project: Project) -> Target:
             f" BLOOM_REDIS_URL"
         )
     return LocalTarget(Path(folder))
-
-
-def _in_commands(option: Option[Any]) -> str:
-    """Name an option as those know it who give a command the URL of a server."""
-    given = {REDIS_URL.setting: "the URL", REDIS_KEY.setting: "key"}
-    return given.get(option.setting, option.setting)

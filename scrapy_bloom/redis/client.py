@@ -24,14 +24,6 @@ from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel
 
 from scrapy_bloom.errors import BackendError, SettingError
-from scrapy_bloom.options import (
-    REDIS_KEY,
-    REDIS_TIMEOUT,
-    REDIS_URL,
-    Words,
-    in_arguments,
-    in_settings,
-)
 
 COMMANDS: Final = (
     *("info", "select", "evalsha", "script|load", "time", "type", "exists", "unlink"),
@@ -95,14 +87,12 @@ class Target:
         url: as redis-py reads it, or
             ``sentinel://[user:password@]host[:port][,host...]/service[/db]``.
         options: more arguments for redis-py's client.
-        words: names an option in messages.
 
     :raises SettingError: if the URL cannot be read.
     """
 
     url: str = field(default="redis://localhost:6379/0", repr=False)
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    words: Words = field(default=in_arguments, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         try:
@@ -113,7 +103,7 @@ class Target:
             fits = False
         if not fits:
             raise SettingError(
-                f"{self.words(REDIS_URL)} cannot be read; it is not shown because of its password."
+                "The Redis URL cannot be read; it is not shown because of its password."
                 " Expected redis://[user:password@]host[:port][/database], rediss:// for TLS,"
                 " sentinel://host,host/service or unix:///path. Characters such as / @ # : in a"
                 " password are written %2F %40 %23 %3A."
@@ -132,7 +122,7 @@ class Target:
             url = f"unix://{path}" if path else f"{scheme}://{host}:{port}"
             if database:
                 url += f"?db={database}" if path else f"/{database}"
-        return cls(url, options, in_settings)
+        return cls(url, options)
 
     def where(self) -> str:
         """Name the server without user and password."""
@@ -176,7 +166,7 @@ class Target:
         except TypeError as error:  # of arguments that redis-py does not know
             raise SettingError(
                 f"The connection to Redis at {self.where()} cannot be set up: {error}. Check"
-                f" {self.words(REDIS_URL)} and REDIS_PARAMS."
+                f" its URL, and REDIS_PARAMS."
             ) from None
 
     def error(self, error: Exception, layout: str = "bitmap") -> BackendError:
@@ -187,12 +177,12 @@ class Target:
         )
         if refused and not isinstance(error, redis.AuthenticationError):
             text += (
-                f". On all keys that begin with the {self.words(REDIS_KEY)} the ACL must allow"
+                f". On all keys that begin with the filter's key the ACL must allow"
                 f" +{' +'.join((*COMMANDS, *LAYOUT_COMMANDS[layout]))}; in a cluster also"
                 f" +{' +'.join(CLUSTER_COMMANDS)}."
             )
         elif isinstance(error, (redis.TimeoutError, TimeoutError)):
-            text += f". If it is far or busy, raise {self.words(REDIS_TIMEOUT)}."
+            text += ". If it is far or busy, raise the timeout (BLOOM_REDIS_TIMEOUT)."
         passing = isinstance(error, (*_PASSING, RedisClusterException, MasterNotFoundError))
         return BackendError(text, temporary=passing and not refused, refused=refused)
 
@@ -203,7 +193,7 @@ class Target:
         service, _, database = parts.path.strip("/").partition("/")
         if not service:
             raise SettingError(
-                f"{self.words(REDIS_URL)}: a sentinel:// URL must name the service after the hosts:"
+                "A sentinel:// URL must name the service after the hosts:"
                 " sentinel://host:26379,other:26379/service."
             )
         if login:

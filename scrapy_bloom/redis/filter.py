@@ -90,7 +90,7 @@ class RedisFilter:
             self.worker.connect()
             size = known // len(made_for)
             self.shards = [
-                Shard(self.worker, shard_key(key, plan.shard), plan, target.words, known=size)
+                Shard(self.worker, shard_key(key, plan.shard), plan, known=size)
                 for plan in made_for
             ]
         except BaseException:

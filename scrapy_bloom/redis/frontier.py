@@ -35,7 +35,6 @@ from scrapy_bloom.options import (
     WINDOW,
     CommitSync,
     OnBackendError,
-    in_settings,
     refusal,
 )
 from scrapy_bloom.redis.project import (
@@ -130,7 +129,7 @@ class SharedFrontier:
         policy, project = settings[ON_BACKEND_ERROR], project_of(self._crawler)
         if policy is OnBackendError.ALLOW:
             raise refusal(
-                in_settings(ON_BACKEND_ERROR),
+                ON_BACKEND_ERROR.setting,
                 "allow",
                 "with SCHEDULER = 'scrapy_bloom.Scheduler' the requests are in Redis as well, and"
                 " no page can be fetched without it. Give 'auto', 'wait' or 'close'.",
@@ -140,7 +139,7 @@ class SharedFrontier:
         made_for = plans_of(settings, self._session.fingerprinter, self._session.made_by, **owner)
         worker = Worker(target_of(settings), settings[REDIS_TIMEOUT])
         key = key_of(settings, spider=self._spider.name, project=project)
-        queue = SharedQueue(worker, key, made_for, in_settings)
+        queue = SharedQueue(worker, key, made_for)
         try:
             queue.open()
         except BaseException as error:

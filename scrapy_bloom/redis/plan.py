@@ -29,15 +29,7 @@ from scrapy_bloom.filter.sizing import (
     MAX_HASHES,
     blocks_for,
 )
-from scrapy_bloom.options import (
-    ERROR_RATE,
-    EXACT,
-    MIN_ERROR_RATE,
-    REDIS_LAYOUT,
-    REDIS_SHARDS,
-    WINDOW,
-    Words,
-)
+from scrapy_bloom.options import MIN_ERROR_RATE
 
 BATCH: Final = 500
 """Most entries in one call: about 4 ms of the server's time.
@@ -190,13 +182,11 @@ class Plan:
         """Return what the header keeps of it."""
         return json.dumps({**asdict(self), "secret": secret.hex()}, sort_keys=True)
 
-    def differences(self, there: Plan, words: Words) -> str:
+    def differences(self, there: Plan) -> str:
         """Tell in which attributes `there` differs and may not: its value, then ours."""
-        chosen = (ERROR_RATE, EXACT, REDIS_LAYOUT, REDIS_SHARDS, WINDOW)
-        names = {option.argument: words(option) for option in chosen}
         mine, theirs = asdict(self), asdict(there)
         return "; ".join(
-            f"{names.get(name, name)} {theirs[name]!r}, not {mine[name]!r}"
+            f"{name} {theirs[name]!r}, not {mine[name]!r}"
             for name in mine
             if name not in _MAY_DIFFER and mine[name] != theirs[name]
         )

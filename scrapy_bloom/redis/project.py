@@ -17,7 +17,6 @@ from scrapy_bloom.options import (
     REDIS_SHARDS,
     REDIS_URL,
     WINDOW,
-    in_settings,
     refusal,
 )
 from scrapy_bloom.redis.client import Target
@@ -57,7 +56,7 @@ def key_of(settings: Settings, *, spider: str, project: str) -> str:
         key = ""
     if not key:
         raise refusal(
-            in_settings(REDIS_KEY),
+            REDIS_KEY.setting,
             settings[REDIS_KEY],
             "write %(spider)s and %(project)s in the places of the spider's name and of BOT_NAME,"
             " and %% for a percent sign.",
@@ -83,8 +82,8 @@ def plans_of(
     """
     if settings[EXACT] and settings[REDIS_LAYOUT] != "sets":
         raise SettingError(
-            f"{in_settings(EXACT)} = True: with the filter in Redis it needs"
-            f" {in_settings(REDIS_LAYOUT)} = 'sets', whose numbers can have 63 bits."
+            f"{EXACT.setting} = True: with the filter in Redis it needs"
+            f" {REDIS_LAYOUT.setting} = 'sets', whose numbers can have 63 bits."
         )
     plan = Plan(
         settings[CAPACITY],

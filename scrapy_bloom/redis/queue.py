@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from scrapy_bloom.errors import BackendError, BloomError, FilterLostError
-from scrapy_bloom.options import Words, in_arguments
 from scrapy_bloom.redis import worker as pace
 from scrapy_bloom.redis.plan import BATCH, Plan, place, shard_key
 from scrapy_bloom.redis.shard import (
@@ -107,7 +106,6 @@ class SharedQueue:
     :param worker: runs the scripts.
     :param key: of the filter.
     :param made_for: the plan of each shard, with project, spider and order.
-    :param words: names an option in messages.
 
     Attributes:
         key: as given.
@@ -117,13 +115,11 @@ class SharedQueue:
         shards: in the order of their numbers; none until the server was there.
     """
 
-    def __init__(
-        self, worker: Worker, key: str, made_for: Sequence[Plan], words: Words = in_arguments
-    ) -> None:
+    def __init__(self, worker: Worker, key: str, made_for: Sequence[Plan]) -> None:
         self.worker, self.key = worker, key
         self.offering = self.waiting = self.surprises = 0
         self.shards: Sequence[Shard] = ()
-        self._plans, self._words = made_for, words
+        self._plans = made_for
         self._desks = [_Desk() for _ in made_for]
         self._lost: dict[int, bool] = {}  # shards to reopen; whether to give up their marks
         self._empty: list[int] | None = None
@@ -138,8 +134,7 @@ class SharedQueue:
             return
         self.worker.connect()
         self.shards = [
-            Shard(self.worker, shard_key(self.key, plan.shard), plan, self._words)
-            for plan in self._plans
+            Shard(self.worker, shard_key(self.key, plan.shard), plan) for plan in self._plans
         ]
         self.worker.live([shard.beat for shard in self.shards])
 

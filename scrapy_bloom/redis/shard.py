@@ -20,7 +20,6 @@ from typing import Any, Final, NamedTuple
 
 from scrapy_bloom.errors import BackendError, SettingError, StateError
 from scrapy_bloom.filter.hashing import new_secret
-from scrapy_bloom.options import REDIS_KEY, REDIS_LAYOUT, Words
 from scrapy_bloom.redis import worker as pace
 from scrapy_bloom.redis.plan import BATCH, MOST_NUMBERS, Plan, geometry, read_slices
 from scrapy_bloom.redis.worker import MOST_TRIES, Worker, new_name
@@ -206,7 +205,6 @@ class Shard:
     :param worker: runs the scripts.
     :param key: of the shard's header.
     :param plan: what it must be; made so if nothing is there.
-    :param words: names an option in messages.
     :param known: how many fingerprints to remember.
     :raises BackendError: if the server cannot be used.
     :raises SettingError: if the server cannot keep such a layout.
@@ -226,13 +224,11 @@ class Shard:
         renewed: when this worker has renewed its lease, by ``time.monotonic()``.
     """
 
-    def __init__(
-        self, worker: Worker, key: str, plan: Plan, words: Words, *, known: int = KNOWN
-    ) -> None:
+    def __init__(self, worker: Worker, key: str, plan: Plan, *, known: int = KNOWN) -> None:
         self.key, self.plan = key, plan
         self.known = Known(known)
         self.epoch = ""
-        self._words, self._worker = words, worker
+        self._worker = worker
         self.open()
 
     # Opening
@@ -266,9 +262,9 @@ class Shard:
             raise Surprise(Kind.DELETED)
         if word == b"setting":
             raise SettingError(
-                f"{self._words(REDIS_LAYOUT)} = 'sets': Redis at {self._worker.where} would not"
-                f" keep sets of {MOST_NUMBERS} numbers as arrays. Raise its set-max-intset-entries"
-                f" to {MOST_NUMBERS}, or use 'bitmap'."
+                f"Redis at {self._worker.where} would not keep sets of {MOST_NUMBERS} numbers as"
+                f" arrays, which the layout 'sets' needs. Raise its set-max-intset-entries to"
+                f" {MOST_NUMBERS}, or use the layout 'bitmap'."
             )
         if word == b"type":
             self._refuse(f"found a {told[1].decode()} under {told[0].decode()!r} that is not ours")
@@ -292,7 +288,7 @@ class Shard:
                 f"found slices {found['slices']!r:.80} and window {found['window']!r:.80}, expected"
                 f" at least one slice and {there.window!r}"
             )
-        if differences := self.plan.differences(there, self._words):
+        if differences := self.plan.differences(there):
             more = _NO_REQUESTS if self.plan.order and not there.order else ""
             self._refuse(f"what is there has {differences}{more}")
         self.secret, self._hash = secret, there.hash(secret)
@@ -313,7 +309,7 @@ class Shard:
     def _refuse(self, found: str) -> None:
         raise StateError(
             f"Redis at {self._worker.where}, key {self.key!r}: {found}. Nothing was changed. Choose"
-            f" another {self._words(REDIS_KEY)}, or delete this one with 'scrapy bloom delete'."
+            f" another key (BLOOM_REDIS_KEY), or delete this one with 'scrapy bloom delete'."
         )
 
     # Calls

@@ -22,7 +22,6 @@ from support.waiting import PATIENCE
 from scrapy_bloom import RedisFilter
 from scrapy_bloom.commands import delete, output, runner
 from scrapy_bloom.commands.verbs import VERBS
-from scrapy_bloom.options import in_arguments
 from scrapy_bloom.redis.client import Target
 from scrapy_bloom.redis.plan import Plan
 from scrapy_bloom.redis.shard import Call, Entry, Shard
@@ -205,7 +204,7 @@ def test_the_failed_list_is_shown_and_put_back(bloom, server):
     link = Worker(Target(server.url), 5.0)
     link.connect()
     plan = Plan(1000, 1e-6, project="shop", spider=SPIDER, order="lifo pickle")
-    shard = Shard(link, key, plan, in_arguments)
+    shard = Shard(link, key, plan)
     bodies = [pickle.dumps(Request(url).to_dict(), protocol=4) for url in URLS]
     failed = shard.call(Call([Entry("p", None, body) for body in bodies])).counts.failed
     while failed < len(URLS):

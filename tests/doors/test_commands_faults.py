@@ -290,7 +290,7 @@ def test_whoever_may_only_read_looks_and_changes_nothing(bloom, server):
         with RedisFilter.from_url(server.url, key=f"{key}{layout}", layout=layout) as filter_:
             filter_.add_many(fingerprints(50))
     section = PAGE.read_text().partition("## Rights in Redis")[2].partition("## ")[0]
-    look, change, _ = section.strip().split("\n\n")
+    look, change = section.strip().split("\n\n")
     allow(server.client(), "reader", look)
     others = " ".join(f"`{one}`" for one in (*COMMANDS, *LAYOUT_COMMANDS["bitmap"]))
     allow(server.client(), "mover", look + change + others)
@@ -443,7 +443,7 @@ def test_a_server_that_hangs_names_the_setting_that_waits_longer(bloom, monkeypa
         target = f"redis://127.0.0.1:{silent.getsockname()[1]}"
         code, _, [said] = bloom(f"info {target}#books", BLOOM_REDIS_TIMEOUT="0.3")
     assert code == 2
-    assert said.endswith("If it is far or busy, raise BLOOM_REDIS_TIMEOUT.")
+    assert said.endswith("If it is far or busy, raise the timeout (BLOOM_REDIS_TIMEOUT).")
 
 
 # Jobs

@@ -120,7 +120,9 @@ def test_keys_that_are_not_allowed_are_refused_and_nothing_is_left(server, keys,
     """In the second case the header's alone is."""
     server.client().flushall()
     allow(server.client(), needed("bitmap"), keys=keys)
-    with pytest.raises(BackendError, match="On all keys that begin with the key the ACL must"):
+    with pytest.raises(
+        BackendError, match="On all keys that begin with the filter's key the ACL must"
+    ):
         RedisFilter.from_url(as_worker(server.url), key=key)
     assert not everything(server)
 
