@@ -33,7 +33,7 @@ from scrapy_bloom.local.job import (
     REQUESTS,
     Identity,
     digest,
-    holding,
+    hold,
     identity_of,
     open_store,
     owner_notes,
@@ -146,7 +146,7 @@ class LocalTarget:
         else:
             new = True
             self._check_spider(project.spider)
-        with holding(self.path.parent), _explained(self.path):
+        with hold(self.path.parent), _explained(self.path):
             store = self._made(project) if new else Store(self.path)
             try:
                 change = store.filter.forget_many if forget else _adder(store)
@@ -194,7 +194,7 @@ class LocalTarget:
         """Delete the file, with the requests of ``scrapy_bloom.Scheduler``."""
         with self._reading():
             pass  # it is ours
-        with holding(self.path.parent):
+        with hold(self.path.parent):
             self._remove()
 
     # Within
@@ -241,7 +241,7 @@ class LocalTarget:
     def _making(self, identity: Identity) -> Iterator[Path]:
         """Yield an empty file that takes its place when it is whole."""
         self._check_spider(identity.spider)
-        with holding(self.path.parent), _explained(self.path):
+        with hold(self.path.parent), _explained(self.path):
             if self.path.exists() or file.log_size(self.path):
                 raise occupied(self.name)
             beside = self.path.with_name(f"{self.path.name}.new")

@@ -19,11 +19,10 @@ from scrapy_bloom.errors import SettingError
 from scrapy_bloom.filter import file
 from scrapy_bloom.filter.growth import (
     MOST_GENERATIONS,
+    PARTS,
     SliceSpec,
     filter_hashes,
     generation_capacity,
-    generation_length,
-    generation_life,
     generation_rate,
     next_slice,
 )
@@ -416,7 +415,8 @@ class LocalFilter:
         window = self.window
         if window is None or self._since <= now < self._due:
             return
-        now, length, life = float(now), generation_length(window), generation_life(window)
+        now, length = float(now), window / PARTS
+        life = window + length  # which its first item stays; its last one stays for the window
         self._redate(now)
         self.slices = live = [one for one in self.slices if one.since + life > now]
         for fingerprint in [one for one, since in self.again.items() if since + life <= now]:

@@ -43,9 +43,6 @@ CREATE TABLE requests (id INTEGER PRIMARY KEY, body BLOB, crc INT);  -- queue <<
 Value = str | int | float | bytes | None
 
 _MAGIC: Final = b"SQLite format 3\0"
-_HEADER_BYTES: Final = 100
-_EXPECTED: Final = "a file of scrapy-bloom"
-_WAY_OUT: Final = "It was left as it is: move it away, or choose another place."
 
 
 class DamageError(sqlite3.DatabaseError):
@@ -151,17 +148,16 @@ def check_header(path: Path) -> None:
     """
     try:
         with path.open("rb") as file:
-            header = file.read(_HEADER_BYTES)
+            header = file.read(100)
     except OSError as error:
         raise unusable(path, error) from error
-    if len(header) < _HEADER_BYTES or not header.startswith(_MAGIC):
-        found = f"a file that starts with {header[:16]!r}" if header else "an empty file"
-        raise StateError(f"{path}: found {found}, expected {_EXPECTED}. {_WAY_OUT}")
-    version = int.from_bytes(header[60:64], "big")
-    if int.from_bytes(header[68:72], "big") != APPLICATION:
+    if not header.startswith(_MAGIC) or header[68:72] != APPLICATION.to_bytes(4, "big"):
+        other = "a database of another program" if header.startswith(_MAGIC) else repr(header[:16])
         raise StateError(
-            f"{path}: found a database of another program, expected {_EXPECTED}. {_WAY_OUT}"
+            f"{path}: found {other}, expected a file of scrapy-bloom. It was left as it is: move it"
+            f" away, or choose another place."
         )
+    version = int.from_bytes(header[60:64], "big")
     if version != FORMAT:
         raise StateError(
             f"{path}: found format {version}, expected format {FORMAT}. It was left as it is: use"
@@ -229,20 +225,9 @@ def damaged(path: Path, found: object) -> StateError:
 
 def unusable(path: Path, error: OSError | sqlite3.Error) -> StateError:
     """Return the error that refuses a file that cannot be used."""
-    if is_damage(error):
+    if not isinstance(error, (OSError, sqlite3.OperationalError)):  # a full disk, a lock
         return damaged(path, error)
     return StateError(
         f"{path}: {getattr(error, 'strerror', None) or error}. Expected a file that this user can"
         f" read and write, and room on the disk. What was there was left as it is."
     )
-
-
-def is_damage(error: Exception) -> bool:
-    """Return whether an error says that the file is damaged."""
-    if isinstance(error, DamageError):
-        return True
-    # The code is there from Python 3.11.
-    code = getattr(error, "sqlite_errorcode", None)
-    if code is not None:
-        return code & 0xFF in {11, 26}  # SQLITE_CORRUPT, SQLITE_NOTADB
-    return "malformed" in str(error) or "not a database" in str(error)

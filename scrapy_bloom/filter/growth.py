@@ -86,19 +86,6 @@ def next_share(slices: Sequence[SliceSpec], capacity: int, error_rate: float) ->
     return max(capacity - held, ceil(STEP * held)), SHARE * _unspent(slices, error_rate)
 
 
-def generation_length(window: float) -> float:
-    """Return for how many seconds a generation takes items."""
-    return window / PARTS
-
-
-def generation_life(window: float) -> float:
-    """Return how many seconds after its beginning a generation is dropped.
-
-    By then its first item has been there for 9/8 of the window, and its last one for the window.
-    """
-    return window + generation_length(window)
-
-
 def generation_capacity(items: int, capacity: int) -> int:
     """Return how many items a new generation is sized for.
 

@@ -23,7 +23,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from filelock import FileLock, Timeout
+from filelock import AcquireReturnProxy, FileLock, Timeout
 from scrapy.pqueues import _path_safe
 
 from scrapy_bloom.crawl.rules import difference
@@ -31,7 +31,7 @@ from scrapy_bloom.errors import JobInUseError, StateError
 from scrapy_bloom.filter import file
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local.store import NAME, Store
-from scrapy_bloom.options import BACKEND, CAPACITY, ERROR_RATE, EXACT, WINDOW, write_size
+from scrapy_bloom.options import BACKEND, CAPACITY, ERROR_RATE, EXACT, WINDOW
 
 if TYPE_CHECKING:
     from scrapy_bloom.settings import Settings
@@ -112,14 +112,11 @@ class Job:
         self.restored = self.in_flight = 0
         self.killed = False
         self._pid = os.getpid()
-        self._lock = lock_of(self.folder)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock.acquire()
-        except Timeout:
-            raise in_use(self.folder) from None
         except OSError as error:
             raise unusable(self.folder, error) from error
+        self._lock = hold(self.folder).lock
         with self.opening():
             self._check()
 
@@ -206,8 +203,12 @@ class Job:
         state, and its callbacks would fail.
         """
         path = self.folder / STATE
-        state = path.read_bytes() if path.exists() else b""
-        if not _is_pickle(state) or state.endswith(_MARK):
+        state = path.read_bytes() if path.exists() else _MARK
+        try:
+            pickle.loads(state)  # noqa: S301 - as Scrapy does a moment later
+        except Exception:  # noqa: BLE001 - a file that was cut off raises all sorts of things
+            state = _MARK
+        if state.endswith(_MARK):
             state = self.store.meta.get(STATE) or pickle.dumps({}, protocol=4)
         self.store.note(STATE, state)
         return state
@@ -275,7 +276,7 @@ def set_aside_if_unclean(folder: Path, spider: str) -> bool:
     if not path.exists():
         return False
     try:
-        with holding(folder):
+        with hold(folder):
             meta, clean = read_meta(path)
             if meta.get(KIND) != FILTER or identity_of(path, meta).spider != spider:
                 return False  # the door says what is wrong
@@ -322,11 +323,8 @@ def digest(folder: Path) -> str:
     :raises OSError: if a file cannot be read.
     """
     root, found = folder / QUEUE, hashlib.sha256()
-    try:
-        named = sorted(f"{slot} {path}" for slot, path in saved_queues(folder))
-    except (TypeError, ValueError):
-        named = ["unreadable"]
-    found.update("\0".join(named).encode("utf-8", "surrogatepass"))
+    active = root / ACTIVE
+    found.update(active.read_bytes() if waits_with_scrapy(folder) and active.exists() else b"")
     for path in queue_files(folder):
         found.update(path.relative_to(root).as_posix().encode("utf-8", "surrogateescape") + b"\0")
         with path.open("rb") as content:
@@ -399,26 +397,17 @@ def open_store(path: Path, settings: Settings, *, digests: bool) -> Store:
 
 
 def new_filter(settings: Settings, *, digests: bool) -> LocalFilter:
-    """Return an empty filter as the settings want it; warn of one that memory cannot hold.
+    """Return an empty filter as the settings want it.
 
     :param digests: whether all fingerprints are SHA-1 digests.
     """
-    made = LocalFilter(
+    return LocalFilter(
         settings[CAPACITY],
         settings[ERROR_RATE],
         window=settings[WINDOW],
         digests=digests,
         clock=time.time,
     )
-    size = made.info().bytes_at_capacity
-    if hasattr(os, "sysconf") and size > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
-        logger.warning(
-            "%s = %s: when full, the filter takes %s, which is more than this machine's memory.",
-            CAPACITY.setting,
-            f"{settings[CAPACITY]:,}",
-            write_size(size),
-        )
-    return made
 
 
 def owner_notes(identity: Identity, kind: str) -> dict[str, str]:
@@ -450,36 +439,27 @@ def identity_of(path: Path, meta: dict[str, Any]) -> Identity:
         ) from error
 
 
-@contextmanager
-def holding(folder: Path) -> Iterator[None]:
+def hold(folder: Path) -> AcquireReturnProxy[FileLock]:
     """Hold a job directory as a crawl does, so that none can start in it.
 
     :raises JobInUseError: if a crawl holds it.
+    :raises StateError: if it cannot be locked.
     """
     try:
-        with lock_of(folder):
-            yield
+        # Not bound to a thread: the file may be closed in another thread than it was opened in.
+        return FileLock(folder / LOCK, timeout=0, thread_local=False).acquire()
     except Timeout:
-        raise in_use(folder) from None
-
-
-def lock_of(folder: Path) -> FileLock:
-    """Return the lock of a job directory, which does not wait."""
-    # Not bound to a thread: the file may be closed in another thread than it was opened in.
-    return FileLock(folder / LOCK, timeout=0, thread_local=False)
-
-
-def in_use(folder: Path) -> JobInUseError:
-    """Return the error that refuses a job directory which another crawl holds."""
-    pid = None
-    with suppress(StateError, OSError, sqlite3.Error):
-        pid = read_meta(folder / NAME)[0].get(PID)
-    ours, unknown = "another spider of this process", "another process"
-    who = {os.getpid(): ours, None: unknown}.get(pid, f"process {pid}")
-    return JobInUseError(
-        f"{folder}: {who} is using this job directory. Only one crawl at a time can use it. Wait"
-        f" until it has stopped, or choose another JOBDIR."
-    )
+        pid = None
+        with suppress(StateError, OSError, sqlite3.Error):
+            pid = read_meta(folder / NAME)[0].get(PID)
+        ours, unknown = "another spider of this process", "another process"
+        who = {os.getpid(): ours, None: unknown}.get(pid, f"process {pid}")
+        raise JobInUseError(
+            f"{folder}: {who} is using this job directory. Only one crawl at a time can use it."
+            f" Wait until it has stopped, or choose another JOBDIR."
+        ) from None
+    except OSError as error:
+        raise unusable(folder, error) from error
 
 
 def unusable(folder: Path, error: OSError) -> StateError:
@@ -489,11 +469,3 @@ def unusable(folder: Path, error: OSError) -> StateError:
         f" can write, with room on the disk; give it those rights or choose another JOBDIR. What is"
         f" in it was left as it is."
     )
-
-
-def _is_pickle(content: bytes) -> bool:
-    try:
-        pickle.loads(content)  # noqa: S301 - as Scrapy does a moment later
-    except Exception:  # noqa: BLE001 - a file that was cut off raises all sorts of things
-        return False
-    return True

@@ -478,13 +478,3 @@ async def test_a_spider_may_get_its_name_when_it_is_made(tmp_path):
         other = make_crawler(NamedByArgument, settings)
         assert await refusal(other, url=pages.url + "/", name="two") == "bloom_state"
     assert pages.hits == {"/": 1}
-
-
-def test_a_capacity_beyond_the_memory_is_warned_of(monkeypatch, caplog):
-    monkeypatch.setattr("os.sysconf", lambda _: 1000)  # a machine of a megabyte
-    for capacity in (1000, 1_000_000):
-        dupefilter, _ = make_filter({"BLOOM_CAPACITY": capacity})
-        dupefilter.open()
-        dupefilter.close("finished")
-    (warning,) = messages(caplog, logging.WARNING)
-    assert warning.startswith("BLOOM_CAPACITY = 1,000,000: the filter takes 4.1 MB when full")

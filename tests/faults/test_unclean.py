@@ -88,13 +88,6 @@ def test_a_queue_that_is_used_is_another_one_and_one_that_is_only_opened_is_not(
     assert len(set(found)) == len(found) == 6
 
 
-def test_the_order_of_what_is_to_be_read_does_not_count(tmp_path):
-    make_queue(tmp_path, saved='{"a": [0, -1], "b": [2]}')
-    before = digest(tmp_path)
-    (tmp_path / "requests.queue" / "active.json").write_text('{"b": [2], "a": [-1, 0]}')
-    assert digest(tmp_path) == before
-
-
 @pytest.mark.parametrize("saved", [None, "[]", "{}"])
 def test_a_queue_without_requests_is_none(tmp_path, saved):
     none = digest(tmp_path)
