@@ -1,34 +1,29 @@
-"""Bits from a filter in Redis, and to one, with the requests beside them.
+"""The filter of a job directory, with its requests, into Redis.
 
-A list of forgotten pages cannot go from one kind of place to the other: here it has fingerprints,
-in Redis probes. So one bit of each forgotten page is left out of the copy. A few other pages had
-this bit, too, and are fetched again.
+The list of forgotten pages cannot go along: here it has fingerprints, in Redis probes. So one bit
+of each forgotten page is left out of the copy. A few other pages had this bit, too, and are fetched
+again.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from math import ceil
 from struct import Struct
 from typing import Final
 
-from bitarray import bitarray
-
 from scrapy_bloom.commands.places import Contents, occupied
-from scrapy_bloom.commands.redis_target import RedisTarget, identity_in
+from scrapy_bloom.commands.redis_target import RedisTarget
 from scrapy_bloom.errors import BackendError, SettingError, StateError
-from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.filter.hashing import make_probe
-from scrapy_bloom.filter.sizing import BLOCK_BYTES, MAX_HASHES, blocks_for
+from scrapy_bloom.filter.sizing import MAX_HASHES, blocks_for
 from scrapy_bloom.filter.slices import Slice
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.plan import BATCH, KEY_BLOCKS, Plan, geometry
 from scrapy_bloom.redis.plan import Slice as Listed
-from scrapy_bloom.redis.reader import State
 from scrapy_bloom.redis.shard import MOST_BYTES, Call, Entry, Shard, Surprise
-from scrapy_bloom.redis.worker import Worker as Link
 
 _PROBE: Final = Struct(f">{MAX_HASHES}HI")
 _ENDING: Final = b"\x80"  # the bit behind a key's blocks, which gives it its full size
@@ -40,45 +35,6 @@ for i = 1, #KEYS do redis.call('PERSIST', KEYS[i]) end
 redis.call('HSET', KEYS[1], 'plan', ARGV[1])
 return 1
 """
-
-
-@contextmanager
-def reading(source: RedisTarget) -> Iterator[Contents]:
-    """Read a filter of bits, also while workers add to it.
-
-    :raises SettingError: if its bits cannot be copied.
-    :raises StateError: if requests wait beside it.
-    """
-    with source.link() as link:
-        yield _read(source.name, link, source.states(link))
-
-
-def _read(name: str, link: Link, states: Sequence[State]) -> Contents:
-    state, plan = states[0], states[0].plan
-    if plan.layout != "bitmap" or plan.shards > 1:
-        raise SettingError(
-            f"{name}: only a filter with the layout 'bitmap' and one shard can be copied. Redis"
-            f" itself can copy this one, as a replica, or by its RDB file."
-        )
-    if waiting := state.waiting + state.taken + state.failed:
-        raise StateError(
-            f"{name}: {waiting:,} requests wait beside this filter, and without them a copy would"
-            f" suppress their pages. Let the crawl finish first."
-        )
-    window, slices = plan.window or None, []
-    for one in state.slices:
-        slice_ = Slice(one.number + 1, one.since if window else 0.0, one.spec, one.items)
-        slices.append(slice_)
-        start = f"{beginning(state.key)}{state.epoch}.{one.number}."
-        for number in range(one.keys):
-            data = link.client.get(f"{start}{number}") or b""
-            for at in range(0, len(data) - 1, BLOCK_BYTES):
-                _set_block(slice_, number * KEY_BLOCKS + at // BLOCK_BYTES, data, at)
-        for probe in link.client.smembers(f"{start}again"):
-            _leave_out(slice_, [*_PROBE.unpack(probe)])
-    kept = LocalFilter(plan.capacity, plan.error_rate, window=window, digests=plan.digests)
-    kept.adopt(state.secret, MAX_HASHES, slices, slices[-1].id + 1)
-    return Contents(identity_in(plan), kept)
 
 
 def write_bits(
@@ -175,13 +131,6 @@ def _strings(
             if any(block.any() for block in blocks):
                 data = b"".join(block.tobytes() for block in blocks)
                 yield f"{start}{one.number}.{number}", data + _ENDING
-
-
-def _set_block(slice_: Slice, index: int, data: bytes, at: int) -> None:
-    block = bitarray(endian="big")
-    block.frombytes(data[at : at + BLOCK_BYTES])
-    if block.any() and index < len(slice_.blocks):
-        slice_.blocks[index] = block
 
 
 def _leave_out(slice_: Slice, probe: list[int]) -> None:

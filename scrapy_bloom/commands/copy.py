@@ -45,24 +45,22 @@ def _copy(
     source: Target, target: Target, project: Project, on_request: Callable[[int], None]
 ) -> str:
     """Copy; return what the user should know."""
-    if isinstance(source, LocalTarget) and isinstance(target, LocalTarget):
+    if isinstance(target, LocalTarget) and isinstance(source, LocalTarget):
         target.copy_from(source, project.spider)
         return ""
     # Imported only here: redis is an extra.
     from scrapy_bloom.commands import bits, from_scrapy_redis  # noqa: PLC0415
 
-    if not isinstance(source, LocalTarget) and from_scrapy_redis.is_queue(source):
-        if isinstance(target, LocalTarget):
-            raise StateError(f"{target.name}: a crawl of scrapy-redis can only be copied to Redis.")
+    if not isinstance(source, LocalTarget):
+        from_scrapy_redis.check_queue(source)
+    if isinstance(target, LocalTarget):
+        raise StateError(f"{target.name}: a crawl of scrapy-redis can only be copied to Redis.")
+    if not isinstance(source, LocalTarget):
         return from_scrapy_redis.copy_crawl(source, target, project, on_request)
-    opened = source.reading() if isinstance(source, LocalTarget) else bits.reading(source)
-    with opened as found:
+    with source.reading() as found:
         spider = project.spider or found.identity.spider
         contents = replace(found, identity=replace(found.identity, spider=spider))
-        if isinstance(target, LocalTarget):
-            target.write(contents)
-        else:
-            theirs = Project(project.given, spider)
-            crawls = contents.requests is not None or theirs.keeps_requests
-            bits.write_bits(target, contents, theirs.owner if crawls else {}, on_request)
+        theirs = Project(project.given, spider)
+        crawls = contents.requests is not None or theirs.keeps_requests
+        bits.write_bits(target, contents, theirs.owner if crawls else {}, on_request)
     return ""

@@ -42,19 +42,20 @@ return 1
 """
 
 
-def is_queue(source: RedisTarget) -> bool:
-    """Return whether scrapy-redis keeps requests under a key.
+def check_queue(source: RedisTarget) -> None:
+    """Look whether scrapy-redis keeps requests under a key.
 
-    :raises SettingError: if it keeps its marks there.
+    :raises StateError: if not.
     """
     with source.link() as link:
         kind = link.client.type(source.key)
-    if kind == b"set":
-        raise SettingError(
-            f"{source.name}: found a set, expected a filter, or the queue of scrapy-redis. Give the"
-            f" key of its queue, such as books:requests: the marks follow from the requests."
+    if kind not in (b"zset", b"list"):
+        found = "nothing" if kind == b"none" else f"a {kind.decode()}"
+        raise StateError(
+            f"{source.name}: found {found}, expected the queue of scrapy-redis, such as"
+            f" books:requests. A filter in Redis is copied by Redis itself: as a replica, or by its"
+            f" RDB file."
         )
-    return kind in (b"zset", b"list")
 
 
 def copy_crawl(

@@ -182,14 +182,6 @@ class LocalTarget:
                 database.execute("DELETE FROM meta WHERE key = ?", (PID,))
                 database.execute("COMMIT")
 
-    def write(self, contents: Contents) -> None:
-        """Write a filter that comes from elsewhere.
-
-        :raises StateError: if something is here.
-        """
-        with self._making(contents.identity) as beside:
-            contents.filter.save(beside, self._notes(contents.identity, FILTER))
-
     def delete(self) -> None:
         """Delete the file, with the requests of ``scrapy_bloom.Scheduler``."""
         with self._reading():

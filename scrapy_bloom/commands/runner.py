@@ -11,9 +11,9 @@ from typing import Final, NoReturn, Protocol, cast
 
 from scrapy.settings import Settings
 
+from scrapy_bloom.commands import VERBS
 from scrapy_bloom.commands.output import Output
 from scrapy_bloom.commands.project import Project
-from scrapy_bloom.commands.verbs import VERBS
 from scrapy_bloom.errors import BloomError, SettingError
 
 CANNOT: Final = 2

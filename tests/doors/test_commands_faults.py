@@ -22,7 +22,7 @@ from support.processes import environment, run_program
 from support.waiting import PATIENCE, until
 
 from scrapy_bloom import RedisFilter
-from scrapy_bloom.commands.verbs import VERBS
+from scrapy_bloom.commands import VERBS
 from scrapy_bloom.redis.client import COMMANDS, LAYOUT_COMMANDS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
@@ -267,18 +267,17 @@ def test_without_rights_nothing_is_done():
 
 def test_a_server_without_memory_keeps_what_it_has(bloom, place):
     """And nothing is left of what was on its way."""
+    stored_job(place / "large", fingerprints(20_000), BLOOM_CAPACITY=100_000)
     with LocalRedis() as server:
         client = server.client()
-        with RedisFilter.from_url(server.url, key="a", capacity=100_000) as filter_:
-            filter_.add_many(fingerprints(20_000))
         client.config_set("maxmemory", client.info("memory")["used_memory"] + 100_000)
         before = everything_in(server), everything(place)
-        code, lines, errors = bloom(f"copy {server.url}#a {server.url}#b")
+        code, lines, errors = bloom(f"copy large {server.url}#b")
         assert (code, lines, len(errors)) == (2, [], 1)
         assert "memory" in errors[0]
         assert (everything_in(server), everything(place)) == before
         client.config_set("maxmemory", 0)
-        assert bloom(f"copy {server.url}#a {server.url}#b")[0] == 0
+        assert bloom(f"copy large {server.url}#b")[0] == 0
         assert all(seen(bloom, f"{server.url}#b", fingerprints(20_000)))
 
 
@@ -303,16 +302,15 @@ def test_whoever_may_only_read_looks_and_changes_nothing(bloom, server):
         for line in (
             f"add {target} {URL}",
             f"delete {target} --yes",
-            f"copy {target} {url}#{key}new",
+            f"copy whole {url}#{key}new",
             f"forget {target} {URL}",
         ):
             code, lines, errors = bloom(line)
             assert (code, lines, len(errors)) == (2, [], 1), (line, lines, errors)
             assert "pass@" not in errors[0]
             assert everything_in(server) == before, line
-    assert bloom(f"copy {url}#{key}bitmap one --spider books")[0] == 0
     url = url.replace("reader", "mover")
-    assert bloom(f"copy {url}#{key}bitmap {url}#{key}new") == (0, ANY, [])
+    assert bloom(f"copy whole {url}#{key}new") == (0, ANY, [])
 
 
 def allow(client, user, text):
@@ -343,7 +341,6 @@ def test_a_replica_is_looked_at(bloom):
                 code, _, errors = bloom(line)
                 assert code == 2, line
                 assert "replica" in errors[0], errors
-        assert bloom(f"copy {replica.url}#bitmap one --spider books")[0] == 0
         assert everything_in(replica) == before
 
 
@@ -374,21 +371,14 @@ def interrupt():
 
 def test_an_interrupted_copy_changes_nothing(bloom, place, server, monkeypatch):
     kept(place)
-    target = f"{server.url}#{(key := next(keys))}"
-    with RedisFilter.from_url(server.url, key=key, capacity=2_000_000) as filter_:
-        filter_.add_many(fingerprints(3_000))
-    for line in (
-        f"copy {target} {target}:a",
-        f"copy kept {target}:b",
-        f"copy {target} c --spider d",
-    ):
-        before = contents(place), everything_in(server)
-        with monkeypatch.context() as patched:
-            during(patched, ("GET", "SET"), 1, interrupt)
-            code, lines, errors = bloom(line)
-        assert (code, lines, errors) == (130, [], ["scrapy bloom copy: interrupted"]), line
-        assert (contents(place), everything_in(server)) == before, line
-        assert bloom(line)[0] == 0
+    line = f"copy kept {server.url}#{next(keys)}"
+    before = contents(place), everything_in(server)
+    with monkeypatch.context() as patched:
+        during(patched, ("GET", "SET"), 1, interrupt)
+        code, lines, errors = bloom(line)
+    assert (code, lines, errors) == (130, [], ["scrapy bloom copy: interrupted"])
+    assert (contents(place), everything_in(server)) == before
+    assert bloom(line)[0] == 0
 
 
 @pytest.mark.usefixtures("short_leases")
@@ -461,15 +451,13 @@ def test_a_mark_by_hand_does_not_make_a_killed_run_a_clean_one(bloom, place):
         assert bloom(f"contains {folder} {URL}x")[0] == 0
 
 
-def test_what_cannot_be_copied_bit_by_bit_is_told(bloom, place, server):
-    for name, options in (("sets", {"layout": "sets"}), ("shards", {"shards": 2})):
-        with RedisFilter.from_url(server.url, key=name, **options) as filter_:
-            filter_.add_many(fingerprints(90))
+def test_what_cannot_be_copied_is_told(bloom, place, server):
+    with RedisFilter.from_url(server.url, key=(key := next(keys))) as filter_:
+        filter_.add_many(fingerprints(90))
     stored_job(place / "rough", fingerprints(9), BLOOM_ERROR_RATE=0.01)
     stored_job(place / "exact", fingerprints(9), BLOOM_EXACT=True)
     for line, told in (
-        (f"copy {server.url}#shards new --spider a", "and one shard can be copied"),
-        (f"copy {server.url}#sets new --spider a", "only a filter with the layout 'bitmap'"),
+        (f"copy {server.url}#{key} new --spider a", "found a hash, expected the queue of scrapy-r"),
         (f"copy rough {server.url}#rough", "its bits cannot be copied"),
         (f"copy exact {server.url}#exact", "found the list of BLOOM_EXACT"),
     ):
@@ -480,33 +468,21 @@ def test_what_cannot_be_copied_bit_by_bit_is_told(bloom, place, server):
 
 def test_what_is_forgotten_stays_so_in_every_copy(bloom, place, server):
     """A page that a copy suppressed would be lost in silence."""
-    key, known = next(keys), fingerprints(500)
+    known, there = fingerprints(500), f"{server.url}#{next(keys)}"
     stored_job(place / "job", known)
     assert bloom("forget job -", stdin=hexadecimal(known[:50]))[0] == 0
-    with RedisFilter.from_url(server.url, key=key, capacity=1000) as filter_:
-        filter_.add_many(known)
-        filter_.forget_many(known[:50])
-    places = [f"{server.url}#{key}"]
-    for way in (f"{server.url}#{key}:b", "one", f"{server.url}#{key}:c"):
-        assert bloom(f"copy {places[-1]} {way} --spider books")[0] == 0
-        places.append(way)
-    assert bloom(f"copy job {server.url}#{key}:d")[0] == 0
-    for target in [*places, "job", f"{server.url}#{key}:d"]:
+    assert bloom("copy job other")[0] == bloom(f"copy other {there}")[0] == 0
+    for target in ("job", "other", there):
         found = seen(bloom, target, known)
         assert not any(found[:50]), target
         assert found[50:].count(False) < 50, target  # whose bit went with a forgotten page
 
 
 def test_a_copy_in_redis_grows_like_a_filter_of_crawls(bloom, place, server):
-    key, known, more = next(keys), fingerprints(900), fingerprints(3000, "b")
+    known, more = fingerprints(900), fingerprints(3000, "b")
     stored_job(place / "job", known, BLOOM_CAPACITY=1000)
-    target = f"{server.url}#{key}"
+    target = f"{server.url}#{next(keys)}"
     assert bloom(f"copy job {target}")[0] == 0
     assert bloom(f"add {target} -", stdin=hexadecimal(more))[0] == 0
     assert seen(bloom, target, [*known, *more]) == [True] * 3900
     assert not any(seen(bloom, target, fingerprints(3000, "c")))
-    assert bloom(f"copy {target} back --spider books")[0] == 0
-    assert seen(bloom, "back", [*known, *more]) == [True] * 3900
-    job = open_job(place / "back", BLOOM_CAPACITY=1000)
-    assert all(job.store.contains(one) for one in known)
-    job.close()
