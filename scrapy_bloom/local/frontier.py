@@ -239,16 +239,19 @@ class LocalFrontier:
         """
         try:
             await self._commit_done(last=last)
-        except Exception as error:  # noqa: BLE001 - what was done is fetched again at worst
+        except Exception as error:
             self._report.add(stats.COMMIT_ERRORS)
-            self._try_later()
-            self._report.once(
-                logging.ERROR,
-                "Unexpected error in a commit. No page is lost, but some are fetched again in"
-                " the next run. More such errors are counted in %s and not shown.",
-                stats.COMMIT_ERRORS.key,
-                failure=error,
-            )
+            self._delay = min(_SLOWEST, self._delay * 2)
+            if not self._failing:
+                self._failing = True
+                logger.error(  # noqa: TRY400 - with a traceback if nobody expected it
+                    "%s: %s. The crawl continues and retries. Until that succeeds, a kill takes it"
+                    " back to the last commit: no page is lost, but some are fetched again.",
+                    self._store.path,
+                    error,
+                    exc_info=None if isinstance(error, sqlite3.Error) else error,
+                    extra={"spider": self._spider},
+                )
 
     async def _commit_done(self, *, last: bool) -> None:
         if self._broken or os.getpid() != self._pid:  # a fork has none of its own
@@ -260,7 +263,7 @@ class LocalFrontier:
         if not await self._items.flush():
             if not last:
                 self._done = done + self._done
-                self._try_later()
+                self._delay = min(_SLOWEST, self._delay * 2)
                 return
             self._items.log_kept(len(done))
             done = []  # with all they have led to
@@ -268,27 +271,11 @@ class LocalFrontier:
             if visit.row is not None:
                 self._store.done(visit.row)
             self._store.release(visit.marks)
-        if not self._broken:  # else what is in the file is left as it is
-            self._write()
-
-    def _write(self) -> None:
+        if self._broken:  # what is in the file is left as it is
+            return
         self._note_state()
         self._store.note(IN_FLIGHT, len(self._in_flight))
-        try:
-            self._store.commit(sync=self._sync)
-        except sqlite3.Error as error:
-            self._report.add(stats.COMMIT_ERRORS)
-            self._try_later()
-            if not self._failing:
-                self._failing = True
-                logger.error(  # noqa: TRY400 - in plain words
-                    "%s: %s. The crawl continues and retries. Until that succeeds, a kill takes it"
-                    " back to the last commit: no page is lost, but some are fetched again.",
-                    self._store.path,
-                    error,
-                    extra={"spider": self._spider},
-                )
-            return
+        self._store.commit(sync=self._sync)
         if self._failing:
             self._failing = False
             logger.info("%s: commits work again.", self._store.path, extra={"spider": self._spider})
@@ -305,9 +292,6 @@ class LocalFrontier:
         except Exception:  # noqa: BLE001 - Scrapy says so when it stores the state itself
             return
         self._store.note(STATE, pickled)
-
-    def _try_later(self) -> None:
-        self._delay = min(_SLOWEST, self._delay * 2)
 
     def _break(self, error: Exception) -> None:
         """Write nothing more: what is in the file cannot be trusted."""

@@ -312,17 +312,6 @@ def test_what_is_not_a_filter_is_refused_and_left_as_it_is(tmp_path, make, found
     assert (path.read_bytes() if path.is_file() else None) == before
 
 
-def test_a_filter_is_not_saved_beside_the_log_of_another_file(tmp_path):
-    """SQLite would apply it."""
-    path = tmp_path / "filter"
-    log = tmp_path / "filter-wal"
-    log.write_bytes(b"log")
-    with pytest.raises(StateError, match="found a log that belongs to another file"):
-        LocalFilter().save(path)
-    assert not path.exists()
-    assert log.read_bytes() == b"log"
-
-
 def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path):
     path = tmp_path / "folder" / "filter"
     with pytest.raises(StateError, match=r"folder.*Expected a file that this user can"):

@@ -27,7 +27,7 @@ from support.examples import share_of
 from support.internals import database_of, marks_in_memory
 from support.windows import LONGEST, PAGES, WINDOW, Clock
 
-from scrapy_bloom.errors import SettingError, StateError
+from scrapy_bloom.errors import StateError
 from scrapy_bloom.filter import file
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local import store as module
@@ -400,26 +400,6 @@ def test_a_file_that_a_checkpoint_has_begun_to_enlarge_is_whole(tmp_path):
     commits.store.abandon()
 
 
-def test_a_row_whose_bits_have_flipped_is_told_and_stays(path):
-    store = Store(path)
-    queue = store.queue("0", None)
-    rows = [store.add(queue, b"https://example.com/%d" % number) for number in range(3)]
-    store.close()
-    with sqlite3.connect(path) as database:
-        database.execute("UPDATE requests SET body = ? WHERE id = ?", (b"https://x.com/1", rows[1]))
-    database.close()
-    store = Store(path)
-    found = store.read(queue, 10, newest=False)
-    assert found == [
-        (rows[0], b"https://example.com/0"),
-        (rows[1], None),
-        (rows[2], b"https://example.com/2"),
-    ]
-    store.commit()
-    assert len(store) == 3
-    store.abandon()
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -458,19 +438,6 @@ def test_any_other_row_that_is_not_what_was_written_refuses_the_file(path, monke
 
 
 # What is refused
-
-
-@pytest.mark.parametrize(
-    ("name", "window", "exact"), [("WINDOW", 3600, False), ("EXACT", None, True)]
-)
-def test_other_settings_are_refused(path, name, window, exact):
-    Store(path).close()
-    before = path.read_bytes()
-    with pytest.raises(
-        SettingError, match=f"BLOOM_{name} = .*{path} was made with.*another JOBDIR"
-    ):
-        Store(path, LocalFilter(window=window), exact=exact)
-    assert path.read_bytes() == before
 
 
 def test_a_log_without_its_file_is_refused(path):

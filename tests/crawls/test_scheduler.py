@@ -686,7 +686,8 @@ async def test_an_unexpected_error_in_a_commit_costs_no_page_and_keeps_no_lock(
         with monkeypatch.context() as patched:
             patched.setattr(frontier.Items, "flush", flush)
             await crawl(settings=kept(job), url=pages.url)
-        assert caplog.text.count("Unexpected error in a commit") == 1
+        assert caplog.text.count("The crawl continues and retries") == 1
+        assert caplog.text.count("Traceback") == 1
         assert pages.missed == set()
         pages.hits.clear()
         await crawl(settings=kept(job), url=pages.url)
