@@ -1,4 +1,4 @@
-"""Scrapy duplicate filter on Bloom filters: every page once, in a few bytes per URL."""
+"""A duplicate filter and scheduler for Scrapy, on Bloom filters."""
 
 from __future__ import annotations
 

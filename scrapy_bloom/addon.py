@@ -22,14 +22,14 @@ _SCHEDULER: Final = "scrapy_bloom.Scheduler"
 
 
 class Addon:
-    """Gives a project our duplicate filter and our scheduler, and what they need.
+    """Enables the duplicate filter and the scheduler, and what they need.
 
-    What the project, the spider or the command line has chosen stays. Without a job directory and
-    Redis so does Scrapy's own scheduler. A job directory in which requests of that scheduler wait
-    stays with it until they are done.
+    What the project, the spider or the command line has set stays. Without a job directory or
+    Redis, so does Scrapy's own scheduler. A job directory with requests of that scheduler stays
+    with it until they are done.
 
-    Commands of Scrapy that only look at pages, such as ``fetch`` and ``shell``, get no job
-    directory and nothing of ours.
+    Scrapy's commands that only look at pages, such as ``fetch`` and ``shell``, run without a job
+    directory and without this package.
 
     :param looks: whether this is such a command.
     """

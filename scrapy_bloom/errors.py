@@ -1,7 +1,6 @@
-"""The errors that scrapy-bloom raises on purpose, in the user's words.
+"""The errors of scrapy-bloom.
 
-Every error has a ``reason``. If the error refuses a crawl, Scrapy shows this short name as the
-reason for which the spider was closed.
+Each has a ``reason``, which is the crawl's ``finish_reason`` if the error refuses or ends it.
 """
 
 from __future__ import annotations
@@ -10,19 +9,19 @@ from typing import ClassVar, Final
 
 
 class BloomError(Exception):
-    """Base of all errors that scrapy-bloom raises on purpose."""
+    """Base class of the errors of scrapy-bloom."""
 
     reason: ClassVar[str] = "bloom_error"
 
 
 class SettingError(BloomError, ValueError):
-    """A setting or an argument has a value that cannot be used."""
+    """A setting or an argument has an invalid value."""
 
     reason: ClassVar[str] = "bloom_setting"
 
 
 class StateError(BloomError):
-    """Stored state is not ours, damaged, newer, or made for another crawl. It is left untouched."""
+    """Stored state is not ours, damaged, newer, or another crawl's. It is left as it is."""
 
     reason: ClassVar[str] = "bloom_state"
 
@@ -34,11 +33,11 @@ class JobInUseError(BloomError):
 
 
 class BackendError(BloomError):
-    """The filter's server is unusable; the message says what to do.
+    """Redis is unavailable; the message says what to do.
 
     Attributes:
-        temporary: whether the server only failed to answer, which may pass by itself.
-        refused: whether the server does not let this user in, or do what is needed.
+        temporary: whether this may pass by itself.
+        refused: whether this user lacks a permission.
     """
 
     reason: ClassVar[str] = "bloom_backend"
@@ -50,7 +49,7 @@ class BackendError(BloomError):
 
 
 class FilterLostError(BloomError):
-    """A filter that was in use has vanished from its server, in whole or in part."""
+    """Somebody deleted the filter in Redis while it was in use."""
 
     reason: ClassVar[str] = "bloom_filter_lost"
 
@@ -59,7 +58,7 @@ _LONGEST_SHOWN: Final = 500
 
 
 def shown(value: object) -> str:
-    """Return a refused value as an error message shows it: its repr, cut if it is very long.
+    """Return a refused value for an error message: its repr, cut if it is very long.
 
     A value may have no repr at all: nested too deeply, or an integer of thousands of digits.
     """

@@ -19,31 +19,30 @@ if TYPE_CHECKING:
 class CanonicalFingerprinter(fingerprint.CanonicalFingerprinter):
     """Gives requests for the same page the same fingerprint, whatever variant of its URL they use.
 
-    If no step changes a URL, the fingerprint is the one that `wrapped` makes. Scrapy's default
-    fingerprinter is not even asked: its bytes are computed here, in a fifth of the time. Any other
-    one is asked for each request. If steps changed the URL, it is shown the changed URL.
+    If no step changes a URL, the fingerprint is that of `wrapped`. The bytes of Scrapy's default
+    fingerprinter are computed here, in a fifth of the time; any other one is called for each
+    request, with the changed URL if steps changed it.
 
-    The steps see the URL as Scrapy sends it and decode nothing that they keep. So the fingerprint
-    of a changed URL is Scrapy's fingerprint of that changed, still encoded URL.
+    The steps see the URL as Scrapy sends it and do not decode what they keep.
 
-    A request can switch the steps off with ``meta={"bloom_canonical": False}``, or choose a level
-    by its name. Requests with ``meta["verbatim_url"]`` take no step either.
+    ``meta={"bloom_canonical": False}`` and ``meta["verbatim_url"]`` disable the steps for a
+    request; ``bloom_canonical`` may also name a level.
 
     >>> CanonicalFingerprinter("usual").canonical_url("http://example.com:80/a?utm_source=x&b=1")
     'http://example.com/a?b=1'
 
-    :param level: ``scrapy`` (no step), ``safe`` (variants that the URL standards call the same) or
+    :param level: ``scrapy`` (no step), ``safe`` (what the URL standards call equivalent) or
         ``usual`` (also the dot at the end of a host, and tracking parameters).
-    :param drop_params: parameters to drop: names, or beginnings of names followed by ``*``.
-    :param keep_params: parameters that no step drops, written in the same way.
+    :param drop_params: names of parameters to drop; a trailing ``*`` stands for the rest of a name.
+    :param keep_params: names of parameters that no step drops, in the same form.
     :param rules: a dict from domain, or ``*`` for all, to a dict with any of ``level``, ``steps``,
-        ``drop``, ``keep`` and ``keep_only``. Or rules that are read and checked already: then the
-        other parameters do not count.
-    :param wrapped: the fingerprinter to follow; by default Scrapy's default one.
+        ``drop``, ``keep`` and ``keep_only``. Or rules that were already read; then the other
+        parameters are ignored.
+    :param wrapped: the fingerprinter to use; by default Scrapy's.
     :raises SettingError: if a level, step or rule does not exist.
 
     Attributes:
-        rules: the rules that it follows.
+        rules: the rules that it applies.
     """
 
     def __init__(

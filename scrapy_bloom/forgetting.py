@@ -26,16 +26,15 @@ logger = logging.getLogger(__name__)
 def forget(request: Request, crawler: Crawler) -> bool:
     """Make the page of a request eligible again: the next link to it, or the next run, fetches it.
 
-    For a response that is not what was asked for, such as a login page or an error page with status
-    200: ``scrapy_bloom.forget(response.request, self.crawler)`` in a callback.
+    For a response that is the wrong page, such as a login page or an error page with status 200:
+    ``scrapy_bloom.forget(response.request, self.crawler)`` in a callback.
 
-    If redirects have led to the response, the pages that they began with are eligible again, too;
-    so are those whose redirects to it were dropped as seen, as far as this worker has met them in
-    this run. Of a page that is not marked nothing is forgotten; ``bloom/not_forgotten`` counts
-    that. Never raises. To be called where Scrapy calls a spider or a middleware, not in another
-    thread.
+    The pages that redirected to the response are eligible again, too, and so are those whose
+    redirects to it were dropped as seen, as far as this worker has met them in this run. If a page
+    is not marked, nothing is forgotten; ``bloom/not_forgotten`` counts that. Never raises. Call it
+    where Scrapy calls a spider or a middleware, not from another thread.
 
-    :param request: the request, mostly ``response.request``.
+    :param request: the request, usually ``response.request``.
     :param crawler: its crawl, in a spider ``self.crawler``.
     :returns: whether the page was known; in a crawl that workers share, to this worker.
     """
@@ -50,10 +49,10 @@ def forget(request: Request, crawler: Crawler) -> bool:
 
 
 class ForgetFailed:
-    """A downloader middleware that forgets what has failed, so that the next run tries it again.
+    """A downloader middleware that forgets failed pages, so that the next run tries them again.
 
-    It stands nearest to the engine: what it sees, no other middleware retries or redirects any
-    more. The add-on brings it along. Without ``BLOOM_FORGET_FAILED`` it is not there.
+    It is nearest to the engine: what it sees, no other middleware retries or redirects. The add-on
+    installs it. Without ``BLOOM_FORGET_FAILED`` it is disabled.
 
     :param statuses: HTTP statuses that count as a failure.
     """

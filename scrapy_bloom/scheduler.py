@@ -34,20 +34,20 @@ logger = logging.getLogger(__name__)
 
 
 class Scheduler(ScrapyScheduler):
-    """``SCHEDULER`` whose crawl may be killed at any moment and started again.
+    """A ``SCHEDULER`` whose crawl resumes after a stop or a kill at any moment.
 
     With a ``JOBDIR``, requests and marks are kept together in these files:
 
     ``bloom.sqlite``
         Every request that is not done, all marks, and ``spider.state``.
     ``bloom.lock``
-        Is locked while a crawl is on.
+        Locked while a crawl runs.
 
     Queues, their order and their settings are Scrapy's.
 
-    With the filter in Redis, the requests are kept there, too, for any number of workers.
+    With the filter in Redis, the requests are there, too, for any number of workers.
 
-    With neither this is Scrapy's own scheduler, with :class:`BloomDupeFilter` unless the project
+    With neither, this is Scrapy's own scheduler, with :class:`BloomDupeFilter` unless the project
     chose another filter.
     """
 

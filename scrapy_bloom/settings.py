@@ -1,4 +1,4 @@
-"""What a project's settings say: every option, read and checked."""
+"""A project's settings: every option, read and checked."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _SCRAPY_REDIS: Final = {
 }
 _PREFIX: Final = "BLOOM_"
 _SWITCHED_OFF: Final = (
-    "The filter is switched off by another DUPEFILTER_CLASS, such as"
-    " 'scrapy.dupefilters.RFPDupeFilter', Scrapy's own."
+    "To disable the filter set another DUPEFILTER_CLASS, such as Scrapy's own:"
+    " 'scrapy.dupefilters.RFPDupeFilter'."
 )
 
 
 class Settings:
     """The value of every option in a project: ``settings[CAPACITY]``.
 
-    Unknown ``BLOOM_`` settings are reported in the log.
+    Unknown ``BLOOM_`` settings are logged.
 
     :param written: Scrapy's settings, or any mapping from their names.
-    :param warn: False for a second reader of the same settings.
-    :raises SettingError: naming the setting, its value and what it may be.
+    :param warn: False when the same settings are read again.
+    :raises SettingError: naming the setting, its value and what it must be.
 
     Attributes:
         redis_params: the arguments that scrapy-redis would give to its client.
@@ -64,7 +64,7 @@ class Settings:
 
 @contextmanager
 def client_library() -> Iterator[None]:
-    """Say how to get Redis's client library where what is imported within needs it.
+    """Tell the user how to install redis-py if an import in this block needs it.
 
     :raises SettingError: if it is not installed.
     """

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 before_commit: Final = object()
-"""Sent by :class:`scrapy_bloom.Scheduler` just before it commits that pages are done.
+"""Sent by :class:`scrapy_bloom.Scheduler` just before a commit by which pages are done.
 
-A pipeline that gathers items writes them out here: the pages of those items are not fetched again
-after a kill. If a handler raises, the commit waits: the pages are done when it no longer does.
-A handler may be a coroutine function, or return a Deferred: the commit waits for it. It is called
-for the last time when the spider closes, before any pipeline's ``close_spider``.
+A pipeline that gathers items writes them here, since their pages are not fetched again after a
+kill. A handler may be a coroutine function or return a Deferred; the commit waits for it. If a
+handler raises, its pages are not done, and the next commit calls it again. It is called for the
+last time when the spider closes, before any pipeline's ``close_spider``.
 """
 
 forget_page: Final = object()

@@ -13,14 +13,14 @@ from scrapy.commands import ScrapyCommand
 
 VERBS = {
     "plan": "compute pages, error rate or memory from the other two",
-    "info": "show whose a filter is, how full it is, and how the crawl stands",
-    "contains": "tell which pages a filter calls seen",
-    "add": "mark pages as seen; make the filter where there is none",
-    "forget": "let pages through again: the next request for each is new",
-    "queue": "show what waits to be fetched; put the failed list back",
+    "info": "show owner, fill level and progress of a crawl",
+    "contains": "show which pages are seen",
+    "add": "mark pages as seen; create the filter if there is none",
+    "forget": "make pages eligible again",
+    "queue": "show waiting requests; put the failed list back",
     "copy": "copy a filter, or a crawl with its requests, to another place",
-    "delete": "delete a filter and its requests, if no crawl uses them",
-    "canon": "show how URLs become canonical, and which are one page",
+    "delete": "delete a filter and its requests, unless a crawl uses them",
+    "canon": "show canonical URLs, and which are one page",
 }
 
 OVERVIEW = """\
@@ -29,8 +29,8 @@ usage: scrapy bloom VERB [arguments]
 {verbs}
 
 A TARGET is a job directory, a bloom.sqlite file, or the URL of a Redis server with #KEY at its end.
-Without one the project's settings name it, and --spider NAME.
-'scrapy bloom VERB -h' shows the arguments of a verb, and an example.
+Without one, the project's settings and --spider NAME select it.
+'scrapy bloom VERB -h' shows a verb's arguments and an example.
 """
 
 
@@ -46,13 +46,13 @@ class BloomCommand(ScrapyCommand):
 
     def short_desc(self) -> str:
         """Return the line for Scrapy's list of commands."""
-        return "Look into duplicate filtering (scrapy-bloom)"
+        return "Inspect and change duplicate filters (scrapy-bloom)"
 
     def add_options(self, parser: ArgumentParser) -> None:
         """Add Scrapy's options. Each verb reads its own from what is left."""
         super().add_options(parser)
         # In the place of Scrapy's, which knows no verbs.
-        parser.add_argument("-h", "--help", action="store_true", help="show help, also of a verb")
+        parser.add_argument("-h", "--help", action="store_true", help="show this help, or that of a verb")
 
     def run(self, args: list[str], opts: Namespace) -> None:
         """Run the verb that the first argument names."""

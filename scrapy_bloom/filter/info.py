@@ -1,4 +1,4 @@
-"""What a filter tells about itself, computed from the geometry of its slices and their items."""
+"""What a filter reports about itself, computed from the geometry of its slices and their items."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ class FilterInfo:
     """The state of a filter at one moment.
 
     Attributes:
-        capacity: items that the filter is sized for: those that it was made for, and after growth
-            those of all slices.
-        error_rate: bound for the share of new items that are called seen, in total, as set.
-        items: items added, without those that were called seen.
-        fill_ratio: share of all bits that are set, or of all places that are taken, 0 to 1.
+        capacity: items that the filter is sized for, after growth with all slices.
+        error_rate: the bound for the share of new items that are called seen, in total.
+        items: items added, not counting those that were called seen.
+        fill_ratio: share of all bits that are set, or of places that are taken, 0 to 1.
         estimated_fp_rate: probability that the next new item is called seen.
-        expected_lost: expected number of items that were wrongly called seen so far.
-        bytes: bytes of memory that the filter takes now, bookkeeping included.
-        bytes_at_capacity: bytes of memory that it takes when it holds so many.
-        slices: how many slices the filter has grown to.
-        window: seconds that items are kept for, at least; None for ever, as in what follows.
-        generations: how many generations there are.
-        oldest: when the oldest one began, in seconds since 1970.
-        newest: when the newest one began, likewise.
+        expected_lost: expected number of items that were wrongly called seen.
+        bytes: memory that the filter takes now, in bytes.
+        bytes_at_capacity: memory that it takes when it is full, in bytes.
+        slices: number of slices.
+        window: seconds that items are kept for, at least; like what follows, None if forever.
+        generations: number of generations.
+        oldest: when the oldest generation began, in seconds since 1970.
+        newest: when the newest one began.
     """
 
     capacity: int

@@ -188,8 +188,8 @@ def test_who_wants_to_switch_the_filter_off_is_told_how(name, caplog):
     Settings({name: False})
     (record,) = caplog.records
     assert record.getMessage() == (
-        f"There is no setting {name}. The filter is switched off by another DUPEFILTER_CLASS, such"
-        f" as 'scrapy.dupefilters.RFPDupeFilter', Scrapy's own."
+        f"There is no setting {name}. To disable the filter set another DUPEFILTER_CLASS, such as"
+        f" Scrapy's own: 'scrapy.dupefilters.RFPDupeFilter'."
     )
 
 
