@@ -52,7 +52,7 @@ class BloomCommand(ScrapyCommand):
         """Add Scrapy's options. Each verb reads its own from what is left."""
         super().add_options(parser)
         # In the place of Scrapy's, which knows no verbs.
-        parser.add_argument("-h", "--help", action="store_true", help="show this help, or that of a verb")
+        parser.add_argument("-h", "--help", action="store_true", help="show help, or a verb's")
 
     def run(self, args: list[str], opts: Namespace) -> None:
         """Run the verb that the first argument names."""

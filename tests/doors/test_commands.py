@@ -288,7 +288,7 @@ def test_a_wrong_verb_and_help_and_what_needs_redis():
     lines = {
         "": f"expected a verb. The verbs are: {', '.join(VERBS)}.\n",
         "contians": "there is no verb 'contians'. Did you mean contains?\n",
-        "-h": "\n  canon     show how URLs",
+        "-h": "\n  canon     show canonical URLs",
         "plan -h": "example:\n  scrapy bloom plan 10M",
         "info redis://localhost#a": "pip install 'scrapy-bloom[redis]'",
     }
