@@ -31,7 +31,7 @@ from scrapy_bloom.errors import JobInUseError, StateError
 from scrapy_bloom.filter import file
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local.store import NAME, Store
-from scrapy_bloom.options import BACKEND, CAPACITY, ERROR_RATE, EXACT, WINDOW
+from scrapy_bloom.options import BACKEND, CAPACITY, ERROR_RATE, EXACT, WINDOW, write_size
 
 if TYPE_CHECKING:
     from scrapy_bloom.settings import Settings
@@ -397,17 +397,26 @@ def open_store(path: Path, settings: Settings, *, digests: bool) -> Store:
 
 
 def new_filter(settings: Settings, *, digests: bool) -> LocalFilter:
-    """Return an empty filter as the settings want it.
+    """Return an empty filter as the settings want it; warn of one that memory cannot hold.
 
     :param digests: whether all fingerprints are SHA-1 digests.
     """
-    return LocalFilter(
+    made = LocalFilter(
         settings[CAPACITY],
         settings[ERROR_RATE],
         window=settings[WINDOW],
         digests=digests,
         clock=time.time,
     )
+    size = made.info().bytes_at_capacity
+    if hasattr(os, "sysconf") and size > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
+        logger.warning(
+            "%s = %s: when full, the filter takes %s, which is more than this machine's memory.",
+            CAPACITY.setting,
+            f"{settings[CAPACITY]:,}",
+            write_size(size),
+        )
+    return made
 
 
 def owner_notes(identity: Identity, kind: str) -> dict[str, str]:
