@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from scrapy_bloom.redis.client import script
-
 FOLDER = Path(__file__).parents[2] / "scrapy_bloom" / "redis" / "lua"
 PARTS = ("_common", "bitmap", "sets")
 SCRIPTS = sorted({path.stem for path in FOLDER.glob("*.lua")} - {*PARTS})
@@ -29,10 +27,3 @@ def test_a_script_begins_with_its_arguments_and_answers(name):
     assert "\n-- Answers " in head
     for argument in re.findall(r"ARGV\[\d+\]", body):
         assert argument in head
-
-
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_a_server_compiles_it_and_dragonfly_may_make_names_of_keys(server, layout, name):
-    text = script(name, layout)
-    assert text.startswith("--!df flags=allow-undeclared-keys\n")
-    assert server.client().script_load(text)
