@@ -36,7 +36,7 @@ def run(args: Namespace, project: Project, output: Output) -> int:
 
 def _confirm(question: str) -> bool:
     if not sys.stdin.isatty():
-        raise SettingError(f"{question} There is nobody to ask here: give --yes")
+        raise SettingError(f"{question} Standard input is not a terminal: confirm with --yes")
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")

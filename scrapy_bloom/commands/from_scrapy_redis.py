@@ -71,7 +71,7 @@ def copy_crawl(
     :raises StateError: if a worker uses the source or the target, or requests wait at the target.
     """
     if not project.spider:
-        raise SettingError(f"key {source.key}: give the name of its spider with --spider")
+        raise SettingError(f"key {source.key}: expected the name of its spider with --spider")
     owner = project.owner
     with source.link() as here:
         crawl = _Stopped(here.client, source.key, project)
@@ -145,8 +145,8 @@ class _Stopped:
                 serializer = import_module(serializer)
             except ImportError as error:
                 raise SettingError(
-                    f"SCHEDULER_SERIALIZER = {serializer!r}: it cannot be imported ({error}). Give"
-                    f" the module that scrapy-redis has used, or remove it."
+                    f"SCHEDULER_SERIALIZER = {serializer!r}: it cannot be imported ({error}). Set"
+                    f" the module that scrapy-redis used, or remove it."
                 ) from error
         # As safe as scrapy-redis itself: who can write its queue can run code.
         self._loads = serializer.loads
@@ -164,8 +164,8 @@ class _Stopped:
         """
         if self.state() != before:
             raise StateError(
-                f"key {self._queue}: it changes, so a worker of scrapy-redis is running. Stop all"
-                f" of them, and copy again."
+                f"key {self._queue}: it is changing, so a worker of scrapy-redis is running. Stop"
+                f" all workers, and copy again."
             )
 
     def requests(self) -> Iterator[tuple[int, bytes]]:

@@ -98,7 +98,7 @@ class LocalTarget:
             self._check_requests(store)
             if store.meta.get("exact"):
                 raise StateError(
-                    f"{self.name}: found the list of BLOOM_EXACT, expected none: it cannot be"
+                    f"{self.name}: found the table of BLOOM_EXACT, expected none: it cannot be"
                     f" copied into Redis, and without it pages would be lost. Finish the crawl"
                     f" here, or copy it to another job directory."
                 )
@@ -216,8 +216,7 @@ class LocalTarget:
     def _check_spider(self, spider: str) -> None:
         if not spider:
             raise SettingError(
-                f"{self.name}: a job directory belongs to one spider: give its name with"
-                f" --spider NAME"
+                f"{self.name}: a job directory belongs to one spider: name it with --spider NAME"
             )
 
     def _made(self, project: Project) -> Store:

@@ -120,7 +120,9 @@ def _most_items(memory: int, error_rate: float) -> int:
         return size(items, error_rate, items).bytes <= memory
 
     if not fits(1):
-        raise SettingError(f"{write_size(memory)} are too few for any page at this error rate.")
+        raise SettingError(
+            f"{write_size(memory)} is too little for even one page at this error rate."
+        )
     return _last(fits, 1, MAX_CAPACITY)
 
 
@@ -130,8 +132,8 @@ def _least_rate(items: int, memory: int) -> float:
 
     if takes(_HALF) > memory:
         raise SettingError(
-            f"{write_size(memory)} are too few for {items:,} pages: even if every second new page"
-            f" were lost, they would take {write_size(takes(_HALF))}."
+            f"{write_size(memory)} is too little for {items:,} pages: even if every second new page"
+            f" were lost, they would need {write_size(takes(_HALF))}."
         )
     return float(10 ** (-_last(lambda power: takes(power) <= memory, _HALF, _LEAST) / 1000))
 

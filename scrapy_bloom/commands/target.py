@@ -46,7 +46,7 @@ def target_of(project: Project, where: str | None) -> Target:
         url, _, key = where.partition("#")
         if not key:
             raise SettingError(
-                "a filter in Redis has a key: write it behind the URL, as in"
+                "a filter in Redis has a key: append it to the URL, as in"
                 " redis://localhost#books:books:bloom"
             )
         with client_library():
@@ -56,7 +56,7 @@ def target_of(project: Project, where: str | None) -> Target:
 
             return RedisTarget(Server(url), key, project)
     if "://" in where:
-        raise SettingError(f"{where} is the URL of a page, where a TARGET is expected: {_KINDS}")
+        raise SettingError(f"{where} is the URL of a page, expected a TARGET: {_KINDS}")
     return LocalTarget(Path(where))
 
 
@@ -65,7 +65,7 @@ def _own_target(project: Project) -> Target:
     shared = "scrapy_redis" in str(project.scrapys.get("SCHEDULER"))
     if settings.backend(shared_queue=shared) == "redis":
         if not project.spider and "%(spider)s" in settings[REDIS_KEY]:
-            raise SettingError("give a TARGET, or the name of a spider with --spider")
+            raise SettingError("expected a TARGET, or the name of a spider with --spider")
         with client_library():
             from scrapy_bloom.commands.redis_target import RedisTarget  # noqa: PLC0415
             from scrapy_bloom.redis.project import key_of, target_of  # noqa: PLC0415
@@ -75,7 +75,6 @@ def _own_target(project: Project) -> Target:
     folder = project.scrapys["JOBDIR"]  # Scrapy's own function would make it
     if not folder:
         raise SettingError(
-            f"give a TARGET: {_KINDS}. The settings name none: they have no JOBDIR and no"
-            f" BLOOM_REDIS_URL"
+            f"expected a TARGET: {_KINDS}. The settings have neither a JOBDIR nor a BLOOM_REDIS_URL"
         )
     return LocalTarget(Path(folder))

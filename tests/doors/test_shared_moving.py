@@ -185,7 +185,7 @@ def test_requests_that_cannot_be_read_are_told(server, key, bloom):
     assert "1 request could not be read" in note
     assert size(server, f"{key}:requests") == 31
     for line, told in (
-        (f"copy {source} {target}2", "give the name of its spider"),
+        (f"copy {source} {target}2", "expected the name of its spider"),
         (f"copy {source} new --spider a", "can only be copied to Redis"),
     ):
         code, _, (error,) = bloom(line)
