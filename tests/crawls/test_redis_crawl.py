@@ -189,17 +189,6 @@ class TestFaults:
         assert crawl.log().count("] ERROR:") == stats["log_count/ERROR"] == 1
         assert "Connection refused" in crawl.log()
 
-    def test_the_filter_is_deleted_in_mid_crawl(self, site, server, tmp_path):
-        with Crawl(site, server, tmp_path, BLOOM_REDIS_URL=server.url) as crawl:
-            site.when(50, server.client().flushall)
-            crawl.start()
-            stats = crawl.wait()[0]
-        assert stats["finish_reason"] == "finished"
-        assert not site.missed
-        assert max(site.hits.values()) <= 2
-        assert stats["bloom/redis/losses"] == 1
-        assert "This worker continues with what the server has" in crawl.log()
-
 
 def test_a_crawl_that_cannot_be_filtered_does_not_start(site, tmp_path, server):
     server.client().set("scrapybot:worker:bloom", "something else")
@@ -218,17 +207,3 @@ def test_a_crawl_that_cannot_be_filtered_does_not_start(site, tmp_path, server):
             # Before 2.18 the start page of scrapy-redis is already on its way.
             assert sum(site.hits.values()) <= (scrapy.version_info < (2, 18))
     assert server.client().get("scrapybot:worker:bloom") == b"something else"
-
-
-def test_passwords_are_nowhere(site, server, tmp_path):
-    url = f"redis://somebody:s3cr3t@127.0.0.1:{server.port}/0"
-    for number, broken in enumerate(
-        (url, url.replace(f":{server.port}", ":p0rt"), "redis://a:s3cr3t@[")
-    ):
-        with Crawl(site, server, tmp_path, BLOOM_REDIS_URL=broken) as crawl:
-            crawl.start()
-            crawl.wait()
-            reason = crawl.stats(0).get("finish_reason", "bloom_setting")
-            assert reason in ("bloom_backend", "bloom_setting"), number
-            assert "s3cr3t" not in crawl.log() + str(crawl.stats(0))
-            assert not site.hits
