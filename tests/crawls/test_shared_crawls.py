@@ -335,18 +335,18 @@ LOSSES = {
 
 
 @pytest.mark.parametrize(
-    ("loss", "order"), list(zip(LOSSES, ("Lifo", "Fifo") * 2, strict=True)), ids=LOSSES
+    ("loss", "order"), list(zip(LOSSES, ("Lifo", "Lifo", "Fifo", "Fifo"), strict=True)), ids=LOSSES
 )
 def test_after_a_loss_the_crawl_starts_over_by_itself(site, tmp_path, loss, order):
     chosen = {"SCHEDULER_DISK_QUEUE": f"scrapy.squeues.Pickle{order}DiskQueue"}
     if "shard" in loss:
         chosen["BLOOM_REDIS_SHARDS"] = 3
-    if loss == "older RDB":  # so that pages are left when it is saved, and when it is killed
-        chosen["DOWNLOAD_DELAY"] = 0.05
+    chosen["DOWNLOAD_DELAY"] = 0.05  # so that pages are left to both
     with LocalRedis() as server, shared(site, server, tmp_path, **chosen) as crawl:
-        reached = at(site, 60)
-        crawl.start()
-        crawl.start()
+        for _ in range(2):
+            crawl.start()
+        until(lambda: all("Crawl kept in Redis" in crawl.log(number) for number in range(2)))
+        reached = at(site, site.delivered + 20)
         assert reached.wait(PATIENCE)
         LOSSES[loss](server, site)
         stats = crawl.wait()
