@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.server, pytest.mark.long]
 KILLS = int(os.environ.get("KILLS", "1"))
 """Kills in each of the series; `make kills` asks for many."""
 
-PAGES = 90 + 50 * KILLS
+PAGES = 60 + 45 * KILLS
 
 AGAIN = 45
 """Pages that a kill or a stop has fetched again, at most, where requests are held in memory."""

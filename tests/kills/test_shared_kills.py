@@ -44,7 +44,7 @@ def test_nothing_is_lost_however_often_workers_are_killed(tmp_path, name):
     under_way, kills = set(), 0
     with (
         LocalRedis() as server,
-        kind(pages=200 + 60 * KILLS, links=6, seed=len(name)) as site,
+        kind(pages=100 + 60 * KILLS, links=6, seed=len(name)) as site,
         Crawl(
             site, server, tmp_path, BLOOM_REDIS_URL=server.url, **(settings | SERIES[name])
         ) as crawl,
