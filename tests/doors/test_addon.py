@@ -8,10 +8,9 @@ from pytest_twisted import ensureDeferred
 from scrapy.crawler import Crawler
 from scrapy.exceptions import NotConfigured
 from scrapy.settings import SETTINGS_PRIORITIES, Settings
-from scrapy.utils.engine import get_engine_status
 from scrapy.utils.test import get_crawler
 from support.crawling import ADDONS, OURS, RFP, SCRAPYS, Follower, Run
-from support.internals import scheduler_of
+from support.jobs import lifo
 from support.localsite import LocalSite
 from support.sites import Pages
 from support.stopping import AT_ONCE, close, stop_after
@@ -58,8 +57,9 @@ def test_a_choice_that_is_ours_stays_and_so_does_any_scheduler(priority, tmp_pat
     assert settings["SCHEDULER"] == SCRAPYS
 
 
-@pytest.mark.parametrize("priority", ["addon", "project", "spider", "cmdline"])
-@pytest.mark.parametrize("theirs", [RFP, "nowhere.Filter", ""])
+@pytest.mark.parametrize(
+    ("theirs", "priority"), [(RFP, "cmdline"), ("nowhere.Filter", "addon"), ("", "project")]
+)
 def test_a_filter_that_stands_in_its_way_is_named_in_one_line(priority, theirs, caplog):
     crawler = get_crawler(settings_dict={})
     settings = Settings({"ADDONS": ADDONS})
@@ -101,6 +101,15 @@ def test_it_takes_the_scheduler_where_requests_can_be_kept(name, value, schedule
     assert updated(**{name: value})["SCHEDULER"] == scheduler
 
 
+def test_it_takes_it_for_a_killed_job_of_scrapys_own_of_which_scrapy_would_read_nothing(tmp_path):
+    queue = tmp_path / "requests.queue" / "0"
+    lifo(queue)
+    assert updated(JOBDIR=str(tmp_path))["SCHEDULER"] == SCHEDULER
+    (queue.parent / "active.json").write_text("[0]")
+    (tmp_path / "spider.state").touch()
+    assert updated(JOBDIR=str(tmp_path))["SCHEDULER"] == SCRAPYS
+
+
 @pytest.mark.parametrize(("written", "there"), [("0", False), ("1", True), ("404", True)])
 def test_the_middleware_works_only_if_it_is_switched_on(written, there):
     settings = {"ADDONS": ADDONS, "BLOOM_FORGET_FAILED": written}
@@ -120,35 +129,6 @@ def test_without_the_client_library_it_says_how_to_get_it(monkeypatch, caplog):
 
 
 # Scrapy's own scheduler
-
-
-async def calls_of(settings):
-    """Crawl two pages; return what scheduler and engine show, and the stats."""
-    told = {}
-
-    class Looking(Follower):
-        def parse(self, response):
-            scheduler = scheduler_of(self.crawler)
-            told["class"], told["length"] = type(scheduler), len(scheduler)
-            told["status"] = dict(get_engine_status(self.crawler.engine))
-            told["status"].pop("time()-engine.start_time")
-            yield from super().parse(response)
-
-    with Pages({"/": lambda *_: ["/a"], "/a": lambda *_: ["/"]}) as pages:
-        crawler = Crawler(Looking, settings)
-        await crawler.crawl(url=pages.url + "/")
-        assert pages.hits == {"/": 1, "/a": 1}
-    stats = crawler.stats.get_stats()
-    told["stats"] = {key: value for key, value in stats.items() if key.startswith("scheduler/")}
-    return told
-
-
-@ensureDeferred
-async def test_without_a_job_directory_and_redis_it_is_scrapys_own(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    ours = await calls_of(LINE)
-    assert ours == await calls_of({**LINE, "ADDONS": {}})
-    assert list(tmp_path.iterdir()) == []
 
 
 class Stopping(Follower):
@@ -183,24 +163,6 @@ async def test_a_job_of_scrapys_own_scheduler_is_finished_by_it(tmp_path, filter
     assert line.startswith(
         f"{tmp_path} has requests of Scrapy's own scheduler, which finishes them"
     )
-
-
-def test_a_killed_job_of_scrapys_own_scheduler_starts_over(project):
-    """Scrapy would read none of what waits there."""
-    settings = project.folder / "project_settings.py"
-    with_us = settings.read_text().replace(f'SCHEDULER = "{SCRAPYS}"\n', "")
-    settings.write_text(with_us.replace('ADDONS = {"scrapy_bloom.Addon": 500}\n', ""))
-    with LocalSite(pages=200, links=6) as site:
-        stop_after(40, site, lambda: project.crawl(site), Run.kill)
-        site.hits.clear()
-        settings.write_text(with_us)
-        run = project.crawl(site)
-        assert run.end() == 0, run.log
-        assert site.missed == set(), run.log
-        assert "The crawl starts over" in run.log
-        run = project.crawl(site)
-        assert run.end() == 0, run.log
-        assert "scrapy_bloom.Scheduler" in run.log, "what Scrapy has left does not keep it there"
 
 
 def test_with_a_job_directory_a_killed_crawl_resumes(project):

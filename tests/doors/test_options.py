@@ -1,14 +1,11 @@
 """Options: numbers as people write them, and names in the words of whoever reads them."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from scrapy_bloom import options, stats
 from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.options import (
     MAX_CAPACITY,
-    OPTIONS,
     read_age,
     read_capacity,
     read_error_rate,
@@ -85,20 +82,6 @@ def test_any_other_error_rate_is_refused_with_name_value_and_range(written):
 )
 def test_sizes_are_written_for_people(size, words):
     assert write_size(size) == words
-
-
-@given(st.one_of(st.text(), st.floats(), st.integers(), st.binary(), st.none()))
-def test_whatever_is_written_is_a_size_or_a_setting_error(written):
-    try:
-        items = read_capacity("x", written)
-    except SettingError:
-        return
-    assert 1 <= items <= MAX_CAPACITY
-
-
-def test_no_two_options_have_the_same_name():
-    assert len({option.argument for option in OPTIONS}) == len(OPTIONS)
-    assert len({option.setting for option in OPTIONS}) == len(OPTIONS)
 
 
 @pytest.mark.parametrize(
