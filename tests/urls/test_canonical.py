@@ -1,7 +1,6 @@
 """Canonical fingerprints: Scrapy's bytes, and the laws that the steps keep."""
 
 import logging
-import tracemalloc
 from collections import Counter
 from functools import reduce
 from itertools import islice
@@ -26,7 +25,6 @@ from w3lib.url import canonicalize_url, parse_qsl_to_bytes, parse_url
 from scrapy_bloom import CanonicalFingerprinter, SettingError
 from scrapy_bloom.canonical import fast_path, scrapy_form
 from scrapy_bloom.canonical.parts import split_url
-from scrapy_bloom.canonical.pipeline import Pipelines
 from scrapy_bloom.canonical.rules import LEVELS, OPT_IN
 from scrapy_bloom.canonical.tracking import TRACKING_PARAMS
 
@@ -269,16 +267,6 @@ def test_a_domains_rule_adds_to_the_general_one(url, canonical):
     fingerprinter = CanonicalFingerprinter(rules=RULES)
     assert fingerprinter.canonical_url(url) == canonical
     assert fingerprinter.fingerprint(Request(url)) == fingerprint(Request(canonical))
-
-
-def test_many_hosts_do_not_fill_the_memory():
-    pipelines = Pipelines(CanonicalFingerprinter(rules=RULES).rules)
-    tracemalloc.start()
-    for number in range(20_000):
-        pipelines.of(f"h{number}.example", None)
-    _, most = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert most < 2_500_000  # all of them take 3.8 MB
 
 
 def test_names_of_parameters_go_by_the_settings():

@@ -43,13 +43,6 @@ def final_pages():
             {"REQUEST_FINGERPRINTER_CLASS": DISCARDER, "BLOOM_CANONICAL": "usual"},
             id="usual over duplicate-url-discarder",
         ),
-        pytest.param(
-            {
-                "REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.CanonicalFingerprinter",
-                "BLOOM_CANONICAL": "usual",
-            },
-            id="for all of Scrapy",
-        ),
     ],
 )
 def test_every_final_page_is_parsed_once(settings):
