@@ -21,10 +21,9 @@ pytestmark = pytest.mark.server
 
 NEW, SEEN, EXEMPT, _ = Verdict
 ONE = {"CONCURRENT_REQUESTS": 1, "RETRY_TIMES": 1, "BLOOM_REDIS_TIMEOUT": 10}
-KEPT = ["job", "kept job", "shared sets"]
 
 
-@pytest.fixture(params=["memory", "redis", *KEPT])
+@pytest.fixture
 def place(request, tmp_path, key):
     """Settings of a crawl, for each place of filter and queue."""
     kind = request.param
@@ -41,7 +40,8 @@ def place(request, tmp_path, key):
     return settings
 
 
-kept_only = pytest.mark.parametrize("place", KEPT, indirect=True)
+def at(*places):
+    return pytest.mark.parametrize("place", places, indirect=True)
 
 
 def stat(crawler, name):
@@ -54,6 +54,7 @@ def walls(times, *links):
     return lambda *_: ["/login", "/again"] if next(answers) < times else list(links)
 
 
+@at("memory", "redis")
 @ensureDeferred
 async def test_the_next_link_fetches_what_was_forgotten(place):
     pages = {"/": lambda *_: ["/a"], "/a": walls(1, "/c"), "/again": lambda *_: ["/a"]}
@@ -64,7 +65,7 @@ async def test_the_next_link_fetches_what_was_forgotten(place):
     assert (stat(crawler, "forgotten"), stat(crawler, "not_forgotten")) == (1, 0)
 
 
-@kept_only
+@at("job", "kept job", "shared sets")
 @ensureDeferred
 async def test_so_does_the_next_run_and_then_no_other(place):
     pages = {"/": lambda *_: ["/a", "/b"], "/a": walls(1, "/c"), "/b": walls(0), "/c": walls(0)}
@@ -79,7 +80,7 @@ async def test_so_does_the_next_run_and_then_no_other(place):
     assert hits[2] == hits[1] | {"/": 3}
 
 
-@kept_only
+@at("job", "shared")
 @ensureDeferred
 async def test_the_pages_whose_redirects_led_to_it_are_forgotten_with_it(place):
     pages = {
@@ -101,6 +102,7 @@ LAST = {"REDIRECT_PRIORITY_ADJUST": -10}
 """Until the page is fetched to which others redirect, all of them have done so."""
 
 
+@at("redis", "kept job", "shared sets")
 @ensureDeferred
 async def test_so_are_the_pages_whose_redirects_to_it_were_dropped(place):
     pages = {"/": lambda *_: ONE_WALL, "/again": lambda *_: ONE_WALL, "/c": walls(0)}
@@ -112,7 +114,7 @@ async def test_so_are_the_pages_whose_redirects_to_it_were_dropped(place):
     assert crawler.stats.get_value("walls/known") == 1
 
 
-@pytest.mark.parametrize("place", ["kept job", "shared"], indirect=True)
+@at("kept job", "shared")
 @ensureDeferred
 async def test_those_that_led_to_one_that_failed_are_tried_again_by_the_next_run(place):
     failing = True
@@ -130,7 +132,7 @@ async def test_those_that_led_to_one_that_failed_are_tried_again_by_the_next_run
     assert site.hits == hits | {"/": 2, **dict.fromkeys(ONE_WALL, 2), "/bad": 3, "/c": 1}
 
 
-@kept_only
+@at("job", "kept job", "shared sets")
 @ensureDeferred
 async def test_what_has_failed_is_tried_again_by_the_next_run(place):
     """And not by this one, whose other links to it would only fail as well."""

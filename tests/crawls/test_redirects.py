@@ -122,7 +122,7 @@ async def test_a_redirect_to_a_page_that_another_chain_has_fetched_is_dropped():
     assert paths(site, crawler.spider.parsed) == ["/", "/page"]
 
 
-@pytest.mark.parametrize("length", [1, 20, 21])
+@pytest.mark.parametrize("length", [20, 21])
 @ensureDeferred
 async def test_a_chain_that_scrapy_follows_ends_at_its_page(length):
     """Scrapy follows twenty redirects."""

@@ -20,7 +20,6 @@ from scrapy.settings import default_settings
 from support.crawling import RFP, Follower, Run, crawl
 from support.internals import scheduler_of
 from support.jobs import everything_in, open_job
-from support.kept_spiders import Swarm
 from support.localsite import Kind, LocalSite
 from support.sites import Pages
 from support.stopping import Stopping, stop_after
@@ -36,6 +35,7 @@ LIFO = "scrapy.squeues.PickleLifoDiskQueue"
 FIFO = "scrapy.squeues.PickleFifoDiskQueue"
 BY_SLOT = "scrapy.pqueues.DownloaderAwarePriorityQueue"
 BY_PRIORITY = "scrapy.pqueues.ScrapyPriorityQueue"
+BLOOM = "scrapy_bloom.BloomDupeFilter"
 
 
 @pytest.fixture
@@ -102,11 +102,11 @@ async def crawl_refused(settings, caplog, **arguments):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"SCHEDULER_PRIORITY_QUEUE": other_priority_queue()},
         {"SCHEDULER_DISK_QUEUE": FIFO, "DEPTH_PRIORITY": 1, "BLOOM_COMMIT_SYNC": "machine"},
         {
             "SCHEDULER_DISK_QUEUE": "scrapy.squeues.MarshalLifoDiskQueue",
             "SCHEDULER_START_DISK_QUEUE": None,
+            "SCHEDULER_PRIORITY_QUEUE": other_priority_queue(),
         },
     ],
 )
@@ -192,33 +192,8 @@ async def test_without_a_job_directory_another_filter_is_left_alone():
 # Requests that cannot be stored
 
 
-class Lambda(Stopping):
-    """All of its links, but those of the first page, have a callback that cannot be stored."""
-
-    def request(self, response, href):
-        request = response.follow(href)
-        if len(self.parsed) < 3:
-            return request
-        return request.replace(callback=lambda page: self.parse(page))  # noqa: PLW0108
-
-
 @ensureDeferred
-async def test_a_stop_loses_no_request_that_cannot_be_stored(job, caplog):
-    with site(100) as pages:
-        for _ in range(2):
-            Lambda.pages = 20
-            caplog.clear()
-            crawler = await crawl(Lambda, kept(job), url=pages.url)
-            assert stat(crawler, "held") > 0
-            assert caplog.text.count("Unable to serialize request") == 1
-        Lambda.pages = 0
-        await crawl(Lambda, kept(job), url=pages.url)
-    assert pages.missed == set()
-    assert rows(job) == []
-
-
-@ensureDeferred
-async def test_a_request_that_cannot_be_stored_is_let_through_once(job):
+async def test_a_request_that_cannot_be_stored_is_let_through_once(job, caplog):
     """Its mark is in the snapshot; the next run fetches it, and once only."""
 
     class OneLambda(Follower):
@@ -236,7 +211,9 @@ async def test_a_request_that_cannot_be_stored_is_let_through_once(job):
     answers = {"/": lambda *_: [], "/now": lambda *_: [], "/late": lambda *_: []}
     one = {"CONCURRENT_REQUESTS": 1}
     with Pages(answers) as pages:
-        await crawl(OneLambda, kept(job, **one), url=pages.url + "/")
+        crawler = await crawl(OneLambda, kept(job, **one), url=pages.url + "/")
+        assert stat(crawler, "held") == 1
+        assert caplog.text.count("Unable to serialize request") == 1
         first = Counter(pages.hits)
         OneLambda.stops = False
         await crawl(OneLambda, kept(job, **one), url=pages.url + "/")
@@ -306,21 +283,15 @@ async def test_a_page_whose_callback_fails_in_a_stop_is_fetched_again(job):
 # Going on from Scrapy's own scheduler, and back
 
 
-DISK_QUEUES = ["PickleLifoDiskQueue", "MarshalFifoDiskQueue"]
-if hasattr(scrapy.squeues, "PickleLifoSQLiteQueue"):  # from Scrapy 2.19
-    DISK_QUEUES += ["PickleLifoSQLiteQueue", "MarshalFifoSQLiteQueue"]
+on_sqlite = hasattr(scrapy.squeues, "PickleLifoSQLiteQueue")  # from Scrapy 2.19
 
 
 @ensureDeferred
 @pytest.mark.parametrize(
     ("by", "queue", "filter_class"),
     [
-        (
-            (BY_PRIORITY, BY_SLOT)[number % 2],
-            queue,
-            (RFP, "scrapy_bloom.BloomDupeFilter")[number // 2 % 2],
-        )
-        for number, queue in enumerate(DISK_QUEUES)
+        (BY_PRIORITY, "PickleLifoDiskQueue", RFP),
+        (BY_SLOT, f"MarshalFifo{'SQLite' if on_sqlite else 'Disk'}Queue", BLOOM),
     ],
 )
 async def test_a_job_of_scrapys_own_scheduler_goes_on(job, by, queue, filter_class):
@@ -393,22 +364,6 @@ async def test_our_filter_with_scrapys_scheduler_refuses_the_job(job, caplog):
         await crawl(settings=kept(job), url=pages.url)
     assert pages.missed == set()
     assert pages.repeated == {}
-
-
-@ensureDeferred
-async def test_scrapys_scheduler_with_its_own_filter_damages_nothing_of_ours(project):
-    with site(kind=PlainSite) as pages:
-        await crawl(Stopping, kept(project.job), url=pages.url)
-        before, ours = ours_in(project.job), set(pages.hits)
-        run = project.crawl(pages, DUPEFILTER_CLASS=RFP)
-        assert run.end() == 0, run.log
-        assert ours_in(project.job) == before
-        assert pages.missed == set()
-        theirs = dict(pages.hits)
-        await crawl(settings=kept(project.job), url=pages.url)
-    fetched = {page for page, hits in pages.hits.items() if hits > theirs[page]}
-    assert len(fetched | ours) == 90
-    assert not fetched & ours
 
 
 @ensureDeferred
@@ -501,31 +456,6 @@ async def test_start_requests_that_would_not_be_read_are_refused(job, caplog):
     assert "SCHEDULER_START_DISK_QUEUE" in said
 
 
-@pytest.mark.long
-@ensureDeferred
-async def test_the_job_of_another_spider_is_refused(job, caplog):
-    class Other(Follower):
-        name = "other"
-
-    with site() as pages:
-        await crawl(Stopping, kept(job), url=pages.url)
-    said = await crawl_refused(kept(job), caplog, spider=Other)
-    assert "bloom.sqlite" in said
-    assert "expected spider 'other'" in said
-
-
-@pytest.mark.long
-def test_a_log_that_was_deleted_after_a_kill_costs_no_page(project):
-    with site() as pages:
-        killed = stop_after(30, pages, lambda: project.crawl(pages, **OURS), Run.kill)
-        assert killed.reason == ""
-        (project.job / "bloom.sqlite-wal").unlink()
-        run = project.crawl(pages, **OURS)
-        assert run.end() == 0, run.log
-        assert run.logged("WARNING") == []
-    assert pages.missed == set()
-
-
 @ensureDeferred
 async def test_a_second_process_is_refused(project, caplog):
     refused = Event()
@@ -540,17 +470,6 @@ async def test_a_second_process_is_refused(project, caplog):
     assert f"process {run.pid}" in said or "is using this job directory" in said
 
 
-def test_a_refused_crawl_ends_with_one_line_and_an_exit_code(project):
-    with Pages({"/": lambda *_: []}) as pages:
-        run = project.crawl(pages, **OURS, BLOOM_CAPACITY=0)
-        assert run.end() == 1
-    assert pages.hits == {}
-    if scrapy.version_info >= (2, 14):
-        assert len(run.logged("ERROR")) == 1
-        assert "Traceback" not in run.log
-        assert run.reason == "bloom_setting"
-
-
 def test_a_job_directory_that_is_a_file_is_refused(project):
     file = project.folder / "file"
     file.touch()
@@ -560,20 +479,6 @@ def test_a_job_directory_that_is_a_file_is_refused(project):
     assert pages.hits == {}
     first, *_ = run.logged("ERROR")
     assert f"{file}: File exists. Expected a job directory" in first
-
-
-@pytest.mark.long
-def test_a_crawl_that_is_refused_after_a_kill_leaves_the_sign_of_it(project):
-    with site() as pages:
-        killed = project.crawl(pages, **OURS)
-        pages.when(30, killed.kill)
-        killed.end()
-        run = project.crawl(pages, **OURS, SCHEDULER_PRIORITY_QUEUE=other_priority_queue())
-        assert run.end() == 1
-        assert "holds requests from a run with another SCHEDULER_PRIORITY_QUEUE" in run.log
-        run = project.crawl(pages, **OURS)
-        assert run.end() == 0, run.log
-    assert "resumed after a kill" in run.log
 
 
 @ensureDeferred
@@ -608,26 +513,6 @@ async def test_a_stored_request_that_is_damaged_stays_and_is_said(job, caplog):
     assert len(rows(job)) == 1
     assert "a stored request cannot be read" in caplog.text
     assert crawler.stats.get_value("finish_reason") == "finished"
-
-
-@pytest.mark.long
-@ensureDeferred
-async def test_only_the_first_rows_of_a_long_queue_are_read(job, monkeypatch):
-    read, counts = Store.read, []
-
-    def counting(*arguments, **keywords):
-        found = read(*arguments, **keywords)
-        counts.append(len(found))
-        return found
-
-    settings = kept(job, SWARM=3000)
-    with site(1) as pages:
-        await crawl(Swarm, settings, url=pages.url)
-        waiting = len(rows(job))
-        monkeypatch.setattr(Store, "read", counting)
-        await crawl(Swarm, {**settings, "CLOSESPIDER_PAGECOUNT": 5}, url=pages.url)
-    assert waiting > len(rows(job)) > 2000
-    assert 0 < sum(counts) < waiting / 2
 
 
 @pytest.mark.long

@@ -1,13 +1,13 @@
 """What is decided about each request, and what becomes of marks whose request was lost."""
 
 import pytest
-from scrapy import Request, Spider
+from scrapy import Request
 from scrapy.utils.test import get_crawler
-from support.jobs import everything_in, open_job
+from support.jobs import everything_in
 from support.sessions import check_all, open_session, page
 
 from scrapy_bloom import BloomDupeFilter, LocalFilter
-from scrapy_bloom.crawl.report import Report, Verdict
+from scrapy_bloom.crawl.report import Verdict
 
 pytestmark = pytest.mark.each_scrapy
 
@@ -37,24 +37,6 @@ def test_each_request_gets_its_verdict():
     session, _ = open_session(ODD)
     assert check_all(session, requests) == [NEW, ERROR, NEW, SEEN, EXEMPT, SEEN]
     session.close()
-
-
-@pytest.mark.parametrize("items", [1, 1000])
-def test_stats_have_the_digits_that_mean_something(items):
-    crawler, filled = get_crawler(), LocalFilter(1000, 0.001)
-    filled.add_many(str(number).encode() for number in range(items))
-    Report(crawler).describe(filled.info())
-    told = {key: value for key, value in crawler.stats.get_stats().items() if "bloom" in key}
-    assert told["bloom/items"] == items
-    assert all(number == float(f"{number:g}") for number in told.values())
-
-
-def test_a_spider_class_without_a_name_goes_by_the_name_of_the_class(tmp_path):
-    crawler = get_crawler(type("Nameless", (Spider,), {}), {"JOBDIR": str(tmp_path)})
-    dupefilter = BloomDupeFilter.from_crawler(crawler)
-    dupefilter.open()
-    dupefilter.close("finished")
-    open_job(tmp_path, spider="Nameless").abandon()
 
 
 def test_what_was_opened_is_let_go_if_the_rest_fails(tmp_path, monkeypatch):

@@ -126,5 +126,5 @@ def test_each_option_and_stat_stands_in_its_table_once():
         (stats.Stat, stats, stats.STATS),
     ):
         assert {one for one in vars(module).values() if isinstance(one, kind)} <= set(table)
-    assert len({one.setting for one in OPTIONS}) == len(OPTIONS)
+    assert len({one.setting for one in options.OPTIONS}) == len(options.OPTIONS)
     assert len({one.key for one in stats.STATS}) == len(stats.STATS)
