@@ -459,7 +459,7 @@ def test_what_cannot_be_copied_is_told(bloom, place, server):
     for line, told in (
         (f"copy {server.url}#{key} new --spider a", "found a hash, expected the queue of scrapy-r"),
         (f"copy rough {server.url}#rough", "its bits cannot be copied"),
-        (f"copy exact {server.url}#exact", "found the list of BLOOM_EXACT"),
+        (f"copy exact {server.url}#exact", "found the table of BLOOM_EXACT"),
     ):
         code, _, (error,) = bloom(line)
         assert (code, told in error) == (2, True), error
