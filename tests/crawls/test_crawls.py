@@ -24,9 +24,9 @@ from w3lib.url import canonicalize_url
 from scrapy_bloom.local import plain
 from scrapy_bloom.local.job import Job
 
-pytestmark = pytest.mark.each_scrapy
+pytestmark = pytest.mark.server
 
-PAGES = 100
+PAGES = 70
 
 PRIORITY_QUEUES = [
     "scrapy.pqueues.ScrapyPriorityQueue",
@@ -57,6 +57,7 @@ def complete(run):
 
 
 @ensureDeferred
+@pytest.mark.each_scrapy
 async def test_the_one_line_fetches_what_scrapys_own_filter_fetches():
     asked = []
     for settings in ({"DUPEFILTER_CLASS": RFP}, {}):
@@ -70,6 +71,7 @@ async def test_the_one_line_fetches_what_scrapys_own_filter_fetches():
 
 
 @ensureDeferred
+@pytest.mark.each_scrapy
 async def test_a_site_with_the_habits_of_real_ones_is_fetched_whole_and_once(caplog):
     """With a filter that grows often."""
     with site() as pages:
@@ -84,7 +86,7 @@ if hasattr(default_settings, "TWISTED_REACTOR_ENABLED"):  # older ones need a re
 
     def test_a_crawl_without_a_reactor_misses_nothing(project):
         with site() as pages:
-            settings = {"TWISTED_REACTOR_ENABLED": False, "BLOOM_CAPACITY": "100M"}
+            settings = {"TWISTED_REACTOR_ENABLED": False, "BLOOM_CAPACITY": "20M"}
             run = stop_after(30, pages, lambda: project.crawl(pages, **settings))
             assert run.reason == "shutdown"
             complete(project.crawl(pages, TWISTED_REACTOR_ENABLED=False))
@@ -103,6 +105,7 @@ def warnings(caplog):
 
 
 @ensureDeferred
+@pytest.mark.each_scrapy
 async def test_a_crawl_stopped_and_resumed_misses_nothing_and_repeats_nothing(tmp_path, caplog):
     job = {"JOBDIR": str(tmp_path)}
     caplog.set_level("WARNING")
@@ -118,6 +121,7 @@ async def test_a_crawl_stopped_and_resumed_misses_nothing_and_repeats_nothing(tm
 
 
 @ensureDeferred
+@pytest.mark.each_scrapy
 async def test_a_job_of_scrapys_filter_switches_over_with_an_empty_one(tmp_path, caplog):
     job = {"JOBDIR": str(tmp_path)}
     caplog.set_level("WARNING")
@@ -136,6 +140,7 @@ async def test_a_job_of_scrapys_filter_switches_over_with_an_empty_one(tmp_path,
 
 @ensureDeferred
 @pytest.mark.parametrize(("queue", "by"), [*zip(DISK_QUEUES, PRIORITY_QUEUES, strict=True)])
+@pytest.mark.each_scrapy
 async def test_a_run_that_is_refused_between_two_others_costs_nothing(tmp_path, caplog, queue, by):
     job = {"JOBDIR": str(tmp_path)}
     job |= {"SCHEDULER_DISK_QUEUE": f"scrapy.squeues.{queue}", "SCHEDULER_PRIORITY_QUEUE": by}
@@ -158,6 +163,7 @@ def counted(pages):
     return Counter(pages.hits)
 
 
+@pytest.mark.each_scrapy
 def test_a_crawl_killed_in_its_first_run_loses_no_page(project):
     chance = random.Random(0)
     with site() as pages:
@@ -210,7 +216,7 @@ def test_a_crawl_killed_in_a_resumed_run_starts_over_whatever_was_refused_meanwh
 @pytest.mark.long
 def test_forks_disturb_neither_the_filter_nor_its_lock(project):
     with site() as pages:
-        reached, go_on = hold(pages, 70)
+        reached, go_on = hold(pages, 50)
         first = project.crawl(pages, spider="forking")
         assert reached.wait(PATIENCE)
         second = project.crawl(pages, spider="forking")
@@ -238,6 +244,7 @@ class Unstored(Stopping, Lambdas):
 
 
 @ensureDeferred
+@pytest.mark.each_scrapy
 async def test_requests_that_cannot_be_stored_are_let_through_by_the_next_run(tmp_path, caplog):
     """All pages are linked from the front page, which every run fetches again."""
     # One at a time: no other page comes before the one at which the crawl is stopped.

@@ -28,7 +28,7 @@ from support.waiting import PATIENCE
 from scrapy_bloom.local import frontier
 from scrapy_bloom.local.store import Store
 
-pytestmark = pytest.mark.each_scrapy
+pytestmark = pytest.mark.server
 
 OURS = {"SCHEDULER": "scrapy_bloom.Scheduler"}
 LIFO = "scrapy.squeues.PickleLifoDiskQueue"
@@ -110,6 +110,7 @@ async def crawl_refused(settings, caplog, **arguments):
         },
     ],
 )
+@pytest.mark.each_scrapy
 async def test_a_crawl_that_is_stopped_goes_on_where_it_was(job, settings):
     with site() as pages:
         first = await crawl(Stopping, kept(job, **settings), url=pages.url)
@@ -154,6 +155,7 @@ class Ordering(Follower):
         {"SCHEDULER_DISK_QUEUE": FIFO, "SCHEDULER_START_DISK_QUEUE": LIFO},
     ],
 )
+@pytest.mark.each_scrapy
 async def test_the_order_is_that_of_scrapys_own_queues(tmp_path, settings):
     orders = []
     for scheduler in (default_settings.SCHEDULER, OURS["SCHEDULER"]):
@@ -170,6 +172,7 @@ async def test_the_order_is_that_of_scrapys_own_queues(tmp_path, settings):
 
 
 @ensureDeferred
+@pytest.mark.each_scrapy
 async def test_without_a_job_directory_it_is_scrapys_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with site(60) as pages:
@@ -193,6 +196,7 @@ async def test_without_a_job_directory_another_filter_is_left_alone():
 
 
 @ensureDeferred
+@pytest.mark.each_scrapy
 async def test_a_request_that_cannot_be_stored_is_let_through_once(job, caplog):
     """Its mark is in the snapshot; the next run fetches it, and once only."""
 
@@ -245,6 +249,7 @@ async def test_the_very_same_request_may_be_under_way_twice(job):
 
 
 @ensureDeferred
+@pytest.mark.each_scrapy
 async def test_a_page_whose_callback_fails_in_a_stop_is_fetched_again(job):
     """Once more, and no more: in the next run it fails by itself, or it does not."""
 
@@ -294,6 +299,7 @@ on_sqlite = hasattr(scrapy.squeues, "PickleLifoSQLiteQueue")  # from Scrapy 2.19
         (BY_SLOT, f"MarshalFifo{'SQLite' if on_sqlite else 'Disk'}Queue", BLOOM),
     ],
 )
+@pytest.mark.each_scrapy
 async def test_a_job_of_scrapys_own_scheduler_goes_on(job, by, queue, filter_class):
     settings = {
         "SCHEDULER_PRIORITY_QUEUE": by,
@@ -333,6 +339,7 @@ def ours_in(job):
     return {name: (job / name).read_bytes() for name in names if (job / name).exists()}
 
 
+@pytest.mark.each_scrapy
 def test_a_killed_job_of_scrapys_own_scheduler_is_left_alone_and_the_crawl_starts_over(project):
     """It may have lost requests whose marks it has; or it is not killed at all."""
     own = {"DUPEFILTER_CLASS": RFP}
@@ -353,6 +360,7 @@ def test_a_killed_job_of_scrapys_own_scheduler_is_left_alone_and_the_crawl_start
 
 
 @ensureDeferred
+@pytest.mark.each_scrapy
 async def test_our_filter_with_scrapys_scheduler_refuses_the_job(job, caplog):
     with site() as pages:
         await crawl(Stopping, kept(job), url=pages.url)
@@ -435,6 +443,7 @@ async def test_a_job_with_other_queues_is_refused(job, caplog):
 
 
 @ensureDeferred
+@pytest.mark.each_scrapy
 async def test_start_requests_that_would_not_be_read_are_refused(job, caplog):
     class Starting(Follower):
         started = False
@@ -482,6 +491,7 @@ def test_a_job_directory_that_is_a_file_is_refused(project):
 
 
 @ensureDeferred
+@pytest.mark.each_scrapy
 async def test_an_engine_that_does_not_show_what_is_done_is_refused(job, caplog, monkeypatch):
     from scrapy.core.engine import _Slot
 
@@ -590,6 +600,7 @@ class Remembering(Follower):
         yield from super().parse(response)
 
 
+@pytest.mark.each_scrapy
 def test_the_state_of_a_spider_is_that_of_its_requests(project):
     with site() as pages:
         run = project.crawl(pages, spider="items", **OURS)
@@ -603,6 +614,7 @@ def test_the_state_of_a_spider_is_that_of_its_requests(project):
 
 
 @ensureDeferred
+@pytest.mark.each_scrapy
 async def test_a_state_that_scrapy_has_not_written_is_put_back(job, monkeypatch):
     """It was killed between the end of our file and that of its own."""
 
@@ -623,6 +635,7 @@ async def test_a_state_that_scrapy_has_not_written_is_put_back(job, monkeypatch)
     assert third["closed"] == 2  # what changes after the end of our file only Scrapy knows
 
 
+@pytest.mark.each_scrapy
 def test_a_state_that_scrapy_has_written_counts_also_after_a_kill(tmp_path):
     def opened():
         job = open_job(tmp_path, requests=True)

@@ -9,8 +9,6 @@ from support.sessions import check_all, open_session, page
 from scrapy_bloom import BloomDupeFilter, LocalFilter
 from scrapy_bloom.crawl.report import Verdict
 
-pytestmark = pytest.mark.each_scrapy
-
 NEW, SEEN, EXEMPT, ERROR = Verdict
 
 

@@ -103,7 +103,7 @@ def distant(server, key):
 @pytest.mark.each_scrapy
 @ensureDeferred
 async def test_a_crawl_fetches_each_page_once(shared):
-    with LocalSite(pages=80, links=8) as pages:
+    with LocalSite(pages=60, links=8) as pages:
         crawler = await crawl(settings=shared.settings(), url=pages.url)
     assert pages.missed == set()
     assert pages.repeated == {}
@@ -261,7 +261,7 @@ async def test_all_that_spiders_do_leads_to_every_page(distant, name):
     shared = distant
     spider = getattr(kept_spiders, name)
     kind = StormySite if name == "Errors" else LocalSite
-    with kind(pages=80, links=8) as pages:
+    with kind(pages=40, links=8) as pages:
         crawlers = [make_crawler(spider, shared.settings()) for _ in range(2)]
         for each in crawlers:
             each.spider_state = {}
@@ -313,10 +313,10 @@ async def test_a_worker_stays_while_another_one_has_a_page_under_way(shared):
             if response.url.endswith("/"):
                 gate.set()
                 await until_later(both_have_looked)
-                for number in range(40):
+                for number in range(20):
                     yield response.follow(f"/{number}")
 
-    answers = {"/": lambda *_: [], **{f"/{n}": lambda *_: [] for n in range(40)}}
+    answers = {"/": lambda *_: [], **{f"/{n}": lambda *_: [] for n in range(20)}}
     with Pages(answers) as pages:
         # Slow, or it would be through before the other one has looked again.
         first = make_crawler(First, shared.settings(CONCURRENT_REQUESTS=2, DOWNLOAD_DELAY=0.5))
@@ -325,7 +325,7 @@ async def test_a_worker_stays_while_another_one_has_a_page_under_way(shared):
         await deferred_from_coro(gate.wait())
         await gatherResults([running, second.crawl()])
         assert set(pages.hits.values()) == {1}
-        assert len(pages.hits) == 41
+        assert len(pages.hits) == 21
     assert second.spider.parsed
     assert shared.left() == (0, 0, 0)
 
@@ -378,14 +378,14 @@ async def test_no_more_pages_are_fetched_while_too_many_requests_wait(distant, m
             for number in range(200):
                 yield response.follow(f"/?{page}-{number}")
             most = max(most, 200 * len(self.parsed) - shared.number())
-            if page >= 15:
+            if page >= 12:
                 raise CloseSpider("enough")
 
     with Pages({"/": lambda *_: []}) as pages:
         await crawl(Wide, shared.settings(CONCURRENT_REQUESTS=2), url=pages.url + "/")
-    assert most <= 500 + 5 * 200 + 500  # of 15 pages
+    assert most <= 500 + 5 * 200 + 500  # of 12 pages, 2,400
     assert shared.left()[1] == 0
-    assert shared.left()[0] >= 2_800
+    assert shared.left()[0] >= 2_200
 
 
 @ensureDeferred
@@ -430,7 +430,7 @@ async def test_calls_that_fail_lose_and_repeat_nothing(shared, fault, when):
         return answer
 
     fault(fails)
-    with LocalSite(pages=80, links=8) as pages:
+    with LocalSite(pages=60, links=8) as pages:
         crawlers = [make_crawler(Follower, shared.settings()) for _ in range(2)]
         await gatherResults([each.crawl(url=pages.url) for each in crawlers])
     assert pages.missed == set()

@@ -22,7 +22,7 @@ from scrapy_bloom.crawl.in_flight import InFlight
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.signals import before_commit
 
-pytestmark = pytest.mark.each_scrapy
+pytestmark = pytest.mark.server
 
 OURS = {"SCHEDULER": "scrapy_bloom.Scheduler"}
 
@@ -63,6 +63,7 @@ def fan(count):
 
 
 @ensureDeferred
+@pytest.mark.each_scrapy
 async def test_pages_whose_callbacks_close_the_spider_are_fetched_again(job, caplog):
     caplog.set_level(logging.INFO)
     with Pages(fan(60)) as site:
@@ -76,6 +77,7 @@ async def test_pages_whose_callbacks_close_the_spider_are_fetched_again(job, cap
 
 
 @ensureDeferred
+@pytest.mark.each_scrapy
 async def test_so_is_the_first_page_and_one_that_has_given_its_links(job):
     class First(Follower):
         def parse(self, response):
@@ -92,6 +94,7 @@ async def test_so_is_the_first_page_and_one_that_has_given_its_links(job):
 
 
 @ensureDeferred
+@pytest.mark.each_scrapy
 async def test_so_is_a_page_whose_errback_closes_the_spider(job):
     class Closing(Follower):
         def request(self, response, href):
@@ -232,6 +235,7 @@ class Items(Follower):
 
 
 @ensureDeferred
+@pytest.mark.each_scrapy
 async def test_handlers_that_are_coroutines_are_awaited(job):
     Gathering.written, Gathering.fails = [], 2
     with LocalSite(pages=60, links=6) as site:
@@ -282,6 +286,7 @@ class Uploading(BlockingFeedStorage):
 
 
 @ensureDeferred
+@pytest.mark.each_scrapy
 async def test_feeds_that_a_kill_does_harm_to_are_warned_of_at_the_start(job, tmp_path, caplog):
     gzip = {"postprocessing": ["scrapy.extensions.postprocessing.GzipPlugin"]}
     lines = {"format": "jsonlines"}

@@ -26,8 +26,6 @@ from scrapy_bloom.local.job import new_filter
 from scrapy_bloom.settings import Settings
 from scrapy_bloom.stats import STATS
 
-pytestmark = pytest.mark.each_scrapy
-
 VERDICTS = ("bloom/new", "bloom/seen", "bloom/redirect_exempt", "bloom/errors")
 
 
@@ -77,6 +75,7 @@ class GivesNothing:
 # Construction, opening and closing
 
 
+@pytest.mark.each_scrapy
 def test_the_scheduler_makes_it_before_there_is_a_spider():
     dupefilter, crawler = make_filter()
     assert crawler.spider is None
@@ -94,6 +93,7 @@ def test_making_it_takes_nothing_and_checks_nothing(tmp_path):
     assert files(tmp_path) == []
 
 
+@pytest.mark.each_scrapy
 def test_the_first_request_opens_it_where_nobody_else_does(tmp_path):
     dupefilter, crawler = make_filter({"JOBDIR": str(tmp_path)})
     assert "bloom.sqlite" not in files(tmp_path)
@@ -112,6 +112,7 @@ def test_opening_it_late_keeps_what_it_has(tmp_path):
     dupefilter.close("finished")
 
 
+@pytest.mark.each_scrapy
 def test_open_and_close_are_plain_functions():
     dupefilter, _ = make_filter()
     for method in ("open", "close", "request_seen", "log"):
@@ -299,6 +300,7 @@ async def test_a_stats_collector_that_raises_costs_no_page(tmp_path, caplog, kep
 
 
 @pytest.mark.parametrize("debug", [True, False])
+@pytest.mark.each_scrapy
 def test_the_log_texts_are_those_of_the_scrapy_that_is_installed(debug, caplog):
     caplog.set_level(logging.DEBUG)
     texts = []
@@ -324,6 +326,7 @@ LINKED = {
 
 
 @ensureDeferred
+@pytest.mark.each_scrapy
 async def test_a_crawl_without_faults_has_few_lines_and_few_stats_and_all_are_documented(caplog):
     caplog.set_level(logging.INFO)
     with Pages(LINKED) as site:
@@ -360,6 +363,7 @@ async def test_a_crawl_without_faults_has_few_lines_and_few_stats_and_all_are_do
 
 
 @ensureDeferred
+@pytest.mark.each_scrapy
 async def test_a_wrong_setting_stops_the_crawl_before_its_first_request(caplog):
     with Pages({"/": lambda *_: []}) as site:
         crawler = make_crawler(Follower, {"BLOOM_ERROR_RATE": "abc"})
@@ -378,6 +382,7 @@ async def test_a_wrong_setting_stops_the_crawl_before_its_first_request(caplog):
         {"BLOOM_REDIS_URL": "redis://127.0.0.1:1", "BLOOM_ON_BACKEND_ERROR": "close"},
     ],
 )
+@pytest.mark.each_scrapy
 def test_a_refused_crawl_ends_with_one_line_and_an_exit_code(written, tmp_path):
     with Pages({"/": lambda *_: []}) as site:
         run = Project(tmp_path).crawl(site, keep=False, **written)
@@ -404,6 +409,7 @@ class NamedByArgument(Follower):
 
 
 @ensureDeferred
+@pytest.mark.each_scrapy
 async def test_a_spider_may_get_its_name_when_it_is_made(tmp_path):
     settings = {"JOBDIR": str(tmp_path)}
     with Pages({"/": lambda *_: []}) as pages:

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.server, pytest.mark.long]
 KILLS = int(os.environ.get("KILLS", "1"))
 """Kills in each of the series; `make kills` asks for many."""
 
-PAGES = 60 + 45 * KILLS
+PAGES = 35 + 45 * KILLS
 
 AGAIN = 45
 """Pages that a kill or a stop has fetched again, at most, where requests are held in memory."""
@@ -43,9 +43,9 @@ NO_REACTOR = (
 )
 SERIES = {
     "plain": {"spider": "items"},
-    "breadth first, window": {"spider": "items", **FIFO, "BLOOM_WINDOW": "30d"},
-    "one queue, exact": {
-        "spider": "items",
+    "inline, breadth first, window": {"spider": "inline", **FIFO, "BLOOM_WINDOW": "30d"},
+    "async callbacks, one queue, exact": {
+        "spider": "waiting",
         "SCHEDULER_PRIORITY_QUEUE": "scrapy.pqueues.ScrapyPriorityQueue",
         "BLOOM_EXACT": True,
     },
@@ -54,8 +54,6 @@ SERIES = {
         "SCHEDULER_PRIORITY_QUEUE": "scrapy.pqueues.DownloaderAwarePriorityQueue",
     },
     "lambdas": {"spider": "some lambdas"},
-    "async callbacks": {"spider": "waiting"},
-    "inline": {"spider": "inline"},
     "errors": {"spider": "errors"},
     "retries, slow pipeline, power": {
         "spider": "items",
@@ -79,7 +77,7 @@ def test_nothing_is_lost_however_often_a_crawl_is_killed(project, name):
     feed, gathered = project.folder / "items.jsonl", project.folder / "gathered.txt"
     settings = {"GATHERED": gathered, "FEEDS": f'{{"{feed}": {{"format": "jsonlines"}}}}'}
     with SITES.get(name, LocalSite)(pages=PAGES, links=6, seed=len(name)) as site:
-        tally = series(project, site, KILLS, seed=len(name), **crawl, **settings)
+        tally = series(project, site, KILLS, seed=len(name), step=20, **crawl, **settings)
         assert site.missed == set(), tally
     if name != "errors":  # half of its pages give none
         assert len(urls_in(feed)) >= PAGES

@@ -44,14 +44,14 @@ def test_nothing_is_lost_however_often_workers_are_killed(tmp_path, name):
     under_way, kills = set(), 0
     with (
         LocalRedis() as server,
-        kind(pages=100 + 60 * KILLS, links=6, seed=len(name)) as site,
+        kind(pages=60 + 60 * KILLS, links=6, seed=len(name)) as site,
         Crawl(
             site, server, tmp_path, BLOOM_REDIS_URL=server.url, **(settings | SERIES[name])
         ) as crawl,
     ):
         workers = [crawl.start() for _ in range(WORKERS)]
         while kills < KILLS:
-            wait_for_pages(site, dice.randint(1, 80), workers)
+            wait_for_pages(site, dice.randint(1, 60), workers)
             victim = dice.randrange(WORKERS)
             if workers[victim].poll() is not None:
                 break  # the crawl is over
