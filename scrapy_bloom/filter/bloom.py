@@ -419,10 +419,12 @@ class LocalFilter:
         life = window + length  # which its first item stays; its last one stays for the window
         self._redate(now)
         self.slices = live = [one for one in self.slices if one.since + life > now]
-        for fingerprint in [one for one, since in self.again.items() if since + life <= now]:
-            self._date(self.again, fingerprint, None)
-        for fingerprint in [one for one, last in self.ages.items() if last + window <= now]:
-            self._date(self.ages, fingerprint, None)
+        for dates, stay in (self.again, life), (self.ages, window):
+            over = [one for one, date in dates.items() if date + stay <= now]
+            for fingerprint in over:
+                del dates[fingerprint]
+            if self.changes is not None:
+                self.changes.over += over
         if not live or now >= live[-1].since + length:
             if live and not live[-1].items:  # nothing has come since it began
                 live.pop()

@@ -103,12 +103,15 @@ class Changes:
         room: how many more marks are wanted.
         again: fingerprints that came to :attr:`LocalFilter.again`, or left it.
         ages: likewise of :attr:`LocalFilter.ages`.
+        over: fingerprints that left one of them because their time was over: there may be very
+            many, and nobody has to take note of them at once.
     """
 
     marks: dict[int, list[bytes]] | None = field(default_factory=dict)
     room: float = inf
     again: set[bytes] = field(default_factory=set)
     ages: set[bytes] = field(default_factory=set)
+    over: list[bytes] = field(default_factory=list)
 
     def mark(self, id_: int, fingerprint: bytes) -> None:
         """Note that bits were set in a slice."""

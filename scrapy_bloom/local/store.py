@@ -69,7 +69,8 @@ BLOCKS_AT_ONCE: Final = 128  # a commit of a pass writes so many blocks, 1 MB
 SWEPT_AT_ONCE: Final = 128  # and deletes so many rows of each table; those of the journal have
 MARKS_A_ROW: Final = 1_000  # at most so many marks
 
-LISTED_AT_ONCE: Final = 1_000  # fingerprints that a commit of a pass brings into `exact`, at least
+LISTED_AT_ONCE: Final = 1_000  # fingerprints that a commit brings into `exact` in a pass, at least,
+# and that it deletes of what is over in `again` and `ages`, at most
 
 MOST_UNLISTED: Final = 1_000_000
 """With an exact list, a pass begins at this many marks at the latest: till then all are in memory,
@@ -568,9 +569,13 @@ class Store:
 
         What an error brings back is harmless, and goes with the next pass or in the next run.
         """
-        if not self._sweeping:
+        ended = self._changes.over[-LISTED_AT_ONCE:]
+        if not (self._sweeping or ended):
             return
-        oldest, found = self.filter.slices[0].id, 0
+        oldest, found = self.filter.slices[0].id, len(ended)
+        for table in ("again", "ages"):
+            gone = ((one,) for one in ended if self._date(table, one) is None)
+            self._database.executemany(f"DELETE FROM {table} WHERE fingerprint = ?", gone)  # noqa: S608
         for table, key, over in (
             ("marks", "id", f"id <= {self._swept}"),
             ("blocks", "id", f"id < {oldest << 32}"),
@@ -596,7 +601,10 @@ class Store:
         self._touched.clear()
         self._gone.clear()
         self._notes.clear()
-        self._changes = self.filter.changes = Changes(None if self._changes.marks is None else {})
+        over = self._changes.over[:-LISTED_AT_ONCE]
+        self._changes = self.filter.changes = Changes(
+            None if self._changes.marks is None else {}, over=over
+        )
         if self._pass is not None:
             del self._pass.blocks[len(self._pass.blocks) - blocks :]
             for bucket in buckets:

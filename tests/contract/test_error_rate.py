@@ -1,7 +1,6 @@
 """The error rate is what the theory says, and never more than what was asked."""
 
 import hashlib
-import itertools
 from functools import cache
 
 import pytest
@@ -34,11 +33,7 @@ RATES = [1e-2, 1e-3, 1e-4]
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "items", "capacity", "error_rate"),
-    [  # each with each of the others, but not each three
-        (kind, *size, RATES[(first + second) % 3])
-        for first, kind in enumerate(KINDS)
-        for second, size in enumerate(SIZES)
-    ],
+    [(kind, *size, rate) for kind, size, rate in zip(KINDS, SIZES, RATES, strict=True)],
 )
 def test_the_rate_is_the_predicted_one_and_at_most_the_asked_one(kind, error_rate, items, capacity):
     queries = round(10 / error_rate)
@@ -69,12 +64,7 @@ def test_small_and_overfull_slices_err_as_the_formula_says(blocks, hashes, items
     for i in range(items):
         seen.add(KINDS["sequential"](i))
     rate = false_positive_rate(items, blocks, hashes)
-    queries = round(1500 / rate)
+    queries = round(500 / rate)
     wrong = sum(seen.contains_many(map(KINDS["sequential"], range(items, items + queries))))
     # Each item lost to a false positive leaves its bits unset, so the rate is a little below.
-    assert wrong / queries == pytest.approx(rate, rel=0.15)  # 5.8 standard deviations
-
-
-def test_the_kinds_differ():
-    sevens = [make(7) for make in KINDS.values()]
-    assert all(one != other for one, other in itertools.combinations(sevens, 2))
+    assert wrong / queries == pytest.approx(rate, rel=0.25)  # 5.6 standard deviations

@@ -95,8 +95,7 @@ def test_growth_is_logged_once_when_the_capacity_is_reached(caplog):
 # What a fingerprint is
 
 
-@pytest.mark.parametrize("kind", [bytearray, memoryview])
-@pytest.mark.parametrize("window", [None, 3600])
+@pytest.mark.parametrize(("kind", "window"), [(bytearray, None), (memoryview, 3600)])
 def test_every_method_takes_any_bytes_like_fingerprint(kind, window):
     seen, page = LocalFilter(window=window), b"a" * 20
     assert seen.add(kind(page)) is False
@@ -203,7 +202,7 @@ class LocalWindow(WindowMachine):
 
 
 TestWindow = LocalWindow.TestCase
-TestWindow.settings = settings(deadline=None, max_examples=share_of(12), stateful_step_count=40)
+TestWindow.settings = settings(deadline=None, max_examples=share_of(10), stateful_step_count=30)
 
 
 # Files

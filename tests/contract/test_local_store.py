@@ -4,7 +4,6 @@ import copy
 import itertools
 import os
 import random
-import resource
 import shutil
 import signal
 import sqlite3
@@ -232,26 +231,15 @@ class StoreMachine(RuleBasedStateMachine):
         return [(one.id, one.since, one.items, one.touched()) for one in self.store.filter.slices]
 
 
-class WindowedMachine(StoreMachine):
-    WINDOW = WINDOW
-
-
-class ExactMachine(StoreMachine):
-    EXACT = True
-
-
 class WindowedExactMachine(StoreMachine):
     WINDOW = WINDOW
     EXACT = True
 
 
 TestStore = StoreMachine.TestCase
-TestWindowed = WindowedMachine.TestCase
-TestExact = ExactMachine.TestCase
 TestWindowedExact = WindowedExactMachine.TestCase
-QUICK = settings(deadline=None, max_examples=share_of(16), stateful_step_count=40)
-TestStore.settings = TestWindowed.settings = QUICK
-TestExact.settings = TestWindowedExact.settings = QUICK
+QUICK = settings(deadline=None, max_examples=share_of(14), stateful_step_count=30)
+TestStore.settings = TestWindowedExact.settings = QUICK
 
 
 # Kills
@@ -260,12 +248,12 @@ TestExact.settings = TestWindowedExact.settings = QUICK
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("exact", "harm"),
-    [(True, "none"), (False, "log deleted"), (True, "log cut"), (False, "log flipped")],
+    [(True, "none"), (False, "log deleted")],  # else see below
 )
 def test_a_killed_run_leaves_a_whole_commit_or_is_refused(tmp_path, exact, harm):
     path, refused = tmp_path / "bloom.sqlite", 0
     dice = random.Random(harm)
-    for _ in range(3):
+    for _ in range(2):
         program = Path(__file__).parents[1] / "support/programs/commit_until_killed.py"
         line = [sys.executable, str(program), str(path), str(int(exact))]
         path_of_tests = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
@@ -279,10 +267,6 @@ def test_a_killed_run_leaves_a_whole_commit_or_is_refused(tmp_path, exact, harm)
         log = log_of(path)
         if harm == "log deleted":
             log.unlink()
-        elif harm == "log cut":
-            os.truncate(log, dice.randrange(log.stat().st_size))
-        elif harm == "log flipped":
-            flip(log, dice.randrange(log.stat().st_size))
         try:
             commits = Commits(path, exact=exact)
         except StateError:
@@ -347,7 +331,7 @@ def overwrite(path, dice):
 )
 def test_damage_is_refused_or_harmless(tmp_path, template, monkeypatch, which, harm):
     """Whatever is hurt, no request and no page is missing in silence."""
-    dice, times, refused = random.Random(f"{which} {harm.__name__}"), share_of(80), 0
+    dice, times, refused = random.Random(f"{which} {harm.__name__}"), share_of(40), 0
     for number in range(times):
         checked = number % 2  # else as a large file, which is not read through if it was closed
         monkeypatch.setattr(module, "CHECKED_BYTES", 64 << 20 if checked else 0)
@@ -487,26 +471,37 @@ def test_a_reader_sees_the_last_commit_beside_a_run_and_after_a_kill(path, tmp_p
 # The traps
 
 
-def test_expired_marks_do_not_come_back_with_a_kill(path, tmp_path, monkeypatch):
-    hasty(monkeypatch.setattr)
-    clock, known = Clock(), fingerprints(5000)
+def test_what_is_over_is_deleted_some_at_a_time_and_does_not_come_back_with_a_kill(path, tmp_path):
+    clock, known, later = Clock(), fingerprints(3000), fingerprints(10, "later")
     store = Store(path, LocalFilter(100, window=WINDOW, clock=clock))
-    for at in range(0, 5000, 500):
-        for page in known[at : at + 500]:
-            store.mark(page)
-        store.commit()
-    clock.now += 5000
-    for page in PAGES:
-        store.mark(page)
+    for page in known:
+        store.mark(page, 60)
+    store.filter.forget_many(known[100:])
+    for page in known[100:200]:
+        store.mark(page, 60)
     store.commit()
+    clock.now += 5000
+    for page in [*later, known[-1]]:
+        assert not store.mark(page)
+    store.filter.forget(known[-1])  # a new row, which must stay
+    before = database_of(store).total_changes
+    store.commit()
+    assert database_of(store).total_changes - before < 2000
     store.wait()
-    store = Store(copied(path, tmp_path / "killed"), LocalFilter(100, window=WINDOW, clock=clock))
-    assert not any(map(store.contains, known))
-    assert all(map(store.contains, PAGES))
+    for number in range(2):  # the second run has to go on where the first one was
+        store = Store(
+            copied(store.path, tmp_path / str(number)),
+            LocalFilter(100, window=WINDOW, clock=clock),
+        )
+        assert not any(map(store.contains, known))
+        assert all(map(store.contains, later))
+        assert (store.filter.items, [*store.filter.again]) == (10, known[-1:])
     store.close()
     with file.reading(store.path) as database:
         slices = {row[0] for row in database.execute("SELECT id FROM slices")}
         assert {row[0] >> 32 for row in database.execute("SELECT id FROM blocks")} <= slices
+        assert [row[0] for row in file.rows(database, "again")] == known[-1:]
+        assert not [*file.rows(database, "ages")]
 
 
 def test_a_commit_writes_what_changed_however_much_is_forgotten(path):
@@ -542,14 +537,13 @@ def test_two_held_requests_of_one_page_are_two(path, tmp_path):
     store.close()
 
 
-@pytest.mark.parametrize("window", [None, WINDOW])
-def test_the_exact_list_catches_what_the_filter_takes_for_seen(path, monkeypatch, window):
+def test_the_exact_list_catches_what_the_filter_takes_for_seen(path, monkeypatch):
     lossy.install(monkeypatch.setattr)
-    known, fresh = fingerprints(3000), LocalFilter(1000, window=window, clock=Clock())
+    known, fresh = fingerprints(3000), LocalFilter(1000, window=WINDOW, clock=Clock())
     store = Store(path, fresh, exact=True)
     assert not any(map(store.mark, known[:1500]))
     store.close()
-    store = Store(path, LocalFilter(1000, window=window, clock=Clock()), exact=True)
+    store = Store(path, LocalFilter(1000, window=WINDOW, clock=Clock()), exact=True)
     assert not any(map(store.mark, known[1500:]))
     assert all(map(store.mark, known))
     others = fingerprints(1000, "other")
@@ -581,7 +575,7 @@ def test_the_log_is_bounded_in_back_to_back_commits(path, monkeypatch, reader):
         if reader:
             other.execute("SELECT * FROM counters").fetchone()
         queue, sizes = store.queue("0", None), []
-        for _ in range(200):
+        for _ in range(100):
             row = store.add(queue, bytes(100_000))
             store.commit()
             store.done(row)
@@ -592,35 +586,6 @@ def test_the_log_is_bounded_in_back_to_back_commits(path, monkeypatch, reader):
         store.commit()
         store.wait()
     assert log_of(path).stat().st_size < 5_000_000
-    store.close()
-
-
-def test_a_full_disk_keeps_everything_in_memory_until_there_is_room(path, tmp_path):
-    store = Store(path)
-    store.withhold(PAGES)
-    store.commit()
-    store.release(PAGES)
-    queue = store.queue("0", None)
-    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
-    try:
-        resource.setrlimit(
-            resource.RLIMIT_FSIZE, (log_of(path).stat().st_size + 5000, unlimited[1])
-        )
-        for page in PAGES:
-            store.mark(page)
-            store.add(queue, bytes(10_000))
-            with pytest.raises(sqlite3.Error):
-                store.commit()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
-    killed = Store(copied(path, tmp_path / "killed"))
-    assert (len(killed), killed.filter.items) == (0, 0)
-    killed.close()
-    store.commit()
-    killed = Store(copied(path, tmp_path / "later"))
-    assert len(killed) == len(PAGES)
-    assert all(map(killed.contains, PAGES))
-    killed.close()
     store.close()
 
 
@@ -640,9 +605,8 @@ def test_a_forked_child_writes_nothing(path):
     store.close()
 
 
-@pytest.mark.parametrize("pages", [300, 30_000])
-def test_a_store_that_is_written_at_close_only_keeps_few_marks_in_memory(path, pages):
-    marks = fingerprints(pages, "page")
+def test_a_store_that_is_written_at_close_only_keeps_few_marks_in_memory(path):
+    marks = fingerprints(30_000)
     store = Store(path, LocalFilter())
     store.commit()
     store.commit_at_close_only()
@@ -653,7 +617,5 @@ def test_a_store_that_is_written_at_close_only_keeps_few_marks_in_memory(path, p
     store = Store(path, LocalFilter())
     assert store.clean
     assert all(map(store.contains, marks))
-    assert store.filter.items == pages
+    assert store.filter.items == 30_000
     store.close()
-    if pages == 300:
-        assert path.stat().st_size <= 100_000

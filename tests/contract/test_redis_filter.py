@@ -1,11 +1,9 @@
-"""The Redis filter: the contract, on a real server, in both layouts, with a window and with
-shards."""
+"""The Redis filter: the contract, on a real server, and how it lies there."""
 
 from __future__ import annotations
 
 import os
 import struct
-from types import MappingProxyType
 
 import pytest
 from support.contract import FilterContract, fingerprints
@@ -42,15 +40,14 @@ def without_memory(url, key, **options):
     return RedisFilter(Target(url), key, plans(**options), timeout=10.0, known=0)
 
 
-class TestBitmap(FilterContract):
+class TestSetsWithAWindow(FilterContract):
     SMALL = 300
-    EXAMPLES = 15
-    OPTIONS = MappingProxyType({"layout": "bitmap"})
+    EXAMPLES = 10
 
     @pytest.fixture
     def make(self, server, opened):
-        usual = {"capacity": 1_000_000, "error_rate": 1e-6}
-        return lambda **sizes: opened(server, **(usual | self.OPTIONS | sizes))
+        usual = {"capacity": 1_000_000, "error_rate": 1e-6, "layout": "sets", "window": 3600.0}
+        return lambda **sizes: opened(server, **(usual | sizes))
 
     def test_it_grows_and_forgets_nothing(self, make):
         seen = make(capacity=self.SMALL, error_rate=1e-6)
@@ -65,18 +62,13 @@ class TestBitmap(FilterContract):
         assert len(known) <= info.capacity <= 4 * len(known)
 
 
-class TestSetsWithAWindow(TestBitmap):
-    OPTIONS = MappingProxyType({"layout": "sets", "window": 3600.0})
-
-
-class TestShardsWithoutMemory(TestBitmap):
+class TestBitmapInShardsWithoutMemory(TestSetsWithAWindow):
     """With a memory of its own a worker answers much by itself."""
 
-    @pytest.fixture(params=["bitmap", "sets"])
-    def make(self, request, monkeypatch, server, opened):
+    @pytest.fixture
+    def make(self, monkeypatch, server, opened):
         monkeypatch.setattr(Known, "__contains__", lambda *_: False)
-        usual = {"layout": request.param, "shards": 3}
-        return lambda **sizes: opened(server, **(usual | sizes))
+        return lambda **sizes: opened(server, shards=3, **sizes)
 
     test_info_tells_what_went_in = None  # each shard has some capacity to spare
 
@@ -88,18 +80,8 @@ def test_two_workers_are_granted_each_page_once(server, opened, key, layout):
     assert granted.count(False) == 3000
 
 
-def test_what_raised_or_was_lost_is_new_when_the_filter_was_flushed(server, opened, key, layout):
-    seen = opened(server, key, layout=layout)
-    known = fingerprints(1000)
-    seen.add_many(known)
-    server.client().delete(key)
-    assert seen.add_many(fingerprints(10, "b")) == [False] * 10
-    assert seen.add_many(known[:10]) == [False] * 10  # what it knew itself is forgotten
-    assert seen.numbers()["losses"] == 1
-
-
-def test_delete_ends_a_frozen_worker_and_leaves_a_note_only(server, opened, key, layout):
-    frozen, other = (opened(server, key, layout=layout) for _ in range(2))
+def test_delete_ends_a_frozen_worker_and_leaves_a_note_only(server, opened, key):
+    frozen, other = (opened(server, key) for _ in range(2))
     frozen.add_many(fingerprints(2000))
     assert other.delete() is False  # the other one has a lease
     stop_beating(frozen.worker)  # its lease is not renewed
@@ -117,7 +99,7 @@ def test_delete_ends_a_frozen_worker_and_leaves_a_note_only(server, opened, key,
     with pytest.raises(FilterLostError, match="deleted while"):
         frozen.add(b"new")
     assert server.client().keys(f"{key}*") == [key.encode()]
-    fresh = opened(server, key, layout=layout)
+    fresh = opened(server, key)
     assert fresh.add(b"one") is False
     assert server.client().ttl(key) == -1
     with pytest.raises(FilterLostError, match="deleted while"):
@@ -201,18 +183,6 @@ def test_its_bytes_are_those_of_the_blocks(server, opened, capacity):
         key, rest = divmod(number, KEY_BLOCKS)
         found = server.client().getrange(names[key], rest * 8192, rest * 8192 + 8191)
         assert found == block
-
-
-def test_its_probes_are_those_of_a_local_filter(server, opened):
-    seen, pages = opened(server, capacity=20_000, error_rate=1e-6), fingerprints(5000)
-    seen.add_many(pages)
-    spec = seen.shards[0].slices[0].spec
-    bits = server.client().get(keys_of_slice(server, seen)[0])
-    blocks = {n: bits[n * 8192 : n * 8192 + 8192] for n in range(spec.blocks)}
-    assert {n: block for n, block in blocks.items() if any(block)} == {
-        n: bytes(block) for n, block in local_bits(seen, pages).items()
-    }
-    assert bits[spec.blocks * 8192 :] == b"\x80"
 
 
 @pytest.mark.parametrize(("error_rate", "digits"), [(1e-6, 10), (1e-12, 19)])

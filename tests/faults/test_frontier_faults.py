@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -27,20 +27,14 @@ FULL = "The crawl continues and retries"
 # A full disk
 
 
-@contextmanager
-def full_disk(tmp_path, kind):
+@pytest.fixture
+def full(tmp_path):
     """A project whose job directory is on a small disk, and that disk."""
     project = Project(tmp_path)
-    with small_disk(kind, project.job) as disk:
+    with small_disk(kinds()[-1], project.job) as disk:
         yield project, disk
         for run in project.runs:
             run.clear_away()
-
-
-@pytest.fixture
-def full(tmp_path):
-    with full_disk(tmp_path, kinds()[-1]) as both:
-        yield both
 
 
 def crawl_until_full(project, disk, site, *, said=FULL, **settings):
@@ -55,9 +49,9 @@ def crawl_until_full(project, disk, site, *, said=FULL, **settings):
     return run
 
 
-@pytest.mark.parametrize("kind", kinds())
-def test_a_crawl_on_a_full_disk_goes_on_and_survives_a_kill(tmp_path, kind):
-    with full_disk(tmp_path, kind) as (project, disk), LocalSite(pages=150, links=6) as site:
+def test_a_crawl_on_a_full_disk_goes_on_and_survives_a_kill(full):
+    project, disk = full
+    with LocalSite(pages=150, links=6) as site:
         run = crawl_until_full(project, disk, site, **PASSES)
         run.kill()
         run.end()
@@ -176,6 +170,22 @@ def test_what_may_not_be_written_is_refused_and_untouched(shared, name, mode, na
         run = shared.crawl(site, **OURS)
         assert run.end(PATIENCE) == 0, run.log
         assert site.missed == set()
+
+
+def test_a_run_that_is_refused_after_a_kill_changes_no_row(project):
+    with LocalSite(pages=120, links=6) as site:
+        run = project.crawl(site, **PASSES)
+        site.when(40, run.kill)
+        run.end()
+        delivered, before = site.delivered, stored(contents(project.job))
+        for name, value, found in (("BLOOM_EXACT", True, False), ("BLOOM_WINDOW", "30d", None)):
+            run = project.crawl(site, **OURS, **{name: value})
+            run.end()
+            assert f"{name} = {value!r}: " in run.log, run.log
+            assert f"was made with {found!r}. It was left as it is" in run.log
+            assert stored(contents(project.job)) == before
+        assert site.delivered == delivered
+        assert before["requests"]
 
 
 def contents(job):

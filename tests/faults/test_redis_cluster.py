@@ -7,7 +7,6 @@ from redis.crc import key_slot
 from support.contract import fingerprints
 from support.localcluster import LocalCluster
 from support.localredis import keys
-from support.lockstep import grants
 from support.queues import Crawler, crawl_in_lockstep
 from support.waiting import until
 
@@ -37,12 +36,6 @@ def test_a_filter_is_spread_over_the_nodes(cluster, layout):
         having = [node for node in cluster.nodes if node.client().keys(f"{key}*")]
         assert len(having) > 1
         assert seen.delete()
-
-
-def test_processes_in_lockstep_are_granted_every_item_once(cluster):
-    sizes = {"workers": 3, "items": 400, "batch": 20, "capacity": 60, "shards": 6}
-    counts = grants(cluster.url, next(keys), **sizes, layout="sets")
-    assert set(counts.values()) == {1}
 
 
 @pytest.mark.parametrize("name", ["{a}b}", "{{a}}", "a b"])

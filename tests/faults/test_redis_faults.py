@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import random
 import threading
+from itertools import cycle
 
 import pytest
 from support.contract import fingerprints
@@ -21,7 +22,7 @@ from scrapy_bloom.options import OnBackendError
 from scrapy_bloom.redis.client import Target, beginning
 from scrapy_bloom.redis.filter import RedisFilter
 
-FAULT_SERIES = int(os.environ.get("FAULTS", "40"))
+FAULT_SERIES = int(os.environ.get("FAULTS", "12"))
 """Faults in each of the long series; `make kills` asks for many."""
 
 
@@ -61,7 +62,7 @@ class Crowd:
         return {item for item, names in self.granted.items() if len(names) > 1}
 
 
-@pytest.mark.parametrize("fault", MORE_FAULTS)
+@pytest.mark.parametrize(("fault", "layout"), [*zip(MORE_FAULTS, cycle(("bitmap", "sets")))])
 def test_one_fault_in_any_call_changes_no_verdict(server, opened, layout, fault):
     pages, known = fingerprints(40), 0 if layout == "bitmap" else 1000
     with Proxy(server.port, counted=name_of("call", layout)) as proxy:
@@ -104,7 +105,9 @@ def test_a_call_that_is_given_up_costs_a_second_fetch_at_most(server, opened, fa
         assert len(crowd.granted) == 41
 
 
-@pytest.mark.parametrize("policy", [OnBackendError.WAIT, OnBackendError.CLOSE])
+@pytest.mark.parametrize(
+    ("policy", "layout"), [(OnBackendError.WAIT, "bitmap"), (OnBackendError.CLOSE, "sets")]
+)
 def test_what_one_batch_was_granted_is_not_seen_when_the_next_one_fails(
     server, opened, layout, policy
 ):
@@ -122,12 +125,10 @@ def test_what_one_batch_was_granted_is_not_seen_when_the_next_one_fails(
         assert seen.add_many(pages) == [True] * 1200
 
 
-def test_a_mark_made_in_the_background_is_not_known_before_its_caller_is_told(
-    server, opened, layout
-):
+def test_a_mark_made_in_the_background_is_not_known_before_its_caller_is_told(server, opened):
     """A fault that a prototype had: 125 of 12,000 pages were lost to it."""
     pages = fingerprints(5)
-    with Proxy(server.port, counted=name_of("call", layout)) as proxy:
+    with Proxy(server.port, counted=name_of("call", "bitmap")) as proxy:
         seen = opened(proxy.url, next(keys), on_error=OnBackendError.CLOSE, known=1000)
         seen.add(b"loads the script")
         for number, page in enumerate(pages):
@@ -176,15 +177,6 @@ def test_a_long_series_of_faults_in_a_crawl_of_two(server, key, layout):
         assert sorted(map(int, done)) == sorted(granted)
         faulty.say()
         assert left(server, key) == (0, 0, 0)
-
-
-@pytest.mark.parametrize(("layout", "batch"), [("bitmap", 1), ("sets", 20)])
-def test_four_processes_in_lockstep_are_granted_every_item_once(server, layout, batch):
-    key, items = next(keys), 50 * batch
-    counts = grants(
-        server.url, key, workers=4, items=items, batch=batch, capacity=100, layout=layout
-    )
-    assert set(counts.values()) == {1}
 
 
 @pytest.mark.parametrize(("layout", "shards"), [("sets", 1), ("bitmap", 2)])
@@ -402,7 +394,7 @@ def test_a_replica_that_nobody_promoted_takes_no_marks(pair, opened, key):
 # Replies that nobody understands
 
 
-@pytest.mark.parametrize("reply", [b":7\r\n", b"*0\r\n", b"*1\r\n:3\r\n", b"nonsense"])
+@pytest.mark.parametrize("reply", [b"*1\r\n:3\r\n", b"nonsense"])
 def test_a_reply_of_another_shape_is_no_verdict(server, opened, key, reply):
     with Proxy(server.port, counted=name_of("call", "bitmap")) as proxy:
         proxy.GARBLED = reply + b"\r\n"
