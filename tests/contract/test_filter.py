@@ -144,17 +144,6 @@ def test_what_is_let_through_again_counts_and_grows_the_filter():
     assert info.items == 8000
 
 
-def test_the_time_of_what_is_let_through_again_counts_anew():
-    clock = Clock()
-    seen = LocalFilter(window=WINDOW, clock=clock)
-    seen.add_many(PAGES)
-    clock.now += 700
-    seen.forget(PAGES[0])
-    assert seen.add(PAGES[0]) is False
-    clock.now += WINDOW - 1
-    assert [page in seen for page in PAGES[:2]] == [True, False]
-
-
 def test_a_number_of_a_slice_is_never_given_twice(tmp_path):
     clock = Clock()
     seen, ids = LocalFilter(window=WINDOW, clock=clock), set()

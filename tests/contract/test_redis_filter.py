@@ -106,17 +106,6 @@ def test_delete_ends_a_frozen_worker_and_leaves_a_note_only(server, opened, key)
         frozen.add(b"new")
 
 
-def test_clear_keeps_off_what_others_use(server, opened, key):
-    one, two = (opened(server, key) for _ in range(2))
-    one.add(b"a")
-    two.add(b"b")
-    assert one.clear() is False
-    assert one.add(b"c") is False
-    two.close()
-    assert one.clear() is True
-    assert one.add_many([b"a", b"b", b"c"]) == [False] * 3
-
-
 def test_a_forked_worker_becomes_one_of_its_own(server, key):
     seen = without_memory(server.url, key)
     one, two, three = fingerprints(3)
@@ -133,17 +122,6 @@ def test_a_forked_worker_becomes_one_of_its_own(server, key):
     seen.close()
     for end in (read, write):
         os.close(end)
-
-
-def test_a_filter_that_is_deleted_at_the_end_leaves_nothing(server, opened, key, layout):
-    seen = opened(server, key, layout=layout, capacity=1000, window=3600)
-    known = fingerprints(3000)
-    seen.add_many(known)
-    seen.forget_many(known[:10])
-    seen.add_aged(known[0], 60)
-    assert len(server.client().keys(f"{key}*")) > 3
-    assert seen.delete()
-    assert server.client().keys(f"{key}*") == []
 
 
 # How it lies in Redis

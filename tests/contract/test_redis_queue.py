@@ -10,7 +10,7 @@ import pytest
 from support import pace
 from support.internals import stop_beating
 from support.proxy import Proxy
-from support.queues import Crawler, crawl_in_lockstep, left, mark_of
+from support.queues import Crawler, left, mark_of
 from support.waiting import until
 
 from scrapy_bloom.errors import FilterLostError, StateError
@@ -364,9 +364,3 @@ def test_it_is_over_when_no_worker_has_anything(join, key, shards):
             worker.exchange()
             over = worker.queue.is_over()
         assert over
-
-
-def test_processes_in_lockstep_are_granted_and_given_everything_once(server, key):
-    granted, done = crawl_in_lockstep(server.url, key, workers=4, pages=200, shards=2)
-    everything = dict.fromkeys(range(200), 1)
-    assert (granted, done) == (everything, everything)

@@ -93,19 +93,6 @@ def test_two_workers_see_what_the_model_allows(server, clock, layout):
     case("runTest").debug()
 
 
-def test_a_page_is_granted_once_when_a_generation_begins_or_goes(join, clock):
-    key = next(keys)
-    one, two = join(key, capacity=50), join(key, capacity=50)
-    now = START
-    for part in range(40):
-        pages = fingerprints(30, f"part {part}")
-        first, second = one.add_many(pages[:20]), two.add_many(pages[10:])
-        assert first + second == [False] * 20 + [True] * 10 + [False] * 10
-        now += 60
-        clock(now)
-        assert all(two.contains_many(pages))
-
-
 def test_what_is_over_takes_no_room_on_the_server(server, join, clock):
     key = next(keys)
     seen = join(key, capacity=1000)

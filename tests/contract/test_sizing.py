@@ -34,11 +34,6 @@ def test_space_is_close_to_the_textbook_optimum(error_rate, bits):
     assert blocks * sizing.BLOCK_BITS / 10_000_000 <= 1.06 * bits
 
 
-def test_one_block_is_the_textbook_formula():
-    expected = (1 - math.exp(-7 * 5000 / 65536)) ** 7
-    assert sizing.false_positive_rate(5000, 1, 7) == pytest.approx(expected)
-
-
 @pytest.mark.parametrize("hashes", [1, 7, 14])
 @pytest.mark.parametrize("mean", [1, 63, 64, 300, 5000, 60_000])
 def test_it_is_the_average_over_all_loads_though_few_are_summed_up(mean, hashes):
@@ -63,8 +58,3 @@ def test_expected_false_positives_are_the_integral_of_the_rate(items, blocks, ha
     )
     ours = sizing.expected_false_positives(items, blocks, hashes)
     assert ours == pytest.approx(exact, rel=0.005)
-
-
-def test_nothing_added_nothing_wrong():
-    assert sizing.false_positive_rate(0, 10, 14) == 0
-    assert sizing.expected_false_positives(0, 10, 14) == 0

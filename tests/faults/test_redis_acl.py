@@ -11,11 +11,9 @@ from support.localcluster import LocalCluster
 from support.queues import Crawler
 
 from scrapy_bloom import BackendError, RedisFilter
-from scrapy_bloom.redis import client
 from scrapy_bloom.redis.client import CLUSTER_COMMANDS, COMMANDS, LAYOUT_COMMANDS
 
 DOCS = Path(__file__).parents[2] / "docs" / "reference" / "redis.md"
-LUA = Path(client.__file__).parent / "lua"
 
 
 def needed(layout):
@@ -143,17 +141,3 @@ def test_the_commands_are_documented():
     line = re.search(r"ACL SETUSER .*?\n```", text, re.DOTALL)[0]
     of_layouts = {command for layout in LAYOUT_COMMANDS for command in needed(layout)}
     assert set(re.findall(r"\+(\S+)", line)) == of_layouts | {*CLUSTER_COMMANDS}
-
-
-@pytest.mark.parametrize("layout", LAYOUT_COMMANDS)
-def test_none_of_them_is_superfluous(layout):
-    others = {name for name in LAYOUT_COMMANDS if name != layout}
-    texts = [path.read_text("utf-8") for path in LUA.glob("*.lua") if path.stem not in others]
-    used = {
-        command.lower()
-        for text in texts
-        for command in re.findall(r"call\('([A-Z_]+)'", text.partition("local function trial")[0])
-    }
-    asked = {"info", "select", "evalsha", "script|load"}  # by the client
-    asked |= {"object|encoding"} if layout == "sets" else set()  # once
-    assert used | asked == {*needed(layout)}

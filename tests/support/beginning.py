@@ -182,9 +182,6 @@ class World:
     def fault_queue(self):
         self.client.delete(beginning(KEY) + "queue")
 
-    def fault_header(self):
-        self.client.delete(KEY)
-
     def script(self, name, keys, arguments):
         self.client.mset(dict(zip(CLOCK, (int(self.now), int(self.now % 1 * 1e6)), strict=True)))
         return self.scripts[name](keys, arguments)
