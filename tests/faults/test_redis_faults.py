@@ -183,7 +183,7 @@ def test_a_long_series_of_faults_in_a_crawl_of_two(server, key, layout):
 def test_what_one_forgets_is_granted_to_one_of_many(server, key, layout, shards):
     """All workers ask for the same fingerprints in step, before and after one forgets them all."""
     sizes = {"workers": 4, "items": 400, "batch": 20, "capacity": 100, "shards": shards}
-    counts = grants(server.url, key, **sizes, layout=layout, forget=True)
+    counts = grants(server.url, key, **sizes, layout=layout)
     assert set(counts.values()) == {2}
 
 

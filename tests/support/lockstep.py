@@ -12,10 +12,10 @@ from support.contract import fingerprints
 from support.waiting import PATIENCE
 
 
-def grants(url, key, *, workers, items, batch, capacity, shards=1, layout="bitmap", forget=False):
+def grants(url, key, *, workers, items, batch, capacity, shards, layout):
     """Let `workers` processes add the same items in step; return how often each was granted.
 
-    :param forget: whether the one that is first forgets all items then, and all add them again.
+    Then one of them forgets all items, and all add them again.
     """
     open_filter = partial(
         RedisFilter.from_url,
@@ -29,7 +29,7 @@ def grants(url, key, *, workers, items, batch, capacity, shards=1, layout="bitma
     context = processes.workers()
     barrier, results = context.Barrier(workers), context.Queue()
     working = [
-        context.Process(target=_work, args=(open_filter, items, batch, barrier, results, forget))
+        context.Process(target=_work, args=(open_filter, items, batch, barrier, results))
         for _ in range(workers)
     ]
     for process in working:
@@ -43,18 +43,17 @@ def grants(url, key, *, workers, items, batch, capacity, shards=1, layout="bitma
     return counts
 
 
-def _work(open_filter, items, batch, barrier, results, forget):
+def _work(open_filter, items, batch, barrier, results):
     known = fingerprints(items)
     seen = open_filter()
     granted = _add_in_step(seen, known, batch, barrier)
-    if forget:
-        if barrier.wait(60) == 0:
-            assert all(seen.forget_many(known))
-        barrier.wait(60)
-        # What a worker knows by itself is seen until it hears of that, with its next call.
-        seen.add_many([os.urandom(20) for _ in range(20)])
-        assert not any(seen.contains_many(known))
-        granted += _add_in_step(seen, known, batch, barrier)
+    if barrier.wait(60) == 0:
+        assert all(seen.forget_many(known))
+    barrier.wait(60)
+    # What a worker knows by itself is seen until it hears of that, with its next call.
+    seen.add_many([os.urandom(20) for _ in range(20)])
+    assert not any(seen.contains_many(known))
+    granted += _add_in_step(seen, known, batch, barrier)
     seen.close()
     results.put(granted)
 
@@ -64,6 +63,6 @@ def _add_in_step(seen, known, batch, barrier):
     for start in range(0, len(known), batch):
         part = known[start : start + batch]
         barrier.wait(60)
-        verdicts = [seen.add(part[0])] if batch == 1 else seen.add_many(part)
+        verdicts = seen.add_many(part)
         granted += [start + i for i, was_there in enumerate(verdicts) if not was_there]
     return granted
