@@ -53,9 +53,10 @@ def test_the_rate_is_the_predicted_one_and_at_most_the_asked_one(kind, error_rat
     ("blocks", "hashes", "items"),
     [
         (2, 10, 11_000),
-        pytest.param(16, 5, 125_000, marks=pytest.mark.long),
+        (16, 5, 125_000),
     ],
 )
+@pytest.mark.long
 def test_small_and_overfull_slices_err_as_the_formula_says(blocks, hashes, items):
     """Small filters show what a bad derivation of positions hides in large ones."""
     spec = SliceSpec(10**9, 0.5, blocks)

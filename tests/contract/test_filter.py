@@ -190,7 +190,7 @@ class LocalWindow(WindowMachine):
         assert all(any(one.has(probe(fp)) for one in seen.slices) for fp in seen.again)
 
 
-TestWindow = LocalWindow.TestCase
+TestWindow = pytest.mark.long(LocalWindow.TestCase)
 TestWindow.settings = settings(deadline=None, max_examples=share_of(10), stateful_step_count=30)
 
 
