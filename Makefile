@@ -31,7 +31,7 @@ help:
 	@echo "make check   lint, types and the tests that start neither a crawl nor a server"
 	@echo "make test    lint, types and the whole test suite, on the newest Scrapy and the oldest"
 	@echo "make coverage    run the tests and list the lines that none of them runs"
-	@echo "make kills   kill crawls some hundred times (half an hour) and see that nothing is lost"
+	@echo "make kills   kill crawls and workers some hundred times, and let calls fail a thousand times (an hour)"
 	@echo "make demo    crawl a site, kill the crawl, resume it, and count what was fetched"
 	@echo "make demo-distributed    crawl it by workers on one Redis, and kill, freeze and add some"
 	@echo "make bench   measure everything (an hour) and write the figures of docs"
@@ -90,6 +90,8 @@ floor: $(FLOOR)/installed redis
 KILLS ?= 22
 kills: installed
 	cd $(ROOT) && KILLS=$(KILLS) $(VENV)/bin/pytest -s tests/kills/test_frontier_kills.py tests/kills/test_shared_kills.py $(PYTEST_ARGS)
+	cd $(ROOT) && FAULTS=500 SEEDS=24 $(VENV)/bin/pytest -s -n 2 -o faulthandler_timeout=0 tests/faults/test_redis_faults.py tests/faults/test_redis_begin_again.py \
+		-k "long_series or nothing_is_lost" $(PYTEST_ARGS)
 	cd $(ROOT) && START_REQUESTS=1000000 $(VENV)/bin/pytest -s tests/crawls/test_shared_frontier.py -k start_requests
 
 # The demos run the checkout, and install only what the package itself needs.

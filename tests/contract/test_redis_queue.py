@@ -9,6 +9,7 @@ import time
 import pytest
 from support import pace
 from support.internals import stop_beating
+from support.localredis import LocalRedis
 from support.proxy import Proxy
 from support.queues import Crawler, left, mark_of
 from support.waiting import until
@@ -294,6 +295,59 @@ def test_requests_that_vanish_are_noticed_by_every_worker(own_server, key, what,
                 one.exchange()
                 over = one.queue.is_over()
             assert over
+
+
+@pytest.mark.parametrize("when", ["offered", "taken", "done"])
+def test_a_server_that_goes_back_is_noticed(own_server, key, when):
+    """Whatever was the last that this worker said."""
+    with Crawler(own_server.url, key) as one:
+        one.offer(*range(10))
+        one.say()
+        client = own_server.client()
+        older = {name: client.dump(name) for name in client.keys("*")}
+        if when == "offered":
+            one.offer(10)
+            one.say()
+        else:
+            one.take(3)
+            if when == "done":
+                one.done()
+                one.say()
+        client.flushall()
+        for name, value in older.items():
+            client.restore(name, 0, value)
+        settled = one.exchange()
+        assert settled.begin_again
+        one.offer(*range(11))
+        assert one.say() == [10]
+        assert sorted(map(int, one.drain())) == [*range(11)]
+
+
+def test_a_replica_that_lags_is_an_older_state(key):
+    with LocalRedis() as primary, LocalRedis() as replica, Proxy(primary.port) as proxy:
+        replica.client().replicaof(primary.HOST, primary.port)
+        until(lambda: replica.client().info("replication")["master_link_status"] == "up")
+        with Crawler(proxy.url, key) as one:
+            one.offer(*range(30))
+            one.say()
+            # Valkey acknowledges what a replica that is still loading has received.
+            until(lambda: replica.client().hget(key, "waiting") == b"30")
+            replica.client().replicaof("NO", "ONE")
+            one.offer(*range(30, 40))
+            one.say()
+            done = one.take(5)
+            one.done()
+            one.say()
+            primary.kill()
+            proxy.upstream = replica.port
+            proxy.cut()
+            settled = until(lambda: (s := one.exchange()).error is None and s)
+            assert settled.begin_again or settled.void == []
+            until(lambda: one.queue.surprises)
+            one.offer(*range(40))
+            assert sorted(one.say()) == [*range(30, 40)]
+            assert sorted(map(int, one.drain())) == [*range(40)]
+            assert len(done) == 5
 
 
 def test_a_worker_of_an_older_state_takes_what_a_dead_one_had(server, join, key):

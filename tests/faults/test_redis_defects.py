@@ -80,6 +80,20 @@ def test_a_crawl_can_be_deleted_as_soon_as_it_has_stopped(server, key):
         worker.close()
 
 
+def test_a_flush_hides_no_page_whose_request_it_took_along(server):
+    """With scrapy-redis's scheduler the queue is flushed, too: what a worker knew hid its pages."""
+    server.client().flushall()
+    crawler = get_crawler(Spider, {"BLOOM_REDIS_URL": server.url, "BLOOM_REDIS_TIMEOUT": 10})
+    crawler.spider = Spider("one")
+    crawler.spider.crawler = crawler
+    seen = BloomDupeFilter.from_spider(crawler.spider)
+    request = Request("http://localhost/")
+    assert [seen.request_seen(request) for _ in range(3)] == [False, True, True]
+    server.client().flushall()
+    assert [seen.request_seen(request) for _ in range(2)] == [False, True]
+    seen.close("finished")
+
+
 class Looks(Spider):
     """As `scrapy fetch` makes it."""
 
