@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -111,6 +111,7 @@ class SharedFrontier:
         self._outstanding: dict[int, None] = {}  # what has no verdict yet, the oldest first
         self._over: deque[tuple[int, Taken]] = deque()  # pages, and what must be answered before
         self._withheld: set[bytes] = set()  # marks that failed: here they stay seen in this run
+        self._forgetting: Counter[bytes] = Counter()  # marks that the server has yet to forget
         self._exchanging: Deferred[None] | None = None
         self._timer: Any = None
         self._due = self._exchanged = self._look_at = 0.0
@@ -267,7 +268,7 @@ class SharedFrontier:
 
     def _is_known(self, found: Identified) -> bool:
         """Return whether this worker knows by itself that a request is a duplicate."""
-        if found.max_age is not None:
+        if found.max_age is not None or found.fingerprint in self._forgetting:
             return False
         redirected = "redirect_urls" in found.request.meta
         if found.fingerprint in self._withheld:
@@ -551,6 +552,7 @@ class SharedFrontier:
                 self._withheld.update(page)
             else:
                 self._withheld.difference_update(page)
+                self._forgetting.update(page)  # a callback may yield the page again at once
             Deferred.fromCoroutine(self._forget_page(page, failed=failed))
 
     async def _forget_page(self, page: Sequence[bytes], *, failed: bool) -> None:
@@ -560,6 +562,8 @@ class SharedFrontier:
         asked = {mark: self._say(Entry("x", mark)) for mark in dict.fromkeys(page)}
         there = {mark: await verdict for mark, verdict in asked.items()}
         del self._outstanding[number]
+        if not failed:
+            self._forgetting -= Counter(page)
         pages = self._session.forgotten(page, [there[mark] for mark in page], failed=failed)
         self._forget_pages(pages, failed=failed)
 

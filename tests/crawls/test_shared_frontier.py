@@ -24,6 +24,7 @@ from support.sites import Pages
 from support.waiting import PATIENCE, until_later
 from twisted.internet.defer import gatherResults
 
+import scrapy_bloom
 from scrapy_bloom.crawl.engine import call_later, close_spider
 from scrapy_bloom.crawl.redirects import step_fingerprint
 from scrapy_bloom.errors import BackendError
@@ -271,6 +272,22 @@ async def test_all_that_spiders_do_leads_to_every_page(distant, name):
         assert set(pages.repeated) <= {0}  # which `Waiting` downloads by itself
     assert shared.left() == (0, 0, 0)
     assert all(each.stats.get_value("finish_reason") == "finished" for each in crawlers)
+
+
+@ensureDeferred
+async def test_a_page_that_a_callback_forgets_and_yields_again_is_fetched_again(shared):
+    class Retries(Follower):
+        def parse(self, response):
+            if response.url.endswith("/login") and self.parsed.count(response.url) < 2:
+                scrapy_bloom.forget(response.request, self.crawler)
+                yield response.request.replace(dont_filter=False)
+            yield from super().parse(response)
+
+    pages = {"/": lambda *_: ["/login"], "/login": lambda *_: ["/behind"], "/behind": lambda *_: []}
+    with Pages(pages) as site:
+        await crawl(Retries, shared.settings(), url=site.url + "/")
+        assert site.hits == {"/": 1, "/login": 3, "/behind": 1}
+    assert shared.left() == (0, 0, 0)
 
 
 # Engine and extensions
