@@ -1,4 +1,7 @@
-"""Scrapy's contract for duplicate filters, and nothing else."""
+"""Scrapy's contract for duplicate filters, and what scrapy-redis needs.
+
+Under our scheduler the filter only logs and counts: the frontier decides.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ class OpenFilter(Checks, Protocol):
     """A filter beside another scheduler, wherever it is kept. Only making one raises.
 
     Attributes:
-        emptied: whether it was emptied when it was opened.
+        emptied: whether the last attempt to empty it succeeded.
     """
 
     emptied: bool
@@ -133,7 +136,7 @@ class BloomDupeFilter:
 
         If anything fails, the answer is False: the page is fetched, perhaps twice, but never lost.
         """
-        # A frontier has a length, which is 0 when nothing waits.
+        # Not `self.checks or ...`: an empty frontier is falsy.
         checks = self._open_late() if self.checks is None else self.checks
         return checks.check(request) is SEEN
 

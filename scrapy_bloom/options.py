@@ -346,9 +346,9 @@ FORGET_FAILED: Final[Option[bool | tuple[int, ...]]] = Option(
     "BLOOM_FORGET_FAILED",
     default=False,
     read=_read_statuses,
-    meaning="Whether the next run tries failed pages again: `True` for those whose download"
-    " failed after all retries or ended in a status of Scrapy's `RETRY_HTTP_CODES`, or a list of"
-    " statuses to use instead: `[403, 404, 503]`.",
+    meaning="Whether failed pages are eligible again in the next run: `True` for those whose"
+    " download failed after all retries or ended in a status of Scrapy's `RETRY_HTTP_CODES`, or"
+    " a list of statuses to use instead: `[403, 404, 503]`.",
 )
 BACKEND: Final = Option(
     "backend",

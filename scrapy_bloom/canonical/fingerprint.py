@@ -1,4 +1,7 @@
-"""The public class: from a request to the bytes that stand for its page."""
+"""From a request to the bytes that stand for its page.
+
+The public class, in ``fingerprinter``, adds to this one how arguments are read.
+"""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ from scrapy_bloom.local.job import (
 from scrapy_bloom.local.store import NAME, Store
 
 _AT_ONCE: Final = 1_000  # requests
-_COMPANIONS: Final = ("", "-journal", "-wal", "-shm", "-checkpoint", ".new", ".taking-over")
+_COMPANIONS: Final = ("", "-journal", "-wal", "-shm", "-checkpoint", ".new")
 
 
 class LocalTarget:

@@ -1,4 +1,7 @@
-"""All that a scheduler calls, wherever requests and marks are kept."""
+"""What our scheduler calls, wherever requests and marks are kept.
+
+The duplicate filter also calls ``check``, and a signal calls ``forget``.
+"""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Visit:
     """One request on its way from a queue to being done.
 
     Attributes:
-        row: what it is stored as; None if it could not be stored.
+        row: its row in the file, or what was taken from Redis; None if it could not be stored.
         marks: its marks, which the next run must not believe until it is done.
         parents: the pages that must not be done before it is.
         waits_for: how many must end before it is done: the engine's work, and each request of which

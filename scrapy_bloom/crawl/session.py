@@ -1,4 +1,4 @@
-"""What a request of a crawl is, what was decided about it, and how it is reported."""
+"""Decides about each request of a crawl: its fingerprint, its verdict, and what to forget."""
 
 from __future__ import annotations
 
@@ -203,8 +203,8 @@ class Session:
         self._report.count(ERROR)
         return ERROR
 
-    # Forgetting. Where the filter does not answer at once, its frontier goes through the same:
-    # the page of `page_of`, then those that `forgotten` returns.
+    # Forgetting. `SharedFrontier._forget_page` repeats `_forget`, because its answers come later:
+    # change both.
 
     def marks_of(self, request: Request) -> tuple[bytes, ...]:
         """Return the mark of a page, and that of its step in a chain of redirects, if it has one.

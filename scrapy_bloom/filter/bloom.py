@@ -285,13 +285,12 @@ class LocalFilter:
         self.adopt(self.secret, self.hashes, [], self.next_id)
         return True
 
-    def save(self, path: str | Path, notes: dict[str, file.Value] | None = None) -> None:
+    def save(self, path: str | Path) -> None:
         """Write the filter to a file, whole or not at all; what was there is replaced.
 
-        :param notes: further entries of its table ``meta``.
         :raises StateError: if it cannot be written.
         """
-        meta = {"kind": "filter", **self.notes(), **(notes or {})}
+        meta = {"kind": "filter", **self.notes()}
         tables: dict[str, Iterable[tuple[file.Value, ...]]] = {
             "meta": ((key, value) for key, value in meta.items() if value is not None),
             "slices": self.slice_rows(),

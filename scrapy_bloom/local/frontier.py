@@ -1,4 +1,4 @@
-"""A crawl's requests, marks and state, committed together every few milliseconds."""
+"""A crawl's requests, marks and state, committed together, about every 50 ms."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 SEEN = Verdict.SEEN
 
 INTERVAL: Final = 0.05
-"""Seconds from one commit to the next. What was done since the last one a kill does again."""
+"""Seconds from one commit to the next. A kill undoes what came after the last one."""
 
 _SLOWEST: Final = 5.0  # seconds between two attempts while the disk is full
 
@@ -85,7 +85,7 @@ class LocalFrontier:
         self._sync = settings[COMMIT_SYNC] is CommitSync.MACHINE
         self._in_flight = InFlight(engine, report)
         self._items = Items(crawler, engine, report, sync=self._sync)
-        self._done: list[Visit] = []  # whose items are not written out yet
+        self._unwritten: list[Visit] = []  # done, but their items are not written out yet
         self._delay = INTERVAL
         self._timer: Any = None
         self._ticking: Deferred[None] | None = None
@@ -228,7 +228,7 @@ class LocalFrontier:
 
     def _ticked(self, _: None) -> None:
         self._timer = self._ticking = None
-        busy = len(self._in_flight) or self._done or self._store.dirty
+        busy = len(self._in_flight) or self._unwritten or self._store.dirty
         if busy and not self._broken:
             self._arm()
 
@@ -256,13 +256,13 @@ class LocalFrontier:
     async def _commit_done(self, *, last: bool) -> None:
         if self._broken or os.getpid() != self._pid:  # a fork has none of its own
             return
-        self._done += self._in_flight.settle()
-        if not self._done and not self._store.dirty:
+        self._unwritten += self._in_flight.settle()
+        if not self._unwritten and not self._store.dirty:
             return
-        done, self._done = self._done, []
+        done, self._unwritten = self._unwritten, []
         if not await self._items.flush():
             if not last:
-                self._done = done + self._done
+                self._unwritten = done + self._unwritten
                 self._delay = min(_SLOWEST, self._delay * 2)
                 return
             self._items.log_kept(len(done))

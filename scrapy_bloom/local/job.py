@@ -279,7 +279,7 @@ def set_aside_if_unclean(folder: Path, spider: str) -> bool:
         with hold(folder):
             meta, clean = read_meta(path)
             if meta.get(KIND) != FILTER or identity_of(path, meta).spider != spider:
-                return False  # the door says what is wrong
+                return False  # `Job` says what is wrong when the crawl opens it
             if not clean:
                 why = f"the last run (process {meta.get(PID)}) was killed"
             elif meta.get(DIGEST) != digest(folder):
@@ -382,7 +382,8 @@ def check_unused(folder: Path) -> None:
     raise StateError(
         f"{stored}: found requests or marks of this job's earlier runs, expected none, because with"
         f" scrapy_bloom.Scheduler and the filter in Redis they are kept there. They were left as"
-        f" they are. To resume with them {way}; to start over choose another JOBDIR."
+        f" they are. To resume with them {way}; if they were copied to Redis, remove your"
+        f" JOBDIR; to start over choose another one."
     )
 
 

@@ -139,7 +139,7 @@ class Store:
         meta: notes; changed by :meth:`note` only.
         clean: whether the last run closed the file.
         queues: all queues that have had requests in this run, by number.
-        withheld: how many requests of a fingerprint are held in memory.
+        withheld: how often each fingerprint is withheld.
     """
 
     def __init__(
@@ -194,13 +194,13 @@ class Store:
         return there and (not self._exact or self._is_listed(fingerprint))
 
     def withhold(self, fingerprints: Iterable[bytes]) -> None:
-        """Note that a request which cannot be stored is held in memory: after a kill it is new."""
+        """Let the next run fetch these pages: their requests are in memory only, or have failed."""
         for fingerprint in fingerprints:
             self.withheld[fingerprint] += 1
             self._changes.again.add(fingerprint)
 
     def release(self, fingerprints: Iterable[bytes]) -> None:
-        """Note that a request that was withheld is done."""
+        """Undo one :meth:`withhold` of each: the request is done, or its page was forgotten."""
         for fingerprint in fingerprints:
             self.withheld[fingerprint] -= 1
             if not self.withheld[fingerprint]:

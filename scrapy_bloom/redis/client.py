@@ -157,12 +157,12 @@ class Target:
             return RedisCluster.from_url(self.url, **options)
 
     @contextmanager
-    def explained(self, layout: str = "bitmap") -> Iterator[None]:
+    def explained(self) -> Iterator[None]:
         """Turn what a client of this server raises into a :class:`BackendError`."""
         try:
             yield
         except FAULTS as error:
-            raise self.error(error, layout) from None
+            raise self.error(error) from None
         except TypeError as error:  # of arguments that redis-py does not know
             raise SettingError(
                 f"The connection to Redis at {self.where()} cannot be set up: {error}. Check"

@@ -109,8 +109,9 @@ class SharedFrontier:
         self._in_flight = InFlight(self._engine, report)
         self._numbers = itertools.count()  # of what is asked, in its order
         self._outstanding: dict[int, None] = {}  # what has no verdict yet, the oldest first
-        self._over: deque[tuple[int, Taken]] = deque()  # pages, and what must be answered before
-        self._withheld: set[bytes] = set()  # marks that failed: here they stay seen in this run
+        # Pages that are done; each waits until all that has a lower number is answered.
+        self._unreported: deque[tuple[int, Taken]] = deque()
+        self._failed: set[bytes] = set()  # marks of pages that failed: they stay seen in this run
         self._forgetting: Counter[bytes] = Counter()  # marks that the server has yet to forget
         self._exchanging: Deferred[None] | None = None
         self._timer: Any = None
@@ -217,7 +218,7 @@ class SharedFrontier:
 
     def pending(self) -> bool:
         """Return whether there is anything to do for this worker."""
-        here = self._ready or self._memory or self._starting or self._over
+        here = self._ready or self._memory or self._starting or self._unreported
         return bool(here or self._queue.waiting or self._queue.burdened)
 
     def forget(self, request: Request, failed: bool = False) -> bool:  # noqa: FBT001, FBT002 - a signal
@@ -242,7 +243,7 @@ class SharedFrontier:
             for taken in self._ready:
                 self._queue.give_back(taken)
             self._ready.clear()
-            self._note_over()
+            self._note_done()
             stored = await self._flush()
         finally:
             self._write_stats()
@@ -252,9 +253,9 @@ class SharedFrontier:
     async def _flush(self) -> bool:
         """Send all that there is to say; return whether that worked."""
         stored = not self._gave_up
-        while stored and (self._queue.burdened or self._over):
+        while stored and (self._queue.burdened or self._unreported):
             if not self._queue.burdened and not await self._items.flush():
-                self._items.log_kept(len(self._over))  # they go back when the queue is left
+                self._items.log_kept(len(self._unreported))  # they go back when the queue is left
                 break
             stored = await self._exchange()
         return stored
@@ -271,7 +272,7 @@ class SharedFrontier:
         if found.max_age is not None or found.fingerprint in self._forgetting:
             return False
         redirected = "redirect_urls" in found.request.meta
-        if found.fingerprint in self._withheld:
+        if found.fingerprint in self._failed:
             try:
                 return not redirected or self._session.step_of(found) is None
             except Exception:  # noqa: BLE001 - it is asked again where that is counted
@@ -360,20 +361,24 @@ class SharedFrontier:
             return request
         return None
 
-    def _note_over(self) -> None:
+    def _note_done(self) -> None:
         number = next(self._numbers)
         for visit in self._in_flight.settle():
             if visit.row is not None:
-                self._over.append((number, visit.row))
+                self._unreported.append((number, visit.row))
 
     async def _report_done(self) -> None:
         """Report the pages that are done, after their items were written out."""
-        self._note_over()
+        self._note_done()
         oldest = next(iter(self._outstanding), next(self._numbers))
-        if not self._over or self._over[0][0] >= oldest or not await self._items.flush():
+        if (
+            not self._unreported
+            or self._unreported[0][0] >= oldest
+            or not await self._items.flush()
+        ):
             return
-        while self._over and self._over[0][0] < oldest:
-            self._queue.done(self._over.popleft()[1])
+        while self._unreported and self._unreported[0][0] < oldest:
+            self._queue.done(self._unreported.popleft()[1])
 
     # Exchanges
 
@@ -385,7 +390,7 @@ class SharedFrontier:
     @property
     def _is_idle(self) -> bool:
         """Whether this worker has nothing to do but to look whether others have made requests."""
-        busy = self._ready or self._memory or self._starting or self._over
+        busy = self._ready or self._memory or self._starting or self._unreported
         return not busy and not len(self._in_flight)
 
     def _soon(self, delay: float | None = None) -> None:
@@ -423,7 +428,7 @@ class SharedFrontier:
             return
         if self._queue.burdened:
             self._soon()
-        if self._over or len(self._in_flight):
+        if self._unreported or len(self._in_flight):
             self._soon(_LINGER)
         if self._is_low:
             self._look()
@@ -549,9 +554,9 @@ class SharedFrontier:
             for mark in page:
                 self._held.discard(mark)
             if failed:
-                self._withheld.update(page)
+                self._failed.update(page)
             else:
-                self._withheld.difference_update(page)
+                self._failed.difference_update(page)
                 self._forgetting.update(page)  # a callback may yield the page again at once
             Deferred.fromCoroutine(self._forget_page(page, failed=failed))
 

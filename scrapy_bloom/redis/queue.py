@@ -45,7 +45,7 @@ class Exchange:
     Attributes:
         calls: for each shard the call to make, None if there is nothing to say.
         answers: of each shard that has answered.
-        void: shards from which nothing counts that was taken earlier: others have it.
+        void: shards whose taken requests are no longer ours: others have them, or they are lost.
         begin_again: whether the server has lost something. All that this worker has taken and not
             begun is to be offered again, and ``start()`` is to run again.
         error: why some of the calls have no answer. They are made again with the next exchange.
@@ -133,9 +133,15 @@ class SharedQueue:
         if self.shards:
             return
         self.worker.connect()
-        self.shards = [
-            Shard(self.worker, shard_key(self.key, plan.shard), plan) for plan in self._plans
-        ]
+        shards = [Shard(self.worker, shard_key(self.key, plan.shard), plan) for plan in self._plans]
+        used = [one for one in shards if not one.made and any(each.items for each in one.slices)]
+        for missing in [one for one in shards if used and one.made]:
+            # What it had, the marks of the others may suppress.
+            self._log_start_over(missing, Kind.GONE.value)
+            for shard in used:
+                shard.open(give_up=True)
+            break
+        self.shards = shards
         self.worker.live([shard.beat for shard in self.shards])
 
     # What is said
@@ -286,15 +292,17 @@ class SharedQueue:
                 exchange.void = list(range(len(self.shards)))
                 self._lost = dict.fromkeys(exchange.void, len(self.shards) > 1)
                 exchange.begin_again = True
-                logger.warning(
-                    "Redis at %s, key %r: %s. This worker starts over: it runs start() again, and"
-                    " pages may be fetched again. None is lost that start() or another page leads"
-                    " to.",
-                    self.worker.where,
-                    shard.key,
-                    surprise,
-                )
+                self._log_start_over(shard, surprise)
             self._open_lost()
+
+    def _log_start_over(self, shard: Shard, why: object) -> None:
+        logger.warning(
+            "Redis at %s, key %r: %s. This worker starts over: it runs start() again, and pages may"
+            " be fetched again. None is lost that start() or another page leads to.",
+            self.worker.where,
+            shard.key,
+            why,
+        )
 
     def _open_lost(self) -> None:
         for number, give_up in list(self._lost.items()):

@@ -133,10 +133,10 @@ class Reader:
     def _there(self) -> list[State]:
         states = self.shards()
         if not states:
-            raise self.missing()
+            raise self._missing()
         return states
 
-    def missing(self) -> StateError:
+    def _missing(self) -> StateError:
         """Return the error that says that nothing is there."""
         return StateError(
             f"Redis at {self._worker.where}: found no filter under {self._key!r}. A crawl creates"

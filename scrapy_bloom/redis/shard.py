@@ -69,6 +69,10 @@ class Surprise(Exception):  # noqa: N818 - nothing failed
         self.kind = kind
 
 
+_MOST_PRIORITY: Final = 2**53
+"""Beyond it Redis, which sorts by doubles, cannot tell priorities apart."""
+
+
 @dataclass(eq=False, slots=True)
 class Entry:
     """What a worker says of one page.
@@ -95,7 +99,8 @@ class Entry:
         """Score and member of the request, without what the server puts before it."""
         mark = self.fingerprint
         head = _LENGTH.pack(0 if mark is None else len(mark) + 1)
-        return b"%d" % -self.priority, head + (mark or b"") + self.body
+        score = -max(-_MOST_PRIORITY, min(_MOST_PRIORITY, self.priority))
+        return b"%d" % score, head + (mark or b"") + self.body
 
 
 @dataclass(eq=False, slots=True)

@@ -48,7 +48,7 @@ def requests(worker, key, which):
 @pytest.mark.parametrize("order", ["fifo", "lifo"])
 def test_the_higher_priority_comes_first(join, key, order):
     worker = join(key, order=order)
-    for name, priority in zip("abcde", (-1, 5, 0, 2**40, 5), strict=True):
+    for name, priority in zip("abcde", (-1, 5, 0, 10**400, 5), strict=True):
         worker.offer(name, priority=priority)
     worker.say()
     assert "".join(worker.drain()) == ("dbeca" if order == "fifo" else "debca")
@@ -395,6 +395,30 @@ def test_another_crawl_is_refused(server, join, key, other, words):
     with pytest.raises(StateError, match=words):
         join(key, **other)
     assert left(server, key) == (1, 0, 0)
+
+
+def test_a_shard_that_is_empty_while_nobody_looks_hides_no_page(server, key, caplog):
+    with Crawler(server.url, key, shards=3) as one:
+        one.offer(*range(60))
+        one.say()
+    client = server.client()
+    client.delete(*client.keys(f"{key}:1*"))
+    with Crawler(server.url, key, shards=3) as two:
+        assert "starts over: it runs start() again" in caplog.text
+        two.offer(*range(60))
+        assert sorted(two.say()) == [*range(60)]
+        assert {*map(int, two.drain())} == {*range(60)}
+
+
+def test_what_is_left_of_a_deletion_can_be_read_and_joined(server, key):
+    with Crawler(server.url, key) as one:
+        stop_beating(one.queue.worker)
+        client = server.client()
+        client.hset(key, "dropped", "old.:600")
+        for left_over in (b"old.:100", None):
+            client.hset(key, "well", f"1.0 {client.time()[0] - 2:.3f}")
+            one.queue.shards[0].beat()
+            assert client.hget(key, "dropped") == left_over
 
 
 # The end

@@ -103,7 +103,9 @@ local function delete_dropped()
   for i = last, keys - 1 do names[#names + 1] = base .. name .. string.format('%.0f', i) end
   call('UNLINK', unpack(names))
   for more in others:gmatch(':(%d+)') do left = left + more end
-  if last > 0 then others = string.format('%s:%.0f %s', name, last, others) end
+  if last > 0 then
+    others = string.format('%s:%.0f', name, last) .. (others == '' and '' or ' ' .. others)
+  end
   if others == '' then call('HDEL', header, 'dropped') else call('HSET', header, 'dropped', others) end
   return left + last
 end
