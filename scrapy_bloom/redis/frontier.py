@@ -213,7 +213,7 @@ class SharedFrontier:
             return None
         request = self._pop()
         if self._is_low:
-            self._soon()
+            self._look()
         return request
 
     def pending(self) -> bool:
@@ -584,6 +584,13 @@ class SharedFrontier:
         """
         if self._gave_up or (self._finished and not self.pending()):
             return
+        if others := sum(shard.counts.taken for shard in self._queue.shards):
+            self._report.once(
+                logging.INFO,
+                "Nothing to fetch just now: waiting for %s requests that workers have in flight. If"
+                " one was killed, its requests come back when its lease ends.",
+                f"{others:,}",
+            )
         self._look()
         raise DontCloseSpider
 

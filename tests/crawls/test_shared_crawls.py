@@ -156,6 +156,9 @@ def test_what_a_killed_worker_had_is_fetched_by_another_one(site, server, tmp_pa
         stats = workers.wait()[1]
     assert site.missed == set()
     assert stats["finish_reason"] == "finished"
+    # It waits for a lease to end, and looks ever more rarely meanwhile.
+    assert stats["bloom/redis/round_trips"] < 150 + 20 * stats["elapsed_time_seconds"]
+    assert "waiting for" in workers.log(1)
     back = stats["bloom/frontier/requeued"]
     assert len(site.repeated) <= back
     assert f"{back} requests of workers that missed their lease are back" in workers.log(1)
