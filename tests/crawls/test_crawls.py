@@ -26,7 +26,7 @@ from scrapy_bloom.local.job import Job
 
 pytestmark = pytest.mark.server
 
-PAGES = 70
+PAGES = 120  # with what is in flight, two stops leave some
 
 PRIORITY_QUEUES = [
     "scrapy.pqueues.ScrapyPriorityQueue",
