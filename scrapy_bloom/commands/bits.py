@@ -100,6 +100,7 @@ def write_bits(
             shard.leave()
             client.eval(_FINISH, len(keys), *keys, owned.write(state.secret))
         except BaseException as error:
+            client.close()  # an interrupted call may still be answered on its connection
             with suppress(BackendError):  # the keys expire
                 shard.delete()
             if isinstance(error, Surprise):
