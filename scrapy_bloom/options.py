@@ -1,7 +1,6 @@
 """The options of the package, in one table, and how each of them is read.
 
-An option has two names: that of an argument, for those who call the library, and that of a setting,
-for those who use Scrapy. Its reader gets the name to use in an error.
+Its reader gets the name to use in an error: that of the setting, or of an argument of the library.
 """
 
 from __future__ import annotations
@@ -28,14 +27,12 @@ class Option(Generic[T]):
     """One thing that users can choose.
 
     Attributes:
-        argument: its name as an argument.
         setting: its name in Scrapy's settings.
         default: the value where users give none.
         read: reads what users wrote.
         meaning: one or two sentences for the docs.
     """
 
-    argument: str
     setting: str
     default: T
     read: Reader[T]
@@ -299,7 +296,6 @@ MAX_AGE: Final = "bloom_max_age"
 """The key in a request's meta: a page is eligible again if it was let through that long ago."""
 
 CAPACITY: Final = Option(
-    "capacity",
     "BLOOM_CAPACITY",
     DEFAULT_CAPACITY,
     read_capacity,
@@ -307,7 +303,6 @@ CAPACITY: Final = Option(
     " Beyond that it grows; a good guess saves memory and time.",
 )
 ERROR_RATE: Final = Option(
-    "error_rate",
     "BLOOM_ERROR_RATE",
     DEFAULT_ERROR_RATE,
     read_error_rate,
@@ -315,7 +310,6 @@ ERROR_RATE: Final = Option(
     " 1e-15 to below 1.",
 )
 WINDOW: Final[Option[float | None]] = Option(
-    "window",
     "BLOOM_WINDOW",
     None,
     read_window,
@@ -324,7 +318,6 @@ WINDOW: Final[Option[float | None]] = Option(
     " to 100 years. `None`: forever. All workers of a filter in Redis need the same value.",
 )
 COMMIT_SYNC: Final = Option(
-    "commit_sync",
     "BLOOM_COMMIT_SYNC",
     CommitSync.PROCESS,
     one_of(CommitSync),
@@ -333,7 +326,6 @@ COMMIT_SYNC: Final = Option(
     " commit: no page is lost, more are fetched again.",
 )
 EXACT: Final[Option[bool]] = Option(
-    "exact",
     "BLOOM_EXACT",
     default=False,
     read=_read_flag,
@@ -342,7 +334,6 @@ EXACT: Final[Option[bool]] = Option(
     " has the costs.",
 )
 FORGET_FAILED: Final[Option[bool | tuple[int, ...]]] = Option(
-    "forget_failed",
     "BLOOM_FORGET_FAILED",
     default=False,
     read=_read_statuses,
@@ -351,7 +342,6 @@ FORGET_FAILED: Final[Option[bool | tuple[int, ...]]] = Option(
     " a list of statuses to use instead: `[403, 404, 503]`.",
 )
 BACKEND: Final = Option(
-    "backend",
     "BLOOM_BACKEND",
     "auto",
     _read_backend,
@@ -359,7 +349,6 @@ BACKEND: Final = Option(
     " workers. `auto` is `redis` with `BLOOM_REDIS_URL` or scrapy-redis's scheduler, else `local`.",
 )
 REDIS_URL: Final = Option(
-    "url",
     "BLOOM_REDIS_URL",
     "",
     _read_text,
@@ -368,7 +357,6 @@ REDIS_URL: Final = Option(
     " `REDIS_DB` and `REDIS_PARAMS`, else `redis://localhost:6379/0`.",
 )
 REDIS_KEY: Final = Option(
-    "key",
     "BLOOM_REDIS_KEY",
     "%(project)s:%(spider)s:bloom",
     _read_key,
@@ -376,14 +364,12 @@ REDIS_KEY: Final = Option(
     " `BOT_NAME`, `%(spider)s` the spider's name.",
 )
 REDIS_SHARDS: Final = Option(
-    "shards",
     "BLOOM_REDIS_SHARDS",
     1,
     _read_count(1, 1024),
     "How many shards the filter is spread over in a Redis Cluster: 1 to 1,024.",
 )
 REDIS_LAYOUT: Final = Option(
-    "layout",
     "BLOOM_REDIS_LAYOUT",
     "bitmap",
     one_of(("bitmap", "sets")),
@@ -391,14 +377,12 @@ REDIS_LAYOUT: Final = Option(
     " its default `set-max-intset-entries`.",
 )
 REDIS_TIMEOUT: Final = Option(
-    "timeout",
     "BLOOM_REDIS_TIMEOUT",
     2.0,
     _read_seconds,
     "How many seconds a call to Redis may take, including its retry.",
 )
 ON_BACKEND_ERROR: Final = Option(
-    "on_error",
     "BLOOM_ON_BACKEND_ERROR",
     OnBackendError.AUTO,
     one_of(OnBackendError),
@@ -409,7 +393,6 @@ ON_BACKEND_ERROR: Final = Option(
     " scheduler, else `wait`.",
 )
 CANONICAL: Final[Option[str]] = Option(
-    "level",
     "BLOOM_CANONICAL",
     "safe",
     _read_elsewhere("BLOOM_CANONICAL"),
@@ -417,7 +400,6 @@ CANONICAL: Final[Option[str]] = Option(
     " URL standards call equivalent, `usual` also a dot after the host and tracking parameters.",
 )
 DROP_PARAMS: Final[Option[tuple[str, ...]]] = Option(
-    "drop_params",
     "BLOOM_CANONICAL_DROP_PARAMS",
     (),
     _read_elsewhere("BLOOM_CANONICAL_DROP_PARAMS"),
@@ -425,14 +407,12 @@ DROP_PARAMS: Final[Option[tuple[str, ...]]] = Option(
     ' name: `["sid", "track_*"]`.',
 )
 KEEP_PARAMS: Final[Option[tuple[str, ...]]] = Option(
-    "keep_params",
     "BLOOM_CANONICAL_KEEP_PARAMS",
     (),
     _read_elsewhere("BLOOM_CANONICAL_KEEP_PARAMS"),
     "Parameters that always make a difference, whatever other lists say.",
 )
 RULES: Final[Option[Mapping[str, Any]]] = Option(
-    "rules",
     "BLOOM_CANONICAL_RULES",
     {},
     _read_json_elsewhere("BLOOM_CANONICAL_RULES"),

@@ -45,7 +45,7 @@ def _copy(
     source: Target, target: Target, project: Project, on_request: Callable[[int], None]
 ) -> str:
     """Copy; return what the user should know."""
-    if isinstance(target, LocalTarget) and isinstance(source, LocalTarget):
+    if isinstance(source, LocalTarget) and isinstance(target, LocalTarget):
         target.copy_from(source, project.spider)
         return ""
     # Imported only here: redis is an extra.
@@ -53,10 +53,10 @@ def _copy(
 
     if not isinstance(source, LocalTarget):
         from_scrapy_redis.check_queue(source)
-    if isinstance(target, LocalTarget):
-        raise StateError(f"{target.name}: a crawl of scrapy-redis can only be copied to Redis.")
-    if not isinstance(source, LocalTarget):
+        if isinstance(target, LocalTarget):
+            raise StateError(f"{target.name}: a crawl of scrapy-redis can only be copied to Redis.")
         return from_scrapy_redis.copy_crawl(source, target, project, on_request)
+    assert not isinstance(target, LocalTarget)  # noqa: S101 - that was the first case
     with source.reading() as found:
         spider = project.spider or found.identity.spider
         contents = replace(found, identity=replace(found.identity, spider=spider))

@@ -69,8 +69,9 @@ BLOCKS_AT_ONCE: Final = 128  # a commit of a pass writes so many blocks, 1 MB
 SWEPT_AT_ONCE: Final = 128  # and deletes so many rows of each table; those of the journal have
 MARKS_A_ROW: Final = 1_000  # at most so many marks
 
-LISTED_AT_ONCE: Final = 1_000  # fingerprints that a commit brings into `exact` in a pass, at least,
-# and that it deletes of what is over in `again` and `ages`, at most
+LISTED_AT_ONCE: Final = 1_000
+"""Fingerprints that a commit of a pass brings into `exact`, at least; and that any commit deletes
+of what is over in `again` and `ages`, at most."""
 
 MOST_UNLISTED: Final = 1_000_000
 """With an exact list, a pass begins at this many marks at the latest: till then all are in memory,
