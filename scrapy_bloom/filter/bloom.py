@@ -28,7 +28,6 @@ from scrapy_bloom.filter.growth import (
 )
 from scrapy_bloom.filter.hashing import make_probe, new_secret
 from scrapy_bloom.filter.info import FilterInfo, count_bits, filter_info
-from scrapy_bloom.filter.sizing import BLOCK_BYTES
 from scrapy_bloom.filter.slices import EMPTY, Changes, Slice
 from scrapy_bloom.options import (
     DEFAULT_CAPACITY,
@@ -227,21 +226,13 @@ class LocalFilter:
         counts = [count_bits(one.spec, one.items, self.hashes) for one in self.slices]
         info = filter_info(
             [counts],
+            capacity=self.capacity,
             error_rate=self.error_rate,
             memory=sum(map(_memory, self.slices)),
             window=self.window,
             dates=[one.since for one in self.slices],
         )
-        # Generations to come make up what is missing of a window.
-        rest = self._next_spec(self._newest.since)
-        missing = max(0, self.capacity - info.capacity)
-        more = missing * rest.blocks * BLOCK_BYTES // rest.capacity
-        return replace(
-            info,
-            items=self.items,
-            capacity=info.capacity + missing,
-            bytes_at_capacity=info.bytes_at_capacity + more,
-        )
+        return replace(info, items=self.items)
 
     def update(self, other: LocalFilter) -> None:
         """Add every item of another filter, which must have come from the same file and grown on.

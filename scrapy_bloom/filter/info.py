@@ -88,6 +88,7 @@ def count_bits(spec: SliceSpec, items: int, hashes: int) -> SliceCount:
 def filter_info(
     shards: Sequence[Sequence[SliceCount]],
     *,
+    capacity: int,
     error_rate: float,
     memory: int,
     window: float | None = None,
@@ -96,21 +97,25 @@ def filter_info(
     """Return the state of a filter whose items are spread evenly over shards.
 
     :param shards: for each shard its slices, oldest first; a local filter has one shard.
+    :param capacity: items that it was made for. Of a window it is shared by generations to come;
+        those that are there hold an eighth more in turns, which is no growth.
     :param error_rate: as the user set it.
     :param memory: bytes that the filter takes now.
     :param dates: with a window, when the slices began.
     """
     slices = [slice_ for shard in shards for slice_ in shard]
+    made, items = sum(one.capacity for one in slices), sum(one.items for one in slices)
+    full = sum(one.bytes_at_capacity for one in slices)
     return FilterInfo(
-        capacity=sum(slice_.capacity for slice_ in slices),
+        capacity=capacity if window and items <= capacity else max(capacity, made),
         error_rate=error_rate,
-        items=sum(slice_.items for slice_ in slices),
+        items=items,
         fill_ratio=sum(slice_.used for slice_ in slices) / sum(slice_.room for slice_ in slices),
         estimated_fp_rate=sum(1 - prod(1 - slice_.rate for slice_ in shard) for shard in shards)
         / len(shards),
         expected_lost=sum(map(expected_lost, shards)),
         bytes=memory,
-        bytes_at_capacity=sum(slice_.bytes_at_capacity for slice_ in slices),
+        bytes_at_capacity=round(full * max(1.0, capacity / made)),
         slices=max(map(len, shards)),
         window=window,
         generations=len({*dates}) if window else None,

@@ -195,17 +195,11 @@ def describe(states: Sequence[State]) -> FilterInfo:
     """Return the state of a filter, computed from the items in its slices."""
     plan = states[0].plan
     counts = [[state.plan.count(one) for one in state.slices] for state in states]
-    info = filter_info(
+    return filter_info(
         [[count for count, _ in shard] for shard in counts],
+        capacity=sum(state.plan.capacity for state in states),
         error_rate=plan.error_rate,
         memory=sum(memory for shard in counts for _, memory in shard),
         window=plan.window or None,
         dates=[one.since for one in states[0].slices],  # in the others they differ by moments
-    )
-    # With a window slices to come make up what is missing.
-    whole = max(1.0, sum(state.plan.capacity for state in states) / info.capacity)
-    return replace(
-        info,
-        capacity=round(info.capacity * whole),
-        bytes_at_capacity=round(info.bytes_at_capacity * whole),
     )

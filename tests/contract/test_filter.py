@@ -165,7 +165,7 @@ def test_what_a_window_is_set_for_is_its_capacity():
         seen.add(PAGES[0])
         clock.now += 100
         info = seen.info()
-        assert info.capacity == pytest.approx(500_000, rel=0.3)
+        assert info.capacity == 500_000
         assert info.bytes_at_capacity == pytest.approx(full, rel=0.3)
     assert info.generations == 2  # those that nothing came into do not pile up
 
