@@ -133,16 +133,16 @@ class SharedQueue:
         if self.shards:
             return
         self.worker.connect()
-        shards = [Shard(self.worker, shard_key(self.key, plan.shard), plan) for plan in self._plans]
-        used = [one for one in shards if not one.made and any(each.items for each in one.slices)]
-        for missing in [one for one in shards if used and one.made]:
-            # What it had, the marks of the others may suppress.
-            self._log_start_over(missing, Kind.GONE.value)
-            for shard in used:
-                shard.open(give_up=True)
-            break
-        self.shards = shards
+        self.shards = [
+            Shard(self.worker, shard_key(self.key, plan.shard), plan) for plan in self._plans
+        ]
         self.worker.live([shard.beat for shard in self.shards])
+        made = [one for one in self.shards if one.made]
+        if made and any(each.items for one in self.shards for each in one.slices):
+            # What the empty one had, the marks of the others may suppress.
+            self._log_start_over(made[0], Kind.GONE.value)
+            self._lost = dict.fromkeys(range(len(self.shards)), True)
+            self._open_lost()
 
     # What is said
 
@@ -234,10 +234,14 @@ class SharedQueue:
             if not exchange.begin_again:
                 exchange.taken += answer.taken
             # From here on the verdicts reach their caller, and not before.
+            forgotten = {entry.fingerprint for entry in call.entries if entry.letter == "x"}
             shard.known.update(
                 entry.fingerprint
                 for entry in call.entries
-                if entry.fingerprint is not None and entry.letter == "f" and entry.max_age is None
+                if entry.fingerprint is not None
+                and entry.letter == "f"
+                and entry.max_age is None
+                and entry.fingerprint not in forgotten
             )
         for number in exchange.void:
             self._desks[number].forget()

@@ -19,7 +19,7 @@ from scrapy_bloom.redis import worker as lives
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.plan import BATCH
 from scrapy_bloom.redis.reader import Reader
-from scrapy_bloom.redis.shard import MOST_BYTES, Call, delete
+from scrapy_bloom.redis.shard import MOST_BYTES, Call, Entry, delete
 from scrapy_bloom.redis.worker import MOST_TRIES
 
 
@@ -419,6 +419,15 @@ def test_what_is_left_of_a_deletion_can_be_read_and_joined(server, key):
             client.hset(key, "well", f"1.0 {client.time()[0] - 2:.3f}")
             one.queue.shards[0].beat()
             assert client.hget(key, "dropped") == left_over
+
+
+def test_a_page_that_is_asked_for_and_then_forgotten_in_one_call_is_not_known(join, key):
+    """Its next request would be dropped, though its page is eligible again."""
+    worker = join(key)
+    worker.offer("a", "b")
+    worker.queue.offer(Entry("x", mark_of("a"), source="a"))
+    worker.say()
+    assert [worker.queue.knows(mark_of(page)) for page in "ab"] == [False, True]
 
 
 # The end
