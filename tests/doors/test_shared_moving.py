@@ -102,16 +102,18 @@ def test_a_crawl_of_scrapy_redis_with_its_own_filter_is_copied(project, site, se
     finish(project, site, server)
 
 
-def test_a_killed_crawl_in_a_job_directory_outgrows_its_machine(project, site, server):
-    run = project.crawl(site, SCHEDULER="scrapy_bloom.Scheduler", DOWNLOAD_DELAY=0.02)
-    site.when(60, run.kill)
-    run.end(PATIENCE)
-    done = project.start("bloom", "copy", str(project.job), f"{server.url}#{KEY}")
-    assert done.end(PATIENCE) == 0, done.log
-    assert " requests copied" in done.output
-    assert not server.client().ttl(KEY) > 0
-    finish(project, site, server)
-    assert len(site.repeated) < 50  # what was in flight, and not all 60
+def test_a_killed_crawl_in_a_job_directory_outgrows_its_machine(project, server):
+    server.client().flushall()
+    with LocalSite(pages=120, links=6) as site:
+        run = project.crawl(site, SCHEDULER="scrapy_bloom.Scheduler", DOWNLOAD_DELAY=0.02)
+        site.when(60, run.kill)
+        run.end(PATIENCE)
+        done = project.start("bloom", "copy", str(project.job), f"{server.url}#{KEY}")
+        assert done.end(PATIENCE) == 0, done.log
+        assert " requests copied" in done.output
+        assert not server.client().ttl(KEY) > 0
+        finish(project, site, server)
+        assert len(site.repeated) < 50  # what was in flight, and not all 60
 
 
 def test_a_crawl_that_runs_is_not_copied(project, site, server):
