@@ -16,8 +16,8 @@ from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 
+from scrapy_bloom.canonical.names import TRACKING_PARAMS
 from scrapy_bloom.canonical.steps import STEPS
-from scrapy_bloom.canonical.tracking import TRACKING_PARAMS
 from scrapy_bloom.commands import VERBS
 from scrapy_bloom.commands.plan import size
 from scrapy_bloom.options import DEFAULT_CAPACITY, OPTIONS, write_size

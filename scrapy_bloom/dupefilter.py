@@ -13,14 +13,13 @@ from scrapy import signals
 from scrapy.utils.request import referer_str
 
 from scrapy_bloom.crawl.engine import fail, only_looks, refuse
-from scrapy_bloom.crawl.lost import scheduler_of, unstored, watch_pushes
 from scrapy_bloom.crawl.report import Report, Verdict
+from scrapy_bloom.crawl.schedulers import scheduler_of, spare_queue, unstored, watch_pushes
 from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.forgetting import check_watched
 from scrapy_bloom.local.job import set_aside_if_unclean
 from scrapy_bloom.local.plain import PlainFilter
 from scrapy_bloom.options import BACKEND
-from scrapy_bloom.scrapy_redis import spare_queue
 from scrapy_bloom.settings import Settings, client_library
 
 if TYPE_CHECKING:

@@ -6,9 +6,14 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from scrapy_bloom.canonical import fingerprint
-from scrapy_bloom.canonical.rules import DEFAULT_LEVEL, Rules
+from scrapy_bloom.canonical.rules import (
+    DEFAULT_LEVEL,
+    Rules,
+    read_level,
+    read_names,
+    read_rules,
+)
 from scrapy_bloom.canonical.scrapy_form import Fingerprinter
-from scrapy_bloom.crawl.rules import rules_of, rules_of_arguments
 from scrapy_bloom.settings import Settings
 
 if TYPE_CHECKING:
@@ -55,7 +60,12 @@ class CanonicalFingerprinter(fingerprint.CanonicalFingerprinter):
         wrapped: Fingerprinter | None = None,
     ) -> None:
         if not isinstance(rules, Rules):
-            rules = rules_of_arguments(level, drop_params, keep_params, rules)
+            rules = Rules.of(
+                read_level("level", level),
+                read_names("drop_params", drop_params),
+                read_names("keep_params", keep_params),
+                read_rules("rules", {} if rules is None else rules),
+            )
         super().__init__(rules, wrapped)
 
     @classmethod
@@ -67,4 +77,4 @@ class CanonicalFingerprinter(fingerprint.CanonicalFingerprinter):
 
         :raises SettingError: if a setting cannot be used.
         """
-        return cls(rules=rules_of(Settings(crawler.settings)))
+        return cls(rules=Settings(crawler.settings).rules)

@@ -10,10 +10,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
-from importlib import import_module
 from math import isfinite
 from typing import Any, Final, Generic, TypeVar
 
+from scrapy_bloom.canonical.rules import (
+    DEFAULT_LEVEL,
+    Rule,
+    read_level,
+    read_names,
+    read_rules,
+)
 from scrapy_bloom.errors import SettingError, shown
 
 T = TypeVar("T")
@@ -244,38 +250,11 @@ def _read_statuses(name: str, value: object) -> bool | tuple[int, ...]:
     )
 
 
-_READERS: Final = {
-    "BLOOM_CANONICAL": "scrapy_bloom.crawl.rules:read_level",
-    "BLOOM_CANONICAL_DROP_PARAMS": "scrapy_bloom.crawl.rules:read_names",
-    "BLOOM_CANONICAL_KEEP_PARAMS": "scrapy_bloom.crawl.rules:read_names",
-    "BLOOM_CANONICAL_RULES": "scrapy_bloom.crawl.rules:read_rules",
-}
-
-
-def _read_elsewhere(setting: str) -> Reader[Any]:
-    """Return the reader of :data:`_READERS`. It is imported when it is used.
-
-    This module stands below those that read some options, and must not import them.
-    """
-
-    def read(name: str, value: object) -> Any:
-        module, _, function = _READERS[setting].partition(":")
-        return getattr(import_module(module), function)(name, value)
-
-    return read
-
-
-def _read_json_elsewhere(setting: str) -> Reader[Any]:
-    """Return a reader like that of :func:`_read_elsewhere` that also takes JSON."""
-    read_value = _read_elsewhere(setting)
-
-    def read(name: str, value: object) -> Any:
-        if isinstance(value, str):
-            with suppress(ValueError, RecursionError):
-                value = json.loads(value)
-        return read_value(name, value)
-
-    return read
+def _read_rules(name: str, value: object) -> Mapping[str, Rule]:
+    if isinstance(value, str):
+        with suppress(ValueError, RecursionError):
+            value = json.loads(value)
+    return read_rules(name, value)
 
 
 DEFAULT_CAPACITY: Final = 1_000_000
@@ -392,30 +371,30 @@ ON_BACKEND_ERROR: Final = Option(
     " `BLOOM_REDIS_TIMEOUT`; `close` closes the spider. `auto` is `allow` with Scrapy's"
     " scheduler, else `wait`.",
 )
-CANONICAL: Final[Option[str]] = Option(
+CANONICAL: Final = Option(
     "BLOOM_CANONICAL",
-    "safe",
-    _read_elsewhere("BLOOM_CANONICAL"),
+    DEFAULT_LEVEL,
+    read_level,
     "Which URL variants are one page: `scrapy` what is one page for Scrapy, `safe` also what the"
     " URL standards call equivalent, `usual` also a dot after the host and tracking parameters.",
 )
 DROP_PARAMS: Final[Option[tuple[str, ...]]] = Option(
     "BLOOM_CANONICAL_DROP_PARAMS",
     (),
-    _read_elsewhere("BLOOM_CANONICAL_DROP_PARAMS"),
+    read_names,
     "Parameters that make no difference, at any level. A trailing `*` stands for the rest of a"
     ' name: `["sid", "track_*"]`.',
 )
 KEEP_PARAMS: Final[Option[tuple[str, ...]]] = Option(
     "BLOOM_CANONICAL_KEEP_PARAMS",
     (),
-    _read_elsewhere("BLOOM_CANONICAL_KEEP_PARAMS"),
+    read_names,
     "Parameters that always make a difference, whatever other lists say.",
 )
-RULES: Final[Option[Mapping[str, Any]]] = Option(
+RULES: Final[Option[Mapping[str, Rule]]] = Option(
     "BLOOM_CANONICAL_RULES",
     {},
-    _read_json_elsewhere("BLOOM_CANONICAL_RULES"),
+    _read_rules,
     "Further rules, for a domain and its subdomains or, under `*`, for all: a dict from domain to"
     " a dict with any of `level`, `steps`, `drop`, `keep`, `keep_only`.",
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from scrapy.core.scheduler import Scheduler as ScrapyScheduler
 from scrapy.settings import SETTINGS_PRIORITIES
@@ -27,10 +27,28 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from typing_extensions import Self
 
-    from scrapy_bloom.crawl.frontier import Frontier
     from scrapy_bloom.redis.frontier import SharedFrontier
 
 logger = logging.getLogger(__name__)
+
+
+class Frontier(Protocol):
+    """What a scheduler calls: the requests and marks of one crawl, which live and die together."""
+
+    def __len__(self) -> int:
+        """Return how many requests are waiting."""
+
+    def enqueue(self, request: Request) -> bool:
+        """Take a request; return False if it is a duplicate. Never raises."""
+
+    def next(self) -> Request | None:
+        """Return the next request to send, None if none is ready. Never raises."""
+
+    def pending(self) -> bool:
+        """Return whether a request is waiting, or may come without being enqueued."""
+
+    async def close(self) -> bool:
+        """Store everything; return whether all of it is stored."""
 
 
 class Scheduler(ScrapyScheduler):

@@ -8,8 +8,18 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any, Final, TypeVar
 
+from scrapy_bloom.canonical.rules import Rules
 from scrapy_bloom.errors import SettingError
-from scrapy_bloom.options import BACKEND, OPTIONS, REDIS_URL, Option
+from scrapy_bloom.options import (
+    BACKEND,
+    CANONICAL,
+    DROP_PARAMS,
+    KEEP_PARAMS,
+    OPTIONS,
+    REDIS_URL,
+    RULES,
+    Option,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +60,11 @@ class Settings:
     def __getitem__(self, option: Option[T]) -> T:
         value: T = self._values[option]
         return value
+
+    @property
+    def rules(self) -> Rules:
+        """What the project says of canonical URLs."""
+        return Rules.of(self[CANONICAL], self[DROP_PARAMS], self[KEEP_PARAMS], self[RULES])
 
     def backend(self, *, shared_queue: bool) -> str:
         """Return where the filter is kept: ``local`` or ``redis``.

@@ -19,7 +19,6 @@ from scrapy_bloom.canonical.parts import Parts, split_url
 from scrapy_bloom.canonical.pipeline import Pipelines
 from scrapy_bloom.canonical.rules import LEVELS, Rules
 from scrapy_bloom.canonical.scrapy_form import Fingerprinter
-from scrapy_bloom.canonical.steps import STEPS
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +61,7 @@ class CanonicalFingerprinter:
         self._wrapped = wrapped or RequestFingerprinter()
         self._pipelines = Pipelines(rules)
         self._identical = type(self._wrapped) is RequestFingerprinter and _trusted()
+        self._takes_steps = True
         self._warned = False
 
     @classmethod
@@ -75,9 +75,10 @@ class CanonicalFingerprinter:
         if isinstance(wrapped, CanonicalFingerprinter):
             if type(wrapped).fingerprint is CanonicalFingerprinter.fingerprint:
                 return wrapped
-            own = getattr(wrapped, "rules", rules)  # its __init__ may not call ours
-            rules = own.without(*(step.name for step in STEPS))
-        return CanonicalFingerprinter(rules=rules, wrapped=wrapped)
+            alone = CanonicalFingerprinter(getattr(wrapped, "rules", rules), wrapped)
+            alone._takes_steps = False
+            return alone
+        return CanonicalFingerprinter(rules, wrapped)
 
     @property
     def wrapped(self) -> str:
@@ -129,10 +130,6 @@ class CanonicalFingerprinter:
         if canonical != now:
             yield SCRAPY, canonical
 
-    def without(self, step: str) -> CanonicalFingerprinter:
-        """Return a fingerprinter like this one that never takes `step`."""
-        return CanonicalFingerprinter(rules=self.rules.without(step), wrapped=self._wrapped)
-
     def resolve(self, request: Request) -> tuple[bytes, tuple[str, ...]]:
         """Return the fingerprint of `request`, and the names of the steps that changed it."""
         meta = request.meta
@@ -183,7 +180,9 @@ class CanonicalFingerprinter:
         return changed, _names(taken) if changed != url else ()
 
     def _take(self, parts: Parts | None, level: str | None) -> list[tuple[str, Parts]]:
-        return self._pipelines.of(parts.host, level).take(parts) if parts else []
+        if parts is None or not self._takes_steps:
+            return []
+        return self._pipelines.of(parts.host, level).take(parts)
 
     def _canonical(self, url: str, *, route: bool = False) -> str:
         """Return the URL that the wrapped fingerprinter makes its bytes from.

@@ -8,11 +8,10 @@ from functools import cache, lru_cache
 from typing import Final
 from urllib.parse import quote_plus
 
-from scrapy_bloom.canonical.names import Names, Params
+from scrapy_bloom.canonical.names import TRACKING_PARAMS, Names, Params
 from scrapy_bloom.canonical.parts import Parts
 from scrapy_bloom.canonical.rules import DEFAULT_LEVEL, LEVELS, Rule, Rules
 from scrapy_bloom.canonical.steps import STEPS, Step
-from scrapy_bloom.canonical.tracking import TRACKING_PARAMS
 
 _MAX_HOSTS: Final = 4096
 # One round is nearly always enough. `www.127.1` needs two if the step `www` is on.
@@ -25,17 +24,15 @@ class Pipeline:
     A step sees the URL as Scrapy sends it, with all its escapes, and none decodes what it keeps.
     Decoding between two steps would decode some text twice: ``%2%65`` becomes ``%2e`` and then a
     dot, and a URL that a site never answers could hide one of its pages.
-
-    :param left_out: names of steps to leave out.
     """
 
-    def __init__(self, rule: Rule, left_out: frozenset[str] = frozenset()) -> None:
+    def __init__(self, rule: Rule) -> None:
         self._params = Params(
             drop=Names.of(rule.drop),
             keep=Names.of(rule.keep),
             keep_only=None if rule.keep_only is None else Names.of(rule.keep_only),
         )
-        self._steps = [step for step in STEPS if _chooses(rule, step) and step.name not in left_out]
+        self._steps = [step for step in STEPS if _chooses(rule, step)]
         reaches = {step.reach for step in self._steps}
         self._any_part = "all" in reaches
         self._last_dot = "host" in reaches
@@ -101,7 +98,7 @@ class Pipelines:
     def __init__(self, rules: Rules) -> None:
         @cache
         def of_rule(rule: Rule) -> Pipeline:
-            return Pipeline(rule, rules.left_out)
+            return Pipeline(rule)
 
         @lru_cache(_MAX_HOSTS)
         def of_host(host: str, level: str | None) -> Pipeline:

@@ -1,12 +1,15 @@
-"""Levels and rules: what a user may ask for."""
+"""Levels and rules: what a user may ask for, how it is written, and how a filter remembers it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final
 
+from w3lib.url import canonicalize_url
+
 from scrapy_bloom.canonical.steps import STEPS, Tier
+from scrapy_bloom.errors import SettingError, shown
 
 LEVELS: Final[dict[str, frozenset[Tier]]] = {
     "scrapy": frozenset(),
@@ -18,6 +21,12 @@ LEVELS: Final[dict[str, frozenset[Tier]]] = {
 DEFAULT_LEVEL: Final = "safe"
 OPT_IN: Final = tuple(step.name for step in STEPS if step.tier == "opt-in")
 EVERYWHERE: Final = "*"
+
+FORM: Final = 1
+"""Number of the way in which steps and Scrapy's canonical form make a fingerprint.
+
+It changes when the same rules give some URL other bytes.
+"""
 
 
 @dataclass(frozen=True)
@@ -56,14 +65,10 @@ class Rules:
     Attributes:
         general: what holds everywhere; its level is always given.
         domains: what is added for a domain and its subdomains.
-        left_out: names of steps that are not taken although a level or rule chooses them. No
-            setting gives them: they are for questions such as "would this be one page without
-            the step?".
     """
 
     general: Rule
     domains: Mapping[str, Rule] = field(default_factory=dict)
-    left_out: frozenset[str] = frozenset()
 
     @classmethod
     def of(
@@ -90,14 +95,20 @@ class Rules:
             rule = rule.extended_by(narrower) if narrower else rule
         return replace(rule, level=level) if level else rule
 
-    def without(self, *steps: str) -> Rules:
-        """Return the same rules, but never taking the named steps."""
-        return replace(self, left_out=self.left_out.union(steps))
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the rules as JSON-ready dicts, without the keys that are not given."""
+    def record(self) -> dict[str, Any]:
+        """Return what a filter remembers of how its fingerprints are made, ready for JSON."""
         ordered = sorted(self.domains.items())
-        return {EVERYWHERE: _given(self.general)} | {name: _given(rule) for name, rule in ordered}
+        told = {EVERYWHERE: _given(self.general)} | {name: _given(rule) for name, rule in ordered}
+        return {"form": FORM, "rules": told}
+
+    @classmethod
+    def of_record(cls, then: Mapping[str, Any]) -> Rules | None:
+        """Return the rules that a record has, None if it has none.
+
+        :raises SettingError: if this version does not know them.
+        """
+        rules = then.get("rules")
+        return cls.of(DEFAULT_LEVEL, domains=read_rules("rules", rules)) if rules else None
 
 
 def _given(rule: Rule) -> dict[str, Any]:
@@ -106,3 +117,120 @@ def _given(rule: Rule) -> dict[str, Any]:
         for key, value in asdict(rule).items()
         if value not in (None, ())
     }
+
+
+def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Return a message that says what differs between two records; "" if nothing does.
+
+    :param then: the record of a filter.
+    :param now: the record of this crawl.
+    """
+    changes = [
+        f"{name} {shown(then.get(key))}, now {shown(now.get(key))}"
+        for key, name in (("form", "canonical form"), ("rules", "the rules"))
+        if then.get(key) != now.get(key)
+    ]
+    if not changes:
+        return ""
+    return (
+        f"The filter was filled with {'; '.join(changes)}. Pages whose URLs now have another"
+        " canonical form are fetched again. URLs that were one page stay one page. To avoid both,"
+        " restore the earlier rules, or start with an empty filter."
+    )
+
+
+def read_level(name: str, value: object) -> str:
+    """Return `value` as a level.
+
+    :param name: what to call the value in an error.
+    :raises SettingError: if there is no such level.
+    """
+    level = value.lower() if isinstance(value, str) else ""
+    if level in LEVELS:
+        return level
+    raise SettingError(f"{name} = {shown(value)}: must be one of {_listed(LEVELS)}.")
+
+
+def read_names(name: str, value: object) -> tuple[str, ...]:
+    """Return `value` as names of parameters.
+
+    :param name: what to call the value in an error.
+    :param value: a list, tuple or set of names, or text with commas between names.
+    :raises SettingError: if it is something else.
+    """
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    if isinstance(value, (list, tuple, set, frozenset)) and all(map(_is_name, value)):
+        return tuple(sorted(value) if isinstance(value, (set, frozenset)) else value)
+    raise SettingError(
+        f"{name} = {shown(value)}: must be a list of parameter names, with a '*' at the end for all"
+        f" that begin so: ['sid', 'utm_*']."
+    )
+
+
+def _is_name(value: object) -> bool:
+    if not isinstance(value, str) or not value.strip("*") or "*" in value[:-1]:
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # half a character: no URL has it
+        return False
+    return True
+
+
+def read_rules(name: str, value: object) -> dict[str, Rule]:
+    """Return `value` as rules by domain. Domains are written as in canonical URLs.
+
+    :param name: what to call the value in an error.
+    :param value: a dict from domain, or ``*`` for all, to a dict with any of ``level``, ``steps``,
+        ``drop``, ``keep`` and ``keep_only``.
+    :raises SettingError: if a rule is wrong. The message names its domain and key, and says what is
+        allowed.
+    """
+    if not isinstance(value, Mapping):
+        raise SettingError(
+            f"{name} = {shown(value)}: must be a dict from domain to rule, such as"
+            f" {{'example.com': {{'steps': ['trailing_slash']}}}}."
+        )
+    return {
+        _read_domain(name, domain): _read_rule(f"{name}[{shown(domain)}]", rule)
+        for domain, rule in value.items()
+    }
+
+
+def _read_rule(name: str, rule: object) -> Rule:
+    keys = [part.name for part in fields(Rule)]
+    if not isinstance(rule, Mapping):
+        raise SettingError(f"{name} = {shown(rule)}: must be a dict with any of {_listed(keys)}.")
+    for key in rule:
+        if key not in keys:
+            raise SettingError(f"{name} has {shown(key)}: must be one of {_listed(keys)}.")
+    given = {key: value for key, value in rule.items() if value is not None}
+    read: dict[str, Any] = {
+        key: read_level(f"{name}['level']", value)
+        if key == "level"
+        else read_names(f"{name}[{key!r}]", value)
+        for key, value in given.items()
+    }
+    for step in read.get("steps", ()):
+        if step not in OPT_IN:
+            raise SettingError(f"{name}['steps'] has {step!r}: must be one of {_listed(OPT_IN)}.")
+    return Rule(**read)
+
+
+def _read_domain(name: str, domain: object) -> str:
+    if domain == EVERYWHERE:
+        return EVERYWHERE
+    if isinstance(domain, str) and domain.strip(".") and not set(domain) & set("/:@?#* "):
+        try:
+            return canonicalize_url(f"http://{domain.strip('.')}/")[len("http://") : -1]
+        except ValueError:
+            pass
+    raise SettingError(
+        f"{name} has the domain {shown(domain)}: must be a host name such as 'example.com', without"
+        f" scheme, port or path, or {EVERYWHERE!r} for all."
+    )
+
+
+def _listed(names: Collection[str]) -> str:
+    return ", ".join(map(repr, names))

@@ -20,9 +20,8 @@ from ipaddress import IPv6Address
 from socket import inet_aton, inet_ntoa
 from typing import Literal
 
-from scrapy_bloom.canonical.names import Names, Params
+from scrapy_bloom.canonical.names import TRACKING_PARAMS, Names, Params
 from scrapy_bloom.canonical.parts import Parts, name_and_value, without_dots
-from scrapy_bloom.canonical.tracking import TRACKING_PARAMS
 
 Tier = Literal["safe", "usual", "setting", "opt-in"]
 # What a step may change of a tame URL: nothing, its host, port or query, or any part of it.

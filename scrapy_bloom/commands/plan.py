@@ -9,9 +9,8 @@ from typing import Final, NamedTuple
 from scrapy_bloom.commands.output import Output, Table
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.errors import SettingError
-from scrapy_bloom.filter.growth import SliceSpec, filter_hashes, next_slice
 from scrapy_bloom.filter.info import SliceCount, count_bits, expected_lost
-from scrapy_bloom.filter.sizing import BLOCK_BYTES
+from scrapy_bloom.filter.sizing import BLOCK_BYTES, SliceSpec, filter_hashes, next_slice
 from scrapy_bloom.options import (
     DEFAULT_CAPACITY,
     DEFAULT_ERROR_RATE,

@@ -14,7 +14,7 @@ from scrapy.utils.misc import load_object
 from scrapy.utils.project import inside_project
 
 from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
-from scrapy_bloom.crawl.rules import difference, record, rules_of, rules_of_record
+from scrapy_bloom.canonical.rules import Rules, difference
 from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.local.job import Identity
@@ -56,13 +56,13 @@ class Project:
         """What makes the fingerprints of the spider's crawl."""
         wrapped = self._crawler.request_fingerprinter
         assert wrapped is not None  # noqa: S101 - the crawler has applied its settings
-        return CanonicalFingerprinter.wrapping(wrapped, rules_of(self.settings))
+        return CanonicalFingerprinter.wrapping(wrapped, self.settings.rules)
 
     @property
     def identity(self) -> Identity:
         """What a new filter for the spider belongs to."""
         made = self.fingerprinter
-        return Identity(self.spider, made.wrapped, record(made.rules))
+        return Identity(self.spider, made.wrapped, made.rules.record())
 
     @property
     def name(self) -> str:
@@ -101,9 +101,9 @@ class Project:
                 f" give -s REQUEST_FINGERPRINTER_CLASS={identity.fingerprinter}."
             )
         chosen = inside_project() or any(map(self.given.getpriority, _CHOSEN))
-        if not chosen and (rules := rules_of_record(then)):
+        if not chosen and (rules := Rules.of_record(then)):
             own = CanonicalFingerprinter(rules=rules, wrapped=self._crawler.request_fingerprinter)
-        return own, difference(then, record(own.rules)) if then else ""
+        return own, difference(then, own.rules.record()) if then else ""
 
     @cached_property
     def _crawler(self) -> Crawler:

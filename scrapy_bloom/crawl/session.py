@@ -15,7 +15,6 @@ from scrapy_bloom.crawl.redirects import (
     step_fingerprint,
 )
 from scrapy_bloom.crawl.report import Report, Verdict
-from scrapy_bloom.crawl.rules import record, rules_of
 from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.options import (
     MAX_AGE,
@@ -127,9 +126,9 @@ class Session:
     """
 
     def __init__(self, crawler: Crawler, settings: Settings, report: Report) -> None:
-        rules = rules_of(settings)
-        self.fingerprinter = CanonicalFingerprinter.wrapping(crawler.request_fingerprinter, rules)
-        self.made_by = record(self.fingerprinter.rules)
+        theirs = crawler.request_fingerprinter
+        self.fingerprinter = CanonicalFingerprinter.wrapping(theirs, settings.rules)
+        self.made_by = self.fingerprinter.rules.record()
         self._resolve = self.fingerprinter.resolve
         self._window = settings[WINDOW]
         self._report = report

@@ -17,7 +17,9 @@ from bitarray import bitarray
 
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.filter import file
-from scrapy_bloom.filter.growth import (
+from scrapy_bloom.filter.hashing import make_probe, new_secret
+from scrapy_bloom.filter.info import FilterInfo, count_bits, filter_info
+from scrapy_bloom.filter.sizing import (
     MOST_GENERATIONS,
     PARTS,
     SliceSpec,
@@ -26,8 +28,6 @@ from scrapy_bloom.filter.growth import (
     generation_rate,
     next_slice,
 )
-from scrapy_bloom.filter.hashing import make_probe, new_secret
-from scrapy_bloom.filter.info import FilterInfo, count_bits, filter_info
 from scrapy_bloom.filter.slices import EMPTY, Changes, Slice
 from scrapy_bloom.options import (
     DEFAULT_CAPACITY,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import expm1, prod
 
 from scrapy_bloom.filter import sizing
-from scrapy_bloom.filter.growth import SliceSpec
+from scrapy_bloom.filter.sizing import SliceSpec
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ from typing import Final
 from bitarray import bitarray
 from bitarray.util import zeros
 
-from scrapy_bloom.filter.growth import SliceSpec
-from scrapy_bloom.filter.sizing import BLOCK_BITS, estimated_items
+from scrapy_bloom.filter.sizing import BLOCK_BITS, SliceSpec, estimated_items
 
 EMPTY: Final = zeros(BLOCK_BITS, "big")
 """Stands for every block that has no item yet, so that only used blocks take memory.

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from filelock import AcquireReturnProxy, FileLock, Timeout
 from scrapy.pqueues import _path_safe
 
-from scrapy_bloom.crawl.rules import difference
+from scrapy_bloom.canonical.rules import difference
 from scrapy_bloom.errors import JobInUseError, StateError
 from scrapy_bloom.filter import file
 from scrapy_bloom.filter.bloom import LocalFilter

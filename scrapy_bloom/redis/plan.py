@@ -14,20 +14,18 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from scrapy_bloom.errors import StateError
-from scrapy_bloom.filter.growth import (
-    MOST_GENERATIONS,
-    SHARE,
-    SliceSpec,
-    generation_capacity,
-    generation_rate,
-    next_share,
-)
 from scrapy_bloom.filter.hashing import PROBE_BYTES, SECRET_BYTES, make_hash
 from scrapy_bloom.filter.info import SliceCount, count_bits
 from scrapy_bloom.filter.sizing import (
     BLOCK_BYTES,
     MAX_HASHES,
+    MOST_GENERATIONS,
+    SHARE,
+    SliceSpec,
     blocks_for,
+    generation_capacity,
+    generation_rate,
+    next_share,
 )
 from scrapy_bloom.options import MIN_ERROR_RATE
 

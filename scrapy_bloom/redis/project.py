@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
-from scrapy_bloom.crawl.rules import difference
+from scrapy_bloom.canonical.rules import difference
 from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.options import (
     CAPACITY,
@@ -76,7 +76,7 @@ def plans_of(
     """Return the plan of each shard of a crawl.
 
     :param made: makes the fingerprints.
-    :param made_by: its record, see :func:`crawl.rules.record`.
+    :param made_by: its record, see :meth:`Rules.record`.
     :param project: whose requests are kept with the marks; empty if none are, like what follows.
     :raises SettingError: if the settings do not fit together.
     """

@@ -7,8 +7,7 @@ import pytest
 from scipy import stats
 
 from scrapy_bloom import LocalFilter
-from scrapy_bloom.filter.growth import SliceSpec
-from scrapy_bloom.filter.sizing import false_positive_rate
+from scrapy_bloom.filter.sizing import SliceSpec, false_positive_rate
 from scrapy_bloom.filter.slices import Slice
 
 KINDS = {

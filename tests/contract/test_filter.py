@@ -19,9 +19,14 @@ from support.windows import PAGES, WINDOW, Clock, WindowMachine
 from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.filter import file
 from scrapy_bloom.filter.bloom import LocalFilter
-from scrapy_bloom.filter.growth import filter_hashes, next_slice
 from scrapy_bloom.filter.hashing import make_probe
-from scrapy_bloom.filter.sizing import BLOCK_BITS, BLOCK_BYTES, false_positive_rate
+from scrapy_bloom.filter.sizing import (
+    BLOCK_BITS,
+    BLOCK_BYTES,
+    false_positive_rate,
+    filter_hashes,
+    next_slice,
+)
 
 
 class Grown(FilterContract):

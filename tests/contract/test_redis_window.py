@@ -16,7 +16,7 @@ from support.queues import Crawler
 from support.waiting import until
 from support.windows import START, WINDOW, WindowMachine
 
-from scrapy_bloom.filter.growth import MOST_GENERATIONS
+from scrapy_bloom.filter.sizing import MOST_GENERATIONS
 from scrapy_bloom.redis.client import Target
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.shard import Entry

@@ -7,7 +7,7 @@ from itertools import count
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from scrapy_bloom.filter.growth import MOST_GENERATIONS
+from scrapy_bloom.filter.sizing import MOST_GENERATIONS
 from support.contract import fingerprints
 
 WINDOW = 800

@@ -24,9 +24,9 @@ from w3lib.url import canonicalize_url, parse_qsl_to_bytes, parse_url
 
 from scrapy_bloom import CanonicalFingerprinter, SettingError
 from scrapy_bloom.canonical import fast_path, scrapy_form
+from scrapy_bloom.canonical.names import TRACKING_PARAMS
 from scrapy_bloom.canonical.parts import split_url
 from scrapy_bloom.canonical.rules import LEVELS, OPT_IN
-from scrapy_bloom.canonical.tracking import TRACKING_PARAMS
 
 AT = {level: CanonicalFingerprinter(level) for level in LEVELS}
 WITH_ALL = CanonicalFingerprinter("usual", rules={"*": {"steps": OPT_IN}})

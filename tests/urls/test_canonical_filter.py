@@ -13,8 +13,7 @@ from scrapy.utils.test import get_crawler
 from support.processes import run
 
 from scrapy_bloom import BloomDupeFilter, CanonicalFingerprinter
-from scrapy_bloom.canonical.rules import Rules
-from scrapy_bloom.crawl.rules import difference, record
+from scrapy_bloom.canonical.rules import Rules, difference
 
 PORT = "http://example.com:80/a"
 PLAIN = "http://example.com/a"
@@ -122,7 +121,7 @@ def test_a_job_goes_on_however_many_rules_there_are(tmp_path, caplog):
 
 
 def test_a_job_of_another_canonical_form_is_told():
-    now = record(Rules.of("safe"))
+    now = Rules.of("safe").record()
     then = {**now, "form": 0}
     assert difference(then, now).startswith("The filter was filled with canonical form 0, now 1.")
     assert difference(now, now) == ""

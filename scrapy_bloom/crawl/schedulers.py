@@ -1,4 +1,4 @@
-"""Requests that a filter let through and that Scrapy's own scheduler then lost.
+"""What the schedulers of Scrapy and of scrapy-redis do not tell a filter, and what they need of it.
 
 A scheduler asks the filter first and then pushes, and no signal tells that the push has failed.
 The mark would suppress the page for ever, so it is withdrawn.
@@ -46,3 +46,22 @@ def unstored(scheduler: Any) -> Iterator[Request]:
     if getattr(scheduler, "dqs", None) is not None:
         while (request := scheduler.mqs.pop()) is not None:
             yield request
+
+
+def spare_queue(crawler: Crawler, dupefilter: object) -> bool:
+    """Keep scrapy-redis's scheduler from emptying its queue, once; return whether that worked.
+
+    The scheduler's ``flush()`` empties the filter and then the queue, also while other workers
+    crawl. If the filter was not emptied, the requests in the queue would be lost: their marks are
+    still in the filter.
+    """
+    scheduler = scheduler_of(crawler, dupefilter)
+    if scheduler is None:
+        return False
+    queue = scheduler.queue
+
+    def clear() -> None:
+        del queue.clear  # from the next call on, the method of the class is called again
+
+    queue.clear = clear
+    return True
