@@ -65,7 +65,7 @@ JOURNAL_SHARE: Final = 20
 SMALL_JOURNAL: Final = 20_000
 """A journal of at most so many marks stays at a clean stop: it is smaller than their blocks."""
 
-BLOCKS_AT_ONCE: Final = 128  # a commit of a pass writes so many blocks, 1 MB
+BLOCKS_AT_ONCE: Final = 64  # a commit of a pass writes so many blocks, 0.5 MB
 SWEPT_AT_ONCE: Final = 128  # and deletes so many rows of each table; those of the journal have
 MARKS_A_ROW: Final = 1_000  # at most so many marks
 
@@ -458,8 +458,9 @@ class Store:
         In buckets by the first byte: each is sorted and written at once, so that a page of the
         table is written once for all that come into it.
         """
-        entry = self._entry(fingerprint)
-        self._unlisted[entry[:1]][entry] = self._home(id_)
+        digest = self.filter.digests and len(fingerprint) == SHA1_BYTES
+        entry = fingerprint[:_ENTRY_BYTES] if digest else fingerprint
+        self._unlisted[entry[:1]][entry] = id_ if self.filter.window else 0
 
     def _is_listed(self, fingerprint: bytes) -> bool:
         entry = self._entry(fingerprint)
