@@ -1,4 +1,15 @@
-"""Pieces of URLs, odd ones more often than the web has them."""
+"""Pieces of URLs, odd ones more often than the web has them, and URLs of real life."""
+
+import re
+from importlib.metadata import distributions
+
+_found = re.compile(r"https?://[^\s<>\"'`)\]}|\\]+").findall
+
+
+def of_packages():
+    """Return the URLs that the metadata of installed distributions has."""
+    texts = (one.read_text("METADATA") or "" for one in distributions())
+    return sorted({url for text in texts for url in _found(text)})
 
 
 def _words(text, *more):
@@ -31,13 +42,4 @@ NAMES = _words(
     a+b a[] a%5B%5D ~
     """,
     "",
-)
-MARKS = _words(
-    """
-    / // /./ /../ /.. /. /%2e/ /%2E%2e/ /..;x /; ; ;x=1 %3B ? ?? & && = == # #! #/a @ : , | [ ] '
-    " \\ % %2 %zz %25 %2525 %2f %2F %3f %23 %5B %5d %7C %7e %41 %c3%a9 %C3%A9 %ff %00 %20 + %2B
-    \xe9 \u4e2d ^ {x} <> ` utm_source=x &utm_id= &%75tm_x=1 &gclid=1 &id=1 &id=2 &id &a%5B%5D=2 *
-    &a[]=1 &q=a%20b &q=a+b &a!=1 &a-=1 &a%21=2 &= &=x !$'()*,;:@ ~ -
-    """,
-    " ",
 )

@@ -42,22 +42,6 @@ def rewritten(how, url):
     return ECHO[how].fingerprint(Request(url)).decode()
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("http://example.com/x/%2%65%2%65/secret", "http://example.com/secret"),
-        ("http://example.com/x/%%32%65%%32%65/secret", "http://example.com/secret"),
-        ("http://example.com:80/%%34%31", "http://example.com/A"),
-        ("http://example.com:80/a%%32%65b", "http://example.com/a.b"),
-        ("http://example.com./%%34%31", "http://example.com/A"),
-        ("http://example.com:80/a?%%37%35tm_x=1", "http://example.com/a"),
-    ],
-)
-@pytest.mark.parametrize("how", sorted(RULES))
-def test_no_text_is_decoded_twice(one, other, how):
-    assert seen(how, one) != seen(how, other)
-
-
 @given(URLS)
 @example("http://example.com/..//a")
 @example("http://example.com/./b;")

@@ -54,16 +54,6 @@ class Crawl:
         return {key.removeprefix(prefix): n for key, n in stats.items() if key.startswith(prefix)}
 
 
-def test_the_default_level_is_safe():
-    with Crawl() as crawl:
-        assert crawl.seen(PORT, PLAIN, TRACKED, "http://example.com./a") == [
-            False,
-            True,
-            False,
-            False,
-        ]
-
-
 def test_a_setting_of_each_kind_reaches_the_filter():
     settings = {
         "BLOOM_CANONICAL": "usual",
@@ -101,23 +91,6 @@ def test_other_rules_are_told_when_a_job_goes_on(tmp_path, caplog):
         assert len(said) == expected
     assert "{'*': {'level': 'usual'}}, now {'*': {'level': 'safe'}, 'example.com'" in said[0]
     assert "are fetched again" in said[0]
-
-
-SHOPS = [f"a-shop-with-a-long-name-{number}.example" for number in range(500)]
-
-
-def test_a_job_goes_on_however_many_rules_there_are(tmp_path, caplog):
-    many = {shop: {"steps": ["www"]} for shop in SHOPS}
-    settings = {"JOBDIR": str(tmp_path), "BLOOM_CAPACITY": 1000, "BLOOM_CANONICAL_RULES": many}
-    with Crawl.of(settings) as crawl:
-        crawl.seen(PLAIN)
-    with caplog.at_level(logging.WARNING), Crawl.of(settings) as crawl:
-        assert crawl.seen(PLAIN) == [True]
-    assert "was filled with" not in caplog.text
-    with caplog.at_level(logging.WARNING), Crawl.of({"JOBDIR": str(tmp_path)}):
-        pass
-    assert "was filled with the rules" in caplog.text
-    assert len(caplog.text) < 2000
 
 
 def test_a_job_of_another_canonical_form_is_told():
