@@ -276,7 +276,7 @@ def _last_run(store: Store) -> str:
             os.kill(int(store.meta[PID]), 0)  # asks only whether it is there
         except ProcessLookupError:
             return "killed"
-    return f"on, in process {store.meta[PID]}"
+    return f"running as process {store.meta[PID]}"
 
 
 def _bodies(store: Store, *, newest_first: bool) -> Iterator[tuple[int, bytes | None]]:

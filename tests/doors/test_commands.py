@@ -363,7 +363,7 @@ def test_progress_is_shown_on_a_terminal_after_two_seconds(monkeypatch):
 def test_a_job_in_use_is_looked_at_and_not_changed(bloom, job):
     crawl = open_job(job)
     shown = fields(bloom("info job")[1])["last run"]
-    assert shown.startswith(f"on, in process {os.getpid()} ")
+    assert shown.startswith(f"running as process {os.getpid()} ")
     assert seen(bloom, "job", fingerprints(1)) == [True]
     before = everything(job)
     for line in (f"add job {URLS[0]}", f"forget job {URLS[0]}", "delete job --yes"):
