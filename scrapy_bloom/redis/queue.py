@@ -119,6 +119,7 @@ class SharedQueue:
         self.worker, self.key = worker, key
         self.offering = self.waiting = self.surprises = 0
         self.shards: Sequence[Shard] = ()
+        self._opened: list[Shard] = []
         self._plans = made_for
         self._desks = [_Desk() for _ in made_for]
         self._lost: dict[int, bool] = {}  # shards to reopen; whether to give up their marks
@@ -133,9 +134,10 @@ class SharedQueue:
         if self.shards:
             return
         self.worker.connect()
-        self.shards = [
-            Shard(self.worker, shard_key(self.key, plan.shard), plan) for plan in self._plans
-        ]
+        # One that was made stays in the list if another cannot be opened: it has lost its marks.
+        for plan in self._plans[len(self._opened) :]:
+            self._opened.append(Shard(self.worker, shard_key(self.key, plan.shard), plan))
+        self.shards = self._opened
         self.worker.live([shard.beat for shard in self.shards])
         made = [one for one in self.shards if one.made]
         if made and any(each.items for one in self.shards for each in one.slices):

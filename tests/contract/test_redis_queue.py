@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 
 import pytest
 from support import pace
@@ -14,12 +15,14 @@ from support.proxy import Proxy
 from support.queues import Crawler, left, mark_of
 from support.waiting import until
 
-from scrapy_bloom.errors import FilterLostError, StateError
+from scrapy_bloom.errors import BackendError, FilterLostError, StateError
+from scrapy_bloom.redis import queue as queues
 from scrapy_bloom.redis import worker as lives
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.plan import BATCH
+from scrapy_bloom.redis.queue import SharedQueue
 from scrapy_bloom.redis.reader import Reader
-from scrapy_bloom.redis.shard import MOST_BYTES, Call, Entry, delete
+from scrapy_bloom.redis.shard import MOST_BYTES, Call, Entry, Shard, delete
 from scrapy_bloom.redis.worker import MOST_TRIES
 
 
@@ -397,17 +400,33 @@ def test_another_crawl_is_refused(server, join, key, other, words):
     assert left(server, key) == (1, 0, 0)
 
 
-def test_a_shard_that_is_empty_while_nobody_looks_hides_no_page(server, key, caplog):
+@pytest.mark.parametrize("outages", [0, 1])
+def test_a_shard_that_is_empty_while_nobody_looks_hides_no_page(
+    server, key, caplog, monkeypatch, outages
+):
     with Crawler(server.url, key, shards=3) as one:
         one.offer(*range(60))
         one.say()
     client = server.client()
     client.delete(*client.keys(f"{key}:1*"))
+    left, open_queue = [*range(outages)], SharedQueue.open
+
+    def shard(worker, name, plan):
+        if plan.shard == 2 and left:
+            raise BackendError(f"no answer {left.pop()}", temporary=True)
+        return Shard(worker, name, plan)
+
+    def waiting(queue):
+        with suppress(BackendError):  # as a crawl does: the first exchange opens it
+            open_queue(queue)
+
+    monkeypatch.setattr(queues, "Shard", shard)
+    monkeypatch.setattr(SharedQueue, "open", waiting)
     with Crawler(server.url, key, shards=3) as two:
-        assert "starts over: it runs start() again" in caplog.text
         two.offer(*range(60))
         assert sorted(two.say()) == [*range(60)]
         assert {*map(int, two.drain())} == {*range(60)}
+    assert "starts over: it runs start() again" in caplog.text
 
 
 def test_what_is_left_of_a_deletion_can_be_read_and_joined(server, key):
