@@ -21,8 +21,7 @@ from scrapy_bloom.filter.hashing import make_probe
 from scrapy_bloom.filter.sizing import MAX_HASHES, blocks_for
 from scrapy_bloom.filter.slices import Slice
 from scrapy_bloom.redis.client import beginning
-from scrapy_bloom.redis.plan import BATCH, KEY_BLOCKS, Plan, geometry
-from scrapy_bloom.redis.plan import Slice as Listed
+from scrapy_bloom.redis.plan import BATCH, KEY_BLOCKS, Plan, SliceRow, geometry
 from scrapy_bloom.redis.shard import MOST_BYTES, Call, Entry, Shard, Surprise
 
 _PROBE: Final = Struct(f">{MAX_HASHES}HI")
@@ -123,7 +122,7 @@ def batches(requests: Iterable[tuple[int, bytes]]) -> Iterator[list[Entry]]:
 
 
 def _strings(
-    start: str, slices: Sequence[Slice], listed: Sequence[Listed]
+    start: str, slices: Sequence[Slice], listed: Sequence[SliceRow]
 ) -> Iterator[tuple[str, bytes]]:
     """Yield the names and the values of the keys that have the bits."""
     for slice_, one in zip(slices, listed, strict=True):
@@ -139,7 +138,7 @@ def _leave_out(slice_: Slice, probe: list[int]) -> None:
     slice_.writable(h * len(slice_.blocks) >> 32)[positions[0]] = 0
 
 
-def _listed(slice_: Slice, *, newest: bool) -> Listed:
+def _listed(slice_: Slice, *, newest: bool) -> SliceRow:
     """Return how the header lists a slice; the newest one may get a whole batch too many."""
     spec = slice_.spec
     capacity, rate = spec.capacity, spec.error_rate
@@ -147,4 +146,4 @@ def _listed(slice_: Slice, *, newest: bool) -> Listed:
         capacity = max(1, slice_.items, capacity - BATCH)
     keys = ceil(spec.blocks / KEY_BLOCKS)
     sizes = capacity, rate, spec.blocks, keys
-    return Listed(*sizes, slice_.id - 1, slice_.since, slice_.items)
+    return SliceRow(*sizes, slice_.id - 1, slice_.since, slice_.items)

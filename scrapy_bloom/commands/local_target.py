@@ -29,8 +29,8 @@ from scrapy_bloom.local.job import (
     IN_FLIGHT,
     KIND,
     PID,
-    QUEUE,
     REQUESTS,
+    SCRAPYS_QUEUE,
     Identity,
     digest,
     hold,
@@ -203,7 +203,7 @@ class LocalTarget:
 
     def _check_requests(self, store: Store) -> None:
         """Refuse to copy marks whose requests are in Scrapy's own queue."""
-        queue = self.path.parent / QUEUE
+        queue = self.path.parent / SCRAPYS_QUEUE
         if store.meta.get(KIND) != REQUESTS and (
             not store.clean or waits_with_scrapy(self.path.parent)
         ):

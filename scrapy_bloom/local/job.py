@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOCK: Final = "bloom.lock"
-QUEUE: Final = "requests.queue"  # this and the following are Scrapy's
-SEEN: Final = "requests.seen"
+SCRAPYS_QUEUE: Final = "requests.queue"  # this and the following are Scrapy's
+SCRAPYS_MARKS: Final = "requests.seen"
 STATE: Final = "spider.state"
 """Scrapy's file, and the key of a note: the spider's state as of the last commit, pickled."""
 ACTIVE: Final = "active.json"
@@ -283,7 +283,7 @@ def set_aside_if_unclean(folder: Path, spider: str) -> bool:
             if not clean:
                 why = f"the last run (process {meta.get(PID)}) was killed"
             elif meta.get(DIGEST) != digest(folder):
-                why = f"{QUEUE} is not as the last run with this filter left it"
+                why = f"{SCRAPYS_QUEUE} is not as the last run with this filter left it"
             else:
                 return False
             aside = _set_aside(folder)
@@ -308,7 +308,7 @@ def _set_aside(folder: Path) -> Path:
     logs = sorted(path.name for path in folder.glob(f"{NAME}-*"))
     # The file goes last: until it is gone, a move that was killed is done again. A spider's state
     # goes, too: one that says what is done would keep the crawl from starting over.
-    for name in (QUEUE, SEEN, STATE, *logs, NAME):
+    for name in (SCRAPYS_QUEUE, SCRAPYS_MARKS, STATE, *logs, NAME):
         if (folder / name).exists():
             (folder / name).rename(aside / name)
     return aside
@@ -322,7 +322,7 @@ def digest(folder: Path) -> str:
 
     :raises OSError: if a file cannot be read.
     """
-    root, found = folder / QUEUE, hashlib.sha256()
+    root, found = folder / SCRAPYS_QUEUE, hashlib.sha256()
     active = root / ACTIVE
     found.update(active.read_bytes() if waits_with_scrapy(folder) and active.exists() else b"")
     for path in queue_files(folder):
@@ -338,14 +338,14 @@ def waits_with_scrapy(folder: Path) -> bool:
 
     :raises OSError: if a file cannot be read.
     """
-    active = folder / QUEUE / ACTIVE
+    active = folder / SCRAPYS_QUEUE / ACTIVE
     named = active.exists() and active.read_bytes().strip() not in (b"[]", b"{}")
     return named or any(queue_files(folder))
 
 
 def queue_files(folder: Path) -> Iterator[Path]:
     """Yield the files in Scrapy's queue that hold requests: it leaves some that do not."""
-    for path in sorted((folder / QUEUE).rglob("*")):
+    for path in sorted((folder / SCRAPYS_QUEUE).rglob("*")):
         if path.name == ACTIVE or not path.is_file():
             continue
         if path.stat().st_size > _COUNT or any(path.read_bytes()):
@@ -360,7 +360,7 @@ def saved_queues(folder: Path) -> Iterator[tuple[str | None, str]]:
     :raises ValueError: if ``active.json`` makes no sense.
     :raises TypeError: likewise.
     """
-    path = folder / QUEUE / ACTIVE
+    path = folder / SCRAPYS_QUEUE / ACTIVE
     state: Any = json.loads(path.read_bytes()) if path.exists() else []
     slots = state if isinstance(state, dict) else {None: state}
     for slot, priorities in slots.items():
@@ -376,7 +376,7 @@ def check_unused(folder: Path) -> None:
     """
     stored, way = folder / NAME, f"set {BACKEND.setting} = 'local'"
     if not stored.exists() or not read_meta(stored)[0]:
-        stored, way = folder / QUEUE, "remove your SCHEDULER"
+        stored, way = folder / SCRAPYS_QUEUE, "remove your SCHEDULER"
         if not waits_with_scrapy(folder):
             return
     raise StateError(

@@ -11,7 +11,14 @@ from scrapy_bloom import stats
 from scrapy_bloom.crawl.engine import only_looks, run_beside
 from scrapy_bloom.crawl.session import BesideScheduler, FilterMarks, Session
 from scrapy_bloom.errors import SettingError
-from scrapy_bloom.local.job import FILTER, SEEN, Identity, Job, new_filter, waits_with_scrapy
+from scrapy_bloom.local.job import (
+    FILTER,
+    SCRAPYS_MARKS,
+    Identity,
+    Job,
+    new_filter,
+    waits_with_scrapy,
+)
 from scrapy_bloom.options import EXACT
 from scrapy_bloom.settings import Settings
 
@@ -74,10 +81,11 @@ class PlainFilter(BesideScheduler):
             report.opened(place, info, more, restored=job.restored, unclean=unclean)
             if job.is_finished(waiting=waits_with_scrapy(job.folder)):
                 report.finished(job.folder, job.restored)
-            if not job.previous and (job.folder / SEEN).exists():
+            theirs = job.folder / SCRAPYS_MARKS
+            if not job.previous and theirs.exists():
                 report.warn(
-                    f"{job.folder / SEEN}: the marks of Scrapy's own filter are not read, so pages"
-                    f" are fetched again. SCHEDULER = 'scrapy_bloom.Scheduler' takes them over."
+                    f"{theirs}: the marks of Scrapy's own filter are not read, so pages are fetched"
+                    f" again. SCHEDULER = 'scrapy_bloom.Scheduler' takes them over."
                 )
         super().__init__(crawler, session, marks)
 

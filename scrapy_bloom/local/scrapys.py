@@ -22,9 +22,9 @@ from scrapy_bloom.local.job import (
     ACTIVE,
     FILTER,
     KIND,
-    QUEUE,
     REQUESTS,
-    SEEN,
+    SCRAPYS_MARKS,
+    SCRAPYS_QUEUE,
     STATE,
     Job,
     open_store,
@@ -59,13 +59,13 @@ def why_unclean(folder: Path) -> str:
 
     :raises OSError: if a file cannot be read.
     """
-    root, state = folder / QUEUE, folder / STATE
+    root, state = folder / SCRAPYS_QUEUE, folder / STATE
     if not (found := [*root.rglob("*")]):
         return ""
     for path in (root / ACTIVE, state):
         if not path.exists():
             return f"there is no {path}, which Scrapy writes when a spider has closed"
-    for path in (root, *found, folder / SEEN):
+    for path in (root, *found, folder / SCRAPYS_MARKS):
         late = path.exists() and path.stat().st_mtime_ns > state.stat().st_mtime_ns
         if late and path != root / ACTIVE:
             return f"{path} was written after {state}"
@@ -108,7 +108,7 @@ def take_over(
     :param digests: whether all fingerprints are SHA-1 digests.
     :raises StateError: if something cannot be read or written. Scrapy's files are as they were.
     """
-    folder, queue = job.folder, job.folder / QUEUE
+    folder, queue = job.folder, job.folder / SCRAPYS_QUEUE
     if not job.previous and (why := why_unclean(folder)):
         logger.warning(
             "%s: the job of Scrapy's own scheduler cannot be taken over: its last run was killed"
@@ -122,14 +122,14 @@ def take_over(
     beside = folder / "taking-over"
     shutil.rmtree(beside, ignore_errors=True)
     try:
-        shutil.copytree(queue, beside / QUEUE)
+        shutil.copytree(queue, beside / SCRAPYS_QUEUE)
         if job.previous == FILTER:  # it was closed: nothing is in a log
             shutil.copyfile(job.path, beside / NAME)
         with closing(open_store(beside / NAME, settings, digests=digests)) as store:
             _fill(store, job, _read_queues(job, beside, plain, start))
             requests, marks = len(store), store.filter.items
         (beside / NAME).replace(job.path)
-        (folder / SEEN).unlink(missing_ok=True)  # first: marks alone would suppress pages
+        (folder / SCRAPYS_MARKS).unlink(missing_ok=True)  # first: marks alone would suppress pages
         shutil.rmtree(queue)
     except OSError as error:
         raise unusable(folder, error) from error
@@ -153,7 +153,7 @@ def _fill(
         for body in bodies:
             store.add(store.queue(path, slot), body)
         store.commit()
-    seen = job.folder / SEEN
+    seen = job.folder / SCRAPYS_MARKS
     if job.previous != FILTER and seen.exists():  # else it is from before the filter's first run
         with seen.open("rb") as stream:
             for batch in read_seen(iter(lambda: stream.read(_CHUNK), b"")):
@@ -168,12 +168,12 @@ def _read_queues(
     job: Job, beside: Path, plain: QueueKind, start: QueueKind | None
 ) -> Iterator[tuple[str, str | None, list[bytes]]]:
     """Yield all that Scrapy would read again: path of a queue, its download slot, its requests."""
-    source = job.folder / QUEUE / ACTIVE
+    source = job.folder / SCRAPYS_QUEUE / ACTIVE
     try:
         for slot, name in saved_queues(beside):
             for path, kind in ((name, plain), (f"{name}s", start or plain)):
-                source = job.folder / QUEUE / path
-                yield path, slot, _bodies(beside / QUEUE / path, kind)
+                source = job.folder / SCRAPYS_QUEUE / path
+                yield path, slot, _bodies(beside / SCRAPYS_QUEUE / path, kind)
     except Exception as error:  # whatever its class raises at a file that was cut off
         raise StateError(
             f"{source}: found a queue that cannot be read ({type(error).__name__}: {error}),"

@@ -60,7 +60,7 @@ _LEAST_LOAD: Final = 32
 _MAY_DIFFER: Final = ("capacity", "canonical")
 
 
-class Slice(NamedTuple):
+class SliceRow(NamedTuple):
     """A slice as the header lists it.
 
     Attributes:
@@ -89,18 +89,20 @@ class Slice(NamedTuple):
         return SliceSpec(self.capacity, self.error_rate, self.blocks)
 
 
-def read_slices(text: bytes) -> list[Slice]:
+def read_slices(text: bytes) -> list[SliceRow]:
     """Return the slices that the header's field lists, oldest first.
 
     :raises ValueError: if it cannot be read.
     """
     found = []
     for row in text.decode().split():
-        if row.count(":") != len(Slice._fields) - 1:
-            raise ValueError(f"expected {' '.join(Slice._fields)} of each slice; found {row!r:.80}")
+        if row.count(":") != len(SliceRow._fields) - 1:
+            raise ValueError(
+                f"expected {' '.join(SliceRow._fields)} of each slice; found {row!r:.80}"
+            )
         capacity, rate, blocks, keys, number, since, items, again = row.split(":")
         sizes = int(capacity), float(rate), int(blocks), int(keys)
-        found.append(Slice(*sizes, int(number), float(since), int(items), int(again)))
+        found.append(SliceRow(*sizes, int(number), float(since), int(items), int(again)))
     return found
 
 
@@ -194,7 +196,7 @@ class Plan:
         size = PROBE_BYTES if self.layout == "bitmap" else PROBE_BYTES // 2
         return make_hash(secret, digests=self.digests, size=size)
 
-    def next(self, slices: Sequence[Slice], *, due: bool = False) -> Slice:
+    def next(self, slices: Sequence[SliceRow], *, due: bool = False) -> SliceRow:
         """Return the geometry of the slice to add to `slices`.
 
         :param due: whether it begins a generation.
@@ -214,15 +216,15 @@ class Plan:
             items, share = capacity, SHARE * rate
         if self.layout == "bitmap":
             blocks = blocks_for(items + BATCH, share, HASHES)
-            return Slice(items, share, blocks, ceil(blocks / KEY_BLOCKS))
+            return SliceRow(items, share, blocks, ceil(blocks / KEY_BLOCKS))
         # An item is taken for another one if both have one bucket and one number: n / B / 2^bits.
         bits = _BITS if share * 2**_BITS >= _LEAST_LOAD else _WIDE_BITS
         buckets = ceil((items + BATCH) / min(LOAD, share * 2**bits))
         # The error rate also tells the server how wide the numbers are.
         share = (items + BATCH) / buckets / 2**bits
-        return Slice(items, share, buckets, buckets)
+        return SliceRow(items, share, buckets, buckets)
 
-    def count(self, one: Slice) -> tuple[SliceCount, int]:
+    def count(self, one: SliceRow) -> tuple[SliceCount, int]:
         """Return what is known of a slice by the items in it, and about how much memory it takes.
 
         What was forgotten is still in it, and may be taken for a new item.
@@ -246,7 +248,7 @@ class Plan:
         return count, _bucket_bytes(one.blocks, width, one.items)
 
 
-def geometry(spec: Slice) -> str:
+def geometry(spec: SliceRow) -> str:
     """Return how the header writes the size of a slice."""
     return f"{spec.capacity}:{spec.error_rate!r}:{spec.blocks}:{spec.keys}"
 

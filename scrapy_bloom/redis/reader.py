@@ -9,7 +9,7 @@ from typing import Final
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.filter.info import FilterInfo, filter_info
 from scrapy_bloom.redis.client import beginning
-from scrapy_bloom.redis.plan import Plan, Slice, place, read_slices, shard_key
+from scrapy_bloom.redis.plan import Plan, SliceRow, place, read_slices, shard_key
 from scrapy_bloom.redis.shard import FORMAT, PROGRAM, Surprise, Taken, ask
 from scrapy_bloom.redis.worker import Worker
 
@@ -35,7 +35,7 @@ class State:
     key: str
     epoch: str
     plan: Plan
-    slices: Sequence[Slice]
+    slices: Sequence[SliceRow]
     waiting: int
     taken: int
     failed: int

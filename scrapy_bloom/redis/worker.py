@@ -44,7 +44,7 @@ MOST_TRIES: Final = 10
 
 
 @dataclass
-class Counters:
+class Tally:
     """What went over the wire so far.
 
     Attributes:
@@ -79,7 +79,7 @@ class Worker:
     def __init__(self, target: Target, timeout: float) -> None:
         self.where = target.where()
         self.timeout = timeout
-        self.counters = Counters()
+        self.counters = Tally()
         self.client: Any = None
         self.usable = threading.Event()
         self.usable.set()
