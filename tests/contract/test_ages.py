@@ -10,8 +10,6 @@ from scrapy.core.scheduler import Scheduler
 from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.test import get_crawler
 from support.crawling import Follower, crawl
-from support.internals import clock_of_redis
-from support.localredis import keys
 from support.sites import News, Pages
 
 from scrapy_bloom import BloomDupeFilter
@@ -141,38 +139,6 @@ async def test_lists_hourly_and_articles_once_over_two_weeks(clock, tmp_path):
     assert {hits[path] for path in News.LISTS} == {runs}
     assert {hits[article] for article in news.all_articles()} == {1}
     assert len(news.all_articles()) == 3 * (14 * 4 + 8)
-
-
-@pytest.mark.filterwarnings("ignore:Passing a 'spider' argument")  # scrapy-redis does
-@pytest.mark.parametrize(
-    ("layout", "scheduler"),
-    [("bitmap", OURS["SCHEDULER"]), ("sets", "scrapy_redis.scheduler.Scheduler")],
-)
-@ensureDeferred
-async def test_lists_hourly_and_articles_once_with_a_filter_in_redis(
-    clock, server, layout, scheduler
-):
-    settings = {
-        "SCHEDULER": scheduler,
-        "SCHEDULER_PERSIST": True,
-        "BLOOM_REDIS_URL": server.url,
-        "REDIS_URL": server.url,
-        "BLOOM_REDIS_KEY": next(keys),
-        "SCHEDULER_QUEUE_KEY": next(keys),
-        "BLOOM_REDIS_LAYOUT": layout,
-        "BLOOM_WINDOW": "30d",
-    }
-    news = News(time.time)
-    with Pages(news) as site, clock_of_redis(server.client(), START) as set_clock:
-        runs = 0
-        for hours in [0, 0.5, 24, 48]:
-            clock[0] = START + hours * HOUR
-            set_clock(clock[0])
-            await crawl(Reader, settings, url=site.url)
-            runs += hours != 0.5
-    hits = Counter(site.hits)
-    assert {hits[path] for path in News.LISTS} == {runs}
-    assert {hits[article] for article in news.all_articles()} == {1}
 
 
 @ensureDeferred

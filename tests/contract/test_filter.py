@@ -246,14 +246,6 @@ def test_two_copies_that_grew_apart_are_united(copies):
     assert fingerprints(1, "more")[0] not in other
 
 
-def test_a_filter_takes_the_slices_that_its_copy_has_grown(copies):
-    one, other = copies
-    other.add_many(fingerprints(5000, "other"))
-    one.update(other)
-    assert all(one.contains_many([*fingerprints(500), *fingerprints(5000, "other")]))
-    assert one.info() == other.info()
-
-
 @pytest.mark.parametrize("reason", ["secret", "size", "hold"])
 def test_a_union_that_would_not_keep_its_promise_is_refused(copies, reason):
     one, other = (copies[0], LocalFilter(2000)) if reason == "secret" else copies

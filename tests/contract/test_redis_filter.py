@@ -163,18 +163,6 @@ def test_its_bytes_are_those_of_the_blocks(server, opened, capacity):
         assert found == block
 
 
-@pytest.mark.parametrize(("error_rate", "digits"), [(1e-6, 10), (1e-12, 19)])
-def test_buckets_are_arrays_of_numbers(server, opened, error_rate, digits):
-    seen = opened(server, capacity=4000, error_rate=error_rate, layout="sets")
-    seen.add_many(fingerprints(4000))
-    client, numbers = server.client(), []
-    for name in keys_of_slice(server, seen).values():
-        assert client.object("encoding", name) == b"intset"
-        numbers += client.smembers(name)
-    assert len(numbers) == 4000
-    assert max(len(str(abs(int(number)))) for number in numbers) == digits
-
-
 @pytest.mark.parametrize(("name", "rate"), [("bitmap", 1e-6), ("sets", 1e-12)])
 def test_memory_is_about_what_is_said(server, opened, name, rate):
     seen = opened(server, capacity=30_000, error_rate=rate, layout=name)

@@ -6,7 +6,6 @@ import pytest
 from support.contract import fingerprints
 from support.layouts import plans
 from support.localredis import LocalRedis, free_port
-from support.processes import run_program
 from support.tls import TlsFront
 from support.waiting import until
 
@@ -215,16 +214,6 @@ def test_a_header_that_is_damaged_in_mid_crawl_makes_nothing_seen(server, key, f
     server.client().hset(key, name, "x")
     assert seen.add_many(fingerprints(10, "new")) == [False] * 10
     seen.close()
-
-
-def test_an_impossible_policy_is_refused(server, key):
-    with pytest.raises(SettingError, match="on_error = 'retry': must be one of 'auto', 'allow'"):
-        open_filter(server.url, key, on_error="retry")
-
-
-def test_without_the_client_library_it_is_said_how_to_get_it():
-    run = run_program("without_redis")
-    assert "needs the package redis: pip install 'scrapy-bloom[redis]'" in run.stderr
 
 
 @pytest.mark.parametrize("pattern", ["%(spdier)s", "%(spider)", "%", ""])

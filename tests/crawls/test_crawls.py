@@ -4,7 +4,7 @@ import errno
 import random
 from collections import Counter
 from contextlib import suppress
-from threading import Event, Timer
+from threading import Timer
 
 import pytest
 import scrapy.squeues
@@ -12,17 +12,12 @@ from pytest_twisted import ensureDeferred
 from scrapy.exceptions import CloseSpider
 from scrapy.settings import default_settings
 from scrapy.squeues import PickleLifoDiskQueue
-from support.crawling import RFP, Follower, Run, crawl
-from support.jobs import everything_in
+from support.crawling import RFP, Follower, crawl
 from support.localsite import Kind, LocalSite
 from support.spiders import Lambdas
 from support.stopping import Stopping, hold, stop_after
 from support.waiting import PATIENCE
-from twisted.internet import reactor
 from w3lib.url import canonicalize_url
-
-from scrapy_bloom.local import plain
-from scrapy_bloom.local.job import Job
 
 pytestmark = pytest.mark.server
 
@@ -189,27 +184,6 @@ def test_a_crawl_killed_in_its_first_run_loses_no_page(project):
     assert resumed.stat("bloom/restored") == 0
 
 
-@pytest.mark.long
-def test_a_crawl_killed_in_a_resumed_run_starts_over_whatever_was_refused_meanwhile(project):
-    with site() as pages:
-        stop_after(25, pages, lambda: project.crawl(pages))
-        killed = stop_after(25, pages, lambda: project.crawl(pages), Run.kill)
-        before = counted(pages)
-        project.crawl(pages, BLOOM_CAPACITY=0).end()  # the oldest Scrapy ends with 0
-        assert counted(pages) == before
-        waiting = everything_in(project.job / "requests.queue")  # Scrapy may write there even then
-        run = project.crawl(pages)
-        complete(run)
-        after = counted(pages) - before
-    assert after == dict.fromkeys(range(PAGES), 1)
-    [warning] = run.logged("WARNING")
-    aside = project.job / "unclean" / "1"
-    assert f"process {killed.pid}" in warning
-    assert f"are in {aside}" in warning
-    assert {"bloom.sqlite", "requests.queue", "spider.state"} <= set(everything_in(aside))
-    assert everything_in(aside / "requests.queue") == waiting
-
-
 # Two at once, and forks
 
 
@@ -295,24 +269,3 @@ async def test_a_push_that_fails_leaves_no_mark(tmp_path):
         assert FullDisk.pushed > 21
         assert crawler.stats.get_value("bloom/withdrawn") >= 20
         assert server.missed == set()
-
-
-@ensureDeferred
-async def test_a_large_filter_is_stored_beside_the_reactor(tmp_path, monkeypatch):
-    turned = Event()
-    close = Job.close
-
-    def close_when_the_reactor_has_turned(job):
-        reactor.callFromThread(turned.set)
-        assert turned.wait(PATIENCE)
-        return close(job)
-
-    monkeypatch.setattr(plain, "_SLOW", 0)
-    monkeypatch.setattr(Job, "close", close_when_the_reactor_has_turned)
-    with PlainSite(pages=5, links=5) as server:
-        settings = {"JOBDIR": str(tmp_path)}
-        crawler = await crawl(settings=settings, url=server.url)
-        assert turned.is_set()
-        assert crawler.stats.get_value("bloom/not_stored") is None
-        await crawl(settings=settings, url=server.url)
-        assert server.repeated == {}

@@ -7,7 +7,6 @@ import random
 import sqlite3
 from collections import Counter
 from contextlib import closing, suppress
-from threading import Event
 
 import pytest
 import scrapy.squeues
@@ -15,7 +14,6 @@ from pytest_twisted import ensureDeferred
 from scrapy import Request, signals
 from scrapy.exceptions import CloseSpider
 from scrapy.extensions.spiderstate import SpiderState
-from scrapy.pqueues import ScrapyPriorityQueue
 from scrapy.settings import default_settings
 from support.crawling import RFP, Follower, Run, crawl
 from support.internals import scheduler_of
@@ -23,7 +21,6 @@ from support.jobs import everything_in, open_job
 from support.localsite import Kind, LocalSite
 from support.sites import Pages
 from support.stopping import Stopping, stop_after
-from support.waiting import PATIENCE
 
 from scrapy_bloom.local import frontier
 from scrapy_bloom.local.store import Store
@@ -182,14 +179,6 @@ async def test_without_a_job_directory_it_is_scrapys_own(tmp_path, monkeypatch):
     assert not [key for key in crawler.stats.get_stats() if key.startswith("bloom/frontier/")]
     assert crawler.stats.get_value("scheduler/enqueued/memory") > 0
     assert list(tmp_path.iterdir()) == []
-
-
-@ensureDeferred
-async def test_without_a_job_directory_another_filter_is_left_alone():
-    with Pages({"/": lambda *_: ["/a"], "/a": lambda *_: ["/"]}) as pages:
-        crawler = await crawl(settings={**OURS, "DUPEFILTER_CLASS": RFP}, url=pages.url + "/")
-        assert pages.hits == {"/": 1, "/a": 1}
-    assert crawler.stats.get_value("bloom/checked") is None
 
 
 # Requests that cannot be stored
@@ -466,31 +455,6 @@ async def test_start_requests_that_would_not_be_read_are_refused(job, caplog):
 
 
 @ensureDeferred
-async def test_a_second_process_is_refused(project, caplog):
-    refused = Event()
-    with site() as pages:
-        pages.when(1, lambda: refused.wait(PATIENCE))
-        run = project.crawl(pages, **OURS)
-        run.said("Crawl kept in")
-        said = await crawl_refused(kept(project.job), caplog)
-        run.kill()
-        run.end()
-        refused.set()
-    assert f"process {run.pid}" in said or "is using this job directory" in said
-
-
-def test_a_job_directory_that_is_a_file_is_refused(project):
-    file = project.folder / "file"
-    file.touch()
-    with Pages({"/": lambda *_: []}) as pages:
-        run = project.crawl(pages, **OURS, keep=False, JOBDIR=file)
-        assert run.end() == 1
-    assert pages.hits == {}
-    first, *_ = run.logged("ERROR")
-    assert f"{file}: File exists. Expected a job directory" in first
-
-
-@ensureDeferred
 @pytest.mark.each_scrapy
 async def test_an_engine_that_does_not_show_what_is_done_is_refused(job, caplog, monkeypatch):
     from scrapy.core.engine import _Slot
@@ -546,27 +510,6 @@ async def test_damage_that_is_found_in_mid_run_ends_the_crawl_and_writes_nothing
         )
         assert stored_in(job) == before
         await crawl(Follower, kept(job), url=pages.url)
-    assert pages.missed == set()
-
-
-class Clumsy(ScrapyPriorityQueue):
-    """A project's own queue with a defect: once it does not find what it has."""
-
-    pops = 0
-
-    def pop(self):
-        self.pops += 1
-        if self.pops == 2:
-            raise KeyError("priority")
-        return super().pop()
-
-
-@ensureDeferred
-async def test_an_error_of_a_projects_own_queue_is_not_taken_for_damage(job):
-    with site(30) as pages:
-        settings = kept(job, SCHEDULER_PRIORITY_QUEUE=Clumsy)
-        crawler = await crawl(settings=settings, url=pages.url)
-    assert crawler.stats.get_value("finish_reason") == "finished"
     assert pages.missed == set()
 
 

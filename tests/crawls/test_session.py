@@ -1,12 +1,11 @@
 """What is decided about each request, and what becomes of marks whose request was lost."""
 
-import pytest
 from scrapy import Request
 from scrapy.utils.test import get_crawler
 from support.jobs import everything_in
 from support.sessions import check_all, open_session, page
 
-from scrapy_bloom import BloomDupeFilter, LocalFilter
+from scrapy_bloom import BloomDupeFilter
 from scrapy_bloom.crawl.report import Verdict
 
 NEW, SEEN, EXEMPT, ERROR = Verdict
@@ -35,17 +34,6 @@ def test_each_request_gets_its_verdict():
     session, _ = open_session(ODD)
     assert check_all(session, requests) == [NEW, ERROR, NEW, SEEN, EXEMPT, SEEN]
     session.close()
-
-
-def test_what_was_opened_is_let_go_if_the_rest_fails(tmp_path, monkeypatch):
-    def fail(_):
-        raise OSError("a fault that nobody expects")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(LocalFilter, "items", property(fail))
-        with pytest.raises(OSError, match="nobody expects"):
-            open_session({"JOBDIR": str(tmp_path)})
-    open_session({"JOBDIR": str(tmp_path)})[0].close()
 
 
 def test_a_withdrawn_step_of_a_redirect_is_let_through_with_its_page():

@@ -1,7 +1,6 @@
 """Crawls of this process whose requests and marks are in a real Redis, shared by workers."""
 
 import asyncio
-import itertools
 import os
 import random
 import signal as signals_of_os
@@ -29,7 +28,6 @@ from scrapy_bloom.crawl.engine import call_later, close_spider
 from scrapy_bloom.crawl.redirects import step_fingerprint
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis import frontier
-from scrapy_bloom.redis.queue import SharedQueue
 from scrapy_bloom.redis.shard import Shard
 from scrapy_bloom.redis.worker import Worker
 from scrapy_bloom.signals import before_commit
@@ -453,23 +451,6 @@ async def test_calls_that_fail_lose_and_repeat_nothing(shared, fault, when):
     assert pages.missed == set()
     assert pages.repeated == {}
     assert {each.stats.get_value("finish_reason") for each in crawlers} == {"finished"}
-    assert shared.left() == (0, 0, 0)
-
-
-@ensureDeferred
-async def test_what_was_answered_counts_whatever_is_raised_after_it(shared, monkeypatch):
-    carry_out, calls = SharedQueue.carry_out, itertools.count(1)
-
-    def failing(self, exchange):
-        carry_out(self, exchange)
-        if next(calls) in (2, 4):
-            raise RuntimeError("nobody has thought of this")
-
-    monkeypatch.setattr(SharedQueue, "carry_out", failing)
-    with LocalSite(pages=60, links=6) as pages:
-        await crawl(settings=shared.settings(), url=pages.url)
-    assert next(calls) > 4
-    assert (pages.missed, pages.repeated) == (set(), {})
     assert shared.left() == (0, 0, 0)
 
 

@@ -6,7 +6,6 @@ from typing import ClassVar
 import pytest
 from pytest_twisted import ensureDeferred
 from scrapy.crawler import Crawler
-from scrapy.exceptions import NotConfigured
 from scrapy.settings import SETTINGS_PRIORITIES, Settings
 from scrapy.utils.test import get_crawler
 from support.crawling import ADDONS, OURS, RFP, SCRAPYS, Follower, Run
@@ -108,17 +107,6 @@ def test_it_takes_it_for_a_killed_job_of_scrapys_own_of_which_scrapy_would_read_
     (queue.parent / "active.json").write_text("[0]")
     (tmp_path / "spider.state").touch()
     assert updated(JOBDIR=str(tmp_path))["SCHEDULER"] == SCRAPYS
-
-
-@pytest.mark.parametrize(("written", "there"), [("0", False), ("1", True), ("404", True)])
-def test_the_middleware_works_only_if_it_is_switched_on(written, there):
-    settings = {"ADDONS": ADDONS, "BLOOM_FORGET_FAILED": written}
-    crawler = get_crawler(settings_dict=settings)
-    if there:
-        assert ForgetFailed.from_crawler(crawler)
-    else:
-        with pytest.raises(NotConfigured):
-            ForgetFailed.from_crawler(crawler)
 
 
 def test_without_the_client_library_it_says_how_to_get_it(monkeypatch, caplog):

@@ -4,7 +4,6 @@ import itertools
 import os
 import re
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -199,23 +198,6 @@ def test_what_is_not_there_is_told_by_every_verb(bloom, place, server, kind):
 
 
 @pytest.mark.usefixtures("place")
-def test_a_filter_whose_key_is_named_like_a_shard_is_not_deleted_with_another(bloom, server):
-    key = next(keys)
-    for number in (1, 2):
-        with RedisFilter.from_url(server.url, key=f"{key}:{number}") as filter_:
-            filter_.add_many(fingerprints(90))
-    server.client().set(f"{key}:3", "not ours")
-    before = everything_in(server)
-    assert bloom(f"delete {server.url}#{key} --yes")[0] == 2
-    with RedisFilter.from_url(server.url, key=key) as filter_:
-        filter_.add_many(fingerprints(90))
-    assert bloom(f"delete {server.url}#{key} --yes")[0] == 0
-    left = everything_in(server)
-    assert left.pop(key.encode())[b"program"] == b"scrapy-bloom"  # the note
-    assert left == before
-
-
-@pytest.mark.usefixtures("place")
 @pytest.mark.parametrize(("shards", "after"), [(1, 1), (3, 1), (3, 2), (3, 3)])
 def test_a_delete_that_was_killed_is_made_again(bloom, server, monkeypatch, shards, after):
     target = f"{server.url}#{(key := next(keys))}"
@@ -265,22 +247,6 @@ def test_without_rights_nothing_is_done():
     assert told.returncode == 0, told.stdout + told.stderr
 
 
-def test_a_server_without_memory_keeps_what_it_has(bloom, place):
-    """And nothing is left of what was on its way."""
-    stored_job(place / "large", fingerprints(20_000), BLOOM_CAPACITY=100_000)
-    with LocalRedis() as server:
-        client = server.client()
-        client.config_set("maxmemory", client.info("memory")["used_memory"] + 100_000)
-        before = everything_in(server), everything(place)
-        code, lines, errors = bloom(f"copy large {server.url}#b")
-        assert (code, lines, len(errors)) == (2, [], 1)
-        assert "memory" in errors[0]
-        assert (everything_in(server), everything(place)) == before
-        client.config_set("maxmemory", 0)
-        assert bloom(f"copy large {server.url}#b")[0] == 0
-        assert all(seen(bloom, f"{server.url}#b", fingerprints(20_000)))
-
-
 @pytest.mark.usefixtures("place")
 def test_whoever_may_only_read_looks_and_changes_nothing(bloom, server):
     """With no other rights than those that the page of the commands names."""
@@ -321,33 +287,6 @@ def allow(client, user, text):
         *(f"+{command}" for command in (*commands, "ping", "hello", "client", "select")
           if command not in NO_COMMANDS),
     )  # fmt: skip
-
-
-@pytest.mark.usefixtures("place")
-def test_a_replica_is_looked_at(bloom):
-    """Which would refuse a single command that writes."""
-    with LocalRedis() as primary, LocalRedis() as replica:
-        for layout in ("bitmap", "sets"):
-            with RedisFilter.from_url(primary.url, key=layout, layout=layout) as filter_:
-                filter_.add_many(fingerprints(50))
-        replica.client().replicaof(primary.HOST, primary.port)
-        until(lambda: has_all(replica, primary))
-        before = everything_in(replica)
-        for layout in ("bitmap", "sets"):
-            target = f"{replica.url}#{layout}"
-            assert bloom(f"info {target}")[::2] == (0, [])
-            assert bloom(f"contains {target} {URL}")[0] == 1
-            for line in (f"add {target} {URL}", f"delete {target} --yes"):
-                code, _, errors = bloom(line)
-                assert code == 2, line
-                assert "replica" in errors[0], errors
-        assert everything_in(replica) == before
-
-
-def has_all(replica, primary):
-    there, here = (server.client().info("replication") for server in (primary, replica))
-    up = here["master_link_status"] == "up"
-    return up and here["slave_repl_offset"] >= there["master_repl_offset"]
 
 
 def during(monkeypatch, commands, after, act):
@@ -424,16 +363,6 @@ def test_ctrl_c_at_the_command_line_leaves_nothing(tmp_path):
     assert errors.decode() == "scrapy bloom add: interrupted\n"
     assert process.returncode == 130
     assert not (tmp_path / "new" / "bloom.sqlite").exists()
-
-
-@pytest.mark.usefixtures("place")
-def test_a_server_that_hangs_names_the_setting_that_waits_longer(bloom, monkeypatch):
-    monkeypatch.setattr("scrapy_bloom.commands.redis_target._TIMEOUT", 0.1)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        target = f"redis://127.0.0.1:{silent.getsockname()[1]}"
-        code, _, [said] = bloom(f"info {target}#books", BLOOM_REDIS_TIMEOUT="0.3")
-    assert code == 2
-    assert said.endswith("If it is far or busy, raise the timeout (BLOOM_REDIS_TIMEOUT).")
 
 
 # Jobs

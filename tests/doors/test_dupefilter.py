@@ -52,11 +52,6 @@ def messages(caplog, level, name="scrapy_bloom"):
     ]
 
 
-class ByLowerCase:
-    def fingerprint(self, request):
-        return sha1(request.url.lower().encode()).digest()
-
-
 class Raises:
     def fingerprint(self, request):
         raise RuntimeError(f"no name for {request}")
@@ -104,14 +99,6 @@ def test_the_first_request_opens_it_where_nobody_else_does(tmp_path):
     assert crawler.stats.get_value("bloom/checked") == 2
 
 
-def test_opening_it_late_keeps_what_it_has(tmp_path):
-    dupefilter, _ = make_filter({"JOBDIR": str(tmp_path)})
-    dupefilter.request_seen(page(1))
-    dupefilter.open()
-    assert dupefilter.request_seen(page(1))
-    dupefilter.close("finished")
-
-
 @pytest.mark.each_scrapy
 def test_open_and_close_are_plain_functions():
     dupefilter, _ = make_filter()
@@ -119,18 +106,6 @@ def test_open_and_close_are_plain_functions():
         assert not inspect.iscoroutinefunction(getattr(dupefilter, method))
     assert dupefilter.open() is None
     assert dupefilter.close("finished") is None
-
-
-def test_a_second_close_does_nothing(tmp_path):
-    dupefilter, crawler = make_filter({"JOBDIR": str(tmp_path)})
-    dupefilter.open()
-    dupefilter.request_seen(page(1))
-    dupefilter.close("finished")
-    stats, names = dict(crawler.stats.get_stats()), files(tmp_path)
-    stored = (tmp_path / "bloom.sqlite").read_bytes()
-    dupefilter.close("finished")
-    assert (crawler.stats.get_stats(), files(tmp_path)) == (stats, names)
-    assert (tmp_path / "bloom.sqlite").read_bytes() == stored
 
 
 # Verdicts
@@ -159,25 +134,6 @@ def test_a_job_remembers_its_requests(tmp_path):
     assert [second.request_seen(page(n)) for n in (1, 2, 2)] == [True, False, True]
     second.close("finished")
     assert crawler.stats.get_value("bloom/restored") == 1
-
-
-def test_the_projects_fingerprinter_decides_what_is_equal():
-    lower, upper = Request("https://example.com/a"), Request("https://example.com/A")
-    scrapys, _ = make_filter()
-    scrapys.open()
-    assert [scrapys.request_seen(r) for r in (lower, upper)] == [False, False]
-    ours, _ = make_filter({"REQUEST_FINGERPRINTER_CLASS": ByLowerCase})
-    ours.open()
-    assert [ours.request_seen(r) for r in (lower, upper)] == [False, True]
-
-
-def test_method_and_body_count_and_fragments_do_not():
-    dupefilter, _ = make_filter()
-    url = "https://example.com/?b=2&a=1"
-    assert not dupefilter.request_seen(Request(url))
-    assert dupefilter.request_seen(Request("https://example.com/?a=1&b=2#part"))
-    assert not dupefilter.request_seen(Request(url, method="POST", body=b"x"))
-    assert not dupefilter.request_seen(Request(url, method="POST", body=b"y"))
 
 
 # What fails
@@ -360,19 +316,6 @@ async def test_a_crawl_without_faults_has_few_lines_and_few_stats_and_all_are_do
 
 
 # Wrong settings
-
-
-@ensureDeferred
-@pytest.mark.each_scrapy
-async def test_a_wrong_setting_stops_the_crawl_before_its_first_request(caplog):
-    with Pages({"/": lambda *_: []}) as site:
-        crawler = make_crawler(Follower, {"BLOOM_ERROR_RATE": "abc"})
-        reason = await refusal(crawler, url=site.url + "/")
-    assert reason == "bloom_setting"
-    assert site.hits == {}
-    (error,) = messages(caplog, logging.ERROR)
-    assert "BLOOM_ERROR_RATE = 'abc'" in error
-    assert "from 1e-15 to below 1" in error
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import pytest
 
-from scrapy_bloom import options, stats
 from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.options import (
     MAX_CAPACITY,
@@ -111,20 +110,6 @@ def test_any_other_window_is_refused_with_what_to_write(written):
     assert "'30d'" in str(error.value)
 
 
-def test_no_window_is_for_ever():
-    assert read_window("BLOOM_WINDOW", None) is None
-
-
 @pytest.mark.parametrize("written", ["30d", "12h", "90m", "2w", "45s", "2.5s"])
 def test_a_time_is_shown_as_it_was_written(written):
     assert write_span(read_window("x", written)) == written
-
-
-def test_each_option_and_stat_stands_in_its_table_once():
-    for kind, module, table in (
-        (options.Option, options, options.OPTIONS),
-        (stats.Stat, stats, stats.STATS),
-    ):
-        assert {one for one in vars(module).values() if isinstance(one, kind)} <= set(table)
-    assert len({one.setting for one in options.OPTIONS}) == len(options.OPTIONS)
-    assert len({one.key for one in stats.STATS}) == len(stats.STATS)

@@ -5,11 +5,6 @@ from pathlib import Path
 
 import pytest
 
-try:
-    import tomllib
-except ModuleNotFoundError:  # Python 3.10
-    import tomli as tomllib
-
 ROOT = Path(__file__).parents[2]
 SITE = "https://scrapy-bloom.readthedocs.io/en/stable/"
 SOURCE = "https://github.com/scrapy-bloom/scrapy-bloom"
@@ -66,14 +61,3 @@ def test_links_lead_to_pages_that_are_there(file):
         assert place is None or place.is_file(), link
         _, _, anchor = link.partition("#")
         assert not anchor or anchor in headings(place), link
-
-
-def test_the_project_has_one_address():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    urls = project["urls"]
-    assert urls["Documentation"] == SITE
-    assert urls["Source"] == SOURCE
-    assert all(url.startswith((SITE, SOURCE)) for url in urls.values())
-    conf = (ROOT / "docs" / "conf.py").read_text(encoding="utf-8")
-    assert f'"{SITE}"' in conf
-    assert f'"{SOURCE}"' in conf

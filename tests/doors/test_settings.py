@@ -4,7 +4,6 @@ import re
 import subprocess
 import sys
 from contextlib import suppress
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -12,40 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scrapy.settings import Settings as ScrapySettings
 
-from scrapy_bloom import stats
 from scrapy_bloom.canonical.rules import Rule
 from scrapy_bloom.errors import SettingError
-from scrapy_bloom.filter.info import FilterInfo
-from scrapy_bloom.options import CAPACITY, OPTIONS, CommitSync, OnBackendError
+from scrapy_bloom.options import CAPACITY, OPTIONS, OnBackendError
 from scrapy_bloom.settings import Settings
 from scrapy_bloom.stats import STATS
 
 ROOT = Path(__file__).parents[2]
 SOURCE = [path.read_text() for path in (ROOT / "scrapy_bloom").rglob("*.py")]
-
-
-def test_every_option_has_its_default_where_nothing_is_written():
-    read = Settings({})
-    assert {option.setting: read[option] for option in OPTIONS} == {
-        "BLOOM_CAPACITY": 1_000_000,
-        "BLOOM_ERROR_RATE": 1e-6,
-        "BLOOM_WINDOW": None,
-        "BLOOM_BACKEND": "auto",
-        "BLOOM_REDIS_URL": "",
-        "BLOOM_REDIS_KEY": "%(project)s:%(spider)s:bloom",
-        "BLOOM_REDIS_SHARDS": 1,
-        "BLOOM_REDIS_LAYOUT": "bitmap",
-        "BLOOM_REDIS_TIMEOUT": 2.0,
-        "BLOOM_ON_BACKEND_ERROR": OnBackendError.AUTO,
-        "BLOOM_CANONICAL": "safe",
-        "BLOOM_CANONICAL_DROP_PARAMS": (),
-        "BLOOM_CANONICAL_KEEP_PARAMS": (),
-        "BLOOM_CANONICAL_RULES": {},
-        "BLOOM_FORGET_FAILED": False,
-        "BLOOM_EXACT": False,
-        "BLOOM_COMMIT_SYNC": CommitSync.PROCESS,
-    }
-    assert read.redis_params == {}
 
 
 def test_scrapy_takes_none_for_the_default():
@@ -112,19 +85,6 @@ def test_a_wrong_value_is_refused_by_name(name, value):
 DEEP = "[" * 100_000
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "shown"),
-    [
-        ("BLOOM_CAPACITY", 10**5000, "<int that cannot be shown>"),
-        ("BLOOM_CANONICAL_RULES", DEEP, f"'{DEEP[:499]}…"),
-    ],
-    ids=lambda _: "",
-)
-def test_a_value_that_cannot_be_shown_is_refused_by_name(name, value, shown):
-    with pytest.raises(SettingError, match=rf"^{name} = {re.escape(shown)}: must be "):
-        Settings({name: value})
-
-
 NAMES = [option.setting for option in OPTIONS]
 ONE = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
 ANYTHING = ONE | st.lists(ONE | st.lists(ONE)) | st.dictionaries(st.text(), ONE) | st.tuples(ONE)
@@ -140,14 +100,6 @@ def test_redis_params_that_are_no_dict_are_refused_and_not_shown():
     with pytest.raises(SettingError, match="REDIS_PARAMS is a str: must be a dict") as error:
         Settings({"REDIS_PARAMS": "password=s3cr3t"})
     assert "s3cr3t" not in str(error.value)
-
-
-def test_a_misspelt_name_is_told_with_the_one_that_was_meant(caplog):
-    Settings({"BLOOM_CAPACTIY": 5, "BLOOM_ZZZ": 1, "BLOOMFILTER_BIT": 30, "JOBDIR": ""})
-    assert [record.getMessage() for record in caplog.records] == [
-        "There is no setting BLOOM_CAPACTIY; did you mean BLOOM_CAPACITY?",
-        "There is no setting BLOOM_ZZZ.",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -193,10 +145,6 @@ def test_every_stat_has_a_meaning_and_is_named_in_one_place():
     assert len(named) == len(STATS) <= 27
     for text in SOURCE:
         assert "STATS: Final" in text or not re.search(r'"bloom/', text)
-
-
-def test_each_stat_of_info_is_there():
-    assert set(stats.FROM_INFO) <= {field.name for field in fields(FilterInfo)}
 
 
 def test_the_docs_have_the_tables_of_the_code():

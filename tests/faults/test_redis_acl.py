@@ -107,12 +107,6 @@ def test_without_one_of_them_it_is_refused_and_nothing_is_left(server, layout):
         assert not everything(server)
 
 
-def test_another_database_needs_select(server):
-    allow(server.client(), [one for one in needed("bitmap") if one != "select"])
-    with pytest.raises(BackendError, match=r"\+select"):
-        RedisFilter.from_url(as_worker(server.url).replace("/0", "/3"), key="crawl")
-
-
 @pytest.mark.parametrize(("keys", "key"), [("crawl*", "else"), ("crawl", "crawl")])
 def test_keys_that_are_not_allowed_are_refused_and_nothing_is_left(server, keys, key):
     """In the second case the header's alone is."""
@@ -123,17 +117,6 @@ def test_keys_that_are_not_allowed_are_refused_and_nothing_is_left(server, keys,
     ):
         RedisFilter.from_url(as_worker(server.url), key=key)
     assert not everything(server)
-
-
-def test_a_cluster_that_may_not_be_asked_for_its_slots_is_refused(cluster):
-    command = "cluster|slots"
-    commands = (*needed("bitmap"), *CLUSTER_COMMANDS)
-    for node in cluster.nodes:
-        allow(node.client(), [one for one in commands if one != command])
-    with pytest.raises(BackendError, match=r"[Cc]luster"):
-        RedisFilter.from_url(as_worker(cluster.url), key="crawl:9", shards=3, on_error="close")
-    for node in cluster.nodes:
-        assert not node.client().keys("crawl:9*")
 
 
 def test_the_commands_are_documented():

@@ -7,8 +7,7 @@ from redis.crc import key_slot
 from support.contract import fingerprints
 from support.localcluster import LocalCluster
 from support.localredis import keys
-from support.queues import Crawler, crawl_in_lockstep
-from support.waiting import until
+from support.queues import Crawler
 
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.redis.client import beginning
@@ -70,12 +69,6 @@ def test_requests_are_taken_from_all_nodes(cluster, key):
         assert one.queue.is_over()
 
 
-def test_workers_in_lockstep(cluster, key):
-    granted, done = crawl_in_lockstep(cluster.url, key, workers=3, pages=200, shards=3)
-    everything = dict.fromkeys(range(200), 1)
-    assert (granted, done) == (everything, everything)
-
-
 def test_a_node_is_killed_and_another_one_takes_its_place(key):
     """Nothing is lost. What the node had not told its replica yet is done again, at most."""
     with LocalCluster(replica=True) as cluster, Crawler(cluster.url, key, shards=6) as worker:
@@ -124,16 +117,3 @@ def test_a_slot_moves_to_another_node(cluster):
         one.done()
         one.say()
         assert sorted(map(int, had + other.drain())) == [*range(60)]
-
-
-def test_only_the_shards_of_a_dead_node_are_out():
-    with (
-        LocalCluster() as cluster,
-        open_filter(cluster, "k", shards=6, timeout=4.0) as seen,
-    ):
-        known = fingerprints(60)
-        seen.add_many(known)
-        cluster.nodes[2].kill()
-        assert seen.add_many(fingerprints(60, "b")) == [False] * 60
-        until(lambda: not seen.usable)
-        assert seen.contains_many(known) == [True] * 60  # by itself

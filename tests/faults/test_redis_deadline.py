@@ -8,11 +8,9 @@ from contextlib import contextmanager
 import pytest
 from support.contract import fingerprints
 from support.layouts import plans
-from support.localcluster import LocalCluster
 from support.proxy import Proxy
-from support.waiting import until
 
-from scrapy_bloom import BackendError, RedisFilter
+from scrapy_bloom import RedisFilter
 from scrapy_bloom.redis.client import Target
 
 TIMEOUT = 2.0
@@ -55,12 +53,6 @@ def test_a_name_that_nobody_resolves_any_more(server, key, dead_names, caplog):
     assert caplog.text.count("Retrying.") == 1
 
 
-def test_a_name_that_nobody_resolves_at_the_start(server, key, dead_names):
-    dead_names()
-    with in_time(2 * TIMEOUT), pytest.raises(BackendError):
-        RedisFilter.from_url(f"redis://localhost:{server.port}", key=key, timeout=TIMEOUT)
-
-
 def test_a_reply_that_drips(server, key):
     with Proxy(server.port) as proxy:
         seen = RedisFilter.from_url(proxy.url, key=key, timeout=TIMEOUT)
@@ -86,19 +78,3 @@ def test_a_connection_works_again_after_a_call_that_took_nearly_too_long(server,
         proxy.delay = 0
         assert seen.add_many(fingerprints(3)) == [True] * 3
         assert seen.worker.counters.outages == 0
-
-
-def test_the_names_of_a_cluster(key, dead_names):
-    with LocalCluster() as cluster:
-        url = cluster.url.replace("127.0.0.1", "localhost")
-        seen = RedisFilter.from_url(url, key=key, shards=3, timeout=TIMEOUT)
-        known = fingerprints(30)
-        assert seen.add_many(known) == [False] * 30
-        dead_names()
-        for node in cluster.nodes:
-            node.kill()
-        with in_time(3 * TIMEOUT):
-            assert seen.add_many(fingerprints(30, "b")) == [False] * 30
-        until(lambda: not seen.usable)
-        with in_time(12 * TIMEOUT):
-            seen.close()

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis.client import Target, beginning
 from scrapy_bloom.redis.queue import SharedQueue
 from scrapy_bloom.redis.shard import Entry
 from scrapy_bloom.redis.worker import Worker
-from support import processes
 from support.contract import fingerprints
 from support.layouts import plans
-from support.waiting import PATIENCE
-
-_BATCH = 25
 
 
 class Crawler:
@@ -104,43 +99,3 @@ def left(server, key):
     """Return how many requests wait, how many are taken, and how many were put aside."""
     client, base = server.client(), beginning(key)
     return client.zcard(base + "queue"), client.hlen(base + "taken"), client.hlen(base + "failed")
-
-
-def crawl_in_lockstep(url, key, *, workers, pages, shards=1):
-    """Let processes offer the same pages in step and take what there is, until all is done.
-
-    Returns how often each page was granted to somebody, and how often it was done.
-    """
-    context = processes.workers()
-    barrier, results = context.Barrier(workers), context.Queue()
-    working = [
-        context.Process(target=_work, args=(url, key, pages, shards, barrier, results))
-        for _ in range(workers)
-    ]
-    for process in working:
-        process.start()
-    granted, done = Counter(), Counter()
-    for _ in working:
-        some, finished = results.get(timeout=PATIENCE)
-        granted.update(some)
-        done.update(finished)
-    for process in working:
-        process.join(PATIENCE)
-        assert process.exitcode == 0
-    return granted, done
-
-
-def _work(url, key, pages, shards, barrier, results):
-    granted, done = [], []
-    with Crawler(url, key, shards=shards, capacity=300) as worker:
-        for start in range(0, pages, _BATCH):
-            worker.offer(*range(start, start + _BATCH))
-            barrier.wait(120)
-            granted += worker.say()
-            done += worker.take(4)
-            worker.done()
-        while not worker.queue.is_over():
-            done += worker.take(10)
-            worker.done()
-        barrier.wait(120)
-    results.put((granted, [int(name) for name in done]))

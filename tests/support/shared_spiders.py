@@ -11,14 +11,7 @@ from support.crawling import Follower
 with suppress(ModuleNotFoundError):
     from scrapy.linkextractors import LinkExtractor
     from scrapy.spiders import Rule
-    from scrapy_redis.spiders import RedisCrawlSpider, RedisSpider
-
-    class FromRedis(RedisSpider):
-        name = "from_redis"
-
-        def parse(self, response):
-            for href in response.css("a::attr(href)").getall():
-                yield response.follow(href)
+    from scrapy_redis.spiders import RedisCrawlSpider
 
     class RulesFromRedis(RedisCrawlSpider):
         name = "rules_from_redis"
