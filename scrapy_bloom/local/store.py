@@ -453,20 +453,19 @@ class Store:
     # The exact list
 
     def _list(self, id_: int, fingerprint: bytes) -> None:
-        """List a fingerprint that is in a slice, in memory till the next pass is through with it.
+        """List a fingerprint in memory till the next pass; under its slice if that expires.
 
         In buckets by the first byte: each is sorted and written at once, so that a page of the
         table is written once for all that come into it.
         """
-        digest = self.filter.digests and len(fingerprint) == SHA1_BYTES
-        entry = fingerprint[:_ENTRY_BYTES] if digest else fingerprint
+        entry = self._entry(fingerprint)
         self._unlisted[entry[:1]][entry] = id_ if self.filter.window else 0
 
     def _is_listed(self, fingerprint: bytes) -> bool:
         entry = self._entry(fingerprint)
         if entry in self._unlisted.get(entry[:1], ()):
             return True
-        homes = {self._home(one.id) for one in self.filter.slices}
+        homes = [one.id for one in self.filter.slices] if self.filter.window else [0]
         asked = "SELECT 1 FROM exact WHERE slice = ? AND fingerprint = ?"
         run = self._database.execute
         return any(run(asked, (home, entry)).fetchone() for home in homes)
@@ -475,10 +474,6 @@ class Store:
         """Return what stands for a fingerprint in the exact list: of a digest, 128 bits."""
         whole = not self.filter.digests or len(fingerprint) != SHA1_BYTES
         return fingerprint if whole else fingerprint[:_ENTRY_BYTES]
-
-    def _home(self, id_: int) -> int:
-        """Return what a fingerprint is listed under: its slice, if that is over some day."""
-        return 0 if self.filter.window is None else id_
 
     # Writing
 

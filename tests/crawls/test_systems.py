@@ -2,9 +2,13 @@
 
 import os
 import sqlite3
+import subprocess
+import sys
 
 import pytest
 from support.internals import full_syncs
+from support.localsite import LocalSite
+from support.waiting import PATIENCE
 
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.filter import file
@@ -42,3 +46,31 @@ def test_what_is_no_file_is_refused(tmp_path, link):
         path.mkdir()
     with pytest.raises(StateError, match=f"{path}: .*Is a directory"):
         Store(path)
+
+
+BOOKS = """
+from scrapy import Spider
+
+class Books(Spider):
+    name = "books"
+    start_urls = ["URL"]
+    custom_settings = {"ADDONS": {"scrapy_bloom.Addon": 500}, "JOBDIR": "job"}
+
+    def parse(self, response):
+        yield from response.follow_all(css="a")
+"""
+
+
+def test_a_crawl_is_killed_and_resumes_by_means_that_every_system_has(tmp_path):
+    command = [sys.executable, "-m", "scrapy", "runspider", "books.py"]
+    with LocalSite(pages=150, links=6) as site:
+        (tmp_path / "books.py").write_text(BOOKS.replace("URL", site.url))
+        for deliveries in (40, 90, None):
+            log = tmp_path / f"{deliveries}.log"
+            with log.open("wb") as errors:
+                run = subprocess.Popen(command, cwd=tmp_path, stderr=errors)
+            if deliveries is not None:
+                site.when(deliveries, run.kill)
+            assert (run.wait(PATIENCE) == 0) == (deliveries is None), log.read_text()
+    assert site.missed == set()
+    assert "resumed after a kill" in log.read_text()
