@@ -34,6 +34,7 @@ RUNS: Final[dict[str, Signals | None]] = {
     "resumed, to the end": None,
 }
 OURS: Final = ()  # the example's settings
+NBSP: Final = "\u00a0"  # browsers make one of several plain spaces
 SCRAPY: Final = ("-s", "SCHEDULER=scrapy.core.scheduler.Scheduler", "-s", "ADDONS={}")
 
 
@@ -76,10 +77,10 @@ class Screen:
         path.write_text(
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height}">'
             '<rect width="100%" height="100%" rx="8" fill="#1e1e1e"/>'
-            '<g font-family="monospace" font-size="14" fill="#d4d4d4" xml:space="preserve">'
+            '<g font-family="monospace" font-size="14" fill="#d4d4d4">'
             + "".join(
                 f'<text x="16" y="{20 * n + 26}" textLength="{8.4 * len(line):.0f}">'
-                f"{html.escape(line)}</text>"
+                f"{html.escape(line).replace(' ', NBSP)}</text>"
                 for n, line in enumerate(self.lines)
                 if line
             )
