@@ -158,6 +158,8 @@ class Session:
         fingerprinter does.
         """
         request, fingerprint = found.request, found.fingerprint
+        if not request.meta.get("redirect_urls"):
+            return None
         before = chain_before(request, self.fingerprinter.fingerprint)
         if any(mark == fingerprint for _, mark in before):
             return step_fingerprint(len(request.meta["redirect_urls"]), fingerprint)
@@ -226,6 +228,8 @@ class Session:
 
         A page that was redirected to one that has failed has failed as well.
         """
+        if not found.request.meta.get("redirect_urls"):
+            return []
         target, before = found.fingerprint, self._marks_before(found.request)
         page = tuple(each for each in before if each != target and each not in self._failed)
         if page and target in self._failed:
