@@ -1,7 +1,6 @@
 """One line in the settings, and whose word counts when somebody else has one."""
 
 import sys
-from typing import ClassVar
 
 import pytest
 from pytest_twisted import ensureDeferred
@@ -35,20 +34,16 @@ def updated(**written):
     return settings
 
 
-@pytest.mark.parametrize("addon", ["scrapy_bloom.Addon", Addon])
-def test_the_one_line_gives_a_crawl_our_filter_and_our_scheduler(addon, tmp_path, caplog):
-    caplog.set_level("INFO")
-    settings = get_crawler(settings_dict={"ADDONS": {addon: 500}, "JOBDIR": str(tmp_path)}).settings
-    assert settings["DUPEFILTER_CLASS"] == OURS
-    assert settings["SCHEDULER"] == SCHEDULER
+def test_the_one_line_gives_a_crawl_our_filter_and_our_scheduler(tmp_path):
+    settings = get_crawler(settings_dict={"ADDONS": {Addon: 500}, "JOBDIR": str(tmp_path)}).settings
     by_add_ons = SETTINGS_PRIORITIES["addon"]
-    changed = {name for name in settings if settings.getpriority(name) == by_add_ons}
-    assert changed == {"DUPEFILTER_CLASS", "SCHEDULER"}
-    (listed,) = (r.getMessage() for r in caplog.records if "Enabled addons" in r.getMessage())
-    assert "[scrapy_bloom.Addon()]" in listed
+    changed = {
+        name: settings[name] for name in settings if settings.getpriority(name) == by_add_ons
+    }
+    assert changed == {"DUPEFILTER_CLASS": OURS, "SCHEDULER": SCHEDULER}
 
 
-@pytest.mark.parametrize("priority", ["addon", "project", "spider", "cmdline"])
+@pytest.mark.parametrize("priority", ["addon", "cmdline"])
 def test_a_choice_that_is_ours_stays_and_so_does_any_scheduler(priority, tmp_path):
     chosen = {"DUPEFILTER_CLASS": (Further, priority), "SCHEDULER": (SCRAPYS, priority)}
     settings = updated(**chosen, JOBDIR=str(tmp_path))
@@ -72,14 +67,6 @@ def test_a_filter_that_stands_in_its_way_is_named_in_one_line(priority, theirs, 
     )
 
 
-def test_a_spider_can_do_without_the_add_on():
-    class Without(Follower):
-        custom_settings: ClassVar = {"ADDONS": {"scrapy_bloom.Addon": None}}
-
-    settings = get_crawler(Without, {"ADDONS": ADDONS}).settings
-    assert (settings["DUPEFILTER_CLASS"], settings["SCHEDULER"]) == (RFP, SCRAPYS)
-
-
 @pytest.mark.parametrize("theirs", ["scrapy_bloom.ForgetFailed", ForgetFailed])
 def test_the_middleware_that_sees_failures_is_there_once(theirs):
     name = "DOWNLOADER_MIDDLEWARES"
@@ -100,7 +87,7 @@ def test_it_takes_the_scheduler_where_requests_can_be_kept(name, value, schedule
     assert updated(**{name: value})["SCHEDULER"] == scheduler
 
 
-def test_it_takes_it_for_a_killed_job_of_scrapys_own_of_which_scrapy_would_read_nothing(tmp_path):
+def test_a_killed_job_of_scrapys_own_scheduler_is_left_to_it_only_if_it_would_read_it(tmp_path):
     queue = tmp_path / "requests.queue" / "0"
     lifo(queue)
     assert updated(JOBDIR=str(tmp_path))["SCHEDULER"] == SCHEDULER
@@ -146,11 +133,8 @@ async def test_a_job_of_scrapys_own_scheduler_is_finished_by_it(tmp_path, filter
         pages.hits.pop("/")  # Scrapy does not filter start requests
         assert pages.hits == dict.fromkeys(links, 1)
     assert chosen == [(SCRAPYS, filter_class), (SCHEDULER, OURS)]
-    said = [r.getMessage() for r in caplog.records if r.name == "scrapy_bloom.addon"]
-    (line,) = said
-    assert line.startswith(
-        f"{tmp_path} has requests of Scrapy's own scheduler, which finishes them"
-    )
+    (said,) = (r.getMessage() for r in caplog.records if r.name == "scrapy_bloom.addon")
+    assert said.startswith(f"{tmp_path} has requests of Scrapy's own scheduler, which finishes")
 
 
 def test_with_a_job_directory_a_killed_crawl_resumes(project):

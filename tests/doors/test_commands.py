@@ -14,13 +14,13 @@ import pytest
 from scrapy import Request
 from scrapy.settings import Settings
 from support.contract import fingerprints
-from support.filters import everything, everything_in
+from support.filters import contents, everything, everything_in, seen
 from support.jobs import SPIDER, kept_job, open_job, stored_job
 from support.processes import environment, run
 from support.waiting import PATIENCE
 
 from scrapy_bloom import RedisFilter
-from scrapy_bloom.commands import VERBS, delete, output, runner
+from scrapy_bloom.commands import VERBS, delete, runner
 from scrapy_bloom.redis.client import Target
 from scrapy_bloom.redis.plan import Plan
 from scrapy_bloom.redis.shard import Call, Entry, Shard
@@ -59,18 +59,6 @@ def fields(lines):
 
 def told(bloom, target):
     return json.loads("\n".join(bloom(f"info {target} --json")[1]))
-
-
-def contents(place):
-    """Return all that files have. Whoever locks a job directory leaves its lock file."""
-    return {path: found[1] for path, found in everything(place).items() if path.suffix != ".lock"}
-
-
-def seen(bloom, target, known):
-    """Return what `contains` says of fingerprints."""
-    lines = "\n".join(one.hex() for one in known).encode()
-    answers = bloom(f"contains {target} - --json", stdin=lines)[1]
-    return [json.loads(line)["is"] == "seen" for line in answers]
 
 
 def test_a_target_is_asked_and_looking_changes_nothing(bloom, target, tmp_path, server):
@@ -146,7 +134,8 @@ def test_it_uses_the_rules_that_the_filter_was_filled_with(bloom, job):
 
 
 def test_a_plan_has_any_of_three_from_the_others(bloom):
-    sized, grown = (json.loads("\n".join(bloom("plan 10M --json")[1]))[of] for of in SIZES)
+    plan = json.loads("\n".join(bloom("plan 10M --json")[1]))
+    sized, grown = plan["sized"], plan["grown"]
     assert (sized["items"], sized["error_rate"]) == (10_000_000, 1e-6)
     assert 40_000_000 < sized["bytes"] < grown["bytes"] < 110_000_000
     by_memory = f"plan --memory {sized['bytes']} --json"
@@ -154,9 +143,6 @@ def test_a_plan_has_any_of_three_from_the_others(bloom):
     assert most == pytest.approx(1e7, rel=1e-3)
     least = json.loads("\n".join(bloom(f"{by_memory} 10M")[1]))["sized"]["error_rate"]
     assert least == pytest.approx(1e-6, rel=0.01)
-
-
-SIZES = ("sized", "grown")
 
 
 def test_the_requests_of_a_job_are_shown_and_copied(bloom, job, server):
@@ -175,8 +161,6 @@ def test_the_requests_of_a_job_are_shown_and_copied(bloom, job, server):
         assert bloom(f"queue {target} --failed")[:2] == (0, ["No request is on the failed list."])
         assert not any(seen(bloom, target, again)), target
         assert seen(bloom, target, known).count(False) <= 2 * (target == key)
-    fifo = bloom("queue kept", SCHEDULER_DISK_QUEUE="scrapy.squeues.PickleFifoDiskQueue")[1]
-    assert fifo[-1].split()[-1] == URLS[9]
     assert bloom("queue kept --retry")[0] == 2
     assert everything(kept) == before
 
@@ -300,13 +284,6 @@ def test_a_wrong_verb_and_help_and_what_needs_redis():
         assert shown in done.stdout + done.stderr, line
 
 
-def test_nothing_heavy_is_imported_with_our_command():
-    loaded = "[name for name in sys.modules if name.startswith('scrapy_bloom')]"
-    done = run("-c", f"import scrapy.commands, sys, scrapy_bloom.commands; print(*{loaded})")
-    ours = {"scrapy_bloom", "scrapy_bloom._version", "scrapy_bloom.commands"}
-    assert {*done.stdout.split()} == ours
-
-
 # Pipes
 
 
@@ -340,21 +317,6 @@ def test_a_pipe_that_is_closed_early_is_no_error(job):
         check=False,
     )
     assert (done.stdout.splitlines()[1].split()[1], done.stderr) == ("new", "")
-
-
-def test_progress_is_shown_on_a_terminal_after_two_seconds(monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    monkeypatch.setattr(output.sys, "stderr", Terminal())
-    clock = itertools.count(0.0, 1.5)
-    monkeypatch.setattr(output.time, "monotonic", lambda: next(clock))
-    with output.Progress("pages") as progress:
-        progress.add(1000)
-        assert output.sys.stderr.getvalue() == ""
-        progress.add(1000)
-    assert output.sys.stderr.getvalue() == "\r2,000 pages ...\n"
 
 
 # Beside a crawl

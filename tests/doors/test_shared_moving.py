@@ -15,7 +15,6 @@ pytest.importorskip("redis")
 pytest.importorskip("scrapy_redis")
 pytestmark = [pytest.mark.server, pytest.mark.usefixtures("short_leases")]
 
-SCRAPY_REDIS = "scrapy_redis.scheduler"
 THEIR_FILTER = "scrapy_redis.dupefilter.RFPDupeFilter"
 OLD = "follower:requests"
 KEY = "scrapybot:follower:bloom"
@@ -51,12 +50,6 @@ def begin(project, site, settings):
     return run
 
 
-def size(server, key=OLD):
-    client = server.client()
-    kind = client.type(key)
-    return client.zcard(key) if kind == b"zset" else client.llen(key)
-
-
 def copy(project, server, **settings):
     """Copy the crawl with the sub-command; return the run."""
     options = [f"-s{name}={value}" for name, value in settings.items()]
@@ -79,7 +72,8 @@ def finish(project, site, server, workers=1, **settings):
 def test_a_crawl_of_scrapy_redis_with_our_filter_is_copied(project, site, server):
     """The filter has the marks of the requests that wait: they are not asked about."""
     begin(project, site, theirs(server))
-    waiting, before, fetched = size(server), server.client().dump(OLD), dict(site.hits)
+    waiting, before = server.client().zcard(OLD), server.client().dump(OLD)
+    fetched = dict(site.hits)
     run = project.crawl(site, keep=False, **ours(server))
     assert run.end(PATIENCE) == 1, run.log  # the pages that wait would count as seen
     assert "'scrapy bloom copy'" in run.log
@@ -182,7 +176,7 @@ def test_requests_that_cannot_be_read_are_told(server, key, bloom):
     code, lines, (note,) = bloom(f"copy {source} {target} --spider {key}")
     assert (code, lines[0].endswith("30 pages and 30 requests copied")) == (0, True)
     assert "1 request could not be read" in note
-    assert size(server, f"{key}:requests") == 31
+    assert server.client().zcard(f"{key}:requests") == 31
     for line, told in (
         (f"copy {source} {target}2", "expected the name of its spider"),
         (f"copy {source} new --spider a", "can only be copied to Redis"),
@@ -194,35 +188,16 @@ def test_requests_that_cannot_be_read_are_told(server, key, bloom):
 # Back
 
 
-def everything(server):
-    """Return all that the server has, by key."""
-    return {key: server.client().dump(key) for key in server.client().keys("*")}
-
-
-@pytest.mark.parametrize("scheduler", [f"{SCRAPY_REDIS}.Scheduler", None])
-def test_another_scheduler_is_refused_where_our_requests_belong(project, site, server, scheduler):
+@pytest.mark.parametrize("settings", [theirs, lambda _, **more: more], ids=["theirs", "Scrapy's"])
+def test_another_scheduler_is_refused_where_our_requests_belong(project, site, server, settings):
     """It would find their pages seen, and end as if all was done."""
     begin(project, site, ours(server))
     fetched = dict(site.hits)
-    settings = theirs(server, BLOOM_REDIS_URL=server.url)
-    if scheduler is None:  # Scrapy's own
-        settings = {"BLOOM_REDIS_URL": server.url}
-    run = project.crawl(site, keep=False, **settings)
+    run = project.crawl(site, keep=False, **settings(server, BLOOM_REDIS_URL=server.url))
     assert run.end(PATIENCE) == 1, run.log
     assert run.reason == "bloom_state", run.log
     assert any(KEY in line for line in run.logged("ERROR"))
     assert site.hits == fetched
     server.client().delete(OLD)  # the start page, or its links
-    run = project.crawl(site, keep=False, **ours(server))
-    assert run.end(PATIENCE) == 0, run.log
-    assert site.missed == set()
+    finish(project, site, server)
     assert site.repeated == {}
-
-
-def test_requests_whose_header_is_gone_are_fetched(project, site, server):
-    begin(project, site, ours(server))
-    server.client().delete(KEY)
-    run = project.crawl(site, keep=False, **ours(server))
-    assert run.end(PATIENCE) == 0, run.log
-    assert site.missed == set()
-    assert max(site.hits.values()) <= 2

@@ -1,6 +1,21 @@
-"""Filters at rest for tests of the commands: all that a place holds."""
+"""Filters at rest for tests of the commands: all that a place holds, and what it says of pages."""
 
-from __future__ import annotations
+import json
+
+
+def seen(bloom, target, known):
+    """Return what `contains` says of fingerprints."""
+    answers = bloom(f"contains {target} - --json", stdin=hexadecimal(known))[1]
+    return [json.loads(line)["is"] == "seen" for line in answers]
+
+
+def hexadecimal(known):
+    return "\n".join(one.hex() for one in known).encode()
+
+
+def contents(folder):
+    """Return all that files have. Whoever locks a job directory leaves its lock file."""
+    return {path: found[1] for path, found in everything(folder).items() if path.suffix != ".lock"}
 
 
 def everything(folder):
@@ -18,13 +33,13 @@ def everything(folder):
     }
 
 
-def everything_in(server):
-    """Return all keys of a server, and what they hold.
+def everything_in(server, key=""):
+    """Return all keys of a server that begin with a name, and what they hold.
 
     By what it is, not as DUMP gives it: there the order of a hash may change when somebody looks.
     """
     client = server.client()
-    names = list(client.scan_iter(count=1000))
+    names = list(client.scan_iter(f"{key}*", count=1000))
     asked = client.pipeline(transaction=False)  # there are thousands of keys
     read = {
         b"hash": asked.hgetall,
