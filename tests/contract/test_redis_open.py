@@ -4,6 +4,7 @@ import os
 
 import pytest
 from support.contract import fingerprints
+from support.filters import everything_in
 from support.layouts import plans
 from support.localredis import LocalRedis, free_port
 from support.tls import TlsFront
@@ -18,11 +19,6 @@ from scrapy_bloom.settings import Settings
 def open_filter(url, key, **options):
     usual = {"capacity": 1000, "error_rate": 1e-6, "timeout": 2.0, "on_error": "close"}
     return RedisFilter.from_url(url, key=key, **(usual | options))
-
-
-def everything(server):
-    client = server.client()
-    return {name: client.dump(name) for name in client.scan_iter()}
 
 
 @pytest.mark.parametrize(
@@ -148,10 +144,10 @@ def test_something_of_another_program_is_left_alone(server, key, kind):
         "set": lambda: client.sadd(key, "foreign"),
         "hash": lambda: client.hset(key, "foreign", 1),
     }[kind]()
-    before = everything(server)
+    before = everything_in(server)
     with pytest.raises(StateError, match=rf"{key!r}: found a {kind}.*Nothing was changed"):
         open_filter(server.url, key)
-    assert everything(server) == before
+    assert everything_in(server) == before
 
 
 def test_a_filter_of_other_parameters_is_refused(server, key):
@@ -160,7 +156,7 @@ def test_a_filter_of_other_parameters_is_refused(server, key):
         return RedisFilter(Target(server.url), key, plans(**values))
 
     opened().close()
-    before = everything(server)
+    before = everything_in(server)
     for other, words in (
         ({"error_rate": 1e-4}, "error_rate 1e-06, not 0.0001"),
         ({"shards": 2}, "shards 1, not 2"),
@@ -172,7 +168,7 @@ def test_a_filter_of_other_parameters_is_refused(server, key):
     ):
         with pytest.raises(StateError, match=words):
             opened(**other)
-    assert everything(server) == before
+    assert everything_in(server) == before
 
 
 def test_another_capacity_is_taken_as_it_is(server, key):
@@ -200,10 +196,10 @@ def test_a_forged_newer_or_torn_header_is_refused(server, key, field, value):
         server.client().hdel(key, field)
     else:
         server.client().hset(key, field, value)
-    before = everything(server)
+    before = everything_in(server)
     with pytest.raises(StateError, match=f"{key!r}: .*Nothing was changed"):
         open_filter(server.url, key)
-    assert everything(server) == before
+    assert everything_in(server) == before
 
 
 @pytest.mark.parametrize("field", ["slices", "window", "w", "waiting"])

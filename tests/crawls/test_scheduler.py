@@ -16,8 +16,9 @@ from scrapy.exceptions import CloseSpider
 from scrapy.extensions.spiderstate import SpiderState
 from scrapy.settings import default_settings
 from support.crawling import RFP, Follower, Run, crawl
+from support.filters import contents
 from support.internals import scheduler_of
-from support.jobs import everything_in, open_job
+from support.jobs import open_job
 from support.localsite import Kind, LocalSite
 from support.sites import Pages
 from support.stopping import Stopping, stop_after
@@ -336,14 +337,14 @@ def test_a_killed_job_of_scrapys_own_scheduler_is_left_alone_and_the_crawl_start
         stop_after(15, pages, lambda: project.crawl(pages, **own))
         stop_after(15, pages, lambda: project.crawl(pages, **own), Run.kill)
         seen = (project.job / "requests.seen").read_bytes()
-        before, hits = everything_in(project.job / "requests.queue"), Counter(pages.hits)
+        before, hits = contents(project.job / "requests.queue"), Counter(pages.hits)
         run = project.crawl(pages, **OURS)
         assert run.end() == 0, run.log
         assert set(Counter(pages.hits) - hits) == set(range(80))
     [warning] = run.logged("WARNING")
     assert "cannot be taken over" in warning
     assert "The crawl starts over" in warning
-    assert everything_in(project.job / "requests.queue") == before
+    assert contents(project.job / "requests.queue") == before
     assert (project.job / "requests.seen").read_bytes() == seen
     assert not (project.job / "unclean").exists()
 

@@ -2,7 +2,7 @@
 
 from scrapy import Request
 from scrapy.utils.test import get_crawler
-from support.jobs import everything_in
+from support.filters import contents
 from support.sessions import check_all, open_session, page
 
 from scrapy_bloom import BloomDupeFilter
@@ -68,7 +68,7 @@ def test_a_job_with_local_marks_is_not_moved_to_redis(tmp_path, caplog):
     session, _ = open_session({"JOBDIR": str(tmp_path)})
     session.check(page("a"))
     session.close()
-    before = everything_in(tmp_path)
+    before = contents(tmp_path)
     nowhere = {"JOBDIR": str(tmp_path), "BLOOM_REDIS_URL": "redis://127.0.0.1:1"}
     crawler = get_crawler(settings_dict=nowhere)
     crawler.spidercls.name = "books"
@@ -77,7 +77,7 @@ def test_a_job_with_local_marks_is_not_moved_to_redis(tmp_path, caplog):
     dupefilter.close("finished")
     assert "a filter in Redis would suppress pages" in caplog.text
     assert "BLOOM_BACKEND = 'local'" in caplog.text
-    assert everything_in(tmp_path) == before
+    assert contents(tmp_path) == before
     session, _ = open_session({**nowhere, "BLOOM_BACKEND": "local"})
     assert session.check(page("a")) is SEEN
     session.close()

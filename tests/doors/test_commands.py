@@ -92,11 +92,11 @@ def test_marks_are_added_and_forgotten(bloom, target):
 def test_it_is_deleted_with_all_that_belongs_to_it(bloom, target, server):
     assert bloom(f"delete {target} --yes")[0] == 0
     assert bloom(f"info {target}")[0] == 2
-    key = target.partition("#")[2].encode()
-    left = [name for name in everything_in(server) if key and name.startswith(key)]
-    assert left == [key] * bool(key)  # the note that it was deleted
-    assert not key or server.client().ttl(key) > 0
-    assert key or not [*Path().glob("**/*.sqlite*")]
+    if key := target.partition("#")[2]:
+        assert [*everything_in(server, key)] == [key.encode()]  # the note that it was deleted
+        assert server.client().ttl(key) > 0
+    else:
+        assert not [*Path().glob("**/*.sqlite*")]
 
 
 @pytest.mark.parametrize("place", ["new", "redis"])
@@ -222,14 +222,11 @@ def test_the_failed_list_is_shown_and_put_back(bloom, server):
         ("info redis://localhost:1#a", "refused"),
         ("info http://example.com", "is the URL of a page"),
         ("contains job", "expected URLs"),
-        ("contains job http://example.com/ -", "expected URLs"),
         ("add new http://example.com/", "name it with --spider"),
-        ("copy job", "the following arguments are required"),
         ("copy job job", "found a filter, expected nothing"),
         ("copy waiting other", "are in Scrapy's own queue"),
         ("delete job", "Standard input is not a terminal: confirm with --yes"),
         ("queue job", "found a filter without requests"),
-        ("info --jsno job", "unrecognized arguments: --jsno"),
         ("add job http://example.com/ -s REQUEST_FINGERPRINTER_CLASS=no.Class", "cannot be loaded"),
         ("queue job -s SCHEDULER_DISK_QUEUE=foo.Bar", "SCHEDULER_DISK_QUEUE = 'foo.Bar'"),
     ],

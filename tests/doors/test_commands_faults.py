@@ -14,7 +14,7 @@ import pytest
 import redis
 from redis.connection import Connection
 from support.contract import fingerprints
-from support.filters import contents, everything, everything_in, hexadecimal, seen
+from support.filters import contents, everything_in, hexadecimal, seen
 from support.jobs import kept_job, open_job, stored_job
 from support.localredis import LocalRedis
 from support.processes import environment, run_program
@@ -45,54 +45,19 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-# What is there is none of ours, or cannot be read
+# What is there is nothing, none of ours, or cannot be read
 
 
 def kept(place, statement=None):
     folder = kept_job(place / "kept", known=fingerprints(9), urls=[URL])
     if statement:
         in_database(folder / "bloom.sqlite", statement)
-    return folder
 
 
 def in_database(path, statement):
     with sqlite3.connect(path) as database:
         database.execute(statement)
     database.close()
-
-
-def foreign_job(place):
-    (place / "theirs").mkdir()
-    (place / "theirs" / "bloom.sqlite").write_text("nothing of ours\n")
-    return "theirs"
-
-
-def foreign_database(place):
-    in_database(place / "theirs.bloom", "CREATE TABLE a (b)")
-    return "theirs.bloom"
-
-
-def empty_file(place):
-    (place / "empty.bloom").touch()
-    return "empty.bloom"
-
-
-def cut_file(place):
-    (place / "cut.bloom").write_bytes((place / "whole" / "bloom.sqlite").read_bytes()[:9000])
-    return "cut.bloom"
-
-
-def newer_requests(place):
-    return kept(place, "PRAGMA user_version = 99").name
-
-
-def text_key(server, key):
-    server.client().set(key, "x")
-
-
-def newer_filter(server, key):
-    filled(server, key, 9)
-    server.client().hset(key, "format", 9)
 
 
 def filled(server, key, number=90, **options):
@@ -102,21 +67,41 @@ def filled(server, key, number=90, **options):
     return f"{server.url}#{key}"
 
 
-LOCAL = [foreign_job, foreign_database, empty_file, cut_file, newer_requests]
+def newer_filter(server, key):
+    filled(server, key, 9)
+    server.client().hset(key, "format", 9)
 
 
-@pytest.mark.parametrize(
-    "fault", [*LOCAL, text_key, newer_filter], ids=lambda fault: fault.__name__
-)
-def test_what_cannot_be_read_is_refused_by_every_verb(bloom, place, server, fault):
-    named = key = next(keys)
-    target = f"{server.url}#{key}"
+LOCAL = {
+    "nowhere": lambda _: None,
+    "text.bloom": lambda place: (place / "text.bloom").write_text("nothing of ours\n"),
+    "empty.bloom": lambda place: (place / "empty.bloom").touch(),
+    "theirs.bloom": lambda place: in_database(place / "theirs.bloom", "CREATE TABLE a (b)"),
+    "cut.bloom": lambda place: (place / "cut.bloom").write_bytes(
+        (place / "whole" / "bloom.sqlite").read_bytes()[:9000]
+    ),
+    "kept": lambda place: kept(place, "PRAGMA user_version = 99"),  # is newer
+}
+SHARED = {
+    "nothing": lambda *_: None,
+    "text": lambda server, key: server.client().set(key, "x"),
+    "newer": newer_filter,
+}
+
+
+@pytest.mark.parametrize("fault", [*LOCAL, *SHARED])
+def test_what_is_not_there_or_cannot_be_read_is_refused_by_every_verb(bloom, place, server, fault):
+    target = named = fault
+    key = next(keys)
     if fault in LOCAL:
-        named = target = fault(place)
+        LOCAL[fault](place)
     else:
-        fault(server, key)
+        target, named = f"{server.url}#{key}", key
+        SHARED[fault](server, key)
     before = contents(place), everything_in(server, key)
     for line in (*LOOKING, *CHANGING):
+        if fault in ("nowhere", "nothing") and line.startswith(MAKING):
+            continue
         code, lines, errors = bloom(line.format(target))
         assert (code, lines, len(errors)) == (2, [], 1), (line, lines, errors)
         assert "found" in errors[0], (line, errors)
@@ -132,22 +117,6 @@ def test_damage_that_a_disk_does_is_found(bloom, place, server):
     code, _, (error,) = bloom(f"copy kept {server.url}#{(key := next(keys))}")
     assert (code, "does not match its checksum" in error) == (2, True)
     assert not everything_in(server, key)
-
-
-# Nothing is there
-
-
-@pytest.mark.parametrize("kind", ["nowhere", "redis"])
-def test_what_is_not_there_is_told_by_every_verb(bloom, place, server, kind):
-    key = next(keys)
-    target = f"{server.url}#{key}" if kind == "redis" else kind
-    before = everything(place)
-    for line in (*LOOKING, *CHANGING):
-        if not line.startswith(MAKING):
-            code, lines, errors = bloom(line.format(target))
-            assert (code, lines, len(errors)) == (2, [], 1), (line, lines, errors)
-            assert "found no" in errors[0], (line, errors)
-        assert (everything(place), everything_in(server, key)) == (before, {}), line
 
 
 @pytest.mark.usefixtures("place")
@@ -169,12 +138,11 @@ def test_a_delete_that_was_killed_is_made_again(bloom, server, monkeypatch, shar
 def test_a_full_disk_leaves_what_was_there(bloom, place, line):
     stored_job(place / "large", fingerprints(20_000))
     before = contents(place)
-    lines = "\n".join(one.hex() for one in fingerprints(20_000, "b"))
     done = subprocess.run(
         ["bash", "-c", f"trap '' XFSZ; ulimit -f 80; exec {' '.join(BLOOM)} {line}"],
         cwd=place,
         env=environment(),
-        input=lines,
+        input=hexadecimal(fingerprints(20_000, "b")).decode(),
         capture_output=True,
         text=True,
         timeout=PATIENCE,

@@ -3,7 +3,6 @@
 import logging
 from collections import Counter
 from contextlib import suppress
-from hashlib import sha1
 from pathlib import Path
 
 import pytest
@@ -36,10 +35,6 @@ def page(number):
     return Request(f"https://example.com/{number}")
 
 
-def files(folder):
-    return sorted(path.name for path in folder.iterdir())
-
-
 def messages(caplog, level, name="scrapy_bloom"):
     return [
         record.getMessage()
@@ -48,19 +43,10 @@ def messages(caplog, level, name="scrapy_bloom"):
     ]
 
 
-class Raises:
-    def fingerprint(self, request):
-        raise RuntimeError(f"no name for {request}")
-
-
-class GivesText:
-    def fingerprint(self, request):
-        return sha1(request.url.encode()).hexdigest()
-
-
-class GivesNothing:
-    def fingerprint(self, _request):
-        return None
+def named_by(give):
+    """Return the setting of a fingerprinter that gives this for a request."""
+    members = {"fingerprint": lambda _, request: give(request)}
+    return {"REQUEST_FINGERPRINTER_CLASS": type("Fingerprinter", (), members)}
 
 
 # Construction, opening and closing
@@ -73,14 +59,14 @@ def test_making_it_takes_nothing_and_checks_nothing(tmp_path):
     assert dupefilter  # schedulers ask "if not self.df"
     assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
     dupefilter.close("finished")
-    assert "bloom.sqlite" not in files(tmp_path)
+    assert not (tmp_path / "bloom.sqlite").exists()
 
 
 @pytest.mark.each_scrapy
 def test_the_first_request_opens_it_and_the_first_close_ends_it(tmp_path):
     dupefilter, crawler = make_filter({"JOBDIR": str(tmp_path)})
     assert dupefilter.request_seen(page(1)) is False
-    assert "bloom.sqlite" in files(tmp_path)
+    assert (tmp_path / "bloom.sqlite").exists()
     assert dupefilter.open() is None
     assert dupefilter.request_seen(page(1)) is True
     assert dupefilter.close("finished") is None
@@ -97,9 +83,9 @@ def test_the_first_request_opens_it_and_the_first_close_ends_it(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"REQUEST_FINGERPRINTER_CLASS": Raises}, "<GET https://example.com/1>"),
-        ({"REQUEST_FINGERPRINTER_CLASS": GivesText}, "<GET https://example.com/1>"),
-        ({"REQUEST_FINGERPRINTER_CLASS": GivesNothing}, "<GET https://example.com/1>"),
+        (named_by(lambda _: 1 // 0), "<GET https://example.com/1>"),
+        (named_by(lambda request: request.url), "<GET https://example.com/1>"),
+        (named_by(lambda _: None), "<GET https://example.com/1>"),
         ({"BLOOM_CAPACITY": 0}, "BLOOM_CAPACITY = 0"),
     ],
 )

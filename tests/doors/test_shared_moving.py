@@ -85,10 +85,20 @@ def test_a_crawl_of_scrapy_redis_with_our_filter_is_copied(project, site, server
     assert site.repeated == {}
 
 
-def test_a_crawl_of_scrapy_redis_with_its_own_filter_is_copied(project, site, server):
+def test_a_crawl_of_scrapy_redis_with_its_own_filter_is_copied_when_it_has_stopped(
+    project, site, server
+):
     """Its marks are made in another way, and are not."""
     chosen = {"SCHEDULER_SERIALIZER": "marshal"}
-    begin(project, site, theirs(server, "FifoQueue", DUPEFILTER_CLASS=THEIR_FILTER, **chosen))
+    slowly = {"DUPEFILTER_CLASS": THEIR_FILTER, "DOWNLOAD_DELAY": 0.3, **chosen}
+    run = project.crawl(site, keep=False, **theirs(server, "FifoQueue", **slowly))
+    until(lambda: site.delivered > 5)
+    done = copy(project, server, **chosen)
+    assert "so a worker of scrapy-redis is running" in done.log + done.output
+    assert not server.client().keys(f"{KEY}:*:queue*")
+    run.interrupt()
+    assert run.end(PATIENCE) == 0, run.log
+    assert site.missed
     before = server.client().smembers("follower:dupefilter")
     done = copy(project, server, **chosen)
     assert "requests copied" in done.output, done.log
@@ -108,18 +118,6 @@ def test_a_killed_crawl_in_a_job_directory_outgrows_its_machine(project, server)
         assert not server.client().ttl(KEY) > 0
         finish(project, site, server)
         assert len(site.repeated) < 50  # what was in flight, and not all 60
-
-
-def test_a_crawl_that_runs_is_not_copied(project, site, server):
-    run = project.crawl(
-        site, keep=False, **theirs(server, DUPEFILTER_CLASS=THEIR_FILTER, DOWNLOAD_DELAY=0.1)
-    )
-    until(lambda: site.delivered > 10)
-    done = copy(project, server)
-    assert "so a worker of scrapy-redis is running" in done.log + done.output
-    assert not server.client().keys(f"{KEY}:*:queue*")
-    run.interrupt()
-    assert run.end(PATIENCE) == 0, run.log
 
 
 def fill(server, key, numbers):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.contract import fingerprints
+from support.filters import everything_in
 from support.localcluster import LocalCluster
 from support.queues import Crawler
 
@@ -30,11 +31,6 @@ def allow(admin, commands, keys="crawl*"):
 
 def as_worker(url):
     return url.replace("redis://", "redis://worker:pass@")
-
-
-def everything(server):
-    client = server.client()
-    return {name: client.dump(name) for name in client.scan_iter()}
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +100,7 @@ def test_without_one_of_them_it_is_refused_and_nothing_is_left(server, layout):
         with pytest.raises(BackendError, match=words) as told:
             RedisFilter.from_url(as_worker(server.url), key="crawl", layout=layout)
         assert told.value.refused
-        assert not everything(server)
+        assert not everything_in(server)
 
 
 @pytest.mark.parametrize(("keys", "key"), [("crawl*", "else"), ("crawl", "crawl")])
@@ -116,7 +112,7 @@ def test_keys_that_are_not_allowed_are_refused_and_nothing_is_left(server, keys,
         BackendError, match="On all keys that begin with the filter's key the ACL must"
     ):
         RedisFilter.from_url(as_worker(server.url), key=key)
-    assert not everything(server)
+    assert not everything_in(server)
 
 
 def test_the_commands_are_documented():

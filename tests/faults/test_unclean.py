@@ -7,6 +7,7 @@ import scrapy.squeues
 from queuelib.queue import FifoDiskQueue, LifoDiskQueue
 from scrapy.exceptions import CloseSpider
 from scrapy.utils.test import get_crawler
+from support.filters import contents
 from support.jobs import SPIDER, lifo, open_job, stored_job
 
 from scrapy_bloom import BloomDupeFilter
@@ -43,14 +44,6 @@ def job(tmp_path):
     (folder / "requests.seen").write_bytes(b"seen")
     stored_job(folder, KNOWN)
     return folder
-
-
-def everything_below(folder):
-    return {
-        path.relative_to(folder): path.read_bytes() if path.is_file() else None
-        for path in folder.rglob("*")
-        if path.name not in ("bloom.lock", "bloom.sqlite-shm")
-    }
 
 
 def crawl_refused(job):
@@ -108,9 +101,9 @@ def test_a_clean_stop_is_left_alone(job, tmp_path, copied):
     if copied:  # without its times
         shutil.copytree(job, tmp_path / "copy", copy_function=shutil.copyfile)
         job = tmp_path / "copy"
-    before = everything_below(job)
+    before = contents(job)
     assert not set_aside_if_unclean(job, SPIDER)
-    assert everything_below(job) == before
+    assert contents(job) == before
     assert_restored(job, len(KNOWN))
 
 
@@ -141,9 +134,9 @@ def use_the_queue_without_us(folder):
 )
 def test_a_job_whose_requests_may_be_lost_is_put_aside_as_a_whole(job, harm, words, caplog):
     harm(job)
-    before = everything_below(job)
+    before = contents(job)
     assert set_aside_if_unclean(job, SPIDER)
-    assert everything_below(job / "unclean" / "1") == before
+    assert contents(job / "unclean" / "1") == before
     assert {path.name for path in job.iterdir()} == {"unclean", "bloom.lock"}
     [record] = caplog.records
     assert record.levelname == "WARNING"
@@ -158,20 +151,20 @@ def test_a_job_whose_requests_may_be_lost_is_put_aside_as_a_whole(job, harm, wor
 def test_nothing_that_was_put_aside_is_ever_overwritten(job):
     kill(job)
     assert set_aside_if_unclean(job, SPIDER)
-    first = everything_below(job / "unclean" / "1")
+    first = contents(job / "unclean" / "1")
     lifo(job / "requests.queue" / "5")
     kill(job)
     assert set_aside_if_unclean(job, SPIDER)
-    assert everything_below(job / "unclean" / "1") == first
+    assert contents(job / "unclean" / "1") == first
     assert [path.name for path in (job / "unclean" / "2" / "requests.queue").iterdir()] == ["5"]
 
 
 def test_what_cannot_be_put_aside_refuses_the_crawl(job):
     kill(job)
     (job / "unclean").write_bytes(b"")
-    before = everything_below(job)
+    before = contents(job)
     for _ in crawl_refused(job):
-        assert everything_below(job) == before
+        assert contents(job) == before
     with pytest.raises(StateError, match="was killed"):
         open_job(job)
 
@@ -183,9 +176,9 @@ def test_a_job_of_scrapys_alone_is_not_touched(job):
     for name in ("bloom.sqlite", "bloom.lock"):
         (job / name).unlink()
     (job / "requests.queue" / "active.json").unlink()  # a kill in the first run
-    before = everything_below(job)
+    before = contents(job)
     assert not set_aside_if_unclean(job, SPIDER)
-    assert everything_below(job) == before
+    assert contents(job) == before
     assert not (job / "bloom.lock").exists()
     assert_restored(job, 0)
 
@@ -193,39 +186,39 @@ def test_a_job_of_scrapys_alone_is_not_touched(job):
 def test_a_job_that_runs_is_not_touched_and_a_crawl_that_came_then_does_not_start(job):
     """Scrapy has opened the queue by then, and does not know what the other one did to it."""
     run = open_job(job)
-    before = everything_below(job)
+    before = contents(job)
     with pytest.raises(JobInUseError):
         set_aside_if_unclean(job, SPIDER)
-    assert everything_below(job) == before
+    assert contents(job) == before
     crawl = crawl_refused(job)
     next(crawl)
     assert run.close()
-    before = everything_below(job)
+    before = contents(job)
     next(crawl)
-    assert everything_below(job) == before
+    assert contents(job) == before
 
 
 def test_the_job_of_another_spider_is_not_touched(job):
     kill(job)
-    before = everything_below(job)
+    before = contents(job)
     assert not set_aside_if_unclean(job, "another")
-    assert everything_below(job) == before
+    assert contents(job) == before
 
 
 def test_a_damaged_filter_is_not_touched(job):
     kill(job)
     (job / "bloom.sqlite").write_bytes(b"damaged")
-    before = everything_below(job)
+    before = contents(job)
     with pytest.raises(StateError, match="expected a file of scrapy-bloom"):
         set_aside_if_unclean(job, SPIDER)
-    assert everything_below(job) == before
+    assert contents(job) == before
 
 
 @pytest.mark.parametrize("settings", [{"BLOOM_BACKEND": "redis"}, {"BLOOM_BACKEND": "nonsense"}])
 def test_a_crawl_whose_filter_is_elsewhere_touches_nothing(job, settings):
     kill(job)
-    before = everything_below(job)
+    before = contents(job)
     crawler = get_crawler(settings_dict={"JOBDIR": str(job)} | settings)
     crawler.spidercls.name = SPIDER
     BloomDupeFilter.from_crawler(crawler)
-    assert everything_below(job) == before
+    assert contents(job) == before

@@ -66,15 +66,6 @@ def lifo(path, count=10, kind=LifoDiskQueue):
     queue.close()
 
 
-def everything_in(folder):
-    """Return name, kind and bytes of all that a folder holds, but for the lock."""
-    return {
-        path.name: (path.lstat().st_mode, path.read_bytes() if path.is_file() else None)
-        for path in folder.iterdir()
-        if path.name not in ("bloom.lock", f"{NAME}-shm")
-    }
-
-
 ORDINARY = 65534
 
 
