@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
-from support.contract import FilterContract, fingerprints
-from support.examples import share_of
+from support.contract import FilterContract, fingerprints, share_of
 from support.windows import PAGES, WINDOW, Clock, WindowMachine
 
 from scrapy_bloom.errors import SettingError, StateError

@@ -21,8 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from support import lossy
 from support.commits import Commits, check, copied, hasty, log_of
-from support.contract import fingerprints
-from support.examples import share_of
+from support.contract import fingerprints, share_of
 from support.internals import database_of, marks_in_memory
 from support.windows import LONGEST, PAGES, WINDOW, Clock
 

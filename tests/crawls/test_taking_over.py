@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scrapy.squeues import PickleLifoDiskQueue
-from support.examples import share_of
+from support.contract import share_of
 from support.jobs import identity_of, lifo
 
 from scrapy_bloom.crawl.serialize import QueueKind

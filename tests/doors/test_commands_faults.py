@@ -15,9 +15,9 @@ import redis
 from redis.connection import Connection
 from support.contract import fingerprints
 from support.filters import contents, everything_in, hexadecimal, seen
-from support.jobs import kept_job, open_job, stored_job
+from support.jobs import become_an_ordinary_user, kept_job, open_job, stored_job
 from support.localredis import LocalRedis
-from support.processes import environment, run_program
+from support.processes import environment
 from support.waiting import PATIENCE, until
 
 from scrapy_bloom import RedisFilter
@@ -67,9 +67,9 @@ def filled(server, key, number=90, **options):
     return f"{server.url}#{key}"
 
 
-def newer_filter(server, key):
+def changed(server, key, field, value):
     filled(server, key, 9)
-    server.client().hset(key, "format", 9)
+    server.client().hset(key, field, value)
 
 
 LOCAL = {
@@ -85,7 +85,8 @@ LOCAL = {
 SHARED = {
     "nothing": lambda *_: None,
     "text": lambda server, key: server.client().set(key, "x"),
-    "newer": newer_filter,
+    "newer": lambda server, key: changed(server, key, "format", 9),
+    "damaged": lambda server, key: changed(server, key, "slices", "0:0:0"),
 }
 
 
@@ -160,9 +161,22 @@ def test_a_full_disk_leaves_what_was_there(bloom, place, line):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="rights are others there")
-def test_without_rights_nothing_is_done():
-    told = run_program("commands_without_rights")
-    assert told.returncode == 0, told.stdout + told.stderr
+def test_without_rights_nothing_is_done(bloom, place):
+    (place / "whole" / "bloom.sqlite").chmod(0o000)
+    for path in (place, place / "whole"):
+        path.chmod(0o555)
+    user = os.geteuid()
+    become_an_ordinary_user()
+    try:
+        for line in (*LOOKING, ADD, "delete {} --yes"):
+            code, lines, errors = bloom(line.format("whole"))
+            assert (code, lines, len(errors)) == (2, [], 1), (line, lines, errors)
+        assert bloom(ADD.format("new"))[0] == 2
+    finally:
+        os.seteuid(user)
+        for path in (place, place / "whole"):
+            path.chmod(0o755)
+    assert [path.name for path in place.iterdir()] == ["whole"]
 
 
 @pytest.mark.usefixtures("place")
@@ -220,16 +234,19 @@ def interrupt():
     raise KeyboardInterrupt
 
 
-def test_an_interrupted_copy_changes_nothing(bloom, place, server, monkeypatch):
+def test_an_interrupted_copy_leaves_nothing_that_counts(bloom, place, server, monkeypatch):
     kept(place)
-    line = f"copy kept {server.url}#{(key := next(keys))}"
+    target = f"{server.url}#{(key := next(keys))}"
     before = contents(place)
     with monkeypatch.context() as patched:
         during(patched, ("GET", "SET"), 1, interrupt)
-        code, lines, errors = bloom(line)
-    assert (code, lines, errors) == (130, [], ["scrapy bloom copy: interrupted"])
-    assert (contents(place), everything_in(server, key)) == (before, {})
-    assert bloom(line)[0] == 0
+        told = bloom(f"copy kept {target}")
+    assert told == (130, [], ["scrapy bloom copy: interrupted"])
+    assert contents(place) == before
+    assert bloom(f"info {target}")[0] == 2
+    # Bits that were on their way may come when all else is deleted.
+    assert all(server.client().ttl(name) > 0 for name in everything_in(server, key))
+    assert bloom(f"copy kept {target}")[0] == 0
 
 
 @pytest.mark.usefixtures("short_leases")

@@ -10,8 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scrapy_bloom.errors import SettingError
-from support.examples import share_of
 from support.internals import secret_of
+
+
+def share_of(most):
+    """Return how many examples are tried, if it were `most` where a hundred are usual."""
+    return max(1, most * settings().max_examples // 100)
 
 
 def fingerprints(count, tag="a"):

@@ -48,11 +48,6 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
-def run_program(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run one of the programs beside this file to its end; return what it printed."""
-    return run(PROGRAMS / f"{name}.py", *arguments)
-
-
 def run_line(line: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Run one line of Python to its end; return what it printed."""
     return run("-c", line, *arguments)
