@@ -62,7 +62,8 @@ def told(bloom, target):
 
 
 def test_a_target_is_asked_and_looking_changes_nothing(bloom, target, tmp_path, server):
-    before = everything(tmp_path), everything_in(server)
+    key = target.partition("#")[2]
+    before = everything(tmp_path), everything_in(server, key)
     assert seen(bloom, target, fingerprints(50)) == [True] * 50
     assert seen(bloom, target, fingerprints(9, "b")) == [False] * 9
     facts = told(bloom, target)
@@ -73,7 +74,7 @@ def test_a_target_is_asked_and_looking_changes_nothing(bloom, target, tmp_path, 
     assert (shown["pages seen"], shown["expected lost"]) == ("50", "less than one page")
     assert shown["spider"].startswith(SPIDER)
     assert bloom(f"queue {target}")[0] == 2
-    assert (everything(tmp_path), everything_in(server)) == before
+    assert (everything(tmp_path), everything_in(server, key)) == before
 
 
 def test_marks_are_added_and_forgotten(bloom, target):

@@ -11,7 +11,7 @@ from scrapy.settings import Settings as ScrapySettings
 
 from scrapy_bloom.canonical.rules import Rule
 from scrapy_bloom.errors import SettingError
-from scrapy_bloom.options import MAX_CAPACITY, OPTIONS, OnBackendError, read_window, write_span
+from scrapy_bloom.options import MAX_CAPACITY, OPTIONS, OnBackendError
 from scrapy_bloom.settings import Settings
 from scrapy_bloom.stats import STATS
 
@@ -87,11 +87,6 @@ ANYTHING = ONE | st.lists(ONE | st.lists(ONE)) | st.dictionaries(st.text(), ONE)
 def test_any_value_is_read_or_refused(written):
     with suppress(SettingError):
         Settings(written)
-
-
-@pytest.mark.parametrize("written", ["30d", "12h", "90m", "2w", "45s", "2.5s"])
-def test_a_time_is_shown_as_it_was_written(written):
-    assert write_span(read_window("x", written)) == written
 
 
 def test_the_server_of_scrapy_redis_is_taken_over_and_its_password_not_shown():
