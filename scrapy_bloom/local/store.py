@@ -73,6 +73,9 @@ LISTED_AT_ONCE: Final = 1_000
 """Fingerprints that a commit of a pass brings into `exact`, at least; and that any commit deletes
 of what is over in `again` and `ages`, at most."""
 
+ROWS_AT_ONCE: Final = 100
+"""Rows of `exact` in one statement: a row takes half the time of one that has its own."""
+
 MOST_UNLISTED: Final = 1_000_000
 """With an exact list, a pass begins at this many marks at the latest: till then all are in memory,
 with some 160 bytes each."""
@@ -634,7 +637,11 @@ class Store:
             if listed >= LISTED_AT_ONCE:
                 break
             found = sorted((home, one) for one, home in self._unlisted[bucket].items())
-            self._database.executemany("INSERT OR IGNORE INTO exact VALUES (?,?)", found)
+            for start in range(0, len(found), ROWS_AT_ONCE):
+                some = found[start : start + ROWS_AT_ONCE]
+                places = ",".join(["(?,?)"] * len(some))
+                asked = f"INSERT OR IGNORE INTO exact VALUES {places}"  # noqa: S608
+                self._database.execute(asked, [*chain.from_iterable(some)])
             buckets.append(bucket)
             listed += len(found)
         return len(part), buckets
