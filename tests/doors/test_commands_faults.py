@@ -99,13 +99,15 @@ def test_what_is_not_there_or_cannot_be_read_is_refused_by_every_verb(bloom, pla
     else:
         target, named = f"{server.url}#{key}", key
         SHARED[fault](server, key)
+    nothing = fault in ("nowhere", "nothing")
     before = contents(place), everything_in(server, key)
     for line in (*LOOKING, *CHANGING):
-        if fault in ("nowhere", "nothing") and line.startswith(MAKING):
+        if nothing and line.startswith(MAKING):
             continue
         code, lines, errors = bloom(line.format(target))
         assert (code, lines, len(errors)) == (2, [], 1), (line, lines, errors)
         assert "found" in errors[0], (line, errors)
+        assert ("found no" in errors[0]) is nothing, (line, errors)
         assert named in errors[0], (line, errors)
         assert (contents(place), everything_in(server, key)) == before, line
 
@@ -256,7 +258,7 @@ def test_redis_lost_in_mid_copy_is_no_half_copy(bloom, place, monkeypatch):
     with LocalRedis(persist=True) as server:
         line = f"copy large {server.url}#lost"
         with monkeypatch.context() as patched:
-            during(patched, ["SET"], 1, server.kill)
+            during(patched, ["SET"], 2, server.kill)
             assert bloom(line)[0] == 2
         server.start()
         until(lambda: answers(server))  # it reads its log first
