@@ -90,7 +90,7 @@ def test_a_crawl_of_scrapy_redis_with_its_own_filter_is_copied_when_it_has_stopp
 ):
     """Its marks are made in another way, and are not."""
     chosen = {"SCHEDULER_SERIALIZER": "marshal"}
-    slowly = {"DUPEFILTER_CLASS": THEIR_FILTER, "DOWNLOAD_DELAY": 0.3, **chosen}
+    slowly = {"DUPEFILTER_CLASS": THEIR_FILTER, "DOWNLOAD_DELAY": 0.2, **chosen}
     run = project.crawl(site, keep=False, **theirs(server, "FifoQueue", **slowly))
     until(lambda: site.delivered > 5)
     done = copy(project, server, **chosen)
