@@ -123,6 +123,23 @@ def test_damage_that_a_disk_does_is_found(bloom, place, server):
 
 
 @pytest.mark.usefixtures("place")
+def test_a_filter_whose_key_is_named_like_a_shard_is_not_deleted_with_another(bloom, server):
+    key = next(keys)
+    for number in (1, 2):
+        with RedisFilter.from_url(server.url, key=f"{key}:{number}") as filter_:
+            filter_.add_many(fingerprints(90))
+    server.client().set(f"{key}:3", "not ours")
+    before = everything_in(server)
+    assert bloom(f"delete {server.url}#{key} --yes")[0] == 2
+    with RedisFilter.from_url(server.url, key=key) as filter_:
+        filter_.add_many(fingerprints(90))
+    assert bloom(f"delete {server.url}#{key} --yes")[0] == 0
+    left = everything_in(server)
+    assert left.pop(key.encode())[b"program"] == b"scrapy-bloom"  # the note
+    assert left == before
+
+
+@pytest.mark.usefixtures("place")
 @pytest.mark.parametrize(("shards", "after"), [(1, 1), (3, 2), (3, 3)])
 def test_a_delete_that_was_killed_is_made_again(bloom, server, monkeypatch, shards, after):
     target = filled(server, key := next(keys), shards=shards, capacity=4_000_000)

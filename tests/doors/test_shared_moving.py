@@ -1,6 +1,7 @@
 """Stopped crawls move: of scrapy-redis to ours, and from a job directory into Redis."""
 
 import pickle
+from types import SimpleNamespace
 
 import pytest
 from scrapy import Request
@@ -10,6 +11,7 @@ from support.stopping import stop_after
 from support.waiting import PATIENCE, until
 
 from scrapy_bloom import BackendError, RedisFilter
+from scrapy_bloom.commands import from_scrapy_redis
 
 pytest.importorskip("redis")
 pytest.importorskip("scrapy_redis")
@@ -86,15 +88,23 @@ def test_a_crawl_of_scrapy_redis_with_our_filter_is_copied(project, site, server
 
 
 def test_a_crawl_of_scrapy_redis_with_its_own_filter_is_copied_when_it_has_stopped(
-    project, site, server
+    project, site, server, bloom, monkeypatch
 ):
     """Its marks are made in another way, and are not."""
+
+    def watch(_):  # until there is something to see, however slow the crawl is
+        before = server.client().lrange(OLD, 0, -1)
+        until(lambda: server.client().lrange(OLD, 0, -1) != before)
+
+    monkeypatch.setattr(from_scrapy_redis, "time", SimpleNamespace(sleep=watch))
     chosen = {"SCHEDULER_SERIALIZER": "marshal"}
     slowly = {"DUPEFILTER_CLASS": THEIR_FILTER, "DOWNLOAD_DELAY": 0.2, **chosen}
     run = project.crawl(site, keep=False, **theirs(server, "FifoQueue", **slowly))
     until(lambda: site.delivered > 5)
-    done = copy(project, server, **chosen)
-    assert "so a worker of scrapy-redis is running" in done.log + done.output
+    code, _, (told,) = bloom(
+        f"copy {server.url}#{OLD} {server.url}#{KEY} --spider follower", **chosen
+    )
+    assert (code, "so a worker of scrapy-redis is running" in told) == (2, True), told
     assert not server.client().keys(f"{KEY}:*:queue*")
     run.interrupt()
     assert run.end(PATIENCE) == 0, run.log
