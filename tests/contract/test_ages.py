@@ -1,7 +1,6 @@
 """``bloom_max_age`` and ``BLOOM_WINDOW`` in crawls of one site, over simulated weeks."""
 
 import time
-from collections import Counter
 
 import pytest
 from pytest_twisted import ensureDeferred
@@ -10,7 +9,7 @@ from scrapy.core.scheduler import Scheduler
 from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.test import get_crawler
 from support.crawling import Follower, crawl
-from support.sites import News, Pages
+from support.sites import Pages
 
 from scrapy_bloom import BloomDupeFilter
 
@@ -106,39 +105,7 @@ def test_a_redirect_goes_on_with_a_page_that_was_let_through(clock):
         clock[0] += 1
 
 
-class Reader(Follower):
-    """Reads the lists of a news site again every hour, and articles once."""
-
-    name = "reader"
-
-    async def start(self):
-        yield self.request_of(self.url + "/")
-
-    def request(self, response, href):
-        return self.request_of(response.urljoin(href))
-
-    def request_of(self, url):
-        is_list = "/article" not in url
-        return Request(url, meta={"bloom_max_age": "1h"} if is_list else {})
-
-
 OURS = {"SCHEDULER": "scrapy_bloom.Scheduler"}
-
-
-@ensureDeferred
-async def test_lists_hourly_and_articles_once_over_two_weeks(clock, tmp_path):
-    settings = {"JOBDIR": str(tmp_path), "BLOOM_CAPACITY": 1000, **OURS}
-    news = News(time.time)
-    with Pages(news) as site:
-        runs = 0
-        for hours in [0, 0.5, *range(48, 14 * 24 + 1, 48)]:
-            clock[0] = START + hours * HOUR
-            await crawl(Reader, settings, url=site.url)
-            runs += hours != 0.5  # the lists were read half an hour before
-    hits = Counter(site.hits)
-    assert {hits[path] for path in News.LISTS} == {runs}
-    assert {hits[article] for article in news.all_articles()} == {1}
-    assert len(news.all_articles()) == 3 * (14 * 4 + 8)
 
 
 @ensureDeferred

@@ -69,11 +69,3 @@ def test_without_our_scheduler_it_is_refused(more, tmp_path, monkeypatch, caplog
         dupefilter.open()
     assert "BLOOM_EXACT = True: it needs SCHEDULER = 'scrapy_bloom" in caplog.text
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
-
-
-@pytest.mark.parametrize("written", ["yes", 2])
-def test_the_setting_is_true_or_false(written, caplog):
-    dupefilter = BloomDupeFilter.from_crawler(get_crawler(settings_dict={"BLOOM_EXACT": written}))
-    with pytest.raises(CloseSpider):
-        dupefilter.open()
-    assert f"BLOOM_EXACT = {written!r}: must be True or False" in caplog.text

@@ -73,13 +73,6 @@ class TestBitmapInShardsWithoutMemory(TestSetsWithAWindow):
     test_info_tells_what_went_in = None  # each shard has some capacity to spare
 
 
-def test_two_workers_are_granted_each_page_once(server, opened, key, layout):
-    one, two = (opened(server, key, layout=layout) for _ in range(2))
-    known = fingerprints(3000)
-    granted = one.add_many(known[:2000]) + two.add_many(known) + one.add_many(known)
-    assert granted.count(False) == 3000
-
-
 def test_delete_ends_a_frozen_worker_and_leaves_a_note_only(server, opened, key):
     frozen, other = (opened(server, key) for _ in range(2))
     frozen.add_many(fingerprints(2000))

@@ -8,7 +8,7 @@ import time
 
 import pytest
 from support.contract import fingerprints
-from support.filter_workers import Worker, leases, shift_leases
+from support.filter_workers import Worker, shift_leases
 from support.localcluster import LocalCluster
 from support.processes import freeze
 from support.waiting import until
@@ -28,16 +28,6 @@ def cleared(seen):
         return seen.clear()
     except BloomError:
         return False
-
-
-def test_a_killed_worker_does_not_keep_the_filter(own_server, opened, key):
-    seen = opened(own_server, key)
-    with Worker(own_server, key) as victim:
-        assert victim.tell("add") == "False"
-        victim.kill()
-        assert len(leases(own_server, key)) == 1
-        assert seen.clear()
-    assert leases(own_server, key) == {}
 
 
 def test_who_was_taken_for_dead_gets_no_lease_from_a_heartbeat(own_server, opened, key):

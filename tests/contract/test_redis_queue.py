@@ -10,19 +10,17 @@ from contextlib import suppress
 import pytest
 from support import pace
 from support.internals import stop_beating
-from support.localredis import LocalRedis
 from support.proxy import Proxy
 from support.queues import Crawler, left, mark_of
 from support.waiting import until
 
-from scrapy_bloom.errors import BackendError, FilterLostError, StateError
+from scrapy_bloom.errors import BackendError, StateError
 from scrapy_bloom.redis import queue as queues
 from scrapy_bloom.redis import worker as lives
 from scrapy_bloom.redis.client import beginning
-from scrapy_bloom.redis.plan import BATCH
 from scrapy_bloom.redis.queue import SharedQueue
 from scrapy_bloom.redis.reader import Reader
-from scrapy_bloom.redis.shard import MOST_BYTES, Call, Entry, Shard, delete
+from scrapy_bloom.redis.shard import Call, Entry, Shard
 from scrapy_bloom.redis.worker import MOST_TRIES
 
 
@@ -92,18 +90,6 @@ def test_batches_that_outgrow_the_filter(join, key, layout, shards):
     assert len(worker.drain()) == 2100
 
 
-def test_batches_are_bounded_by_number_and_by_bytes(join, key):
-    worker = join(key)
-    worker.offer(*range(2 * BATCH))
-    assert len(worker.exchange().verdicts) == BATCH
-    worker.say()
-    large = [f"{number} {'x' * (MOST_BYTES // 4)}" for number in range(20)]
-    worker.offer(*large)
-    assert len(worker.exchange().verdicts) == 3
-    worker.offer("y" * (2 * MOST_BYTES))
-    assert worker.say()[-1][0] == "y"
-
-
 # Requests that nobody can read, and those that kill their workers
 
 
@@ -163,51 +149,6 @@ def test_a_request_that_kills_its_workers_is_put_aside_alone(server, join, key):
 
 
 # Workers that stand still
-
-
-def test_a_worker_that_missed_its_lease_leaves_a_tombstone_and_alarms_nobody(
-    server, join, key, caplog
-):
-    frozen, other = join(key), join(key)
-    frozen.offer(*range(4))
-    frozen.say()
-    had = frozen.take(2)
-    taken = list(frozen.have.values())
-    frozen.offer(5)
-    name = frozen.queue.shards[0].name
-    let_die(server, frozen, key)
-    other.queue.shards[0].beat()
-    assert other.queue.worker.counters.requeued == 2
-    assert b"dead" in server.client().hget(key, f"w:{name}")
-    woken = frozen.exchange(2)
-    assert woken.void == [0]
-    assert not woken.begin_again
-    assert not any(map(frozen.queue.still_ours, taken))
-    assert frozen.say() == [5]
-    assert other.drain() == [*had, "2", "3", "5"]
-    assert "starts over" not in caplog.text
-
-
-def test_a_frozen_worker_that_wakes_in_the_next_crawl_harms_nothing(server, join, key, caplog):
-    frozen, other = Crawler(server.url, key), Crawler(server.url, key)
-    frozen.offer(*range(6))
-    frozen.say()
-    frozen.take(3)
-    let_die(server, frozen, key)
-    other.queue.shards[0].beat()
-    stop_beating(other.queue.worker)
-    other.queue.shards[0].leave()
-    assert delete(other.queue.worker, key) == {}
-    new = join(key)
-    new.offer("new")
-    new.say()
-    before = left(server, key)
-    frozen.done()
-    settled = frozen.exchange(3)
-    assert isinstance(settled.error, FilterLostError)
-    assert left(server, key) == before == (1, 0, 0)
-    assert new.drain() == ["new"]
-    assert "starts over" not in caplog.text
 
 
 def test_when_the_server_stands_still_nobody_is_dead(own_server, key, monkeypatch):
@@ -271,35 +212,6 @@ def test_a_worker_that_is_cut_off_knows_that_its_lease_may_be_over(server, key, 
 # What vanishes, and what is in the way
 
 
-@pytest.mark.parametrize(("what", "shards"), [("queue", 1), ("header", 3), ("all", 1)])
-def test_requests_that_vanish_are_noticed_by_every_worker(own_server, key, what, shards, caplog):
-    options = {"shards": shards}
-    with (
-        Crawler(own_server.url, key, **options) as one,
-        Crawler(own_server.url, key, **options) as two,
-    ):
-        one.offer(*range(60))
-        one.say()
-        assert len(one.take(6)) == len(two.take(6)) == 6
-        client = own_server.client()
-        if what == "all":
-            client.flushall()
-        else:
-            client.delete(key if what == "header" else beginning(key) + what)
-        for worker in (one, two):
-            assert worker.exchange().begin_again
-            worker.offer(*range(60))  # as start() leads to them again
-        new = one.say() + two.say()
-        assert sorted(new) == [*range(60)]
-        assert {*map(int, one.drain() + two.drain())} == {*range(60)}
-        assert caplog.text.count("starts over: it runs start() again") == 2
-        if what == "all":  # else what they had taken goes back when its lease is over
-            for _ in range(2):
-                one.exchange()
-                over = one.queue.is_over()
-            assert over
-
-
 @pytest.mark.parametrize("when", ["offered", "taken", "done"])
 def test_a_server_that_goes_back_is_noticed(own_server, key, when):
     """Whatever was the last that this worker said."""
@@ -324,33 +236,6 @@ def test_a_server_that_goes_back_is_noticed(own_server, key, when):
         one.offer(*range(11))
         assert one.say() == [10]
         assert sorted(map(int, one.drain())) == [*range(11)]
-
-
-def test_a_replica_that_lags_is_an_older_state(key):
-    with LocalRedis() as primary, LocalRedis() as replica, Proxy(primary.port) as proxy:
-        replica.client().replicaof(primary.HOST, primary.port)
-        until(lambda: replica.client().info("replication")["master_link_status"] == "up")
-        with Crawler(proxy.url, key) as one:
-            one.offer(*range(30))
-            one.say()
-            # Valkey acknowledges what a replica that is still loading has received.
-            until(lambda: replica.client().hget(key, "waiting") == b"30")
-            replica.client().replicaof("NO", "ONE")
-            one.offer(*range(30, 40))
-            one.say()
-            done = one.take(5)
-            one.done()
-            one.say()
-            primary.kill()
-            proxy.upstream = replica.port
-            proxy.cut()
-            settled = until(lambda: (s := one.exchange()).error is None and s)
-            assert settled.begin_again or settled.void == []
-            until(lambda: one.queue.surprises)
-            one.offer(*range(40))
-            assert sorted(one.say()) == [*range(30, 40)]
-            assert sorted(map(int, one.drain())) == [*range(40)]
-            assert len(done) == 5
 
 
 def test_a_worker_of_an_older_state_takes_what_a_dead_one_had(server, join, key):
@@ -450,23 +335,3 @@ def test_a_page_that_is_asked_for_and_then_forgotten_in_one_call_is_not_known(jo
 
 
 # The end
-
-
-@pytest.mark.parametrize("shards", [1, 3])
-def test_it_is_over_when_no_worker_has_anything(join, key, shards):
-    one, two = join(key, shards=shards), join(key, shards=shards)
-    one.offer(1)
-    one.say()
-    while not one.take(shards):
-        pass
-    for _ in range(3):
-        two.exchange()
-        assert not two.queue.is_over()
-    one.done()
-    assert not one.queue.is_over()
-    one.say()
-    for worker in (one, two):
-        for _ in range(2):
-            worker.exchange()
-            over = worker.queue.is_over()
-        assert over

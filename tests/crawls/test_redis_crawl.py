@@ -128,50 +128,8 @@ def test_what_a_killed_crawl_left_is_emptied(site, server, tmp_path):
         assert "left by a crawl that has ended" in crawl.log(1)
 
 
-def test_a_job_of_scrapys_own_scheduler_with_its_filter_in_redis_is_refused(site, server, tmp_path):
-    job = tmp_path / "job"
-    with Crawl(site, server, tmp_path, BLOOM_REDIS_URL=server.url, JOBDIR=str(job)) as crawl:
-        crawl.start()
-        (stats,) = crawl.wait()
-        assert stats["finish_reason"] == "bloom_setting"
-        assert "Set SCHEDULER = 'scrapy_bloom.Scheduler'" in crawl.log()
-        assert not site.hits
-        assert not server.client().keys("*")
-        assert not (job / "bloom.sqlite").exists()
-
-
 class TestFaults:
     """Redis goes away in the middle of a crawl whose queue is elsewhere."""
-
-    def test_allow(self, site, own_server, tmp_path):
-        with Crawl(site, own_server, tmp_path, BLOOM_REDIS_URL=own_server.url) as crawl:
-            site.when(50, own_server.kill)
-            later = at(site, 100)
-            crawl.start()
-            assert later.wait(PATIENCE)
-            own_server.start()
-            stats = crawl.wait()[0]
-        assert stats["finish_reason"] == "finished"
-        assert not site.missed
-        assert max(site.hits.values()) <= 2  # what was not marked, or whose mark is gone, once more
-        assert stats["bloom/redis/outages"] == 1
-        assert stats["bloom/redis/unknown"] >= 25
-        assert stats["bloom/redis/losses"] == 1
-
-    def test_wait(self, site, lasting_server, tmp_path):
-        wait = {"BLOOM_ON_BACKEND_ERROR": "wait", "BLOOM_REDIS_TIMEOUT": 60}
-        with Crawl(
-            site, lasting_server, tmp_path, BLOOM_REDIS_URL=lasting_server.url, **wait
-        ) as crawl:
-            site.when(50, lasting_server.kill)
-            crawl.start()
-            until(lambda: "Retrying" in crawl.log())
-            lasting_server.start()
-            stats = crawl.wait()[0]
-        assert stats["finish_reason"] == "finished"
-        assert not site.missed
-        assert not site.repeated
-        assert stats.get("bloom/redis/losses", 0) == 0
 
     def test_close(self, site, own_server, tmp_path):
         with Crawl(

@@ -274,25 +274,6 @@ async def test_settings_that_do_not_fit_are_refused(site, server, settings, text
     assert text in await refused(caplog, site, ours_in(server, **settings))
 
 
-@few_pages
-def test_two_projects_with_a_spider_of_one_name_do_not_mix(site, server, tmp_path):
-    """By default their keys differ; with one key the second is refused."""
-    with shared(site, server, tmp_path) as workers:
-        workers.start(BOT_NAME="one")
-        workers.start(BOT_NAME="two")
-        stats = workers.wait()
-        assert [each["finish_reason"] for each in stats] == ["finished"] * 2
-        assert set(site.hits.values()) == {2}
-        workers.start(BOT_NAME="one", BLOOM_REDIS_KEY="crawl")
-        until(lambda: "Crawl kept in Redis" in workers.log(2))
-        workers.start(BOT_NAME="two", BLOOM_REDIS_KEY="crawl")
-        stats = workers.wait()
-    assert stats[2]["finish_reason"] == "finished"
-    assert stats[3]["finish_reason"] == "bloom_state"
-    assert "project 'one', not 'two'" in workers.log(3)
-    assert set(site.hits.values()) == {3}
-
-
 def test_what_a_worker_with_older_code_cannot_read_is_never_lost(site, server, tmp_path, bloom):
     """It does not know their callback. Others do, or a command brings them back."""
     with shared(site, server, tmp_path) as workers:
@@ -421,22 +402,3 @@ def test_a_worker_whose_crawl_is_deleted_ends_and_creates_nothing(site, server, 
     assert "deleted" in workers.log()
     assert server.client().keys("*") == [key.encode()]
     assert "starts over" not in workers.log()
-
-
-def test_a_server_and_a_worker_that_are_killed_together_lose_nothing(site, tmp_path):
-    with LocalRedis(persist=True) as server, shared(site, server, tmp_path) as workers:
-        begun = at(site, 80)
-        victim = workers.start()
-        workers.start()
-        assert begun.wait(PATIENCE)
-        victim.kill()
-        server.kill()
-        victim.wait()
-        until(lambda: RETRYING in workers.log(1))
-        start_again(server)
-        had = pages_of(site, taken_by(server, victim.pid))
-        stats = workers.wait()[1]
-        assert stats["finish_reason"] == "finished"
-        assert site.missed == set()
-        assert set(site.repeated) <= had
-        assert queue_is_empty(server)

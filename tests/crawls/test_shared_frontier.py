@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 from pytest_twisted import ensureDeferred
 from scrapy import Request, signals
-from scrapy.exceptions import CloseSpider, DontCloseSpider
+from scrapy.exceptions import CloseSpider
 from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.request import fingerprint
 from support import kept_spiders
@@ -292,26 +292,6 @@ async def test_a_page_that_a_callback_forgets_and_yields_again_is_fetched_again(
 
 
 @ensureDeferred
-async def test_an_idle_spider_may_be_given_more(shared):
-    class More(Listening):
-        """Makes a request when it is idle, three times."""
-
-        hears = signals.spider_idle
-        times = 0
-
-        def heard(self):
-            if self.times < 3:
-                self.times += 1
-                self.crawler.engine.crawl(Request(f"{self.url}{self.times}"))
-                raise DontCloseSpider
-
-    with Pages({"/": lambda *_: [], **{f"/{n}": lambda *_: [] for n in (1, 2, 3)}}) as pages:
-        await crawl(More, shared.settings(), url=pages.url + "/")
-        assert pages.hits == {"/": 1, "/1": 1, "/2": 1, "/3": 1}
-    assert shared.left() == (0, 0, 0)
-
-
-@ensureDeferred
 async def test_a_worker_stays_while_another_one_has_a_page_under_way(shared):
     """Its page may lead to more, and there it is needed."""
     gate = asyncio.Event()
@@ -471,27 +451,6 @@ async def test_a_loss_while_start_runs_again_runs_it_once_more(shared):
         await crawl(Unlucky, shared.settings(), url=pages.url)
     assert pages.missed == set()
     assert Unlucky.starts == 3
-
-
-@ensureDeferred
-async def test_a_request_that_cannot_be_read_is_put_aside(shared, caplog):
-    class Breaks(Follower):
-        def strange(self, response):
-            """Is not there when it is looked for."""
-
-        def parse(self, response):
-            if "strange" in vars(Breaks):  # nobody can take it before it is broken
-                self.crawler.engine.crawl(Request(self.url + "?unreadable", callback=self.strange))
-                del Breaks.strange
-            yield from super().parse(response)
-
-    settings = shared.settings(**ONE)
-    with LocalSite(pages=20, links=4) as pages:
-        crawler = await crawl(Breaks, settings, url=pages.url)
-    assert crawler.stats.get_value("finish_reason") == "finished"
-    assert caplog.text.count("cannot be read") == 1
-    assert pages.missed == set()
-    assert shared.left() == (0, 0, 1)
 
 
 @ensureDeferred

@@ -6,11 +6,9 @@ import subprocess
 import sys
 
 import pytest
-from support.internals import full_syncs
 from support.localsite import LocalSite
 from support.waiting import PATIENCE
 
-from scrapy_bloom.errors import StateError
 from scrapy_bloom.filter import file
 from scrapy_bloom.local.store import Store
 
@@ -26,26 +24,6 @@ def test_sqlite_opens_strange_paths(tmp_path, name):
     assert [one.name for one in path.parent.iterdir()] == ["bloom.sqlite"]
     with pytest.raises(sqlite3.OperationalError):
         file.connect(tmp_path / "none", "ro").execute("SELECT 1 FROM meta")
-
-
-@pytest.mark.parametrize("sync", [False, True])
-def test_a_commit_for_the_machine_asks_macos_for_the_disk_itself(tmp_path, sync):
-    store = Store(tmp_path / "bloom.sqlite")
-    store.commit(sync=sync)
-    assert full_syncs(store) is sync
-    store.close()
-
-
-@pytest.mark.parametrize("link", [False, True])
-def test_what_is_no_file_is_refused(tmp_path, link):
-    path = tmp_path / "bloom.sqlite"
-    (tmp_path / "there").mkdir()
-    if link:
-        path.symlink_to(tmp_path / "there")
-    else:
-        path.mkdir()
-    with pytest.raises(StateError, match=f"{path}: .*Is a directory"):
-        Store(path)
 
 
 BOOKS = """

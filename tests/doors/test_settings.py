@@ -65,6 +65,7 @@ def test_what_is_written_is_read(name, written, value):
         ("REDIS_SHARDS", [0], ""),
         ("REDIS_TIMEOUT", [0], ""),
         ("ON_BACKEND_ERROR", ["ignore"], ""),
+        ("EXACT", ["yes", 2], "True or False"),
         ("CANONICAL", ["unusual"], ""),
         ("CANONICAL_DROP_PARAMS", [1], ""),
         ("CANONICAL_KEEP_PARAMS", [[""]], ""),

@@ -208,7 +208,7 @@ class Looking(Follower):
 
 @pytest.mark.long
 @ensureDeferred
-@pytest.mark.parametrize(("setting", "mode"), [("process", 1), ("machine", 2)])
+@pytest.mark.parametrize(("setting", "mode"), [("process", (1, 0)), ("machine", (2, 1))])
 async def test_a_commit_is_written_for_what_it_is_to_survive(tmp_path, monkeypatch, setting, mode):
     monkeypatch.setattr(frontier, "INTERVAL", 0)  # else a quick crawl ends before the first one
     with LocalSite(pages=5, links=2) as site:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 from redis.crc import key_slot
-from support.contract import fingerprints
 from support.localcluster import LocalCluster
-from support.localredis import keys
 from support.queues import Crawler
 
 from scrapy_bloom.errors import SettingError
@@ -25,18 +23,6 @@ def open_filter(cluster, key, **options):
     return RedisFilter.from_url(cluster.url, key=key, **options)
 
 
-def test_a_filter_is_spread_over_the_nodes(cluster, layout):
-    key, pages = next(keys), fingerprints(3000)
-    with open_filter(cluster, key, layout=layout) as seen:
-        assert seen.add_many(pages) == [False] * 3000
-        assert seen.add_many(pages) == [True] * 3000
-        assert seen.forget_many(pages[:10]) == [True] * 10
-        assert seen.info().items == 2990
-        having = [node for node in cluster.nodes if node.client().keys(f"{key}*")]
-        assert len(having) > 1
-        assert seen.delete()
-
-
 @pytest.mark.parametrize("name", ["{a}b}", "{{a}}", "a b"])
 def test_all_keys_of_a_shard_are_in_one_slot_whatever_the_braces(cluster, name):
     assert key_slot(name.encode()) == key_slot(f"{beginning(name)}queue".encode())
@@ -48,25 +34,6 @@ def test_all_keys_of_a_shard_are_in_one_slot_whatever_the_braces(cluster, name):
 def test_a_key_whose_braces_do_not_name_a_slot_is_refused(cluster, name):
     with pytest.raises(SettingError, match="braces must enclose what names the slot"):
         open_filter(cluster, name)
-
-
-def test_requests_are_taken_from_all_nodes(cluster, key):
-    with (
-        Crawler(cluster.url, key, shards=6) as one,
-        Crawler(cluster.url, key, shards=6) as two,
-    ):
-        one.offer(*range(1000))
-        assert sorted(one.say()) == [*range(1000)]
-        two.offer(*range(500, 1000))
-        assert two.say() == []
-        done = two.take(300)
-        two.done()
-        assert sorted(map(int, done + one.drain() + two.drain())) == [*range(1000)]
-        two.say()
-        one.exchange()
-        one.queue.is_over()
-        one.exchange()
-        assert one.queue.is_over()
 
 
 def test_a_node_is_killed_and_another_one_takes_its_place(key):

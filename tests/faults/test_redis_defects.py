@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from scrapy import Request, Spider
-from scrapy.utils.test import get_crawler
 from support.internals import stop_beating
 from support.layouts import plans
 from support.proxy import Proxy
 from support.queues import Crawler, left, mark_of
 
-from scrapy_bloom import BloomDupeFilter, RedisFilter
 from scrapy_bloom.redis.client import Target
 from scrapy_bloom.redis.queue import SharedQueue
-from scrapy_bloom.redis.shard import Entry, delete
+from scrapy_bloom.redis.shard import Entry
 from scrapy_bloom.redis.worker import LEASE, Worker
 
 
@@ -63,57 +60,3 @@ def test_large_requests_come_over_a_slow_link(server, key):
                 break
         assert sorted(new) == [*range(199)]
         queue.close()
-
-
-def test_a_crawl_can_be_deleted_as_soon_as_it_has_stopped(server, key):
-    """The lease of a worker that had left kept `delete` waiting."""
-    with Crawler(server.url, key) as one:
-        one.offer("a", "b")
-        one.say()
-        one.take(1)
-        worker = Worker(Target(server.url), 10.0)
-        worker.connect()
-        assert [*delete(worker, key)] == [one.queue.shards[0].name]
-        one.queue.close()
-        assert delete(worker, key) == {}
-        assert [*server.client().scan_iter(f"{key}*")] == [key.encode()]  # the note, for a day
-        worker.close()
-
-
-def test_a_flush_hides_no_page_whose_request_it_took_along(server):
-    """With scrapy-redis's scheduler the queue is flushed, too: what a worker knew hid its pages."""
-    server.client().flushall()
-    crawler = get_crawler(Spider, {"BLOOM_REDIS_URL": server.url, "BLOOM_REDIS_TIMEOUT": 10})
-    crawler.spider = Spider("one")
-    crawler.spider.crawler = crawler
-    seen = BloomDupeFilter.from_spider(crawler.spider)
-    request = Request("http://localhost/")
-    assert [seen.request_seen(request) for _ in range(3)] == [False, True, True]
-    server.client().flushall()
-    assert [seen.request_seen(request) for _ in range(2)] == [False, True]
-    seen.close("finished")
-
-
-class Looks(Spider):
-    """As `scrapy fetch` makes it."""
-
-    name = "one"
-
-    async def start(self):
-        yield Request("http://localhost/")
-
-    start.__module__ = "scrapy.commands.fetch"
-
-
-def test_a_command_that_only_looks_leaves_the_filter_of_a_job_alone(server, key, tmp_path):
-    """Without a queue of its own it took the filter for one that a killed crawl had left."""
-    with RedisFilter.from_url(server.url, key=key) as kept:
-        kept.add(b"a page")
-    before = server.client().dump(key)
-    options = {"BLOOM_REDIS_URL": server.url, "BLOOM_REDIS_KEY": key, "JOBDIR": str(tmp_path)}
-    seen = BloomDupeFilter.from_crawler(get_crawler(Looks, options))
-    seen.open()
-    assert not seen.request_seen(Request("http://localhost/"))
-    seen.close("finished")
-    assert server.client().dump(key) == before
-    assert not [*tmp_path.iterdir()]

@@ -23,14 +23,13 @@ def scheduler_of(crawler):
 
 
 def synchronous(crawler):
-    """Return the mode in which SQLite writes the commits of a crawl: 1 is NORMAL, 2 is FULL."""
+    """Return how SQLite writes the commits of a crawl.
+
+    That is its mode, 1 for NORMAL and 2 for FULL, and whether it asks macOS for the disk itself.
+    """
     database = scheduler_of(crawler)._frontier._store._database
-    return database.execute("PRAGMA synchronous").fetchone()[0]
-
-
-def full_syncs(store):
-    """Return whether SQLite asks macOS for the disk itself in the commits of a store."""
-    return bool(store._database.execute("PRAGMA fullfsync").fetchone()[0])
+    names = "synchronous", "fullfsync"
+    return tuple(database.execute(f"PRAGMA {name}").fetchone()[0] for name in names)
 
 
 def database_of(store):
