@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from functools import cache
+from multiprocessing import forkserver
 from multiprocessing.context import BaseContext
 from pathlib import Path
 
@@ -15,12 +16,6 @@ from support.waiting import PATIENCE
 
 HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"
-IMPORTED = [
-    "hypothesis.strategies",
-    "pytest",
-    "scrapy_bloom.redis.filter",
-    "scrapy_bloom.redis.queue",
-]
 
 
 def freeze(process: subprocess.Popen[bytes]) -> None:
@@ -38,7 +33,12 @@ def workers() -> BaseContext:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     forks = multiprocessing.get_context("forkserver")
-    forks.set_forkserver_preload(IMPORTED)
+    forks.set_forkserver_preload(["support.imported"])
+    before = dict(os.environ)
+    os.environ.update(environment())  # where it finds that
+    forkserver.ensure_running()
+    os.environ.clear()
+    os.environ.update(before)
     return forks
 
 

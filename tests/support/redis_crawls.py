@@ -28,8 +28,8 @@ class Crawl:
         command = [PROGRAMS / "redis_worker.py"]
         command += [url or self.site.url, str(self.folder / f"{number}.json")]
         command += [json.dumps(self.settings | settings)]
-        with (self.folder / f"{number}.log").open("wb") as log:
-            worker = Program(command, stderr=log)
+        (self.folder / f"{number}.log").touch()  # it may be read at once
+        worker = Program(command, stderr=self.folder / f"{number}.log")
         self.workers.append(worker)
         return worker
 

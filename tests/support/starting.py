@@ -2,77 +2,64 @@
 
 from __future__ import annotations
 
-import atexit
-import itertools
-import json
+import io
 import os
-import select
+import runpy
 import signal
-import socket
 import subprocess
 import sys
-from contextlib import ExitStack
-from functools import cache
+from multiprocessing import connection
 from pathlib import Path
 from threading import Lock
 
-from support.processes import PROGRAMS, environment
-
-_numbers = itertools.count()
+from support import processes
+from support.waiting import until
 
 
 class Program:
     """A program that runs; to be used like a `subprocess.Popen`.
-
-    Two starters take turns: of two runs, one after the other, each has a hash seed of its own.
 
     Args:
         command: what follows `python` on a command line: a path, or ``-m`` and a module; and then
             arguments.
         cwd: its working directory.
         env: its environment, by default that of this process.
-        stdout: a file to write its output to, or `subprocess.PIPE`; by default it goes nowhere.
+        stdout: the path of a file to write its output to, or `subprocess.PIPE`; by default it goes
+            nowhere.
         stderr: the same for its errors.
 
     Attributes:
         pid: its process.
         stdout, stderr: texts to read, where they are pipes.
-        returncode: its exit code, once it is known that it has ended.
     """
 
-    def __init__(self, command, *, cwd=".", env=None, stdout=None, stderr=None):
-        told = [*map(str, command)], str(Path(cwd).absolute()), dict(env or os.environ)
-        line = json.dumps(told).encode() + b"\n"
-        with ExitStack() as stack:
-            nothing = stack.enter_context(Path(os.devnull).open("r+b"))
-            self.stdout, output = _opened(stdout or nothing, stack)
-            self.stderr, errors = _opened(stderr or nothing, stack)
-            self._told, told = _pipe(stack)
-            starter = _starter(next(_numbers) % 2)
-            sent = socket.send_fds(starter, [line], [nothing.fileno(), output, errors, told])
-            starter.sendall(line[sent:])
+    def __init__(self, command, *, cwd=".", env=None, stdout=os.devnull, stderr=os.devnull):
+        context = processes.workers()
+        pipes = [context.Pipe(duplex=False) if out == subprocess.PIPE else None
+                 for out in (stdout, stderr)]  # fmt: skip
+        self.stdout, self.stderr = (pipe and os.fdopen(os.dup(pipe[0].fileno())) for pipe in pipes)
+        outputs = [
+            pipe[1] if pipe else str(Path(out).absolute())
+            for pipe, out in zip(pipes, (stdout, stderr), strict=True)
+        ]
+        told = [*map(str, command)], str(Path(cwd).absolute()), dict(env or os.environ), outputs
+        self._process = context.Process(target=_become, args=told, daemon=True)
+        self._process.start()
+        for end in (end for pipe in pipes if pipe for end in pipe):
+            end.close()
+        self.pid = self._process.pid
         self._lock = Lock()
-        self.returncode = None
-        process, *more = os.read(self._told, 1000).split()
-        self.pid = int(process)
-        self._note(more)
-
-    def __del__(self):
-        os.close(self._told)
 
     def poll(self):
         """Return its exit code if it has ended."""
         with self._lock:
-            while self.returncode is None and self._tells(0):
-                self._note(os.read(self._told, 1000).split())
-        return self.returncode
+            return self._process.exitcode
 
     def wait(self, timeout=None):
         """Wait for its end; return its exit code."""
-        while self.poll() is None:
-            if not self._tells(timeout):
-                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
-        return self.returncode
+        if not connection.wait([self._process.sentinel], timeout):
+            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
+        return self.poll()
 
     def send_signal(self, number):
         """Send it a signal, if it has not ended."""
@@ -85,44 +72,31 @@ class Program:
 
     def freeze(self):
         """Stop it, and wait until it stands still: from then on it sends nothing."""
-        with self._lock:
-            os.kill(self.pid, signal.SIGSTOP)
-            while not self._note(os.read(self._told, 1000).split()):
-                assert self.returncode is None
-
-    def _tells(self, seconds):
-        return bool(select.select([self._told], [], [], seconds)[0])
-
-    def _note(self, words):
-        """Take down what is told of it; return whether it was stopped."""
-        if words and words[-1] != b"stopped":
-            self.returncode = int(words[-1])
-        return b"stopped" in words
+        os.kill(self.pid, signal.SIGSTOP)
+        state = Path(f"/proc/{self.pid}/stat")
+        until(lambda: state.read_text().rpartition(") ")[2][0] == "T")
 
 
-def _pipe(stack):
-    """Return the ends to read and to write; the stack closes the second."""
-    read, write = os.pipe()
-    stack.callback(os.close, write)
-    return read, write
-
-
-def _opened(file, stack):
-    """Return a text to read if a pipe is asked for, and the number of a file to write."""
-    if file != subprocess.PIPE:
-        return None, file.fileno()
-    read, write = _pipe(stack)
-    return os.fdopen(read), write
-
-
-@cache
-def _starter(_):
-    """Start a process that programs are forks of; return the socket on which it listens."""
-    ours, its = socket.socketpair()
-    with its:
-        # Without buffers: a signal that comes in mid-write ends Scrapy's handler there, which logs.
-        line = [sys.executable, "-u", str(PROGRAMS / "starter.py")]
-        process = subprocess.Popen(line, stdin=its, stdout=subprocess.DEVNULL, env=environment())
-    atexit.register(process.wait)
-    atexit.register(ours.close)
-    return ours
+def _become(command, folder, environment, outputs):
+    """Run a program as `python` runs it, in this process."""
+    for number, output in enumerate(outputs, 1):
+        with open(output, "wb") if isinstance(output, str) else output as file:  # noqa: PTH123
+            os.dup2(file.fileno(), number)
+    # Without buffers: a signal that comes in mid-write ends Scrapy's handler there, which logs.
+    sys.stdout, sys.stderr = (
+        io.TextIOWrapper(open(number, "wb", 0), write_through=True)  # noqa: PTH123, SIM115
+        for number in (1, 2)
+    )
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[:0] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
+    what, *arguments = command
+    if what == "-m":
+        sys.path.insert(0, folder)
+        sys.argv = arguments
+        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.path.insert(0, str(Path(what).parent))
+        sys.argv = [what, *arguments]
+        runpy.run_path(what, run_name="__main__")
