@@ -1,6 +1,5 @@
 """`scrapy_bloom.Scheduler` in crawls of this process, and what it refuses."""
 
-import asyncio
 import logging
 import pickle
 import random
@@ -235,43 +234,6 @@ async def test_the_very_same_request_may_be_under_way_twice(job):
         crawler = await crawl(Again, kept(job), url=pages.url + "/")
         assert pages.hits["/"] > 5
     assert crawler.stats.get_value("finish_reason") == "finished"
-    assert rows(job) == []
-
-
-@ensureDeferred
-@pytest.mark.each_scrapy
-async def test_a_page_whose_callback_fails_in_a_stop_is_fetched_again(job):
-    """Once more, and no more: in the next run it fails by itself, or it does not."""
-
-    class Failing(Follower):
-        stops = True
-
-        async def parse(self, response):
-            if self.stops:
-                stop_async = getattr(self.crawler, "stop_async", None)  # from Scrapy 2.14
-                if stop_async:
-                    self.stopping = asyncio.ensure_future(stop_async())
-                else:
-                    self.crawler.stop()
-                await asyncio.sleep(0.1)
-            for href in response.css("a::attr(href)").getall():
-                yield self.request(response, href)
-            if response.url.endswith("/a") or self.stops:
-                raise ValueError("it cannot go on")
-
-        def request(self, response, href):
-            if self.stops:
-                raise ValueError("the crawl is over")
-            return super().request(response, href)
-
-    with Pages({"/": lambda *_: ["/a"], "/a": lambda *_: ["/b"], "/b": lambda *_: []}) as pages:
-        await crawl(Failing, kept(job), url=pages.url + "/")
-        assert pages.hits == {"/": 1}
-        assert len(rows(job)) == 1
-        Failing.stops = False
-        for _ in range(2):
-            await crawl(Failing, kept(job), url=pages.url + "/")
-            assert pages.hits == {"/": 2, "/a": 1, "/b": 1}
     assert rows(job) == []
 
 

@@ -30,7 +30,6 @@ from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis import frontier
 from scrapy_bloom.redis.shard import Shard
 from scrapy_bloom.redis.worker import Worker
-from scrapy_bloom.signals import before_commit
 
 START_REQUESTS = int(os.environ.get("START_REQUESTS", "3000"))
 FULL = 500 if START_REQUESTS == 3000 else 5_000  # as in a crawl
@@ -162,29 +161,6 @@ async def test_the_order_is_by_priority_and_then_that_of_the_setting(shared, ord
     first_first = ["/5", "/1", "/2", "/0", "/4", "/3"]
     came = [url.removeprefix(pages.url) for url in crawler.spider.parsed]
     assert came == (last_first if order == "lifo" else first_first)
-
-
-@ensureDeferred
-async def test_a_page_whose_callback_fails_in_a_stop_is_put_back(shared):
-    class Failing(Follower):
-        stops = True
-
-        async def parse(self, response):
-            if self.stops:
-                close_spider(self.crawler, "enough")
-                await asyncio.sleep(0.1)
-                raise ValueError("the crawl is over")
-            for href in response.css("a::attr(href)").getall():
-                yield response.follow(href)
-
-    with Pages({"/": lambda *_: ["/a"], "/a": lambda *_: []}) as pages:
-        await crawl(Failing, shared.settings(), url=pages.url + "/")
-        assert pages.hits == {"/": 1}
-        assert shared.left() == (1, 0, 0)
-        Failing.stops = False
-        await crawl(Failing, shared.settings(), url=pages.url + "/")
-        assert pages.hits == {"/": 2, "/a": 1}
-    assert shared.left() == (0, 0, 0)
 
 
 # What pages lead to
@@ -451,51 +427,6 @@ async def test_a_loss_while_start_runs_again_runs_it_once_more(shared):
         await crawl(Unlucky, shared.settings(), url=pages.url)
     assert pages.missed == set()
     assert Unlucky.starts == 3
-
-
-@ensureDeferred
-async def test_pages_are_not_acknowledged_before_their_items_are_written(shared):
-    class Flushing(Listening):
-        hears = before_commit
-        fails = 3
-
-        def heard(self):
-            self.fails -= 1
-            if self.fails >= 0:
-                raise OSError("no room for items")
-
-    with LocalSite(pages=60, links=4) as pages:
-        crawler = await crawl(Flushing, shared.settings(), url=pages.url)
-    assert crawler.stats.get_value("bloom/frontier/commit_errors") == 3
-    assert pages.missed == set()
-    assert shared.left() == (0, 0, 0)
-
-
-@ensureDeferred
-async def test_pages_whose_items_are_lost_at_the_end_go_back(shared, caplog):
-    class Down(Listening):
-        hears = before_commit
-        down = True
-
-        def heard(self):
-            if self.down:
-                raise OSError("no room for items")
-
-        def parse(self, response):
-            yield from super().parse(response)
-            if len(self.parsed) == 60:
-                close_spider(self.crawler, "enough")
-
-    leaves = [f"/{number}" for number in range(59)]
-    links = {"/": lambda *_: leaves, **dict.fromkeys(leaves, lambda *_: [])}
-    with Pages(links) as pages:
-        await crawl(Down, shared.settings(), url=pages.url + "/")
-        assert shared.left() == (60, 0, 0)
-        assert "Items of 60 pages could not be written out before the end" in caplog.text
-        Down.down = False
-        spider = (await crawl(Down, shared.settings(), url=pages.url + "/")).spider
-    assert len(spider.parsed) == 60
-    assert shared.left() == (0, 0, 0)
 
 
 @pytest.fixture

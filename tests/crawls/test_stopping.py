@@ -16,7 +16,9 @@ from scrapy.extensions.feedexport import BlockingFeedStorage
 from scrapy.utils.test import get_crawler
 from support.crawling import Follower, crawl
 from support.localsite import LocalSite
+from support.queues import left
 from support.sites import Pages
+from support.stopping import close
 
 from scrapy_bloom.crawl.in_flight import InFlight
 from scrapy_bloom.crawl.report import Report
@@ -36,9 +38,40 @@ def kept(job, **settings):
     return {**OURS, "JOBDIR": str(job), **settings}
 
 
-def rows(job):
-    with closing(sqlite3.connect(job / "bloom.sqlite")) as database:
-        return [row[0] for row in database.execute("SELECT body FROM requests")]
+class InJob:
+    """A crawl that is kept in a job directory."""
+
+    def __init__(self, request):
+        self._job = request.getfixturevalue("job")
+
+    def settings(self, **more):
+        return kept(self._job, **more)
+
+    def left(self):
+        """Return how many requests are not done."""
+        with closing(sqlite3.connect(self._job / "bloom.sqlite")) as database:
+            return database.execute("SELECT count(*) FROM requests").fetchone()[0]
+
+
+class InRedis:
+    """A crawl that is kept in Redis."""
+
+    def __init__(self, request):
+        self._server, self._key = map(request.getfixturevalue, ("server", "key"))
+
+    def settings(self, **more):
+        where = {"BLOOM_REDIS_URL": self._server.url, "BLOOM_REDIS_KEY": self._key}
+        return {**OURS, "BLOOM_REDIS_TIMEOUT": 10, **where, **more}
+
+    def left(self):
+        """Return how many requests are not done."""
+        return sum(left(self._server, self._key))
+
+
+@pytest.fixture(params=[InJob, InRedis])
+def place(request):
+    """Where a crawl is kept. What asks for it runs once for each place."""
+    return request.param(request)
 
 
 # CloseSpider
@@ -64,38 +97,38 @@ def fan(count):
 
 @ensureDeferred
 @pytest.mark.each_scrapy
-async def test_pages_whose_callbacks_close_the_spider_are_fetched_again(job, caplog):
+async def test_pages_whose_callbacks_close_the_spider_are_fetched_again(place, caplog):
     caplog.set_level(logging.INFO)
     with Pages(fan(60)) as site:
-        await crawl(Enough, kept(job), url=site.url + "/")
+        await crawl(Enough, place.settings(), url=site.url + "/")
         parsed = [text for text in caplog.messages if "closed the spider (enough)" in text]
         assert len(parsed) == 1
         assert f"<GET {site.url}/" in parsed[0]
-        spider = (await crawl(Follower, kept(job), url=site.url + "/")).spider
+        spider = (await crawl(Follower, place.settings(), url=site.url + "/")).spider
     assert len(spider.parsed) == 61 - Enough.pages
-    assert rows(job) == []
+    assert place.left() == 0
 
 
 @ensureDeferred
 @pytest.mark.each_scrapy
-async def test_so_is_the_first_page_and_one_that_has_given_its_links(job):
+async def test_so_is_the_first_page_and_one_that_has_given_its_links(place):
     class First(Follower):
         def parse(self, response):
             yield from super().parse(response)
             raise CloseSpider("enough")
 
     with Pages(fan(3)) as site:
-        one = kept(job, CONCURRENT_REQUESTS=1)
+        one = place.settings(CONCURRENT_REQUESTS=1)
         await crawl(First, one, url=site.url + "/")
         assert site.hits == {"/": 1}
         await crawl(Follower, one, url=site.url + "/")
     assert site.hits == {"/": 2, "/0": 1, "/1": 1, "/2": 1}
-    assert rows(job) == []
+    assert place.left() == 0
 
 
 @ensureDeferred
 @pytest.mark.each_scrapy
-async def test_so_is_a_page_whose_errback_closes_the_spider(job):
+async def test_so_is_a_page_whose_errback_closes_the_spider(place):
     class Closing(Follower):
         def request(self, response, href):
             return response.follow(href, errback=self.failed)
@@ -106,11 +139,48 @@ async def test_so_is_a_page_whose_errback_closes_the_spider(job):
     failing = {"/bad": 500}
     pages = {"/": lambda *_: ["/bad"], "/bad": lambda *_: failing.get("/bad", [])}
     with Pages(pages) as site:
-        plain = kept(job, RETRY_ENABLED=False)
+        plain = place.settings(RETRY_ENABLED=False)
         await crawl(Closing, plain, url=site.url + "/")
         failing.clear()
         await crawl(Closing, plain, url=site.url + "/")
     assert site.hits == {"/": 1, "/bad": 2}
+
+
+@ensureDeferred
+@pytest.mark.each_scrapy
+async def test_a_page_whose_callback_fails_in_a_stop_is_fetched_again(place):
+    """Once more, and no more: in the next run it fails by itself, or it does not."""
+
+    class Failing(Follower):
+        stops = True
+
+        async def parse(self, response):
+            if self.stops:
+                stop_async = getattr(self.crawler, "stop_async", None)  # from Scrapy 2.14
+                if stop_async:
+                    self.stopping = asyncio.ensure_future(stop_async())
+                else:
+                    self.crawler.stop()
+                await asyncio.sleep(0.1)
+            for href in response.css("a::attr(href)").getall():
+                yield self.request(response, href)
+            if response.url.endswith("/a") or self.stops:
+                raise ValueError("it cannot go on")
+
+        def request(self, response, href):
+            if self.stops:
+                raise ValueError("the crawl is over")
+            return super().request(response, href)
+
+    with Pages({"/": lambda *_: ["/a"], "/a": lambda *_: ["/b"], "/b": lambda *_: []}) as pages:
+        await crawl(Failing, place.settings(), url=pages.url + "/")
+        assert pages.hits == {"/": 1}
+        assert place.left() == 1
+        Failing.stops = False
+        for _ in range(2):
+            await crawl(Failing, place.settings(), url=pages.url + "/")
+            assert pages.hits == {"/": 2, "/a": 1, "/b": 1}
+    assert place.left() == 0
 
 
 # Held requests
@@ -166,7 +236,8 @@ def test_where_nobody_knows_who_has_yielded_it_all_wait(by):
 
 
 @ensureDeferred
-async def test_two_held_requests_of_one_page_are_both_to_be_done(job):
+@pytest.mark.parametrize("place", [InJob], indirect=True)
+async def test_two_held_requests_of_one_page_are_both_to_be_done(place):
     """The first one is done; the second one is not, and the page is new to the next run."""
 
     class Twice(Follower):
@@ -183,13 +254,13 @@ async def test_two_held_requests_of_one_page_are_both_to_be_done(job):
                 raise CloseSpider("enough")
 
     with Pages({"/": links(), "/late": links()}) as site:
-        one = kept(job, CONCURRENT_REQUESTS=1)
+        one = place.settings(CONCURRENT_REQUESTS=1)
         await crawl(Twice, one, url=site.url + "/")
         assert site.hits == {"/": 1, "/late": 2}
         Twice.stops = False
         await crawl(Twice, one, url=site.url + "/")
     assert site.hits == {"/": 2, "/late": 4}
-    assert rows(job) == []
+    assert place.left() == 0
 
 
 # Items
@@ -229,27 +300,35 @@ class Gathering:
 
 
 class Items(Follower):
+    """Makes an item of each page, and stops after so many."""
+
+    stops_after = 0
+
     def parse(self, response):
         yield from super().parse(response)
         yield {"url": response.url}
+        if len(self.parsed) == self.stops_after:
+            close(self.crawler)
 
 
 @ensureDeferred
 @pytest.mark.each_scrapy
-async def test_handlers_that_are_coroutines_are_awaited(job):
+async def test_handlers_that_are_coroutines_are_awaited(place):
     Gathering.written, Gathering.fails = [], 2
     with LocalSite(pages=60, links=6) as site:
-        settings = kept(job, ITEM_PIPELINES={Gathering: 1})
+        settings = place.settings(ITEM_PIPELINES={Gathering: 1})
         crawler = await crawl(Items, settings, url=site.url)
     assert site.missed == set()
     assert crawler.stats.get_value("bloom/frontier/commit_errors", 0) == 2
-    done = 60 - len(rows(job))
+    done = 60 - place.left()
     assert len(set(Gathering.written)) >= done > 40
 
 
 @ensureDeferred
 @pytest.mark.parametrize(("fails_in", "lost"), [("write", 40), ("close", 0)])
-async def test_pages_whose_items_are_lost_at_the_end_are_fetched_again(job, caplog, fails_in, lost):
+async def test_pages_whose_items_are_lost_at_the_end_are_fetched_again(
+    place, caplog, monkeypatch, fails_in, lost
+):
     """What the handler has written last is safe; what it could not write is not done."""
 
     class Down(Gathering):
@@ -263,17 +342,18 @@ async def test_pages_whose_items_are_lost_at_the_end_are_fetched_again(job, capl
                 raise OSError("no room for items")
             self.save()
 
-    settings = kept(job, ITEM_PIPELINES={Down: 1})
+    settings = place.settings(ITEM_PIPELINES={Down: 1})
     Gathering.written, Gathering.fails = [], 0
+    monkeypatch.setattr(Items, "stops_after", 40)
     with Pages(fan(39)) as site:
         await crawl(Items, settings, url=site.url + "/")
         assert len(Gathering.written) == 40 - lost
-        assert len(rows(job)) == lost
+        assert place.left() == lost
         assert caplog.text.count("Items of 40 pages could not be written out") == bool(lost)
         fails_in = ""
         crawler = await crawl(Items, settings, url=site.url + "/")
     assert len(set(Gathering.written)) == 40
-    assert rows(job) == []
+    assert place.left() == 0
     assert "bloom/unclean_stop" not in crawler.stats.get_stats()
 
 
