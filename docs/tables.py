@@ -138,7 +138,7 @@ def matrix_table() -> str:
     ]
     days = sorted({r["date"] for r in rows})
     table = markdown(("Scrapy", *(f"Python {python}" for python in pythons)), shown)
-    return f"{table}\n\nRun on {' and '.join(days)}: {', '.join(rows[0]['columns'])}."
+    return f"{table}\n\nRun on {' and '.join(days)}: {'; '.join(rows[0]['columns'])}."
 
 
 def measured_table() -> str:

@@ -124,7 +124,7 @@ def crawl(settings: tuple[str, ...]) -> Crawled:
             before = sum(site.hits.values())
             status = run(site, name, Path(temporary), settings, stop)
             crawled.runs.append(sum(site.hits.values()) - before)
-            ended = ": it ended by itself" if stop is SIGKILL and status == 0 else ""
+            ended = ": nothing left to fetch" if stop is SIGKILL and status == 0 else ""
             SCREEN.print(f"  {name + ':':24}{crawled.runs[-1]:6,} pages{ended}")
             if ended:
                 break

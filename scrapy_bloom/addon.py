@@ -61,7 +61,10 @@ class Addon:
         takes_filter = _is_default(settings, "DUPEFILTER_CLASS")
         chosen = settings["DUPEFILTER_CLASS"]
         if not takes_filter and not _is_a(chosen, BloomDupeFilter):
-            raise NotConfigured(f"DUPEFILTER_CLASS is {chosen!r}. Remove that setting.")
+            raise NotConfigured(
+                f"DUPEFILTER_CLASS is {chosen!r}, so this crawl runs without scrapy-bloom. Remove"
+                f" that setting."
+            )
         shared = settings["BLOOM_REDIS_URL"] or settings["BLOOM_BACKEND"] == "redis"
         if shared and not find_spec("redis"):
             raise NotConfigured(
@@ -71,8 +74,8 @@ class Addon:
         takes_scheduler = (folder or shared) and _is_default(settings, "SCHEDULER")
         if folder and takes_scheduler and is_for_scrapy(Path(folder)):
             logger.info(
-                "%s has requests of Scrapy's own scheduler, which finishes them. Set SCHEDULER = %r"
-                " to take them over.",
+                "%s was started with Scrapy's own scheduler, so this run uses that, too. To take"
+                " the job over, set SCHEDULER = %r.",
                 folder,
                 _SCHEDULER,
             )

@@ -166,6 +166,11 @@ def write_size(size: float) -> str:
     return f"{size / 1000:,.1f} GB"
 
 
+def counted(number: int, what: str) -> str:
+    """Return a number with what it counts: ``1 page``, ``2,000 pages``."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def _number(value: object, suffixes: dict[str, float]) -> float | None:
     """Return the finite number that `value` is or says, else None."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
@@ -185,9 +190,9 @@ def _number(value: object, suffixes: dict[str, float]) -> float | None:
 
 def _memory(items: float | None) -> str:
     """Say how much memory a capacity takes: the given one, or the largest if that is no number."""
-    count = items if items is not None and items >= 1 else float(MAX_CAPACITY)
-    size = write_size(count * _BYTES_PER_ITEM)
-    return f"{count:,.0f} items take about {size} at an error rate of {DEFAULT_ERROR_RATE:g}."
+    most = items if items is not None and items >= 1 else float(MAX_CAPACITY)
+    size = write_size(most * _BYTES_PER_ITEM)
+    return f"{most:,.0f} items take about {size} at an error rate of {DEFAULT_ERROR_RATE:g}."
 
 
 def _read_backend(name: str, value: object) -> str:

@@ -34,7 +34,7 @@ recommends.
 bench-quick` takes a few minutes and writes nothing. [All measurements](reference/measurements.md)
 has every table.
 
-## What must hold
+## Release criteria
 
 No release is made unless these hold.
 

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from scrapy_bloom.commands.local_target import LocalTarget
-from scrapy_bloom.commands.output import Output, Progress, count
+from scrapy_bloom.commands.output import Output, Progress
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.target import Target, add_spider, target_of
 from scrapy_bloom.errors import StateError
+from scrapy_bloom.options import counted
 
 EXAMPLE = "job redis://localhost#books:books:bloom"
 
@@ -31,9 +32,9 @@ def run(args: Namespace, project: Project, output: Output) -> int:
         output.note(f"Note: {warning}")
     facts = target.info()
     items, waiting = facts["items"], facts.get("waiting")
-    text = count(items, "page")
+    text = counted(items, "page")
     if waiting is not None:
-        text += f" and {count(waiting, 'request')}"
+        text += f" and {counted(waiting, 'request')}"
     output.show(
         {"target": target.name, "items": items, "waiting": waiting},
         [f"{target.name}: {text} copied"],

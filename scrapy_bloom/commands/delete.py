@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace
 
-from scrapy_bloom.commands.output import Output, count
+from scrapy_bloom.commands.output import Output
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.target import add_target, target_of
 from scrapy_bloom.errors import SettingError
+from scrapy_bloom.options import counted
 
 EXAMPLE = "job --yes"
 
@@ -24,9 +25,9 @@ def run(args: Namespace, project: Project, output: Output) -> int:
     target = target_of(project, args.target)
     if not args.yes:
         facts = target.info()
-        text = count(facts["items"], "page")
+        text = counted(facts["items"], "page")
         if "waiting" in facts:
-            text += f" and {count(facts['waiting'], 'waiting request')}"
+            text += f" and {counted(facts['waiting'], 'waiting request')}"
         if not _confirm(f"Delete {target.name} with {text}?"):
             return 1
     target.delete()

@@ -21,11 +21,11 @@ from typing import Any, Final
 from scrapy import Request
 
 from scrapy_bloom.commands.bits import batches
-from scrapy_bloom.commands.output import count
 from scrapy_bloom.commands.places import occupied
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.redis_target import RedisTarget, plans_in
 from scrapy_bloom.errors import SettingError, StateError
+from scrapy_bloom.options import counted
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.plan import Plan
@@ -98,7 +98,7 @@ def copy_crawl(
                 link.client.hset(state.key, "plan", owned.write(state.secret))
     if unreadable := crawl.unreadable:
         return (
-            f"{count(len(unreadable), 'request')} could not be read and not be copied"
+            f"{counted(len(unreadable), 'request')} could not be read and not be copied"
             f" ({unreadable[0]}), so the marks of scrapy-redis were not copied either. Is"
             f" SCHEDULER_SERIALIZER as it was?"
         )

@@ -6,10 +6,10 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from typing import Any
 
-from scrapy_bloom.commands.output import Output, as_text, count, listed
+from scrapy_bloom.commands.output import Output, as_text, listed
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.target import add_target, target_of
-from scrapy_bloom.options import write_size, write_span
+from scrapy_bloom.options import counted, write_size, write_span
 
 EXAMPLE = "job"
 
@@ -43,14 +43,14 @@ def _summary(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "spider", f"{spider}, project {project}" if project else spider
     yield "pages seen", as_text(facts["items"])
     if "waiting" in facts:
-        told = f"{count(facts['waiting'], 'request')}, {facts['in_flight']:,} of them in flight"
+        told = f"{counted(facts['waiting'], 'request')}, {facts['in_flight']:,} of them in flight"
         yield "to be fetched", told
     if failed := facts.get("failed"):
-        yield "failed", f"{count(failed, 'request')}; 'scrapy bloom queue --failed' shows them"
+        yield "failed", f"{counted(failed, 'request')}; 'scrapy bloom queue --failed' shows them"
     full = facts["items"] / facts["capacity"]
-    yield "fill level", f"{full:.2%} of {count(facts['capacity'], 'page')}; grows when it is full"
+    yield "fill level", f"{full:.2%} of {counted(facts['capacity'], 'page')}; grows when it is full"
     if "window" in facts:
-        told = f"{write_span(facts['window'])}, in {count(facts['generations'], 'generation')}"
+        told = f"{write_span(facts['window'])}, in {counted(facts['generations'], 'generation')}"
         yield "window", told
     yield "memory", write_size(facts["bytes"])
     if "disk" in facts:

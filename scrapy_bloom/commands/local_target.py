@@ -75,7 +75,7 @@ class LocalTarget:
                 forgotten=len(store.filter.again),
                 exact=bool(meta.get("exact")) or None,
                 last_run=_last_run(store) if PID in meta else None,
-                written=datetime.fromtimestamp(self.path.stat().st_mtime).astimezone(),
+                written=_last_commit(self.path),
                 disk=self.path.stat().st_size + file.log_size(self.path),
                 waiting=len(store) if has_queue else None,
                 in_flight=int(meta.get(IN_FLIGHT, 0)) if has_queue else None,
@@ -216,7 +216,7 @@ class LocalTarget:
     def _check_spider(self, spider: str) -> None:
         if not spider:
             raise SettingError(
-                f"{self.name}: a job directory belongs to one spider: name it with --spider NAME"
+                f"{self.name}: a new job directory needs the name of its spider: add --spider NAME."
             )
 
     def _made(self, project: Project) -> Store:
@@ -265,6 +265,13 @@ def _adder(store: Store) -> Any:
 
 def _identity(meta: dict[str, Any]) -> Identity:
     return identity_of(Path(), meta) if IDENTITY in meta else Identity("", "", {})
+
+
+def _last_commit(path: Path) -> datetime:
+    """Return when a file was last written to; the log beside it has the latest commits."""
+    log = path.with_name(f"{path.name}-wal")
+    times = [one.stat().st_mtime for one in (path, log) if one.exists()]
+    return datetime.fromtimestamp(max(times)).astimezone()
 
 
 def _last_run(store: Store) -> str:

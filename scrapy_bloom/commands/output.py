@@ -100,11 +100,6 @@ class Progress:
             sys.stderr.write("\n")
 
 
-def count(number: int, what: str) -> str:
-    """Return a number with what it counts: ``1 page``, ``2,000 pages``."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
 def as_text(value: object) -> str:
     """Return a value as people read it."""
     if isinstance(value, datetime):

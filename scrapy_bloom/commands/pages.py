@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
-from scrapy_bloom.commands.output import Output, Progress, Table, count
+from scrapy_bloom.commands.output import Output, Progress, Table
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.target import SCHEMES, Target, add_spider, target_of
 from scrapy_bloom.errors import SettingError
+from scrapy_bloom.options import counted
 
 EXAMPLE = "job http://example.com/"
 
@@ -75,7 +76,7 @@ def _as_json(found: tuple[Page, str]) -> str:
 def _add(args: Namespace, project: Project, output: Output) -> int:
     """Mark pages; print how many were new."""
     known, new, bad = _change(args, project, output, forget=False)
-    text = f"{count(new, 'page')} marked; {known:,} marked before"
+    text = f"{counted(new, 'page')} marked; {known:,} marked before"
     output.show({"new": new, "seen": known, "bad": bad}, [text])
     return 1 if bad else 0
 
@@ -83,7 +84,7 @@ def _add(args: Namespace, project: Project, output: Output) -> int:
 def _forget(args: Namespace, project: Project, output: Output) -> int:
     """Let pages through; print how many. Return 1 if the filter has not had one of them."""
     known, unknown, bad = _change(args, project, output, forget=True)
-    text = f"{count(known, 'page')} eligible again; {unknown:,} not in the filter"
+    text = f"{counted(known, 'page')} eligible again; {unknown:,} not in the filter"
     output.show({"forgotten": known, "unknown": unknown, "bad": bad}, [text])
     return 1 if unknown or bad else 0
 
@@ -138,7 +139,7 @@ class Page(NamedTuple):
 
 
 class Lines:
-    """Reads lines, each a page. Empty ones do not count; bad ones are reported and left out.
+    """Reads lines, each a page. Empty ones do not count; bad ones are reported and skipped.
 
     Attributes:
         bad: how many lines were bad.
@@ -151,6 +152,7 @@ class Lines:
         self._digests = fingerprinter.digests
         # read1 gives what is there: a pipe that is fed slowly is answered at once.
         self._read = getattr(stream, "read1", stream.read)
+        self._each = "line" if stream is sys.stdin.buffer else "argument"
         self._count = self.bad = 0
 
     def batches(self) -> Iterator[list[Page]]:
@@ -165,8 +167,7 @@ class Lines:
             yield [*self._pages(lines)]
         yield [*self._pages([rest] if rest else [])]
         if self.bad:
-            total = count(self._count, "line")
-            self._output.note(f"left out {self.bad:,} of {total}")
+            self._output.note(f"skipped {self.bad:,} of {counted(self._count, self._each)}")
 
     def _pages(self, lines: list[bytes]) -> Iterator[Page]:
         for line in lines:
@@ -179,7 +180,7 @@ class Lines:
                 if self.bad <= _SHOWN:
                     reason = "not UTF-8" if isinstance(error, UnicodeError) else str(error)
                     text = line.decode(errors="replace").strip()[:100]
-                    self._output.note(f"line {self._count:,}: {text!r}: {reason}")
+                    self._output.note(f"{self._each} {self._count:,}: {text!r}: {reason}")
 
     def _page(self, text: str) -> Page:
         if not _HEX.fullmatch(text):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from difflib import get_close_matches
 from typing import Any
 
@@ -37,7 +38,12 @@ class Contents:
 
 def described(info: FilterInfo, identity: Identity, **more: object) -> dict[str, Any]:
     """Return what is known of a filter, without what is not. Its secret is not among it."""
-    facts = {**asdict(identity), **asdict(info), **more}
+    dates = {
+        name: datetime.fromtimestamp(date).astimezone()
+        for name, date in (("oldest", info.oldest), ("newest", info.newest))
+        if date is not None
+    }
+    facts = {**asdict(identity), **asdict(info), **dates, **more}
     return {name: value for name, value in facts.items() if value not in ("", None, {})}
 
 

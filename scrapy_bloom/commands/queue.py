@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from scrapy_bloom.commands.output import Output, Progress, Table, count
+from scrapy_bloom.commands.output import Output, Progress, Table
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.requests import WaitingRequest
 from scrapy_bloom.commands.target import add_target, target_of
+from scrapy_bloom.options import counted
 
 EXAMPLE = "job --peek 5"
 
@@ -32,7 +33,7 @@ def run(args: Namespace, project: Project, output: Output) -> int:
     target = target_of(project, args.target)
     if args.retry:
         retried = target.retry()
-        output.show({"retried": retried}, [f"{count(retried, 'request')} put back in the queue"])
+        output.show({"retried": retried}, [f"{counted(retried, 'request')} put back in the queue"])
         return 0
     newest_first = project.queue_kind.newest_first
     with target.requests(failed=args.failed, newest_first=newest_first) as (total, taken, found):
@@ -62,7 +63,7 @@ def run(args: Namespace, project: Project, output: Output) -> int:
         "first": [one._asdict() for one in first],
     }
 
-    lines = [f"{count(total, 'request')} to be fetched, {taken:,} of them in flight"]
+    lines = [f"{counted(total, 'request')} to be fetched, {taken:,} of them in flight"]
     if first:
         by_host = hosts.most_common(_HOSTS)
         lines += ["", *Table("priority", "requests").lines(by_priority)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.engine import close_spider
 from scrapy_bloom.errors import BloomError
-from scrapy_bloom.options import write_size, write_span
+from scrapy_bloom.options import counted, write_size, write_span
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -145,13 +145,15 @@ class Report:
             pending = now(stats.PENDING, None)
             self.once(
                 logging.INFO,
-                "Bloom filter closed: %s of %s requests were new, %s pages known, %s expected"
-                " lost%s",
+                "Bloom filter closed: %s of %s requests were new, %s pages known, expected loss %s"
+                " pages%s",
                 f"{now(stats.NEW):,}",
                 f"{checked:,}",
                 f"{now(stats.FROM_INFO['items']):,}",
                 now(stats.FROM_INFO["expected_lost"]),
-                "" if pending is None else f", {pending:,} requests waiting for the next run",
+                ""
+                if pending is None
+                else f", {counted(pending, 'request')} waiting for the next run",
             )
 
     def finished(
@@ -169,9 +171,9 @@ class Report:
         self.log(
             logging.WARNING,
             "%s: an earlier run has finished this crawl: %s pages are known, and no request is"
-            " waiting. This run fetches only pages that were forgotten, are old enough by"
-            " bloom_max_age, or are not filtered, such as start requests. To start over, %s; to"
-            " fetch pages again after some time, set BLOOM_WINDOW.",
+            " waiting. This run fetches only what is not filtered, such as start requests, and what"
+            " that links to if it is eligible again. To start over, %s; to fetch pages again after"
+            " some time, set BLOOM_WINDOW.",
             place,
             f"{known:,}",
             way,

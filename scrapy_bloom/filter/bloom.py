@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -20,6 +19,7 @@ from scrapy_bloom.filter import file
 from scrapy_bloom.filter.hashing import make_probe, new_secret
 from scrapy_bloom.filter.info import FilterInfo, count_bits, filter_info
 from scrapy_bloom.filter.sizing import (
+    BLOCK_BYTES,
     MOST_GENERATIONS,
     PARTS,
     SliceSpec,
@@ -228,10 +228,14 @@ class LocalFilter:
             [counts],
             capacity=self.capacity,
             error_rate=self.error_rate,
-            memory=sum(map(_memory, self.slices)),
+            memory=sum(len(one.touched()) for one in self.slices) * BLOCK_BYTES,
             window=self.window,
             dates=[one.since for one in self.slices],
         )
+        made = sum(one.spec.capacity for one in self.slices)
+        if self.window is None and made < self.capacity:  # it was raised: another slice follows
+            full = sum(one.spec.blocks for one in self.slices) + self._next_spec(0.0).blocks
+            info = replace(info, bytes_at_capacity=full * BLOCK_BYTES)
         return replace(info, items=self.items)
 
     def update(self, other: LocalFilter) -> None:
@@ -387,9 +391,9 @@ class LocalFilter:
         if items - self._newest.items < self.capacity <= items and not self._told:
             self._told = True
             logger.warning(
-                "Bloom filter: it has reached its capacity of %s fingerprints and grows. It keeps"
-                " its error rate of %g, but takes more memory per fingerprint and gets a little"
-                " slower. Next time, set capacity (BLOOM_CAPACITY) to the number that you expect.",
+                "Bloom filter: it is full at %s pages and grows. It keeps its error rate of %g, but"
+                " takes more memory per page and gets a little slower. Next time, set capacity"
+                " (BLOOM_CAPACITY) to the expected number of pages.",
                 f"{items:,}",
                 self.error_rate,
             )
@@ -473,11 +477,6 @@ def _as_bytes(fingerprint: bytes) -> bytes:
     :raises TypeError: if it is not bytes-like.
     """
     return fingerprint if fingerprint.__class__ is bytes else bytes(memoryview(fingerprint))
-
-
-def _memory(slice_: Slice) -> int:
-    """Return the bytes of memory that the blocks take."""
-    return sys.getsizeof(slice_.blocks) + sum(map(sys.getsizeof, slice_.touched().values()))
 
 
 def _not_united(why: str) -> SettingError:

@@ -6,6 +6,7 @@ import logging
 import os
 import pickle
 import sqlite3
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy import Request
@@ -21,7 +22,7 @@ from scrapy_bloom.errors import StateError
 from scrapy_bloom.local.job import IN_FLIGHT, REQUESTS, STATE, Identity, Job
 from scrapy_bloom.local.queue import QueueClasses, Queues
 from scrapy_bloom.local.scrapys import take_over
-from scrapy_bloom.options import COMMIT_SYNC, CommitSync
+from scrapy_bloom.options import COMMIT_SYNC, CommitSync, counted
 from scrapy_bloom.settings import Settings
 from scrapy_bloom.signals import forget_page
 
@@ -91,14 +92,15 @@ class LocalFrontier:
         self._ticking: Deferred[None] | None = None
         self._closing = self._broken = self._failing = False
         self._pid = os.getpid()
-        waiting = f", {len(self):,} requests waiting"
+        more = f", {counted(len(self), 'request')} waiting"
         if job.in_flight:
-            waiting += f", {job.in_flight:,} of them were in flight and are fetched again"
+            more += f", {job.in_flight:,} of them were in flight and are fetched again"
             report.set(stats.RECOVERED, job.in_flight)
+        resumed = ", resumed after a kill" if job.killed else ", resumed" if job.previous else ""
         report.opened(
-            f"Crawl kept in {job.path}{', resumed after a kill' if job.killed else ''}",
+            f"Crawl state in {job.path}{resumed}",
             self._store.filter.info(),
-            f"{waiting}; a kill loses no page",
+            more,
             restored=job.restored,
             unclean=unclean or job.killed,
         )
@@ -184,7 +186,8 @@ class LocalFrontier:
         stored = not self._broken and await run_beside(self._job.close)
         if self._broken:  # what is in the file was left as it is
             self._job.abandon()
-        self._report.describe(self._store.filter.info())
+        info = self._store.filter.info()  # which the next run does not know as a whole
+        self._report.describe(replace(info, items=info.items - len(self._store.withheld)))
         self._report.set(stats.PENDING, len(self._store))
         self._report.flush()
         return stored
@@ -274,7 +277,7 @@ class LocalFrontier:
         if self._broken:  # what is in the file is left as it is
             return
         self._note_state()
-        self._store.note(IN_FLIGHT, len(self._in_flight))
+        self._store.note(IN_FLIGHT, self._store.in_flight)
         self._store.commit(sync=self._sync)
         if self._failing:
             self._failing = False

@@ -66,7 +66,7 @@ class PlainFilter(BesideScheduler):
             report.opened(
                 "Bloom filter in memory only",
                 memory.info(),
-                "; a stop or a kill loses them and all requests, which a JOBDIR keeps",
+                "; without a JOBDIR nothing is kept after this run",
                 restored=0,
             )
         else:
@@ -77,7 +77,7 @@ class PlainFilter(BesideScheduler):
             self._job, self._filter, marks = job, job.store.filter, job.store
             info = self._filter.info()
             more = "; after a kill the crawl starts over"
-            place = f"Bloom filter kept in {job.path}"
+            place = f"Bloom filter in {job.path}"
             report.opened(place, info, more, restored=job.restored, unclean=unclean)
             if job.is_finished(waiting=waits_with_scrapy(job.folder)):
                 report.finished(job.folder, job.restored)

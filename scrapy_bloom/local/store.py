@@ -213,6 +213,11 @@ class Store:
 
     # Requests
 
+    @property
+    def in_flight(self) -> int:
+        """How many requests were taken and are not done."""
+        return len(self._taken)
+
     def queue(self, path: str, slot: str | None) -> int:
         """Return the number of a queue; make it if it is new."""
         number = self._numbers.get(path)
@@ -449,8 +454,8 @@ class Store:
         ):
             if found != expected:
                 raise SettingError(
-                    f"{name} = {expected!r}: {self.path} was made with {found!r}. It was left as it"
-                    f" is: set {name} to what it was, or choose another JOBDIR."
+                    f"{name} = {expected!r}: {self.path} was made with {name} = {found!r}. It was"
+                    f" left as it is: set {found!r} again, or choose another JOBDIR."
                 )
 
     # The exact list

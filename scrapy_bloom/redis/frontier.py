@@ -156,8 +156,8 @@ class SharedFrontier:
         place = f"Redis at {worker.where}, key {key}"
         if not states:
             self._report.info(
-                f"Crawl kept in {place}: the server cannot be used yet, and the crawl waits for it."
-                f" Check BLOOM_REDIS_URL; BLOOM_ON_BACKEND_ERROR = 'close' ends the crawl instead."
+                f"Crawl state in {place}: the server cannot be used yet, and the crawl waits for"
+                f" it. Check BLOOM_REDIS_URL; with BLOOM_ON_BACKEND_ERROR = 'close' it would end."
             )
             return
         waiting = sum(state.waiting for state in states)

@@ -17,6 +17,7 @@ from scrapy_bloom.options import (
     REDIS_SHARDS,
     REDIS_URL,
     WINDOW,
+    counted,
     refusal,
 )
 from scrapy_bloom.redis.client import Target
@@ -121,8 +122,8 @@ def report_opened(
     place = f"in Redis at {worker.where}, key {key}"
     if crawl:
         waiting = sum(state.waiting for state in states)
-        more = f", {waiting:,} requests waiting; others fetch what a killed worker had"
-        report.opened(f"Crawl kept {place}", describe(states), more, restored=restored)
+        more = f", {counted(waiting, 'request')} waiting"
+        report.opened(f"Crawl state {place}", describe(states), more, restored=restored)
     else:
         more = "; a kill loses what this process has to fetch"
         report.opened(f"Bloom filter {place}", describe(states), more, restored=restored)

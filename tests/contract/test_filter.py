@@ -82,6 +82,7 @@ def test_a_grown_filter_takes_little_more_than_one_of_the_right_size():
 def test_a_raised_capacity_shapes_the_next_slice():
     old, seen = LocalFilter(1000), LocalFilter(50_000)
     seen.adopt(old.secret, old.hashes, old.slices, old.next_id)
+    assert 200_000 < seen.info().bytes_at_capacity < 300_000
     seen.add_many(fingerprints(1001))
     assert seen.info().capacity == 50_000
 

@@ -199,6 +199,7 @@ class StoreMachine(RuleBasedStateMachine):
     @invariant()
     def it_holds_what_the_model_holds(self):
         assert len(self.store) == len(self.model.rows)
+        assert self.store.in_flight == len(self.taken)
         for queue in map(self.store.find, "ab"):
             if queue is not None:
                 assert self.store.waiting(queue) == len(self.waiting(queue))

@@ -365,7 +365,7 @@ def test_after_a_loss_the_crawl_starts_over_by_itself(site, tmp_path, loss, orde
     with LocalRedis() as server, shared(site, server, tmp_path, **chosen) as workers:
         for _ in range(2):
             workers.start()
-        until(lambda: all("Crawl kept in Redis" in workers.log(number) for number in range(2)))
+        until(lambda: all("Crawl state in Redis" in workers.log(number) for number in range(2)))
         reached = at(site, site.delivered + 20)
         assert reached.wait(PATIENCE)
         LOSSES[loss](server, site)

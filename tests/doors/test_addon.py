@@ -63,7 +63,8 @@ def test_a_filter_that_stands_in_its_way_is_named_in_one_line(priority, theirs, 
     assert settings["SCHEDULER"] == SCRAPYS
     (warning,) = (r.getMessage() for r in caplog.records if r.levelname == "WARNING")
     assert warning == (
-        f"Disabled scrapy_bloom.Addon: DUPEFILTER_CLASS is {theirs!r}. Remove that setting."
+        f"Disabled scrapy_bloom.Addon: DUPEFILTER_CLASS is {theirs!r}, so this crawl runs without"
+        " scrapy-bloom. Remove that setting."
     )
 
 
@@ -134,7 +135,7 @@ async def test_a_job_of_scrapys_own_scheduler_is_finished_by_it(tmp_path, filter
         assert pages.hits == dict.fromkeys(links, 1)
     assert chosen == [(SCRAPYS, filter_class), (SCHEDULER, OURS)]
     (said,) = (r.getMessage() for r in caplog.records if r.name == "scrapy_bloom.addon")
-    assert said.startswith(f"{tmp_path} has requests of Scrapy's own scheduler, which finishes")
+    assert said.startswith(f"{tmp_path} was started with Scrapy's own scheduler, so this run uses")
 
 
 def test_with_a_job_directory_a_killed_crawl_resumes(project):

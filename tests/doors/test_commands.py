@@ -223,7 +223,7 @@ def test_the_failed_list_is_shown_and_put_back(bloom, server):
         ("info redis://localhost:1#a", "refused"),
         ("info http://example.com", "is the URL of a page"),
         ("contains job", "expected URLs"),
-        ("add new http://example.com/", "name it with --spider"),
+        ("add new http://example.com/", "needs the name of its spider: add --spider"),
         ("copy job job", "found a filter, expected nothing"),
         ("copy waiting other", "are in Scrapy's own queue"),
         ("delete job", "Standard input is not a terminal: confirm with --yes"),
@@ -297,7 +297,7 @@ def test_many_lines_with_bad_ones(bloom):
     assert {line.split()[1] for line in answers[1:]} == {"new"}
     assert errors[0].startswith("line 1: 'no url 0': Missing scheme")
     assert "expected 40 hexadecimal digits, not 18" in errors[3]
-    assert errors[4] == "left out 4 of 30,001 lines"
+    assert errors[4] == "skipped 4 of 30,001 lines"
     marked = ["29,997 pages marked; 0 marked before"]
     assert bloom("add new - --spider books", stdin=text)[:2] == (1, marked)
 
@@ -322,8 +322,9 @@ def test_a_pipe_that_is_closed_early_is_no_error(job):
 
 def test_a_job_in_use_is_looked_at_and_not_changed(bloom, job):
     crawl = open_job(job)
+    os.utime(job / "bloom.sqlite", (0, 0))  # what was committed since is in the log
     shown = fields(bloom("info job")[1])["last run"]
-    assert shown.startswith(f"running as process {os.getpid()} ")
+    assert shown.startswith(f"running as process {os.getpid()} 20")
     assert seen(bloom, "job", fingerprints(1)) == [True]
     before = everything(job)
     for line in (f"add job {URLS[0]}", f"forget job {URLS[0]}", "delete job --yes"):

@@ -207,14 +207,15 @@ async def test_a_crawl_without_faults_has_few_lines_and_few_stats(caplog):
     assert stats["dupefilter/filtered"] == 240
     opened, closed = messages(caplog, logging.INFO)
     assert closed == (
-        "Bloom filter closed: 121 of 361 requests were new, 121 pages known, 0.0 expected lost"
+        "Bloom filter closed: 121 of 361 requests were new, 121 pages known, expected loss 0.0"
+        " pages"
     )
     assert opened == (
-        "Bloom filter in memory only: 0 pages known; a stop or a kill loses them and all requests,"
-        " which a JOBDIR keeps. Capacity 50, error rate 1e-06, 8.2 kB when full"
+        "Bloom filter in memory only: 0 pages known; without a JOBDIR nothing is kept after this"
+        " run. Capacity 50, error rate 1e-06, 8.2 kB when full"
     )
     (growth,) = messages(caplog, logging.WARNING)
-    assert "50 fingerprints" in growth
+    assert "50 pages" in growth
     assert "BLOOM_CAPACITY" in growth
     assert messages(caplog, logging.ERROR) == []
 

@@ -182,7 +182,7 @@ def test_a_run_that_is_refused_after_a_kill_changes_no_row(project):
             run = project.crawl(site, **OURS, **{name: value})
             run.end()
             assert f"{name} = {value!r}: " in run.log, run.log
-            assert f"was made with {found!r}. It was left as it is" in run.log
+            assert f"was made with {name} = {found!r}. It was left as it is" in run.log
             assert stored(contents(project.job)) == before
         assert site.delivered == delivered
         assert before["requests"]
