@@ -11,14 +11,18 @@ from pathlib import Path
 import scrapy_bloom
 from scrapy_bloom import errors
 
-ERRORS = {name for name, kind in vars(errors).items() if isinstance(kind, type)}
-LOGS = {"warning", "error", "exception", "critical"}
+SAYING = {
+    **{name: 0 for name, kind in vars(errors).items() if isinstance(kind, type)},
+    **dict.fromkeys(("warning", "error", "exception", "critical", "warn", "NotConfigured"), 0),
+    **dict.fromkeys(("log", "once"), 1),
+}
+"""What writes a message, and which of its arguments that is."""
+
 SPEAKERS = {"difference", "error"}
 """Functions that return text for a message: what they return, or put into `text`, is one."""
 
 HOLE = "…"
 _FORMAT = re.compile(r"%(\(\w+\))?\d*(\.\d+)?[a-z]|%%")
-_NAMED = re.compile(r"%\(\w+\)s")
 
 
 def messages() -> dict[str, str]:
@@ -26,73 +30,42 @@ def messages() -> dict[str, str]:
     root = Path(scrapy_bloom.__file__).parent
     found = {}
     for path in sorted({*root.rglob("*.py")} - {*root.glob("commands/*.py")}):
-        for line, text in _of_module(ast.parse(path.read_text(encoding="utf-8"))):
-            if ": must be " in text:  # refuses a value, as above
-                continue
-            if len(re.findall(r"\w{2,}", text)) > 1:  # less only passes on what others say
-                found.setdefault(text, f"{path.relative_to(root).as_posix()}:{line}")
+        module = ast.parse(path.read_text(encoding="utf-8"))
+        for written in (one for node in ast.walk(module) for one in _said(node)):
+            for text in _texts(written):
+                if ": must be " not in text and len(re.findall(r"\w{2,}", text)) > 1:
+                    by = "Disabled scrapy_bloom.Addon: " if path.name == "addon.py" else ""
+                    where = f"{path.relative_to(root).as_posix()}:{written.lineno}"
+                    found.setdefault(by + text, where)
     return found
 
 
-def _of_module(module: ast.Module) -> Iterator[tuple[int, str]]:
-    constants = {
-        target.id: node.value
-        for node in module.body
-        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value
-        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
-        if isinstance(target, ast.Name)
-    }
-    for node in constants.values():  # templates that are chosen where they are used
-        if isinstance(node, ast.Constant) and _NAMED.search(str(node.value)):
-            yield node.lineno, _FORMAT.sub(HOLE, node.value)
-    for node in ast.walk(module):
-        if isinstance(node, ast.Call):
-            for start, written in _said(node):
-                for text in _texts(written, constants):
-                    yield node.lineno, start + text
-        elif isinstance(node, ast.FunctionDef) and node.name in SPEAKERS:
-            for written in _spoken(node):
-                for text in _texts(written, constants):
-                    yield written.lineno, text
-
-
-def _spoken(function: ast.FunctionDef) -> Iterator[ast.expr]:
-    """Yield what a function returns, or puts into `text` to return it."""
-    for node in ast.walk(function):
-        returned = isinstance(node, ast.Return)
-        built = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "text"
-        if (returned or built) and node.value:
+def _said(node: ast.AST) -> Iterator[ast.expr]:
+    """Yield what a call writes, or a function returns, if that is a message."""
+    if isinstance(node, ast.FunctionDef) and node.name in SPEAKERS:
+        for part in ast.walk(node):
+            built = isinstance(part, ast.Assign) and ast.unparse(part.targets[0]) == "text"
+            if (isinstance(part, ast.Return) or built) and part.value:
+                yield part.value
+    elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+        if re.search(r"%\(\w+\)s", str(node.value.value)):  # a template that is chosen elsewhere
             yield node.value
+    elif isinstance(node, ast.Call):
+        name = ast.unparse(node.func).rpartition(".")[2]
+        place = SAYING.get(name, len(node.args))
+        quiet = place == 1 and ast.unparse(node.args[0]) in {"logging.INFO", "logging.DEBUG"}
+        if len(node.args) > place and not quiet:
+            yield node.args[place]
 
 
-def _said(call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
-    """Yield what a call writes, if it is one that does, and what comes before it."""
-    name = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
-    of = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
-    arguments = call.args
-    if ((of.endswith("logger") and name in LOGS) or name == "warn") and arguments:
-        yield "", arguments[0]
-    elif name in {"log", "once"} and arguments:
-        if ast.unparse(arguments[0]) in {"logging.WARNING", "logging.ERROR"}:
-            yield "", arguments[1]
-    elif name == "NotConfigured" and arguments:  # Scrapy writes it
-        yield "Disabled scrapy_bloom.Addon: ", arguments[0]
-    elif name in ERRORS and arguments:
-        yield "", arguments[0]
-
-
-def _texts(written: ast.expr, constants: dict[str, ast.expr]) -> Iterator[str]:
+def _texts(written: ast.expr) -> Iterator[str]:
     if isinstance(written, ast.Constant) and isinstance(written.value, str):
         yield _FORMAT.sub(HOLE, written.value)
     elif isinstance(written, ast.JoinedStr):
-        yield "".join(
-            part.value if isinstance(part, ast.Constant) else HOLE for part in written.values
-        )
+        parts = written.values
+        yield "".join(one.value if isinstance(one, ast.Constant) else HOLE for one in parts)
     elif isinstance(written, ast.IfExp):
-        yield from _texts(written.body, constants)
-        yield from _texts(written.orelse, constants)
+        yield from _texts(written.body)
+        yield from _texts(written.orelse)
     elif isinstance(written, ast.BinOp) and isinstance(written.op, ast.Add):
-        for text in _texts(written.left, constants):
-            yield text + HOLE
-    elif isinstance(written, ast.Name) and written.id in constants:
-        yield from _texts(constants[written.id], constants)
+        yield from (text + HOLE for text in _texts(written.left))
