@@ -139,10 +139,10 @@ CLAIMS = (
 def behind(results: Results) -> list[str]:
     """Return where we are slower than others, or than one might expect, in sentences."""
     at = {r["name"]: r["ratio"] for r in results["core"]["tables"]["core"] if r["items"] == LARGE}
-    faster = "; ".join(f"{ratio:.2f} × {name}" for name, ratio in at.items() if ratio > 1.001)
+    faster = ", ".join(f"{name} ({ratio:.2f} times)" for name, ratio in at.items() if ratio > 1.001)
     start = {r["name"]: r["cpu"] * 1e3 for r in results["frontier-crawl"]["tables"]["ends"]}
     return [
-        f"These are faster than our core; at {LARGE:,} items ours takes {faster}.",
+        f"Faster than our core at {LARGE:,} items: {faster}.",
         (
             f"Starting and ending a crawl takes our scheduler {start[SCHEDULER]:.0f} ms of CPU,"
             f" Scrapy's own {start[SCRAPY_SCHEDULER]:.0f}."

@@ -41,7 +41,6 @@ from scrapy_bloom.local.job import (
 )
 from scrapy_bloom.local.store import NAME, Store
 
-_AT_ONCE: Final = 1_000  # requests
 _COMPANIONS: Final = ("", "-journal", "-wal", "-shm", "-checkpoint", ".new")
 
 
@@ -297,11 +296,8 @@ def _bodies(store: Store, *, newest_first: bool) -> Iterator[tuple[int, bytes | 
         for number, queue in store.queues.items()
     )
     for negated, _, number in queues:
-        beyond = None
-        while rows := store.read(number, _AT_ONCE, newest=newest_first, beyond=beyond):
-            for _, body in rows:
-                yield -negated, body
-            beyond = rows[-1][0]
+        for _, body in store.read(number, newest=newest_first):
+            yield -negated, body
 
 
 def _stored(store: Store) -> Iterator[tuple[int, bytes]]:

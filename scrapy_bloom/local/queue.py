@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
@@ -172,7 +173,8 @@ class Bucket:
 
     def _read(self) -> None:
         assert self._number is not None  # noqa: S101 - it has requests
-        rows = self._store.read(self._number, self._ahead(), newest=self._newest)
+        waiting = self._store.read(self._number, newest=self._newest)
+        rows = [*islice(waiting, self._ahead())]
         if not rows:
             raise DamageError(f"{self._size} requests of queue {self._path!r} are missing")
         self._hot.extend(reversed(rows) if self._newest else rows)

@@ -18,7 +18,7 @@ Used like this, in one thread, under a lock that keeps other processes away::
     store.mark(fingerprint)        # was it seen? `filter.add`, and the exact list if there is one
     queue = store.queue("0", None)     # the number of a queue; made if it is new
     row = store.add(queue, body)       # a request, waiting
-    store.read(queue, 100, newest=True)    # rows that wait, to be taken with `take`
+    store.read(queue, newest=True)     # rows that wait, to be taken with `take`
     store.take(row), store.done(row)
     store.withhold([fingerprint])      # its request can only be held in memory: again, after a kill
     store.note("spider.state", data)
@@ -34,7 +34,7 @@ import os
 import sqlite3
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import chain, groupby, islice
@@ -269,20 +269,15 @@ class Store:
         self._size -= 1
         self._touched.add(number)
 
-    def read(
-        self, number: int, limit: int, *, newest: bool, beyond: int | None = None
-    ) -> list[tuple[int, bytes | None]]:
-        """Return requests of a queue that wait, in its order, with their rows.
+    def read(self, number: int, *, newest: bool) -> Iterator[tuple[int, bytes | None]]:
+        """Yield the requests of a queue that wait, in its order, with their rows.
 
-        The body of a row that does not match its checksum is None.
+        The body of a row that does not match its checksum is None. Take what is needed before
+        anything is changed.
 
-        :param limit: most rows to return.
         :param newest: whether the newest request comes first, else the oldest.
-        :param beyond: the row after which to begin, in that order; None for the first.
         """
         low, high = number << NUMBER_BITS, (number + 1) << NUMBER_BITS
-        if beyond is not None:
-            low, high = (low, beyond) if newest else (beyond, high)
         order = "DESC" if newest else "ASC"
         asked = f"SELECT id, body, crc FROM requests WHERE id > ? AND id < ? ORDER BY id {order}"  # noqa: S608
         committed = (
@@ -290,10 +285,9 @@ class Store:
             for row, body, checksum in self._database.execute(asked, (low, high))
         )
         new = self.queues[number].new
-        later = ((row, new[row]) for row in (reversed(new) if newest else new) if low < row < high)
+        later = ((row, new[row]) for row in (reversed(new) if newest else new))
         found = chain(later, committed) if newest else chain(committed, later)
-        waiting = (one for one in found if one[0] not in self._taken and one[0] not in self._gone)
-        return [*islice(waiting, limit)]
+        return (one for one in found if one[0] not in self._taken and one[0] not in self._gone)
 
     # Commits
 

@@ -114,17 +114,14 @@ class StoreMachine(RuleBasedStateMachine):
         body = random.randbytes(size)
         self.model.rows[self.store.add(self.store.queue(name, None), body)] = body
 
-    @rule(name=st.sampled_from("ab"), newest=st.booleans(), limit=st.integers(1, 4))
-    def take(self, name, newest, limit):
+    @rule(name=st.sampled_from("ab"), newest=st.booleans())
+    def take(self, name, newest):
         number = self.store.find(name)
         if number is None:
             return
         expected = sorted(self.waiting(number), reverse=newest)
-        found = self.store.read(number, limit, newest=newest)
-        assert found == [(row, self.model.rows[row]) for row in expected[:limit]]
-        if len(expected) > 2:
-            rest = self.store.read(number, limit, newest=newest, beyond=expected[1])
-            assert [row for row, _ in rest] == expected[2 : 2 + limit]
+        found = [*self.store.read(number, newest=newest)]
+        assert found == [(row, self.model.rows[row]) for row in expected]
         for row, _ in found[:1]:
             self.store.take(row)
             self.taken.add(row)
@@ -453,7 +450,7 @@ def test_a_reader_sees_the_last_commit_beside_a_run_and_after_a_kill(path, tmp_p
         assert LocalFilter.load(where).contains_many(PAGES[:2]) == [True, False]
         reader = Store(where, read_only=True)
         assert [reader.contains(page) for page in PAGES[:2]] == [True, False]
-        assert reader.read(queue, 5, newest=True) == [(row, b"body")]
+        assert [*reader.read(queue, newest=True)] == [(row, b"body")]
         assert reader.meta["spider"] == "tree"
         assert (reader.filter.capacity, reader.filter.window, reader.clean) == (500, 3600, False)
         reader.close()

@@ -3,6 +3,7 @@
 import random
 import shutil
 from hashlib import sha1
+from itertools import islice
 from pathlib import Path
 
 from scrapy_bloom.filter.bloom import LocalFilter
@@ -50,7 +51,7 @@ class Commits:
             assert not self.store.mark(page)
             self.store.add(self.queue, body_of(number, which))
         if number > _WAITING:
-            for row, _ in self.store.read(self.queue, PER_COMMIT, newest=False):
+            for row, _ in [*islice(self.store.read(self.queue, newest=False), PER_COMMIT)]:
                 self.store.done(row)
         self.store.note("number", number)
         self.store.commit()
@@ -67,7 +68,7 @@ def check(store, *, whole=True):
     bodies = [body_of(one, which) for one in waiting for which in range(PER_COMMIT)]
     found = []
     if "0" in {queue.path for queue in store.queues.values()}:
-        found = [body for _, body in store.read(store.find("0"), 1000, newest=False)]
+        found = [body for _, body in store.read(store.find("0"), newest=False)]
     if whole:
         assert found == bodies
     else:  # a row that was damaged is said to be
