@@ -18,6 +18,7 @@ from scrapy_bloom.errors import BackendError, StateError
 from scrapy_bloom.redis import queue as queues
 from scrapy_bloom.redis import worker as lives
 from scrapy_bloom.redis.client import beginning
+from scrapy_bloom.redis.plan import place
 from scrapy_bloom.redis.queue import SharedQueue
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.shard import Call, Entry, Shard
@@ -335,3 +336,35 @@ def test_a_page_that_is_asked_for_and_then_forgotten_in_one_call_is_not_known(jo
 
 
 # The end
+
+
+def test_a_request_that_moves_while_shards_are_looked_at_is_not_overlooked(join, key, monkeypatch):
+    """One look finds all shards empty, each at its own moment."""
+    one, two = join(key, shards=2), join(key, shards=2)
+    first, second = (
+        next(name for name in range(99) if place(mark_of(name), 2) == number) for number in (0, 1)
+    )
+    one.offer(second)
+    one.say()
+    while not one.take(2):
+        pass
+    call = Shard.call
+
+    def between(shard, each):
+        answer = call(shard, each)
+        monkeypatch.setattr(Shard, "call", call)
+        one.offer(first)
+        one.done()
+        one.say()
+        return answer
+
+    monkeypatch.setattr(Shard, "call", between)
+    two.exchange()
+    assert not two.queue.is_over()
+    two.exchange()
+    assert not two.queue.is_over()
+    assert two.drain() == [str(first)]
+    for _ in range(2):
+        two.exchange()
+        over = two.queue.is_over()
+    assert over
