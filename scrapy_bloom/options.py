@@ -309,14 +309,6 @@ COMMIT_SYNC: Final = Option(
     " wait for the disk. With `process`, a power failure takes the crawl back to an earlier"
     " commit: no page is lost, more are fetched again.",
 )
-EXACT: Final[Option[bool]] = Option(
-    "BLOOM_EXACT",
-    default=False,
-    read=_read_flag,
-    meaning="Whether to rule out that a new page is called seen. It needs"
-    " `scrapy_bloom.Scheduler` with a `JOBDIR`, or in Redis the layout `sets`. The guide Exact"
-    " has the costs.",
-)
 FORGET_FAILED: Final[Option[bool | tuple[int, ...]]] = Option(
     "BLOOM_FORGET_FAILED",
     default=False,
@@ -324,6 +316,14 @@ FORGET_FAILED: Final[Option[bool | tuple[int, ...]]] = Option(
     meaning="Whether failed pages are eligible again in the next run: `True` for those whose"
     " download failed after all retries or ended in a status of Scrapy's `RETRY_HTTP_CODES`, or"
     " a list of statuses to use instead: `[403, 404, 503]`.",
+)
+EXACT: Final[Option[bool]] = Option(
+    "BLOOM_EXACT",
+    default=False,
+    read=_read_flag,
+    meaning="Whether to rule out that a new page is called seen. It needs"
+    " `scrapy_bloom.Scheduler` with a `JOBDIR`, or in Redis the layout `sets`. The guide Exact"
+    " has the costs.",
 )
 BACKEND: Final = Option(
     "BLOOM_BACKEND",
@@ -404,23 +404,7 @@ RULES: Final[Option[Mapping[str, Rule]]] = Option(
     " a dict with any of `level`, `steps`, `drop`, `keep`, `keep_only`.",
 )
 
-OPTIONS: Final[tuple[Option[Any], ...]] = (
-    CAPACITY,
-    ERROR_RATE,
-    WINDOW,
-    COMMIT_SYNC,
-    FORGET_FAILED,
-    EXACT,
-    BACKEND,
-    REDIS_URL,
-    REDIS_KEY,
-    REDIS_SHARDS,
-    REDIS_LAYOUT,
-    REDIS_TIMEOUT,
-    ON_BACKEND_ERROR,
-    CANONICAL,
-    DROP_PARAMS,
-    KEEP_PARAMS,
-    RULES,
+OPTIONS: Final[tuple[Option[Any], ...]] = tuple(
+    one for one in tuple(globals().values()) if isinstance(one, Option)
 )
 """All of them, in the order of the docs."""

@@ -5,13 +5,8 @@ Those for faults and for unused features are set only if they are not 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
-
-
-def _as_it_is(value: float) -> float:
-    return value
 
 
 @dataclass(frozen=True)
@@ -21,16 +16,10 @@ class Stat:
     Attributes:
         key: its name in Scrapy's stats.
         meaning: one phrase for the docs.
-        rounded: returns a value with its significant digits only.
     """
 
     key: str
     meaning: str
-    rounded: Callable[[float], float] = _as_it_is
-
-
-def _decimals(count: int) -> Callable[[float], float]:
-    return lambda value: round(value, count)
 
 
 CHECKED: Final = Stat("bloom/checked", "requests that were checked")
@@ -94,7 +83,6 @@ FROM_INFO: Final = {
         "bloom/expected_lost",
         "expected number of new requests that were called seen; with `BLOOM_WINDOW`, by marks that"
         " have not expired",
-        _decimals(3),
     ),
 }
 """Those that are attributes of :class:`FilterInfo`, by their names there."""
@@ -112,26 +100,7 @@ FROM_BACKEND: Final = {
 """Those of a filter or a queue in Redis, by their names in what its ``numbers`` returns."""
 
 STATS: Final = (
-    CHECKED,
-    NEW,
-    SEEN,
-    REDIRECT_EXEMPT,
-    ERRORS,
-    RESTORED,
-    UNCLEAN_STOP,
-    NOT_STORED,
-    WITHDRAWN,
-    FORGOTTEN,
-    NOT_FORGOTTEN,
-    FAILED,
-    STEP,
-    PENDING,
-    RECOVERED,
-    HELD,
-    UNREADABLE,
-    COMMIT_ERRORS,
-    REQUEUED,
-    MOVED_ASIDE,
+    *(one for one in tuple(globals().values()) if isinstance(one, Stat)),
     *FROM_INFO.values(),
     *FROM_BACKEND.values(),
 )

@@ -100,7 +100,7 @@ class Report:
     def set(self, stat: Stat, value: float) -> None:
         """Set one of our stats, with the digits that mean something."""
         try:
-            self._collector.set_value(stat.key, stat.rounded(value))
+            self._collector.set_value(stat.key, round(value, 3))
         except Exception as error:  # noqa: BLE001 - a collector may be anybody's
             self._stats_failed(error)
 
