@@ -97,7 +97,7 @@ def store(size: int, per_commit: int, marks: int, *, exact: bool) -> None:
         batch = [*islice(known, per_commit)]
         begin = time.thread_time()
         for fingerprint in batch:
-            job.mark(fingerprint)
+            job.add(fingerprint)
         middle, start = time.thread_time(), time.perf_counter()
         job.commit()
         passing = job.passing

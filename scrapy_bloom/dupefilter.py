@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
     from typing_extensions import Self
 
+    from scrapy_bloom.redis.plain import SharedFilter
+
 logger = logging.getLogger(__name__)
 
 SEEN = Verdict.SEEN
@@ -38,25 +40,6 @@ class Checks(Protocol):
 
     def check(self, request: Request) -> Verdict:
         """Return the verdict on a request, which a filter marks. Never raises."""
-
-
-class OpenFilter(Checks, Protocol):
-    """A filter beside another scheduler, wherever it is kept. Only making one raises.
-
-    Attributes:
-        emptied: whether the last attempt to empty it succeeded.
-    """
-
-    emptied: bool
-
-    def withdraw(self, request: Request) -> None:
-        """Make the page of a request eligible again: the scheduler has lost it."""
-
-    def clear(self, *, at_end: bool = False) -> bool:
-        """Empty the filter; return False where it stays, because others use it, or may."""
-
-    def close(self) -> Deferred[None] | None:
-        """Store what is to be stored; return what fires when that is done, None if it is."""
 
 
 class BloomDupeFilter:
@@ -76,7 +59,7 @@ class BloomDupeFilter:
         self.checks: Checks | None = None
         self.unclean = False
         self.refusal: BloomError | None = None
-        self._filter: OpenFilter | None = None  # None also under our scheduler
+        self._filter: PlainFilter | SharedFilter | None = None  # None also under our scheduler
         self._crawler = crawler
         self.report = Report(crawler)
         self._shared_queue = False
@@ -153,7 +136,7 @@ class BloomDupeFilter:
             return None
         lost = [*unstored(scheduler_of(self._crawler, self))]
         for request in lost:
-            closing.withdraw(request)
+            closing.session.withdraw(request)
         if lost:
             self.report.warn(
                 f"{len(lost):,} requests could not be serialized, so Scrapy has not stored them."
@@ -224,9 +207,9 @@ class BloomDupeFilter:
             self._filter = self._open_shared(empty=empty)
         else:
             self._filter = PlainFilter(crawler, name_of(crawler), self.report, unclean=self.unclean)
-        self.checks = self._filter
+        self.checks = self._filter.session
 
-    def _open_shared(self, *, empty: bool) -> OpenFilter:
+    def _open_shared(self, *, empty: bool) -> SharedFilter:
         """Open a filter in Redis.
 
         :raises BloomError: if that cannot be done.
@@ -239,9 +222,9 @@ class BloomDupeFilter:
                 f" are in Redis, too; or remove your JOBDIR; or set {BACKEND.setting} = 'local'."
             )
         with client_library():
-            from scrapy_bloom.redis.plain import SharedFilter  # noqa: PLC0415
+            from scrapy_bloom.redis import plain as redis  # noqa: PLC0415
 
-        return SharedFilter(
+        return redis.SharedFilter(
             crawler,
             name_of(crawler),
             self.report,
@@ -264,7 +247,7 @@ class BloomDupeFilter:
     def _watch_pushes(self) -> None:
         scheduler = scheduler_of(self._crawler, self)
         if scheduler is not None and self._filter is not None:
-            watch_pushes(scheduler, self._filter.withdraw)
+            watch_pushes(scheduler, self._filter.session.withdraw)
 
     def _spider_opened(self) -> None:
         if self.checks is None:

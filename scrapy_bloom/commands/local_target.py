@@ -84,7 +84,7 @@ class LocalTarget:
     def asking(self) -> Iterator[Marks]:
         """Open the filter to ask it what a crawl would call seen."""
         with self._reading() as store:
-            yield _identity(store.meta), lambda some: [store.contains(one) for one in some]
+            yield _identity(store.meta), lambda some: [one in store for one in some]
 
     @contextmanager
     def reading(self) -> Iterator[Contents]:
@@ -259,7 +259,7 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 def _adder(store: Store) -> Any:
-    return lambda some: [store.mark(one) for one in some]
+    return lambda some: [store.add(one) for one in some]
 
 
 def _identity(meta: dict[str, Any]) -> Identity:

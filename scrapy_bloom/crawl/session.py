@@ -22,7 +22,6 @@ from scrapy_bloom.options import (
     read_age,
 )
 from scrapy_bloom.settings import Settings
-from scrapy_bloom.signals import forget_page
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -49,7 +48,7 @@ class Identified(NamedTuple):
 
 
 class Filter(Protocol):
-    """What a filter in memory and one in Redis have in common here."""
+    """What decides which pages were seen. Every method may raise what it will."""
 
     def add(self, fingerprint: bytes) -> bool:
         """Add a fingerprint; return whether it was there."""
@@ -64,53 +63,6 @@ class Filter(Protocol):
         """Make fingerprints eligible again; return for each whether it was there."""
 
 
-class Marks(Protocol):
-    """A filter that answers at once. Every method may raise what it will."""
-
-    @property
-    def filter(self) -> Filter:
-        """The filter itself."""
-
-    def mark(self, fingerprint: bytes, max_age: float | None = None) -> bool:
-        """Mark a fingerprint; return whether it was marked before.
-
-        :param max_age: if given, what was let through longer ago, in seconds, is let through again.
-        """
-
-    def contains(self, fingerprint: bytes) -> bool:
-        """Return whether a fingerprint is marked."""
-
-    def withhold(self, fingerprints: Iterable[bytes]) -> None:
-        """Have the next run let fingerprints through once; this run does not."""
-
-    def release(self, fingerprints: Iterable[bytes]) -> None:
-        """Take back one :meth:`withhold` of each."""
-
-
-class FilterMarks:
-    """The marks of a crawl that are in a filter and nowhere else."""
-
-    def __init__(self, filter_: Filter) -> None:
-        self.filter = filter_
-
-    def mark(self, fingerprint: bytes, max_age: float | None = None) -> bool:
-        """Mark a fingerprint; return whether it was marked before, or lately."""
-        if max_age is None:
-            return self.filter.add(fingerprint)
-        return self.filter.add_aged(fingerprint, max_age)
-
-    def contains(self, fingerprint: bytes) -> bool:
-        """Return whether a fingerprint is marked."""
-        return fingerprint in self.filter
-
-    def withhold(self, fingerprints: Iterable[bytes]) -> None:
-        """Forget fingerprints; the session calls them seen for the rest of its run."""
-        self.filter.forget_many(fingerprints)
-
-    def release(self, fingerprints: Iterable[bytes]) -> None:
-        """Do nothing: they are forgotten."""
-
-
 class Session:
     """Identifies the requests of one crawl, and judges them by what a filter says.
 
@@ -123,7 +75,10 @@ class Session:
     Attributes:
         fingerprinter: makes the fingerprints.
         made_by: how they are made, in the form that is stored with a filter.
+        filter: what is asked; who opens it puts it here.
     """
+
+    filter: Filter
 
     def __init__(self, crawler: Crawler, settings: Settings, report: Report) -> None:
         theirs = crawler.request_fingerprinter
@@ -132,7 +87,7 @@ class Session:
         self._resolve = self.fingerprinter.resolve
         self._window = settings[WINDOW]
         self._report = report
-        self._failed: set[bytes] = set()
+        self._failed: set[bytes] = set()  # the filter has forgotten them, and this run has not
         # Of redirects that were dropped: where they led, and the marks of the pages on the way.
         self._dropped: deque[tuple[bytes, tuple[bytes, ...]]] = deque(maxlen=MOST_DROPPED)
 
@@ -177,23 +132,33 @@ class Session:
         self._report.count(verdict)
         return verdict
 
-    def check(self, request: Request, marks: Marks) -> Verdict:
-        """Mark a request in a filter that answers at once; return the verdict on it."""
+    def check(self, request: Request, *, mark: bool = True) -> Verdict:
+        """Return the verdict on a request.
+
+        :param mark: whether to mark it; if not, one with a maximum age is new.
+        """
         found = self.identify(request)
         if found is None:
             return ERROR
         step = None
         try:
-            # A page that has failed stays seen in this run, however old it is.
-            seen = found.fingerprint in self._failed
-            seen = seen or marks.mark(found.fingerprint, found.max_age)
+            seen = self._seen(found.fingerprint, found.max_age, mark=mark)
             if seen and (step := self.step_of(found)) is not None:
-                seen = step in self._failed or marks.mark(step)
-            if seen and (chains := self.drop(found)):
-                self._forget(chains, marks, failed=True)
+                seen = self._seen(step, None, mark=mark)
+            if seen and mark and (chains := self.drop(found)):
+                self._forget(chains, failed=True)
         except Exception as error:  # noqa: BLE001 - raised, it would cost the page
             return self.fail(request, error)
         return self.judge(found, seen=seen, step=step is not None)
+
+    def _seen(self, fingerprint: bytes, max_age: float | None, *, mark: bool) -> bool:
+        if fingerprint in self._failed:  # however old it is
+            return True
+        if not mark:
+            return max_age is None and fingerprint in self.filter
+        if max_age is None:
+            return self.filter.add(fingerprint)
+        return self.filter.add_aged(fingerprint, max_age)
 
     def fail(self, request: Request, error: Exception) -> Verdict:
         """Return the verdict on a request that could not be checked; log and count it."""
@@ -204,8 +169,7 @@ class Session:
         self._report.count(ERROR)
         return ERROR
 
-    # Forgetting. `SharedFrontier._forget_page` repeats `_forget`, because its answers come later:
-    # change both.
+    # Forgetting
 
     def marks_of(self, request: Request) -> tuple[bytes, ...]:
         """Return the mark of a page, and that of its step in a chain of redirects, if it has one.
@@ -263,7 +227,7 @@ class Session:
             self._dropped.remove(chain)
         return [marks for _, marks in led_here]
 
-    def forget(self, request: Request, marks: Marks, *, failed: bool = False) -> bool:
+    def forget(self, request: Request, failed: bool = False) -> bool:  # noqa: FBT001, FBT002 - a signal
         """Make the page of a request eligible again: at once, or in the next run if it has failed.
 
         With it go the pages whose redirects have led to it, also where these were dropped.
@@ -272,34 +236,25 @@ class Session:
         """
         try:
             page = self.page_of(request)
-            known = any(mark in self._failed or marks.contains(mark) for mark in page)
-            self._forget([page], marks, failed=failed)
+            known = any(mark in self._failed or mark in self.filter for mark in page)
+            self._forget([page], failed=failed)
         except Exception as error:  # noqa: BLE001 - in a callback it would cost the items
             self._report.not_forgotten(request, error)
             return False
         return known
 
-    def withdraw(self, request: Request, marks: Marks) -> None:
+    def withdraw(self, request: Request) -> None:
         """Make the page of a request eligible again: it was new, and the scheduler has lost it."""
         try:
-            there = marks.filter.forget_many(self.marks_of(request))
+            there = self.filter.forget_many(self.marks_of(request))
             self._report.add(stats.WITHDRAWN, int(there[0]))
         except Exception as error:  # noqa: BLE001 - the crawl continues without
             self._report.check_failed(request, error)
 
-    def _forget(self, pages: list[tuple[bytes, ...]], marks: Marks, *, failed: bool) -> None:
-        left = list(pages)
-        while left:
-            page = left.pop(0)
-            there = [marks.contains(mark) and mark not in self._failed for mark in page]
-            marked = [mark for mark, was in zip(page, there, strict=True) if was]
-            if failed:
-                marks.withhold(marked)
-            else:
-                again = self._failed.intersection(page)
-                marks.release(again)
-                marks.filter.forget_many([*marked, *again])
-            left += self.forgotten(page, there, failed=failed)
+    def _forget(self, pages: list[tuple[bytes, ...]], *, failed: bool) -> None:
+        while pages:
+            page = pages.pop(0)
+            pages += self.forgotten(page, self.filter.forget_many(page), failed=failed)
 
     def _marks_before(self, request: Request) -> Iterator[bytes]:
         for step, mark in chain_before(request, self.fingerprinter.fingerprint):
@@ -321,23 +276,3 @@ class Session:
         if "redirect_urls" in request.meta:
             return 0.0
         return seconds if self._window is None else min(seconds, self._window)
-
-
-class BesideScheduler:
-    """What is asked of a filter in a crawl whose requests another scheduler keeps. Never raises."""
-
-    def __init__(self, crawler: Crawler, session: Session, marks: Marks) -> None:
-        self._session, self._marks = session, marks
-        crawler.signals.connect(self.forget, signal=forget_page)
-
-    def check(self, request: Request) -> Verdict:
-        """Mark a request, and return the verdict on it."""
-        return self._session.check(request, self._marks)
-
-    def withdraw(self, request: Request) -> None:
-        """Make the page of a request eligible again: the scheduler has lost it."""
-        self._session.withdraw(request, self._marks)
-
-    def forget(self, request: Request, failed: bool = False) -> bool:  # noqa: FBT001, FBT002 - a signal
-        """Make a page eligible again; return whether it was known. If it has failed: next run."""
-        return self._session.forget(request, self._marks, failed=failed)

@@ -82,6 +82,7 @@ class LocalFrontier:
             self._queues = Queues(crawler, spider, engine, job.store, classes)
             job.begin()
         self._job, self._store, self._memory = job, job.store, memory
+        session.filter = job.store
         self._spider, self._report, self._inc = spider, report, report.inc
         self._sync = settings[COMMIT_SYNC] is CommitSync.MACHINE
         self._in_flight = InFlight(engine, report)
@@ -120,21 +121,11 @@ class LocalFrontier:
 
         Marks nothing: where a mark is, a request must be.
         """
-        found = self._session.identify(request)
-        if found is None:
-            return Verdict.ERROR
-        step = None
-        try:
-            seen = found.max_age is None and self._store.contains(found.fingerprint)
-            if seen and (step := self._session.step_of(found)) is not None:
-                seen = self._store.contains(step)
-        except Exception as error:  # noqa: BLE001 - raised, it would cost the page
-            return self._session.fail(request, error)
-        return self._session.judge(found, seen=seen, step=step is not None)
+        return self._session.check(request, mark=False)
 
     def enqueue(self, request: Request) -> bool:
         """Store a request with its mark; return False if it is a duplicate."""
-        if not request.dont_filter and self._session.check(request, self._store) is SEEN:
+        if not request.dont_filter and self._session.check(request) is SEEN:
             self._arm()
             return False
         error = self._queues.push(request)
@@ -170,7 +161,7 @@ class LocalFrontier:
 
     def forget(self, request: Request, failed: bool = False) -> bool:  # noqa: FBT001, FBT002 - a signal
         """Make a page eligible again; return whether it was known. If it has failed: next run."""
-        known = self._session.forget(request, self._store, failed=failed)
+        known = self._session.forget(request, failed)
         self._arm()
         return known
 

@@ -9,7 +9,7 @@ from scrapy.utils.job import job_dir
 
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.engine import only_looks, run_beside
-from scrapy_bloom.crawl.session import BesideScheduler, FilterMarks, Session
+from scrapy_bloom.crawl.session import Session
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.local.job import (
     FILTER,
@@ -21,26 +21,30 @@ from scrapy_bloom.local.job import (
 )
 from scrapy_bloom.options import EXACT
 from scrapy_bloom.settings import Settings
+from scrapy_bloom.signals import forget_page
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from twisted.internet.defer import Deferred
 
     from scrapy_bloom.crawl.report import Report
-    from scrapy_bloom.local.store import Store
 
 
 _SLOW: Final = 32_000_000
 """Bytes of a filter that take about 0.1 s to be stored."""
 
 
-class PlainFilter(BesideScheduler):
+class PlainFilter:
     """The filter of a crawl under Scrapy's own scheduler, or any other one.
 
     :param spider: name of the spider.
     :param report: writes to stats and log.
     :param unclean: whether the last run was killed, and its files were moved away.
     :raises BloomError: if the crawl cannot be filtered as the settings say. Nothing is changed.
+
+    Attributes:
+        session: judges the requests.
+        emptied: always False: nobody else uses it.
     """
 
     emptied = False
@@ -55,14 +59,12 @@ class PlainFilter(BesideScheduler):
                 f" 'scrapy.dupefilters.RFPDupeFilter'."
             )
         self._report = report
-        session = Session(crawler, settings, report)
+        self.session = session = Session(crawler, settings, report)
         made = session.fingerprinter
         folder = None if only_looks(crawler) else job_dir(crawler.settings)
         self._job: Job | None = None
-        marks: FilterMarks | Store
         if folder is None:
-            memory = new_filter(settings, digests=made.digests)
-            self._filter, marks = memory, FilterMarks(memory)
+            session.filter = self._filter = memory = new_filter(settings, digests=made.digests)
             report.opened(
                 "Bloom filter in memory only",
                 memory.info(),
@@ -74,7 +76,7 @@ class PlainFilter(BesideScheduler):
             with job.opening():
                 job.open(settings, digests=made.digests)
                 job.begin()
-            self._job, self._filter, marks = job, job.store.filter, job.store
+            self._job, self._filter, session.filter = job, job.store.filter, job.store
             info = self._filter.info()
             more = "; after a kill the crawl starts over"
             place = f"Bloom filter in {job.path}"
@@ -87,7 +89,7 @@ class PlainFilter(BesideScheduler):
                     f"{theirs}: the marks of Scrapy's own filter are not read, so pages are fetched"
                     f" again. SCHEDULER = 'scrapy_bloom.Scheduler' takes them over."
                 )
-        super().__init__(crawler, session, marks)
+        crawler.signals.connect(session.forget, signal=forget_page)
 
     def clear(self, *, at_end: bool = False) -> bool:  # noqa: ARG002 - as a shared filter
         """Empty the filter; returns True."""

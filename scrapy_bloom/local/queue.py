@@ -135,7 +135,7 @@ class Bucket:
             # Only the queues of a downloader-aware priority queue have a folder of their own.
             slot = self._queues.slot_of(request) if "/" in self._path else None
             self._number = self._store.queue(self._path, slot)
-        row = self._store.add(self._number, body)
+        row = self._store.push(self._number, body)
         hot, most = self._hot, 2 * self._ahead()
         if self._newest:
             hot.append((row, body))

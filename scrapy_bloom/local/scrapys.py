@@ -151,14 +151,14 @@ def _fill(
 ) -> None:
     for path, slot, bodies in queues:
         for body in bodies:
-            store.add(store.queue(path, slot), body)
+            store.push(store.queue(path, slot), body)
         store.commit()
     seen = job.folder / SCRAPYS_MARKS
     if job.previous != FILTER and seen.exists():  # else it is from before the filter's first run
         with seen.open("rb") as stream:
             for batch in read_seen(iter(lambda: stream.read(_CHUNK), b"")):
                 for fingerprint in batch:
-                    store.mark(fingerprint)
+                    store.add(fingerprint)
                 store.commit()
     for key, value in owner_notes(job.identity, REQUESTS).items():
         store.note(key, value)

@@ -15,12 +15,11 @@ Used like this, in one thread, under a lock that keeps other processes away::
     store = Store(path, LocalFilter(capacity=1_000_000))  # raises StateError, changes nothing then
     store.clean                    # whether the last run closed the file; also in a new file
     store.meta["kind"]             # notes of earlier runs, read only
-    store.mark(fingerprint)        # was it seen? `filter.add`, and the exact list if there is one
+    store.add(fingerprint)         # was it seen? `filter.add`, and the exact list if there is one
     queue = store.queue("0", None)     # the number of a queue; made if it is new
-    row = store.add(queue, body)       # a request, waiting
+    row = store.push(queue, body)      # a request, waiting
     store.read(queue, newest=True)     # rows that wait, to be taken with `take`
     store.take(row), store.done(row)
-    store.withhold([fingerprint])      # its request can only be held in memory: again, after a kill
     store.note("spider.state", data)
     store.commit()                 # sqlite3.Error or OSError: nothing written, nothing forgotten
     store.close()
@@ -139,11 +138,11 @@ class Store:
 
     Attributes:
         path: as given.
-        filter: the filter. Marks made with :meth:`mark` go with the next commit.
+        filter: the filter. Marks made with :meth:`add` go with the next commit.
         meta: notes; changed by :meth:`note` only.
         clean: whether the last run closed the file.
-        queues: all queues that have had requests in this run, by number.
         withheld: how often each fingerprint is withheld.
+        queues: all queues that have had requests in this run, by number.
     """
 
     def __init__(
@@ -174,37 +173,40 @@ class Store:
 
     # Marks
 
-    def mark(self, fingerprint: bytes, max_age: float | None = None) -> bool:
-        """Mark a fingerprint; return whether it was marked before.
-
-        :param max_age: if given, what was let through longer ago, in seconds, is let through again.
-        """
-        if max_age is None:
-            seen = self.filter.add(fingerprint)
-        else:
-            seen = self.filter.add_aged(fingerprint, max_age)
-        if not self._exact:
-            return seen
-        if seen:
-            if max_age is not None or self._is_listed(fingerprint):
-                return True
+    def add(self, fingerprint: bytes) -> bool:
+        """Mark a fingerprint; return whether it was marked before."""
+        seen = self.filter.add(fingerprint)
+        if self._exact and seen and not self._is_listed(fingerprint):
             self.filter.put(fingerprint)
-        self._list(self.filter.slices[-1].id, fingerprint)
-        return False
+            seen = False
+        if self._exact and not seen:
+            self._list(self.filter.slices[-1].id, fingerprint)
+        return seen
 
-    def contains(self, fingerprint: bytes) -> bool:
+    def add_aged(self, fingerprint: bytes, max_age: float) -> bool:
+        """Return whether this let a fingerprint through lately; if not, mark it."""
+        seen = self.filter.add_aged(fingerprint, max_age)
+        if self._exact and not seen:
+            self._list(self.filter.slices[-1].id, fingerprint)
+        return seen
+
+    def forget_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
+        """Let a batch through again; return for each whether it was there."""
+        return self.filter.forget_many(fingerprints)
+
+    def __contains__(self, fingerprint: bytes) -> bool:
         """Return whether a fingerprint was marked. Changes nothing."""
         there = fingerprint in self.filter
         return there and (not self._exact or self._is_listed(fingerprint))
 
     def withhold(self, fingerprints: Iterable[bytes]) -> None:
-        """Let the next run fetch these pages: their requests are in memory only, or have failed."""
+        """Let the next run fetch these pages: their requests are in memory only."""
         for fingerprint in fingerprints:
             self.withheld[fingerprint] += 1
             self._changes.again.add(fingerprint)
 
     def release(self, fingerprints: Iterable[bytes]) -> None:
-        """Undo one :meth:`withhold` of each: the request is done, or its page was forgotten."""
+        """Undo one :meth:`withhold` of each: the request is done."""
         for fingerprint in fingerprints:
             self.withheld[fingerprint] -= 1
             if not self.withheld[fingerprint]:
@@ -236,7 +238,7 @@ class Store:
         queue = self.queues[number]
         return queue.size - queue.taken
 
-    def add(self, number: int, body: bytes) -> int:
+    def push(self, number: int, body: bytes) -> int:
         """Add a request that waits; return its row. In a queue a younger request has a higher one.
 
         A row says what a body is about: it is never given twice.
@@ -296,13 +298,9 @@ class Store:
         self._changes.room = max(0, SMALL_JOURNAL - self.journal)
 
     def note(self, key: str, value: Value) -> None:
-        """Store a note with the next commit; None removes it."""
+        """Store a note with the next commit."""
         if self.meta.get(key) != value:
-            self._notes[key] = value
-            if value is None:
-                del self.meta[key]
-            else:
-                self.meta[key] = value
+            self._notes[key] = self.meta[key] = value
 
     @property
     def dirty(self) -> bool:
@@ -496,7 +494,7 @@ class Store:
         database.execute("BEGIN IMMEDIATE")
         try:
             self._write_requests()
-            self._write_notes()
+            file.put(database, "meta", self._notes.items())
             counters = Counters(self._commits + 1, clean, self._request, self.filter.next_id)
             file.put(database, "counters", [(1, *counters)])
             self._write_slices(slices)
@@ -525,12 +523,6 @@ class Store:
                 file.put(database, "queues", [(number, queue.path, queue.slot, queue.size)])
             else:
                 database.execute("DELETE FROM queues WHERE id = ?", (number,))
-
-    def _write_notes(self) -> None:
-        kept = {key: value for key, value in self._notes.items() if value is not None}
-        file.put(self._database, "meta", kept.items())
-        gone = ((key,) for key in self._notes.keys() - kept.keys())
-        self._database.executemany("DELETE FROM meta WHERE key = ?", gone)
 
     def _write_slices(self, slices: set[tuple[Any, ...]]) -> None:
         gone = {row[0] for row in self._stored} - {row[0] for row in slices}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl.session import BesideScheduler, FilterMarks, Session
+from scrapy_bloom.crawl.session import Session
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.options import ON_BACKEND_ERROR, REDIS_TIMEOUT, OnBackendError
 from scrapy_bloom.redis.filter import RedisFilter
@@ -19,6 +19,7 @@ from scrapy_bloom.redis.project import (
 )
 from scrapy_bloom.redis.shard import KNOWN
 from scrapy_bloom.settings import Settings
+from scrapy_bloom.signals import forget_page
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from scrapy_bloom.crawl.report import Report
 
 
-class SharedFilter(BesideScheduler):
+class SharedFilter:
     """The filter of a crawl whose requests wait with another scheduler.
 
     It lives no longer than they do: where they are in this process only, it is deleted at the end,
@@ -40,6 +41,7 @@ class SharedFilter(BesideScheduler):
     :raises BloomError: if the crawl cannot be filtered as the settings say.
 
     Attributes:
+        session: judges the requests.
         emptied: whether it was emptied when that was last wanted.
     """
 
@@ -51,9 +53,9 @@ class SharedFilter(BesideScheduler):
         if policy is OnBackendError.AUTO:
             policy = OnBackendError.WAIT if shared_queue else OnBackendError.ALLOW
         self._report, self._kept = report, shared_queue
-        session = Session(crawler, settings, report)
+        self.session = session = Session(crawler, settings, report)
         self._key = key_of(settings, spider=spider, project=project_of(crawler))
-        self._filter = RedisFilter(
+        session.filter = self._filter = RedisFilter(
             target_of(settings),
             self._key,
             plans_of(settings, session.fingerprinter, session.made_by),
@@ -78,7 +80,7 @@ class SharedFilter(BesideScheduler):
                 f"Bloom filter in Redis at {worker.where}, key {self._key}: emptied, since {why}."
                 f" Pages are fetched again."
             )
-        super().__init__(crawler, session, FilterMarks(self._filter))
+        crawler.signals.connect(session.forget, signal=forget_page)
 
     def clear(self, *, at_end: bool = False) -> bool:
         """Empty the filter; return False where it stays, because others use it, or may.

@@ -72,19 +72,19 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(page=st.sampled_from(PAGES))
     def mark(self, page):
-        self.judge(page, seen := self.store.mark(page))
+        self.judge(page, seen := self.store.add(page))
         if not seen:
             self.model.marked[page] = self.clock.now
 
     @rule(size=st.sampled_from([1, 10, 100]))
     def burst(self, size):
         for page in fingerprints(size, f"fresh {next(self.fresh)}"):
-            assert not self.store.mark(page)
+            assert not self.store.add(page)
             self.model.marked[page] = self.clock.now
 
     @rule(page=st.sampled_from(PAGES), age=st.sampled_from([10, 300]))
     def mark_aged(self, page, age):
-        seen = self.store.mark(page, age)
+        seen = self.store.add_aged(page, age)
         young = self.clock.now - self.model.ages.get(page, 0) < age
         assert seen is (young and page in self.model.marked)
         if not seen:
@@ -112,7 +112,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from("ab"), size=st.sampled_from([0, 5, 500, 20_000]))
     def add(self, name, size):
         body = random.randbytes(size)
-        self.model.rows[self.store.add(self.store.queue(name, None), body)] = body
+        self.model.rows[self.store.push(self.store.queue(name, None), body)] = body
 
     @rule(name=st.sampled_from("ab"), newest=st.booleans())
     def take(self, name, newest):
@@ -134,7 +134,7 @@ class StoreMachine(RuleBasedStateMachine):
         del self.model.rows[row]
         self.taken.discard(row)
 
-    @rule(key=st.sampled_from("kl"), value=st.sampled_from([None, 1, "text", b"bytes", 0.5]))
+    @rule(key=st.sampled_from("kl"), value=st.sampled_from([1, "text", b"bytes", 0.5]))
     def note(self, key, value):
         self.store.note(key, value)
         self.model.notes[key] = value
@@ -203,14 +203,14 @@ class StoreMachine(RuleBasedStateMachine):
         for key in "kl":
             assert self.store.meta.get(key) == self.model.notes.get(key)
         for page in PAGES:
-            self.judge(page, self.store.contains(page))
+            self.judge(page, page in self.store)
         now = self.clock.now
         live = [
             page
             for page, when in self.model.marked.items()
             if not self.WINDOW or now - when < WINDOW
         ]
-        assert all(map(self.store.contains, live))
+        assert all(one in self.store for one in live)
 
     def judge(self, page, seen):
         when = self.model.marked.get(page)
@@ -401,13 +401,13 @@ def test_any_other_row_that_is_not_what_was_written_refuses_the_file(path, monke
     hasty(monkeypatch.setattr)
     store = Store(path, LocalFilter(20_000))
     for page in fingerprints(100):
-        store.mark(page)
+        store.add(page)
     store.close()
     store = Store(path)
-    store.mark(PAGES[0], 60)
+    store.add_aged(PAGES[0], 60)
     store.filter.forget(PAGES[0])
-    store.mark(PAGES[1], 60)
-    store.add(store.queue("0", None), b"body")
+    store.add_aged(PAGES[1], 60)
+    store.push(store.queue("0", None), b"body")
     store.close()
     with sqlite3.connect(path) as database:
         assert database.execute(change).rowcount
@@ -423,7 +423,7 @@ def test_any_other_row_that_is_not_what_was_written_refuses_the_file(path, monke
 
 def test_a_log_without_its_file_is_refused(path):
     store = Store(path)
-    store.mark(PAGES[0])
+    store.add(PAGES[0])
     store.commit()
     path.unlink()
     log = log_of(path).read_bytes()
@@ -439,17 +439,17 @@ def test_a_log_without_its_file_is_refused(path):
 def test_a_reader_sees_the_last_commit_beside_a_run_and_after_a_kill(path, tmp_path):
     store = Store(path, LocalFilter(500, 1e-4, window=3600))
     queue = store.queue("0", None)
-    store.mark(PAGES[0])
-    row = store.add(queue, b"body")
+    store.add(PAGES[0])
+    row = store.push(queue, b"body")
     store.note("spider", "tree")
     store.commit()
-    store.mark(PAGES[1])
+    store.add(PAGES[1])
     killed = copied(path, tmp_path / "killed")  # the log, and no index of it
     for where in (path, killed):
         before = where.read_bytes(), log_of(where).read_bytes()
         assert LocalFilter.load(where).contains_many(PAGES[:2]) == [True, False]
         reader = Store(where, read_only=True)
-        assert [reader.contains(page) for page in PAGES[:2]] == [True, False]
+        assert [page in reader for page in PAGES[:2]] == [True, False]
         assert [*reader.read(queue, newest=True)] == [(row, b"body")]
         assert reader.meta["spider"] == "tree"
         assert (reader.filter.capacity, reader.filter.window, reader.clean) == (500, 3600, False)
@@ -458,7 +458,7 @@ def test_a_reader_sees_the_last_commit_beside_a_run_and_after_a_kill(path, tmp_p
     store.close()
     before = path.read_bytes()
     reader = Store(path, read_only=True)
-    assert reader.contains(PAGES[1])
+    assert PAGES[1] in reader
     assert reader.clean
     reader.close()
     assert path.read_bytes() == before
@@ -472,14 +472,14 @@ def test_what_is_over_is_deleted_some_at_a_time_and_does_not_come_back_with_a_ki
     clock, known, later = Clock(), fingerprints(3000), fingerprints(10, "later")
     store = Store(path, LocalFilter(100, window=WINDOW, clock=clock))
     for page in known:
-        store.mark(page, 60)
+        store.add_aged(page, 60)
     store.filter.forget_many(known[100:])
     for page in known[100:200]:
-        store.mark(page, 60)
+        store.add_aged(page, 60)
     store.commit()
     clock.now += 5000
     for page in [*later, known[-1]]:
-        assert not store.mark(page)
+        assert not store.add(page)
     store.filter.forget(known[-1])  # a new row, which must stay
     before = database_of(store).total_changes
     store.commit()
@@ -490,8 +490,8 @@ def test_what_is_over_is_deleted_some_at_a_time_and_does_not_come_back_with_a_ki
             copied(store.path, tmp_path / str(number)),
             LocalFilter(100, window=WINDOW, clock=clock),
         )
-        assert not any(map(store.contains, known))
-        assert all(map(store.contains, later))
+        assert not any(one in store for one in known)
+        assert all(one in store for one in later)
         assert (store.filter.items, [*store.filter.again]) == (10, known[-1:])
     store.close()
     with file.reading(store.path) as database:
@@ -505,7 +505,7 @@ def test_a_commit_writes_what_changed_however_much_is_forgotten(path):
     store = Store(path, LocalFilter(100_000))
     known = fingerprints(20_000)
     for page in known:
-        store.mark(page)
+        store.add(page)
     store.filter.forget_many(known[:-1])
     store.commit()
     before = database_of(store).total_changes
@@ -517,19 +517,19 @@ def test_a_commit_writes_what_changed_however_much_is_forgotten(path):
 
 def test_two_held_requests_of_one_page_are_two(path, tmp_path):
     store = Store(path)
-    store.mark(PAGES[0])
+    store.add(PAGES[0])
     store.withhold([PAGES[0]])
     store.withhold([PAGES[0]])
     store.release([PAGES[0]])
     store.commit()
-    assert store.contains(PAGES[0])
+    assert PAGES[0] in store
     killed = Store(copied(path, tmp_path / "killed"))
-    assert not killed.contains(PAGES[0])
+    assert PAGES[0] not in killed
     killed.close()
     store.release([PAGES[0]])
     store.commit()
     killed = Store(copied(path, tmp_path / "killed again"))
-    assert killed.contains(PAGES[0])
+    assert PAGES[0] in killed
     killed.close()
     store.close()
 
@@ -538,13 +538,13 @@ def test_the_exact_list_catches_what_the_filter_takes_for_seen(path, monkeypatch
     lossy.install(monkeypatch.setattr)
     known, fresh = fingerprints(3000), LocalFilter(1000, window=WINDOW, clock=Clock())
     store = Store(path, fresh, exact=True)
-    assert not any(map(store.mark, known[:1500]))
+    assert not any(map(store.add, known[:1500]))
     store.close()
     store = Store(path, LocalFilter(1000, window=WINDOW, clock=Clock()), exact=True)
-    assert not any(map(store.mark, known[1500:]))
-    assert all(map(store.mark, known))
+    assert not any(map(store.add, known[1500:]))
+    assert all(map(store.add, known))
     others = fingerprints(1000, "other")
-    assert not any(map(store.contains, others))
+    assert not any(one in store for one in others)
     assert sum(store.filter.contains_many(others)) > 400
     store.close()
 
@@ -553,8 +553,8 @@ def test_a_small_crawl_leaves_a_small_file(path):
     store = Store(path)
     queue, rows = store.queue("0", None), []
     for number, page in enumerate(fingerprints(300)):
-        store.mark(page)
-        rows.append(store.add(queue, bytes(1000)))
+        store.add(page)
+        rows.append(store.push(queue, bytes(1000)))
         if number % 5 == 0:
             store.commit()
     for row in rows:
@@ -573,7 +573,7 @@ def test_the_log_is_bounded_in_back_to_back_commits(path, monkeypatch, reader):
             other.execute("SELECT * FROM counters").fetchone()
         queue, sizes = store.queue("0", None), []
         for _ in range(100):
-            row = store.add(queue, bytes(100_000))
+            row = store.push(queue, bytes(100_000))
             store.commit()
             store.done(row)
             sizes.append(log_of(path).stat().st_size)
@@ -588,16 +588,16 @@ def test_the_log_is_bounded_in_back_to_back_commits(path, monkeypatch, reader):
 
 def test_a_forked_child_writes_nothing(path):
     store = Store(path)
-    store.mark(PAGES[0])
+    store.add(PAGES[0])
     store.commit()
-    store.mark(PAGES[1])
+    store.add(PAGES[1])
     child = os.fork()
     if not child:
         store.commit()
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     reader = Store(path, read_only=True)
-    assert [reader.contains(page) for page in PAGES[:2]] == [True, False]
+    assert [page in reader for page in PAGES[:2]] == [True, False]
     reader.close()
     store.close()
 
@@ -608,11 +608,11 @@ def test_a_store_that_is_written_at_close_only_keeps_few_marks_in_memory(path):
     store.commit()
     store.commit_at_close_only()
     for mark in marks:
-        store.mark(mark)
+        store.add(mark)
     assert marks_in_memory(store) <= module.SMALL_JOURNAL
     store.close()
     store = Store(path, LocalFilter())
     assert store.clean
-    assert all(map(store.contains, marks))
+    assert all(one in store for one in marks)
     assert store.filter.items == 30_000
     store.close()

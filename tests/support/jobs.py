@@ -39,7 +39,7 @@ def stored_job(folder, known, **options):
     """Make a job of a plain filter that has stopped cleanly; return the path of its file."""
     job = open_job(folder, **options)
     for fingerprint in known:
-        job.store.mark(fingerprint)
+        job.store.add(fingerprint)
     assert job.close()
     return folder / NAME
 
@@ -48,11 +48,11 @@ def kept_job(folder, *, known=(), withheld=(), urls=(), **options):
     """Make a job of `scrapy_bloom.Scheduler` that has stopped cleanly; return its folder."""
     job = open_job(folder, requests=True, **options)
     for fingerprint in [*known, *withheld]:
-        job.store.mark(fingerprint)
+        job.store.add(fingerprint)
     job.store.withhold(withheld)
     for url in urls:
         body = pickle.dumps(Request(url).to_dict(), protocol=4)
-        job.store.add(job.store.queue("0", None), body)
+        job.store.push(job.store.queue("0", None), body)
     job.close()
     return folder
 

@@ -9,9 +9,11 @@ from support.jobs import SPIDER
 
 
 def open_session(settings=None):
-    """Return a filter, and its crawler."""
+    """Return the session of a filter, which closes that, too; and its crawler."""
     crawler = get_crawler(settings_dict=settings)
-    return PlainFilter(crawler, SPIDER, Report(crawler), unclean=False), crawler
+    filter_ = PlainFilter(crawler, SPIDER, Report(crawler), unclean=False)
+    filter_.session.close = filter_.close
+    return filter_.session, crawler
 
 
 def page(name, **more):
