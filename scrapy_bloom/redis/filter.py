@@ -399,8 +399,6 @@ class RedisFilter:
         """
         where = f"Redis at {self.worker.where}, key {shard.key!r}"
         try:
-            if surprise.kind is Kind.DELETED:
-                raise surprise
             shard.open()
         except Surprise as deleted:
             raise FilterLostError(

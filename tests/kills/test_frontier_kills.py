@@ -125,7 +125,7 @@ def test_a_large_queue_is_taken_over_whole_however_often_that_is_killed(project)
             "scrapy_bloom.local.store:Store.close:before:1",
             "scrapy_bloom.local.store:Store.close:after:1",
             *(
-                f"scrapy_bloom.local.store:Store.add:after:{dice.randint(1, len(waiting))}"
+                f"scrapy_bloom.local.store:Store.push:after:{dice.randint(1, len(waiting))}"
                 for _ in range(min(KILLS, 10))
             ),
         ]
