@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from scrapy import Request, Spider
+from scrapy.utils.test import get_crawler
 from support.internals import stop_beating
 from support.layouts import plans
 from support.proxy import Proxy
 from support.queues import Crawler, left, mark_of
 
+from scrapy_bloom import BloomDupeFilter
 from scrapy_bloom.redis.client import Target
 from scrapy_bloom.redis.queue import SharedQueue
 from scrapy_bloom.redis.shard import Entry
@@ -60,3 +63,17 @@ def test_large_requests_come_over_a_slow_link(server, key):
                 break
         assert sorted(new) == [*range(199)]
         queue.close()
+
+
+def test_a_flush_hides_no_page_whose_request_it_took_along(server):
+    """With scrapy-redis's scheduler the queue is flushed, too: what a worker knew hid its pages."""
+    server.client().flushall()
+    crawler = get_crawler(Spider, {"BLOOM_REDIS_URL": server.url, "BLOOM_REDIS_TIMEOUT": 10})
+    crawler.spider = Spider("one")
+    crawler.spider.crawler = crawler
+    seen = BloomDupeFilter.from_spider(crawler.spider)
+    request = Request("http://localhost/")
+    assert [seen.request_seen(request) for _ in range(3)] == [False, True, True]
+    server.client().flushall()
+    assert [seen.request_seen(request) for _ in range(2)] == [False, True]
+    seen.close("finished")
