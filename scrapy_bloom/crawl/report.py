@@ -171,9 +171,9 @@ class Report:
         self.log(
             logging.WARNING,
             "%s: an earlier run has finished this crawl: %s pages are known, and no request is"
-            " waiting. This run fetches only what is not filtered, such as start requests, and what"
-            " that links to if it is eligible again. To start over, %s; to fetch pages again after"
-            " some time, set BLOOM_WINDOW.",
+            " waiting. This run fetches only what is not filtered, such as start requests, and"
+            " pages linked from there that are eligible again. To start over, %s; to fetch pages"
+            " again after some time, set BLOOM_WINDOW.",
             place,
             f"{known:,}",
             way,
