@@ -75,7 +75,7 @@ class Scheduler(ScrapyScheduler):
     pqclass: Any
 
     _frontier: Frontier | None = None
-    _refused = False
+    _refused = _closing = False
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -128,11 +128,21 @@ class Scheduler(ScrapyScheduler):
         """Store everything; a crawl that was refused stores nothing."""
         if self._frontier is None:
             return super().close(reason)
+        self._closing = True
         return Deferred.fromCoroutine(self._close(self._frontier, reason))
 
     def enqueue_request(self, request: Request) -> bool:
         """Take a request unless it is a duplicate; return whether it was taken."""
         frontier = self._frontier
+        if self._closing:
+            self.df.report.once(
+                logging.WARNING,
+                "%s was enqueued after the spider had closed, so it is not stored. More such"
+                " requests are not shown.",
+                request,
+            )
+            self.df.report.set(stats.NOT_STORED, 1)
+            return False
         if frontier is None:
             # In a crawl that was refused it would be marked, and never fetched.
             return not self._refused and super().enqueue_request(request)

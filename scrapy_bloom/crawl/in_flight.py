@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from scrapy.exceptions import CloseSpider
@@ -61,6 +62,7 @@ class InFlight:
         self._report = report
         self._visits: dict[Request, Visit] = {}
         self._held: dict[Request, deque[Visit]] = {}
+        self._held_pages: dict[bytes, list[Visit]] = {}  # not done, by their marks
         self._done: list[Visit] = []
         self._closed_by_page = False
         engine.watch_errors(self._raised)
@@ -83,22 +85,49 @@ class InFlight:
         :param error: why it cannot be stored.
         :param marks: its marks.
         """
-        by = self._engine.yielded_by(request)
-        parent = None if by is None else self._visits.get(by)
-        parents = tuple(self._visits.values()) if parent is None else (parent,)
-        for each in parents:
+        visit = Visit(None, marks, self._led_to(request))
+        for each in visit.parents:
             each.waits_for += 1
-        self._held.setdefault(request, deque()).append(Visit(None, marks, parents))
+        for mark in marks:
+            self._held_pages.setdefault(mark, []).append(visit)
+        self._held.setdefault(request, deque()).append(visit)
         self._report.add(stats.HELD)
         self._report.inc("scheduler/unserializable")
-        self._report.once(
-            logging.WARNING,
-            "Unable to serialize request: %s - reason: %s. It waits in memory, and after a kill or"
-            " a stop the page that led to it is fetched again - no more unserializable requests"
-            " will be logged (stats being collected)",
-            request,
-            error,
-        )
+        once = self._report.once
+        if visit.parents:
+            once(
+                logging.WARNING,
+                "Unable to serialize request: %s - reason: %s. It waits in memory, and after a kill"
+                " or a stop the page that led to it is fetched again - no more unserializable"
+                " requests will be logged (stats being collected)",
+                request,
+                error,
+            )
+        else:
+            once(
+                logging.WARNING,
+                "Unable to serialize request: %s - reason: %s. It waits in memory, and no page led"
+                " to it: after a kill or a stop it is lost unless the spider yields it again, as"
+                " start() does - no more such requests will be logged (stats being collected)",
+                request,
+                error,
+            )
+
+    def drop(self, request: Request, mark: bytes) -> None:
+        """Learn that a request is dropped as seen. If its page is only held, its parents wait, too.
+
+        They are the pages that are stored: a held one waits for nothing but what it has yielded.
+        """
+        for held in self._held_pages.get(mark, ()):
+            stored = [one for each in self._led_to(request) for one in _stored(each)]
+            for parent in {*stored} - {*held.parents}:
+                parent.waits_for += 1
+                held.parents += (parent,)
+
+    def _led_to(self, request: Request) -> tuple[Visit, ...]:
+        by = self._engine.yielded_by(request)
+        parent = None if by is None else self._visits.get(by)
+        return tuple(self._visits.values()) if parent is None else (parent,)
 
     def start_held(self, request: Request) -> Request:
         """Learn that a request which cannot be stored was taken; return what to send.
@@ -130,6 +159,10 @@ class InFlight:
             if not visit.waits_for:
                 self._done.append(visit)
                 stack += visit.parents
+                for mark in visit.marks:
+                    self._held_pages[mark].remove(visit)
+                    if not self._held_pages[mark]:
+                        del self._held_pages[mark]
 
     def _raised(self, failure: Failure, request: Request) -> None:
         """Keep a page whose callback closes the spider, or fails while that is being closed.
@@ -148,3 +181,12 @@ class InFlight:
             level = logging.DEBUG if closes else logging.INFO
             text = "%s failed while the spider was closing: it is not done, and is fetched again."
             self._report.log(level, text, request)
+
+
+def _stored(visit: Visit) -> Iterator[Visit]:
+    """Yield the stored pages that a page depends on: itself, or what has led to it."""
+    if visit.row is not None:
+        yield visit
+    else:
+        for parent in visit.parents:
+            yield from _stored(parent)

@@ -176,7 +176,14 @@ class Items:
             plain = isinstance(slot.storage, (FileFeedStorage, StdoutFeedStorage))
             processed = slot.feed_options.get("postprocessing")
             if isinstance(slot.storage, FileFeedStorage) and not processed:
-                if slot.format in _LINES and not slot.feed_options.get("overwrite"):
+                if slot.feed_options.get("overwrite"):
+                    self._report.log(
+                        logging.WARNING,
+                        "The feed %s is overwritten by each run: the items of earlier runs are lost"
+                        " with it. To keep them, set overwrite to False (-o instead of -O).",
+                        _WHO.sub("//", str(slot.uri_template)),
+                    )
+                elif slot.format in _LINES:
                     _end_line(slot.storage.path)
             elif processed or not plain:
                 self._report.log(

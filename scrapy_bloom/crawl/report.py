@@ -184,7 +184,7 @@ class Report:
         if not self._gave_up:  # which was logged
             self.once(
                 logging.ERROR,
-                "Could not check whether %s is a duplicate: it is crawled. More such errors are"
+                "Could not check whether %s is a duplicate: it is let through. More such errors are"
                 " counted in %s and not shown.",
                 request,
                 stats.ERRORS.key,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from scrapy_bloom import stats
@@ -63,6 +65,37 @@ class Filter(Protocol):
         """Make fingerprints eligible again; return for each whether it was there."""
 
 
+class Recent:
+    """Marks that this run remembers by itself: for a window, if there is one.
+
+    :param window: in seconds; None for ever.
+    """
+
+    def __init__(self, window: float | None) -> None:
+        self._window = inf if window is None else window
+        self._since: dict[bytes, float] = {}
+
+    def has(self, mark: bytes, max_age: float | None = None) -> bool:
+        """Return whether a mark was added less than the window ago, and than `max_age` seconds."""
+        since = self._since.get(mark)
+        if since is None:
+            return False
+        return time.time() - since < (self._window if max_age is None else max_age)
+
+    def update(self, marks: Iterable[bytes]) -> None:
+        """Add marks."""
+        self._since.update(dict.fromkeys(marks, time.time()))
+
+    def discard(self, marks: Iterable[bytes]) -> None:
+        """Remove marks, if they are there."""
+        for mark in marks:
+            self._since.pop(mark, None)
+
+    def clear(self) -> None:
+        """Remove all marks."""
+        self._since.clear()
+
+
 class Session:
     """Identifies the requests of one crawl, and judges them by what a filter says.
 
@@ -87,7 +120,7 @@ class Session:
         self._resolve = self.fingerprinter.resolve
         self._window = settings[WINDOW]
         self._report = report
-        self._failed: set[bytes] = set()  # the filter has forgotten them, and this run has not
+        self._failed = Recent(self._window)  # the filter has forgotten them, and this run has not
         # Of redirects that were dropped: where they led, and the marks of the pages on the way.
         self._dropped: deque[tuple[bytes, tuple[bytes, ...]]] = deque(maxlen=MOST_DROPPED)
 
@@ -152,7 +185,7 @@ class Session:
         return self.judge(found, seen=seen, step=step is not None)
 
     def _seen(self, fingerprint: bytes, max_age: float | None, *, mark: bool) -> bool:
-        if fingerprint in self._failed:  # however old it is
+        if self._failed.has(fingerprint, max_age):
             return True
         if not mark:
             return max_age is None and fingerprint in self.filter
@@ -195,8 +228,8 @@ class Session:
         if not found.request.meta.get("redirect_urls"):
             return []
         target, before = found.fingerprint, self._marks_before(found.request)
-        page = tuple(each for each in before if each != target and each not in self._failed)
-        if page and target in self._failed:
+        page = tuple(each for each in before if each != target and not self._failed.has(each))
+        if page and self._failed.has(target):
             return [page]
         if page:
             self._dropped.append((target, page))
@@ -219,8 +252,8 @@ class Session:
             if marked:
                 self._report.add(stats.FAILED)
         else:
-            known = bool(marked) or not self._failed.isdisjoint(page)
-            self._failed.difference_update(page)
+            known = bool(marked) or any(map(self._failed.has, page))
+            self._failed.discard(page)
             self._report.add(stats.FORGOTTEN if known else stats.NOT_FORGOTTEN)
         led_here = [chain for chain in self._dropped if chain[0] in page]
         for chain in led_here:
@@ -236,7 +269,7 @@ class Session:
         """
         try:
             page = self.page_of(request)
-            known = any(mark in self._failed or mark in self.filter for mark in page)
+            known = any(self._failed.has(mark) or mark in self.filter for mark in page)
             self._forget([page], failed=failed)
         except Exception as error:  # noqa: BLE001 - in a callback it would cost the items
             self._report.not_forgotten(request, error)

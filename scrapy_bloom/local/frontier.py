@@ -6,6 +6,7 @@ import logging
 import os
 import pickle
 import sqlite3
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -126,6 +127,8 @@ class LocalFrontier:
     def enqueue(self, request: Request) -> bool:
         """Store a request with its mark; return False if it is a duplicate."""
         if not request.dont_filter and self._session.check(request) is SEEN:
+            if self._store.withheld:
+                self._drop(request)
             self._arm()
             return False
         error = self._queues.push(request)
@@ -196,6 +199,12 @@ class LocalFrontier:
         if self._queues.unreadable:
             self._log_unreadable()
         return taken
+
+    def _drop(self, request: Request) -> None:
+        """Keep the page that led to a duplicate of a request in memory: a stop takes that away."""
+        with suppress(Exception):  # what cannot be checked was not dropped
+            for mark in self._session.marks_of(request):
+                self._in_flight.drop(request, mark)
 
     def _hold(self, request: Request, error: Exception) -> None:
         """Let a request wait in memory, and the page that has yielded it in the store."""
@@ -277,13 +286,19 @@ class LocalFrontier:
         self._report.set(stats.PENDING, len(self._store))
 
     def _note_state(self) -> None:
-        """Note ``spider.state`` if it has changed. What cannot be pickled is left out, as ever."""
+        """Note ``spider.state`` if it has changed."""
         state = getattr(self._spider, "state", None)
         if state is None:
             return
         try:
             pickled = pickle.dumps(state, protocol=4)
-        except Exception:  # noqa: BLE001 - Scrapy says so when it stores the state itself
+        except Exception as error:  # noqa: BLE001 - anything may be in it
+            self._report.once(
+                logging.WARNING,
+                "spider.state cannot be pickled (%r), so it is not stored: after a kill the spider"
+                " has the state that was stored last. Keep in it what can be pickled.",
+                error,
+            )
             return
         self._store.note(STATE, pickled)
 

@@ -26,7 +26,7 @@ from scrapy_bloom.crawl.in_flight import InFlight
 from scrapy_bloom.crawl.items import Items
 from scrapy_bloom.crawl.report import Verdict
 from scrapy_bloom.crawl.serialize import QueueKind, read_request
-from scrapy_bloom.crawl.session import Identified, Session
+from scrapy_bloom.crawl.session import Identified, Recent, Session
 from scrapy_bloom.errors import BackendError, BloomError
 from scrapy_bloom.options import (
     COMMIT_SYNC,
@@ -105,13 +105,13 @@ class SharedFrontier:
         self._portion = max(1, crawler.settings.getint("CONCURRENT_REQUESTS"))
         self._ready: deque[Taken] = deque()
         self._memory: deque[Request] = deque()  # requests that cannot be stored
-        self._held: set[bytes] = set()  # their fingerprints
+        self._held = Recent(settings[WINDOW])  # their fingerprints
         self._in_flight = InFlight(self._engine, report)
         self._numbers = itertools.count()  # of what is asked, in its order
         self._outstanding: dict[int, None] = {}  # what has no verdict yet, the oldest first
         # Pages that are done; each waits until all that has a lower number is answered.
         self._unreported: deque[tuple[int, Taken]] = deque()
-        self._failed: set[bytes] = set()  # marks of pages that failed: they stay seen in this run
+        self._failed = Recent(settings[WINDOW])  # of pages that failed: they stay seen in this run
         self._forgetting: Counter[bytes] = Counter()  # marks that the server has yet to forget
         self._exchanging: Deferred[None] | None = None
         self._timer: Any = None
@@ -190,6 +190,7 @@ class SharedFrontier:
         """
         found = None if request.dont_filter else self._session.identify(request)
         if found is not None and self._is_known(found):
+            self._in_flight.drop(request, found.fingerprint)
             self._judge_seen(found)
             return False
         self._finished = False
@@ -228,7 +229,7 @@ class SharedFrontier:
         except Exception as error:  # noqa: BLE001 - in a callback it would cost the items
             self._report.not_forgotten(request, error)
             return False
-        known = any(self._queue.knows(mark) or mark in self._held for mark in page)
+        known = any(self._queue.knows(mark) or self._held.has(mark) for mark in page)
         self._forget_pages([page], failed=failed)
         return known
 
@@ -272,12 +273,12 @@ class SharedFrontier:
         if found.max_age is not None or found.fingerprint in self._forgetting:
             return False
         redirected = "redirect_urls" in found.request.meta
-        if found.fingerprint in self._failed:
+        if self._failed.has(found.fingerprint):
             try:
                 return not redirected or self._session.step_of(found) is None
             except Exception:  # noqa: BLE001 - it is asked again where that is counted
                 return False
-        known = self._queue.knows(found.fingerprint) or found.fingerprint in self._held
+        known = self._queue.knows(found.fingerprint) or self._held.has(found.fingerprint)
         return known and not redirected
 
     def _say(self, entry: Entry) -> Deferred[bool]:
@@ -335,8 +336,8 @@ class SharedFrontier:
         """
         if found is not None:
             self._session.judge(found, seen=False)
-            self._held.add(found.fingerprint)
-        self._in_flight.hold(request, error)
+            self._held.update([found.fingerprint])
+        self._in_flight.hold(request, error, () if found is None else (found.fingerprint,))
         self._memory.append(request)
         self._report.inc("scheduler/enqueued/memory")
         self._report.inc("scheduler/enqueued")
@@ -551,12 +552,11 @@ class SharedFrontier:
 
     def _forget_pages(self, pages: Sequence[Sequence[bytes]], *, failed: bool) -> None:
         for page in pages:
-            for mark in page:
-                self._held.discard(mark)
+            self._held.discard(page)
             if failed:
                 self._failed.update(page)
             else:
-                self._failed.difference_update(page)
+                self._failed.discard(page)
                 self._forgetting.update(page)  # a callback may yield the page again at once
             Deferred.fromCoroutine(self._forget_page(page, failed=failed))
 

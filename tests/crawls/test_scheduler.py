@@ -4,6 +4,7 @@ import logging
 import pickle
 import random
 import sqlite3
+import threading
 from collections import Counter
 from contextlib import closing, suppress
 
@@ -558,6 +559,22 @@ def test_a_state_that_scrapy_has_written_counts_also_after_a_kill(tmp_path):
         job, state = opened()
         assert state == "first"
         job.abandon()
+
+
+@ensureDeferred
+async def test_a_state_that_cannot_be_pickled_is_told_of(job, caplog):
+    class Locked(Remembering):
+        def parse(self, response):
+            self.state["lock"] = threading.Lock()
+            return super().parse(response)
+
+        def closed(self, _):
+            self.state.clear()
+
+    with site() as pages:
+        await crawl(Locked, kept(job), url=pages.url)
+    assert caplog.text.count("spider.state cannot be pickled (TypeError(") == 1
+    assert pages.missed == set()
 
 
 @ensureDeferred

@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import sqlite3
+import threading
 from collections import Counter
 from contextlib import closing
 from unittest.mock import Mock
@@ -19,7 +20,9 @@ from support.localsite import LocalSite
 from support.queues import left
 from support.sites import Pages
 from support.stopping import close
+from support.waiting import PATIENCE
 
+from scrapy_bloom import Scheduler
 from scrapy_bloom.crawl.in_flight import InFlight
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.signals import before_commit
@@ -263,6 +266,68 @@ async def test_two_held_requests_of_one_page_are_both_to_be_done(place):
     assert place.left() == 0
 
 
+@ensureDeferred
+async def test_a_page_that_is_only_held_is_not_lost_with_the_page_that_has_yielded_it(place):
+    """Another page links to it, too, and is not done before it: the first one may have changed."""
+    front, archive = threading.Event(), threading.Event()
+
+    class Two(Follower):
+        stops = True
+
+        def parse(self, response):
+            self.parsed.append(response.url)
+            is_front = response.url.endswith("/front")
+            for href in response.css("a::attr(href)").getall():
+                late = {"callback": lambda page: self.late(page)} if is_front else {}  # noqa: PLW0108
+                yield response.follow(href, **late)
+            (front if is_front else archive if "archive" in response.url else Mock()).set()
+
+        def late(self, _):
+            if self.stops:
+                raise CloseSpider("enough")
+
+    news = ["/1", "/2", "/3"]
+    pages = {"/": links("/front", "/archive"), "/front": lambda *_: news if Two.stops else []}
+    pages["/archive"] = lambda *_: front.wait(PATIENCE) and news
+    pages |= dict.fromkeys(news, lambda *_: archive.wait(PATIENCE) and [])
+    with Pages(pages) as site:
+        await crawl(Two, place.settings(), url=site.url + "/")
+        assert site.hits["/front"] == site.hits["/archive"] == 1
+        Two.stops = False
+        spider = (await crawl(Two, place.settings(), url=site.url + "/")).spider
+    assert {site.url + path for path in news} <= {*spider.parsed}
+    assert place.left() == 0
+
+
+@ensureDeferred
+async def test_a_held_request_that_no_page_led_to_is_told_of(place, caplog):
+    class Idle(Follower):
+        async def start(self):
+            yield Request(self.url, callback=lambda page: self.parse(page))  # noqa: PLW0108
+
+    with Pages({"/": links()}) as site:
+        await crawl(Idle, place.settings(), url=site.url + "/")
+    assert "no page led to it: after a kill or a stop it is lost unless" in caplog.text
+
+
+@ensureDeferred
+async def test_what_is_enqueued_while_the_crawl_is_stored_is_refused_and_told_of(place, caplog):
+    original, refused = Scheduler.close, []
+
+    def close(scheduler, reason):
+        closing = original(scheduler, reason)
+        refused.append(scheduler.enqueue_request(Request("http://a.test/late")))
+        return closing
+
+    with pytest.MonkeyPatch.context() as patch, Pages({"/": links()}) as site:
+        patch.setattr(Scheduler, "close", close)
+        crawler = await crawl(Follower, place.settings(), url=site.url + "/")
+    assert refused == [False]
+    assert "was enqueued after the spider had closed, so it is not stored" in caplog.text
+    assert crawler.stats.get_value("bloom/not_stored") == 1
+    assert place.left() == 0
+
+
 # Items
 
 
@@ -372,11 +437,13 @@ async def test_feeds_that_a_kill_does_harm_to_are_warned_of_at_the_start(job, tm
     lines = {"format": "jsonlines"}
     feeds = {"far://me:secret@a.test/items.jsonl": lines}
     feeds |= {str(tmp_path / "items.gz"): lines | gzip, str(tmp_path / "items.jsonl"): lines}
+    feeds[str(tmp_path / "anew.jsonl")] = lines | {"overwrite": True}
     settings = kept(job, FEEDS=feeds, FEED_STORAGES={"far": Uploading})
     with Pages(fan(3)) as site:
         await crawl(Items, settings, url=site.url + "/")
     warned = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    uploaded, processed = warned
+    uploaded, processed, overwritten = warned
+    assert "anew.jsonl is overwritten by each run" in overwritten
     assert "The feed far://a.test/items.jsonl is uploaded when it ends" in uploaded
     assert "items.gz is post-processed: a kill loses the last items" in processed
 
