@@ -321,9 +321,10 @@ class LocalFrontier:
         self._report.once(
             logging.ERROR,
             "%s: a stored request cannot be read (%r). Its page is not fetched, nor any page that"
-            " only it leads to. The request stays in the file. If the spider's code has changed,"
-            " restore it and start again; otherwise crawl again in another JOBDIR. More such"
-            " errors are counted in %s and not shown.",
+            " only it leads to. The request stays in the file. Restore the spider's code if it has"
+            " changed, or mend what in its meta or cb_kwargs cannot be unpickled, and start again;"
+            " otherwise crawl again in another JOBDIR. More such errors are counted in %s and not"
+            " shown.",
             self._store.path,
             errors[0],
             stats.UNREADABLE.key,
