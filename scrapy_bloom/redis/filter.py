@@ -265,15 +265,17 @@ class RedisFilter:
 
         :raises BackendError: if Redis cannot be used.
         """
-        if not self.delete():
-            return False
+        deleted = self.delete()
         for shard in self.shards:
-            shard.epoch = ""  # what it had was deleted by itself
+            shard.epoch = ""  # what it had was deleted by itself, or left
             shard.open()
-        return True
+        return deleted
 
     def delete(self) -> bool:
         """Delete the filter, for a worker that has finished; return False as :meth:`clear`.
+
+        The worker leaves first. Of two that do this at once each would wait for the other, and
+        what both leave behind would hide the pages of the next crawl.
 
         :raises BackendError: if Redis cannot be used.
         """
@@ -281,6 +283,7 @@ class RedisFilter:
         self._owed.clear()
         for shard in self.shards:
             shard.known.clear()
+            shard.leave()
         return all(_delete(shard) for shard in self.shards)
 
     def close(self) -> None:

@@ -73,6 +73,16 @@ class TestBitmapInShardsWithoutMemory(TestSetsWithAWindow):
     test_info_tells_what_went_in = None  # each shard has some capacity to spare
 
 
+def test_of_workers_that_finish_at_once_one_deletes_the_filter(server, opened, key):
+    """The first was told that another uses it; by then it was a worker no more."""
+    first, second = (opened(server, key) for _ in range(2))
+    for seen in (first, second):
+        seen.add(b"one")
+    assert first.delete() is False
+    assert second.delete() is True
+    assert server.client().keys(f"{key}*") == []
+
+
 def test_delete_ends_a_frozen_worker_and_leaves_a_note_only(server, opened, key):
     frozen, other = (opened(server, key) for _ in range(2))
     frozen.add_many(fingerprints(2000))
