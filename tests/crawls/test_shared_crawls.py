@@ -213,12 +213,10 @@ def test_spiders_of_scrapy_redis(project, site, server):
 
 def test_a_worker_that_stands_still_gives_up_what_it_had(site, server, tmp_path):
     with shared(site, server, tmp_path) as workers:
-        third = at(site, 50)
-        stopped = workers.start()
-        workers.start()
-        assert third.wait(PATIENCE)
-        stopped.freeze()
+        with workers.two(50) as stopped:
+            stopped.freeze()
         had = taken_by(server, stopped.pid)
+        assert had
         until(lambda: not taken_by(server, stopped.pid))
         stopped.send_signal(signal.SIGCONT)
         stats = workers.wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 
 from support.processes import PROGRAMS
@@ -33,14 +34,33 @@ class Crawl:
         self.workers.append(worker)
         return worker
 
+    @contextmanager
+    def two(self, deliveries):
+        """Start two workers, and yield the first: it has a page in flight until this ends.
+
+        That is the last of so many that the site delivers. Then the second one starts.
+        """
+        reached, released = threading.Event(), threading.Event()
+
+        def hold():
+            reached.set()
+            released.wait(PATIENCE)
+
+        self.site.when(deliveries, hold)
+        first = self.start()
+        try:
+            assert reached.wait(PATIENCE)
+            self.start()
+            until(lambda: "pages known" in self.log(1))
+            yield first
+        finally:
+            released.set()
+
     def kill_one_of_two(self, deliveries):
-        """Start two workers; kill the first when the site has delivered so many pages."""
-        reached = at(self.site, deliveries)
-        victim = self.start()
-        self.start()
-        assert reached.wait(PATIENCE)
-        victim.kill()
-        victim.wait()
+        """Kill a worker that has a page in flight, while another one works."""
+        with self.two(deliveries) as victim:
+            victim.kill()
+            victim.wait()
 
     def wait(self):
         """Wait for all workers; return their stats, None for one that was killed."""
