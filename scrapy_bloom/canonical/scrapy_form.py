@@ -80,8 +80,6 @@ _PAGES = r"""
 """
 # All ASCII characters, raw and escaped in upper and lower case, in each part of a URL.
 _CHARS = "".join(map(chr, range(0x21, 0x7F)))
-
-
 _UPPER = "".join(f"%{byte:02X}" for byte in range(256))
 _LOWER = _UPPER.lower()
 _URLS = (

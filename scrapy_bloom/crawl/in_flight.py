@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from scrapy.exceptions import CloseSpider
@@ -119,8 +119,7 @@ class InFlight:
         They are the pages that are stored: a held one waits for nothing but what it has yielded.
         """
         for held in self._held_pages.get(mark, ()):
-            stored = [one for each in self._led_to(request) for one in _stored(each)]
-            for parent in {*stored} - {*held.parents}:
+            for parent in _stored(self._led_to(request)) - {*held.parents}:
                 parent.waits_for += 1
                 held.parents += (parent,)
 
@@ -183,10 +182,13 @@ class InFlight:
             self._report.log(level, text, request)
 
 
-def _stored(visit: Visit) -> Iterator[Visit]:
-    """Yield the stored pages that a page depends on: itself, or what has led to it."""
-    if visit.row is not None:
-        yield visit
-    else:
-        for parent in visit.parents:
-            yield from _stored(parent)
+def _stored(visits: Iterable[Visit]) -> set[Visit]:
+    """Return the stored pages among some, and those that have led to the held ones among them."""
+    found, stack = set(visits), [*visits]
+    while stack:  # a chain of held pages may be long
+        visit = stack.pop()
+        if visit.row is None:
+            further = {*visit.parents} - found
+            found |= further
+            stack += further
+    return {visit for visit in found if visit.row is not None}

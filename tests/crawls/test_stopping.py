@@ -238,6 +238,28 @@ def test_where_nobody_knows_who_has_yielded_it_all_wait(by):
     assert {visit.row for visit in in_flight.settle()} == {None, 1, 2}
 
 
+@pytest.mark.parametrize(("length", "told"), [(2_000, True), (100, False)])
+def test_a_page_waits_for_a_duplicate_at_the_end_of_a_long_chain_of_held_requests(length, told):
+    engine, by = Mock(closing=False), {}
+    engine.has.return_value, engine.yielded_by = False, by.get
+    in_flight = InFlight(engine, Report(get_crawler()))
+    page, *chain = (Request(f"http://a.test/{number}") for number in range(length))
+    other, held, link = (Request("http://a.test/held") for _ in range(3))
+    in_flight.start(page, 1)
+    if told:
+        by.update(zip(chain, [page, *chain], strict=False))
+    for each in chain:
+        in_flight.hold(each, ValueError("a lambda"))
+        in_flight.start_held(each)
+    in_flight.start(other, 2)
+    by |= {held: other, link: chain[-1]}
+    in_flight.hold(held, ValueError("a lambda"), (b"mark",))
+    in_flight.drop(link, b"mark")
+    assert {visit.row for visit in in_flight.settle()} == {None}
+    in_flight.start_held(held)
+    assert {visit.row for visit in in_flight.settle()} == {None, 1, 2}
+
+
 @ensureDeferred
 @pytest.mark.parametrize("place", [InJob], indirect=True)
 async def test_two_held_requests_of_one_page_are_both_to_be_done(place):
