@@ -20,6 +20,7 @@ APPLICATION: Final = 0x626C6F6D  # "blom"; SQLite keeps it in the file's header
 FORMAT: Final = 1
 
 SCHEMA: Final = f"""
+BEGIN;
 PRAGMA application_id = {APPLICATION};
 PRAGMA user_version = {FORMAT};
 -- One row. As the first table it is what each checkpoint writes first.
@@ -128,7 +129,6 @@ def write(
         with closing(sqlite3.connect(beside, isolation_level=None)) as database:
             beside.chmod(0o600)  # it holds the secret
             database.executescript(SCHEMA)
-            database.execute("BEGIN")
             put(database, "counters", [(1, *Counters(slice=next_slice))])
             for table, found in (tables or {}).items():
                 put(database, table, found)
