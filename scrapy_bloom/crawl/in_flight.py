@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from scrapy.exceptions import CloseSpider
 
@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 
     from scrapy_bloom.crawl.engine import Engine
     from scrapy_bloom.crawl.report import Report
+
+_PAGE_AGAIN: Final = "after a kill or a stop the page that led to it is fetched again"
+_NO_PAGE: Final = (
+    "no page led to it: after a kill or a stop it is lost unless the spider yields it again, as"
+    " start() does"
+)
 
 
 class Visit:
@@ -93,25 +99,14 @@ class InFlight:
         self._held.setdefault(request, deque()).append(visit)
         self._report.add(stats.HELD)
         self._report.inc("scheduler/unserializable")
-        once = self._report.once
-        if visit.parents:
-            once(
-                logging.WARNING,
-                "Unable to serialize request: %s - reason: %s. It waits in memory, and after a kill"
-                " or a stop the page that led to it is fetched again - no more unserializable"
-                " requests will be logged (stats being collected)",
-                request,
-                error,
-            )
-        else:
-            once(
-                logging.WARNING,
-                "Unable to serialize request: %s - reason: %s. It waits in memory, and no page led"
-                " to it: after a kill or a stop it is lost unless the spider yields it again, as"
-                " start() does - no more such requests will be logged (stats being collected)",
-                request,
-                error,
-            )
+        self._report.once(
+            logging.WARNING,
+            "Unable to serialize request: %s - reason: %s. It waits in memory, and "
+            + (_PAGE_AGAIN if visit.parents else _NO_PAGE)
+            + " - no more such requests will be logged (stats being collected)",
+            request,
+            error,
+        )
 
     def drop(self, request: Request, mark: bytes) -> None:
         """Learn that a request is dropped as seen. If its page is only held, its parents wait, too.
