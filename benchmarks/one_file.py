@@ -27,7 +27,7 @@ from typing import Final, TypeVar
 from bitarray import bitarray
 
 from scrapy_bloom.filter.bloom import LocalFilter
-from scrapy_bloom.filter.sizing import BLOCK_BYTES
+from scrapy_bloom.filter.sizing import BLOCK_BYTES, HASHES
 from scrapy_bloom.filter.slices import Slice
 from scrapy_bloom.local.store import Store
 
@@ -157,14 +157,14 @@ def _fill(one: LocalFilter, items: int) -> None:
         room = newest.spec.capacity - newest.items
         if min(missing, room) > _TIMED:
             count = min(missing, room) - 1
-            _set_by_chance(newest, count, one.hashes)
+            _set_by_chance(newest, count)
         else:
             one.add_many(islice(_fingerprints(), min(missing, room + 1)))
 
 
-def _set_by_chance(slice_: Slice, items: int, hashes: int) -> None:
+def _set_by_chance(slice_: Slice, items: int) -> None:
     """Set about the bits that so many items would set."""
-    share = 1 - (1 - 1 / len(slice_.blocks) / 65536) ** (hashes * items)
+    share = 1 - (1 - 1 / len(slice_.blocks) / 65536) ** (HASHES * items)
     for index in range(len(slice_.blocks)):
         bits = bitarray(endian="big")
         # The or of two random bits is set with a chance of 3/4, their and with 1/4, and so on.

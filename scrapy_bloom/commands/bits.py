@@ -16,15 +16,15 @@ from typing import Final
 
 from scrapy_bloom.commands.places import Contents, occupied
 from scrapy_bloom.commands.redis_target import RedisTarget
-from scrapy_bloom.errors import BackendError, SettingError, StateError
+from scrapy_bloom.errors import BackendError, StateError
 from scrapy_bloom.filter.hashing import make_probe
-from scrapy_bloom.filter.sizing import MAX_HASHES, blocks_for
+from scrapy_bloom.filter.sizing import HASHES, blocks_for
 from scrapy_bloom.filter.slices import Slice
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.plan import BATCH, KEY_BLOCKS, Plan, SliceRow, geometry
 from scrapy_bloom.redis.shard import MOST_BYTES, Call, Entry, Shard, Surprise
 
-_PROBE: Final = Struct(f">{MAX_HASHES}HI")
+_PROBE: Final = Struct(f">{HASHES}HI")
 _ENDING: Final = b"\x80"  # the bit behind a key's blocks, which gives it its full size
 _HOURS: Final = 6 * 3600
 """Seconds after which the keys of a copy vanish that was killed."""
@@ -51,13 +51,7 @@ def write_bits(
     :param on_request: is called with the number of requests that came to Redis just now.
     """
     state = contents.filter
-    if state.hashes != MAX_HASHES:
-        raise SettingError(
-            f"a filter with an error rate of {state.error_rate:g} sets {state.hashes} bits for"
-            f" each page here, and {MAX_HASHES} in Redis: its bits cannot be copied. Add the URLs"
-            f" to a filter there instead."
-        )
-    probe = make_probe(state.secret, state.hashes, digests=state.digests)
+    probe = make_probe(state.secret, digests=state.digests)
     slices = state.slices
     for positions in map(probe, state.again):
         for slice_ in slices:
@@ -142,7 +136,7 @@ def _listed(slice_: Slice, *, newest: bool) -> SliceRow:
     """Return how the header lists a slice; the newest one may get a whole batch too many."""
     spec = slice_.spec
     capacity, rate = spec.capacity, spec.error_rate
-    if newest and blocks_for(capacity + BATCH, rate, MAX_HASHES) > spec.blocks:
+    if newest and blocks_for(capacity + BATCH, rate) > spec.blocks:
         capacity = max(1, slice_.items, capacity - BATCH)
     keys = ceil(spec.blocks / KEY_BLOCKS)
     sizes = capacity, rate, spec.blocks, keys

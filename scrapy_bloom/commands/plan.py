@@ -10,7 +10,7 @@ from scrapy_bloom.commands.output import Output, Table
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.filter.info import SliceCount, count_bits, expected_lost
-from scrapy_bloom.filter.sizing import BLOCK_BYTES, SliceSpec, filter_hashes, next_slice
+from scrapy_bloom.filter.sizing import BLOCK_BYTES, SliceSpec, next_slice
 from scrapy_bloom.options import (
     DEFAULT_CAPACITY,
     DEFAULT_ERROR_RATE,
@@ -86,14 +86,13 @@ def run(args: Namespace, project: Project, output: Output) -> int:  # noqa: ARG0
 
 def size(items: int, error_rate: float, capacity: int) -> Size:
     """Return a filter of this capacity and error rate when `items` are in it."""
-    hashes = filter_hashes(error_rate)
     slices: list[SliceSpec] = []
     counts: list[SliceCount] = []
     left = items
     while left:
-        slices.append(next_slice(slices, capacity, error_rate, hashes))
+        slices.append(next_slice(slices, capacity, error_rate))
         some = min(left, slices[-1].capacity)
-        counts.append(count_bits(slices[-1], some, hashes))
+        counts.append(count_bits(slices[-1], some))
         left -= some
     memory = sum(one.bytes_at_capacity for one in counts)
     return Size(items, error_rate, memory, expected_lost(counts), len(slices))

@@ -20,10 +20,8 @@ from scrapy_bloom.filter.hashing import make_probe, new_secret
 from scrapy_bloom.filter.info import FilterInfo, count_bits, filter_info
 from scrapy_bloom.filter.sizing import (
     BLOCK_BYTES,
-    MOST_GENERATIONS,
     PARTS,
     SliceSpec,
-    filter_hashes,
     generation_capacity,
     generation_rate,
     next_slice,
@@ -76,7 +74,6 @@ class LocalFilter:
         digests: as given.
         clock: as given.
         secret: the key of its hash, 16 bytes. Who knows it can make any page look seen.
-        hashes: k, positions per probe.
         slices: oldest first; only the filter may change it, like what follows.
         next_id: the number of the next slice.
         again: fingerprints that are let through once although their bits are set, each with the
@@ -102,15 +99,13 @@ class LocalFilter:
         self.again: dict[bytes, float] = {}
         self.ages: dict[bytes, float] = {}
         self.changes: Changes | None = None
-        rate = self.error_rate if window is None else self.error_rate / MOST_GENERATIONS
-        self.adopt(new_secret(), filter_hashes(rate), [], 1)
+        self.adopt(new_secret(), [], 1)
 
-    def adopt(self, secret: bytes, hashes: int, slices: list[Slice], next_id: int) -> None:
+    def adopt(self, secret: bytes, slices: list[Slice], next_id: int) -> None:
         """Become a filter of these slices, oldest first; without any it gets its first."""
-        self.secret, self.hashes = secret, hashes
-        self.slices, self.next_id = slices, next_id
+        self.secret, self.slices, self.next_id = secret, slices, next_id
         self._told = False
-        self._probe = make_probe(secret, hashes, digests=self.digests)
+        self._probe = make_probe(secret, digests=self.digests)
         self._since, self._due = inf, -inf  # the next look at the clock sets them
         if self.window is not None:
             self._turn(self.clock())
@@ -223,7 +218,7 @@ class LocalFilter:
     def info(self) -> FilterInfo:
         """Return the state of the filter now."""
         self._look_at_clock()
-        counts = [count_bits(one.spec, one.items, self.hashes) for one in self.slices]
+        counts = [count_bits(one.spec, one.items) for one in self.slices]
         info = filter_info(
             [counts],
             capacity=self.capacity,
@@ -256,7 +251,7 @@ class LocalFilter:
             two = theirs or Slice(0, mine.since, mine.spec)
             if (one.since, one.spec) != (two.since, two.spec):
                 raise _not_united("they have slices of different size or age")
-            united.append(one.united(two, self.hashes))
+            united.append(one.united(two))
             if united[-1].items > 1.01 * one.spec.capacity:  # an estimate
                 raise _not_united(f"a slice for {one.spec.capacity:,} items would hold more")
             next_id += mine is None
@@ -266,7 +261,7 @@ class LocalFilter:
         }
         for fingerprint, last in other.ages.items():
             self.ages[fingerprint] = max(last, self.ages.get(fingerprint, last))
-        self.adopt(self.secret, self.hashes, united, next_id)
+        self.adopt(self.secret, united, next_id)
 
     def clear(self) -> bool:
         """Forget everything; the filter is as it was when it was new. Returns True."""
@@ -277,7 +272,7 @@ class LocalFilter:
             self.changes.ages |= self.ages.keys()
         self.again.clear()
         self.ages.clear()
-        self.adopt(self.secret, self.hashes, [], self.next_id)
+        self.adopt(self.secret, [], self.next_id)
         return True
 
     def save(self, path: str | Path) -> None:
@@ -318,7 +313,7 @@ class LocalFilter:
 
     def notes(self) -> dict[str, file.Value]:
         """Return what a file's table ``meta`` says about the filter."""
-        names = "secret", "hashes", "digests", "window", "capacity", "error_rate"
+        names = "secret", "digests", "window", "capacity", "error_rate"
         return {name: getattr(self, name) for name in names} | {"digests": int(self.digests)}
 
     def slice_rows(self) -> list[tuple[int, float, int, float, int, int]]:
@@ -335,7 +330,7 @@ class LocalFilter:
 
         :param meta: all entries of that table.
         """
-        if missing := {"secret", "hashes", "digests"} - meta.keys():
+        if missing := {"secret", "digests"} - meta.keys():
             raise file.DamageError(f"no {', '.join(sorted(missing))} in meta")
         slices = []
         for id_, since, capacity, rate, blocks, items in file.rows(database, "slices"):
@@ -351,7 +346,7 @@ class LocalFilter:
         self.again = dict(file.rows(database, "again"))
         self.ages = dict(file.rows(database, "ages"))
         next_id = file.read_counters(database).slice
-        self.adopt(meta["secret"], meta["hashes"], slices, next_id)
+        self.adopt(meta["secret"], slices, next_id)
         live, count = {one.id: one for one in self.slices}, 0
         for id_, fingerprints in file.journal(database):
             count += len(fingerprints)
@@ -384,7 +379,7 @@ class LocalFilter:
             capacity = generation_capacity(sum(one.items for one in others), capacity)
             rate = generation_rate([one.spec for one in others], rate)
         own = [one.spec for one in self.slices if one.since == since]
-        return next_slice(own, capacity, rate, self.hashes)
+        return next_slice(own, capacity, rate)
 
     def _grow(self) -> Slice:
         items = sum(slice_.items for slice_ in self.slices)

@@ -1,8 +1,8 @@
 """From bytes to bits: which block of a filter a fingerprint belongs to, and which bits in it.
 
-A probe is 32 bytes of a keyed hash, read as k unsigned 16-bit positions in a block, unused bytes,
-and one unsigned 32-bit number h that picks block ``h * blocks >> 32``, all big-endian. The same 32
-bytes serve slices of every size, and bits are numbered as Redis numbers them.
+A probe is 32 bytes of a keyed hash, read as k unsigned 16-bit positions in a block and one unsigned
+32-bit number h that picks block ``h * blocks >> 32``, all big-endian. The same bytes serve slices
+of every size, and bits are numbered as Redis numbers them.
 
 The key is a secret of the filter. Without a secret, the author of a crawled site could compute
 links that make the filter call other people's pages seen (Gerbet, Kumar, Lauradoux 2015).
@@ -18,11 +18,11 @@ from typing import Final
 
 from mmh3 import mmh3_x64_128_digest
 
-from scrapy_bloom.filter.sizing import MAX_HASHES
+from scrapy_bloom.filter.sizing import HASHES
 
 SECRET_BYTES: Final = 16
 SHA1_BYTES: Final = 20
-PROBE_BYTES: Final = 2 * MAX_HASHES + 4
+PROBE_BYTES: Final = 2 * HASHES + 4
 
 Probe = Callable[[bytes], list[int]]
 """Returns the k positions of a fingerprint, followed by h, as a new list."""
@@ -33,17 +33,16 @@ def new_secret() -> bytes:
     return secrets.token_bytes(SECRET_BYTES)
 
 
-def make_probe(secret: bytes, hashes: int, *, digests: bool) -> Probe:
+def make_probe(secret: bytes, *, digests: bool) -> Probe:
     """Return the probe of a filter.
 
     :param secret: the filter's key, :data:`SECRET_BYTES` bytes.
-    :param hashes: k, at most 14: how many positions a probe has.
     :param digests: whether fingerprints of 20 bytes are SHA-1 digests, as Scrapy makes them. Those
         go through MurmurHash3, which is fast, and safe here because nobody can choose the bytes
         that it sees. Everything else goes through keyed BLAKE2b, safe for bytes of any origin.
     """
     # h stands last because list.pop() takes the last one off in no time.
-    unpack = Struct(f">{hashes}H{2 * (MAX_HASHES - hashes)}xI").unpack
+    unpack = Struct(f">{HASHES}HI").unpack
     hash_ = make_hash(secret, digests=digests)
     digest = mmh3_x64_128_digest
 

@@ -68,19 +68,16 @@ class SliceCount:
     bytes_at_capacity: int
 
 
-def count_bits(spec: SliceSpec, items: int, hashes: int) -> SliceCount:
-    """Return what follows from the number of items in a slice of bits.
-
-    :param hashes: k.
-    """
+def count_bits(spec: SliceSpec, items: int) -> SliceCount:
+    """Return what follows from the number of items in a slice of bits."""
     bits = spec.blocks * sizing.BLOCK_BITS
     return SliceCount(
         spec.capacity,
         items,
-        used=bits * -expm1(-hashes * items / bits),
+        used=bits * -expm1(-sizing.HASHES * items / bits),
         room=bits,
-        rate=sizing.false_positive_rate(items, spec.blocks, hashes),
-        lost_alone=sizing.expected_false_positives(items, spec.blocks, hashes),
+        rate=sizing.false_positive_rate(items, spec.blocks),
+        lost_alone=sizing.expected_false_positives(items, spec.blocks),
         bytes_at_capacity=bits // 8,
     )
 

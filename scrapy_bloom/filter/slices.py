@@ -65,7 +65,7 @@ class Slice:
         """Return the blocks that hold items, by number."""
         return {index: block for index, block in enumerate(self.blocks) if block is not EMPTY}
 
-    def united(self, other: Slice, hashes: int) -> Slice:
+    def united(self, other: Slice) -> Slice:
         """Return a slice with the number of this one that has all items of both.
 
         How many these are is estimated from the bits.
@@ -79,7 +79,7 @@ class Slice:
         if ones == other.ones():
             united.items = other.items
         else:
-            estimate = round(estimated_items(ones, self.spec.blocks, hashes))
+            estimate = round(estimated_items(ones, self.spec.blocks))
             united.items = min(max(estimate, self.items), self.items + other.items)
         return united
 

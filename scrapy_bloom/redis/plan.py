@@ -18,7 +18,6 @@ from scrapy_bloom.filter.hashing import PROBE_BYTES, SECRET_BYTES, make_hash
 from scrapy_bloom.filter.info import SliceCount, count_bits
 from scrapy_bloom.filter.sizing import (
     BLOCK_BYTES,
-    MAX_HASHES,
     MOST_GENERATIONS,
     SHARE,
     SliceSpec,
@@ -34,9 +33,6 @@ BATCH: Final = 500
 
 Slices are sized for so many items more than their capacity, so that no batch must be split.
 """
-
-HASHES: Final = MAX_HASHES
-"""k in Redis, whatever the error rate. Where fewer would do, it costs 6 % more memory at 0.01."""
 
 KEY_BLOCKS: Final = 511
 """Blocks in one key: just below 4 MiB, because the allocator gives 5 MiB to exactly 4 MiB."""
@@ -215,7 +211,7 @@ class Plan:
         if not generation:  # a server always has room for the whole, and it makes checks faster
             items, share = capacity, SHARE * rate
         if self.layout == "bitmap":
-            blocks = blocks_for(items + BATCH, share, HASHES)
+            blocks = blocks_for(items + BATCH, share)
             return SliceRow(items, share, blocks, ceil(blocks / KEY_BLOCKS))
         # An item is taken for another one if both have one bucket and one number: n / B / 2^bits.
         bits = _BITS if share * 2**_BITS >= _LEAST_LOAD else _WIDE_BITS
@@ -231,7 +227,7 @@ class Plan:
         """
         items = one.items - one.again
         if self.layout == "bitmap":
-            count = replace(count_bits(one.spec, one.items, HASHES), items=items)
+            count = replace(count_bits(one.spec, one.items), items=items)
             touched = -expm1(-one.items / one.keys)
             return count, round(touched * one.blocks * BLOCK_BYTES)
         width = _BITS if one.error_rate >= _NARROW else _WIDE_BITS

@@ -22,8 +22,8 @@ from scrapy_bloom.filter.hashing import make_probe
 from scrapy_bloom.filter.sizing import (
     BLOCK_BITS,
     BLOCK_BYTES,
+    HASHES,
     false_positive_rate,
-    filter_hashes,
     next_slice,
 )
 
@@ -56,19 +56,18 @@ class TestLocalFilterOfAnyBytesWithAWindow(Grown):
 def test_the_errors_of_all_slices_stay_within_the_error_rate(
     capacity, error_rate, length, expected
 ):
-    k = filter_hashes(error_rate)
-    specs = [next_slice([], capacity, error_rate, k)]
+    specs = [next_slice([], capacity, error_rate)]
     for now in expected[: length - 1]:  # as the user changes the capacity between runs
-        specs.append(next_slice(specs, now, error_rate, k))
+        specs.append(next_slice(specs, now, error_rate))
     assert sum(spec.error_rate for spec in specs) < error_rate
     for spec in specs:
-        assert false_positive_rate(spec.capacity, spec.blocks, k) <= spec.error_rate
+        assert false_positive_rate(spec.capacity, spec.blocks) <= spec.error_rate
 
 
 def test_a_grown_filter_takes_little_more_than_one_of_the_right_size():
-    k, specs, sizes = filter_hashes(1e-6), [], {}
+    specs, sizes = [], {}
     while sum(spec.capacity for spec in specs) < 10**9:
-        specs.append(next_slice(specs, 10**6, 1e-6, k))
+        specs.append(next_slice(specs, 10**6, 1e-6))
         held = sum(spec.capacity for spec in specs)
         sizes[held] = sum(spec.blocks for spec in specs) * BLOCK_BYTES / held
     assert next(iter(sizes)) == 10**6
@@ -81,7 +80,7 @@ def test_a_grown_filter_takes_little_more_than_one_of_the_right_size():
 
 def test_a_raised_capacity_shapes_the_next_slice():
     old, seen = LocalFilter(1000), LocalFilter(50_000)
-    seen.adopt(old.secret, old.hashes, old.slices, old.next_id)
+    seen.adopt(old.secret, old.slices, old.next_id)
     assert 200_000 < seen.info().bytes_at_capacity < 300_000
     seen.add_many(fingerprints(1001))
     assert seen.info().capacity == 50_000
@@ -137,12 +136,12 @@ def test_what_is_let_through_again_counts_and_grows_the_filter():
         seen.forget_many(known)
         assert seen.add_many(known) == [False] * 1000
     info = seen.info()
-    k, passes = seen.hashes, 1.0
+    passes = 1.0
     for one in seen.slices:
-        passes *= 1 - false_positive_rate(one.items, one.spec.blocks, k)
+        passes *= 1 - false_positive_rate(one.items, one.spec.blocks)
     assert 1 - passes <= info.estimated_fp_rate * 1.001 <= 1e-6
     by_bits = sum(
-        sum((block.count() / BLOCK_BITS) ** k for block in one.blocks) / len(one.blocks)
+        sum((block.count() / BLOCK_BITS) ** HASHES for block in one.blocks) / len(one.blocks)
         for one in seen.slices
     )
     assert by_bits <= 1e-6
@@ -191,7 +190,7 @@ class LocalWindow(WindowMachine):
     @invariant()
     def what_is_forgotten_has_its_bits(self):
         seen = self.filter
-        probe = make_probe(seen.secret, seen.hashes, digests=seen.digests)
+        probe = make_probe(seen.secret, digests=seen.digests)
         assert all(any(one.has(probe(fp)) for one in seen.slices) for fp in seen.again)
 
 

@@ -327,11 +327,9 @@ def test_a_mark_by_hand_does_not_make_a_killed_run_a_clean_one(bloom, place):
 
 def test_what_cannot_be_copied_is_told(bloom, place, server):
     target = filled(server, next(keys))
-    stored_job(place / "rough", fingerprints(9), BLOOM_ERROR_RATE=0.01)
     stored_job(place / "exact", fingerprints(9), BLOOM_EXACT=True)
     for line, told in (
         (f"copy {target} new --spider a", "found a hash, expected the queue of scrapy-r"),
-        (f"copy rough {server.url}#rough", "its bits cannot be copied"),
         (f"copy exact {server.url}#exact", "found the table of BLOOM_EXACT"),
     ):
         code, _, (error,) = bloom(line)
@@ -342,7 +340,7 @@ def test_what_cannot_be_copied_is_told(bloom, place, server):
 def test_what_is_forgotten_stays_so_in_every_copy(bloom, place, server):
     """A page that a copy suppressed would be lost in silence."""
     known, there = fingerprints(500), f"{server.url}#{next(keys)}"
-    stored_job(place / "job", known)
+    stored_job(place / "job", known, BLOOM_ERROR_RATE=0.001)
     assert bloom("forget job -", stdin=hexadecimal(known[:50]))[0] == 0
     assert bloom("copy job other")[0] == bloom(f"copy other {there}")[0] == 0
     for target in ("job", "other", there):

@@ -7,7 +7,7 @@ from functools import cache
 
 from bitarray import bitarray
 
-from scrapy_bloom.filter.sizing import BLOCK_BITS
+from scrapy_bloom.filter.sizing import BLOCK_BITS, HASHES
 from scrapy_bloom.local.store import Store
 
 
@@ -19,7 +19,7 @@ def make_lossy(seen):
     slice_ = seen.slices[0]
     for index in range(len(slice_.blocks)):
         block = slice_.writable(index)
-        block |= _noise(index, 0.5 ** (1 / seen.hashes))
+        block |= _noise(index, 0.5 ** (1 / HASHES))
 
 
 def install(patch):
