@@ -123,6 +123,7 @@ class SharedQueue:
         self._plans = made_for
         self._desks = [_Desk() for _ in made_for]
         self._lost: dict[int, bool] = {}  # shards to reopen; whether to give up their marks
+        self._heard = [0] * len(made_for)  # the highest version of each shard, whoever told it
         self._empty: list[int] | None = None
 
     def open(self) -> None:
@@ -139,10 +140,13 @@ class SharedQueue:
             self._opened.append(Shard(self.worker, shard_key(self.key, plan.shard), plan))
         self.shards = self._opened
         self.worker.live([shard.beat for shard in self.shards])
-        made = [one for one in self.shards if one.made]
-        if made and any(each.items for one in self.shards for each in one.slices):
-            # What the empty one had, the marks of the others may suppress.
-            self._log_start_over(made[0], Kind.GONE.value)
+        gone = [one for one in self.shards if one.made]
+        heard = [max(told) for told in zip(*(one.heard for one in self.shards), strict=True)]
+        back = [one for one, told in zip(self.shards, heard, strict=True) if _is_older(one, told)]
+        if (gone or back) and any(each.items for one in self.shards for each in one.slices):
+            # What it had, the marks of the others may suppress.
+            kind = Kind.GONE if gone else Kind.LOST
+            self._log_start_over((gone or back)[0], kind.value)
             self._lost = dict.fromkeys(range(len(self.shards)), True)
             self._open_lost()
 
@@ -284,9 +288,13 @@ class SharedQueue:
 
     def _make(self, number: int, call: Call, exchange: Exchange) -> None:
         shard = self.shards[number]
+        call.heard = self._heard if len(self.shards) > 1 else ()
         try:
-            exchange.answers[number] = shard.call(call)
+            answer = exchange.answers[number] = shard.call(call)
+            self._heard = [*map(max, self._heard, answer.heard)] or self._heard
+            self._heard[number] = max(self._heard[number], answer.counts.version)
         except Surprise as surprise:
+            self._heard = [0] * len(self.shards)
             if surprise.kind is Kind.DELETED:
                 raise
             if surprise.kind is Kind.DEAD:
@@ -314,3 +322,10 @@ class SharedQueue:
         for number, give_up in list(self._lost.items()):
             self.shards[number].open(give_up=give_up)
             del self._lost[number]
+
+
+def _is_older(shard: Shard, told: int) -> bool:
+    """Return whether a shard is older than workers have told others, or was made anew since."""
+    if shard.version < told:  # unless they have gone on while the others were opened
+        shard.open()
+    return shard.version < told

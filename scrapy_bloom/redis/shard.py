@@ -43,7 +43,10 @@ _NO_REQUESTS: Final = (
     " copy that was stopped"
 )
 _NUMBERS: Final = ("waiting", "taken", "failed", "version", "forgotten", "seq")
-_FOUND: Final = ("program", "format", "epoch", "plan", "slices", "window", "order", *_NUMBERS)
+_FOUND: Final = (
+    *("program", "format", "epoch", "plan", "slices", "window", "order", "heard"),
+    *_NUMBERS,
+)
 _HEAD: Final = struct.Struct(">8sBI")  # id, tries, 1 + length of the fingerprint
 _LENGTH: Final = struct.Struct(">I")
 _YES: Final = ord("1")
@@ -138,6 +141,7 @@ class Call:
 
     Attributes:
         doubted: whether a surprise has come between its tries.
+        heard: the versions of all shards that this worker has heard of, by number; empty with one.
         entries: at most :data:`plan.BATCH`.
         take: most requests to take.
         retry: most failed requests to put back into the queue.
@@ -155,6 +159,7 @@ class Call:
     back: Sequence[bytes] = ()
     unreadable: Sequence[bytes] = ()
     doubted: bool = False
+    heard: Sequence[int] = ()
 
 
 class Counts(NamedTuple):
@@ -182,11 +187,13 @@ class Answer(NamedTuple):
         seen: for each entry whether its page was there; False for those without a fingerprint.
         taken: the requests that this worker has now.
         counts: of the shard.
+        heard: the versions of all shards that workers have told there; empty with one.
     """
 
     seen: list[bool]
     taken: list[Taken]
     counts: Counts
+    heard: list[int]
 
 
 class Known(set[bytes]):
@@ -225,6 +232,8 @@ class Shard:
         known: fingerprints whose verdict has reached its caller. Nobody else may fill it: a mark
             that was made in the background is not known before that.
         counts: of the last answer.
+        version: as in :class:`Counts`, when it was opened.
+        heard: likewise the versions of all shards that workers had told, by number.
         unanswered: the call that must be repeated before any other.
         renewed: when this worker has renewed its lease, by ``time.monotonic()``.
     """
@@ -254,6 +263,7 @@ class Shard:
             "first": geometry(first),
             "window": repr(self.plan.window),
             "order": order,
+            "heard": "",
             "version": 0,
             "forgotten": 0,
             "seq": 0,
@@ -283,6 +293,9 @@ class Shard:
         try:
             there, secret = Plan.read(found["plan"])
             slices = read_slices(found["slices"])
+            self.heard = [*map(int, found["heard"].split())] or [0] * there.shards
+            if len(self.heard) != there.shards:
+                raise ValueError(f"found versions {self.heard}, expected {there.shards}")
         except (StateError, ValueError) as error:
             self._refuse(str(error))
         for name in _NUMBERS:
@@ -301,6 +314,7 @@ class Shard:
         self.slices = slices
         self.known.clear()
         self.counts, self._forgotten = Counts(), 0
+        self.version = int(found["version"])
         self._known_until = float("inf")
         self.rename()
 
@@ -352,7 +366,8 @@ class Shard:
         counts = Counts(*map(int, numbers[:5]))
         verdicts = iter(told[1])
         seen = [entry.fingerprint is not None and next(verdicts) == _YES for entry in call.entries]
-        answer = Answer(seen, [Taken.read(value) for value in told[2:]], counts)
+        taken = [Taken.read(value) for value in told[2:]]
+        answer = Answer(seen, taken, counts, [*map(int, numbers[6:])])
         self._answered, self.unanswered = self._number, None
         self.renewed = before
         if counts.forgotten != self.counts.forgotten or before >= self._known_until:
@@ -393,7 +408,8 @@ class Shard:
         back, aside, self._forgotten = map(int, told)
         self._worker.counters.requeued += back
         if back or aside:
-            logger.info(
+            logger.log(
+                logging.WARNING if aside else logging.INFO,
                 "Redis at %s, key %r: %s requests of workers that missed their lease are back in"
                 " the queue, %s were moved to the failed list",
                 *(self._worker.where, self.key, f"{back:,}", f"{aside:,}"),
@@ -430,7 +446,7 @@ class Shard:
         )
         numbers = (
             *(self._number, self._answered, pace.LEASE, call.take, call.retry),
-            *(MOST_TRIES, RISKY, int(call.risky)),
+            *(MOST_TRIES, RISKY, int(call.risky), call.heard[self.plan.shard] if call.heard else 0),
         )
         queued = [entry.queued for entry in call.entries if entry.letter in "fp"]
         return [
@@ -443,6 +459,7 @@ class Shard:
             " ".join(ages),
             next_slice,
             *(b"".join(ids) for ids in (call.done, call.back, call.unreadable)),
+            " ".join(map(str, call.heard)),
             *(part for pair in queued for part in pair),
         ]
 

@@ -24,6 +24,10 @@ SETS = {
     "all, held": {"faults": ALL, "held": 0.15},
     "shards, all back": {"faults": {"back": 2, "kill": 1, "late": 2}, "shards": 2},
     "shards, one back": {"faults": {"back_one": 2, "kill": 1, "late": 2}, "shards": 2},
+    "shards, one back while nobody lives": {
+        "faults": {"dead_back_one": 2, "kill": 1, "late": 2},
+        "shards": 3,
+    },
     "shards, any key lost": {"faults": {"key": 2, "late": 2, "freeze": 1}, "shards": 2},
     "plain, freezes": {
         "faults": {"freeze": 3, "late": 2},
@@ -56,10 +60,14 @@ def without(*lines):
     return edit
 
 
-LOST = "if last < answered or number < last or lives == 'dead' then return {'lost'} end"
+LOST = (
+    "if last < answered or number < last or lives == 'dead' or tonumber(found[9]) < heard"
+    " then return {'lost'} end"
+)
 ANSWERED = """  digits, ids = call('HGET', header, 'a:' .. worker):match('^(%d*) (.*)$')
   call('HSET', header, 'w:' .. worker, string.format('%.0f %.3f', number, now + lease))
   return answer()"""
+HEARD = "  if ARGV[11] ~= '' then hear() end\n"
 VANISHED = """  if some then start_over() end
   return some"""
 CONTROLS = {
@@ -74,6 +82,11 @@ CONTROLS = {
         "shards": 2,
         "reset_all": False,
     },
+    "shards that have not heard of each other": {
+        "faults": {"dead_back_one": 2, "late": 2},
+        "shards": 3,
+        "edit": without(HEARD),
+    },
     "held requests that stay unique": {"faults": ALL, "held": 0.15, "keep_held": True},
     "plain, a batch without an answer is believed": {
         "faults": {"freeze": 1},
@@ -87,7 +100,7 @@ CONTROLS = {
 
 def test_the_lines_that_controls_take_out_are_there():
     text = script("call", "bitmap")
-    for line in (LOST, ANSWERED, VANISHED):
+    for line in (LOST, ANSWERED, HEARD, VANISHED):
         assert line in text
 
 

@@ -9,6 +9,7 @@ The server's clock is a key that the test sets: leases end in turns, not in seco
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from contextlib import suppress
@@ -89,6 +90,7 @@ class World:
         self.held = {pair for pair in pairs if self.chance.random() < held}
         self.fetched, self.tried, self.count = Counter(), Counter(), Counter()
         self.late, self.shots, self.made = [], [], 0
+        self.left = math.inf  # after so many calls no more are answered
         names = ("open", "call", "ask", "beat", "leave")
         self.scripts = {name: self.load(name, layout) for name in names}
         kind = PlainCrawler if plain else Crawler
@@ -165,6 +167,15 @@ class World:
             others = {name: v for name, v in self.shot().items() if _number(name) != number}
             self.put_back({**mine, **others})
 
+    def fault_dead_back_one(self):
+        """The same while nobody lives; the first who opens the shards may get no further."""
+        self.fault_back_one()
+        self.left = self.chance.randrange(2 * len(self.plans))
+        with suppress(BackendError):
+            self.new_worker()
+        self.left = math.inf
+        self.workers = [self.new_worker() for _ in self.workers]
+
     def fault_flush(self):
         self.put_back({})
         self.shots = []
@@ -207,7 +218,8 @@ class FlakyWorker(Worker):
     def run(self, name, layout, key, *arguments, probe=False):  # noqa: ARG002
         world = self.world
         call = name, [key, beginning(key)], arguments
-        if not self.calm and world.chance.random() < 0.04:
+        world.left -= 1
+        if world.left < 0 or (not self.calm and world.chance.random() < 0.04):
             raise BackendError("lost", temporary=True)
         answer = world.script(*call)
         if name == "call" and world.chance.random() < 0.05:

@@ -12,7 +12,8 @@
 --   order            "lifo" or "fifo"; empty if no requests are kept here
 --   waiting, taken, failed
 --                    how many requests there were after the last script
---   version          counts the changes to them
+--   version          counts the changes to them; from 0 again when all marks are given up
+--   heard            the versions of all shards, by number, that workers have told; empty with one
 --   forgotten        counts the pages that were forgotten
 --   seq              the last number that ordered a request
 --   well             SINCE LAST: since when workers have beaten without a gap, and the last time
@@ -145,8 +146,8 @@ local function start_over()
   drop(slices)
   put_all_back()
   call('HSET', header, 'epoch', epoch:match('^%x+') .. '-' .. time[1] .. '-' .. time[2], 'slices',
-    string.format('%s:%.0f:%.6f:0:0', first, slices[#slices].number + 1, now))
-  count(true)
+    string.format('%s:%.0f:%.6f:0:0', first, slices[#slices].number + 1, now), 'version', 0, 'heard', '')
+  count(false)
 end
 
 -- Whether requests have vanished, or pages from a list of forgotten ones. Nothing may hide these pages,

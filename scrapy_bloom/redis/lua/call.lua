@@ -2,9 +2,10 @@
 -- effect or none, and a call that is repeated with its number is answered as it was before.
 --
 -- ARGV[1]  epoch        ARGV[2]  worker
--- ARGV[3]  eight numbers: of this call; of the last call whose answer the worker has; seconds of the
+-- ARGV[3]  nine numbers: of this call; of the last call whose answer the worker has; seconds of the
 --          lease; how many requests to take; how many failed ones to put back into the queue; how many
---          tries put a request aside; how many make it risky; 1 if the worker has a risky one, else 0
+--          tries put a request aside; how many make it risky; 1 if the worker has a risky one, else 0; the
+--          highest version that the worker has heard of here
 -- ARGV[4]  a letter for each entry. "m": mark. "f": mark, and queue if that is new. "p": queue; the entry
 --          has no probe. "x": forget. Empty: all are "m"
 -- ARGV[5]  the probes of the entries
@@ -12,30 +13,32 @@
 -- ARGV[7]  the slice to add, NUMBER:KIND:GEOMETRY, after an answer "slices"; else empty
 -- ARGV[8]  ids of the requests that are done   ARGV[9]  that go back   ARGV[10]  that this worker could
 --          not read: another one may, so they go to the end of the queue
--- ARGV[11...]  for each entry "f" and "p" the score, and the member without its first 9 bytes
+-- ARGV[11]  the versions of all shards that the worker has heard of; empty with one
+-- ARGV[12...]  for each entry "f" and "p" the score, and the member without its first 9 bytes
 --
 -- Answers {"ok", report, digits, request...}: a digit for each item, 1 if it was there, and what was taken.
---            Report: WAITING TAKEN FAILED VERSION FORGOTTEN SECONDS, until the next marks are too old
+--            Report: WAITING TAKEN FAILED VERSION FORGOTTEN SECONDS, until the next marks are too old;
+--            then the versions of all shards that workers have told here
 --     or  {"slices", slices, kind}  a slice is to be added: "due" if it begins a generation, else "full"
 --     or  {"dead", ...}     the worker missed its lease; what it had is back in the queue
---     or  {"lost"}          its earlier calls are not known: the server went back in time
+--     or  {"lost"}          its earlier calls, or those of others, are not known: the server went back in time
 --     or  {"gone"}          the epoch is another one      {"deleted"}  the user has deleted it
 --     or  {"broken", error} the call failed half-way; all marks were given up
 local epoch, worker = ARGV[1], ARGV[2]
 local found = call('HMGET', header, 'epoch', 'w:' .. worker, 'slices', 'window', 'forgotten', 'order', 'seq',
-  'deleted')
+  'deleted', 'version')
 if found[1] ~= epoch then return other_epoch(epoch, found[8]) end
-local number, answered, lease, want, retry, most, risk, risky = read_numbers(ARGV[3])
+local number, answered, lease, want, retry, most, risk, risky, heard = read_numbers(ARGV[3])
 local last, lives = (found[2] or '0 0'):match('^(%d+) (%S+)')
 last = tonumber(last)
 if lives == 'dead' and last >= answered then return {'dead'} end
-if last < answered or number < last or lives == 'dead' then return {'lost'} end
+if last < answered or number < last or lives == 'dead' or tonumber(found[9]) < heard then return {'lost'} end
 
 local window, forgotten, digits, ids = tonumber(found[4]), tonumber(found[5]), '', ''
 local slices, over = divide(read_slices(found[3], epoch), window)
 local newest = slices[#slices] or over[#over]
 local function answer()
-  local counts = call('HMGET', header, 'waiting', 'taken', 'failed', 'version', 'forgotten')
+  local counts = call('HMGET', header, 'waiting', 'taken', 'failed', 'version', 'forgotten', 'window', 'heard')
   local oldest = slices[1] or newest
   counts[6] = window > 0 and string.format('%.3f', oldest.since + window * 9 / 8 - now) or '1e9'
   local values = {}
@@ -141,7 +144,7 @@ end
 
 local function push()
   local seq = math.max(found[7] + 1, math.floor(now * 1000000))
-  local pushes, item, argument = {}, 0, 11
+  local pushes, item, argument = {}, 0, 12
   for entry = 1, #letters do
     local letter = letters:sub(entry, entry)
     if letter ~= 'p' then item = item + 1 end
@@ -189,6 +192,14 @@ local function take()
   ids = table.concat(names)
 end
 
+-- Note how far the other shards were. What a page led to there was told before the page is done here: so
+-- whoever has heard of both finds out if a shard went back, whoever has died meanwhile.
+local function hear()
+  local told, versions = {read_numbers(ARGV[11])}, {read_numbers(call('HGET', header, 'heard'))}
+  for i = 1, #told do versions[i] = string.format('%.0f', math.max(told[i], versions[i] or 0)) end
+  call('HSET', header, 'heard', table.concat(versions, ' '))
+end
+
 local function each(text, act)
   for i = 1, #text, 8 do act(worker .. text:sub(i, i + 7)) end
 end
@@ -207,6 +218,7 @@ local function carry_out()
     call('HSET', header, 'slices', write_slices(slices), 'forgotten', string.format('%.0f', forgotten))
   end
   call('HSET', header, 'a:' .. worker, digits .. ' ' .. ids)
+  if ARGV[11] ~= '' then hear() end
   count(letters .. ARGV[8] .. ARGV[9] .. ARGV[10] .. ids ~= '' or retried)
 end
 

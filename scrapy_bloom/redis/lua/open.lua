@@ -4,7 +4,7 @@
 -- ARGV[2]  "1" to give all marks up if that is still the epoch, else "0"
 -- ARGV[3...]  fields and values of the header of a new filter
 -- Answers {"ok", made, value...}: "1" if it was made by this call, else "0"; the fields program, format, epoch,
---            plan, slices, window, order, waiting, taken, failed, version, forgotten and seq
+--            plan, slices, window, order, heard, waiting, taken, failed, version, forgotten and seq
 --     or  {"deleted"}         the user has deleted the epoch that this worker has used
 --     or  {"type", key, type} something else is under a key
 --     or  {"setting"}         the server would not keep the sets of layout "sets" as arrays
@@ -55,7 +55,7 @@ if made then
 elseif epoch == ARGV[1] and ARGV[2] == '1' then
   start_over()
 end
-local answer = call('HMGET', header, 'program', 'format', 'epoch', 'plan', 'slices', 'window', 'order', 'waiting',
-  'taken', 'failed', 'version', 'forgotten', 'seq')
-for i = 1, 13 do answer[i] = answer[i] or '' end
+local answer = call('HMGET', header, 'program', 'format', 'epoch', 'plan', 'slices', 'window', 'order', 'heard',
+  'waiting', 'taken', 'failed', 'version', 'forgotten', 'seq')
+for i = 1, 14 do answer[i] = answer[i] or '' end
 return {'ok', made and '1' or '0', unpack(answer)}
