@@ -144,13 +144,20 @@ class CanonicalFingerprinter:
             canonical, steps = self._canonicalize(request.url, tame, level)
             return scrapy_form.digest(request, canonical), steps
         url, steps = self._rewritten(request.url, level)
-        return self._wrapped.fingerprint(request.replace(url=url) if steps else request), steps
+        return self._ask(request.replace(url=url) if steps else request), steps
 
     def untouched(self, request: Request) -> bytes:
         """Return the fingerprint that the wrapped fingerprinter makes, without any step."""
         if self._identical and not request.meta.get("verbatim_url"):
             return scrapy_form.digest(request, fast_path.canonical(request.url))
-        return self._wrapped.fingerprint(request)
+        return self._ask(request)
+
+    def _ask(self, request: Request) -> bytes:
+        """Return what the wrapped fingerprinter makes.
+
+        :raises TypeError: if that is not bytes-like.
+        """
+        return bytes(memoryview(self._wrapped.fingerprint(request)))
 
     def _canonicalize(
         self, url: str, tame: fast_path.Tame | None, level: str | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+from asyncio import CancelledError
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
@@ -52,7 +53,7 @@ class Items:
         self._pipelines_error: Exception | None = None  # of the last time that they were asked
         self._failing = False
         self._refused: deque[tuple[Any, Spider]] = deque()
-        self._ends: list[tuple[Any, int]] = []  # where files ended before the last item
+        self._ends: list[tuple[Any, int]] = []  # where files ended before the item refused first
         self._feeds: Any = crawler.get_extension(FeedExporter)
         if self._feeds is not None:
             with suppress(KeyError):  # a class of somebody's that listens in another way
@@ -114,15 +115,16 @@ class Items:
                 file.flush()
                 file.seek(end)
                 file.truncate()
+        self._ends = []
         while self._refused:
-            self._ends = [(file, at) for file in self._files() if (at := _end(file)) is not None]
+            ends = [(file, at) for file in self._files() if (at := _end(file)) is not None]
             item, spider = self._refused.popleft()
             try:
                 self._feeds.item_scraped(item, spider)
-            except OSError:
+            except OSError:  # after any other error Scrapy goes on without the item
                 self._refused.appendleft((item, spider))
+                self._ends = ends
                 raise
-        self._ends = []
 
     def _flush_feeds(self) -> Exception | None:
         try:
@@ -147,6 +149,8 @@ class Items:
                     await answer
                 elif isawaitable(answer):
                     await deferred_from_coro(answer)
+            except CancelledError:  # is no Exception
+                return Exception("a handler of before_commit was cancelled")
             except Exception as error:  # noqa: BLE001 - a handler may raise anything
                 return error
             if isinstance(answer, Failure):

@@ -7,6 +7,7 @@ import sqlite3
 import threading
 from collections import Counter
 from contextlib import closing
+from functools import partial
 from unittest.mock import Mock
 
 import pytest
@@ -322,6 +323,39 @@ async def test_a_page_that_is_only_held_is_not_lost_with_the_page_that_has_yield
 
 
 @ensureDeferred
+@pytest.mark.parametrize("meta", ["an age", "a redirect"])
+async def test_held_requests_are_filtered_whatever_their_meta_says(place, meta):
+    """Pages that link to each other would be crawled without end."""
+
+    class Held(Follower):
+        def parse(self, response):
+            self.parsed.append(response.url)
+            passed = {"bloom_max_age": "1h"} if meta == "an age" else response.meta
+            for href in response.css("a::attr(href)").getall():
+                yield response.follow(href, callback=partial(self.parse), meta=passed)
+
+    pages = {"/": lambda *_: "/a", "/a": links("/b", "/a"), "/b": links("/a", "/b")}
+    with Pages(pages) as site:
+        crawler = await crawl(Held, place.settings(), url=site.url + "/")
+    assert site.hits["/b"] == 1
+    assert crawler.stats.get_value("finish_reason") == "finished"
+    assert place.left() == 0
+
+
+@ensureDeferred
+async def test_a_fingerprint_that_is_no_bytes_costs_no_page(place):
+    class Text:
+        def fingerprint(self, request):
+            return request.url
+
+    with Pages(fan(3)) as site:
+        settings = place.settings(REQUEST_FINGERPRINTER_CLASS=Text)
+        crawler = await crawl(Follower, settings, url=site.url + "/")
+    assert len(site.hits) == 4
+    assert crawler.stats.get_value("bloom/errors") >= 3
+
+
+@ensureDeferred
 async def test_a_held_request_that_no_page_led_to_is_told_of(place, caplog):
     class Idle(Follower):
         async def start(self):
@@ -358,6 +392,7 @@ class Gathering:
 
     written = ()
     fails = 0
+    raises = OSError("no room for items")
 
     def __init__(self, crawler):
         self.items, self.file = [], type(self).written
@@ -375,7 +410,7 @@ class Gathering:
         await asyncio.sleep(0.01)
         if type(self).fails:
             type(self).fails -= 1
-            raise OSError("no room for items")
+            raise self.raises
         self.save()
 
     def close_spider(self, spider=None):  # noqa: ARG002
@@ -400,8 +435,10 @@ class Items(Follower):
 
 @ensureDeferred
 @pytest.mark.each_scrapy
-async def test_handlers_that_are_coroutines_are_awaited(place):
+@pytest.mark.parametrize("error", [OSError("no room for items"), asyncio.CancelledError()])
+async def test_handlers_that_are_coroutines_are_awaited(place, monkeypatch, error):
     Gathering.written, Gathering.fails = [], 2
+    monkeypatch.setattr(Gathering, "raises", error)
     with LocalSite(pages=60, links=6) as site:
         settings = place.settings(ITEM_PIPELINES={Gathering: 1})
         crawler = await crawl(Items, settings, url=site.url)
@@ -479,6 +516,23 @@ async def test_a_feed_that_a_kill_has_cut_in_mid_line_loses_no_item_that_comes_a
     cut, *lines = feed.read_text().splitlines()
     assert cut == '{"url": "http://a.te'
     assert len({json.loads(line)["url"] for line in lines}) == 4
+
+
+@ensureDeferred
+async def test_an_item_that_one_feed_cannot_write_stays_in_the_others(place, tmp_path):
+    class Odd(Items):
+        def parse(self, response):
+            for item in super().parse(response):
+                if isinstance(item, dict) and response.url.endswith("/1"):
+                    item["odd"] = object()
+                yield item
+
+    feeds = {str(tmp_path / "items.csv"): {"format": "csv", "fields": ["url"]}}
+    feeds[str(tmp_path / "items.jsonl")] = {"format": "jsonlines"}
+    with Pages(fan(5)) as site:
+        await crawl(Odd, place.settings(FEEDS=feeds), url=site.url + "/")
+    assert len({*(tmp_path / "items.csv").read_text().splitlines()}) == 7
+    assert len((tmp_path / "items.jsonl").read_text().splitlines()) == 5
 
 
 # A job that is finished
