@@ -8,6 +8,7 @@ No password leaves this module: a server is named by what :meth:`Target.where` s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +20,12 @@ from urllib.parse import unquote, urlsplit
 import redis
 from redis.backoff import ExponentialBackoff
 from redis.cluster import RedisCluster
-from redis.exceptions import NoPermissionError, RedisClusterException
+from redis.exceptions import (
+    ClusterDownError,
+    NoPermissionError,
+    RedisClusterException,
+    TryAgainError,
+)
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel
 
@@ -54,6 +60,15 @@ _PASSING: Final = (
     redis.InvalidResponse,
     ValueError,
 )
+_LATER: Final = (
+    *(*_PASSING, RedisClusterException, MasterNotFoundError, redis.OutOfMemoryError),
+    *(redis.ReadOnlyError, ClusterDownError, TryAgainError),
+)
+_TAKES_NO_WRITES: Final = re.compile(
+    r"\b(OOM|READONLY|NOREPLICAS|MISCONF|BUSY|CLUSTERDOWN|TRYAGAIN)\b"
+)
+"""What a server that is full, a replica by now, or still starting says, to a script, too."""
+
 _SCHEMES: Final = ("redis", "rediss", "unix", "sentinel")
 _FIRST: Final = "--!df flags=allow-undeclared-keys\n"
 """Without this line Dragonfly refuses scripts that make names of keys. Others see a comment."""
@@ -183,7 +198,7 @@ class Target:
             )
         elif isinstance(error, (redis.TimeoutError, TimeoutError)):
             text += ". If it is far or busy, raise the timeout (BLOOM_REDIS_TIMEOUT)."
-        passing = isinstance(error, (*_PASSING, RedisClusterException, MasterNotFoundError))
+        passing = isinstance(error, _LATER) or _TAKES_NO_WRITES.search(str(error)) is not None
         return BackendError(text, temporary=passing and not refused, refused=refused)
 
     def _master(self, options: dict[str, Any]) -> Any:

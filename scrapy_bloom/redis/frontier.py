@@ -35,6 +35,7 @@ from scrapy_bloom.options import (
     WINDOW,
     CommitSync,
     OnBackendError,
+    counted,
     refusal,
 )
 from scrapy_bloom.redis.project import (
@@ -165,6 +166,7 @@ class SharedFrontier:
         if known and not waiting and not any(one.taken for one in states) and not settings[WINDOW]:
             way = "use 'scrapy bloom delete' or set another BLOOM_REDIS_KEY"
             self._report.finished(place, known, way)
+        self._warn_of_failed(sum(state.failed for state in states))
 
     def __len__(self) -> int:
         """Return how many requests are waiting, here and in the queue as last heard."""
@@ -248,6 +250,7 @@ class SharedFrontier:
             stored = await self._flush()
         finally:
             self._write_stats()
+            self._warn_of_failed(self._failed_list)
             await run_beside(self._leave)
         return stored and not self._queue.offering
 
@@ -332,12 +335,26 @@ class SharedFrontier:
     def _hold(self, request: Request, found: Identified | None, error: Exception) -> bool:
         """Let a request wait in memory, and the page that has yielded it in Redis.
 
-        It is unique for this worker only.
+        It is unique for this worker only. Return False if it is a duplicate of one that was held.
         """
+        marks: tuple[bytes, ...] = ()
+        step = None
+        if found is not None and self._held.has(found.fingerprint, found.max_age):
+            try:
+                step = self._session.step_of(found)
+            except Exception as failure:  # noqa: BLE001 - raised, it would cost the page
+                self._session.fail(request, failure)
+                found = None
+            else:
+                if step is None or self._held.has(step):
+                    self._in_flight.drop(request, found.fingerprint)
+                    self._judge_seen(found)
+                    return False
         if found is not None:
-            self._session.judge(found, seen=False)
-            self._held.update([found.fingerprint])
-        self._in_flight.hold(request, error, () if found is None else (found.fingerprint,))
+            marks = (found.fingerprint,) if step is None else (found.fingerprint, step)
+            self._held.update(marks)
+            self._session.judge(found, seen=False, step=step is not None)
+        self._in_flight.hold(request, error, marks)
         self._memory.append(request)
         self._report.inc("scheduler/enqueued/memory")
         self._report.inc("scheduler/enqueued")
@@ -606,11 +623,24 @@ class SharedFrontier:
             stats.UNREADABLE.key,
         )
 
+    def _warn_of_failed(self, requests: int) -> None:
+        if requests:
+            self._report.warn(
+                f"{counted(requests, 'request')} on the failed list: no worker got through with"
+                f" them, and their pages are not fetched. 'scrapy bloom queue --failed' shows them,"
+                f" and 'scrapy bloom queue --retry' puts them back."
+            )
+
+    @property
+    def _failed_list(self) -> int:
+        """How many requests are on the failed list, as last heard."""
+        return sum(shard.counts.failed for shard in self._queue.shards)
+
     def _write_stats(self) -> None:
         counters = self._queue.worker.counters
         for stat, value in (
             (stats.REQUEUED, counters.requeued),
-            (stats.MOVED_ASIDE, sum(shard.counts.failed for shard in self._queue.shards)),
+            (stats.MOVED_ASIDE, self._failed_list),
             (stats.FROM_BACKEND["outages"], counters.outages),
             (stats.FROM_BACKEND["losses"], self._queue.surprises),
         ):

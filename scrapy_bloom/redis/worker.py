@@ -86,7 +86,7 @@ class Worker:
         self.error = BackendError("")
         self._target = target
         self._scripts: dict[tuple[str, str], Any] = {}
-        self._reported = ("", float("-inf"))
+        self._reported, self._warned = ("", float("-inf")), False
         self._beats: Sequence[Callable[[], object]] = ()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -134,8 +134,10 @@ class Worker:
             self._fail(self._target.error(error, layout))
             raise self.error from None
         if not self.usable.is_set():
-            logger.info("Redis at %s is available again.", self.where)
             self.usable.set()
+            if self._warned:
+                self._warned = False
+                logger.info("Redis at %s is available again.", self.where)
         return answer
 
     def _in_time(self, act: Callable[[], T]) -> T:
@@ -174,7 +176,7 @@ class Worker:
         self.usable.clear()
         text, since = self._reported
         if text != str(error) or time.monotonic() - since > _AGAIN:
-            self._reported = (str(error), time.monotonic())
+            self._reported, self._warned = (str(error), time.monotonic()), True
             logger.warning("%s Retrying.", error)
 
     def live(self, beats: Sequence[Callable[[], object]]) -> None:

@@ -20,7 +20,7 @@ from support.localsite import LocalSite
 from support.proxy import Proxy
 from support.queues import left
 from support.sites import Pages
-from support.waiting import PATIENCE, until_later
+from support.waiting import PATIENCE, until, until_later
 from twisted.internet.defer import gatherResults
 
 import scrapy_bloom
@@ -385,6 +385,28 @@ async def test_the_event_loop_goes_on_while_the_server_is_frozen(own_server, key
 
 
 # Faults
+
+
+FULL_SERVER = {"OOM": ("maxmemory", 1000), "NOREPLICAS": ("min-replicas-to-write", 1)}
+
+
+@ensureDeferred
+@pytest.mark.parametrize("word", FULL_SERVER)
+async def test_a_server_that_takes_no_writes_is_waited_for(own_server, key, caplog, word):
+    own, (name, value) = Shared(own_server, key), FULL_SERVER[word]
+
+    def refuse():
+        own.client.config_set(name, value)
+        until(lambda: "Retrying" in caplog.text)
+        own.client.config_set(name, 0)
+
+    with LocalSite(pages=60, links=8) as pages:
+        pages.when(20, refuse)
+        crawler = await crawl(settings=own.settings(), url=pages.url)
+    assert word in caplog.text
+    assert pages.missed == set()
+    assert crawler.stats.get_value("finish_reason") == "finished"
+    assert own.left() == (0, 0, 0)
 
 
 @ensureDeferred
