@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
-from difflib import get_close_matches
 
 from scrapy.commands import ScrapyCommand
 
@@ -62,18 +61,13 @@ class BloomCommand(ScrapyCommand):
                 lines = (f"  {name:<10}{summary}" for name, summary in VERBS.items())
                 sys.stdout.write(OVERVIEW.format(verbs="\n".join(lines)))
                 return
-            close = get_close_matches(verb, VERBS, n=1)
-            hint = f"Did you mean {close[0]}?" if close else f"The verbs are: {', '.join(VERBS)}."
-            told = f"there is no verb {verb!r}." if verb else "expected a verb."
-            sys.stderr.write(f"scrapy bloom: {told} {hint}\n")
+            sys.stderr.write(
+                f"scrapy bloom: expected a verb, found {verb!r}. Verbs: {', '.join(VERBS)}.\n"
+            )
             self.exitcode = 2
             return
         assert self.settings is not None  # noqa: S101 - Scrapy sets it before anything is called
-        try:
-            # Imported only here: see the top of this file.
-            from scrapy_bloom.commands.runner import call  # noqa: PLC0415
+        # Imported only here: see the top of this file.
+        from scrapy_bloom.commands.runner import call  # noqa: PLC0415
 
-            self.exitcode = call(verb, ["--help"] if opts.help else rest, self.settings)
-        except KeyboardInterrupt:  # before the verb has begun
-            sys.stderr.write(f"scrapy bloom {verb}: interrupted\n")
-            self.exitcode = 130
+        self.exitcode = call(verb, ["--help"] if opts.help else rest, self.settings)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from functools import cached_property
 from typing import Any, Final
 
@@ -22,6 +21,7 @@ from scrapy_bloom.options import CANONICAL, DROP_PARAMS, KEEP_PARAMS, RULES
 from scrapy_bloom.scheduler import Scheduler
 from scrapy_bloom.settings import Settings
 
+_QUEUE: Final = "SCHEDULER_DISK_QUEUE"
 _CHOSEN: Final = (
     "REQUEST_FINGERPRINTER_CLASS",
     *(option.setting for option in (CANONICAL, DROP_PARAMS, KEEP_PARAMS, RULES)),
@@ -35,6 +35,8 @@ class Project:
     :param spider: name of the spider whose filter is meant, or that a new filter is for.
     :raises SettingError: in every method, if a setting cannot be used, or if there is no such
         spider.
+    :raises ImportError: likewise, if a class that a setting names cannot be loaded.
+    :raises NameError: likewise.
     """
 
     def __init__(self, settings: ScrapySettings, spider: str = "") -> None:
@@ -72,7 +74,7 @@ class Project:
     @property
     def queue_kind(self) -> QueueKind:
         """What ``SCHEDULER_DISK_QUEUE`` stands for."""
-        return QueueKind.of("SCHEDULER_DISK_QUEUE", self._load("SCHEDULER_DISK_QUEUE"))
+        return QueueKind.of(_QUEUE, load_object(self.scrapys[_QUEUE]))
 
     @property
     def owner(self) -> dict[str, str]:
@@ -83,7 +85,7 @@ class Project:
     def keeps_requests(self) -> bool:
         """Whether the spider's requests wait beside its filter."""
         # Scrapy calls every class with the right methods a subclass.
-        return bool(self.spider) and Scheduler in self._load("SCHEDULER").__mro__
+        return bool(self.spider) and Scheduler in load_object(self.scrapys["SCHEDULER"]).__mro__
 
     def fingerprinter_for(self, identity: Identity) -> tuple[CanonicalFingerprinter, str]:
         """Return what makes the fingerprints of a filter, and a warning where that is not sure.
@@ -112,21 +114,8 @@ class Project:
         for name in ("EXTENSIONS", "EXTENSIONS_BASE"):
             settings.set(name, {}, priority="cmdline")  # some make JOBDIR, or open files
         crawler = Crawler(self._spider_class(), settings, init_reactor=True)
-        try:
-            crawler._apply_settings()  # noqa: SLF001 - nothing else applies add-ons
-        except (ImportError, NameError) as error:
-            raise SettingError(
-                f"a class that the settings name cannot be loaded: {error}"
-            ) from error
+        crawler._apply_settings()  # noqa: SLF001 - nothing else applies add-ons
         return crawler
-
-    def _load(self, setting: str) -> Any:
-        """Return the class that a setting names."""
-        path = self.scrapys[setting]
-        try:
-            return load_object(path)
-        except (ImportError, NameError, ValueError) as error:
-            raise SettingError(f"{setting} = {path!r}: it cannot be loaded ({error}).") from error
 
     def _spider_class(self) -> type[Spider]:
         if not self.spider or not inside_project():
@@ -136,7 +125,7 @@ class Project:
         try:
             loaded: type[Spider] = spiders.load(self.spider)
         except KeyError:
-            close = get_close_matches(self.spider, spiders.list(), n=1)
-            hint = f"Did you mean {close[0]}?" if close else "'scrapy list' names them."
-            raise SettingError(f"there is no spider {self.spider!r} here. {hint}") from None
+            raise SettingError(
+                f"there is no spider {self.spider!r} here: 'scrapy list' names them."
+            ) from None
         return loaded

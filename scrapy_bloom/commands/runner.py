@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Final, NoReturn, Protocol, cast
+from typing import Any, Final
 
 from scrapy.settings import Settings
 
 from scrapy_bloom.commands import VERBS
 from scrapy_bloom.commands.output import Output
 from scrapy_bloom.commands.project import Project
-from scrapy_bloom.errors import BloomError, SettingError
+from scrapy_bloom.errors import BloomError
 
 CANNOT: Final = 2
 """Exit code of a verb that could not do what it was asked for."""
@@ -23,83 +23,52 @@ INTERRUPTED: Final = 130
 """Exit code after Ctrl-C, as that of other programs."""
 
 
-class Verb(Protocol):
-    """What the module of a verb must have.
+def load(name: str) -> Any:
+    """Import the module of a verb; three of them share one.
 
-    Attributes:
-        EXAMPLE: its arguments in a call that works.
+    It has ``EXAMPLE``, the arguments of a call that works, and ``add_arguments(parser)``. Its
+    ``run(args, project, output)`` returns the exit code, 0 for yes or done and 1 for no, and raises
+    :class:`BloomError` if it cannot be done.
     """
-
-    EXAMPLE: str
-
-    def add_arguments(self, parser: ArgumentParser) -> None:
-        """Add the arguments of this verb; --json is there already."""
-
-    def run(self, args: Namespace, project: Project, output: Output) -> int:
-        """Run the verb and return the exit code: 0 for yes or done, 1 for no.
-
-        :raises BloomError: if it cannot be done.
-        """
-
-
-class _ArgumentError(Exception):
-    """Arguments cannot be read."""
-
-
-class _Parser(ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise _ArgumentError(message)
-
-
-def load(name: str) -> Verb:
-    """Import the module of a verb; three of them share one."""
     module = "pages" if name in ("contains", "add", "forget") else name
-    return cast("Verb", import_module(f"scrapy_bloom.commands.{module}"))
+    return import_module(f"scrapy_bloom.commands.{module}")
 
 
 def call(name: str, args: Sequence[str], settings: Settings) -> int:
-    """Run a verb with these arguments; return the exit code."""
+    """Run a verb with these arguments; return the exit code.
+
+    :raises SystemExit: if the arguments cannot be read, or ask for help, which is shown.
+    """
     verb, summary = load(name), VERBS[name]
-    example = f"scrapy bloom {name} {verb.EXAMPLE}"
-    parser = _Parser(
+    parser = ArgumentParser(
         prog=f"scrapy bloom {name}",
         description=f"{summary[:1].upper()}{summary[1:]}.",
-        epilog=f"example:\n  {example}",
+        epilog=f"example:\n  scrapy bloom {name} {verb.EXAMPLE}",
         formatter_class=RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(verb=name)
     verb.add_arguments(parser)
-    try:
-        read = parser.parse_intermixed_args(args)
-    except _ArgumentError as error:
-        return _cannot(name, f"{error}. Example: {example}")
+    read = parser.parse_intermixed_args(args)
     try:
         project = Project(settings, getattr(read, "spider", ""))
-        code = verb.run(read, project, Output(as_json=read.json))
+        code: int = verb.run(read, project, Output(as_json=read.json))
         sys.stdout.flush()
-    except (BloomError, ValueError) as error:
-        text = str(error)
-        if isinstance(error, SettingError) and not text.endswith((".", "?")):
-            text += f". Example: {example}"
-        return _cannot(name, text)
     except BrokenPipeError:
         # Whoever read has seen enough; nothing may be written at the end either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except OSError as error:
-        text = f"{error.filename or 'a file'}: {error.strerror}."
-        if isinstance(error, PermissionError):
-            text += " Give this user the right to it, and to the folder around it."
-        return _cannot(name, text)
+    except (BloomError, ValueError, OSError) as error:
+        return _end(name, str(error), CANNOT)
+    except (ImportError, NameError) as error:
+        return _end(name, f"a class that the settings name cannot be loaded: {error}", CANNOT)
     except KeyboardInterrupt:
-        _cannot(name, "interrupted")
-        return INTERRUPTED
+        return _end(name, "interrupted", INTERRUPTED)
     return code
 
 
-def _cannot(name: str, text: str) -> int:
+def _end(name: str, text: str, code: int) -> int:
     sys.stdout.flush()
     sys.stderr.write(f"scrapy bloom {name}: {text}\n")
-    return CANNOT
+    return code
