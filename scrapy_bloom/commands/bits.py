@@ -8,23 +8,25 @@ again.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from math import ceil
-from struct import Struct
 from typing import Final
 
-from scrapy_bloom.commands.places import Contents, occupied
+from scrapy_bloom.commands.local_target import LocalTarget
+from scrapy_bloom.commands.output import progress
+from scrapy_bloom.commands.places import occupied
+from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.redis_target import RedisTarget
-from scrapy_bloom.errors import BackendError, StateError
+from scrapy_bloom.errors import BackendError
 from scrapy_bloom.filter.hashing import make_probe
-from scrapy_bloom.filter.sizing import HASHES, blocks_for
+from scrapy_bloom.filter.sizing import blocks_for
 from scrapy_bloom.filter.slices import Slice
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.plan import BATCH, KEY_BLOCKS, Plan, SliceRow, geometry
-from scrapy_bloom.redis.shard import MOST_BYTES, Call, Entry, Shard, Surprise
+from scrapy_bloom.redis.shard import MOST_BYTES, Call, Entry, Shard
 
-_PROBE: Final = Struct(f">{HASHES}HI")
 _ENDING: Final = b"\x80"  # the bit behind a key's blocks, which gives it its full size
 _HOURS: Final = 6 * 3600
 """Seconds after which the keys of a copy vanish that was killed."""
@@ -36,39 +38,33 @@ return 1
 """
 
 
-def write_bits(
-    target: RedisTarget,
-    contents: Contents,
-    owner: dict[str, str],
-    on_request: Callable[[int], None],
-) -> None:
-    """Put a filter into Redis, with the requests beside it, which come first.
+def copy_job(source: LocalTarget, target: RedisTarget, project: Project) -> None:
+    """Put the filter of a job into Redis, with the requests beside it, which come first.
 
     Until all is there its plan says that it has no requests, so that no crawl begins with a part.
     If it fails everything is removed; after a kill it vanishes by itself.
 
-    :param owner: whose requests are beside it; empty if none.
-    :param on_request: is called with the number of requests that came to Redis just now.
+    :param project: of the spider whose it is from now on; of the job's spider if it names none.
     """
-    state = contents.filter
-    probe = make_probe(state.secret, digests=state.digests)
-    slices = state.slices
-    for positions in map(probe, state.again):
-        for slice_ in slices:
-            if slice_.has(positions):
-                _leave_out(slice_, positions)
-    identity = contents.identity
-    plan = Plan(
-        state.capacity,
-        state.error_rate,
-        state.digests,
-        identity.fingerprinter,
-        json.dumps(identity.made_by, sort_keys=True),
-        window=state.window or 0.0,
-    )
-    owned = Plan(**{**vars(plan), "spider": identity.spider, **owner})
-    listed = [_listed(one, newest=one is slices[-1]) for one in slices]
-    with target.link() as link:
+    with source.reading() as (identity, state, requests), target.link() as link:
+        probe = make_probe(state.secret, digests=state.digests)
+        slices = state.slices
+        for positions in map(probe, state.again):
+            for slice_ in slices:
+                if slice_.has(positions):
+                    _leave_out(slice_, positions)
+        listed = [_listed(one, newest=one is slices[-1]) for one in slices]
+        plan = Plan(
+            state.capacity,
+            state.error_rate,
+            state.digests,
+            identity.fingerprinter,
+            json.dumps(identity.made_by, sort_keys=True),
+            window=state.window or 0.0,
+        )
+        theirs = Project(project.given, project.spider or identity.spider)
+        owned = requests is not None or theirs.keeps_requests
+        owner = theirs.owner if owned else {"spider": theirs.spider}
         target.check_free(link)
         shard = Shard(link, target.key, plan)
         if not shard.made:
@@ -78,10 +74,10 @@ def write_bits(
         try:
             client.hset(target.key, "order", owner.get("order", "").partition(" ")[0])
             client.expire(target.key, _HOURS)
-            for entries in batches(contents.requests or ()):
-                shard.call(Call(entries))
+            entries = (Entry("p", None, body, priority) for priority, body in requests or ())
+            for some in batches(entries):
+                shard.call(Call(some))
                 client.expire(f"{start}queue", _HOURS)
-                on_request(len(entries))
             rows = (
                 f"{geometry(one)}:{one.number}:{one.since:.6f}:{one.items}:{one.again}"
                 for one in listed
@@ -91,28 +87,26 @@ def write_bits(
                 keys.append(name)
                 client.set(name, data, ex=_HOURS)
             shard.leave()
-            client.eval(_FINISH, len(keys), *keys, owned.write(state.secret))
-        except BaseException as error:
+            client.eval(_FINISH, len(keys), *keys, replace(plan, **owner).write(state.secret))
+        except BaseException:
             client.close()  # an interrupted call may still be answered on its connection
             with suppress(BackendError):  # the keys expire
                 shard.delete()
-            if isinstance(error, Surprise):
-                raise StateError(f"{target.name}: {error}. Nothing is there now.") from None
             raise
 
 
-def batches(requests: Iterable[tuple[int, bytes]]) -> Iterator[list[Entry]]:
-    """Yield requests, with their priorities, as entries of calls."""
-    entries: list[Entry] = []
+def batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    """Yield requests, as many at a time as go with one call."""
+    some: list[Entry] = []
     size = 0
-    for priority, body in requests:
-        size += len(body)
-        if entries and (size > MOST_BYTES or len(entries) == BATCH):
-            yield entries
-            entries, size = [], len(body)
-        entries.append(Entry("p", None, body, priority))
-    if entries:
-        yield entries
+    for entry in progress(entries, "requests copied"):
+        size += len(entry.body)
+        if some and (size > MOST_BYTES or len(some) == BATCH):
+            yield some
+            some, size = [], len(entry.body)
+        some.append(entry)
+    if some:
+        yield some
 
 
 def _strings(

@@ -11,7 +11,6 @@ from scrapy import Request
 from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
 from scrapy_bloom.commands.output import Output
 from scrapy_bloom.commands.project import Project
-from scrapy_bloom.commands.target import add_spider
 
 EXAMPLE = "http://example.com:80/a?b=1 http://example.com/a?b=1"
 
@@ -21,7 +20,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "urls", metavar="URL", nargs="+", help="the first is compared with the others"
     )
-    add_spider(parser)
 
 
 def run(args: Namespace, project: Project, output: Output) -> int:

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from typing import Any
 
-from scrapy_bloom.commands.output import Output, as_text, listed
+from scrapy_bloom.commands.output import Output, as_text, table
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.target import add_target, target_of
 from scrapy_bloom.options import counted, write_size, write_span
@@ -31,7 +31,7 @@ def run(args: Namespace, project: Project, output: Output) -> int:
             for name, value in facts.items()
             if name != "target"
         ]
-    output.show(facts, listed(rows))
+    output.show(facts, table(rows))
     return 0
 
 

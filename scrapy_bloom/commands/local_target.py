@@ -11,17 +11,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from scrapy_bloom.commands.places import (
-    Contents,
-    Marks,
-    described,
-    missing,
-    occupied,
-)
+from scrapy_bloom.commands.places import Marks, described, occupied, without_requests
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.requests import WaitingRequest, readable
 from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.filter import file
+from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local.job import (
     DIGEST,
     FILTER,
@@ -41,6 +36,9 @@ from scrapy_bloom.local.job import (
 )
 from scrapy_bloom.local.store import NAME, Store
 
+Requests = Iterator[tuple[int, bytes]]
+"""Priority and bytes of each request."""
+
 _COMPANIONS: Final = ("", "-journal", "-wal", "-shm", "-checkpoint", ".new")
 
 
@@ -51,15 +49,17 @@ class LocalTarget:
     cannot be used, or has no filter.
 
     :param path: a file that is there, or a job directory, or ``bloom.sqlite`` in one.
+    :param project: whose filter a new one is, and in which order its queue is.
 
     Attributes:
         path: the file.
         name: what people call it.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, project: Project) -> None:
         self.name = str(path.parent if path.name == NAME else path)
         self.path = path if path.name == NAME or path.is_file() else path / NAME
+        self._project = project
 
     # Looking
 
@@ -81,14 +81,11 @@ class LocalTarget:
             )
 
     @contextmanager
-    def asking(self) -> Iterator[Marks]:
-        """Open the filter to ask it what a crawl would call seen."""
-        with self._reading() as store:
-            yield _identity(store.meta), lambda some: [one in store for one in some]
-
-    @contextmanager
-    def reading(self) -> Iterator[Contents]:
+    def reading(self) -> Iterator[tuple[Identity, LocalFilter, Requests | None]]:
         """Open all that is to be copied into Redis.
+
+        It yields what the filter belongs to; the filter, which may be changed; and priority and
+        bytes of each request that is not done, the oldest first, or None if none are kept.
 
         :raises StateError: if marks without their requests would be copied, or without the list
             that makes them exact.
@@ -102,23 +99,18 @@ class LocalTarget:
                     f" here, or copy it to another job directory."
                 )
             requests = _stored(store) if store.meta.get(KIND) == REQUESTS else None
-            yield Contents(_identity(store.meta), store.filter, requests)
+            yield _identity(store.meta), store.filter, requests
 
     @contextmanager
-    def requests(
-        self, *, failed: bool, newest_first: bool
-    ) -> Iterator[tuple[int, int, Iterator[WaitingRequest]]]:
+    def requests(self, *, failed: bool) -> Iterator[tuple[int, int, Iterator[WaitingRequest]]]:
         """Yield how many requests are not done, how many are in flight of them, and the requests.
 
         :param failed: whether to yield only those that cannot be read.
-        :param newest_first: the order of requests of one priority.
         """
+        newest_first = self._project.queue_kind.newest_first
         with self._reading() as store:
             if store.meta.get(KIND) != REQUESTS:
-                raise StateError(
-                    f"{self.name}: found a filter without requests, expected those of"
-                    f" scrapy_bloom.Scheduler. The queues of other schedulers are not read."
-                )
+                raise without_requests(self.name)
             found = (readable(body, at) for at, body in _bodies(store, newest_first=newest_first))
             shown = (one for one in found if one.problem or not failed)
             yield len(store), int(store.meta.get(IN_FLIGHT, 0)), shown
@@ -133,22 +125,23 @@ class LocalTarget:
         )
 
     @contextmanager
-    def changing(self, project: Project, *, forget: bool) -> Iterator[Marks]:
-        """Open the filter to add to it, or to forget pages; make it, to add, where there is none.
+    def marks(self, verb: str) -> Iterator[Marks]:
+        """Open the filter for a verb: what a crawl would call seen, or a change in one commit.
 
-        What is done is written at the end, in one commit.
+        :param verb: ``contains``, ``add`` or ``forget``. To add, a filter is made if there is none.
         """
-        if forget or self.path.exists():
-            with self._reading():
-                pass  # it is ours
-            new = False
+        new = verb == "add" and not self.path.exists()
+        if new:
+            self._check_spider(self._project.spider)
         else:
-            new = True
-            self._check_spider(project.spider)
+            with self._reading() as store:  # nothing is locked if it is none of ours
+                if verb == "contains":
+                    yield _identity(store.meta), lambda some: [one in store for one in some]
+                    return
         with hold(self.path.parent), _explained(self.path):
-            store = self._made(project) if new else Store(self.path)
+            store = self._made() if new else Store(self.path)
             try:
-                change = store.filter.forget_many if forget else _adder(store)
+                change = store.filter.forget_many if verb == "forget" else _adder(store)
                 yield _identity(store.meta), change
                 if store.clean:
                     store.close()
@@ -161,25 +154,34 @@ class LocalTarget:
                     self._remove()
                 raise
 
-    def copy_from(self, source: LocalTarget, spider: str) -> None:
-        """Copy a file with all that is in it, as of its last commit.
+    def copy_from(self, source: LocalTarget) -> None:
+        """Copy a file with all that is in it, as of its last commit, for the project's spider.
 
-        :param spider: whose it is from now on; empty if that stays.
         :raises StateError: if something is here, or marks without their requests would be copied.
         """
         with source._reading() as store:
             source._check_requests(store)
             identity, kind = _identity(store.meta), store.meta.get(KIND, FILTER)
-        identity = replace(identity, spider=spider or identity.spider)
-        with self._making(identity) as beside:
-            mode = "ro" if file.log_size(source.path) else "immutable"
-            with closing(file.connect(source.path, mode)) as database:
-                database.execute("VACUUM INTO ?", (str(beside),))
-            with closing(file.connect(beside, "rw")) as database:
-                database.execute("BEGIN")
-                file.put(database, "meta", self._notes(identity, kind).items())
-                database.execute("DELETE FROM meta WHERE key = ?", (PID,))
-                database.execute("COMMIT")
+        identity = replace(identity, spider=self._project.spider or identity.spider)
+        self._check_spider(identity.spider)
+        with hold(self.path.parent), _explained(self.path):
+            if self.path.exists() or file.log_size(self.path):
+                raise occupied(self.name)
+            beside = self.path.with_name(f"{self.path.name}.new")
+            beside.unlink(missing_ok=True)
+            beside.touch(mode=0o600)  # it holds the secret
+            try:
+                with closing(file.connect(source.path, "ro")) as database:
+                    database.execute("VACUUM INTO ?", (str(beside),))
+                with closing(file.connect(beside, "rw")) as database:
+                    database.execute("BEGIN")
+                    file.put(database, "meta", self._notes(identity, kind).items())
+                    database.execute("DELETE FROM meta WHERE key = ?", (PID,))
+                    database.execute("COMMIT")
+                beside.replace(self.path)
+            except BaseException:
+                self._remove()
+                raise
 
     def delete(self) -> None:
         """Delete the file, with the requests of ``scrapy_bloom.Scheduler``."""
@@ -193,10 +195,7 @@ class LocalTarget:
     @contextmanager
     def _reading(self) -> Iterator[Store]:
         if not self.path.exists():
-            there: list[str] = []
-            with suppress(OSError):
-                there = [path.name for path in Path(self.name).absolute().parent.iterdir()]
-            raise missing(self.name, Path(self.name).name, there)
+            raise StateError(f"{self.name}: found no filter.")
         with _explained(self.path), closing(Store(self.path, read_only=True)) as store:
             yield store
 
@@ -218,7 +217,8 @@ class LocalTarget:
                 f"{self.name}: a new job directory needs the name of its spider: add --spider NAME."
             )
 
-    def _made(self, project: Project) -> Store:
+    def _made(self) -> Store:
+        project = self._project
         store = open_store(self.path, project.settings, digests=project.fingerprinter.digests)
         for key, value in self._notes(project.identity, FILTER).items():
             store.note(key, value)
@@ -226,23 +226,6 @@ class LocalTarget:
 
     def _notes(self, identity: Identity, kind: str) -> dict[str, file.Value]:
         return {**owner_notes(identity, kind), DIGEST: digest(self.path.parent)}
-
-    @contextmanager
-    def _making(self, identity: Identity) -> Iterator[Path]:
-        """Yield an empty file that takes its place when it is whole."""
-        self._check_spider(identity.spider)
-        with hold(self.path.parent), _explained(self.path):
-            if self.path.exists() or file.log_size(self.path):
-                raise occupied(self.name)
-            beside = self.path.with_name(f"{self.path.name}.new")
-            beside.unlink(missing_ok=True)
-            beside.touch(mode=0o600)  # it holds the secret
-            try:
-                yield beside
-                beside.replace(self.path)
-            except BaseException:
-                self._remove()
-                raise
 
     def _remove(self) -> None:
         """Delete the file and what belongs to it. Without the file, the rest is of no use."""
@@ -300,7 +283,7 @@ def _bodies(store: Store, *, newest_first: bool) -> Iterator[tuple[int, bytes | 
             yield -negated, body
 
 
-def _stored(store: Store) -> Iterator[tuple[int, bytes]]:
+def _stored(store: Store) -> Requests:
     """Yield priority and bytes of all requests, the oldest first.
 
     :raises StateError: if one does not match its checksum: its page would be lost.

@@ -7,17 +7,16 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final, TypeVar
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
+T = TypeVar("T")
 
 _PATIENCE: Final = 2.0  # seconds before progress is shown, and between two times
 _LARGE: Final = 1000  # has no digits behind the point
 
 
 class Output:
-    """Writes results to standard output, and notes and progress to standard error.
+    """Writes results to standard output, and notes to standard error.
 
     :param as_json: whether results are to be JSON.
     """
@@ -37,67 +36,37 @@ class Output:
         sys.stderr.write(f"{text}\n")
 
 
-class Table:
-    """Lines of aligned columns under a header. Numbers stand to the right.
+def table(rows: Iterable[Sequence[object]], header: Sequence[str] = ()) -> Iterator[str]:
+    """Yield rows, of which there is one at least, as aligned columns. Numbers stand to the right.
 
     :param header: the names of the columns.
     """
-
-    def __init__(self, *header: str) -> None:
-        self._header: Sequence[str] = header
-        self._widths = [0] * len(header)
-
-    def lines(self, rows: Iterable[Sequence[object]]) -> Iterator[str]:
-        """Yield the lines of some rows; the first time with the header above them."""
-        found = [*rows]
-        columns = zip(*found, strict=True) if found else [()] * len(self._widths)
-        right = [bool(column) and all(map(_is_number, column)) for column in columns]
-        cells = [[*self._header]] * bool(self._header)
-        cells += [[as_text(cell) for cell in row] for row in found]
-        self._header = ()
-        for row in cells:
-            self._widths = [
-                max(len(cell), old) for cell, old in zip(row, self._widths, strict=True)
-            ]
-        for row in cells:
-            aligned = (
-                cell.rjust(width) if number else cell.ljust(width)
-                for cell, width, number in zip(row, self._widths, right, strict=True)
-            )
-            yield "  ".join(aligned).rstrip()
+    found = [*rows]
+    right = [all(map(_is_number, column)) for column in zip(*found, strict=True)]
+    cells = [[as_text(cell) for cell in row] for row in found]
+    if header:
+        cells.insert(0, [*header])
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        aligned = (
+            cell.rjust(width) if number else cell.ljust(width)
+            for cell, width, number in zip(row, widths, right, strict=True)
+        )
+        yield "  ".join(aligned).rstrip()
 
 
-def listed(pairs: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """Yield a line for each name and its value."""
-    width = max(len(name) for name, _ in pairs)
-    for name, value in pairs:
-        yield f"{name:<{width}}  {value}".rstrip()
-
-
-class Progress:
-    """Shows on a terminal how far something is that takes longer than two seconds.
+def progress(things: Iterable[T], what: str) -> Iterator[T]:
+    """Yield things; if it takes long, show on a terminal how many there were so far.
 
     :param what: what is counted.
     """
-
-    def __init__(self, what: str) -> None:
-        self._what, self._count, self._shown = what, 0, False
-        self._next = time.monotonic() + _PATIENCE
-
-    def __enter__(self) -> Self:
-        return self
-
-    def add(self, count: int) -> None:
-        """Note that so many more are done."""
-        self._count += count
-        if time.monotonic() >= self._next and sys.stderr.isatty():
-            self._next, self._shown = time.monotonic() + _PATIENCE, True
-            sys.stderr.write(f"\r{self._count:,} {self._what} ...")
+    due = time.monotonic() + _PATIENCE
+    for count, thing in enumerate(things, 1):
+        yield thing
+        if time.monotonic() >= due and sys.stderr.isatty():
+            due = time.monotonic() + _PATIENCE
+            sys.stderr.write(f"{count:,} {what} ...\r")  # what is written next takes its place
             sys.stderr.flush()
-
-    def __exit__(self, *_: object) -> None:
-        if self._shown:
-            sys.stderr.write("\n")
 
 
 def as_text(value: object) -> str:

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from scrapy_bloom.commands.output import Output, Table
+from scrapy_bloom.commands.output import Output, table
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.filter.info import SliceCount, count_bits, expected_lost
@@ -79,8 +79,8 @@ def run(args: Namespace, project: Project, output: Output) -> int:  # noqa: ARG0
     rows = [sized.row(f"BLOOM_CAPACITY = {items:,}")]
     if grown != sized:
         rows.append(grown.row(f"grown from {DEFAULT_CAPACITY:,}"))
-    table = Table("filter", "pages", "error rate", "memory", "bytes a page", "expected lost")
-    output.show({"sized": sized._asdict(), "grown": grown._asdict()}, table.lines(rows))
+    header = "filter", "pages", "error rate", "memory", "bytes a page", "expected lost"
+    output.show({"sized": sized._asdict(), "grown": grown._asdict()}, table(rows, header))
     return 0
 
 

@@ -77,7 +77,7 @@ class Project:
         return QueueKind.of(_QUEUE, load_object(self.scrapys[_QUEUE]))
 
     @property
-    def owner(self) -> dict[str, str]:
+    def owner(self) -> dict[str, Any]:
         """What a plan in Redis says of requests beside the filter, with our scheduler."""
         return {"project": self.name, "spider": self.spider, "order": str(self.queue_kind)}
 

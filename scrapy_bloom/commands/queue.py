@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from scrapy_bloom.commands.output import Output, Progress, Table
+from scrapy_bloom.commands.output import Output, progress, table
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.requests import WaitingRequest
 from scrapy_bloom.commands.target import add_target, target_of
@@ -35,8 +35,7 @@ def run(args: Namespace, project: Project, output: Output) -> int:
         retried = target.retry()
         output.show({"retried": retried}, [f"{counted(retried, 'request')} put back in the queue"])
         return 0
-    newest_first = project.queue_kind.newest_first
-    with target.requests(failed=args.failed, newest_first=newest_first) as (total, taken, found):
+    with target.requests(failed=args.failed) as (total, taken, found):
         if args.failed:
             shown = [*islice(found, args.peek)]
             none = ["No request is on the failed list."]
@@ -46,13 +45,11 @@ def run(args: Namespace, project: Project, output: Output) -> int:
         priorities: Counter[int] = Counter()
         hosts: Counter[str] = Counter()
         first: list[WaitingRequest] = []
-        with Progress("requests read") as progress:
-            for request in islice(found, _MOST):
-                priorities[request.priority] += 1
-                hosts[request.host] += 1
-                if len(first) < args.peek:
-                    first.append(request)
-                progress.add(1)
+        for request in progress(islice(found, _MOST), "requests read"):
+            priorities[request.priority] += 1
+            hosts[request.host] += 1
+            if len(first) < args.peek:
+                first.append(request)
     by_priority = sorted(priorities.items(), reverse=True)
     summary = {
         "waiting": total,
@@ -62,19 +59,18 @@ def run(args: Namespace, project: Project, output: Output) -> int:
         "by_host": dict(hosts.most_common()),
         "first": [one._asdict() for one in first],
     }
-
     lines = [f"{counted(total, 'request')} to be fetched, {taken:,} of them in flight"]
     if first:
-        by_host = hosts.most_common(_HOSTS)
-        lines += ["", *Table("priority", "requests").lines(by_priority)]
-        lines += ["", *Table("host", "requests").lines(by_host), "", *_table(first)]
+        lines += ["", *table(by_priority, ("priority", "requests"))]
+        lines += ["", *table(hosts.most_common(_HOSTS), ("host", "requests"))]
+        lines += ["", *_table(first)]
     output.show(summary, lines)
     return 0
 
 
 def _table(requests: list[WaitingRequest]) -> Iterator[str]:
-    table = Table("priority", "depth", "method", "callback", "URL")
-    return table.lines(
+    rows = (
         (one.priority, one.depth, one.method, one.callback or "parse", one.url or one.problem)
         for one in requests
     )
+    return table(rows, ("priority", "depth", "method", "callback", "URL"))

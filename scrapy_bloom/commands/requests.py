@@ -19,6 +19,7 @@ class WaitingRequest(NamedTuple):
         priority: Scrapy's priority, the highest first.
         method: its HTTP method.
         url: its URL; empty if the request cannot be read.
+        host: the host of its URL; empty if there is none.
         depth: ``meta["depth"]``, how many links from a start request.
         callback: name of the spider's method that is to get the response; empty for `parse`.
         problem: why it cannot be read; empty if it can.
@@ -27,17 +28,10 @@ class WaitingRequest(NamedTuple):
     priority: int
     method: str = ""
     url: str = ""
+    host: str = ""
     depth: int = 0
     callback: str = ""
     problem: str = ""
-
-    @property
-    def host(self) -> str:
-        """The host of its URL, empty if there is none."""
-        try:
-            return urlsplit(self.url).hostname or ""
-        except ValueError:
-            return ""
 
 
 def readable(body: bytes | None, priority: int) -> WaitingRequest:
@@ -51,11 +45,12 @@ def readable(body: bytes | None, priority: int) -> WaitingRequest:
         fields: dict[str, Any] = (
             _PlainUnpickler(io.BytesIO(body)).load() if body[:1] == b"\x80" else marshal.loads(body)  # noqa: S302 - it makes plain values only
         )
-        depth = (fields.get("meta") or {}).get("depth")
+        url, depth = str(fields["url"]), (fields.get("meta") or {}).get("depth")
         return WaitingRequest(
             priority,
             str(fields.get("method", "GET")),
-            str(fields["url"]),
+            url,
+            urlsplit(url).hostname or "",
             depth if isinstance(depth, int) else 0,
             str(fields.get("callback") or ""),
         )

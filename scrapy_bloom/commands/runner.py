@@ -48,11 +48,12 @@ def call(name: str, args: Sequence[str], settings: Settings) -> int:
         allow_abbrev=False,
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--spider", default="", metavar="NAME", help="the spider of the filter")
     parser.set_defaults(verb=name)
     verb.add_arguments(parser)
     read = parser.parse_intermixed_args(args)
     try:
-        project = Project(settings, getattr(read, "spider", ""))
+        project = Project(settings, read.spider)
         code: int = verb.run(read, project, Output(as_json=read.json))
         sys.stdout.flush()
     except BrokenPipeError:

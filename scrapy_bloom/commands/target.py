@@ -25,14 +25,8 @@ _KINDS: Final = (
 
 
 def add_target(parser: ArgumentParser) -> None:
-    """Add the arguments that name a filter."""
+    """Add the argument that names a filter."""
     parser.add_argument("target", metavar="TARGET", nargs="?", help=_KINDS)
-    add_spider(parser)
-
-
-def add_spider(parser: ArgumentParser) -> None:
-    """Add the argument that names a spider."""
-    parser.add_argument("--spider", default="", metavar="NAME", help="the spider of the filter")
 
 
 def target_of(project: Project, where: str | None) -> Target:
@@ -57,7 +51,7 @@ def target_of(project: Project, where: str | None) -> Target:
             return RedisTarget(Server(url), key, project)
     if "://" in where:
         raise SettingError(f"{where} is the URL of a page, expected a TARGET: {_KINDS}")
-    return LocalTarget(Path(where))
+    return LocalTarget(Path(where), project)
 
 
 def _own_target(project: Project) -> Target:
@@ -77,4 +71,4 @@ def _own_target(project: Project) -> Target:
         raise SettingError(
             f"expected a TARGET: {_KINDS}. The settings have neither a JOBDIR nor a BLOOM_REDIS_URL"
         )
-    return LocalTarget(Path(folder))
+    return LocalTarget(Path(folder), project)

@@ -77,13 +77,27 @@ class Reader:
         others = (self._state(shard_key(self._key, n)) for n in range(1, first.plan.shards))
         return [first, *(state for state in others if state is not None)]
 
+    def there(self) -> list[State]:
+        """Return the state of each shard.
+
+        :raises BackendError: as :meth:`shards`.
+        :raises StateError: likewise, and if nothing is there.
+        """
+        if states := self.shards():
+            return states
+        raise StateError(
+            f"Redis at {self._worker.where}: found no filter under {self._key!r}. A crawl creates"
+            f" it when it starts, under BLOOM_REDIS_KEY: by default BOT_NAME:SPIDER:bloom, such as"
+            f" books:books:bloom."
+        )
+
     def info(self) -> FilterInfo:
         """Return what the filter tells about itself.
 
         :raises BackendError: as :meth:`shards`, like what follows.
         :raises StateError: likewise, and if nothing is there.
         """
-        return describe(self._there())
+        return describe(self.there())
 
     def contains_many(self, fingerprints: Sequence[bytes]) -> list[bool]:
         """Return for each fingerprint whether it was added, without being a worker.
@@ -91,7 +105,7 @@ class Reader:
         :raises BackendError: as :meth:`shards`, like what follows.
         :raises StateError: likewise, and if nothing is there.
         """
-        states = self._there()
+        states = self.there()
         seen: dict[bytes, bool] = {}
         for state in states:
             mine = [
@@ -129,20 +143,6 @@ class Reader:
                 while some := client.zrange(name, start, start + _AT_ONCE - 1):
                     yield from (Taken.read(b" " + member) for member in some)
                     start += len(some)
-
-    def _there(self) -> list[State]:
-        states = self.shards()
-        if not states:
-            raise self._missing()
-        return states
-
-    def _missing(self) -> StateError:
-        """Return the error that says that nothing is there."""
-        return StateError(
-            f"Redis at {self._worker.where}: found no filter under {self._key!r}. A crawl creates"
-            f" it when it starts, under BLOOM_REDIS_KEY: by default BOT_NAME:SPIDER:bloom, such as"
-            f" books:books:bloom."
-        )
 
     def _state(self, key: str) -> State | None:
         with self._worker.explained():

@@ -218,7 +218,7 @@ def test_the_failed_list_is_shown_and_put_back(bloom, server):
         ("plan 10M --memory 1k", "must be bytes, such as 512M"),
         ("plan 1G --memory 1M", "too little for 1,000,000,000 pages"),
         ("info", "expected a TARGET"),
-        ("info jb", "jb: found no filter. Did you mean job?"),
+        ("info jb", "jb: found no filter."),
         ("info redis://localhost", "redis://localhost#books:books:bloom"),
         ("info redis://localhost:1#a", "refused"),
         ("info http://example.com", "is the URL of a page"),

@@ -137,20 +137,17 @@ def fill(server, key, numbers):
         server.client().zadd(f"{key}:requests", {body: -number})
 
 
-def test_marks_of_scrapy_redis_follow_where_they_mean_the_same(server, key, bloom):
+def test_marks_of_scrapy_redis_are_added_where_they_mean_the_same(server, key, bloom):
     fill(server, key, range(30))
     pages = [Request(f"http://example.com/{number}") for number in range(60)]
     marks = [TheirFingerprints().fingerprint(request).hex() for request in pages[:50]]
-    server.client().sadd(f"{key}:dupefilter", *marks)
     target, same = f"{server.url}#{key}:bloom", {"REQUEST_FINGERPRINTER_CLASS": TheirFingerprints}
     line = f"copy {server.url}#{key}:requests {target} --spider {key}"
-    code, lines, errors = bloom(line, **same)
-    assert code == 0
-    assert f"the marks in {key}:dupefilter were copied, too" in " ".join([*lines, *errors])
-    assert "pages seen     50" in bloom(f"info {target}", **same)[1]
-    other = f"{target}2"
-    assert bloom(line.replace(target, other))[0] == 0
-    assert "pages seen     30" in bloom(f"info {other}")[1]
+    assert bloom(line, **same)[0] == 0
+    assert "pages seen     30" in bloom(f"info {target}", **same)[1]
+    code, lines, _ = bloom(f"add {target} -", stdin="\n".join(marks).encode(), **same)
+    assert (code, lines) == (0, ["20 pages marked; 30 marked before"])
+    assert bloom(f"queue {target}")[1][0] == "30 requests to be fetched, 0 of them in flight"
 
 
 def test_an_interrupted_copy_has_no_mark_without_its_request(server, key, monkeypatch, bloom):
@@ -177,20 +174,24 @@ def test_an_interrupted_copy_has_no_mark_without_its_request(server, key, monkey
     assert "with 30 requests" in error
 
 
-def test_requests_that_cannot_be_read_are_told(server, key, bloom):
+def test_a_queue_with_a_request_that_cannot_be_read_is_not_copied(server, key, bloom):
+    """Its page would be lost, or all are written in another way."""
     fill(server, key, range(30))
-    server.client().zadd(f"{key}:requests", {b"\x80nonsense": 7})
     source, target = f"{server.url}#{key}:requests", f"{server.url}#{key}:bloom"
-    code, lines, (note,) = bloom(f"copy {source} {target} --spider {key}")
-    assert (code, lines[0].endswith("30 pages and 30 requests copied")) == (0, True)
-    assert "1 request could not be read" in note
-    assert server.client().zcard(f"{key}:requests") == 31
+    nonsense = b"\x80nonsense"
+    server.client().zadd(f"{key}:requests", {nonsense: 7})
     for line, told in (
-        (f"copy {source} {target}2", "expected the name of its spider"),
+        (f"copy {source} {target} --spider {key}", "found a request that cannot be read"),
+        (f"copy {source} {target}", "expected the name of its spider"),
         (f"copy {source} new --spider a", "can only be copied to Redis"),
     ):
         code, _, (error,) = bloom(line)
         assert (code, told in error) == (2, True)
+    assert server.client().zcard(f"{key}:requests") == 31
+    assert bloom(f"queue {target}")[0] == 2
+    server.client().zrem(f"{key}:requests", nonsense)
+    done = bloom(f"copy {source} {target} --spider {key}")[1][0]
+    assert done.endswith("30 pages and 30 requests copied")
 
 
 # Back
