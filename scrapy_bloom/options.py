@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
-from math import isfinite
+from math import isfinite, nextafter
+from types import MappingProxyType
 from typing import Any, Final, Generic, TypeVar
 
 from scrapy_bloom.canonical.rules import (
@@ -23,6 +24,7 @@ from scrapy_bloom.canonical.rules import (
 from scrapy_bloom.errors import SettingError, shown
 
 T = TypeVar("T")
+N = TypeVar("N", int, float)
 
 Reader = Callable[[str, object], T]
 """Turns a name and a written value into the value; raises :class:`SettingError` by that name."""
@@ -87,66 +89,93 @@ def refusal(name: str, value: object, expected: str) -> SettingError:
     return SettingError(f"{name} = {shown(value)}: {expected}")
 
 
-def read_capacity(name: str, value: object) -> int:
-    """Return `value` as a number of items.
+def number(
+    kind: Callable[[float], N],
+    low: float,
+    high: float,
+    expected: str,
+    suffixes: Mapping[str, float] = MappingProxyType({}),
+) -> Reader[N]:
+    """Return a reader of numbers, or of text such as ``10_000_000``, ``1e7`` or ``10M``.
 
-    :param name: what to call it in an error: the setting or argument it comes from.
-    :param value: an integer, an integral float, or text such as ``10_000_000``, ``1e7``, ``10M``
-        (suffixes K, M, G: thousands, millions, thousand millions).
-    :raises SettingError: if it is none of these, or outside 1 to 10,000,000,000.
+    :param kind: ``int`` or ``float``.
+    :param low: the least number that is taken; `high` is the greatest.
+    :param expected: what an error says that it must be.
+    :param suffixes: what a letter at the end of text multiplies it by.
     """
-    number = _number(value, _SUFFIXES)
-    if number is not None and number == int(number) and 1 <= number <= MAX_CAPACITY:
-        return int(number)
-    raise refusal(
-        name,
-        value,
-        f"must be a whole number of items from 1 to {MAX_CAPACITY:,}, such as 10_000_000, 1e7 or"
-        f" '10M'. {_memory(number)}",
-    )
+
+    def read(name: str, value: object) -> N:
+        found = _number(value, suffixes)
+        if found is None or not low <= found <= high or kind(found) != found:
+            raise refusal(name, value, f"must be {expected}.")
+        return kind(found)
+
+    return read
 
 
-def read_error_rate(name: str, value: object) -> float:
-    """Return `value` as an error rate.
+def _number(value: object, suffixes: Mapping[str, float]) -> float | None:
+    """Return the finite number that `value` is or says, else None."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    factor = 1.0
+    if isinstance(value, str):
+        value = value.strip()
+        suffix = value[-1:].upper()
+        factor = suffixes.get(suffix, 1.0)
+        value = value[:-1] if suffix in suffixes else value
+    try:
+        found = float(value) * factor
+    except (ValueError, OverflowError):
+        return None
+    return found if isfinite(found) else None
 
-    :param name: what to call it in an error: the setting or argument it comes from.
-    :param value: a number, or text such as ``0.001`` or ``1e-6``.
-    :raises SettingError: if it is not a number from 1e-15 to below 1.
-    """
-    number = _number(value, {})
-    if number is not None and MIN_ERROR_RATE <= number < 1:
-        return number
-    raise refusal(
-        name,
-        value,
-        f"must be a number from {MIN_ERROR_RATE:g} to below 1, the share of new items that may be"
-        f" called seen: 1e-6 loses one page in a million.",
-    )
+
+DEFAULT_CAPACITY: Final = 1_000_000
+DEFAULT_ERROR_RATE: Final = 1e-6
+MAX_CAPACITY: Final = 10_000_000_000
+MIN_ERROR_RATE: Final = 1e-15
+
+LONGEST: Final = 36_500 * 86_400
+"""Seconds of the longest window."""
+
+THOUSANDS: Final = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+_SPANS: Final = {"S": 1.0, "M": 60.0, "H": 3600.0, "D": 86_400.0, "W": 604_800.0}
+_SPAN_EXAMPLES: Final = "seconds, or '45s', '90m', '12h', '30d', '2w'"
+_HOUR: Final = 3600
+
+read_capacity: Final = number(
+    int,
+    1,
+    MAX_CAPACITY,
+    f"a whole number of items from 1 to {MAX_CAPACITY:,}, such as 10_000_000, 1e7 or '10M'",
+    THOUSANDS,
+)
+"""Reads a number of items, whole: ``10_000_000``, ``1e7``, or with K, M or G at its end."""
+
+read_error_rate: Final = number(
+    float,
+    MIN_ERROR_RATE,
+    nextafter(1, 0),
+    f"a number from {MIN_ERROR_RATE:g} to below 1, the share of new items that may be called seen:"
+    f" 1e-6 loses one page in a million",
+)
+"""Reads the share of new items that may be called seen."""
+
+read_age: Final = number(float, 0, LONGEST, f"a time from 0 to 100 years: {_SPAN_EXAMPLES}", _SPANS)
+"""Reads the seconds of a greatest age: a number, or text such as ``45s``, ``12h``, ``30d``."""
+
+_read_span: Final = number(
+    float, 1, LONGEST, f"a time from 1 second to 100 years: {_SPAN_EXAMPLES}", _SPANS
+)
 
 
 def read_window(name: str, value: object) -> float | None:
     """Return `value` as the seconds of a window; None, for ever, stays what it is.
 
-    :param value: a number of seconds, or text such as ``45s``, ``90m``, ``12h``, ``30d``, ``2w``.
-    :raises SettingError: if it is none of these, below a second or above a hundred years.
+    :param value: as :data:`read_age` takes it.
+    :raises SettingError: if it is none, below a second or above a hundred years.
     """
-    if value is None:
-        return None
-    seconds = _number(value, _SPANS)
-    if seconds is not None and 1 <= seconds <= LONGEST:
-        return seconds
-    raise refusal(name, value, f"must be a time from 1 second to 100 years: {_SPAN_EXAMPLES}.")
-
-
-def read_age(name: str, value: object) -> float:
-    """Return `value` as the seconds of a greatest age: as a window, but from 0.
-
-    :raises SettingError: as :func:`read_window` does.
-    """
-    seconds = _number(value, _SPANS)
-    if seconds is not None and 0 <= seconds <= LONGEST:
-        return seconds
-    raise refusal(name, value, f"must be a time from 0 to 100 years: {_SPAN_EXAMPLES}.")
+    return None if value is None else _read_span(name, value)
 
 
 def write_span(seconds: float) -> str:
@@ -171,34 +200,6 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def _number(value: object, suffixes: dict[str, float]) -> float | None:
-    """Return the finite number that `value` is or says, else None."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        return None
-    factor = 1.0
-    if isinstance(value, str):
-        value = value.strip()
-        suffix = value[-1:].upper()
-        factor = suffixes.get(suffix, 1.0)
-        value = value[:-1] if suffix in suffixes else value
-    try:
-        number = float(value) * factor
-    except (ValueError, OverflowError):
-        return None
-    return number if isfinite(number) else None
-
-
-def _memory(items: float | None) -> str:
-    """Say how much memory a capacity takes: the given one, or the largest if that is no number."""
-    most = items if items is not None and items >= 1 else float(MAX_CAPACITY)
-    size = write_size(most * _BYTES_PER_ITEM)
-    return f"{most:,.0f} items take about {size} at an error rate of {DEFAULT_ERROR_RATE:g}."
-
-
-def _read_backend(name: str, value: object) -> str:
-    return one_of(("auto", "local", "redis"))(name, value)
-
-
 def _read_text(name: str, value: object) -> str:
     if isinstance(value, str):
         return value
@@ -210,23 +211,6 @@ def _read_key(name: str, value: object) -> str:
     if {*"{}"}.intersection(key) and key.partition("{")[2].find("}") <= 0:
         raise refusal(name, value, "braces must enclose what names the slot: '{crawl}:bloom'.")
     return key
-
-
-def _read_count(low: int, high: int) -> Reader[int]:
-    def read(name: str, value: object) -> int:
-        number = _number(value, {})
-        if number is not None and number == int(number) and low <= number <= high:
-            return int(number)
-        raise refusal(name, value, f"must be a whole number from {low} to {high:,}.")
-
-    return read
-
-
-def _read_seconds(name: str, value: object) -> float:
-    seconds = _number(value, {})
-    if seconds is not None and 0 < seconds <= _HOUR:
-        return seconds
-    raise refusal(name, value, f"must be a number of seconds above 0, at most {_HOUR:,}.")
 
 
 def _read_flag(name: str, value: object) -> bool:
@@ -261,20 +245,6 @@ def _read_rules(name: str, value: object) -> Mapping[str, Rule]:
             value = json.loads(value)
     return read_rules(name, value)
 
-
-DEFAULT_CAPACITY: Final = 1_000_000
-DEFAULT_ERROR_RATE: Final = 1e-6
-MAX_CAPACITY: Final = 10_000_000_000
-MIN_ERROR_RATE: Final = 1e-15
-
-LONGEST: Final = 36_500 * 86_400
-"""Seconds of the longest window."""
-
-_SUFFIXES: Final = {"K": 1e3, "M": 1e6, "G": 1e9}
-_SPANS: Final = {"S": 1.0, "M": 60.0, "H": 3600.0, "D": 86_400.0, "W": 604_800.0}
-_SPAN_EXAMPLES: Final = "seconds, or '45s', '90m', '12h', '30d', '2w'"
-_BYTES_PER_ITEM: Final = 4.4  # of a slice at the default error rate, full to its capacity
-_HOUR: Final = 3600
 
 MAX_AGE: Final = "bloom_max_age"
 """The key in a request's meta: a page is eligible again if it was let through that long ago."""
@@ -328,7 +298,7 @@ EXACT: Final[Option[bool]] = Option(
 BACKEND: Final = Option(
     "BLOOM_BACKEND",
     "auto",
-    _read_backend,
+    one_of(("auto", "local", "redis")),
     "Where the filter is: `local`, in this process and its job directory, or `redis`, shared by all"
     " workers. `auto` is `redis` with `BLOOM_REDIS_URL` or scrapy-redis's scheduler, else `local`.",
 )
@@ -350,7 +320,7 @@ REDIS_KEY: Final = Option(
 REDIS_SHARDS: Final = Option(
     "BLOOM_REDIS_SHARDS",
     1,
-    _read_count(1, 1024),
+    number(int, 1, 1024, "a whole number from 1 to 1,024"),
     "How many shards the filter is spread over in a Redis Cluster: 1 to 1,024.",
 )
 REDIS_LAYOUT: Final = Option(
@@ -363,7 +333,7 @@ REDIS_LAYOUT: Final = Option(
 REDIS_TIMEOUT: Final = Option(
     "BLOOM_REDIS_TIMEOUT",
     2.0,
-    _read_seconds,
+    number(float, 0.001, _HOUR, f"a number of seconds from 0.001 to {_HOUR:,}"),
     "How many seconds a call to Redis may take, including its retry.",
 )
 ON_BACKEND_ERROR: Final = Option(

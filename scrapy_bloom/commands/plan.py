@@ -15,6 +15,8 @@ from scrapy_bloom.options import (
     DEFAULT_CAPACITY,
     DEFAULT_ERROR_RATE,
     MAX_CAPACITY,
+    THOUSANDS,
+    number,
     read_capacity,
     read_error_rate,
     write_size,
@@ -25,7 +27,9 @@ EXAMPLE = "10M -p 1e-6"
 _HALF, _LEAST = 301, 15_000
 """Error rates of 0.5 and 1e-15, as thousandths of a power of ten: what is searched for the rate."""
 
-_UNITS: Final = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+_read_memory: Final = number(
+    int, BLOCK_BYTES, 1e18, "bytes, such as 512M or 4G, at least 8K", THOUSANDS
+)
 
 
 class Size(NamedTuple):
@@ -65,7 +69,7 @@ def run(args: Namespace, project: Project, output: Output) -> int:  # noqa: ARG0
     if args.error_rate is not None:
         rate = read_error_rate("error_rate", args.error_rate)
     if args.memory is not None:
-        most = _read_memory(args.memory)
+        most = _read_memory("memory", args.memory)
         if items is None:
             items = _most_items(most, rate)
         elif args.error_rate is None:
@@ -96,21 +100,6 @@ def size(items: int, error_rate: float, capacity: int) -> Size:
         left -= some
     memory = sum(one.bytes_at_capacity for one in counts)
     return Size(items, error_rate, memory, expected_lost(counts), len(slices))
-
-
-def _read_memory(value: str) -> int:
-    """Return text such as ``512M``, ``4G``, ``1.5 GB`` as a number of bytes.
-
-    :raises SettingError: if it is none.
-    """
-    text = value.strip().upper().removesuffix("B").removesuffix("I").strip()
-    try:
-        number = float(text.rstrip("KMGT")) * _UNITS.get(text[-1:], 1.0)
-    except ValueError:
-        number = 0.0
-    if not BLOCK_BYTES <= number < 1e18:  # noqa: PLR2004 - an exabyte
-        raise SettingError(f"memory = {value!r}: must be bytes, such as 512M or 4G, at least 8K.")
-    return int(number)
 
 
 def _most_items(memory: int, error_rate: float) -> int:

@@ -50,9 +50,8 @@ def test_what_is_written_is_read(name, written, value):
         (
             "CAPACITY",
             [0, -1, 1e30, "inf", "nan", " ", "M", "10MB", "11G", 1.5, "0.5", True, b"10", 10**400],
-            r"from 1 to 10,000,000,000.*at an error rate of 1e-06",
+            r"from 1 to 10,000,000,000, such as 10_000_000",
         ),
-        ("CAPACITY", ["20G"], r"20,000,000,000 items take about 88\.0 GB"),
         ("ERROR_RATE", [0, 1, -0.1, "abc", "", "nan", True, "1%", 1e-16], "from 1e-15 to below 1"),
         (
             "WINDOW",
