@@ -94,21 +94,6 @@ class CanonicalFingerprinter:
         """Return the bytes that stand for the page of `request`."""
         return self.resolve(request)[0]
 
-    def resolve_url(self, url: str) -> tuple[bytes, str]:
-        """Return the fingerprint of a plain request for `url`, and the URL that it is made from.
-
-        :raises ValueError: if Scrapy cannot make a request for `url`.
-        """
-        if not self._identical:
-            request = Request(url)
-            return self.resolve(request)[0], self._rewritten(request.url, None)[0]
-        tame = fast_path.take(url)  # if it is tame, a request has it just so
-        if tame is None:
-            url = Request(url).url
-            tame = fast_path.take(url)
-        canonical, _ = self._canonicalize(url, tame, None)
-        return scrapy_form.digest_of_get(canonical), canonical
-
     def canonical_url(self, url: str) -> str:
         """Return the URL that the fingerprint of a request for `url` is made from.
 
@@ -140,8 +125,7 @@ class CanonicalFingerprinter:
                 return self.untouched(request), ()
             level = wish
         if self._identical:
-            tame = fast_path.take(request.url)
-            canonical, steps = self._canonicalize(request.url, tame, level)
+            canonical, steps = self._canonicalize(request.url, level)
             return scrapy_form.digest(request, canonical), steps
         url, steps = self._rewritten(request.url, level)
         return self._ask(request.replace(url=url) if steps else request), steps
@@ -159,10 +143,9 @@ class CanonicalFingerprinter:
         """
         return bytes(memoryview(self._wrapped.fingerprint(request)))
 
-    def _canonicalize(
-        self, url: str, tame: fast_path.Tame | None, level: str | None
-    ) -> tuple[str, tuple[str, ...]]:
+    def _canonicalize(self, url: str, level: str | None) -> tuple[str, tuple[str, ...]]:
         """Return the URL that Scrapy hashes for `url`, and the steps that changed it."""
+        tame = fast_path.take(url)
         if tame is None:
             parts = split_url(url)
         else:

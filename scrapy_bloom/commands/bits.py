@@ -21,7 +21,7 @@ from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.redis_target import RedisTarget
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.filter.hashing import make_probe
-from scrapy_bloom.filter.sizing import blocks_for
+from scrapy_bloom.filter.sizing import MAX_HASHES
 from scrapy_bloom.filter.slices import Slice
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.plan import BATCH, KEY_BLOCKS, Plan, SliceRow, geometry
@@ -129,9 +129,6 @@ def _leave_out(slice_: Slice, probe: list[int]) -> None:
 def _listed(slice_: Slice, *, newest: bool) -> SliceRow:
     """Return how the header lists a slice; the newest one may get a whole batch too many."""
     spec = slice_.spec
-    capacity, rate = spec.capacity, spec.error_rate
-    if newest and blocks_for(capacity + BATCH, rate) > spec.blocks:
-        capacity = max(1, slice_.items, capacity - BATCH)
-    keys = ceil(spec.blocks / KEY_BLOCKS)
-    sizes = capacity, rate, spec.blocks, keys
+    capacity = max(1, slice_.items, spec.capacity - BATCH) if newest else spec.capacity
+    sizes = capacity, spec.error_rate, spec.blocks, ceil(spec.blocks / KEY_BLOCKS)
     return SliceRow(*sizes, slice_.id - 1, slice_.since, slice_.items)

@@ -15,7 +15,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any, Final
 
-from scrapy import Request
+from scrapy.utils.request import request_from_dict
 
 from scrapy_bloom.commands.bits import batches
 from scrapy_bloom.commands.places import occupied
@@ -145,9 +145,9 @@ class _Queue:
                 try:
                     # As safe as scrapy-redis itself: who can write its queue can run code.
                     fields = serializer.loads(body)
-                    mark = None if fields.get("dont_filter") else made.fingerprint(_plain(fields))
-                    priority = int(fields.get("priority", 0))
-                    entry = Entry("p", None, dumps(fields), priority, source=mark)
+                    plain = request_from_dict({**fields, "callback": None, "errback": None})
+                    mark = None if plain.dont_filter else made.fingerprint(plain)
+                    entry = Entry("p", None, dumps(fields), plain.priority, source=mark)
                 except Exception as error:
                     raise StateError(
                         f"key {self._key}: found a request that cannot be read ({error!r}), and was"
@@ -166,9 +166,3 @@ class _Queue:
             return found[::-1]
         some: list[bytes] = self._client.zrange(self._key, first, last)
         return some
-
-
-def _plain(fields: dict[str, Any]) -> Request:
-    """Return a request of which a fingerprint is made; its callbacks are not needed for that."""
-    names = ("url", "method", "headers", "body", "meta", "encoding")
-    return Request(**{name: fields[name] for name in names if name in fields})

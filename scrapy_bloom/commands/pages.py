@@ -14,6 +14,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from scrapy import Request
+
 from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
 from scrapy_bloom.commands.output import Output, progress, table
 from scrapy_bloom.commands.project import Project
@@ -24,7 +26,6 @@ from scrapy_bloom.options import counted
 EXAMPLE = "job http://example.com/"
 
 _AT_ONCE: Final = 5000  # pages
-_SHOWN: Final = 20  # bad lines that are told in words
 _DIGEST: Final = 20  # bytes of a SHA-1
 _HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2}){8,}")
 
@@ -60,7 +61,8 @@ def run(args: Namespace, project: Project, output: Output) -> int:
             found = [page for page in some if page]
             seen = carry_out([page.fingerprint for page in found])
             if verb == "contains" and found:
-                _show(found, seen, output, first=there + new == 0)
+                urls = [page.url and fingerprinter.canonical_url(page.url) for page in found]
+                _show(found, seen, urls, output, first=there + new == 0)
             there += sum(seen)
             new += len(seen) - sum(seen)
             bad += len(some) - len(found)
@@ -76,15 +78,18 @@ def run(args: Namespace, project: Project, output: Output) -> int:
     return 1 if new or bad else 0
 
 
-def _show(pages: list[Page], seen: list[bool], output: Output, *, first: bool) -> None:
+def _show(
+    pages: list[Page], seen: list[bool], urls: list[str], output: Output, *, first: bool
+) -> None:
     words = ["seen" if one else "new" for one in seen]
-    if output.as_json:
-        for page, word in zip(pages, words, strict=True):
-            fields = {**page._asdict(), "fingerprint": page.fingerprint.hex(), "is": word}
-            sys.stdout.write(f"{json.dumps(fields)}\n")
+    rows = [(page.text, *more) for page, *more in zip(pages, words, urls, strict=True)]
+    if not output.as_json:
+        output.show(None, table(rows, ("page", "is", "canonical") if first else ()))
         return
-    rows = [(page.text, word, page.canonical) for page, word in zip(pages, words, strict=True)]
-    output.show(None, table(rows, ("page", "is", "canonical") if first else ()))
+    for page, (text, word, url) in zip(pages, rows, strict=True):
+        fingerprint = page.fingerprint.hex()
+        told = {"text": text, "fingerprint": fingerprint, "canonical": url, "is": word}
+        sys.stdout.write(f"{json.dumps(told)}\n")
 
 
 def _is_page(text: str) -> bool:
@@ -99,35 +104,33 @@ class Page(NamedTuple):
     Attributes:
         text: the URL or the fingerprint as it was given.
         fingerprint: its fingerprint.
-        canonical: the URL that the fingerprint is made from; empty if the fingerprint was given.
+        url: the URL as a request has it; empty if the fingerprint was given.
     """
 
     text: str
     fingerprint: bytes
-    canonical: str = ""
+    url: str = ""
 
 
 def _read(
     lines: Iterable[bytes], fingerprinter: CanonicalFingerprinter, output: Output
 ) -> Iterator[Page | None]:
     """Yield the page of each line that is not empty; None for a bad one, which is reported."""
-    bad = 0
     for number, line in enumerate(lines, 1):
         try:
             if text := line.decode().strip():
                 yield _page(text, fingerprinter)
         except ValueError as error:  # noqa: PERF203 - a line takes longer than that
-            bad += 1
-            if bad <= _SHOWN:
-                reason = "not UTF-8" if isinstance(error, UnicodeError) else str(error)
-                shown = line.decode(errors="replace").strip()[:100]
-                output.note(f"line {number:,}: {shown!r}: {reason}")
+            reason = "not UTF-8" if isinstance(error, UnicodeError) else str(error)
+            shown = line.decode(errors="replace").strip()[:100]
+            output.note(f"line {number:,}: {shown!r}: {reason}")
             yield None
 
 
 def _page(text: str, fingerprinter: CanonicalFingerprinter) -> Page:
     if not _HEX.fullmatch(text):
-        return Page(text, *fingerprinter.resolve_url(text))
+        request = Request(text)
+        return Page(text, fingerprinter.fingerprint(request), request.url)
     fingerprint = bytes.fromhex(text)
     if fingerprinter.digests and len(fingerprint) != _DIGEST:
         raise ValueError(f"expected {2 * _DIGEST} hexadecimal digits, not {len(text)}")

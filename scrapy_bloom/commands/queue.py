@@ -17,7 +17,6 @@ from scrapy_bloom.options import counted
 EXAMPLE = "job --peek 5"
 
 _HOSTS: Final = 10
-_MOST: Final = 1_000_000  # requests that are read
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -45,7 +44,7 @@ def run(args: Namespace, project: Project, output: Output) -> int:
         priorities: Counter[int] = Counter()
         hosts: Counter[str] = Counter()
         first: list[WaitingRequest] = []
-        for request in progress(islice(found, _MOST), "requests read"):
+        for request in progress(found, "requests read"):
             priorities[request.priority] += 1
             hosts[request.host] += 1
             if len(first) < args.peek:

@@ -49,8 +49,6 @@ def target_of(project: Project, where: str | None) -> Target:
             from scrapy_bloom.redis.client import Target as Server  # noqa: PLC0415
 
             return RedisTarget(Server(url), key, project)
-    if "://" in where:
-        raise SettingError(f"{where} is the URL of a page, expected a TARGET: {_KINDS}")
     return LocalTarget(Path(where), project)
 
 

@@ -221,7 +221,6 @@ def test_the_failed_list_is_shown_and_put_back(bloom, server):
         ("info jb", "jb: found no filter."),
         ("info redis://localhost", "redis://localhost#books:books:bloom"),
         ("info redis://localhost:1#a", "refused"),
-        ("info http://example.com", "is the URL of a page"),
         ("contains job", "expected URLs"),
         ("add new http://example.com/", "needs the name of its spider: add --spider"),
         ("copy job job", "found a filter, expected nothing"),
