@@ -17,21 +17,12 @@ EXAMPLE = "job"
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of this verb."""
     add_target(parser)
-    parser.add_argument("--verbose", "-v", action="store_true", help="show all that is known")
 
 
 def run(args: Namespace, project: Project, output: Output) -> int:
-    """Print what an operator asks, or all that is known."""
+    """Print what an operator asks; as JSON all that is known."""
     facts = target_of(project, args.target).info()
-    rows = [*_summary(facts)]
-    if args.verbose:
-        rows += [("", "")]
-        rows += [
-            (name.replace("_", " "), as_text(value))
-            for name, value in facts.items()
-            if name != "target"
-        ]
-    output.show(facts, table(rows))
+    output.show(facts, table(_summary(facts)))
     return 0
 
 

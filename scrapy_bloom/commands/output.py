@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Final, TypeVar
 
@@ -42,7 +42,7 @@ def table(rows: Iterable[Sequence[object]], header: Sequence[str] = ()) -> Itera
     :param header: the names of the columns.
     """
     found = [*rows]
-    right = [all(map(_is_number, column)) for column in zip(*found, strict=True)]
+    right = [isinstance(cell, (int, float)) for cell in found[0]]
     cells = [[as_text(cell) for cell in row] for row in found]
     if header:
         cells.insert(0, [*header])
@@ -73,16 +73,8 @@ def as_text(value: object) -> str:
     """Return a value as people read it."""
     if isinstance(value, datetime):
         return f"{value.astimezone():%Y-%m-%d %H:%M:%S}"
-    if isinstance(value, Mapping):
-        return json.dumps(value)
-    if isinstance(value, bool):
-        return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:.3g}" if value < _LARGE else f"{value:,.0f}"
-    return "" if value is None else str(value)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return str(value)

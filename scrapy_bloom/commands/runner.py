@@ -7,7 +7,7 @@ import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, Final
+from typing import Any
 
 from scrapy.settings import Settings
 
@@ -15,12 +15,6 @@ from scrapy_bloom.commands import VERBS
 from scrapy_bloom.commands.output import Output
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.errors import BloomError
-
-CANNOT: Final = 2
-"""Exit code of a verb that could not do what it was asked for."""
-
-INTERRUPTED: Final = 130
-"""Exit code after Ctrl-C, as that of other programs."""
 
 
 def load(name: str) -> Any:
@@ -35,7 +29,7 @@ def load(name: str) -> Any:
 
 
 def call(name: str, args: Sequence[str], settings: Settings) -> int:
-    """Run a verb with these arguments; return the exit code.
+    """Run a verb with these arguments; return the exit code: 2 for an error, 130 after Ctrl-C.
 
     :raises SystemExit: if the arguments cannot be read, or ask for help, which is shown.
     """
@@ -61,11 +55,11 @@ def call(name: str, args: Sequence[str], settings: Settings) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (BloomError, ValueError, OSError) as error:
-        return _end(name, str(error), CANNOT)
+        return _end(name, str(error), 2)
     except (ImportError, NameError) as error:
-        return _end(name, f"a class that the settings name cannot be loaded: {error}", CANNOT)
+        return _end(name, f"a class that the settings name cannot be loaded: {error}", 2)
     except KeyboardInterrupt:
-        return _end(name, "interrupted", INTERRUPTED)
+        return _end(name, "interrupted", 130)
     return code
 
 
