@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from bisect import bisect
 from typing import Final, NamedTuple
 
 from scrapy_bloom.commands.output import Output, table
@@ -28,7 +28,7 @@ _HALF, _LEAST = 301, 15_000
 """Error rates of 0.5 and 1e-15, as thousandths of a power of ten: what is searched for the rate."""
 
 _read_memory: Final = number(
-    int, BLOCK_BYTES, 1e18, "bytes, such as 512M or 4G, at least 8K", THOUSANDS
+    int, BLOCK_BYTES, 1e18, "bytes, such as 512M or 4G, at least 8192", THOUSANDS
 )
 
 
@@ -40,14 +40,12 @@ class Size(NamedTuple):
         error_rate: bound for the share of new pages that are called seen, in total.
         bytes: bytes of its bits.
         lost: how many pages are expected to have been called seen on the way, and so are lost.
-        slices: how many slices it has grown to.
     """
 
     items: int
     error_rate: float
     bytes: int
     lost: float
-    slices: int
 
     def row(self, name: str) -> tuple[object, ...]:
         """Return what is shown of it."""
@@ -68,16 +66,15 @@ def run(args: Namespace, project: Project, output: Output) -> int:  # noqa: ARG0
     rate = DEFAULT_ERROR_RATE
     if args.error_rate is not None:
         rate = read_error_rate("error_rate", args.error_rate)
-    if args.memory is not None:
-        most = _read_memory("memory", args.memory)
+    if args.memory is None:
         if items is None:
-            items = _most_items(most, rate)
-        elif args.error_rate is None:
-            rate = _least_rate(items, most)
-        else:
-            raise SettingError("expected two of pages, error rate and memory, not all three")
+            raise SettingError("expected a number of pages, or --memory")
     elif items is None:
-        raise SettingError("expected a number of pages, or --memory")
+        items = _most_items(_read_memory("memory", args.memory), rate)
+    elif args.error_rate is None:
+        rate = _least_rate(items, _read_memory("memory", args.memory))
+    else:
+        raise SettingError("expected two of pages, error rate and memory, not all three")
     sized = size(items, rate, items)
     grown = size(items, rate, min(items, DEFAULT_CAPACITY))
     rows = [sized.row(f"BLOOM_CAPACITY = {items:,}")]
@@ -99,35 +96,24 @@ def size(items: int, error_rate: float, capacity: int) -> Size:
         counts.append(count_bits(slices[-1], some))
         left -= some
     memory = sum(one.bytes_at_capacity for one in counts)
-    return Size(items, error_rate, memory, expected_lost(counts), len(slices))
+    return Size(items, error_rate, memory, expected_lost(counts))
 
 
 def _most_items(memory: int, error_rate: float) -> int:
-    def fits(items: int) -> bool:
-        return size(items, error_rate, items).bytes <= memory
+    def taken(items: int) -> int:
+        return size(items, error_rate, items).bytes
 
-    if not fits(1):
-        raise SettingError(
-            f"{write_size(memory)} is too little for even one page at this error rate."
-        )
-    return _last(fits, 1, MAX_CAPACITY)
+    return bisect(range(1, MAX_CAPACITY + 1), memory, key=taken)
 
 
 def _least_rate(items: int, memory: int) -> float:
-    def takes(power: int) -> int:
+    def taken(power: int) -> int:
         return size(items, 10 ** (-power / 1000), items).bytes
 
-    if takes(_HALF) > memory:
+    fitting = bisect(range(_HALF, _LEAST + 1), memory, key=taken)
+    if not fitting:
         raise SettingError(
             f"{write_size(memory)} is too little for {items:,} pages: even if every second new page"
-            f" were lost, they would need {write_size(takes(_HALF))}."
+            f" were lost, they would need {write_size(taken(_HALF))}."
         )
-    return float(10 ** (-_last(lambda power: takes(power) <= memory, _HALF, _LEAST) / 1000))
-
-
-def _last(fits: Callable[[int], bool], low: int, high: int) -> int:
-    """Return the last number that fits, from one that does."""
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle - 1)
-    return low
+    return float(10 ** (-(_HALF + fitting - 1) / 1000))
