@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any, Final, TypeVar
@@ -32,10 +32,6 @@ _SCRAPY_REDIS: Final = {
     "REDIS_DB": "db",
 }
 _PREFIX: Final = "BLOOM_"
-_SWITCHED_OFF: Final = (
-    "To disable the filter set another DUPEFILTER_CLASS, such as Scrapy's own:"
-    " 'scrapy.dupefilters.RFPDupeFilter'."
-)
 
 
 class Settings:
@@ -108,19 +104,10 @@ def _scrapy_redis_params(written: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _warn_of_unknown(written: Mapping[str, Any]) -> None:
-    known = [option.setting for option in OPTIONS]
+    known = {option.setting.removeprefix(_PREFIX) for option in OPTIONS}
     for name in written:
-        if name.startswith(_PREFIX) and name not in known:
-            logger.warning("There is no setting %s%s", name, _hint(name, known))
-
-
-def _hint(name: str, known: Iterable[str]) -> str:
-    """Return what a user may have meant by a name."""
-    own = name.removeprefix(_PREFIX)
-    if own in ("ENABLED", "DISABLED", "ENABLE", "DISABLE", "ACTIVE"):
-        return f". {_SWITCHED_OFF}"
-    names = {setting.removeprefix(_PREFIX): setting for setting in known}
-    ends_alike = [setting for setting in names.values() if own and setting.endswith(f"_{own}")]
-    close = get_close_matches(own, names, n=1, cutoff=0.7)
-    likely = [names[match] for match in close] or ends_alike
-    return f"; did you mean {likely[0]}?" if likely else "."
+        own = name.removeprefix(_PREFIX)
+        if own != name and own not in known:
+            close = get_close_matches(own, known, n=1)
+            hint = f"; did you mean {_PREFIX}{close[0]}?" if close else "."
+            logger.warning("There is no setting %s%s", name, hint)
