@@ -141,7 +141,8 @@ class LocalTarget:
         with hold(self.path.parent), _explained(self.path):
             store = self._made() if new else Store(self.path)
             try:
-                change = store.filter.forget_many if verb == "forget" else _adder(store)
+                forget, add = store.forget_many, store.add
+                change = forget if verb == "forget" else lambda some: [*map(add, some)]
                 yield _identity(store.meta), change
                 if store.clean:
                     store.close()
@@ -239,10 +240,6 @@ def _explained(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise file.unusable(path, error) from error
-
-
-def _adder(store: Store) -> Any:
-    return lambda some: [store.add(one) for one in some]
 
 
 def _identity(meta: dict[str, Any]) -> Identity:
