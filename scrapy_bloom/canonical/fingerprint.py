@@ -41,15 +41,9 @@ def _trusted() -> bool:
 
 
 class CanonicalFingerprinter:
-    """Gives requests for the same page the same fingerprint, whatever variant of its URL they use.
+    """What the public class of this name does, by rules that were read.
 
-    If no step changes a URL, the fingerprint is the one that `wrapped` makes. Scrapy's default
-    fingerprinter is not even asked: its bytes are computed here, in a fifth of the time. Any other
-    one is asked for each request. If steps changed the URL, it is shown the changed URL.
-
-    The steps see the URL as Scrapy sends it and decode nothing that they keep. So the fingerprint
-    of a changed URL is Scrapy's fingerprint of that changed, still encoded URL.
-
+    :param rules: the rules to follow.
     :param wrapped: the fingerprinter to follow; by default Scrapy's default one.
 
     Attributes:

@@ -20,7 +20,7 @@ from scrapy.utils.python import to_unicode
 
 from scrapy_bloom.canonical import fast_path
 
-_GET = '{"body": "", "headers": {}, "method": "GET", "url": '
+_GET = '{"body": "", "headers": {}, "method": "GET", '
 _as_json = json.JSONEncoder().encode
 
 
@@ -33,16 +33,11 @@ class Fingerprinter(Protocol):
 
 def digest(request: Request, url: str) -> bytes:
     """Return the fingerprint, 20 bytes, of `request` with `url` as its canonical URL."""
-    if request.method == "GET" and not request.body:
-        return digest_of_get(url)
-    method = _as_json(to_unicode(request.method))
-    head = f'{{"body": "{(request.body or b"").hex()}", "headers": {{}}, "method": {method}'
-    return sha1(f'{head}, "url": {_as_json(url)}}}'.encode(), usedforsecurity=False).digest()
-
-
-def digest_of_get(url: str) -> bytes:
-    """Return the fingerprint of a plain GET request with `url` as its canonical URL."""
-    return sha1(f"{_GET}{_as_json(url)}}}".encode(), usedforsecurity=False).digest()
+    head = _GET
+    if request.method != "GET" or request.body:
+        method = _as_json(to_unicode(request.method))
+        head = f'{{"body": "{(request.body or b"").hex()}", "headers": {{}}, "method": {method}, '
+    return sha1(f'{head}"url": {_as_json(url)}}}'.encode(), usedforsecurity=False).digest()
 
 
 def agrees(scrapys: Fingerprinter) -> bool:
