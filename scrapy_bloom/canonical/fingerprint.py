@@ -16,7 +16,7 @@ from w3lib.url import canonicalize_url, safe_url_string
 
 from scrapy_bloom.canonical import fast_path, scrapy_form
 from scrapy_bloom.canonical.parts import Parts, split_url
-from scrapy_bloom.canonical.pipeline import Pipelines
+from scrapy_bloom.canonical.pipeline import pipelines
 from scrapy_bloom.canonical.rules import LEVELS, Rules
 from scrapy_bloom.canonical.scrapy_form import Fingerprinter
 
@@ -53,7 +53,7 @@ class CanonicalFingerprinter:
     def __init__(self, rules: Rules, wrapped: Fingerprinter | None = None) -> None:
         self.rules = rules
         self._wrapped = wrapped or RequestFingerprinter()
-        self._pipelines = Pipelines(rules)
+        self._pipeline_of = pipelines(rules)
         self._identical = type(self._wrapped) is RequestFingerprinter and _trusted()
         self._takes_steps = True
         self._warned = False
@@ -144,7 +144,7 @@ class CanonicalFingerprinter:
             parts = split_url(url)
         else:
             scheme, host, port, path, query, fragment = tame
-            if self._pipelines.of(host, level).is_noop_for(host, port, query):
+            if self._pipeline_of(host, level).is_noop_for(host, port, query):
                 return fast_path.join(scheme, host, port, path, query), ()
             parts = Parts(scheme, "", host, port[1:], path, query or None, fragment or None)
         taken = self._take(parts, level)
@@ -166,7 +166,7 @@ class CanonicalFingerprinter:
     def _take(self, parts: Parts | None, level: str | None) -> list[tuple[str, Parts]]:
         if parts is None or not self._takes_steps:
             return []
-        return self._pipelines.of(parts.host, level).take(parts)
+        return self._pipeline_of(parts.host, level).take(parts)
 
     def _canonical(self, url: str, *, route: bool = False) -> str:
         """Return the URL that the wrapped fingerprinter makes its bytes from.

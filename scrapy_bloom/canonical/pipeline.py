@@ -86,30 +86,18 @@ def _search_for_dropped(names: set[str], rule: Rule) -> Callable[[str], object] 
     patterns = Names.of(pattern for name in dropping for pattern in of_lists[name])
     words = [f"{quote_plus(name)}=" for name in patterns.exact]
     words += [quote_plus(prefix) for prefix in patterns.prefixes]
-    # Three sets of characters refuse nearly all parameters, before the words are tried in turn.
-    heads = zip(*(word[:3] for word in words), strict=False)
-    begin = "".join(f"[{re.escape(''.join(sorted(set(head))))}]" for head in heads)
-    return re.compile(rf"&(?={begin})(?:{'|'.join(map(re.escape, sorted(words)))})").search
+    return re.compile(f"&(?:{'|'.join(map(re.escape, sorted(words)))})").search
 
 
-class Pipelines:
-    """The pipeline of each host."""
+def pipelines(rules: Rules) -> Callable[[str, str | None], Pipeline]:
+    """Return what gives the pipeline for a host, at a level instead of the host's if one is given.
 
-    def __init__(self, rules: Rules) -> None:
-        @cache
-        def of_rule(rule: Rule) -> Pipeline:
-            return Pipeline(rule)
+    :param rules: those of the crawl.
+    """
+    of_rule = cache(Pipeline)
 
-        @lru_cache(_MAX_HOSTS)
-        def of_host(host: str, level: str | None) -> Pipeline:
-            return of_rule(rules.for_host(host, level))
+    @lru_cache(_MAX_HOSTS)
+    def of_host(host: str, level: str | None) -> Pipeline:
+        return of_rule(rules.for_host(host, level))
 
-        self._by_domain = bool(rules.domains)
-        self._general = of_rule(rules.general)
-        self._of_host = of_host
-
-    def of(self, host: str, level: str | None) -> Pipeline:
-        """Return the pipeline for `host`, at `level` instead of the host's if given."""
-        if self._by_domain:
-            return self._of_host(host, level)
-        return self._of_host("", level) if level else self._general
+    return of_host if rules.domains else lambda _, level: of_host("", level)
