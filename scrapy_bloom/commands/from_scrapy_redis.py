@@ -32,12 +32,6 @@ from scrapy_bloom.redis.worker import Worker
 _AT_ONCE: Final = 500  # requests
 _WATCH: Final = 1.0  # seconds in which a worker that runs changes something
 
-_EMPTY: Final = """
-redis.call('UNLINK', KEYS[2])
-redis.call('HSET', KEYS[1], 'waiting', 0, 'order', ARGV[1])
-return 1
-"""
-
 
 def copy_crawl(source: RedisTarget, target: Target, project: Project) -> None:
     """Copy the requests of a stopped crawl, and mark their pages. The source stays as it is.
@@ -62,9 +56,10 @@ def copy_crawl(source: RedisTarget, target: Target, project: Project) -> None:
         with target.link() as link:
             plans = _plans(target, link)
             with target.opened(plans) as shared:
+                fields = {"order": owner["order"].partition(" ")[0], "waiting": 0}
                 for shard in shared.shards:  # a copy that was killed may have left requests
-                    keys = shard.key, f"{beginning(shard.key)}queue"
-                    link.client.eval(_EMPTY, 2, *keys, owner["order"].partition(" ")[0])
+                    link.client.hset(shard.key, mapping=fields)
+                    link.client.unlink(f"{beginning(shard.key)}queue")
                 for entries in batches(queue.entries(project)):
                     shared.shards[0].call(Call(entries))
                     shared.add_many(entry.source for entry in entries if entry.source)
