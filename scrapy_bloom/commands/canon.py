@@ -9,7 +9,7 @@ from typing import Any
 from scrapy import Request
 
 from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
-from scrapy_bloom.commands.output import Output
+from scrapy_bloom.commands.output import show
 from scrapy_bloom.commands.project import Project
 
 EXAMPLE = "http://example.com:80/a?b=1 http://example.com/a?b=1"
@@ -22,7 +22,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def run(args: Namespace, project: Project, output: Output) -> int:
+def run(args: Namespace, project: Project) -> int:
     """Print how each URL becomes canonical, and whether it is the same page as the first one."""
     ways = [way_of(url, project.fingerprinter) for url in args.urls]
     lines = []
@@ -33,7 +33,7 @@ def run(args: Namespace, project: Project, output: Output) -> int:
         if way is not ways[0]:
             same = way["fingerprint"] == ways[0]["fingerprint"]
             lines.append(f"  {'the same page as' if same else 'another page than'} the first one")
-    output.show(ways, lines)
+    show(args, ways, lines)
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from scrapy_bloom.commands.local_target import LocalTarget
-from scrapy_bloom.commands.output import Output
+from scrapy_bloom.commands.output import show
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.target import target_of
 from scrapy_bloom.options import counted
@@ -19,7 +19,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("target", metavar="DST", help="where to put it: nothing may be there")
 
 
-def run(args: Namespace, project: Project, output: Output) -> int:
+def run(args: Namespace, project: Project) -> int:
     """Copy, and print what was copied."""
     source, target = (target_of(project, where) for where in (args.source, args.target))
     if not isinstance(source, LocalTarget):
@@ -38,7 +38,8 @@ def run(args: Namespace, project: Project, output: Output) -> int:
     text = counted(items, "page")
     if waiting is not None:
         text += f" and {counted(waiting, 'request')}"
-    output.show(
+    show(
+        args,
         {"target": target.name, "items": items, "waiting": waiting},
         [f"{target.name}: {text} copied"],
     )

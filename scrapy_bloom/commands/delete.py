@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace
 
-from scrapy_bloom.commands.output import Output
+from scrapy_bloom.commands.output import show
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.target import add_target, target_of
 from scrapy_bloom.errors import SettingError
@@ -20,7 +20,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="do not ask")
 
 
-def run(args: Namespace, project: Project, output: Output) -> int:
+def run(args: Namespace, project: Project) -> int:
     """Ask, and delete; return 1 if the answer was no."""
     target = target_of(project, args.target)
     if not args.yes:
@@ -31,7 +31,7 @@ def run(args: Namespace, project: Project, output: Output) -> int:
         if not _confirm(f"Delete {target.name} with {text}?"):
             return 1
     target.delete()
-    output.show({"deleted": target.name}, [f"{target.name}: deleted"])
+    show(args, {"deleted": target.name}, [f"{target.name}: deleted"])
     return 0
 
 

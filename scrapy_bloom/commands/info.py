@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from typing import Any
 
-from scrapy_bloom.commands.output import Output, as_text, table
+from scrapy_bloom.commands.output import as_text, show, table
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.target import add_target, target_of
 from scrapy_bloom.options import counted, write_size, write_span
@@ -19,10 +19,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_target(parser)
 
 
-def run(args: Namespace, project: Project, output: Output) -> int:
+def run(args: Namespace, project: Project) -> int:
     """Print what an operator asks; as JSON all that is known."""
     facts = target_of(project, args.target).info()
-    output.show(facts, table(_summary(facts)))
+    show(args, facts, table(_summary(facts)))
     return 0
 
 

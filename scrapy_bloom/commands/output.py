@@ -1,10 +1,11 @@
-"""Results as aligned columns or as JSON, and progress."""
+"""Results as aligned columns or as JSON, notes, and progress."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Final, TypeVar
@@ -15,25 +16,17 @@ _PATIENCE: Final = 2.0  # seconds before progress is shown, and between two time
 _LARGE: Final = 1000  # has no digits behind the point
 
 
-class Output:
-    """Writes results to standard output, and notes to standard error.
+def show(args: Namespace, value: object, lines: Iterable[str]) -> None:
+    """Write a result to standard output: with --json the value, or else the lines."""
+    if args.json:
+        lines = [json.dumps(value, indent=1, default=as_text)]
+    sys.stdout.writelines(f"{line}\n" for line in lines)
 
-    :param as_json: whether results are to be JSON.
-    """
 
-    def __init__(self, *, as_json: bool) -> None:
-        self.as_json = as_json
-
-    def show(self, value: object, lines: Iterable[str]) -> None:
-        """Write a result: the value as JSON, or else the lines."""
-        if self.as_json:
-            lines = [json.dumps(value, indent=1, default=as_text)]
-        sys.stdout.writelines(f"{line}\n" for line in lines)
-
-    def note(self, text: str) -> None:
-        """Write something beside the result."""
-        sys.stdout.flush()
-        sys.stderr.write(f"{text}\n")
+def note(text: str) -> None:
+    """Write something beside the result, to standard error."""
+    sys.stdout.flush()
+    sys.stderr.write(f"{text}\n")
 
 
 def table(rows: Iterable[Sequence[object]], header: Sequence[str] = ()) -> Iterator[str]:

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from scrapy import Request
 
 from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
-from scrapy_bloom.commands.output import Output, progress, table
+from scrapy_bloom.commands.output import note, progress, show, table
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.target import SCHEMES, target_of
 from scrapy_bloom.errors import SettingError
@@ -41,7 +41,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def run(args: Namespace, project: Project, output: Output) -> int:
+def run(args: Namespace, project: Project) -> int:
     """Print for each page whether it is seen, or how many were added or forgotten.
 
     Return 1 if a line was bad, or if a page that is asked for or to be forgotten is not there.
@@ -55,36 +55,36 @@ def run(args: Namespace, project: Project, output: Output) -> int:
     with target_of(project, where).marks(verb) as (identity, carry_out):
         fingerprinter, warning = project.fingerprinter_for(identity)
         if warning:
-            output.note(warning)
-        lines = progress(_read(given, fingerprinter, output), "pages")
+            note(warning)
+        lines = progress(_read(given, fingerprinter), "pages")
         while some := [*islice(lines, _AT_ONCE)]:
             found = [page for page in some if page]
             seen = carry_out([page.fingerprint for page in found])
             if verb == "contains" and found:
                 urls = [page.url and fingerprinter.canonical_url(page.url) for page in found]
-                _show(found, seen, urls, output, first=there + new == 0)
+                _show(args, found, seen, urls, first=there + new == 0)
             there += sum(seen)
             new += len(seen) - sum(seen)
             bad += len(some) - len(found)
     if bad:
-        output.note(f"skipped {bad:,} of {counted(there + new + bad, 'line')}")
+        note(f"skipped {bad:,} of {counted(there + new + bad, 'line')}")
     if verb == "add":
         text = f"{counted(new, 'page')} marked; {there:,} marked before"
-        output.show({"new": new, "seen": there, "bad": bad}, [text])
+        show(args, {"new": new, "seen": there, "bad": bad}, [text])
         return 1 if bad else 0
     if verb == "forget":
         text = f"{counted(there, 'page')} eligible again; {new:,} not in the filter"
-        output.show({"forgotten": there, "unknown": new, "bad": bad}, [text])
+        show(args, {"forgotten": there, "unknown": new, "bad": bad}, [text])
     return 1 if new or bad else 0
 
 
 def _show(
-    pages: list[Page], seen: list[bool], urls: list[str], output: Output, *, first: bool
+    args: Namespace, pages: list[Page], seen: list[bool], urls: list[str], *, first: bool
 ) -> None:
     words = ["seen" if one else "new" for one in seen]
     rows = [(page.text, *more) for page, *more in zip(pages, words, urls, strict=True)]
-    if not output.as_json:
-        output.show(None, table(rows, ("page", "is", "canonical") if first else ()))
+    if not args.json:
+        show(args, None, table(rows, ("page", "is", "canonical") if first else ()))
         return
     for page, (text, word, url) in zip(pages, rows, strict=True):
         fingerprint = page.fingerprint.hex()
@@ -112,9 +112,7 @@ class Page(NamedTuple):
     url: str = ""
 
 
-def _read(
-    lines: Iterable[bytes], fingerprinter: CanonicalFingerprinter, output: Output
-) -> Iterator[Page | None]:
+def _read(lines: Iterable[bytes], fingerprinter: CanonicalFingerprinter) -> Iterator[Page | None]:
     """Yield the page of each line that is not empty; None for a bad one, which is reported."""
     for number, line in enumerate(lines, 1):
         try:
@@ -123,7 +121,7 @@ def _read(
         except ValueError as error:  # noqa: PERF203 - a line takes longer than that
             reason = "not UTF-8" if isinstance(error, UnicodeError) else str(error)
             shown = line.decode(errors="replace").strip()[:100]
-            output.note(f"line {number:,}: {shown!r}: {reason}")
+            note(f"line {number:,}: {shown!r}: {reason}")
             yield None
 
 

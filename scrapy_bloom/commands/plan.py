@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from bisect import bisect
 from typing import Final, NamedTuple
 
-from scrapy_bloom.commands.output import Output, table
+from scrapy_bloom.commands.output import show, table
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.filter.info import SliceCount, count_bits, expected_lost
@@ -60,7 +60,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--memory", metavar="BYTES", help="as much as there is: 512M, 4G")
 
 
-def run(args: Namespace, project: Project, output: Output) -> int:  # noqa: ARG001 - as others
+def run(args: Namespace, project: Project) -> int:  # noqa: ARG001 - as others
     """Print a filter of this capacity, and one that has grown to it from the default capacity."""
     items = None if args.items is None else read_capacity("pages", args.items)
     rate = DEFAULT_ERROR_RATE
@@ -81,7 +81,7 @@ def run(args: Namespace, project: Project, output: Output) -> int:  # noqa: ARG0
     if grown != sized:
         rows.append(grown.row(f"grown from {DEFAULT_CAPACITY:,}"))
     header = "filter", "pages", "error rate", "memory", "bytes a page", "expected lost"
-    output.show({"sized": sized._asdict(), "grown": grown._asdict()}, table(rows, header))
+    show(args, {"sized": sized._asdict(), "grown": grown._asdict()}, table(rows, header))
     return 0
 
 

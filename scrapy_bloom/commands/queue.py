@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from scrapy_bloom.commands.output import Output, progress, table
+from scrapy_bloom.commands.output import progress, show, table
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.requests import WaitingRequest
 from scrapy_bloom.commands.target import add_target, target_of
@@ -27,19 +27,19 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--retry", action="store_true", help="put the failed list back, in Redis")
 
 
-def run(args: Namespace, project: Project, output: Output) -> int:
+def run(args: Namespace, project: Project) -> int:
     """Print what waits; return 1 if --failed asks for the failed list, and it is not empty."""
     target = target_of(project, args.target)
     if args.retry:
         retried = target.retry()
-        output.show({"retried": retried}, [f"{counted(retried, 'request')} put back in the queue"])
+        show(args, {"retried": retried}, [f"{counted(retried, 'request')} put back in the queue"])
         return 0
     with target.requests(failed=args.failed) as (total, taken, found):
         if args.failed:
             shown = [*islice(found, args.peek)]
             none = ["No request is on the failed list."]
             value = {"failed": [one._asdict() for one in shown]}
-            output.show(value, _table(shown) if shown else none)
+            show(args, value, _table(shown) if shown else none)
             return 1 if shown else 0
         priorities: Counter[int] = Counter()
         hosts: Counter[str] = Counter()
@@ -63,7 +63,7 @@ def run(args: Namespace, project: Project, output: Output) -> int:
         lines += ["", *table(by_priority, ("priority", "requests"))]
         lines += ["", *table(hosts.most_common(_HOSTS), ("host", "requests"))]
         lines += ["", *_table(first)]
-    output.show(summary, lines)
+    show(args, summary, lines)
     return 0
 
 

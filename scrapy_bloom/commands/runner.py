@@ -12,7 +12,6 @@ from typing import Any
 from scrapy.settings import Settings
 
 from scrapy_bloom.commands import VERBS
-from scrapy_bloom.commands.output import Output
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.errors import BloomError
 
@@ -21,7 +20,7 @@ def load(name: str) -> Any:
     """Import the module of a verb; three of them share one.
 
     It has ``EXAMPLE``, the arguments of a call that works, and ``add_arguments(parser)``. Its
-    ``run(args, project, output)`` returns the exit code, 0 for yes or done and 1 for no, and raises
+    ``run(args, project)`` returns the exit code, 0 for yes or done and 1 for no, and raises
     :class:`BloomError` if it cannot be done.
     """
     module = "pages" if name in ("contains", "add", "forget") else name
@@ -48,7 +47,7 @@ def call(name: str, args: Sequence[str], settings: Settings) -> int:
     read = parser.parse_intermixed_args(args)
     try:
         project = Project(settings, read.spider)
-        code: int = verb.run(read, project, Output(as_json=read.json))
+        code: int = verb.run(read, project)
         sys.stdout.flush()
     except BrokenPipeError:
         # Whoever read has seen enough; nothing may be written at the end either.
