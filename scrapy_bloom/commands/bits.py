@@ -19,13 +19,14 @@ from scrapy_bloom.commands.output import progress
 from scrapy_bloom.commands.places import occupied
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.redis_target import RedisTarget
-from scrapy_bloom.errors import BackendError
+from scrapy_bloom.errors import BackendError, StateError
 from scrapy_bloom.filter.hashing import make_probe
-from scrapy_bloom.filter.sizing import MAX_HASHES
 from scrapy_bloom.filter.slices import Slice
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.plan import BATCH, KEY_BLOCKS, Plan, SliceRow, geometry
+from scrapy_bloom.redis.reader import Reader, State
 from scrapy_bloom.redis.shard import MOST_BYTES, Call, Entry, Shard
+from scrapy_bloom.redis.worker import Worker
 
 _ENDING: Final = b"\x80"  # the bit behind a key's blocks, which gives it its full size
 _HOURS: Final = 6 * 3600
@@ -75,8 +76,10 @@ def copy_job(source: LocalTarget, target: RedisTarget, project: Project) -> None
             client.hset(target.key, "order", owner.get("order", "").partition(" ")[0])
             client.expire(target.key, _HOURS)
             entries = (Entry("p", None, body, priority) for priority, body in requests or ())
+            copied = 0
             for some in batches(entries):
                 shard.call(Call(some))
+                copied += len(some)
                 client.expire(f"{start}queue", _HOURS)
             rows = (
                 f"{geometry(one)}:{one.number}:{one.since:.6f}:{one.items}:{one.again}"
@@ -87,12 +90,24 @@ def copy_job(source: LocalTarget, target: RedisTarget, project: Project) -> None
                 keys.append(name)
                 client.set(name, data, ex=_HOURS)
             shard.leave()
+            arrived(link, target, copied)
             client.eval(_FINISH, len(keys), *keys, replace(plan, **owner).write(state.secret))
         except BaseException:
             client.close()  # an interrupted call may still be answered on its connection
             with suppress(BackendError):  # the keys expire
                 shard.delete()
             raise
+
+
+def arrived(link: Worker, target: RedisTarget, count: int) -> list[State]:
+    """Return the state of each shard of a copy, if all its requests are there.
+
+    :raises StateError: if the server has lost some: their pages would not be fetched.
+    """
+    states = Reader(link, target.key).there()
+    if sum(state.waiting for state in states) != count:
+        raise StateError(f"{target.name}: the server has lost requests. Copy again.")
+    return states
 
 
 def batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from scrapy.utils.request import request_from_dict
 
-from scrapy_bloom.commands.bits import batches
+from scrapy_bloom.commands.bits import arrived, batches
 from scrapy_bloom.commands.places import occupied
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.redis_target import RedisTarget, plans_in
@@ -54,8 +54,8 @@ def copy_crawl(source: RedisTarget, target: Target, project: Project) -> None:
         time.sleep(_WATCH)
         queue.check(before)
         with target.link() as link:
-            plans = _plans(target, link)
-            with target.opened(plans) as shared:
+            copied = 0
+            with target.opened(_plans(target, link)) as shared:
                 fields = {"order": owner["order"].partition(" ")[0], "waiting": 0}
                 for shard in shared.shards:  # a copy that was killed may have left requests
                     link.client.hset(shard.key, mapping=fields)
@@ -63,9 +63,10 @@ def copy_crawl(source: RedisTarget, target: Target, project: Project) -> None:
                 for entries in batches(queue.entries(project)):
                     shared.shards[0].call(Call(entries))
                     shared.add_many(entry.source for entry in entries if entry.source)
+                    copied += len(entries)
             queue.check(before)
-            # From now on it has requests; the first shard leads.
-            for state in reversed(Reader(link, target.key).there()):
+            states = arrived(link, target, copied)
+            for state in reversed(states):  # from now on it has requests; the first shard leads
                 plan = replace(state.plan, **owner).write(state.secret)
                 link.client.hset(state.key, "plan", plan)
 

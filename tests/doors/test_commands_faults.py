@@ -268,6 +268,24 @@ def test_an_interrupted_copy_leaves_nothing_that_counts(bloom, place, server, mo
     assert bloom(f"copy kept {target}")[0] == 0
 
 
+def test_a_server_that_goes_back_in_mid_copy_gets_no_mark_without_its_request(
+    bloom, place, server, monkeypatch
+):
+    kept(place)
+    target, client = f"{server.url}#{(key := next(keys))}", server.client()
+
+    def go_back():
+        client.unlink(*client.keys(f"*{key}*queue"))
+        client.hset(key, "waiting", 0)
+
+    with monkeypatch.context() as patched:
+        during(patched, ["SET"], 1, go_back)
+        code, _, (error,) = bloom(f"copy kept {target}")
+    assert (code, "the server has lost requests. Copy again." in error) == (2, True)
+    assert not everything_in(server, key)
+    assert bloom(f"copy kept {target}")[0] == 0
+
+
 @pytest.mark.usefixtures("short_leases")
 def test_redis_lost_in_mid_copy_is_no_half_copy(bloom, place, monkeypatch):
     """And the copy is made when the server is back."""

@@ -174,6 +174,25 @@ def test_an_interrupted_copy_has_no_mark_without_its_request(server, key, monkey
     assert "with 30 requests" in error
 
 
+def test_a_copy_whose_requests_the_server_loses_is_none(server, key, monkeypatch, bloom):
+    fill(server, key, range(30))
+    target = f"{server.url}#{key}:bloom"
+    line = f"copy {server.url}#{key}:requests {target} --spider {key}"
+    add_many = RedisFilter.add_many
+
+    def lose(shared, marks):
+        server.client().delete(*server.client().keys(f"*{key}:bloom*"))
+        return add_many(shared, marks)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RedisFilter, "add_many", lose)
+        code, lines, errors = bloom(line)
+    assert (code, lines) == (2, [])
+    assert "has lost requests. Copy again." in errors[-1]
+    assert bloom(f"queue {target}")[0] == 2
+    assert bloom(line)[1][0].endswith("30 pages and 30 requests copied")
+
+
 def test_a_queue_with_a_request_that_cannot_be_read_is_not_copied(server, key, bloom):
     """Its page would be lost, or all are written in another way."""
     fill(server, key, range(30))
