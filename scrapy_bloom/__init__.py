@@ -1,4 +1,4 @@
-"""A duplicate filter and scheduler for Scrapy, on Bloom filters."""
+"""A duplicate filter and scheduler for Scrapy, based on Bloom filters."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _NEED_REDIS = {"RedisFilter"}
 
 
 def __getattr__(name: str) -> object:
-    # Every `scrapy` command imports this package; names are fetched when they are used.
+    # Every `scrapy` command imports this package, so names are imported when first used.
     if name == "__all__":
         return __dir__()
     if name not in _ROOMS:
@@ -84,6 +84,6 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    # Also what `import *` fetches, name by name.
+    # Also what `import *` imports, name by name.
     missing = set() if find_spec("redis") else _NEED_REDIS
     return sorted({"__version__", *_ROOMS} - missing)

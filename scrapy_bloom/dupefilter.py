@@ -1,4 +1,4 @@
-"""Scrapy's contract for duplicate filters, and what scrapy-redis needs.
+"""Scrapy's contract for duplicate filters, and what scrapy-redis expects of them.
 
 Under our scheduler the filter only logs and counts: the frontier decides.
 """
@@ -36,23 +36,23 @@ SEEN = Verdict.SEEN
 
 
 class Checks(Protocol):
-    """What is asked about each request: a filter, or the frontier of our scheduler."""
+    """What checks each request: a filter, or the frontier of our scheduler."""
 
     def check(self, request: Request) -> Verdict:
-        """Return the verdict on a request, which a filter marks. Never raises."""
+        """Return the verdict on a request; a filter also marks it. Never raises."""
 
 
 class BloomDupeFilter:
-    """A ``DUPEFILTER_CLASS`` on a Bloom filter, for Scrapy's scheduler and for scrapy-redis's.
+    """A ``DUPEFILTER_CLASS`` based on a Bloom filter, for Scrapy's and scrapy-redis's schedulers.
 
-    Nothing is opened when the object is made. :meth:`open` opens the filter; if nobody calls that,
-    the first request does.
+    The constructor opens nothing. :meth:`open` opens the filter; if it is never called, the first
+    request does.
 
     Attributes:
-        checks: what is asked about each request; None until something is opened.
+        checks: what checks each request; None until something is opened.
         unclean: whether the last run was killed, and its files were moved away.
         refusal: why the crawl cannot start, if that was found before there was a spider.
-        report: writes to stats and log, for our scheduler, too.
+        report: writes to stats and log, also for our scheduler.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -63,16 +63,16 @@ class BloomDupeFilter:
         self._crawler = crawler
         self.report = Report(crawler)
         self._shared_queue = False
-        self._crawling = False  # scrapy-redis clears before, to start over, and after, to clean up
+        self._crawling = False  # scrapy-redis clears before a crawl, and after it to clean up
         self._debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
         self._logged_duplicate = False
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Make the filter of a crawl.
+        """Create the filter of a crawl.
 
-        Scrapy's scheduler opens its queue in a moment, before the filter. So what a killed run has
-        left is moved away here.
+        Scrapy's scheduler opens its queue next, before the filter. So what a killed run left behind
+        is moved away here.
         """
         self, folder = cls(crawler), crawler.settings["JOBDIR"]
         if folder and not only_looks(crawler):
@@ -85,9 +85,9 @@ class BloomDupeFilter:
 
     @classmethod
     def from_spider(cls, spider: Spider) -> Self:
-        """Make the filter of a crawl for scrapy-redis's scheduler, which never opens or closes it.
+        """Create a filter for the scheduler of scrapy-redis, which never opens or closes it.
 
-        Requests of such a crawl wait in Redis, and so does its filter.
+        The requests of such a crawl are in Redis, and so is its filter.
         """
         self = cls.from_crawler(spider.crawler)
         self._shared_queue = True
@@ -98,10 +98,10 @@ class BloomDupeFilter:
     def open(self) -> None:
         """Open the filter.
 
-        If the crawl cannot be filtered as the settings say, the log tells why, and it ends before
-        its first request.
+        If the crawl cannot be filtered as configured, the reason is logged, and the crawl ends
+        before its first request.
 
-        :raises CloseSpider: then, where the spider cannot be closed in another way.
+        :raises CloseSpider: in that case, if there is no other way to close the spider.
         """
         if self.checks is None:
             try:
@@ -123,9 +123,9 @@ class BloomDupeFilter:
         return checks.check(request) is SEEN
 
     def close(self, reason: str) -> Deferred[None] | None:  # noqa: ARG002 - Scrapy's signature
-        """Store the filter if it is kept, and write the last stats. Never raises.
+        """Store the filter if it is kept, and write the final stats. Never raises.
 
-        :returns: what fires when that is done; None if it is.
+        :returns: a Deferred that fires when that is done; None if it is.
         """
         closing, self._filter = self._filter, None
         self.checks = Unfiltered(
@@ -151,7 +151,7 @@ class BloomDupeFilter:
     def clear(self) -> None:
         """Empty the filter before scrapy-redis empties its queue. Never raises.
 
-        If other workers use the filter, or if that cannot be known, filter and queue stay.
+        If other workers use the filter, or may be using it, filter and queue are kept.
         """
         if self.checks is None:
             self._open_late(empty=True)
@@ -195,7 +195,7 @@ class BloomDupeFilter:
         """Open the filter.
 
         :param empty: whether to empty it at once.
-        :raises BloomError: if that cannot be done.
+        :raises BloomError: if that fails.
         """
         if self.refusal is not None:
             raise self.refusal
@@ -212,7 +212,7 @@ class BloomDupeFilter:
     def _open_shared(self, *, empty: bool) -> SharedFilter:
         """Open a filter in Redis.
 
-        :raises BloomError: if that cannot be done.
+        :raises BloomError: if that fails.
         """
         crawler, folder = self._crawler, self._crawler.settings["JOBDIR"]
         if folder and not self._shared_queue:
@@ -233,15 +233,15 @@ class BloomDupeFilter:
         )
 
     def _open_late(self, *, empty: bool = False) -> Checks:
-        """Open the filter where nothing can be raised: the spider is closed if that fails."""
+        """Open the filter where nothing may be raised; if that fails, close the spider."""
         try:
             self._open(empty=empty)
-        except Exception as error:  # noqa: BLE001 - raised, it would cost the page
+        except Exception as error:  # noqa: BLE001 - raising would lose the page
             self.checks = Unfiltered(self.report, error)
             if isinstance(error, BloomError):
                 fail(self._crawler)
                 self.report.give_up(error)
-        assert self.checks is not None  # noqa: S101 - it is one of two
+        assert self.checks is not None  # noqa: S101 - set either way
         return self.checks
 
     def _watch_pushes(self) -> None:
@@ -257,7 +257,7 @@ class BloomDupeFilter:
 
 
 class Unfiltered:
-    """Stands for a filter that could not be opened, or is closed: every request is crawled.
+    """Stands in for a filter that could not be opened, or is closed: every request is crawled.
 
     :param error: why there is none.
     """
@@ -267,13 +267,13 @@ class Unfiltered:
         self._error = error
 
     def check(self, request: Request) -> Verdict:
-        """Return that the request could not be checked."""
+        """Return ``ERROR``: the request could not be checked."""
         self._report.check_failed(request, self._error)
         self._report.count(Verdict.ERROR)
         return Verdict.ERROR
 
 
 def name_of(crawler: Crawler) -> str:
-    """Return the spider's name. A class may leave that to its instances, or have none at all."""
+    """Return the spider's name. A class may leave it to its instances, or have none at all."""
     name = getattr(crawler.spider or crawler.spidercls, "name", None)
     return name or crawler.spidercls.__name__

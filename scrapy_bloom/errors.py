@@ -1,6 +1,6 @@
 """The errors of scrapy-bloom.
 
-Each has a ``reason``, which is the crawl's ``finish_reason`` if the error refuses or ends it.
+Each has a ``reason``: the ``finish_reason`` of a crawl that the error refuses or ends.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class StateError(BloomError):
 
 
 class JobInUseError(BloomError):
-    """Another crawl holds the job directory."""
+    """Another crawl is using the job directory."""
 
     reason: ClassVar[str] = "bloom_job_in_use"
 
@@ -36,7 +36,7 @@ class BackendError(BloomError):
     """Redis is unavailable; the message says what to do.
 
     Attributes:
-        temporary: whether this may pass by itself.
+        temporary: whether the problem may go away by itself.
         refused: whether this user lacks a permission.
     """
 
@@ -49,7 +49,7 @@ class BackendError(BloomError):
 
 
 class FilterLostError(BloomError):
-    """Somebody deleted the filter in Redis while it was in use."""
+    """The filter in Redis was deleted while it was in use."""
 
     reason: ClassVar[str] = "bloom_filter_lost"
 
@@ -60,7 +60,7 @@ _LONGEST_SHOWN: Final = 500
 def shown(value: object) -> str:
     """Return a refused value for an error message: its repr, cut if it is very long.
 
-    A value may have no repr at all: nested too deeply, or an integer of thousands of digits.
+    Some values have no repr: nested too deeply, or integers of thousands of digits.
     """
     try:
         text = repr(value)

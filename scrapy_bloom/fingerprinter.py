@@ -25,8 +25,8 @@ class CanonicalFingerprinter(fingerprint.CanonicalFingerprinter):
     """Gives requests for the same page the same fingerprint, whatever variant of its URL they use.
 
     If no step changes a URL, the fingerprint is that of `wrapped`. The bytes of Scrapy's default
-    fingerprinter are computed here, in a fifth of the time; any other one is called for each
-    request, with the changed URL if steps changed it.
+    fingerprinter are computed here, in a fifth of the time; any other fingerprinter is called for
+    each request, with the changed URL if there is one.
 
     The steps see the URL as Scrapy sends it and do not decode what they keep.
 
@@ -72,7 +72,7 @@ class CanonicalFingerprinter(fingerprint.CanonicalFingerprinter):
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Return the fingerprinter of a crawl, with the rules of its settings.
 
-        With this, the class may be a project's ``REQUEST_FINGERPRINTER_CLASS``: the HTTP cache and
+        This lets a project use the class as its ``REQUEST_FINGERPRINTER_CLASS``: the HTTP cache and
         the media pipelines then follow the rules as well.
 
         :raises SettingError: if a setting cannot be used.

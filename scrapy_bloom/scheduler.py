@@ -1,4 +1,4 @@
-"""Scrapy's contract for schedulers, on requests and marks that survive a kill."""
+"""Scrapy's contract for schedulers, with requests and marks that survive a kill."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class Frontier(Protocol):
         """Return the next request to send, None if none is ready. Never raises."""
 
     def pending(self) -> bool:
-        """Return whether a request is waiting, or may come without being enqueued."""
+        """Return whether a request is waiting, or may arrive without being enqueued."""
 
     async def close(self) -> bool:
         """Store everything; return whether all of it is stored."""
 
 
 class Scheduler(ScrapyScheduler):
-    """A ``SCHEDULER`` whose crawl resumes after a stop or a kill at any moment.
+    """A ``SCHEDULER`` whose crawls resume after a stop or a kill at any moment.
 
     With a ``JOBDIR``, requests and marks are kept together in these files:
 
@@ -63,7 +63,7 @@ class Scheduler(ScrapyScheduler):
 
     Queues, their order and their settings are Scrapy's.
 
-    With the filter in Redis, the requests are there, too, for any number of workers.
+    With the filter in Redis, the requests are there as well, shared by any number of workers.
 
     With neither, this is Scrapy's own scheduler, with :class:`BloomDupeFilter` unless the project
     chose another filter.
@@ -79,7 +79,7 @@ class Scheduler(ScrapyScheduler):
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Make the scheduler of a crawl; that of a command which only looks keeps nothing."""
+        """Create the scheduler of a crawl; under an inspection command, it keeps nothing."""
         settings = crawler.settings
         by_default = settings.getpriority("DUPEFILTER_CLASS") == SETTINGS_PRIORITIES["default"]
         chosen = BloomDupeFilter if by_default else load_object(settings["DUPEFILTER_CLASS"])
@@ -104,10 +104,10 @@ class Scheduler(ScrapyScheduler):
     def open(self, spider: Spider) -> Deferred[None] | None:
         """Open filter and requests.
 
-        If the crawl cannot be kept as the settings say, the log tells why, and it ends before its
-        first request.
+        If the crawl cannot be kept as configured, the reason is logged, and the crawl ends before
+        its first request.
 
-        :raises CloseSpider: then, where the spider cannot be closed in another way.
+        :raises CloseSpider: in that case, if there is no other way to close the spider.
         """
         self.spider = spider
         self.mqs, self.dqs = self._mq(), None
@@ -144,7 +144,7 @@ class Scheduler(ScrapyScheduler):
             self.df.report.set(stats.NOT_STORED, 1)
             return False
         if frontier is None:
-            # In a crawl that was refused it would be marked, and never fetched.
+            # In a refused crawl it would be marked but never fetched.
             return not self._refused and super().enqueue_request(request)
         if frontier.enqueue(request):
             return True
@@ -156,7 +156,7 @@ class Scheduler(ScrapyScheduler):
         frontier = self._frontier
         if frontier is not None:
             return frontier.next()
-        # A crawl that was refused may get its turn before the engine closes it.
+        # A refused crawl may be asked once more before the engine closes it.
         return None if self._refused else super().next_request()
 
     def __len__(self) -> int:
@@ -165,12 +165,12 @@ class Scheduler(ScrapyScheduler):
         return super().__len__() if frontier is None else len(frontier)
 
     def _open_frontier(self) -> Frontier | None:
-        """Open what keeps the requests; return None if nothing does but Scrapy's own queue.
+        """Open what keeps the requests; return None if only Scrapy's own queue does.
 
-        :raises BloomError: if the crawl cannot be kept as the settings say.
+        :raises BloomError: if the crawl cannot be kept as configured.
         """
         crawler, folder = self.crawler, self.crawler.settings["JOBDIR"]
-        settings = Settings(crawler.settings, warn=False)  # who opens something warns
+        settings = Settings(crawler.settings, warn=False)  # opening it warns
         shared = settings.backend(shared_queue=False) == "redis"
         if only_looks(crawler) or not (shared or folder):
             return None

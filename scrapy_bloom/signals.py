@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 before_commit: Final = object()
-"""Sent by :class:`scrapy_bloom.Scheduler` just before a commit by which pages are done.
+"""Sent by :class:`scrapy_bloom.Scheduler` just before a commit that makes pages done.
 
-A pipeline that gathers items writes them here, since their pages are not fetched again after a
-kill. A handler may be a coroutine function or return a Deferred; the commit waits for it. If a
-handler raises, its pages are not done, and the next commit calls it again. It is called for the
+A pipeline that buffers items must write them here, because their pages are not fetched again after
+a kill. A handler may be a coroutine function or return a Deferred; the commit waits for it. If a
+handler raises, the pages are not done, and the next commit calls it again. It is called for the
 last time when the spider closes, before any pipeline's ``close_spider``.
 """
 

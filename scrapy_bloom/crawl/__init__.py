@@ -1,9 +1,9 @@
-"""One crawl: what its requests are, which pages are in flight, and what its engine shows.
+"""One crawl: identifying its requests, tracking pages in flight, and access to its engine.
 
-``session`` tells what a request is and judges it; ``redirects`` knows chains of redirects;
-``in_flight`` knows which pages are in flight; ``items`` writes out what pages gave before they
-count as done; ``engine`` holds all that is read of Scrapy's engine; ``report`` writes to stats and
-log; ``serialize`` turns requests into bytes; ``schedulers`` knows what those of others do not tell.
+``session`` identifies requests and judges them; ``redirects`` deals with redirect chains;
+``in_flight`` tracks the pages in flight; ``items`` writes out a page's items before the page counts
+as done; ``engine`` is the only access to Scrapy's engine; ``report`` writes stats and log messages;
+``serialize`` turns requests into bytes; ``schedulers`` covers what other schedulers do not report.
 
-This room knows Scrapy, and neither SQLite nor Redis.
+This package knows Scrapy, but neither SQLite nor Redis.
 """

@@ -1,7 +1,7 @@
-"""The engine of a crawl: what we read of it, how a crawl is refused or closed, working beside it.
+"""Scrapy's engine: reading its state, refusing or closing a crawl, and running code in a thread.
 
-Scrapy shows in no public way which requests it is through with. The private parts that are read for
-that stand in :class:`Engine`, and are checked when it is made.
+Scrapy has no public API that tells which requests it is done with. :class:`Engine` holds all the
+private attributes that are read for this, and checks them when it is created.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SpiderError = Callable[["Failure", Request], object]
-"""Called with what a callback or errback has raised, and the request that it was called for."""
+"""Called with the failure of a callback or errback, and its request."""
 
 
 class Engine:
-    """What a scheduler has to know of the engine of its crawl.
+    """What a scheduler needs to know about the engine of its crawl.
 
     :param crawler: the crawl, whose spider is being opened.
-    :raises BackendError: if this version of Scrapy does not show what is needed.
+    :raises BackendError: if this version of Scrapy lacks what is needed.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -57,8 +57,8 @@ class Engine:
         self._in_progress: set[Request] = in_progress
 
     def has(self, request: Request) -> bool:
-        """Return whether the engine is not through with a request."""
-        # A callback that downloads its own request again takes it out of the first set early.
+        """Return whether the engine is still working on a request."""
+        # A callback that downloads its own request again removes it from the first set early.
         if request in self._in_progress:
             return True
         active = getattr(self._scraper.slot, "active", ())  # no slot before the spider is open
@@ -75,9 +75,9 @@ class Engine:
         return slot
 
     def watch_errors(self, raised: SpiderError) -> None:
-        """Have `raised` called with every error of a callback or errback, also ``CloseSpider``.
+        """Call `raised` for every error of a callback or errback, including ``CloseSpider``.
 
-        Scrapy sends no signal for that one.
+        Scrapy sends no signal for the latter.
         """
         handle = self._scraper.handle_spider_error
 
@@ -90,7 +90,7 @@ class Engine:
         self._scraper.handle_spider_error = handle_spider_error
 
     def before_closing(self, do: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Have `do` awaited when the last page is over, before the pipelines are closed."""
+        """Await `do` after the last page, before the pipelines are closed."""
         is_async = hasattr(self._scraper, "close_spider_async")  # from Scrapy 2.14
         name = "close_spider_async" if is_async else "close_spider"
         close = getattr(self._scraper, name)
@@ -106,10 +106,10 @@ class Engine:
         setattr(self._scraper, name, close_spider if is_async else close_in_deferred)
 
     def watch_output(self) -> None:
-        """Note from now on which request has led to which, for :meth:`yielded_by`.
+        """Start recording which request led to which, for :meth:`yielded_by`.
 
-        The scraper gets what callbacks and errbacks yield one by one, the engine what downloader
-        middlewares make of a request. Where Scrapy does that in another way, nothing is known.
+        The scraper receives what callbacks and errbacks yield, one by one; the engine receives what
+        downloader middlewares return. Where Scrapy works differently, nothing is recorded.
         """
         self._watch(self._scraper, "_process_spidermw_output")
         self._watch(self._scraper, "_process_spidermw_output_async")
@@ -124,17 +124,17 @@ class Engine:
             if isinstance(output, Request):
                 by = source if isinstance(source, Request) else getattr(source, "request", None)
                 if self._yielded_by.setdefault(output, by) is not by:
-                    self._yielded_by[output] = None  # two pages yield the very same object
+                    self._yielded_by[output] = None  # two pages yielded the same object
             return handle(output, source)
 
         setattr(owner, name, watched)
 
     def yielded_by(self, request: Request) -> Request | None:
-        """Return the request that has led to this one; None if that is not known."""
+        """Return the request that led to this one; None if unknown."""
         return self._yielded_by.get(request)
 
     def wake(self) -> None:
-        """Have the engine ask for requests soon: some came in another way than through it."""
+        """Make the engine ask for requests soon, after some arrived without its knowledge."""
         slot = getattr(self._engine, "_slot", None)
         if slot is not None:
             slot.nextcall.schedule()
@@ -144,15 +144,15 @@ def engine_of(crawler: Crawler) -> Any:
     """Return the engine of a crawl, or None if there is none (yet)."""
     try:
         return crawler.engine
-    except RuntimeError:  # from Scrapy 2.19, if it is not there yet
+    except RuntimeError:  # Scrapy 2.19 and later, if there is none yet
         return None
 
 
 def only_looks(crawler: Crawler) -> bool:
-    """Return whether this is a command of Scrapy's that looks at pages, and leaves every job alone.
+    """Return whether this is one of Scrapy's inspection commands, which must not touch any job.
 
-    ``fetch``, ``view``, ``parse``, ``check`` and ``bench`` give the spider a ``start`` of theirs.
-    ``shell`` has none, but settings that no crawl gets from its command.
+    ``fetch``, ``view``, ``parse``, ``check`` and ``bench`` replace the spider's ``start``.
+    ``shell`` does not, but it sets settings that the command of a crawl never sets.
     """
     settings = crawler.settings
     by_command = {
@@ -176,11 +176,11 @@ def write_no_state(crawler: Crawler) -> None:
 def refuse(crawler: Crawler, reason: str) -> None:
     """Refuse a crawl while its spider is being opened, before its first request.
 
-    The spider is closed for `reason` when it is open: Scrapy cannot close one that is half open
-    without tracebacks. That needs Scrapy 2.14. Scrapy does not write ``spider.state`` then: a crawl
-    that was killed would look like one that has stopped cleanly.
+    The spider is closed with `reason` once it is open: Scrapy cannot close a half-open one without
+    tracebacks. This needs Scrapy 2.14. Scrapy is kept from writing ``spider.state``, which would
+    make a killed crawl look like one that stopped cleanly.
 
-    :raises CloseSpider: on Scrapy 2.13, or if nothing is being opened.
+    :raises CloseSpider: on Scrapy 2.13, or if no spider is being opened.
     """
     fail(crawler)
     write_no_state(crawler)
@@ -194,16 +194,16 @@ def refuse(crawler: Crawler, reason: str) -> None:
     async def close_when_open() -> None:
         await engine.close_spider_async(reason=reason)
 
-    from_scrapy_2_18 = scrapy.version_info >= (2, 18)  # looks at what its handlers raise
+    from_scrapy_2_18 = scrapy.version_info >= (2, 18)  # acts on what its handlers raise
     handler = raise_when_open if from_scrapy_2_18 else close_when_open
     crawler.signals.connect(handler, signal=signals.spider_opened, weak=False)
 
 
 def fail(crawler: Crawler) -> None:
-    """Let the ``scrapy`` command end with exit code 1 once the spider is closed.
+    """Make the ``scrapy`` command exit with code 1 once the spider is closed.
 
-    Scrapy 2.13 to 2.19 does that for a crawler that has no spider in the end, as after an error in
-    the spider's constructor. It offers no other way that does without a traceback.
+    Scrapy 2.13 to 2.19 does so if the crawler has no spider at the end, as after an error in the
+    spider's constructor. There is no other way without a traceback.
     """
 
     def forget_spider() -> None:
@@ -222,7 +222,7 @@ def close_spider(crawler: Crawler, reason: str) -> None:
 
 
 def _close_when_running(crawler: Crawler, reason: str) -> None:
-    """Close the spider on Scrapy 2.13. That hangs if the engine does not run yet, so wait."""
+    """Close the spider on Scrapy 2.13. That hangs until the engine is running, so wait for it."""
     engine = engine_of(crawler)
     if engine.running:
         engine.close_spider(crawler.spider, reason)
@@ -231,11 +231,11 @@ def _close_when_running(crawler: Crawler, reason: str) -> None:
 
 
 def call_later(seconds: float, do: Callable[[], object]) -> Any:
-    """Call `do` after some seconds, with a reactor or without; return what has a ``cancel``."""
+    """Call `do` after a delay, with or without a reactor; return an object with ``cancel()``."""
     try:
         from scrapy.utils.asyncio import call_later as scrapys  # noqa: PLC0415 - from Scrapy 2.14
     except ImportError:
-        from twisted.internet import reactor  # noqa: PLC0415 - installs one, which Scrapy has
+        from twisted.internet import reactor  # noqa: PLC0415 - installs one, as Scrapy has done
 
         twisted: Any = reactor  # its module is not typed
         return twisted.callLater(seconds, do)
@@ -243,14 +243,14 @@ def call_later(seconds: float, do: Callable[[], object]) -> Any:
 
 
 def run_beside(function: Callable[[], T]) -> Deferred[T]:
-    """Run a function in a thread, while the reactor or the event loop goes on.
+    """Run a function in a thread while the reactor or event loop keeps running.
 
-    The thread ends with the process: whoever presses Ctrl-C twice does not wait for a server.
+    The thread is a daemon: after a second Ctrl-C, the process does not wait for a server.
 
-    :returns: what fires with its result. Where neither is running, the function was run here.
+    :returns: a Deferred that fires with the result. If neither is running, `function` ran here.
     """
     done: Deferred[T] = Deferred()
-    reactor: Any = sys.modules.get("twisted.internet.reactor")  # to import it would install one
+    reactor: Any = sys.modules.get("twisted.internet.reactor")  # importing it would install one
     if reactor is not None and reactor.running:
         call_back: Callable[..., object] = reactor.callFromThread
     elif reactor is None and _loop_is_running():
@@ -263,7 +263,7 @@ def run_beside(function: Callable[[], T]) -> Deferred[T]:
         result: Any
         try:
             result = function()
-        except BaseException:  # noqa: BLE001 - raised where it is waited for
+        except BaseException:  # noqa: BLE001 - raised where it is awaited
             result = Failure()  # type: ignore[no-untyped-call]
         with suppress(RuntimeError):  # the loop is closed
             call_back(done.callback, result)

@@ -1,9 +1,9 @@
 """Which pages are in flight, and when one is done.
 
-A page is over when the engine is through with its request: after callback or errback, items, a
-retry or a redirect. What it led to was enqueued before. It is done when, too, no request is waiting
-that came from it and that cannot be stored (one with a lambda as its callback, say): to be made
-again, such a request needs its page.
+A page is finished when the engine is done with its request: its callback or errback has run, and
+its items, retry or redirect have been handled. By then, everything it led to has been enqueued. It
+is done once it is finished and no request that came from it is still held in memory because it
+cannot be stored (its callback is a lambda, say): only the page can yield such a request again.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Visit:
 
     Attributes:
         row: its row in the file, or what was taken from Redis; None if it could not be stored.
-        marks: its marks, which the next run must not believe until it is done.
-        parents: the pages that must not be done before it is.
-        waits_for: how many must end before it is done: the engine's work, and each request of which
-            it is a parent.
+        marks: its marks, which the next run must ignore until it is done.
+        parents: the pages that cannot be done before it is.
+        waits_for: how many must end first: the engine's work on it, and each request that has it
+            as a parent.
     """
 
     __slots__ = ("marks", "parents", "row", "waits_for")
@@ -57,9 +57,9 @@ class Visit:
 
 
 class InFlight:
-    """The requests that were taken off the queues and are not done.
+    """The requests that were taken from the queues and are not done.
 
-    :param engine: shows which requests it is through with.
+    :param engine: knows which requests it still has.
     :param report: writes to stats and log.
     """
 
@@ -68,7 +68,7 @@ class InFlight:
         self._report = report
         self._visits: dict[Request, Visit] = {}
         self._held: dict[Request, deque[Visit]] = {}
-        self._held_pages: dict[bytes, list[Visit]] = {}  # not done, by their marks
+        self._held_pages: dict[bytes, list[Visit]] = {}  # those not done, by mark
         self._done: list[Visit] = []
         self._closed_by_page = False
         engine.watch_errors(self._raised)
@@ -79,14 +79,14 @@ class InFlight:
         return len(self._visits)
 
     def start(self, request: Request, row: Any) -> None:
-        """Learn that the request of a row was taken."""
+        """Record that the request of a row was taken."""
         self._visits[request] = Visit(row)
 
     def hold(self, request: Request, error: Exception, marks: tuple[bytes, ...] = ()) -> None:
-        """Learn of a request that waits in memory, because it cannot be stored.
+        """Record a request that waits in memory because it cannot be stored.
 
-        The page that has yielded it waits for it. If that is not known, or not in flight, all that
-        are in flight do: one of them has led to it.
+        The page that yielded it waits for it. If that page is unknown or not in flight, all pages
+        in flight wait: one of them led to it.
 
         :param error: why it cannot be stored.
         :param marks: its marks.
@@ -109,9 +109,10 @@ class InFlight:
         )
 
     def drop(self, request: Request, mark: bytes) -> None:
-        """Learn that a request is dropped as seen. If its page is only held, its parents wait, too.
+        """Record that a request was dropped as a duplicate.
 
-        They are the pages that are stored: a held one waits for nothing but what it has yielded.
+        If the page it duplicates is only held in memory, the pages that led here must wait for it
+        as well: only the stored ones, since a held page waits for nothing but what it has yielded.
         """
         for held in self._held_pages.get(mark, ()):
             for parent in _stored(self._led_to(request)) - {*held.parents}:
@@ -124,9 +125,9 @@ class InFlight:
         return tuple(self._visits.values()) if parent is None else (parent,)
 
     def start_held(self, request: Request) -> Request:
-        """Learn that a request which cannot be stored was taken; return what to send.
+        """Record that a held request was taken; return the request to send.
 
-        That is a copy if the very same object is in flight already: the engine keeps a set.
+        It is a copy if the same object is already in flight, because the engine keeps a set.
         """
         waiting = self._held[request]
         visit = waiting.popleft()
@@ -138,7 +139,7 @@ class InFlight:
         return request
 
     def settle(self) -> list[Visit]:
-        """Return the visits that are done and were not returned before."""
+        """Return the visits that were done since the last call."""
         has = self._engine.has
         for request in [request for request in self._visits if not has(request)]:
             self._end(self._visits.pop(request))
@@ -159,9 +160,9 @@ class InFlight:
                         del self._held_pages[mark]
 
     def _raised(self, failure: Failure, request: Request) -> None:
-        """Keep a page whose callback closes the spider, or fails while that is being closed.
+        """Keep a page whose callback closes the spider, or fails while the spider is closing.
 
-        It is never done, so the next run sends it again.
+        It is never done, so the next run fetches it again.
         """
         error = failure.value
         closes = isinstance(error, CloseSpider)
@@ -178,7 +179,7 @@ class InFlight:
 
 
 def _stored(visits: Iterable[Visit]) -> set[Visit]:
-    """Return the stored pages among some, and those that have led to the held ones among them."""
+    """Return the stored visits among these, and the stored ancestors of the held ones."""
     found, stack = set(visits), [*visits]
     while stack:  # a chain of held pages may be long
         visit = stack.pop()

@@ -1,4 +1,4 @@
-"""Items on their way out: what a page gave is written before the page is done."""
+"""Writes out items: those of a page are written before the page is done."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     from scrapy_bloom.crawl.engine import Engine
     from scrapy_bloom.crawl.report import Report
 
-_LINES: Final = ("csv", "jl", "jsonl", "jsonlines")  # formats with an item in each line
-_WHO: Final = re.compile(r"//[^/]*@")  # in a URI: may have a password
+_LINES: Final = ("csv", "jl", "jsonl", "jsonlines")  # formats with one item per line
+_WHO: Final = re.compile(r"//[^/]*@")  # credentials in a URI
 
 
 class Items:
-    """Writes out the items that a crawl has so far.
+    """Writes out the items that a crawl has scraped so far.
 
-    An item that a feed could not take, since the disk was full, say, is kept and given to it again.
+    An item that a feed could not write, because the disk was full, say, is kept and written later.
 
-    :param engine: says when the pipelines are about to be closed.
-    :param report: counts and logs what fails.
-    :param sync: whether feeds go to the disk itself, and not only out of this process.
+    :param engine: tells when the pipelines are about to be closed.
+    :param report: counts and logs failures.
+    :param sync: whether to sync feeds to disk, rather than only flush them to the operating system.
     """
 
     def __init__(self, crawler: Crawler, engine: Engine, report: Report, *, sync: bool) -> None:
@@ -50,22 +50,22 @@ class Items:
         self._sync = sync
         self._pipelines_closed = False
         self._one_at_a_time = DeferredLock()
-        self._pipelines_error: Exception | None = None  # of the last time that they were asked
+        self._pipelines_error: Exception | None = None  # from when they were last asked
         self._failing = False
         self._refused: deque[tuple[Any, Spider]] = deque()
         self._ends: list[tuple[Any, int]] = []  # where files ended before the item refused first
         self._feeds: Any = crawler.get_extension(FeedExporter)
         if self._feeds is not None:
-            with suppress(KeyError):  # a class of somebody's that listens in another way
+            with suppress(KeyError):  # a custom class that connects differently
                 crawler.signals.disconnect(self._feeds.item_scraped, signals.item_scraped)
                 crawler.signals.connect(self._export, signals.item_scraped)
             crawler.signals.connect(self._feeds_opened, signals.spider_opened)
         engine.before_closing(self._close_pipelines)
 
     async def flush(self) -> bool:
-        """Flush local feeds and have pipelines flushed; return whether all items are written.
+        """Flush local feeds, have pipelines flush, and return whether all items are written.
 
-        What fails is logged, once until it works again.
+        A failure is logged once, until flushing works again.
         """
         error = self._flush_feeds()
         if error is None:
@@ -79,7 +79,7 @@ class Items:
         return error is None
 
     def log_kept(self, pages: int) -> None:
-        """Log at the end how many pages are not done because of their items."""
+        """Log at the end how many pages are not done because their items were not written."""
         if pages:
             self._report.log(
                 logging.ERROR,
@@ -89,15 +89,15 @@ class Items:
             )
 
     async def _close_pipelines(self) -> None:
-        """Ask the pipelines for the last time: then Scrapy closes what they write to.
+        """Ask the pipelines for the last time, before Scrapy closes what they write to.
 
-        This answer stays. Nobody tells whether items are lost when pipelines are closed.
+        This answer is final: nothing tells whether closing the pipelines loses items.
         """
         last = self._ask_pipelines(last=True)
         await self._one_at_a_time.run(Deferred.fromCoroutine, last)
 
     def _export(self, item: Any, spider: Spider) -> None:
-        """Give an item to the feeds, behind those that they have refused."""
+        """Export an item, after those that the feeds have refused."""
         self._refused.append((item, spider))
         if len(self._refused) == 1:
             try:
@@ -106,11 +106,11 @@ class Items:
                 self._log_failure(error)
 
     def _export_refused(self) -> None:
-        """Give the feeds what they have not taken.
+        """Export the items that the feeds have refused.
 
-        :raises OSError: if they refuse it again.
+        :raises OSError: if they refuse again.
         """
-        for file, end in self._ends:  # a part of an item may be there
+        for file, end in self._ends:  # it may end with part of an item
             if not file.closed:
                 file.flush()
                 file.seek(end)
@@ -133,7 +133,7 @@ class Items:
                 file.flush()
                 if self._sync:
                     _to_disk(getattr(file, "file", file).fileno())
-        except Exception as error:  # noqa: BLE001 - an exporter may be anybody's
+        except Exception as error:  # noqa: BLE001 - the exporter may be third-party
             return error
         return None
 
@@ -175,7 +175,7 @@ class Items:
             )
 
     def _feeds_opened(self) -> None:
-        """Mend feeds that a kill has cut, and log which cannot be written out while open."""
+        """Repair feeds that a kill has truncated, and warn about feeds that may lose items."""
         for slot in getattr(self._feeds, "slots", ()):
             plain = isinstance(slot.storage, (FileFeedStorage, StdoutFeedStorage))
             processed = slot.feed_options.get("postprocessing")
@@ -201,9 +201,9 @@ class Items:
 
 
 def _end_line(path: str) -> None:
-    """End the last line of a file. Where a kill has cut it, the next item would become part of it.
+    """End the last line of a file: if a kill has cut it off, the next item would be appended to it.
 
-    The item of that line comes again: its page is not done.
+    The item on that line will come again, because its page is not done.
     """
     with suppress(OSError), Path(path).open("rb+") as file:
         if file.seek(0, os.SEEK_END):
@@ -213,17 +213,17 @@ def _end_line(path: str) -> None:
 
 
 def _to_disk(descriptor: int) -> None:
-    """Bring a file to the disk. On macOS ``fsync`` leaves it in the memory of the disk."""
+    """Sync a file to disk. On macOS ``fsync`` leaves data in the drive's cache."""
     try:
         fcntl: Any = import_module("fcntl")  # not on Windows
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
-    except (ImportError, AttributeError, OSError):  # not every file system can
+    except (ImportError, AttributeError, OSError):  # not every file system supports it
         os.fsync(descriptor)
 
 
 def _end(file: Any) -> int | None:
-    """Return where a feed's file ends; None if it is no plain file."""
-    if hasattr(file, "head_plugin"):  # what it has taken is not what is in the file
+    """Return where a feed's file ends; None if it is not a plain file."""
+    if hasattr(file, "head_plugin"):  # what was written to it is not what the file contains
         return None
     try:
         return int(file.tell())

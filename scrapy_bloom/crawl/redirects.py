@@ -1,14 +1,14 @@
-"""A request that a redirect made is no duplicate of its own chain, and what becomes of a chain.
+"""Redirect chains: a redirected request is not a duplicate of its own chain.
 
 A page may redirect to itself to set a cookie, or to another spelling of its own URL. Without this
-rule it would never be parsed: the first request marks the page, and the second one is dropped.
+rule it would never be parsed: the first request marks the page, and the second is dropped.
 
-What a request was before a redirect is not always to be seen from what it has become: 301, 302 and
-303 make a GET of a POST, and its body is gone. So what is not a GET carries its mark with it.
+A redirected request does not always show what it was before: 301, 302 and 303 turn a POST into a
+GET without its body. So a request that is not a GET carries its mark with it.
 
 Many pages may redirect to one login or error page. The first redirect marks it, and those that come
-before its response are dropped as seen. If that page is forgotten then, the pages that were to lead
-to it must be forgotten as well: they stay marked although they were never parsed.
+before its response are dropped as seen. If that page is then forgotten, the pages that redirected
+to it must be forgotten as well: they are marked although they were never parsed.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from scrapy import Request
 
 MARKS: Final = "bloom_marks"
-"""The key in a request's meta: marks of requests that were no GET, as hex, by their URL."""
+"""Key in a request's meta: marks of requests other than GET, as hex, by URL."""
 
 MOST_DROPPED: Final = 10_000
-"""Chains of redirects that are remembered when they are dropped; then the oldest one goes."""
+"""How many dropped redirect chains are remembered; beyond that, the oldest is discarded."""
 
 
 def note_mark(request: Request, fingerprint: bytes) -> None:
-    """Note the mark of a request with it, for those that redirects will make of it.
+    """Store a request's mark in its meta, for the requests that redirects will make of it.
 
-    Notes of other requests stay only if they are earlier ones of its chain: some spiders pass
-    ``response.meta`` on, and the notes would become more and more.
+    Marks of other requests are kept only if these come earlier in its chain: some spiders pass
+    ``response.meta`` on, and the marks would pile up.
     """
     meta = request.meta
     known = meta.get(MARKS, {})
@@ -42,10 +42,10 @@ def note_mark(request: Request, fingerprint: bytes) -> None:
 def chain_before(
     request: Request, fingerprint_of: Callable[[Request], bytes]
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield the requests that redirects have made a request of, the nearest one first.
+    """Yield the earlier requests in a request's redirect chain, the latest first.
 
-    Each is the number of redirects before it, and its mark. After one from a note comes that of the
-    same URL with what the request is now: the note may have come with the meta of another request.
+    Each is the number of redirects before it, and its mark. A mark from the meta, which may be that
+    of another request, is followed by one made of the same URL and the present request.
 
     :param fingerprint_of: the function that made the fingerprints.
     """
@@ -58,13 +58,13 @@ def chain_before(
 
 
 def step_fingerprint(step: int, fingerprint: bytes) -> bytes:
-    """Return 20 bytes that stand for one step of one chain of redirects.
+    """Return 20 bytes that identify one step of one redirect chain.
 
-    With a mark of them each step is let through once. Some spiders pass ``response.meta`` on: to
-    us their links look like redirects. Without the mark every one would be let through again and
-    again, and a page that links to itself would be crawled without end.
+    Once they are marked, the step is not let through again. Some spiders pass ``response.meta`` on,
+    and their links then look like redirects. Without this mark each would be let through again and
+    again, and a page that links to itself would be crawled endlessly.
 
-    :param step: how many redirects came before.
-    :param fingerprint: of the request that the last one of them made.
+    :param step: the number of redirects before it.
+    :param fingerprint: of the request that the last of them made.
     """
     return blake2b(fingerprint, digest_size=20, salt=step.to_bytes(8, "big")).digest()

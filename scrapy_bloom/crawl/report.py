@@ -1,4 +1,4 @@
-"""What a crawl writes to Scrapy's stats and to the log about its filter."""
+"""What a crawl reports about its filter, in Scrapy's stats and in the log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class Verdict(Enum):
-    """What the filter says about one request. Only those that are ``SEEN`` are dropped."""
+    """The filter's verdict on one request. Only ``SEEN`` requests are dropped."""
 
     NEW = "new"
     """Not seen before."""
@@ -33,7 +33,7 @@ class Verdict(Enum):
     ERROR = "error"
     """Not checked, because something failed."""
 
-    __hash__ = object.__hash__  # Enum's own is slower, and each request needs it
+    __hash__ = object.__hash__  # faster than Enum's own; every request needs it
 
 
 _STATS: Final = {
@@ -45,11 +45,10 @@ _STATS: Final = {
 
 
 class Report:
-    """Writes to stats and log. Nothing here raises: an error of a stats collector costs no page.
+    """Writes stats and log messages. Never raises: a failing stats collector must not cost a page.
 
-    A call of Scrapy's stats collector takes as long as a check of the filter. So verdicts are
-    counted here and passed on in small batches: the stats are behind by at most 1 % of all checks,
-    and never by more than 100.
+    A call to Scrapy's stats collector takes as long as a filter check, so verdicts are counted here
+    and passed on in small batches. The stats lag by at most 1 % of all checks, and at most 100.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -87,21 +86,21 @@ class Report:
         self.inc(stat.key, count)
 
     def add_step(self, step: str) -> None:
-        """Count that a step of canonicalization has changed a URL."""
+        """Count a URL that a canonicalization step has changed."""
         self.inc(stats.STEP.key.format(step=step))
 
     def inc(self, key: str, count: int = 1) -> None:
         """Add to one of Scrapy's stats."""
         try:
             self._collector.inc_value(key, count)
-        except Exception as error:  # noqa: BLE001 - a collector may be anybody's
+        except Exception as error:  # noqa: BLE001 - the collector may be third-party
             self._stats_failed(error)
 
     def set(self, stat: Stat, value: float) -> None:
-        """Set one of our stats, with the digits that mean something."""
+        """Set one of our stats, rounded to three decimals."""
         try:
             self._collector.set_value(stat.key, round(value, 3))
-        except Exception as error:  # noqa: BLE001 - a collector may be anybody's
+        except Exception as error:  # noqa: BLE001 - the collector may be third-party
             self._stats_failed(error)
 
     def describe(self, info: FilterInfo) -> None:
@@ -114,11 +113,11 @@ class Report:
     def opened(
         self, place: str, info: FilterInfo, more: str, *, restored: int, unclean: bool = False
     ) -> None:
-        """Log how the filter was opened, and write that to the stats.
+        """Log that the filter was opened, and set its stats.
 
         :param place: what was opened, and where.
-        :param more: what waits there, and what a kill costs.
-        :param restored: how many fingerprints it has from earlier runs.
+        :param more: more for the log: what is waiting there, and what a kill costs.
+        :param restored: number of fingerprints from earlier runs.
         :param unclean: whether the last run was killed.
         """
         self.set(stats.RESTORED, restored)
@@ -138,7 +137,7 @@ class Report:
         self.describe(info)
 
     def closed(self) -> None:
-        """Log what the filter has done in this run, if it was asked about anything."""
+        """Log a summary of this run, if anything was checked."""
         self.flush()
         now = self._get
         if checked := now(stats.CHECKED):
@@ -162,10 +161,10 @@ class Report:
         known: int,
         way: str = "delete the job directory or set another JOBDIR",
     ) -> None:
-        """Log that an earlier run has fetched everything, and how to start over.
+        """Warn that an earlier run finished this crawl, and say how to start over.
 
-        :param place: where it was kept.
-        :param known: how many pages are known.
+        :param place: where the crawl is stored.
+        :param known: number of known pages.
         :param way: how to start over.
         """
         self.log(
@@ -180,8 +179,8 @@ class Report:
         )
 
     def check_failed(self, request: Request, error: Exception) -> None:
-        """Log that a request could not be checked, once in a crawl."""
-        if not self._gave_up:  # which was logged
+        """Log that a request could not be checked, once per crawl."""
+        if not self._gave_up:  # else that was logged
             self.once(
                 logging.ERROR,
                 "Could not check whether %s is a duplicate: it is let through. More such errors are"
@@ -192,7 +191,7 @@ class Report:
             )
 
     def not_forgotten(self, request: Request, error: Exception) -> None:
-        """Count that a page could not be forgotten, and log it, once in a crawl."""
+        """Count a page that could not be forgotten, and log the first one of a crawl."""
         self.add(stats.NOT_FORGOTTEN)
         self.once(
             logging.ERROR,
@@ -204,21 +203,21 @@ class Report:
         )
 
     def info(self, text: str) -> None:
-        """Log what happens."""
+        """Log a message at level INFO."""
         self.log(logging.INFO, "%s", text)
 
     def warn(self, text: str) -> None:
-        """Log what the user should know."""
+        """Log a message at level WARNING."""
         self.log(logging.WARNING, "%s", text)
 
     def error(self, error: BloomError) -> None:
-        """Log what went wrong, in the words of the error."""
+        """Log an error's message, without a traceback."""
         self.log(logging.ERROR, "%s", error)
 
     def give_up(self, error: BloomError) -> None:
-        """Log why the crawl cannot continue and close the spider, once.
+        """Log why the crawl cannot continue, and close the spider. Later calls do nothing.
 
-        For the middle of a crawl: an exception there would lose a request.
+        Use it in the middle of a crawl, where raising would lose a request.
         """
         if self._gave_up:
             return
@@ -226,19 +225,19 @@ class Report:
         self.error(error)
         try:
             close_spider(self._crawler, error.reason)
-        except Exception as failure:  # noqa: BLE001 - an error of the engine; the crawl continues
+        except Exception as failure:  # noqa: BLE001 - an engine error; the crawl continues
             self.log(logging.ERROR, "The spider could not be closed", failure=failure)
 
     def once(
         self, level: int, text: str, *values: object, failure: Exception | None = None
     ) -> None:
-        """Log a text the first time that it comes in a crawl; a stat counts how often it does."""
+        """Log a message only the first time it occurs in a crawl."""
         if text not in self._said:
             self._said.add(text)
             self.log(level, text, *values, failure=failure)
 
     def log(self, level: int, text: str, *values: object, failure: Exception | None = None) -> None:
-        """Log something about the crawl.
+        """Log a message about the crawl.
 
         :param failure: an error to show with its traceback.
         """
@@ -247,7 +246,7 @@ class Report:
     def _get(self, stat: Stat, default: Any = 0) -> Any:
         try:
             return self._collector.get_value(stat.key, default)
-        except Exception as error:  # noqa: BLE001 - a collector may be anybody's
+        except Exception as error:  # noqa: BLE001 - the collector may be third-party
             self._stats_failed(error)
             return default
 

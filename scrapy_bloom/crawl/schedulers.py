@@ -1,7 +1,7 @@
-"""What the schedulers of Scrapy and of scrapy-redis do not tell a filter, and what they need of it.
+"""What the schedulers of Scrapy and scrapy-redis do not tell a filter, and how it finds out.
 
-A scheduler asks the filter first and then pushes, and no signal tells that the push has failed.
-The mark would suppress the page for ever, so it is withdrawn.
+A scheduler asks the filter first and then pushes, and no signal reports a failed push. The mark
+would then suppress the page forever, so it is withdrawn.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def scheduler_of(crawler: Crawler, dupefilter: object) -> Any:
 
 
 def watch_pushes(scheduler: Any, lost: Callable[[Request], object]) -> None:
-    """Have `lost` called with each request that cannot be enqueued, as when the disk is full."""
+    """Call `lost` with each request that cannot be enqueued, because the disk is full, say."""
     enqueue = scheduler.enqueue_request
 
     def enqueue_request(request: Request) -> bool:
@@ -39,7 +39,7 @@ def watch_pushes(scheduler: Any, lost: Callable[[Request], object]) -> None:
 
 
 def unstored(scheduler: Any) -> Iterator[Request]:
-    """Take what a scheduler with a disk queue still has in memory at its end.
+    """Remove and yield what a scheduler with a disk queue still has in memory at the end.
 
     Such requests could not be serialized, and are lost with the process.
     """
@@ -49,11 +49,11 @@ def unstored(scheduler: Any) -> Iterator[Request]:
 
 
 def spare_queue(crawler: Crawler, dupefilter: object) -> bool:
-    """Keep scrapy-redis's scheduler from emptying its queue, once; return whether that worked.
+    """Keep scrapy-redis's scheduler from emptying its queue once; return whether that worked.
 
-    The scheduler's ``flush()`` empties the filter and then the queue, also while other workers
-    crawl. If the filter was not emptied, the requests in the queue would be lost: their marks are
-    still in the filter.
+    Its ``flush()`` empties the filter and then the queue, even while other workers are crawling. If
+    the filter was not emptied, the requests in the queue would be lost: their marks are still in
+    the filter.
     """
     scheduler = scheduler_of(crawler, dupefilter)
     if scheduler is None:
@@ -61,7 +61,7 @@ def spare_queue(crawler: Crawler, dupefilter: object) -> bool:
     queue = scheduler.queue
 
     def clear() -> None:
-        del queue.clear  # from the next call on, the method of the class is called again
+        del queue.clear  # later calls reach the method of the class again
 
     queue.clear = clear
     return True

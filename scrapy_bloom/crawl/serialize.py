@@ -1,4 +1,4 @@
-"""How requests become bytes, and in which order they are taken: as Scrapy's queue classes say."""
+"""How requests are serialized, and in which order they are taken: as in Scrapy's queue classes."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from scrapy_bloom.errors import SettingError
 if TYPE_CHECKING:
     from scrapy import Request, Spider
 
-_PICKLE: Final = 0x80  # the first byte of every pickle, and of no dict that marshal wrote
+_PICKLE: Final = 0x80  # first byte of every pickle, never of a dict written by marshal
 
 
 @dataclass(frozen=True)
 class QueueKind:
-    """What one of Scrapy's classes of disk queues stands for.
+    """The order and serialization of one of Scrapy's disk queue classes.
 
     Attributes:
-        newest_first: whether it gives out the newest request first.
-        dumps: how a request, as a dict, becomes bytes.
-        files: name of the class in queuelib that reads Scrapy's own files.
+        newest_first: whether it returns the newest request first.
+        dumps: serializes a request given as a dict.
+        files: name of the queuelib class that reads Scrapy's own files.
     """
 
     newest_first: bool
@@ -35,13 +35,13 @@ class QueueKind:
 
     @classmethod
     def of(cls, setting: str, queue_class: type[Any]) -> QueueKind:
-        """Return the kind of a class that a setting names.
+        """Return the kind of the queue class that a setting names.
 
-        :raises SettingError: if it is none of Scrapy's, nor derived from one.
+        :raises SettingError: if it is neither one of Scrapy's nor derived from one.
         """
         for dumps, prefix in ((_pickle, "Pickle"), (marshal.dumps, "Marshal")):
             for end in ("FifoDiskQueue", "LifoDiskQueue", "FifoSQLiteQueue", "LifoSQLiteQueue"):
-                known = getattr(squeues, prefix + end, None)  # those on SQLite from Scrapy 2.19
+                known = getattr(squeues, prefix + end, None)  # SQLite: Scrapy 2.19 and later
                 if known is not None and issubclass(queue_class, known):
                     return cls(end.startswith("Lifo"), dumps, end)
         name = f"{queue_class.__module__}.{queue_class.__qualname__}"
@@ -57,9 +57,9 @@ class QueueKind:
 
 
 def read_request(body: bytes, spider: Spider) -> Request:
-    """Return the request that was written as these bytes. Raises whatever its parts do.
+    """Deserialize a request. Raises whatever the contents of the request raise.
 
-    As safe as Scrapy's own disk queues: who can write there can run code.
+    As safe as Scrapy's own disk queues: anyone who can write there can run code.
     """
     loads = pickle.loads if body[0] == _PICKLE else marshal.loads
     return request_from_dict(loads(body), spider=spider)

@@ -1,4 +1,4 @@
-"""Decides about each request of a crawl: its fingerprint, its verdict, and what to forget."""
+"""Decides on each request of a crawl: its fingerprint, its verdict, and what to forget."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
 
-NEW, SEEN, EXEMPT, ERROR = Verdict  # looking up a global is faster than a member of the enum
+NEW, SEEN, EXEMPT, ERROR = Verdict  # a global is faster to look up than an enum member
 
 
 class Identified(NamedTuple):
@@ -38,8 +38,8 @@ class Identified(NamedTuple):
 
     Attributes:
         request: the request.
-        fingerprint: stands for its page.
-        steps: names of the steps of canonicalization that changed its URL.
+        fingerprint: identifies its page.
+        steps: names of the canonicalization steps that changed its URL.
         max_age: seconds after which its page is eligible again; None for never.
     """
 
@@ -50,13 +50,13 @@ class Identified(NamedTuple):
 
 
 class Filter(Protocol):
-    """What decides which pages were seen. Every method may raise what it will."""
+    """Decides which pages were seen. Any method may raise anything."""
 
     def add(self, fingerprint: bytes) -> bool:
         """Add a fingerprint; return whether it was there."""
 
     def add_aged(self, fingerprint: bytes, max_age: float) -> bool:
-        """Return whether this let a fingerprint through lately; if not, add it."""
+        """Return whether this let it through in the last `max_age` seconds; if not, add it."""
 
     def __contains__(self, fingerprint: bytes) -> bool:
         """Return whether a fingerprint is there."""
@@ -66,9 +66,9 @@ class Filter(Protocol):
 
 
 class Recent:
-    """Marks that this run remembers by itself: for a window, if there is one.
+    """Marks that this run remembers itself, for the length of the window if there is one.
 
-    :param window: in seconds; None for ever.
+    :param window: in seconds; None for no limit.
     """
 
     def __init__(self, window: float | None) -> None:
@@ -76,7 +76,7 @@ class Recent:
         self._since: dict[bytes, float] = {}
 
     def has(self, mark: bytes, max_age: float | None = None) -> bool:
-        """Return whether a mark was added less than the window ago, and than `max_age` seconds."""
+        """Return whether a mark was added less than `max_age`, or the window, seconds ago."""
         since = self._since.get(mark)
         if since is None:
             return False
@@ -87,7 +87,7 @@ class Recent:
         self._since.update(dict.fromkeys(marks, time.time()))
 
     def discard(self, marks: Iterable[bytes]) -> None:
-        """Remove marks, if they are there."""
+        """Remove marks, if present."""
         for mark in marks:
             self._since.pop(mark, None)
 
@@ -99,16 +99,16 @@ class Recent:
 class Session:
     """Identifies the requests of one crawl, and judges them by what a filter says.
 
-    Nothing that decides about a request raises: if a check fails, its verdict is ``ERROR``, and the
-    page is fetched, perhaps twice, but never lost.
+    Deciding on a request never raises: if a check fails, the verdict is ``ERROR``, and the page is
+    fetched, perhaps twice, but never lost.
 
     :param settings: the project's.
     :param report: writes to stats and log.
 
     Attributes:
         fingerprinter: makes the fingerprints.
-        made_by: how they are made, in the form that is stored with a filter.
-        filter: what is asked; who opens it puts it here.
+        made_by: the rules they are made with, as stored with a filter.
+        filter: the filter to ask; set once it is open.
     """
 
     filter: Filter
@@ -120,29 +120,29 @@ class Session:
         self._resolve = self.fingerprinter.resolve
         self._window = settings[WINDOW]
         self._report = report
-        self._failed = Recent(self._window)  # the filter has forgotten them, and this run has not
-        # Of redirects that were dropped: where they led, and the marks of the pages on the way.
+        self._failed = Recent(self._window)  # forgotten by the filter, still seen in this run
+        # Dropped redirects: the mark of their target, and those of the pages on the way.
         self._dropped: deque[tuple[bytes, tuple[bytes, ...]]] = deque(maxlen=MOST_DROPPED)
 
     def identify(self, request: Request) -> Identified | None:
-        """Return what the filter is asked about a request.
+        """Return what to ask the filter about a request.
 
-        None if that fails: the verdict is ``ERROR`` then, and is counted.
+        None if that fails: the verdict is then ``ERROR``, which has been counted.
         """
         try:
             fingerprint, steps = self._resolve(request)
             if request.method != "GET":
                 note_mark(request, fingerprint)
             max_age = self._max_age(request) if MAX_AGE in request.meta else None
-        except Exception as error:  # noqa: BLE001 - raised, it would cost the page
+        except Exception as error:  # noqa: BLE001 - raising would lose the page
             self.fail(request, error)
             return None
         return Identified(request, fingerprint, steps, max_age)
 
     def step_of(self, found: Identified) -> bytes | None:
-        """Return what to ask next about a request that was seen: its step in a chain of redirects.
+        """Return what to ask next about a seen request: its step in its redirect chain.
 
-        None if it does not continue a chain that began with the same page. Raises whatever the
+        None unless an earlier request of that chain was for the same page. Raises whatever the
         fingerprinter does.
         """
         request, fingerprint = found.request, found.fingerprint
@@ -156,8 +156,8 @@ class Session:
     def judge(self, found: Identified, *, seen: bool, step: bool = False) -> Verdict:
         """Return the verdict on a request, and count it.
 
-        :param seen: what the filter has said.
-        :param step: whether it was asked about :meth:`step_of` in the end.
+        :param seen: the filter's last answer.
+        :param step: whether that answer was about :meth:`step_of`.
         """
         for name in found.steps:
             self._report.add_step(name)
@@ -168,7 +168,7 @@ class Session:
     def check(self, request: Request, *, mark: bool = True) -> Verdict:
         """Return the verdict on a request.
 
-        :param mark: whether to mark it; if not, one with a maximum age is new.
+        :param mark: whether to mark it; if not, a request with a maximum age counts as new.
         """
         found = self.identify(request)
         if found is None:
@@ -180,7 +180,7 @@ class Session:
                 seen = self._seen(step, None, mark=mark)
             if seen and mark and (chains := self.drop(found)):
                 self._forget(chains, failed=True)
-        except Exception as error:  # noqa: BLE001 - raised, it would cost the page
+        except Exception as error:  # noqa: BLE001 - raising would lose the page
             return self.fail(request, error)
         return self.judge(found, seen=seen, step=step is not None)
 
@@ -205,7 +205,7 @@ class Session:
     # Forgetting
 
     def marks_of(self, request: Request) -> tuple[bytes, ...]:
-        """Return the mark of a page, and that of its step in a chain of redirects, if it has one.
+        """Return the mark of a page and, if a redirect led to it, the mark of that redirect step.
 
         Raises whatever the fingerprinter does.
         """
@@ -214,16 +214,16 @@ class Session:
         return (fingerprint, step_fingerprint(step, fingerprint)) if step else (fingerprint,)
 
     def page_of(self, request: Request) -> tuple[bytes, ...]:
-        """Return all marks of a page: :meth:`marks_of`, and of the pages that redirected to it.
+        """Return all marks of a page: :meth:`marks_of`, and those of pages that redirected to it.
 
         Raises whatever the fingerprinter does.
         """
         return (*self.marks_of(request), *self._marks_before(request))
 
     def drop(self, found: Identified) -> list[tuple[bytes, ...]]:
-        """Learn that a request is dropped as seen; return the pages that have failed with it.
+        """Record that a request was dropped as seen; return the pages that have failed with it.
 
-        A page that was redirected to one that has failed has failed as well.
+        A page that was redirected to a failed one has failed as well.
         """
         if not found.request.meta.get("redirect_urls"):
             return []
@@ -238,7 +238,7 @@ class Session:
     def forgotten(
         self, page: Sequence[bytes], there: Iterable[bool], *, failed: bool
     ) -> list[tuple[bytes, ...]]:
-        """Count that a page was forgotten; return the pages that are to be forgotten with it.
+        """Count a forgotten page; return the pages to forget with it.
 
         These were dropped when they redirected to it.
 
@@ -263,7 +263,7 @@ class Session:
     def forget(self, request: Request, failed: bool = False) -> bool:  # noqa: FBT001, FBT002 - a signal
         """Make the page of a request eligible again: at once, or in the next run if it has failed.
 
-        With it go the pages whose redirects have led to it, also where these were dropped.
+        Pages that redirected to it are forgotten as well, even if those redirects were dropped.
 
         :returns: whether it was known.
         """
@@ -271,13 +271,13 @@ class Session:
             page = self.page_of(request)
             known = any(self._failed.has(mark) or mark in self.filter for mark in page)
             self._forget([page], failed=failed)
-        except Exception as error:  # noqa: BLE001 - in a callback it would cost the items
+        except Exception as error:  # noqa: BLE001 - raising in a callback would lose its items
             self._report.not_forgotten(request, error)
             return False
         return known
 
     def withdraw(self, request: Request) -> None:
-        """Make the page of a request eligible again: it was new, and the scheduler has lost it."""
+        """Make the page of a request eligible again: it was new, but the scheduler lost it."""
         try:
             there = self.filter.forget_many(self.marks_of(request))
             self._report.add(stats.WITHDRAWN, int(there[0]))
@@ -296,11 +296,11 @@ class Session:
                 yield step_fingerprint(step, mark)
 
     def _max_age(self, request: Request) -> float | None:
-        """Return the seconds that a request asks for; None if it asks for nothing.
+        """Return the maximum age that a request sets, in seconds; None if it sets none.
 
-        A redirected request only continues one that was let through, so any age is enough.
+        A redirected request only continues one that was let through, so any age will do.
 
-        :raises SettingError: if what it asks for cannot be read.
+        :raises SettingError: if the value is invalid.
         """
         wish = request.meta[MAX_AGE]
         if wish is None:

@@ -1,1 +1,1 @@
-"""Bloom filters: hashing, sizing, growth, and the filter in memory. No Scrapy."""
+"""Bloom filters: hashing, sizing, growth, and the filter in memory. Independent of Scrapy."""

@@ -52,19 +52,19 @@ class LocalFilter:
     of slices, which grows with the logarithm of items / capacity. Only one thread may use a filter
     at a time. A filter cannot be copied or pickled: save it to a file, and load that.
 
-    With a window an item is kept for so long, and at most an eighth longer, counted from when it
-    was added; what is seen again is not kept longer by that. If the clock goes back, what seems to
-    come from the future counts as of now.
+    With a window, an item is kept for at least that long and at most an eighth longer, counted from
+    when it was added; being seen again does not extend that. If the clock goes back, dates in the
+    future count as now.
 
     :param capacity: items expected, in a whole window if there is one: 1 to 10,000,000,000. Beyond
         it the filter grows.
     :param error_rate: bound for the share of new items that are called seen, in total, from 1e-15
         to below 1.
-    :param window: seconds that items are kept, from 1 to 3,153,600,000, a hundred years; None for
-        ever.
+    :param window: seconds that items are kept, from 1 to 3,153,600,000, a hundred years; None to
+        keep them forever.
     :param digests: whether fingerprints of 20 bytes are SHA-1 digests, as Scrapy's are. Pass False
-        if somebody else can choose their bytes: then all go through a slower hash.
-    :param clock: tells the time in seconds since 1970.
+        if others can choose their bytes: all then go through a slower hash.
+    :param clock: returns the time in seconds since 1970.
     :raises SettingError: if `capacity`, `error_rate` or `window` is outside its range.
 
     Attributes:
@@ -78,9 +78,9 @@ class LocalFilter:
         next_id: the number of the next slice.
         again: fingerprints that are let through once although their bits are set, each with the
             date of the youngest slice that has it.
-        ages: when pages with a greatest age were last let through, in seconds since 1970.
-        changes: what has changed since somebody last put new :class:`Changes` here; None, the
-            default, if nobody wants to know.
+        ages: when pages with a maximum age were last let through, in seconds since 1970.
+        changes: what has changed since this was last set to new :class:`Changes`; None, the
+            default, records nothing.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class LocalFilter:
         first, last = positions[0], positions[-1]
         for older in self._older:
             there = older[h * len(older) >> 32]
-            # Of most new items one of these is unset: asking for two bits is cheaper than for all.
+            # For most new items one of these is unset: testing two bits is cheaper than all.
             if there[first] and there[last] and there[positions].all():
                 return not self.again or self._stays_seen(fingerprint)
         newest = self._newest
@@ -143,7 +143,7 @@ class LocalFilter:
         block[positions] = 1
         newest.items += 1
         self._dirty(index)
-        if self.again and fingerprint in self.again:  # longer than a slice had it
+        if self.again and fingerprint in self.again:  # it outlived its slice
             self._date(self.again, fingerprint, None)
         if self.changes is not None:
             self.changes.mark(newest.id, fingerprint)
@@ -156,24 +156,24 @@ class LocalFilter:
     def add_aged(self, fingerprint: bytes, max_age: float) -> bool:
         """Return whether this method let a fingerprint through less than `max_age` seconds ago.
 
-        If not, add it, and remember the time: about 130 bytes for each fingerprint. What came by
-        other methods only is let through, since nobody knows when that was.
+        If not, add it and remember the time, at about 130 bytes per fingerprint. One that was added
+        only by other methods is let through, since its time is unknown.
         """
         fingerprint = _as_bytes(fingerprint)
         now = self.clock()
         last = self.ages.get(fingerprint)
-        if last is not None and last > now:  # the clock went back: it counts as of now
+        if last is not None and last > now:  # the clock went back: it counts as now
             last = now
             self._date(self.ages, fingerprint, now)
         if last is not None and now - last < max_age and fingerprint not in self.again:
             return True
         self._date(self.ages, fingerprint, now)
-        if self.add(fingerprint) and self.window is not None:  # its time counts anew
+        if self.add(fingerprint) and self.window is not None:  # its time starts over
             self.put(fingerprint)
         return False
 
     def put(self, fingerprint: bytes) -> None:
-        """Have the newest generation hold a fingerprint that older ones may hold as well."""
+        """Add a fingerprint to the newest generation, even if older ones have it."""
         fingerprint = _as_bytes(fingerprint)
         probe, newest = self._probe(fingerprint), self._newest
         own = (one for one in self.slices if one.since == newest.since)
@@ -181,7 +181,7 @@ class LocalFilter:
         if holder is None:
             holder = self._grow() if newest.items >= newest.spec.capacity else newest
             holder.put(probe)
-            holder.items += 1  # uncounted, what is let through again would break the error rate
+            holder.items += 1  # uncounted, repeats would break the error rate
         if self.changes is not None:
             self.changes.mark(holder.id, fingerprint)
 
@@ -195,17 +195,17 @@ class LocalFilter:
         return [self._find(_as_bytes(each)) is not None for each in fingerprints]
 
     def forget(self, fingerprint: bytes) -> bool:
-        """Let one fingerprint through again; return whether it was there.
+        """Make a fingerprint new again; return whether it was there.
 
-        Its bits are also those of others, and stay. So it is kept in an exact list until it is
-        added again: about 90 bytes each.
+        Its bits may be those of others too, so they stay. It is kept in an exact list until it is
+        added again, at about 90 bytes.
         """
         return self.forget_many([fingerprint])[0]
 
     def forget_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
-        """Let a batch through again; return for each, in order, whether it was there before.
+        """Make a batch new again; return for each, in order, whether it was there before.
 
-        The second of two equal fingerprints in one batch was not there any more.
+        Of two equal fingerprints in one batch, the second is no longer there.
         """
         self._look_at_clock()
         return [self._forget(_as_bytes(each)) for each in fingerprints]
@@ -228,18 +228,18 @@ class LocalFilter:
             dates=[one.since for one in self.slices],
         )
         made = sum(one.spec.capacity for one in self.slices)
-        if self.window is None and made < self.capacity:  # it was raised: another slice follows
+        if self.window is None and made < self.capacity:  # it was raised: a slice will follow
             full = sum(one.spec.blocks for one in self.slices) + self._next_spec(0.0).blocks
             info = replace(info, bytes_at_capacity=full * BLOCK_BYTES)
         return replace(info, items=self.items)
 
     def update(self, other: LocalFilter) -> None:
-        """Add every item of another filter, which must have come from the same file and grown on.
+        """Add every item of another filter that was loaded from the same file and has grown since.
 
-        Two Bloom filters of one hash and one size are united by a bitwise *or*.
+        Two Bloom filters with the same hash and size are merged by a bitwise *or*.
 
         :raises SettingError: if they are not copies of one filter, or a slice would hold more than
-            it was made for; then nothing has changed.
+            it was sized for; then nothing has changed.
         """
         self._look_at_clock()
         other._look_at_clock()
@@ -264,7 +264,7 @@ class LocalFilter:
         self.adopt(self.secret, united, next_id)
 
     def clear(self) -> bool:
-        """Forget everything; the filter is as it was when it was new. Returns True."""
+        """Remove everything, which makes the filter as good as new. Returns True."""
         if self.changes is not None:
             if self.changes.marks:
                 self.changes.marks.clear()
@@ -276,7 +276,7 @@ class LocalFilter:
         return True
 
     def save(self, path: str | Path) -> None:
-        """Write the filter to a file, whole or not at all; what was there is replaced.
+        """Write the filter to a file, atomically; what was there is replaced.
 
         :raises StateError: if it cannot be written.
         """
@@ -303,7 +303,7 @@ class LocalFilter:
         return self
 
     def close(self) -> None:
-        """Do nothing: memory is all that this filter holds."""
+        """Do nothing: this filter holds nothing but memory."""
 
     def __enter__(self) -> Self:
         return self
@@ -317,18 +317,18 @@ class LocalFilter:
         return {name: getattr(self, name) for name in names} | {"digests": int(self.digests)}
 
     def slice_rows(self) -> list[tuple[int, float, int, float, int, int]]:
-        """Return the row of each slice in a file."""
+        """Return the rows of its slices for a file."""
         return [
             (one.id, one.since, one.spec.capacity, one.spec.error_rate, one.spec.blocks, one.items)
             for one in self.slices
         ]
 
     def read(self, database: sqlite3.Connection, meta: dict[str, Any]) -> int:
-        """Become the filter in a file; return how many marks its journal has.
+        """Become the filter stored in a file; return how many marks its journal has.
 
         Capacity and error rate stay.
 
-        :param meta: all entries of that table.
+        :param meta: all entries of the table of that name.
         """
         if missing := {"secret", "digests"} - meta.keys():
             raise file.DamageError(f"no {', '.join(sorted(missing))} in meta")
@@ -350,7 +350,7 @@ class LocalFilter:
         live, count = {one.id: one for one in self.slices}, 0
         for id_, fingerprints in file.journal(database):
             count += len(fingerprints)
-            if id_ in live:  # else it is over; items were counted when their bits were first set
+            if id_ in live:  # else it has expired; items were counted when first added
                 for fingerprint in fingerprints:
                     live[id_].put(self._probe(fingerprint))
         return count
@@ -359,15 +359,15 @@ class LocalFilter:
         raise TypeError("a filter cannot be copied or pickled: save it to a file, and load that")
 
     def _begin(self, since: float) -> None:
-        """Add to a new slice from now on."""
+        """Begin a new slice, and add to it from now on."""
         self.slices.append(Slice(self.next_id, since, self._next_spec(since)))
         self.next_id += 1
         self._follow()
 
     def _follow(self) -> None:
-        """Add to the youngest slice from now on, and look into the others as well."""
+        """Add to the newest slice from now on, and check the others as well."""
         *older, newest = self.slices
-        # The youngest first: each slice holds more items than all older ones.
+        # Newest first: each slice holds more items than all older ones.
         self._older = tuple(slice_.blocks for slice_ in reversed(older))
         self._newest, self._blocks, self._dirty = newest, newest.blocks, newest.dirty.add
         self._limit = newest.spec.capacity
@@ -400,12 +400,12 @@ class LocalFilter:
             self._turn(self.clock())
 
     def _turn(self, now: float) -> None:
-        """Drop the generations that are over, and begin one if it is time."""
+        """Drop expired generations, and begin a new one if it is time."""
         window = self.window
         if window is None or self._since <= now < self._due:
             return
         now, length = float(now), window / PARTS
-        life = window + length  # which its first item stays; its last one stays for the window
+        life = window + length  # of its first item; its last one lives for the window
         self._redate(now)
         self.slices = live = [one for one in self.slices if one.since + life > now]
         for dates, stay in (self.again, life), (self.ages, window):
@@ -415,7 +415,7 @@ class LocalFilter:
             if self.changes is not None:
                 self.changes.over += over
         if not live or now >= live[-1].since + length:
-            if live and not live[-1].items:  # nothing has come since it began
+            if live and not live[-1].items:  # nothing was added since it began
                 live.pop()
             self._begin(now)
         self._follow()
@@ -423,7 +423,7 @@ class LocalFilter:
         self._due = min(self._since + length, live[0].since + life)
 
     def _redate(self, now: float) -> None:
-        """Have nothing be of the future: the clock may have gone back."""
+        """Set dates in the future to now: the clock may have gone back."""
         for slice_ in self.slices:
             slice_.since = min(slice_.since, now)
         for fingerprint, since in self.again.items():
@@ -431,7 +431,7 @@ class LocalFilter:
                 self._date(self.again, fingerprint, now)
 
     def _find(self, fingerprint: bytes) -> Slice | None:
-        """Return the youngest slice that has a fingerprint, unless that was forgotten."""
+        """Return the newest slice that has a fingerprint; None if that was forgotten."""
         if fingerprint in self.again:
             return None
         probe = self._probe(fingerprint)
@@ -447,11 +447,11 @@ class LocalFilter:
         return True
 
     def _stays_seen(self, fingerprint: bytes) -> bool:
-        """Return True for what is seen, and False once for what is to be let through again."""
+        """Return True for what is seen, and False once for what was forgotten."""
         if fingerprint not in self.again:
             return True
         self._date(self.again, fingerprint, None)
-        if self.window is not None:  # its time counts anew
+        if self.window is not None:  # its time starts over
             self.put(fingerprint)
         return False
 

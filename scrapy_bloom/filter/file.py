@@ -1,6 +1,6 @@
-"""The file that holds a filter, and in a job also the requests of the crawl: one SQLite database.
+"""The file that holds a filter and, in a job, also the crawl's requests: one SQLite database.
 
-What is not ours, newer, or damaged is found out by reading only: such a file stays as it is.
+Files that are not ours, newer, or damaged are detected by reading only, and stay as they are.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ _MAGIC: Final = b"SQLite format 3\0"
 
 
 class DamageError(sqlite3.DatabaseError):
-    """What was read is not what was written, though SQLite finds nothing wrong."""
+    """What was read is not what was written, although SQLite finds nothing wrong."""
 
 
 class Counters(NamedTuple):
-    """The one row of that table.
+    """The only row of the table of that name.
 
     Attributes:
-        commits: how many there were.
+        commits: number of commits so far.
         clean: whether the last run stopped cleanly.
         request: the number of the next request.
-        slice: likewise.
+        slice: the number of the next slice.
     """
 
     commits: int = 0
@@ -72,7 +72,7 @@ def connect(path: Path, mode: str) -> sqlite3.Connection:
     :param mode: ``rw``; ``ro``; or ``immutable``, to read it without its log.
     """
     if mode == "ro" and not log_size(path):
-        mode = "immutable"  # nobody writes, and SQLite need not be able to make files beside it
+        mode = "immutable"  # no writer, and SQLite need not create files beside it
     query = "mode=ro&immutable=1" if mode == "immutable" else f"mode={mode}"
     uri = f"file:{quote(os.fsencode(path.absolute()))}?{query}"
     return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5, check_same_thread=False)
@@ -80,11 +80,11 @@ def connect(path: Path, mode: str) -> sqlite3.Connection:
 
 @contextmanager
 def refusing(path: Path) -> Iterator[None]:
-    """Have whatever reading a file raises refuse the file.
+    """Turn whatever reading a file raises into a refusal of the file.
 
-    SQLite may find nothing wrong with a page that is another table's: its values are anything then.
+    SQLite may accept a page that belongs to another table; its values can then be anything.
 
-    :raises StateError: for an error that is none of ours.
+    :raises StateError: for any error that is not one of ours.
     """
     try:
         yield
@@ -98,25 +98,25 @@ def refusing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a file of ours for reading, also beside a crawl or after a kill.
+    """Open a file of ours for reading, even during a crawl or after a kill.
 
-    :raises StateError: if the file is not ours, newer, or damaged; also for what is found out while
+    :raises StateError: if the file is not ours, newer, or damaged, even if that only shows while
         reading.
     """
     check_header(path)
     with refusing(path), closing(connect(path, "ro")) as database:
-        database.execute("BEGIN")  # all that is read is of one commit
+        database.execute("BEGIN")  # everything read is from one commit
         yield database
 
 
 def write(
     path: Path, tables: dict[str, Iterable[tuple[Value, ...]]] | None = None, next_slice: int = 1
 ) -> None:
-    """Make a file, whole or not at all; what was there is replaced.
+    """Create a file, atomically; what was there is replaced.
 
-    :param tables: rows to begin with.
+    :param tables: the initial rows.
     :param next_slice: as in :class:`Counters`.
-    :raises StateError: if that cannot be, or a log is there: SQLite would apply it to the new file.
+    :raises StateError: if that fails, or a log is there: SQLite would apply it to the new file.
     """
     if log_size(path):
         raise StateError(
@@ -142,7 +142,7 @@ def write(
 
 
 def check_header(path: Path) -> None:
-    """Look whether a file is ours, and not newer, without opening it as a database.
+    """Check that a file is ours, and not newer, without opening it as a database.
 
     :raises StateError: if it cannot be used.
     """
@@ -184,7 +184,7 @@ def crc(*values: Value) -> int:
 def rows(database: sqlite3.Connection, table: str, rest: str = "") -> Iterator[tuple[Any, ...]]:
     """Yield rows of a table, ordered by their keys, without their checksums.
 
-    :param rest: what follows in the query.
+    :param rest: the rest of the query, such as a condition.
     :raises DamageError: if one does not match its checksum.
     """
     for *row, checksum in database.execute(f"SELECT * FROM {table} {rest} ORDER BY 1"):  # noqa: S608
@@ -194,7 +194,7 @@ def rows(database: sqlite3.Connection, table: str, rest: str = "") -> Iterator[t
 
 
 def put(database: sqlite3.Connection, table: str, found: Iterable[tuple[Value, ...]]) -> None:
-    """Write rows with their checksums; those with keys that are there replace them."""
+    """Write rows with their checksums, replacing rows with the same keys."""
     for row in found:
         places = "?," * len(row) + "?"
         database.execute(f"INSERT OR REPLACE INTO {table} VALUES ({places})", (*row, crc(*row)))  # noqa: S608
@@ -209,14 +209,14 @@ def read_counters(database: sqlite3.Connection) -> Counters:
 
 
 def journal(database: sqlite3.Connection) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield the marks since the blocks were last written, each row with the number of its slice."""
+    """Yield the marks made since the blocks were last written, each row with its slice's number."""
     for _, slice_, size, packed in rows(database, "marks"):
         count = max(size, 1)
         yield slice_, [packed[at : at + size] for at in range(0, max(len(packed), 1), count)]
 
 
 def damaged(path: Path, found: object) -> StateError:
-    """Return the error that refuses a damaged file."""
+    """Return the error for a damaged file."""
     return StateError(
         f"{path}: found damage ({found}), expected an undamaged file of scrapy-bloom. It was left"
         f" as it is. Restore it and its -wal from a copy, or move it away to start over."
@@ -224,7 +224,7 @@ def damaged(path: Path, found: object) -> StateError:
 
 
 def unusable(path: Path, error: OSError | sqlite3.Error) -> StateError:
-    """Return the error that refuses a file that cannot be used."""
+    """Return the error for a file that cannot be used."""
     if not isinstance(error, (OSError, sqlite3.OperationalError)):  # a full disk, a lock
         return damaged(path, error)
     return StateError(

@@ -4,8 +4,8 @@ A probe is 32 bytes of a keyed hash, read as k unsigned 16-bit positions in a bl
 32-bit number h that picks block ``h * blocks >> 32``, all big-endian. The same bytes serve slices
 of every size, and bits are numbered as Redis numbers them.
 
-The key is a secret of the filter. Without a secret, the author of a crawled site could compute
-links that make the filter call other people's pages seen (Gerbet, Kumar, Lauradoux 2015).
+The key is a secret of the filter. Without it, the author of a crawled site could craft links that
+make the filter call other sites' pages seen (Gerbet, Kumar, Lauradoux 2015).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def make_hash(secret: bytes, *, digests: bool, size: int = PROBE_BYTES) -> Calla
     """Return a filter's keyed hash.
 
     :param secret: as for :func:`make_probe`, like `digests`.
-    :param size: how many bytes it makes: :data:`PROBE_BYTES`, those of a probe, or half as many.
+    :param size: its length in bytes: :data:`PROBE_BYTES`, as for a probe, or half of that.
     """
     # Copying a keyed hasher is cheaper than keying a new one for every fingerprint.
     fresh = blake2b(key=secret, digest_size=size).copy

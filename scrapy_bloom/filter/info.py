@@ -15,16 +15,16 @@ class FilterInfo:
     """The state of a filter at one moment.
 
     Attributes:
-        capacity: items that the filter is sized for, after growth with all slices.
+        capacity: items that the filter is sized for, including any growth.
         error_rate: the bound for the share of new items that are called seen, in total.
         items: items added, not counting those that were called seen.
-        fill_ratio: share of all bits that are set, or of places that are taken, 0 to 1.
+        fill_ratio: share of bits set, or of places taken in the layout ``sets``, 0 to 1.
         estimated_fp_rate: probability that the next new item is called seen.
         expected_lost: expected number of items that were wrongly called seen.
         bytes: memory that the filter takes now, in bytes.
         bytes_at_capacity: memory that it takes when it is full, in bytes.
         slices: number of slices.
-        window: seconds that items are kept for, at least; like what follows, None if forever.
+        window: seconds that items are kept, at least; None, like the fields below, if forever.
         generations: number of generations.
         oldest: when the oldest generation began, in seconds since 1970.
         newest: when the newest one began.
@@ -47,13 +47,13 @@ class FilterInfo:
 
 @dataclass(frozen=True)
 class SliceCount:
-    """What follows from the number of items in one slice.
+    """Figures that follow from the number of items in one slice.
 
     Attributes:
         capacity: items it is sized for.
         items: items added to it.
         used: how many of its bits are set, or of its places taken.
-        room: how many there are.
+        room: how many bits or places it has.
         rate: chance that it calls a new item seen.
         lost_alone: expected number of items that it wrongly called seen while it filled.
         bytes_at_capacity: bytes of memory that it takes when it is full.
@@ -94,8 +94,8 @@ def filter_info(
     """Return the state of a filter whose items are spread evenly over shards.
 
     :param shards: for each shard its slices, oldest first; a local filter has one shard.
-    :param capacity: items that it was made for. Of a window it is shared by generations to come;
-        those that are there hold an eighth more in turns, which is no growth.
+    :param capacity: items that it was made for. With a window, nine generations of an eighth each
+        may be live; the extra one is not growth.
     :param error_rate: as the user set it.
     :param memory: bytes that the filter takes now.
     :param dates: with a window, when the slices began.

@@ -3,13 +3,13 @@
 Symbols are the field's: *n* items, *p* error rate, *k* = :data:`HASHES` (bits per item), *B* blocks
 of :data:`BLOCK_BITS` bits. All k bits of an item lie in one block (Putze, Sanders, Singler 2007).
 
-A filter is a chain of slices. When a slice holds as many items as it is sized for, another one
-takes the new ones. A fingerprint is seen if any slice has it. The error rates of the slices add up,
-so each gets a share of what the older ones left over (Almeida, Baquero, Preguiça, Hutchison 2007,
-"Scalable Bloom Filters").
+A filter is a chain of slices. When a slice holds as many items as it is sized for, another is
+added. A fingerprint is seen if any slice has it. The error rates of the slices add up, so each gets
+a share of what the older ones have left (Almeida, Baquero, Preguiça, Hutchison 2007, "Scalable
+Bloom Filters").
 
-With a window, the slices of one date are a *generation*: it takes items for an eighth of the window
-and is dropped whole when the window has passed since then.
+With a window, the slices of one date form a *generation*: it takes items for an eighth of the
+window, and is dropped as a whole one window later.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ its rate a filter would take 8 % less at 0.01, 1 % less at 0.001, and nothing le
 """
 
 PARTS: Final = 8
-"""A generation takes items for this part of a window."""
+"""A generation takes items for the window divided by this."""
 
 MOST_GENERATIONS: Final = PARTS + 1
-"""Generations that are live at once: those of a window, and the one that is about to end."""
+"""Most generations live at once: those of one window, and the one about to expire."""
 
 SHARE: Final = 0.4
-"""Part of the error rate left over that the next slice may use.
+"""Share of the remaining error rate that the next slice may use.
 
-More makes the first slice smaller and later ones larger. At 1e-6, slices that double a filter three
-times take 4.1, 4.3 and 4.5 bytes per item.
+A larger one makes the first slice smaller and later ones larger. At 1e-6, slices that double a
+filter three times take 4.1, 4.3 and 4.5 bytes per item.
 """
 
 STEP: Final = 2.2
-"""A slice beyond the capacity holds this many times what all slices before it hold.
+"""A slice added beyond the capacity holds this many times what all slices before it hold.
 
 So a filter reaches ten times its capacity with two more slices, and a hundred times with four.
-Smaller steps waste less memory just after one, and make every check slower.
+Smaller steps waste less memory right after growth, but make every check slower.
 """
 
 
@@ -83,7 +83,7 @@ def false_positive_rate(items: float, blocks: int) -> float:
         return _fill(mean) ** HASHES
     deviation = sqrt(mean)
     spread = 8 * deviation + 8
-    # The terms are so smooth that four for each deviation give the same sum, to nine digits.
+    # The terms are so smooth that four per deviation give the same sum, to nine digits.
     step = max(1, int(deviation / 4))
     loads = range(max(0, int(mean - spread)), int(mean + spread) + 1, step)
     log_mean = log(mean)
@@ -146,7 +146,7 @@ def next_slice(slices: Sequence[SliceSpec], capacity: int, error_rate: float) ->
 
 
 def next_share(slices: Sequence[SliceSpec], capacity: int, error_rate: float) -> tuple[int, float]:
-    """Return how many items the slice to add holds, and the error rate that it may have.
+    """Return the capacity and the error rate of the slice to add.
 
     Parameters are those of :func:`next_slice`.
     """
@@ -157,12 +157,12 @@ def next_share(slices: Sequence[SliceSpec], capacity: int, error_rate: float) ->
 def generation_capacity(items: int, capacity: int) -> int:
     """Return how many items a new generation is sized for.
 
-    That is an eighth of what the window holds, and at least of what `capacity` means. So after a
-    burst all further generations together are at most as large as the burst.
+    That is an eighth of what the window holds, or of `capacity` if that is more. So after a burst,
+    all further generations together are at most as large as the burst.
 
     :param items: how many items the other generations have.
-    :param capacity: what the user expects in a whole window. A filter without items gets all of
-        it: nobody knows yet how items spread over the window.
+    :param capacity: what the user expects in a whole window. A filter without items gets all of it:
+        how items spread over the window is not known yet.
     """
     return ceil(max(capacity, items) / PARTS) if items else capacity
 
@@ -170,9 +170,9 @@ def generation_capacity(items: int, capacity: int) -> int:
 def generation_rate(others: Sequence[SliceSpec], error_rate: float) -> float:
     """Return the bound for the sum of the error rates of one generation's slices.
 
-    It is an equal share, and never more than what the others leave over.
+    It is an equal share, but never more than the others have left.
 
-    :param others: the slices of all other generations, none of which grows any more.
+    :param others: the slices of all other generations, which no longer grow.
     :param error_rate: bound for all generations together.
     """
     return min(error_rate / MOST_GENERATIONS, _unspent(others, error_rate))

@@ -13,18 +13,18 @@ from bitarray.util import zeros
 from scrapy_bloom.filter.sizing import BLOCK_BITS, SliceSpec, estimated_items
 
 EMPTY: Final = zeros(BLOCK_BITS, "big")
-"""Stands for every block that has no item yet, so that only used blocks take memory.
+"""The block in place of every one without items, so that only used blocks take memory.
 
-It is recognised by identity (``is``), and nobody writes to it.
+It is recognised by identity (``is``), and never written to.
 """
 
 
 @dataclass(eq=False, slots=True)
 class Slice:
-    """A part of a filter, made at one time for so many items.
+    """A part of a filter, created at one time for a number of items.
 
     Attributes:
-        id: its number in the filter, never given twice; a younger slice has a higher one.
+        id: its number in the filter, never reused; a younger slice has a higher one.
         since: when its generation began, in seconds since 1970; 0 without a window.
         spec: its geometry.
         items: items added to it.
@@ -44,7 +44,7 @@ class Slice:
         self.blocks = [EMPTY] * self.spec.blocks
 
     def has(self, probe: list[int]) -> bool:
-        """Return whether all bits of an item are set; `probe` as :data:`hashing.Probe` returns."""
+        """Return whether all bits of an item are set; `probe` is as from :data:`hashing.Probe`."""
         *positions, h = probe
         return self.blocks[h * len(self.blocks) >> 32][positions].all()
 
@@ -68,7 +68,7 @@ class Slice:
     def united(self, other: Slice) -> Slice:
         """Return a slice with the number of this one that has all items of both.
 
-        How many these are is estimated from the bits.
+        How many items these are is estimated from the bits.
         """
         united = Slice(self.id, self.since, self.spec)
         for index, (mine, theirs) in enumerate(zip(self.blocks, other.blocks, strict=True)):
@@ -88,22 +88,22 @@ class Slice:
         return sum(block.count() for block in self.touched().values())
 
     def block_rows(self, indexes: Iterable[int]) -> Iterator[tuple[int, bytes]]:
-        """Yield blocks as a file keeps them."""
+        """Yield blocks as rows of a file."""
         return ((self.id << 32 | index, self.blocks[index].tobytes()) for index in indexes)
 
 
 @dataclass(eq=False)
 class Changes:
-    """What has changed in a filter since somebody last took note.
+    """What has changed in a filter since this object was assigned to it.
 
     Attributes:
-        marks: fingerprints whose bits were set, oldest first, by the number of their slice; None if
-            there were more than there is room for.
-        room: how many more marks are wanted.
-        again: fingerprints that came to :attr:`LocalFilter.again`, or left it.
-        ages: likewise of :attr:`LocalFilter.ages`.
-        over: fingerprints that left one of them because their time was over: there may be very
-            many, and nobody has to take note of them at once.
+        marks: fingerprints whose bits were set, oldest first, by the number of their slice; None
+            once there were more than there is room for.
+        room: how many more marks to record.
+        again: fingerprints added to :attr:`LocalFilter.again`, or removed from it.
+        ages: likewise for :attr:`LocalFilter.ages`.
+        over: fingerprints that expired in either: there may be very many, and they need not be
+            dealt with at once.
     """
 
     marks: dict[int, list[bytes]] | None = field(default_factory=dict)
@@ -113,7 +113,7 @@ class Changes:
     over: list[bytes] = field(default_factory=list)
 
     def mark(self, id_: int, fingerprint: bytes) -> None:
-        """Note that bits were set in a slice."""
+        """Record that bits were set in a slice."""
         self.room -= 1
         if self.room < 0:
             self.marks = None

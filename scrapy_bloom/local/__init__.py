@@ -1,1 +1,1 @@
-"""A crawl in one SQLite file of its job directory."""
+"""A crawl kept in one SQLite file in its job directory."""

@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 SEEN = Verdict.SEEN
 
 INTERVAL: Final = 0.05
-"""Seconds from one commit to the next. A kill undoes what came after the last one."""
+"""Seconds between commits. A kill undoes what came after the last one."""
 
 _SLOWEST: Final = 5.0  # seconds between two attempts while the disk is full
 
@@ -48,16 +48,16 @@ _SLOWEST: Final = 5.0  # seconds between two attempts while the disk is full
 class LocalFrontier:
     """The requests and marks of a crawl in the file of its job directory.
 
-    Each commit has the new requests with their marks, and lets go of the pages that are done, after
-    their items were written out. So a kill leaves a moment at which each marked page is done, or
-    stored, or eligible again.
+    Each commit adds new requests with their marks, and removes pages that are done, once their
+    items are written out. So whenever a crawl is killed, every marked page is done, stored, or
+    eligible again.
 
     :param report: writes to stats and log.
     :param folder: the job directory.
-    :param classes: Scrapy's queues, as the settings choose them.
-    :param memory: Scrapy's priority queue of requests that cannot be stored.
+    :param classes: Scrapy's queues, as chosen by the settings.
+    :param memory: Scrapy's priority queue for requests that cannot be stored.
     :param unclean: whether the last run was killed, and its files were moved away.
-    :raises BloomError: if the crawl cannot be kept as the settings say. Nothing is changed then.
+    :raises BloomError: if the crawl cannot be kept as configured. Nothing is changed then.
     """
 
     def __init__(
@@ -115,12 +115,12 @@ class LocalFrontier:
         """Return how many requests are waiting."""
         return len(self._queues) + len(self._memory)
 
-    # What the scheduler asks for
+    # What the scheduler calls
 
     def check(self, request: Request) -> Verdict:
-        """Return the verdict on a request that is not enqueued; one with a maximum age is new.
+        """Return the verdict on a request not enqueued here; one with a maximum age counts as new.
 
-        Marks nothing: where a mark is, a request must be.
+        Marks nothing: every mark must have a request.
         """
         return self._session.check(request, mark=False)
 
@@ -163,13 +163,13 @@ class LocalFrontier:
         return len(self) > 0
 
     def forget(self, request: Request, failed: bool = False) -> bool:  # noqa: FBT001, FBT002 - a signal
-        """Make a page eligible again; return whether it was known. If it has failed: next run."""
+        """Make a page eligible again (next run if it has failed); return whether it was known."""
         known = self._session.forget(request, failed)
         self._arm()
         return known
 
     async def close(self) -> bool:
-        """Commit, bring everything to the disk and close the file; return whether that is done."""
+        """Commit, sync and close the file; return whether everything was stored."""
         self._closing = True
         if self._ticking is not None:
             await self._ticking
@@ -178,9 +178,9 @@ class LocalFrontier:
         self._note_state()
         await self._commit(last=True)
         stored = not self._broken and await run_beside(self._job.close)
-        if self._broken:  # what is in the file was left as it is
+        if self._broken:  # the file is left as it is
             self._job.abandon()
-        info = self._store.filter.info()  # which the next run does not know as a whole
+        info = self._store.filter.info()  # minus what the next run will not know
         self._report.describe(replace(info, items=info.items - len(self._store.withheld)))
         self._report.set(stats.PENDING, len(self._store))
         self._report.flush()
@@ -201,18 +201,18 @@ class LocalFrontier:
         return taken
 
     def _drop(self, request: Request) -> None:
-        """Keep the page that led to a duplicate of a request in memory: a stop takes that away."""
-        with suppress(Exception):  # what cannot be checked was not dropped
+        """Keep the pages that led to a duplicate of a held request, which is lost at a stop."""
+        with suppress(Exception):  # an unchecked request was not dropped
             for mark in self._session.marks_of(request):
                 self._in_flight.drop(request, mark)
 
     def _hold(self, request: Request, error: Exception) -> None:
-        """Let a request wait in memory, and the page that has yielded it in the store."""
+        """Hold a request in memory, and keep the page that yielded it in the store."""
         marks: tuple[bytes, ...] = ()
         if not request.dont_filter:
             try:
                 marks = self._session.marks_of(request)
-            except Exception:  # noqa: BLE001 - it could not be checked: it has no mark
+            except Exception:  # noqa: BLE001 - not checked either, so not marked
                 marks = ()
         self._store.withhold(marks)
         self._in_flight.hold(request, error, marks)
@@ -221,7 +221,7 @@ class LocalFrontier:
     # Commits
 
     def _arm(self) -> None:
-        """Have a commit made when it is due."""
+        """Schedule the next commit."""
         if self._timer is None and not self._closing:
             self._timer = call_later(self._delay, self._tick)
 
@@ -236,9 +236,9 @@ class LocalFrontier:
             self._arm()
 
     async def _commit(self, *, last: bool = False) -> None:
-        """Commit what has changed. Never raises: the file is to be closed in any case.
+        """Commit what has changed. Never raises, because the file must be closed in any case.
 
-        :param last: whether pages stay stored whose items cannot be written out.
+        :param last: whether to give up on items that cannot be written: their pages stay stored.
         """
         try:
             await self._commit_done(last=last)
@@ -247,7 +247,7 @@ class LocalFrontier:
             self._delay = min(_SLOWEST, self._delay * 2)
             if not self._failing:
                 self._failing = True
-                logger.error(  # noqa: TRY400 - with a traceback if nobody expected it
+                logger.error(  # noqa: TRY400 - a traceback only if unexpected
                     "%s: %s. The crawl continues and retries. Until that succeeds, a kill takes it"
                     " back to the last commit: no page is lost, but some are fetched again.",
                     self._store.path,
@@ -257,7 +257,7 @@ class LocalFrontier:
                 )
 
     async def _commit_done(self, *, last: bool) -> None:
-        if self._broken or os.getpid() != self._pid:  # a fork has none of its own
+        if self._broken or os.getpid() != self._pid:  # a fork must not commit
             return
         self._unwritten += self._in_flight.settle()
         if not self._unwritten and not self._store.dirty:
@@ -269,12 +269,12 @@ class LocalFrontier:
                 self._delay = min(_SLOWEST, self._delay * 2)
                 return
             self._items.log_kept(len(done))
-            done = []  # with all they have led to
+            done = []  # they stay stored, with all they led to
         for visit in done:
             if visit.row is not None:
                 self._store.done(visit.row)
             self._store.release(visit.marks)
-        if self._broken:  # what is in the file is left as it is
+        if self._broken:  # leave the file as it is
             return
         self._note_state()
         self._store.note(IN_FLIGHT, self._store.in_flight)
@@ -292,7 +292,7 @@ class LocalFrontier:
             return
         try:
             pickled = pickle.dumps(state, protocol=4)
-        except Exception as error:  # noqa: BLE001 - anything may be in it
+        except Exception as error:  # noqa: BLE001 - it may contain anything
             self._report.once(
                 logging.WARNING,
                 "spider.state cannot be pickled (%r), so it is not stored: after a kill the spider"
@@ -303,7 +303,7 @@ class LocalFrontier:
         self._store.note(STATE, pickled)
 
     def _break(self, error: Exception) -> None:
-        """Write nothing more: what is in the file cannot be trusted."""
+        """Stop writing: the contents of the file cannot be trusted."""
         if not self._broken:
             self._broken = True
             self._report.give_up(

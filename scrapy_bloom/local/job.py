@@ -1,10 +1,10 @@
-"""The job directory: who holds it, whose it is, how the last run in it ended.
+"""The job directory: who is using it, whose it is, and how its last run ended.
 
-Its file, :data:`NAME`, is used in two ways. With ``scrapy_bloom.Scheduler`` it has requests and
-marks, and every commit is a moment from which a crawl resumes. Under another scheduler it has the
-marks, and is written twice a run. Scrapy stores its queue only when a spider closes, so a kill
-loses requests whose marks an earlier filter may have, and nobody can say which. So filter and queue
-are moved away together then, and the crawl starts over.
+Its file, :data:`NAME`, is used in two ways. With ``scrapy_bloom.Scheduler`` it holds requests and
+marks, and a crawl resumes from the last commit. Under another scheduler it holds only marks, and is
+written twice a run. Scrapy stores its queue only when a spider closes, so a kill loses requests
+whose marks may be stored already, and there is no telling which. Filter and queue are then moved
+away together, and the crawl starts over.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ LOCK: Final = "bloom.lock"
 SCRAPYS_QUEUE: Final = "requests.queue"  # this and the following are Scrapy's
 SCRAPYS_MARKS: Final = "requests.seen"
 STATE: Final = "spider.state"
-"""Scrapy's file, and the key of a note: the spider's state as of the last commit, pickled."""
+"""Scrapy's file, and the key of our note with the spider's state at the last commit, pickled."""
 ACTIVE: Final = "active.json"
-"""The file in Scrapy's queue that says which of the others to read; written at a clean stop."""
+"""The file in Scrapy's queue that names the others to be read; written at a clean stop."""
 
 _MARK: Final = b"# put here by scrapy-bloom"
-"""Stands behind the pickle in Scrapy's file until Scrapy writes that anew; pickle ignores it."""
+"""Appended to the pickle in Scrapy's file until Scrapy rewrites it; pickle ignores it."""
 
 KIND: Final = "kind"
 """Key of a note: :data:`REQUESTS` or :data:`FILTER`."""
 REQUESTS: Final = "scheduler"
-"""Requests and marks are in the file."""
+"""The file holds requests and marks."""
 FILTER: Final = "filter"
-"""Marks are in the file, and the requests in Scrapy's queue."""
+"""The file holds marks; the requests are in Scrapy's queue."""
 
 IDENTITY: Final = "identity"
 PID: Final = "pid"
@@ -63,7 +63,7 @@ DIGEST: Final = "queue"
 IN_FLIGHT: Final = "in flight"
 """Key of a note: how many requests were in flight at the last commit."""
 
-_COUNT: Final = 4  # bytes: what an empty file of a queue starts with
+_COUNT: Final = 4  # bytes, all zero: an empty queue's file
 _CHUNK: Final = 1 << 20
 
 
@@ -74,7 +74,7 @@ class Identity:
     Attributes:
         spider: name of the spider.
         fingerprinter: import path of the class that the fingerprints follow.
-        made_by: the rules that they were made with.
+        made_by: the rules they were made with.
     """
 
     spider: str
@@ -83,19 +83,19 @@ class Identity:
 
 
 class Job:
-    """A job directory, held by this process from the beginning.
+    """A job directory, locked by this process from the start.
 
-    :param folder: the job directory; made if it is not there.
+    :param folder: the job directory; created if missing.
     :param identity: what its marks belong to.
     :param kind: what this run keeps in its file: :data:`REQUESTS` or :data:`FILTER`.
-    :raises JobInUseError: if another crawl holds it.
+    :raises JobInUseError: if another crawl is using it.
     :raises StateError: if it cannot be used for that. Everything is left as it is.
 
     Attributes:
         folder: its absolute path: a crawl may change the working directory.
-        path: that of its file.
+        path: path of its file.
         previous: the kind of the last run; empty if there was none.
-        store: what is in its file, once it is opened.
+        store: the contents of its file, once opened.
         restored: how many fingerprints were there.
         killed: whether the last run was killed.
         in_flight: how many requests were in flight then.
@@ -122,7 +122,7 @@ class Job:
 
     @contextmanager
     def opening(self) -> Iterator[None]:
-        """Leave the job directory to others, as it was, if what follows raises."""
+        """Release the job directory, as it was, if the block raises."""
         try:
             yield
         except BaseException:
@@ -131,7 +131,7 @@ class Job:
 
     def _check(self) -> None:
         meta = read_meta(self.path)[0] if self.path.exists() else {}
-        if not meta:  # it was made, and then its run was killed
+        if not meta:  # the run that created it was killed
             return
         self.previous = str(meta.get(KIND, ""))
         if self.previous == REQUESTS != self.kind:
@@ -156,7 +156,7 @@ class Job:
             logger.warning("%s", changed)
 
     def open(self, settings: Settings, *, digests: bool) -> None:
-        """Open the file, or make it. Nothing of an old one is changed.
+        """Open the file, or create it. An existing one is not changed.
 
         :param digests: whether all fingerprints are SHA-1 digests.
         :raises StateError: if it cannot be used.
@@ -168,12 +168,12 @@ class Job:
         self.in_flight = int(self.store.meta.get(IN_FLIGHT, 0)) if self.killed else 0
 
     def begin(self) -> None:
-        """Note in the file that a run is on.
+        """Note in the file that a run has begun.
 
         :raises StateError: if that cannot be written.
         """
         store, plain = self.store, self.kind != REQUESTS
-        if self.killed and plain:  # since Scrapy has opened its queue, it is too late
+        if self.killed and plain:  # too late: Scrapy has opened its queue
             raise StateError(
                 f"{self.path}: the last run was killed, and Scrapy's queue may have lost requests."
                 f" Everything was left as it is. Start the crawl again."
@@ -183,7 +183,7 @@ class Job:
             for key, value in owner_notes(self.identity, self.kind).items():
                 store.note(key, value)
             store.note(PID, os.getpid())
-            # That a plain filter is not closed must be known before Scrapy pops its first request.
+            # A plain filter must be on disk as not closed before Scrapy pops its first request.
             store.commit(sync=plain)
             if state:
                 beside = self.folder / f"{STATE}.tmp"
@@ -197,16 +197,16 @@ class Job:
             store.commit_at_close_only()
 
     def _read_state(self) -> bytes:
-        """Return and note the spider's state as of the last commit, or what Scrapy wrote since.
+        """Return and note the spider's state: that of the last commit, or what Scrapy wrote since.
 
-        It does so when our file is closed. What it cannot read would leave the spider without a
-        state, and its callbacks would fail.
+        Scrapy writes it after our file is closed. A file that Scrapy cannot read would leave the
+        spider without a state, and its callbacks would fail.
         """
         path = self.folder / STATE
         state = path.read_bytes() if path.exists() else _MARK
         try:
             pickle.loads(state)  # noqa: S301 - as Scrapy does a moment later
-        except Exception:  # noqa: BLE001 - a file that was cut off raises all sorts of things
+        except Exception:  # noqa: BLE001 - a truncated file may raise anything
             state = _MARK
         if state.endswith(_MARK):
             state = self.store.meta.get(STATE) or pickle.dumps({}, protocol=4)
@@ -214,7 +214,7 @@ class Job:
         return state
 
     def is_finished(self, *, waiting: bool) -> bool:
-        """Return whether all pages were done before this run, and none is to be fetched again.
+        """Return whether all pages were done before this run, and none will become eligible again.
 
         :param waiting: whether requests are waiting.
         """
@@ -223,10 +223,10 @@ class Job:
         return bool(self.restored) and not (waiting or self.killed or again)
 
     def close(self) -> bool:
-        """Write everything, and leave the job directory to others; return whether it was written.
+        """Write everything and release the job directory; return whether everything was written.
 
-        If not, that is logged, and it is as after a kill. To be called after Scrapy has stored its
-        queue.
+        If not, that is logged, and the job is left as after a kill. Call it after Scrapy has stored
+        its queue.
         """
         if os.getpid() != self._pid:
             logger.warning(
@@ -242,7 +242,7 @@ class Job:
             self.store.close()
         except (sqlite3.Error, OSError) as error:
             resumes = "resumes from the last commit. No page is lost, but some are fetched again"
-            logger.error(  # noqa: TRY400 - in plain words
+            logger.error(  # noqa: TRY400 - the message says it all
                 "%s: the last changes could not be stored (%s), so the next run %s. Make room, or"
                 " give this user the right to write there.",
                 self.path,
@@ -255,7 +255,7 @@ class Job:
         return True
 
     def abandon(self) -> None:
-        """Leave the job directory to others and write nothing more, as a kill does."""
+        """Release the job directory without writing anything more, as a kill would."""
         if hasattr(self, "store"):
             self.store.abandon()
         if os.getpid() == self._pid:
@@ -263,13 +263,13 @@ class Job:
 
 
 def set_aside_if_unclean(folder: Path, spider: str) -> bool:
-    """Start a job of a plain filter over if its last run was killed, or its queue has changed.
+    """Move the job of a plain filter away if its last run was killed or its queue has changed.
 
-    To be called before Scrapy's scheduler opens its queue. A job that only others have used is not
-    touched, nor that of another spider, nor one that is in use: it only looks like a killed one.
+    Call it before Scrapy's scheduler opens its queue. Jobs that only others have used, those of
+    another spider, and those in use are not touched: a job in use looks like a killed one.
 
     :returns: whether it was moved away.
-    :raises JobInUseError: if another process is using it. What Scrapy reads then is not to be used.
+    :raises JobInUseError: if another process is using it. What Scrapy reads then must not be used.
     :raises StateError: if something cannot be read or moved.
     """
     path = folder / NAME
@@ -279,7 +279,7 @@ def set_aside_if_unclean(folder: Path, spider: str) -> bool:
         with hold(folder):
             meta, clean = read_meta(path)
             if meta.get(KIND) != FILTER or identity_of(path, meta).spider != spider:
-                return False  # `Job` says what is wrong when the crawl opens it
+                return False  # `Job` reports what is wrong when opened
             if not clean:
                 why = f"the last run (process {meta.get(PID)}) was killed"
             elif meta.get(DIGEST) != digest(folder):
@@ -301,13 +301,13 @@ def set_aside_if_unclean(folder: Path, spider: str) -> bool:
 
 
 def _set_aside(folder: Path) -> Path:
-    """Move all that a job has to a folder of its own, from which nothing is ever deleted."""
+    """Move all of a job to a folder of its own, from which nothing is ever deleted."""
     parent = folder / "unclean"
     aside = next(each for number in count(1) if not (each := parent / str(number)).exists())
     aside.mkdir(parents=True)
     logs = sorted(path.name for path in folder.glob(f"{NAME}-*"))
-    # The file goes last: until it is gone, a move that was killed is done again. A spider's state
-    # goes, too: one that says what is done would keep the crawl from starting over.
+    # The file goes last: until it is gone, an interrupted move is repeated. The spider's state goes
+    # too: if it records progress, it would keep the crawl from starting over.
     for name in (SCRAPYS_QUEUE, SCRAPYS_MARKS, STATE, *logs, NAME):
         if (folder / name).exists():
             (folder / name).rename(aside / name)
@@ -315,10 +315,10 @@ def _set_aside(folder: Path) -> Path:
 
 
 def digest(folder: Path) -> str:
-    """Return what tells Scrapy's queue from any other that holds requests.
+    """Return a digest that tells Scrapy's queue from any other that holds requests.
 
-    It depends on contents, not on times, so that a job directory may be copied, and not on whether
-    Scrapy has opened the queue.
+    It depends on contents, not on times, so a job directory may be copied; nor does it change when
+    Scrapy opens the queue.
 
     :raises OSError: if a file cannot be read.
     """
@@ -334,7 +334,7 @@ def digest(folder: Path) -> str:
 
 
 def waits_with_scrapy(folder: Path) -> bool:
-    """Return whether requests wait in a job's queue of Scrapy's.
+    """Return whether requests are waiting in Scrapy's queue of a job.
 
     :raises OSError: if a file cannot be read.
     """
@@ -344,7 +344,7 @@ def waits_with_scrapy(folder: Path) -> bool:
 
 
 def queue_files(folder: Path) -> Iterator[Path]:
-    """Yield the files in Scrapy's queue that hold requests: it leaves some that do not."""
+    """Yield the files in Scrapy's queue that hold requests; Scrapy leaves empty ones behind."""
     for path in sorted((folder / SCRAPYS_QUEUE).rglob("*")):
         if path.name == ACTIVE or not path.is_file():
             continue
@@ -353,11 +353,11 @@ def queue_files(folder: Path) -> Iterator[Path]:
 
 
 def saved_queues(folder: Path) -> Iterator[tuple[str | None, str]]:
-    """Yield the queues that Scrapy is going to read: download slot, and path in the queue's folder.
+    """Yield the queues that Scrapy would read: download slot, and path in the queue's folder.
 
-    Start requests are perhaps in one beside it, which has an ``s`` after its name.
+    Start requests may be in another queue beside it, whose name ends in ``s``.
 
-    :raises ValueError: if ``active.json`` makes no sense.
+    :raises ValueError: if ``active.json`` is invalid.
     :raises TypeError: likewise.
     """
     path = folder / SCRAPYS_QUEUE / ACTIVE
@@ -370,7 +370,7 @@ def saved_queues(folder: Path) -> Iterator[tuple[str | None, str]]:
 
 
 def check_unused(folder: Path) -> None:
-    """Look whether a crawl whose requests and marks are in Redis may use a job directory.
+    """Check that a crawl whose requests and marks are in Redis may use a job directory.
 
     :raises StateError: if it has requests or marks. Everything is left as it is.
     """
@@ -388,7 +388,7 @@ def check_unused(folder: Path) -> None:
 
 
 def open_store(path: Path, settings: Settings, *, digests: bool) -> Store:
-    """Open the file of a job as the settings say, or make it.
+    """Open the file of a job with these settings, or create it.
 
     :param digests: whether all fingerprints are SHA-1 digests.
     :raises StateError: if it cannot be used. It is left as it is.
@@ -398,7 +398,7 @@ def open_store(path: Path, settings: Settings, *, digests: bool) -> Store:
 
 
 def new_filter(settings: Settings, *, digests: bool) -> LocalFilter:
-    """Return an empty filter as the settings want it; warn of one that memory cannot hold.
+    """Return an empty filter with these settings; warn if it would outgrow the machine's memory.
 
     :param digests: whether all fingerprints are SHA-1 digests.
     """
@@ -421,12 +421,12 @@ def new_filter(settings: Settings, *, digests: bool) -> LocalFilter:
 
 
 def owner_notes(identity: Identity, kind: str) -> dict[str, str]:
-    """Return the notes that say whose a file is, and what it is for."""
+    """Return the notes that tell whose a file is, and what it is for."""
     return {KIND: kind, IDENTITY: json.dumps(asdict(identity), sort_keys=True)}
 
 
 def read_meta(path: Path) -> tuple[dict[str, Any], bool]:
-    """Return the notes in a job's file, and whether its last run has closed it. Changes nothing.
+    """Return the notes in a job's file, and whether its last run closed it. Changes nothing.
 
     :raises StateError: if it cannot be read.
     """
@@ -438,7 +438,7 @@ def read_meta(path: Path) -> tuple[dict[str, Any], bool]:
 def identity_of(path: Path, meta: dict[str, Any]) -> Identity:
     """Return what the marks of a file belong to, from its notes.
 
-    :raises StateError: if they do not say.
+    :raises StateError: if the notes are invalid.
     """
     try:
         return Identity(**json.loads(meta[IDENTITY]))
@@ -450,13 +450,13 @@ def identity_of(path: Path, meta: dict[str, Any]) -> Identity:
 
 
 def hold(folder: Path) -> AcquireReturnProxy[FileLock]:
-    """Hold a job directory as a crawl does, so that none can start in it.
+    """Lock a job directory as a crawl does, so that no crawl can start in it.
 
-    :raises JobInUseError: if a crawl holds it.
+    :raises JobInUseError: if a crawl is using it.
     :raises StateError: if it cannot be locked.
     """
     try:
-        # Not bound to a thread: the file may be closed in another thread than it was opened in.
+        # Not thread-local: the file may be closed in a different thread.
         return FileLock(folder / LOCK, timeout=0, thread_local=False).acquire()
     except Timeout:
         pid = None
@@ -473,7 +473,7 @@ def hold(folder: Path) -> AcquireReturnProxy[FileLock]:
 
 
 def unusable(folder: Path, error: OSError) -> StateError:
-    """Return the error that refuses a job directory that cannot be used."""
+    """Return the error for a job directory that cannot be used."""
     return StateError(
         f"{error.filename or folder}: {error.strerror}. Expected a job directory in which this user"
         f" can write, with room on the disk; give it those rights or choose another JOBDIR. What is"

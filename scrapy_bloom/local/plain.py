@@ -1,4 +1,4 @@
-"""The filter of a crawl whose requests another scheduler keeps: in memory, or in a JOBDIR."""
+"""The filter of a crawl whose requests another scheduler keeps, in memory or in a JOBDIR."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
 
 
 _SLOW: Final = 32_000_000
-"""Bytes of a filter that take about 0.1 s to be stored."""
+"""Size in bytes of a filter that takes about 0.1 s to store."""
 
 
 class PlainFilter:
-    """The filter of a crawl under Scrapy's own scheduler, or any other one.
+    """The filter of a crawl under Scrapy's own scheduler, or any other.
 
     :param spider: name of the spider.
     :param report: writes to stats and log.
     :param unclean: whether the last run was killed, and its files were moved away.
-    :raises BloomError: if the crawl cannot be filtered as the settings say. Nothing is changed.
+    :raises BloomError: if the crawl cannot be filtered as configured. Nothing is changed.
 
     Attributes:
         session: judges the requests.
-        emptied: always False: nobody else uses it.
+        emptied: always False: no one else uses it.
     """
 
     emptied = False
@@ -91,12 +91,12 @@ class PlainFilter:
                 )
         crawler.signals.connect(session.forget, signal=forget_page)
 
-    def clear(self, *, at_end: bool = False) -> bool:  # noqa: ARG002 - as a shared filter
+    def clear(self, *, at_end: bool = False) -> bool:  # noqa: ARG002 - as in a shared filter
         """Empty the filter; returns True."""
         return self._filter.clear()
 
     def close(self) -> Deferred[None] | None:
-        """Store the filter, and write the last stats; return what fires when that is done."""
+        """Store the filter and write the final stats; return a Deferred, or None if done."""
         info = self._filter.info()
         self._report.describe(info)
         self._report.flush()
@@ -108,6 +108,6 @@ class PlainFilter:
         return None
 
     def _store(self) -> None:
-        assert self._job is not None  # noqa: S101 - there is something to be stored
+        assert self._job is not None  # noqa: S101 - there is something to store
         if not self._job.close():
             self._report.set(stats.NOT_STORED, 1)

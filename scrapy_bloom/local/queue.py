@@ -1,7 +1,7 @@
 """Scrapy's priority queues over the rows of a store.
 
-Scrapy's class decides the order; it is given our :class:`Bucket` in the place of its disk queues.
-Only the first rows of each bucket are in memory. The others are read again when their turn comes.
+Scrapy's class decides the order; it is given our :class:`Bucket` in place of its disk queues. Only
+the first rows of each bucket are in memory. The others are read when their turn comes.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 Row = tuple[int, bytes | None]
 
 _MOST: Final = 512
-"""Rows of one queue that are read at once; up to twice as many that were pushed are kept."""
+"""Rows of one queue that are read at once; of pushed rows, up to twice as many stay in memory."""
 
 _IN_ALL: Final = 65_536
-"""Rows that all queues together may read ahead: with many hosts each gets fewer."""
+"""Rows that all queues together may read ahead: with many hosts, each gets fewer."""
 
 _LEAST: Final = 8
 
 
 @dataclass(frozen=True)
 class QueueClasses:
-    """Scrapy's queues, as the settings of a crawl choose them.
+    """Scrapy's queues, as chosen by the settings of a crawl.
 
     Attributes:
         priority: class of the priority queue.
-        plain: what those on the disk stand for.
-        start: the same for start requests; None if those are among the others.
+        plain: kind of the disk queues.
+        start: kind of the queues for start requests; None if these share the others.
     """
 
     priority: type[Any]
@@ -54,14 +54,13 @@ class QueueClasses:
 class Queues:
     """The priority queue of a crawl over the rows of a store.
 
-    :param classes: Scrapy's, as the settings choose them.
+    :param classes: Scrapy's, as chosen by the settings.
     :raises SettingError: if the priority queue cannot be used.
-    :raises StateError: if the store has requests in queues that they would not read.
+    :raises StateError: if the store has requests in queues that these classes would not read.
 
     Attributes:
-        row: that of the request which a bucket gave out last: Scrapy's classes pass on no more
-            than the request.
-        unreadable: why stored requests could not be read, since somebody last took that away.
+        row: that of the request a bucket returned last: Scrapy's classes pass on only the request.
+        unreadable: why stored requests could not be read; the caller empties it.
     """
 
     def __init__(
@@ -88,7 +87,7 @@ class Queues:
         return len(self._queue)
 
     def push(self, request: Request) -> Exception | None:
-        """Add a request; return why it cannot be stored, None if it is. Nothing changes then."""
+        """Add a request; return None, or why it cannot be stored, with nothing changed."""
         try:
             self._queue.push(request)
         except Exception as error:  # noqa: BLE001 - its parts may raise anything
@@ -96,25 +95,25 @@ class Queues:
         return None
 
     def pop(self) -> tuple[Request, int] | None:
-        """Take the next request that can be read, with its row, which stays until it is done.
+        """Take the next readable request, with its row, which stays until the request is done.
 
         :raises sqlite3.Error: if the rows cannot be read, or some are missing.
         """
         request = self._queue.pop()
-        while request is None and len(self._queue):  # there was one that could not be read
+        while request is None and len(self._queue):  # one could not be read
             request = self._queue.pop()
         return None if request is None else (request, self.row)
 
 
 class Bucket:
-    """The requests of one priority, one download slot perhaps, in order.
+    """The requests of one priority, perhaps of one download slot, in order.
 
-    What it has in memory comes before all else that is waiting, in its order. So when that is
-    empty, the first rows of the store follow.
+    The rows in memory come before all other waiting ones, in the order of the bucket. When they are
+    used up, the first rows of the store follow.
 
-    :param queues: what it is one of.
-    :param path: its key: the priority, after the download slot perhaps.
-    :param kind: its order, and how requests are written.
+    :param queues: the queues it belongs to.
+    :param path: its key: the priority, perhaps after the download slot.
+    :param kind: its order and serialization.
     """
 
     def __init__(self, queues: Queues, path: str, kind: QueueKind) -> None:
@@ -129,7 +128,7 @@ class Bucket:
         return self._size
 
     def push(self, request: Request) -> None:
-        """Add a request. If encoding it raises an error, nothing has changed."""
+        """Add a request. If serializing it raises an error, nothing has changed."""
         body = self._dumps(request.to_dict(spider=self._queues.spider))
         if self._number is None:
             # Only the queues of a downloader-aware priority queue have a folder of their own.
@@ -139,7 +138,7 @@ class Bucket:
         hot, most = self._hot, 2 * self._ahead()
         if self._newest:
             hot.append((row, body))
-            if len(hot) > most:  # those far back are in the store
+            if len(hot) > most:  # the store has the rest
                 while len(hot) > most // 2:
                     hot.popleft()
         elif self._size == len(hot) < most:
@@ -147,7 +146,7 @@ class Bucket:
         self._size += 1
 
     def pop(self) -> Request | None:
-        """Take the next request that can be read; its row stays in the store until it is done."""
+        """Take the next readable request; its row stays in the store until it is done."""
         while self._size:
             if not self._hot:
                 self._read()
@@ -181,7 +180,7 @@ class Bucket:
 
 
 class _BucketMaker:
-    """Stands for the class of the queues: a priority queue builds them ``from_crawler``."""
+    """Stands in for the class of the queues, which priority queues build ``from_crawler``."""
 
     def __init__(self, queues: Queues, kind: QueueKind) -> None:
         self._queues, self._kind = queues, kind
@@ -192,7 +191,7 @@ class _BucketMaker:
 
 
 def _start_priorities(store: Store, queue_class: type[Any]) -> Any:
-    """Return the state from which one of Scrapy's priority queues opens the queues in a store."""
+    """Return the state with which Scrapy's priority queue reopens the queues of a store."""
     by_slot = issubclass(queue_class, DownloaderAwarePriorityQueue)
     if not by_slot and not issubclass(queue_class, ScrapyPriorityQueue):
         raise SettingError(

@@ -1,7 +1,7 @@
-"""Takes over a job of Scrapy's own scheduler that was stopped cleanly: its queue and its marks.
+"""Takes over a cleanly stopped job of Scrapy's own scheduler: its queue and its fingerprints.
 
-All of it is built in a folder beside, in a file that takes the place of the job's when it is whole;
-until then a kill changes nothing. Reading Scrapy's queue empties it, so a copy of it is read.
+The new file is built in a temporary folder and replaces the job's once it is complete; until then a
+kill changes nothing. Reading Scrapy's queue empties it, so a copy of it is read.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _LENGTH: Final = 2  # bytes
 
 
 def why_unclean(folder: Path) -> str:
-    """Return what shows that a crawl with Scrapy's own scheduler was killed; empty if nothing does.
+    """Return the evidence that a crawl with Scrapy's own scheduler was killed; empty if none.
 
-    After a kill ``requests.seen`` has marks of requests that are no longer in the queue. At a clean
-    stop Scrapy writes the queue first, then the fingerprints, and the state of the spider last. A
-    queue that runs empty later has its file removed at once, which changes the folder. What a
-    killed run had queued stays there after a later clean stop, and no queue is named for it.
+    After a kill, ``requests.seen`` has fingerprints of requests that are no longer in the queue. At
+    a clean stop Scrapy writes the queue first, then the fingerprints, and the spider's state last.
+    When a queue runs empty later, its file is removed at once, which changes the folder. What a
+    killed run had queued is still there after a later clean stop, unnamed in ``active.json``.
 
     :raises OSError: if a file cannot be read.
     """
@@ -71,7 +71,7 @@ def why_unclean(folder: Path) -> str:
             return f"{path} was written after {state}"
     try:
         named = {each for _, name in saved_queues(folder) for each in (name, f"{name}s")}
-    except (ValueError, TypeError):  # whoever reads the queues says what is wrong
+    except (ValueError, TypeError):  # reading the queues reports what is wrong
         return ""
     for path in queue_files(folder):
         queue = path.relative_to(root)
@@ -81,10 +81,10 @@ def why_unclean(folder: Path) -> str:
 
 
 def is_for_scrapy(folder: Path) -> bool:
-    """Return whether Scrapy's own scheduler has begun a job, and goes on with what waits there.
+    """Return whether Scrapy's own scheduler began a job and can resume it.
 
-    It does not after a kill: what was queued is in files that it will not read. What cannot be read
-    counts as none: whoever opens the job says what is wrong with it.
+    It cannot after a kill: it will not read the files with the queued requests. A job that cannot
+    be read does not count; opening it reports what is wrong.
     """
     try:
         if (folder / NAME).exists():
@@ -97,14 +97,14 @@ def is_for_scrapy(folder: Path) -> bool:
 def take_over(
     job: Job, settings: Settings, plain: QueueKind, start: QueueKind | None, *, digests: bool
 ) -> None:
-    """Bring what a job of Scrapy's own scheduler has into the job's file, if there is any of it.
+    """Move what Scrapy's own scheduler has stored for a job, if anything, into the job's file.
 
-    What was not stopped cleanly stays as it is, and the crawl starts over beside it: it may be the
-    job of a crawl that is on, since Scrapy locks nothing.
+    A job that was not stopped cleanly stays as it is, and the crawl starts over beside it: the job
+    may belong to a running crawl, since Scrapy locks nothing.
 
-    :param job: the job directory, which is not opened.
-    :param plain: what wrote the requests.
-    :param start: what wrote start requests; None if they are among the others.
+    :param job: the job directory, not opened yet.
+    :param plain: the kind of queue that stored the requests.
+    :param start: the kind that stored start requests; None if they are among the others.
     :param digests: whether all fingerprints are SHA-1 digests.
     :raises StateError: if something cannot be read or written. Scrapy's files are as they were.
     """
@@ -123,7 +123,7 @@ def take_over(
     shutil.rmtree(beside, ignore_errors=True)
     try:
         shutil.copytree(queue, beside / SCRAPYS_QUEUE)
-        if job.previous == FILTER:  # it was closed: nothing is in a log
+        if job.previous == FILTER:  # it was closed, so there is no log
             shutil.copyfile(job.path, beside / NAME)
         with closing(open_store(beside / NAME, settings, digests=digests)) as store:
             _fill(store, job, _read_queues(job, beside, plain, start))
@@ -154,7 +154,7 @@ def _fill(
             store.push(store.queue(path, slot), body)
         store.commit()
     seen = job.folder / SCRAPYS_MARKS
-    if job.previous != FILTER and seen.exists():  # else it is from before the filter's first run
+    if job.previous != FILTER and seen.exists():  # else it predates the filter
         with seen.open("rb") as stream:
             for batch in read_seen(iter(lambda: stream.read(_CHUNK), b"")):
                 for fingerprint in batch:
@@ -167,14 +167,14 @@ def _fill(
 def _read_queues(
     job: Job, beside: Path, plain: QueueKind, start: QueueKind | None
 ) -> Iterator[tuple[str, str | None, list[bytes]]]:
-    """Yield all that Scrapy would read again: path of a queue, its download slot, its requests."""
+    """Yield what Scrapy would read when resuming: each queue's path, download slot and requests."""
     source = job.folder / SCRAPYS_QUEUE / ACTIVE
     try:
         for slot, name in saved_queues(beside):
             for path, kind in ((name, plain), (f"{name}s", start or plain)):
                 source = job.folder / SCRAPYS_QUEUE / path
                 yield path, slot, _bodies(beside / SCRAPYS_QUEUE / path, kind)
-    except Exception as error:  # whatever its class raises at a file that was cut off
+    except Exception as error:  # truncated files raise anything
         raise StateError(
             f"{source}: found a queue that cannot be read ({type(error).__name__}: {error}),"
             f" expected what Scrapy stores when a crawl stops cleanly. It was left as it is. Start"
@@ -197,7 +197,7 @@ def _bodies(path: Path, kind: QueueKind) -> list[bytes]:
 
 
 def read_seen(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Yield the fingerprints in chunks of a ``requests.seen``; one that was cut off is skipped.
+    """Yield the fingerprints in chunks of a ``requests.seen``; a truncated last one is skipped.
 
     Scrapy 2.19 writes each as its length (2 bytes, big-endian) and its bytes; older versions write
     a line of hexadecimal digits. A job that lived through the upgrade has both. A length starts

@@ -1,30 +1,29 @@
-"""A crawl in one SQLite file: its filter, its requests, and notes; one transaction a commit.
+"""A crawl in one SQLite file: its filter, requests and notes. Each commit is one transaction.
 
-A row of ``requests`` is a request that is not done: taking one off a queue writes nothing, its row
-is deleted when it is done. At each commit every page that the filter calls seen is done, or has a
-row, or is listed in ``again``. So a kill leaves the last commit, and nothing is lost.
+A row of ``requests`` is a request that is not done: taking it from a queue writes nothing, and the
+row is deleted when it is done. At each commit, every page that the filter calls seen is done, has a
+row, or is listed in ``again``. So a kill leaves the state of the last commit, and nothing is lost.
 
-A new mark goes to the journal at once, about 20 bytes. When the journal is long, a *pass* writes
-the blocks that have changed, some with each commit, and then deletes the part of the journal that
-was there when it began. Blocks may be newer than that: bits are only ever set, and setting them
-again from the journal is harmless. Counts of items are stored with each commit, and a replay does
-not count.
+A new mark goes to the journal, about 20 bytes, with the next commit. When the journal is long, a
+*pass* writes the blocks that have changed, a few with each commit, and then deletes the part of the
+journal that was there when it began. Blocks may be newer than that part: bits are only ever set, so
+replaying it is harmless. Item counts are stored with each commit; a replay does not count.
 
-Used like this, in one thread, under a lock that keeps other processes away::
+Usage, in one thread, under a lock that keeps other processes out::
 
-    store = Store(path, LocalFilter(capacity=1_000_000))  # raises StateError, changes nothing then
-    store.clean                    # whether the last run closed the file; also in a new file
-    store.meta["kind"]             # notes of earlier runs, read only
+    store = Store(path, LocalFilter(capacity=1_000_000))  # on StateError, nothing has changed
+    store.clean                    # whether the last run closed the file; true of a new file
+    store.meta["kind"]             # notes of earlier runs, read-only
     store.add(fingerprint)         # was it seen? `filter.add`, and the exact list if there is one
-    queue = store.queue("0", None)     # the number of a queue; made if it is new
-    row = store.push(queue, body)      # a request, waiting
-    store.read(queue, newest=True)     # rows that wait, to be taken with `take`
+    queue = store.queue("0", None)     # the number of a queue, created if new
+    row = store.push(queue, body)      # add a waiting request
+    store.read(queue, newest=True)     # waiting rows, to be taken with `take`
     store.take(row), store.done(row)
     store.note("spider.state", data)
-    store.commit()                 # sqlite3.Error or OSError: nothing written, nothing forgotten
+    store.commit()                 # sqlite3.Error or OSError: nothing written, all changes kept
     store.close()
 
-Nothing is written before the first commit, which also notes that a run has begun.
+Nothing is written before the first commit, which also records that a run has begun.
 """
 
 from __future__ import annotations
@@ -53,47 +52,47 @@ NAME: Final = "bloom.sqlite"
 """Name of the file in a job directory."""
 
 NUMBER_BITS: Final = 40
-"""A row's id is the number of its queue and, in this many lower bits, its own number."""
+"""A row's id is the number of its queue followed by its own number, in this many lower bits."""
 
 LEAST_JOURNAL: Final = 200_000
-"""A pass begins when the journal has more marks than this, and than an :data:`JOURNAL_SHARE`-th of
-all items: a kill costs reading them again, 3 µs each, and each pass writes nearly every block."""
+"""A pass begins when the journal has more marks than this, and than 1 / :data:`JOURNAL_SHARE` of
+all items. After a kill they are replayed, at 3 µs each; but each pass writes nearly every block."""
 
 JOURNAL_SHARE: Final = 20
 
 SMALL_JOURNAL: Final = 20_000
-"""A journal of at most so many marks stays at a clean stop: it is smaller than their blocks."""
+"""A journal of at most this many marks stays at a clean stop: it is smaller than their blocks."""
 
-BLOCKS_AT_ONCE: Final = 64  # a commit of a pass writes so many blocks, 0.5 MB
-SWEPT_AT_ONCE: Final = 128  # and deletes so many rows of each table; those of the journal have
-MARKS_A_ROW: Final = 1_000  # at most so many marks
+BLOCKS_AT_ONCE: Final = 64  # blocks written by one commit of a pass: 0.5 MB
+SWEPT_AT_ONCE: Final = 128  # most rows that one commit deletes from each table
+MARKS_A_ROW: Final = 1_000  # most marks in one row of the journal
 
 LISTED_AT_ONCE: Final = 1_000
-"""Fingerprints that a commit of a pass brings into `exact`, at least; and that any commit deletes
-of what is over in `again` and `ages`, at most."""
+"""Fingerprints that a commit of a pass adds to `exact`, at least; and expired ones that any commit
+deletes from `again` and `ages`, at most."""
 
 ROWS_AT_ONCE: Final = 100
-"""Rows of `exact` in one statement: a row takes half the time of one that has its own."""
+"""Rows of `exact` per statement: each takes half the time that a statement of its own would."""
 
 MOST_UNLISTED: Final = 1_000_000
-"""With an exact list, a pass begins at this many marks at the latest: till then all are in memory,
-with some 160 bytes each."""
+"""With an exact list, a pass begins at this many marks at the latest: until then all are in memory,
+at some 160 bytes each."""
 
 _ENTRY_BYTES: Final = 16
 
 CHECKPOINT_COMMITS: Final = 100
-"""Commits between two checkpoints; they bring the log into the file, and both to the disk."""
+"""Commits between checkpoints, which copy the log into the file and sync both."""
 
 LOG_BYTES: Final = 16 << 20
-"""A longer log is checkpointed at once. At four times this size a commit waits for that."""
+"""A longer log is checkpointed at once. At four times this size, a commit waits for that."""
 
-_KEPT_LOG: Final = 4 << 20  # a log that starts over is cut to this size
+_KEPT_LOG: Final = 4 << 20  # a log that is restarted is truncated to this size
 CHECKED_BYTES: Final = 64 << 20
-"""A file of up to this size is always read through when it is opened: about 0.1 s."""
+"""A file of up to this size is always checked in full on opening: about 0.1 s."""
 
 NEVER_MISSING: Final = "requests", "queues", "again"
-"""Of a larger one that was closed, these tables are: a row that is missing loses a page. Checksums
-see only what is there, and rows that are missing elsewhere have pages fetched again."""
+"""Tables that are checked even in a larger file that was closed: a row missing there loses a page.
+Checksums cover only rows that exist; rows missing elsewhere cause pages to be fetched again."""
 
 
 _PRAGMAS: Final = (
@@ -101,7 +100,7 @@ _PRAGMAS: Final = (
     "wal_autocheckpoint = 0",  # see Store._checkpoint
     f"journal_size_limit = {_KEPT_LOG}",
     "cache_size = -16000",  # kB
-    "secure_delete = OFF",  # which would write what is deleted
+    "secure_delete = OFF",  # ON would overwrite deleted content
 )
 
 
@@ -111,10 +110,10 @@ class StoredQueue:
 
     Attributes:
         path: its name.
-        slot: the download slot of its requests, if they all have one.
+        slot: the download slot of its requests, if they share one.
         size: how many requests it has that are not done.
-        taken: how many of them do not wait any more.
-        new: requests that are not committed, oldest first, by row.
+        taken: how many of them are no longer waiting.
+        new: uncommitted requests by row, oldest first.
     """
 
     path: str
@@ -125,20 +124,19 @@ class StoredQueue:
 
 
 class Store:
-    """The file of one job. Changes are gathered in memory; :meth:`commit` writes them together.
+    """The file of one job. Changes are collected in memory; :meth:`commit` writes them together.
 
-    :param path: of the file; a new one is made if there is none.
-    :param fresh: an empty filter, which a new file gets; that of an old one grows as this would.
-        Without it a file is opened for what it was made for.
-    :param exact: whether fingerprints are listed, too, so that the filter's errors are caught.
-    :param read_only: whether to open it as it was at its last commit, beside a crawl perhaps, to
-        read it only.
+    :param path: of the file; created if missing.
+    :param fresh: an empty filter for a new file; that of an existing file grows as this one would.
+        Without it, a file is opened with the settings it was made for.
+    :param exact: whether to list fingerprints as well, so that false positives are caught.
+    :param read_only: whether to open the last commit for reading only, perhaps during a crawl.
     :raises StateError: if the file cannot be used; it is left as it is.
     :raises SettingError: if it was made for another window or `exact`; likewise.
 
     Attributes:
         path: as given.
-        filter: the filter. Marks made with :meth:`add` go with the next commit.
+        filter: the filter. Marks made with :meth:`add` are written by the next commit.
         meta: notes; changed by :meth:`note` only.
         clean: whether the last run closed the file.
         withheld: how often each fingerprint is withheld.
@@ -184,14 +182,14 @@ class Store:
         return seen
 
     def add_aged(self, fingerprint: bytes, max_age: float) -> bool:
-        """Return whether this let a fingerprint through lately; if not, mark it."""
+        """Return whether this let it through in the last `max_age` seconds; if not, mark it."""
         seen = self.filter.add_aged(fingerprint, max_age)
         if self._exact and not seen:
             self._list(self.filter.slices[-1].id, fingerprint)
         return seen
 
     def forget_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
-        """Let a batch through again; return for each whether it was there."""
+        """Make fingerprints eligible again; return for each whether it was there."""
         return self.filter.forget_many(fingerprints)
 
     def __contains__(self, fingerprint: bytes) -> bool:
@@ -200,7 +198,7 @@ class Store:
         return there and (not self._exact or self._is_listed(fingerprint))
 
     def withhold(self, fingerprints: Iterable[bytes]) -> None:
-        """Let the next run fetch these pages: their requests are in memory only."""
+        """Make the next run fetch these pages: their requests are in memory only."""
         for fingerprint in fingerprints:
             self.withheld[fingerprint] += 1
             self._changes.again.add(fingerprint)
@@ -221,7 +219,7 @@ class Store:
         return len(self._taken)
 
     def queue(self, path: str, slot: str | None) -> int:
-        """Return the number of a queue; make it if it is new."""
+        """Return the number of a queue, which is created if new."""
         number = self._numbers.get(path)
         if number is None:
             number = self._numbers[path] = self._next_queue
@@ -239,9 +237,9 @@ class Store:
         return queue.size - queue.taken
 
     def push(self, number: int, body: bytes) -> int:
-        """Add a request that waits; return its row. In a queue a younger request has a higher one.
+        """Add a waiting request; return its row. Within a queue, younger requests have higher rows.
 
-        A row says what a body is about: it is never given twice.
+        A row identifies a body, and is never reused.
         """
         row = number << NUMBER_BITS | self._request
         self._request += 1
@@ -253,13 +251,13 @@ class Store:
         return row
 
     def take(self, row: int) -> None:
-        """Note that a request does not wait any more; it stays in the file until it is done."""
+        """Record that a request is no longer waiting; it stays in the file until it is done."""
         if row not in self._taken:
             self._taken.add(row)
             self.queues[row >> NUMBER_BITS].taken += 1
 
     def done(self, row: int) -> None:
-        """Delete a request, which was taken or not."""
+        """Delete a request, taken or not."""
         number = row >> NUMBER_BITS
         queue = self.queues[number]
         if queue.new.pop(row, None) is None:
@@ -272,10 +270,10 @@ class Store:
         self._touched.add(number)
 
     def read(self, number: int, *, newest: bool) -> Iterator[tuple[int, bytes | None]]:
-        """Yield the requests of a queue that wait, in its order, with their rows.
+        """Yield the waiting requests of a queue, in order, with their rows.
 
-        The body of a row that does not match its checksum is None. Take what is needed before
-        anything is changed.
+        A body that does not match its checksum is None. Consume what you need before changing
+        anything.
 
         :param newest: whether the newest request comes first, else the oldest.
         """
@@ -294,7 +292,7 @@ class Store:
     # Commits
 
     def commit_at_close_only(self) -> None:
-        """Have nothing be committed until :meth:`close`. So marks beyond a few are not gathered."""
+        """Commit nothing until :meth:`close`, and collect no more marks than the journal keeps."""
         self._changes.room = max(0, SMALL_JOURNAL - self.journal)
 
     def note(self, key: str, value: Value) -> None:
@@ -310,29 +308,29 @@ class Store:
 
     @property
     def passing(self) -> bool:
-        """Whether blocks are being written, some with each commit."""
+        """Whether a pass is writing blocks."""
         return self._pass is not None
 
     def commit(self, *, sync: bool = False) -> None:
-        """Write all that has changed. After an error nothing is written, and nothing forgotten.
+        """Write all changes. After an error nothing is written, and no change is lost.
 
-        :param sync: whether to bring it to the disk, so that it survives a power failure.
+        :param sync: whether to sync to disk, so that the commit survives a power failure.
         :raises sqlite3.Error: if it cannot be written, because the disk is full, say.
         """
         self._commit(clean=0, sync=sync)
 
     def close(self) -> None:
-        """Write everything and close the file. After an error it is open; try again, or abandon it.
+        """Write everything and close the file. After an error it is open: try again, or abandon it.
 
         :raises sqlite3.Error: as :meth:`commit` does.
         """
         if os.getpid() != self._process:
-            return  # a forked child has the file of its parent
+            return  # a fork: the file is the parent's
         if self._read_only:
             self._database.close()
             return
         self._commit(clean=0)
-        while self._pass is not None:  # else its blocks would be left out
+        while self._pass is not None:  # a new pass would leave its blocks out
             self._commit(clean=0)
         if self.journal > SMALL_JOURNAL or self._changes.marks is None:
             self._begin_pass()
@@ -342,15 +340,15 @@ class Store:
         self.wait()
         self._compact()
         self._checkpoint()
-        self._database.close()  # which brings the rest into the file, and removes the log
+        self._database.close()  # which checkpoints the rest and removes the log
         if not file.log_size(self.path):
             self._marker.unlink(missing_ok=True)
 
     def abandon(self) -> None:
-        """Close the file and write nothing more, as a kill would."""
+        """Close the file without writing anything more, as a kill would."""
         self.wait()
         with suppress(sqlite3.Error):
-            # The last connection to be closed brings the log into the file, unless it may not.
+            # The last connection to close checkpoints the log, unless it is read-only.
             if file.log_size(self.path):
                 other = file.connect(self.path, "ro")
                 other.execute("SELECT count(*) FROM counters").fetchone()
@@ -359,23 +357,23 @@ class Store:
         self._database.close()
 
     def wait(self) -> None:
-        """Wait for the checkpoint that is being made beside, if any."""
+        """Wait for the checkpoint thread, if one is running."""
         if self._thread is not None:
             self._thread.join()
 
     # Opening
 
     def _check(self, database: sqlite3.Connection) -> None:
-        """Refuse what is damaged, by reading only."""
+        """Refuse a damaged file, by reading only."""
         before = 0
         if not self._read_only:
             with closing(file.connect(self.path, "immutable")) as alone:
-                # A checkpoint that was interrupted leaves a file that is shorter than it says.
-                alone.execute("PRAGMA writable_schema = ON")  # else SQLite takes that for damage
+                # An interrupted checkpoint leaves a file that is shorter than its header says.
+                alone.execute("PRAGMA writable_schema = ON")  # else SQLite reports damage
                 before = file.read_counters(alone).commits
         counters = file.read_counters(database)
-        # Behind a damaged place SQLite drops the log. But what was behind it may have been brought
-        # into the file already, and older pages from before it would cover that.
+        # SQLite ignores the log after a damaged frame. But later frames may be in the file already,
+        # where older pages from before the damage would hide them.
         if counters.commits < before or (self._marker.exists() and not self._logged()):
             raise file.DamageError(f"{self.path.name}-wal has lost commits")
         small = self.path.stat().st_size <= CHECKED_BYTES
@@ -385,7 +383,7 @@ class Store:
                 raise file.DamageError(found)
 
     def _logged(self) -> int:
-        """Return how many pages SQLite takes from the log; the file must be open."""
+        """Return how many frames of the log SQLite uses; the file must be open."""
         if not file.log_size(self.path):
             return 0
         with self.path.with_name(f"{self.path.name}-shm").open("rb") as index:
@@ -417,7 +415,7 @@ class Store:
         self._unlisted: defaultdict[bytes, dict[bytes, int]] = defaultdict(dict)
         self._pass: Pass | None = None
         self._swept = self._last_mark = self.journal = 0
-        self._sweeping = True  # a kill may have come before what is over was deleted
+        self._sweeping = True  # a kill may have left expired rows behind
         self._stored: set[tuple[Any, ...]] = {*file.rows(database, "slices")}
         if "secret" not in meta and not self._commits:
             self.filter = fresh or LocalFilter()
@@ -453,10 +451,10 @@ class Store:
     # The exact list
 
     def _list(self, id_: int, fingerprint: bytes) -> None:
-        """List a fingerprint in memory till the next pass; under its slice if that expires.
+        """List a fingerprint in memory until the next pass; under its slice if that expires.
 
-        In buckets by the first byte: each is sorted and written at once, so that a page of the
-        table is written once for all that come into it.
+        Buckets go by the first byte: each is sorted and written at once, so that a page of the
+        table is written once for all its new entries.
         """
         entry = self._entry(fingerprint)
         self._unlisted[entry[:1]][entry] = id_ if self.filter.window else 0
@@ -471,7 +469,7 @@ class Store:
         return any(run(asked, (home, entry)).fetchone() for home in homes)
 
     def _entry(self, fingerprint: bytes) -> bytes:
-        """Return what stands for a fingerprint in the exact list: of a digest, 128 bits."""
+        """Return a fingerprint's entry in the exact list: of a digest, the first 128 bits."""
         whole = not self.filter.digests or len(fingerprint) != SHA1_BYTES
         return fingerprint if whole else fingerprint[:_ENTRY_BYTES]
 
@@ -479,17 +477,17 @@ class Store:
 
     def _commit(self, *, clean: int, sync: bool = False) -> None:
         if os.getpid() != self._process:
-            return  # a forked child has the file of its parent
+            return  # a fork: the file is the parent's
         database = self._database
         if database.in_transaction:
             database.execute("ROLLBACK")
         database.execute(f"PRAGMA synchronous = {'FULL' if sync else 'NORMAL'}").fetchone()
-        database.execute(f"PRAGMA fullfsync = {int(sync)}").fetchone()  # macOS's own word for it
+        database.execute(f"PRAGMA fullfsync = {int(sync)}").fetchone()  # needed on macOS
         limit = max(LEAST_JOURNAL, self.filter.items // JOURNAL_SHARE)
         if self._exact:
             limit = min(limit, MOST_UNLISTED)
         if self.journal > limit and self._pass is None:
-            self._begin_pass()  # with what is committed: what follows may fail
+            self._begin_pass()  # with committed marks only: this commit may fail
         slices, before = {*self.filter.slice_rows()}, (self.journal, self._last_mark)
         database.execute("BEGIN IMMEDIATE")
         try:
@@ -505,7 +503,7 @@ class Store:
             database.execute("COMMIT")
         except BaseException:
             self.journal, self._last_mark = before
-            with suppress(sqlite3.Error):  # the next commit tries again
+            with suppress(sqlite3.Error):  # the next commit retries it
                 database.execute("ROLLBACK")
             raise
         self._settle(slices, blocks, buckets)
@@ -540,7 +538,7 @@ class Store:
             self.journal += len(marks)
 
     def _write_lists(self) -> None:
-        """Write `again` and `ages`, as far as they changed."""
+        """Write the changes to `again` and `ages`."""
         for table, changed in ("again", self._changes.again), ("ages", self._changes.ages):
             dates = {one: self._date(table, one) for one in sorted(changed)}
             listed = ((one, date) for one, date in dates.items() if date is not None)
@@ -549,16 +547,16 @@ class Store:
             self._database.executemany(f"DELETE FROM {table} WHERE fingerprint = ?", gone)  # noqa: S608
 
     def _date(self, table: str, fingerprint: bytes) -> float | None:
-        """Return what `again` or `ages` has for a fingerprint; None if it is not there."""
+        """Return a fingerprint's date in `again` or `ages`; None if it is not there."""
         if table == "ages":
             return self.filter.ages.get(fingerprint)
         held = self.filter.slices[-1].since if fingerprint in self.withheld else None
         return self.filter.again.get(fingerprint, held)
 
     def _sweep(self) -> None:
-        """Delete a part of what nobody will read: a long delete would be a long commit.
+        """Delete some of the rows that are obsolete: a long delete would be a long commit.
 
-        What an error brings back is harmless, and goes with the next pass or in the next run.
+        Rows that an error brings back are harmless, and go with the next pass or in the next run.
         """
         ended = self._changes.over[-LISTED_AT_ONCE:]
         if not (self._sweeping or ended):
@@ -580,10 +578,10 @@ class Store:
     def _settle(
         self, slices: set[tuple[Any, ...]], blocks: int, buckets: Collection[bytes]
     ) -> None:
-        """Forget what has been written.
+        """Drop the changes that have been written.
 
-        :param blocks: how many of the pass.
-        :param buckets: those of the exact list.
+        :param blocks: how many blocks of the pass were written.
+        :param buckets: the buckets of the exact list that were written.
         """
         self._commits += 1
         self._stored = slices
@@ -608,20 +606,20 @@ class Store:
     # The pass
 
     def _begin_pass(self) -> None:
-        """Have all blocks that have changed so far be written, some with each commit."""
+        """Start writing all blocks that have changed so far, a few with each commit."""
         blocks = [(one, index) for one in self.filter.slices for index in sorted(one.dirty)]
         for slice_ in self.filter.slices:
             slice_.dirty.clear()
-        blocks.reverse()  # they are taken off the end
+        blocks.reverse()  # they are taken from the end
         self._pass = Pass(blocks, sorted(self._unlisted), self._last_mark, self.journal)
 
     def _write_pass(self) -> tuple[int, list[bytes]]:
-        """Write a part; return how many blocks it had, and which buckets of the exact list."""
+        """Write a part of the pass; return its number of blocks, and its exact-list buckets."""
         if self._pass is None:
             return 0, []
         part = self._pass.blocks[-BLOCKS_AT_ONCE:]
         for slice_, index in reversed(part):
-            if slice_.id >= self.filter.slices[0].id:  # else it is over
+            if slice_.id >= self.filter.slices[0].id:  # else it has expired
                 file.put(self._database, "blocks", slice_.block_rows([index]))
         buckets, listed = [], 0
         for bucket in self._pass.buckets:
@@ -640,10 +638,10 @@ class Store:
     # The log
 
     def _tend_log(self) -> None:
-        """Bring the log into the file now and then, and at once if it is long."""
+        """Checkpoint the log now and then, and at once if it is long."""
         size = file.log_size(self.path)
         running = self._thread is not None and self._thread.is_alive()
-        if size > 4 * LOG_BYTES:  # which costs little if a reader holds it up
+        if size > 4 * LOG_BYTES:  # costs little if a reader blocks it
             self.wait()
             self._checkpoint()
         elif not running and (size > LOG_BYTES or self._commits % CHECKPOINT_COMMITS == 0):
@@ -651,10 +649,10 @@ class Store:
             self._thread.start()
 
     def _checkpoint(self) -> None:
-        """Bring the log into the file, as far as no reader needs it. May run in a thread.
+        """Copy the log into the file, as far as readers allow. May run in a thread.
 
-        A marker stands beside the file meanwhile. If it is found there, a log is necessary: a part
-        of the pages is newer than the others.
+        A marker file exists meanwhile. If it is found later, the log is required: some pages of the
+        file are newer than others.
         """
         with suppress(OSError, sqlite3.Error), closing(file.connect(self.path, "rw")) as database:
             self._marker.touch(mode=0o600)
@@ -662,14 +660,14 @@ class Store:
             self._marker.unlink()
 
     def _compact(self) -> None:
-        """Give room that is not used any more back to the disk, if that is little work."""
+        """Return unused space to the file system, if that is little work."""
         ask = self._database.execute
         pages, free, size = (
             ask(f"PRAGMA {one}").fetchone()[0]
             for one in ("page_count", "freelist_count", "page_size")
         )
         if free * 4 > pages and (pages - free) * size <= CHECKED_BYTES:
-            with suppress(sqlite3.Error):  # it is a matter of size only
+            with suppress(sqlite3.Error):  # only the size is at stake
                 ask("VACUUM")
 
 
@@ -679,11 +677,11 @@ def _span(window: float | None) -> str | None:
 
 @dataclass(eq=False)
 class Pass:
-    """Blocks on their way into the file.
+    """A pass in progress.
 
     Attributes:
-        blocks: slice and number of those still to be written, the first one last.
-        buckets: likewise of the exact list.
+        blocks: slice and number of each block still to be written, the first one last.
+        buckets: buckets of the exact list still to be written.
         upto: the last row of the journal when the pass began.
         marks: how many marks the journal had then.
     """

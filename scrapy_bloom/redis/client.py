@@ -1,9 +1,9 @@
-"""From a URL to a client of redis-py, and from its errors to the user's words.
+"""From a URL to a redis-py client, and from its errors to messages for users.
 
-Every script of ours may be sent twice: a call has a number, and the others change nothing when they
-are repeated. So the client retries by itself, as redis-py does best.
+Every script may be sent twice: calls are numbered, and repeating the others changes nothing. So
+retries are left to redis-py.
 
-No password leaves this module: a server is named by what :meth:`Target.where` says of it.
+No password leaves this module: messages name a server by :meth:`Target.where`.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ COMMANDS: Final = (
     *("expire", "persist", "hget", "hmget", "hkeys", "hlen", "hset", "hincrby", "hdel"),
     *("sadd", "scard", "sismember", "srem", "zadd", "zcard", "zpopmin"),
 )
-"""What a user's ACL must allow, beside the commands of the layout."""
+"""Commands that a user's ACL must allow, besides those of the layout."""
 
 LAYOUT_COMMANDS: Final = {
     "bitmap": ("getbit", "setbit", "bitfield", "bitfield_ro"),
     "sets": ("object|encoding",),
 }
-"""What each layout needs, too."""
+"""Further commands that each layout needs."""
 
 CLUSTER_COMMANDS: Final = ("cluster|slots", "command")
-"""What redis-py asks a cluster to find its nodes."""
+"""Commands with which redis-py finds the nodes of a cluster."""
 
 TRIES: Final = 2
-"""How often a call is sent before the server counts as out."""
+"""How often a call is sent before the server counts as unavailable."""
 
 FAULTS: Final = (redis.RedisError, RedisClusterException, OSError, ValueError)
-"""What a client raises when a call has come to nothing. ValueError: of a reply it cannot read."""
+"""What a client raises when a call fails. ValueError: for a reply it cannot read."""
 
 _PASSING: Final = (
     redis.ConnectionError,
@@ -71,9 +71,9 @@ _TAKES_NO_WRITES: Final = re.compile(
 
 _SCHEMES: Final = ("redis", "rediss", "unix", "sentinel")
 _FIRST: Final = "--!df flags=allow-undeclared-keys\n"
-"""Without this line Dragonfly refuses scripts that make names of keys. Others see a comment."""
+"""Without this line Dragonfly refuses scripts that build key names. To others it is a comment."""
 
-# What we decide ourselves, or what is no argument of redis-py's clients.
+# What we set ourselves, or what redis-py's clients do not accept.
 _OURS: Final = {
     *("decode_responses", "encoding", "protocol", "redis_cls", "retry", "retry_on_error"),
     *("retry_on_timeout", "socket_connect_timeout", "socket_timeout"),
@@ -82,24 +82,24 @@ _OURS: Final = {
 
 @cache
 def script(name: str, layout: str) -> str:
-    """Return the text of a script: what all share, the layout, then the file itself."""
+    """Return the source of a script: the shared part, the layout, then the script itself."""
     folder = files(__package__) / "lua"
     parts = (f"{part}.lua" for part in ("_common", layout, name))
     return _FIRST + "\n".join((folder / part).read_text("utf-8") for part in parts)
 
 
 def beginning(key: str) -> str:
-    """Return what the names of all other keys of a shard begin with. It keeps the key's slot."""
+    """Return the prefix of all other keys of a shard. They hash to the same slot as `key`."""
     tag = key.partition("{")[2]
     return f"{key}:" if tag.find("}") > 0 else f"{key}:{{{key}}}:"
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where a server is and how to get in.
+    """Where a server is, and how to connect to it.
 
     Attributes:
-        url: as redis-py reads it, or
+        url: as for redis-py, or
             ``sentinel://[user:password@]host[:port][,host...]/service[/db]``.
         options: more arguments for redis-py's client.
 
@@ -114,7 +114,7 @@ class Target:
             parts = urlsplit(self.url)
             fits = parts.scheme in _SCHEMES
             fits = fits and ("," in parts.netloc or (parts.port or 1) > 0)  # port may raise
-        except ValueError:  # its text has parts of the URL, among them perhaps the password
+        except ValueError:  # its text quotes parts of the URL, perhaps the password
             fits = False
         if not fits:
             raise SettingError(
@@ -126,7 +126,7 @@ class Target:
 
     @classmethod
     def of(cls, url: str, params: Mapping[str, Any]) -> Target:
-        """Return the target that settings name: a URL or, without one, scrapy-redis's arguments."""
+        """Return the target given by a URL or, without one, by scrapy-redis's arguments."""
         options = {name: value for name, value in params.items() if name not in _OURS}
         url = url or str(options.pop("url", ""))
         options.pop("url", None)
@@ -140,18 +140,18 @@ class Target:
         return cls(url, options)
 
     def where(self) -> str:
-        """Name the server without user and password."""
+        """Return the server's address, without user and password."""
         parts = urlsplit(self.url)
         if parts.scheme == "unix":
             return f"unix:{parts.path}"
         return f"{parts.netloc.rpartition('@')[2] or 'localhost'}{parts.path or '/0'}"
 
     def connect(self, timeout: float) -> Any:
-        """Return a client of a server, of a cluster, or of what Sentinels call the master.
+        """Return a client for a server, a cluster, or the master that the Sentinels name.
 
-        :param timeout: most seconds that a call may take, with its second try.
-        :raises BackendError: if there is no way in.
-        :raises SettingError: if redis-py takes no such arguments.
+        :param timeout: most seconds that a call may take, including its retry.
+        :raises BackendError: if the server cannot be reached.
+        :raises SettingError: if redis-py does not accept the arguments.
         """
         options: dict[str, Any] = {
             **self.options,
@@ -178,14 +178,14 @@ class Target:
             yield
         except FAULTS as error:
             raise self.error(error) from None
-        except TypeError as error:  # of arguments that redis-py does not know
+        except TypeError as error:  # from arguments that redis-py does not know
             raise SettingError(
                 f"The connection to Redis at {self.where()} cannot be set up: {error}. Check"
                 f" its URL, and REDIS_PARAMS."
             ) from None
 
     def error(self, error: Exception, layout: str = "bitmap") -> BackendError:
-        """Return what an error of redis-py means, and what to do where that is not plain."""
+        """Return an error of redis-py as ours, with advice where the remedy is not obvious."""
         text = f"Redis at {self.where()}: {error}"
         refused = isinstance(error, (redis.AuthenticationError, NoPermissionError)) or any(
             sign in str(error) for sign in ("NOPERM", "can't run this command", "ACL failure")
@@ -226,5 +226,5 @@ class Target:
 def _is_clustered(client: Any) -> bool:
     try:
         return bool(client.execute_command("INFO", "cluster").get("cluster_enabled"))
-    except NoPermissionError:  # where that is wrong, the first call says MOVED
+    except NoPermissionError:  # if that is wrong, the first call fails with MOVED
         return False

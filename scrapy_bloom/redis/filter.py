@@ -1,4 +1,4 @@
-"""A Bloom filter in Redis that any number of workers share. Requests wait elsewhere."""
+"""A Bloom filter in Redis that any number of workers share. The requests are kept elsewhere."""
 
 from __future__ import annotations
 
@@ -35,35 +35,35 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_STILL: Final = 3  # beats that a worker has missed which seems to be dead
+_STILL: Final = 3  # missed heartbeats after which a worker seems dead
 _LOOK: Final = 0.1
 
 
 class RedisFilter:
     """A Bloom filter that any number of workers share through Redis 6 or later, or Valkey.
 
-    A fingerprint is granted, called new, to exactly one of them; where that cannot be known it is
-    called new, never seen.
+    A fingerprint is granted (called new) to exactly one of them; in doubt it is called new, never
+    seen.
 
     >>> seen = RedisFilter.from_url("redis://localhost", key="crawl:bloom")  # doctest: +SKIP
     >>> seen.add(b"one"), seen.add(b"one")  # doctest: +SKIP
     (False, True)
 
     If the server loses the filter, or goes back to an older state of it, the worker forgets what it
-    knows and goes on with what the server has. Not for several threads at once; a thread of its own
-    renews the lease.
+    knows and continues with what the server has. Only one thread may use a filter at a time; a
+    background thread renews the lease.
 
-    :param target: the server. It must be there: a policy is for what comes later.
-    :param key: of the filter: ``crawl:bloom``.
+    :param target: the server. It must be reachable now: `on_error` is for later outages.
+    :param key: of the filter, such as ``crawl:bloom``.
     :param made_for: the plan of each shard, see :meth:`Plan.spread`.
-    :param on_error: what to do while Redis cannot be used. ``allow``: a page that this worker does
-        not know is new, at once. ``wait``: the same, but of each outage checks wait for `timeout`
-        in all. ``close``: raise.
+    :param on_error: what to do while Redis is unavailable. ``allow``: call pages new at once if
+        this worker does not know them. ``wait``: the same, but first wait, for at most `timeout`
+        per outage. ``close``: raise.
     :param timeout: most seconds that one call may take.
     :param known: how many fingerprints the worker remembers itself.
     :raises BackendError: if the server cannot be used.
     :raises SettingError: if a value is outside its range.
-    :raises StateError: if something else is under the key, or a filter made in another way.
+    :raises StateError: if something else is under the key, or a filter made differently.
 
     Attributes:
         worker: runs the scripts.
@@ -83,7 +83,7 @@ class RedisFilter:
         self._key, self._policy = key, on_error
         self._timeout = self._patience = timeout
         self._pid, self._closed = os.getpid(), False
-        self._owed: set[bytes] = set()  # granted by the server, while the caller got an error
+        self._owed: set[bytes] = set()  # granted by the server, but the caller got an error
         self._unknown = self._surprises = 0
         self.worker = Worker(target, timeout)
         try:
@@ -112,18 +112,17 @@ class RedisFilter:
         on_error: OnBackendError | Literal["auto", "allow", "wait", "close"] = "auto",
         timeout: float = REDIS_TIMEOUT.default,
     ) -> Self:
-        """Open the filter under a key of the server that the URL names, or make it.
+        """Open the filter under a key of the server at a URL, or create it.
 
         :param url: ``redis://[user:password@]host[:port][/database]``, ``rediss://`` for TLS,
-            ``sentinel://host,host/service``, ``unix:///path``. A node of a cluster stands for the
-            cluster.
+            ``sentinel://host,host/service``, ``unix:///path``. Any cluster node will do.
         :param key: as for the class, like `on_error` and `timeout`.
-        :param capacity: items that are expected, 1 to 10,000,000,000. If there are more, it grows.
-            A filter that is there already keeps its own.
+        :param capacity: items expected, 1 to 10,000,000,000. Beyond it the filter grows. An
+            existing filter keeps its own.
         :param error_rate: bound for the share of new items that are called seen, in total, from
             1e-15 to below 1.
-        :param window: seconds that an item is seen, at least, and at most an eighth longer; None
-            for ever.
+        :param window: seconds that items are kept, at least, and at most an eighth longer; None to
+            keep them forever.
         :param layout: ``bitmap``, or ``sets``, which is faster.
         :param shards: how many nodes of a cluster it is spread over.
         :raises BloomError: as the class does.
@@ -149,42 +148,42 @@ class RedisFilter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # What callers ask
+    # Public methods
 
     def add(self, fingerprint: bytes) -> bool:
         """Add one fingerprint; return whether it was there before.
 
-        :raises BackendError: as :meth:`add_many`, like what follows.
-        :raises FilterLostError: likewise.
+        :raises BackendError: as :meth:`add_many`.
+        :raises FilterLostError: as :meth:`add_many`.
         """
         return self.add_many((fingerprint,))[0]
 
     def add_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
         """Add a batch; return for each, in order, whether it was there before.
 
-        One round trip for each shard and each 500 fingerprints that the worker does not know.
+        Takes one round trip per shard and per 500 fingerprints that the worker does not know.
 
-        :raises BackendError: under the policy ``close``, if Redis cannot be used. None of these
-            fingerprints is called seen for it when it is added again.
+        :raises BackendError: under the policy ``close``, if Redis is unavailable. Fingerprints of
+            this batch that were granted are still called new when they are added again.
         :raises FilterLostError: if a user has deleted the filter.
         """
         asked = list(fingerprints)
         unknown = [one for one in dict.fromkeys(asked) if not self._shard(one).knows(one)]
         seen = self._mark(unknown)
-        # From here on the verdicts reach their caller, and not before.
+        # Only from here on do the verdicts reach their caller.
         for one in unknown:
             self._shard(one).known.update((one,))
-        # Of repeats the first one takes the verdict, the others are seen.
+        # Of equal fingerprints, the first gets the verdict, and the others are seen.
         return [seen.pop(one, True) for one in asked]
 
     def add_aged(self, fingerprint: bytes, max_age: float) -> bool:
         """Return whether this method let a fingerprint through less than `max_age` seconds ago.
 
-        Among all workers, by the clock of the server. If not, add it, and remember the time. What
-        came by other methods is let through, since nobody knows when that was.
+        This counts all workers, by the server's clock. If not, add it and remember the time. One
+        that was added only by other methods is let through, since its time is unknown.
 
-        :raises BackendError: as :meth:`add_many`, like what follows.
-        :raises FilterLostError: likewise.
+        :raises BackendError: as :meth:`add_many`.
+        :raises FilterLostError: as :meth:`add_many`.
         """
         return self._mark([fingerprint], max_age)[fingerprint]
 
@@ -195,9 +194,9 @@ class RedisFilter:
     def contains_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
         """Return for each fingerprint, in order, whether it was added. Changes nothing.
 
-        While Redis cannot be used the answer is False for what the worker does not know itself.
+        While Redis is unavailable, the answer is False for what the worker does not know itself.
 
-        :raises BackendError: under the policy ``close``, if Redis cannot be used.
+        :raises BackendError: under the policy ``close``, if Redis is unavailable.
         :raises FilterLostError: if a user has deleted the filter.
         """
 
@@ -215,10 +214,10 @@ class RedisFilter:
     def forget(self, fingerprint: bytes) -> bool:
         """Make a fingerprint new again; return whether it was there.
 
-        It is granted once more then, to one worker. Other workers learn of it with their next call;
-        until then they may call it seen.
+        It is then granted once more, to one worker. Others learn of it with their next call, and
+        may call it seen until then.
 
-        :raises BackendError: if Redis cannot be used, whatever the policy.
+        :raises BackendError: if Redis is unavailable, whatever the policy.
         :raises FilterLostError: if a user has deleted the filter.
         """
         return self.forget_many((fingerprint,))[0]
@@ -239,12 +238,12 @@ class RedisFilter:
     def info(self) -> FilterInfo:
         """Return the state of the filter now.
 
-        :raises BackendError: if Redis cannot be used.
+        :raises BackendError: if Redis is unavailable.
         """
         return Reader(self.worker, self._key).info()
 
     def numbers(self) -> dict[str, int]:
-        """Return what went over the wire, by the names of the stats."""
+        """Return the counts of this worker, by stat name."""
         counters = self.worker.counters
         return {
             "round_trips": counters.round_trips,
@@ -255,29 +254,29 @@ class RedisFilter:
 
     @property
     def usable(self) -> bool:
-        """Whether the next check asks Redis: False from a fault until the server answers."""
+        """Whether the next check asks Redis: False after a failure, until the server answers."""
         return self.worker.usable.is_set()
 
     def clear(self) -> bool:
-        """Forget everything; return False if another worker uses it. Then nothing was done.
+        """Empty the filter; return False, with nothing done, if another worker uses it.
 
         A worker that misses its heartbeats for three seconds, as after a kill, no longer counts.
 
-        :raises BackendError: if Redis cannot be used.
+        :raises BackendError: if Redis is unavailable.
         """
         deleted = self.delete()
         for shard in self.shards:
-            shard.epoch = ""  # what it had was deleted by itself, or left
+            shard.epoch = ""  # it has deleted or left what it had
             shard.open()
         return deleted
 
     def delete(self) -> bool:
-        """Delete the filter, for a worker that has finished; return False as :meth:`clear`.
+        """Delete the filter, for a worker that has finished; return False as :meth:`clear` does.
 
-        The worker leaves first. Of two that do this at once each would wait for the other, and
-        what both leave behind would hide the pages of the next crawl.
+        The worker leaves first. Otherwise, two that do this at once would wait for each other, and
+        the filter they leave behind would suppress the pages of the next crawl.
 
-        :raises BackendError: if Redis cannot be used.
+        :raises BackendError: if Redis is unavailable.
         """
         self._check_process()
         self._owed.clear()
@@ -287,7 +286,7 @@ class RedisFilter:
         return all(_delete(shard) for shard in self.shards)
 
     def close(self) -> None:
-        """End the lease. A second call does nothing."""
+        """Release the lease. Later calls do nothing."""
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
@@ -298,7 +297,7 @@ class RedisFilter:
             logger.info("The lease could not be released, and expires by itself: %s", error)
         self.worker.close()
 
-    # Within
+    # Internals
 
     def _check_process(self) -> None:
         """Make a forked child a worker of its own."""
@@ -327,7 +326,7 @@ class RedisFilter:
     ) -> dict[bytes, bool]:
         """Ask each shard about its fingerprints, in batches; return its answers.
 
-        Some are missing if the server cannot be used, and the policy is to go on without it.
+        Some are missing if the server is unavailable and the policy is to continue without it.
         """
         self._check_process()
         policy = policy or self._policy
@@ -363,10 +362,9 @@ class RedisFilter:
     def _saying(
         self, letter: str, max_age: float | None = None
     ) -> Callable[[Shard, list[bytes]], list[bool]]:
-        """Return what makes a call with an entry for each fingerprint, and returns what was there.
+        """Return a function that calls with an entry per fingerprint and returns what was there.
 
-        A call that was not answered is made again first: what it marks now, or has marked, its
-        caller knows nothing of.
+        It repeats an unanswered call first, whose caller never learned what it has marked.
         """
 
         def say(shard: Shard, some: list[bytes]) -> list[bool]:
@@ -381,10 +379,10 @@ class RedisFilter:
         return say
 
     def _answer(self, shard: Shard, call: Call) -> list[bool]:
-        """Make a call until it is answered; return what was there.
+        """Repeat a call until it is answered; return what was there.
 
-        After a surprise nobody knows whether an earlier try of this call has marked its pages.
-        Their requests are here, so they count as new.
+        After a surprise, an earlier try of this call may have marked its pages or not. Their
+        requests are here, so they count as new.
         """
         while True:
             try:
@@ -396,7 +394,7 @@ class RedisFilter:
                 return [False] * len(seen) if call.doubted else seen
 
     def _begin_again(self, shard: Shard, surprise: Surprise) -> None:
-        """Forget what this worker knows of a shard, and go on with what the server has.
+        """Forget what this worker knows of a shard, and continue with what the server has.
 
         :raises FilterLostError: if a user has deleted it.
         """
@@ -418,12 +416,12 @@ class RedisFilter:
 
 
 def _delete(shard: Shard) -> bool:
-    """Delete a shard, unless a worker with a heartbeat uses it."""
+    """Delete a shard, unless a worker that still sends heartbeats uses it."""
     leases = shard.delete()
     end = time.monotonic() + _STILL * pace.BEAT
     while leases:
         if time.monotonic() >= end:
-            return not shard.delete(leases)  # but for workers that have just come
+            return not shard.delete(leases)  # except if more workers have arrived
         time.sleep(_LOOK)
         left = shard.delete()
         if any(seconds > leases.get(name, 0) for name, seconds in left.items()):

@@ -1,8 +1,8 @@
 """A crawl's requests and marks in Redis, behind the :class:`Frontier` that a scheduler calls.
 
-Nothing here waits for the server: one exchange at a time runs in a thread, and what comes meanwhile
-goes with the next one. A page is reported as done when everything that it led to has left this
-worker, and its items are written out.
+Nothing here waits for the server: one exchange at a time runs in a thread, and whatever arrives
+meanwhile is sent with the next one. A page is reported as done when everything that it led to has
+left this worker, and its items are written out.
 """
 
 from __future__ import annotations
@@ -63,27 +63,27 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _GATHER: Final = 0.05
-"""Seconds between two exchanges while there is enough to fetch: entries go in larger calls."""
+"""Seconds between exchanges while there is enough to fetch, so that calls carry more entries."""
 
 _LINGER: Final = 0.2
-"""Seconds that a page which is done waits for an exchange to travel with."""
+"""Seconds that a done page may wait for an exchange to be reported with."""
 
-_POLL, _SLOWEST_POLL = 0.05, 1.0  # seconds between two looks into an empty queue
-_RETRY: Final = 0.25  # seconds between two exchanges during an outage
+_POLL, _SLOWEST_POLL = 0.05, 1.0  # seconds between polls of an empty queue
+_RETRY: Final = 0.25  # seconds between exchanges during an outage
 
 _FULL: Final = 5_000
-"""Entries that wait here until no more pages are fetched, and start() has to wait."""
+"""When this many entries wait here, no more pages are fetched, and start() has to wait."""
 
 
 class SharedFrontier:
     """The requests and marks of a crawl that any number of workers share.
 
-    A server that cannot be reached is waited for, unless the policy is ``close``.
+    While the server is unreachable the crawl waits, unless the policy is ``close``.
 
     :param report: writes to stats and log.
-    :param kind: in which order requests of one priority are taken, and how they are written.
-    :param dupefilter: logs the requests that turn out to be duplicates after they were taken.
-    :raises BloomError: if the crawl cannot be kept as the settings say.
+    :param kind: the order of requests with the same priority, and their serialization.
+    :param dupefilter: logs requests that turn out to be duplicates after they were accepted.
+    :raises BloomError: if the crawl cannot be kept as configured.
     """
 
     def __init__(
@@ -108,11 +108,11 @@ class SharedFrontier:
         self._memory: deque[Request] = deque()  # requests that cannot be stored
         self._held = Recent(settings[WINDOW])  # their fingerprints
         self._in_flight = InFlight(self._engine, report)
-        self._numbers = itertools.count()  # of what is asked, in its order
-        self._outstanding: dict[int, None] = {}  # what has no verdict yet, the oldest first
-        # Pages that are done; each waits until all that has a lower number is answered.
+        self._numbers = itertools.count()  # for what is asked, in order
+        self._outstanding: dict[int, None] = {}  # what has no verdict yet, oldest first
+        # Pages that are done; each waits until everything with a lower number is answered.
         self._unreported: deque[tuple[int, Taken]] = deque()
-        self._failed = Recent(settings[WINDOW])  # of pages that failed: they stay seen in this run
+        self._failed = Recent(settings[WINDOW])  # failed pages stay seen in this run
         self._forgetting: Counter[bytes] = Counter()  # marks that the server has yet to forget
         self._exchanging: Deferred[None] | None = None
         self._timer: Any = None
@@ -122,7 +122,7 @@ class SharedFrontier:
         self._starting = self._start_due = False
         scrapys = engine_of(crawler)
         if hasattr(getattr(scrapys, "_start", None), "__aiter__"):
-            scrapys._start = self._gated(scrapys._start)  # noqa: SLF001 - it has no other name
+            scrapys._start = self._gated(scrapys._start)  # noqa: SLF001 - it has no public name
         crawler.signals.connect(self._spider_idle, signal=signals.spider_idle)
         crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
         self._log_opened(settings)
@@ -169,16 +169,16 @@ class SharedFrontier:
         self._warn_of_failed(sum(state.failed for state in states))
 
     def __len__(self) -> int:
-        """Return how many requests are waiting, here and in the queue as last heard."""
+        """Return how many requests are waiting, here and in the queue as last reported."""
         here = len(self._ready) + len(self._memory)
         return here + self._queue.offering + self._queue.waiting
 
-    # What the scheduler asks for
+    # What the scheduler calls
 
     def check(self, request: Request) -> Verdict:
-        """Return what this worker knows of a request that is not enqueued.
+        """Return this worker's own verdict on a request that is not enqueued.
 
-        Marks nothing: where a mark is, a request must be.
+        Marks nothing: every mark must have a request.
         """
         found = self._session.identify(request)
         if found is None:
@@ -188,7 +188,7 @@ class SharedFrontier:
     def enqueue(self, request: Request) -> bool:
         """Take a request; return False if this worker knows that it is a duplicate.
 
-        Others turn out to be duplicates later.
+        Other duplicates are found later.
         """
         found = None if request.dont_filter else self._session.identify(request)
         if found is not None and self._is_known(found):
@@ -198,7 +198,7 @@ class SharedFrontier:
         self._finished = False
         try:
             body = self._dumps(request.to_dict(spider=self._spider))
-        except Exception as error:  # noqa: BLE001 - raised, it would cost the page
+        except Exception as error:  # noqa: BLE001 - raising would lose the page
             return self._hold(request, found, error)
         Deferred.fromCoroutine(self._offer(request, found, body))
         return True
@@ -220,15 +220,15 @@ class SharedFrontier:
         return request
 
     def pending(self) -> bool:
-        """Return whether there is anything to do for this worker."""
+        """Return whether this worker has anything left to do."""
         here = self._ready or self._memory or self._starting or self._unreported
         return bool(here or self._queue.waiting or self._queue.burdened)
 
     def forget(self, request: Request, failed: bool = False) -> bool:  # noqa: FBT001, FBT002 - a signal
-        """Make a page eligible again; return whether we knew it. If it has failed: next run."""
+        """Make a page eligible again (next run if it has failed); return whether we knew it."""
         try:
             page = self._session.page_of(request)
-        except Exception as error:  # noqa: BLE001 - in a callback it would cost the items
+        except Exception as error:  # noqa: BLE001 - raising in a callback would lose its items
             self._report.not_forgotten(request, error)
             return False
         known = any(self._queue.knows(mark) or self._held.has(mark) for mark in page)
@@ -236,7 +236,7 @@ class SharedFrontier:
         return known
 
     async def close(self) -> bool:
-        """Offer what is left, give back what was not begun; return whether all is stored."""
+        """Send what is left, put back what was not begun; return whether everything is stored."""
         self._closing = True
         if self._timer is not None:
             self._timer.cancel()
@@ -255,11 +255,11 @@ class SharedFrontier:
         return stored and not self._queue.offering
 
     async def _flush(self) -> bool:
-        """Send all that there is to say; return whether that worked."""
+        """Send everything that is pending; return whether that worked."""
         stored = not self._gave_up
         while stored and (self._queue.burdened or self._unreported):
             if not self._queue.burdened and not await self._items.flush():
-                self._items.log_kept(len(self._unreported))  # they go back when the queue is left
+                self._items.log_kept(len(self._unreported))  # closing the queue puts them back
                 break
             stored = await self._exchange()
         return stored
@@ -272,20 +272,20 @@ class SharedFrontier:
     # Requests on their way to the queue
 
     def _is_known(self, found: Identified) -> bool:
-        """Return whether this worker knows by itself that a request is a duplicate."""
+        """Return whether this worker knows, without asking, that a request is a duplicate."""
         if found.max_age is not None or found.fingerprint in self._forgetting:
             return False
         redirected = "redirect_urls" in found.request.meta
         if self._failed.has(found.fingerprint):
             try:
                 return not redirected or self._session.step_of(found) is None
-            except Exception:  # noqa: BLE001 - it is asked again where that is counted
+            except Exception:  # noqa: BLE001 - asked again later, and counted there
                 return False
         known = self._queue.knows(found.fingerprint) or self._held.has(found.fingerprint)
         return known and not redirected
 
     def _say(self, entry: Entry) -> Deferred[bool]:
-        """Have something said with the next exchange; return what fires with the verdict."""
+        """Send an entry with the next exchange; return a Deferred that fires with the verdict."""
         verdict: Deferred[bool] = Deferred()
         entry.source = verdict
         self._queue.offer(entry)
@@ -293,9 +293,9 @@ class SharedFrontier:
         return verdict
 
     async def _offer(self, request: Request, found: Identified | None, body: bytes) -> None:
-        """Have a request queued if its page is new, or is asked for on purpose.
+        """Queue a request if its page is new, or if it is not filtered.
 
-        Until the last verdict, the page that has yielded it is not done.
+        The page that yielded it is not done before the last verdict.
         """
         number, step = next(self._numbers), None
         self._outstanding[number] = None
@@ -305,7 +305,7 @@ class SharedFrontier:
                 seen = await self._say(Entry("f", mark, body, request.priority, age))
                 try:
                     step = self._session.step_of(found) if seen else None
-                except Exception as error:  # noqa: BLE001 - raised, it would cost the page
+                except Exception as error:  # noqa: BLE001 - raising would lose the page
                     self._session.fail(request, error)
                     found = None
                 if step is not None:
@@ -333,7 +333,7 @@ class SharedFrontier:
         self._session.judge(found, seen=True)
 
     def _hold(self, request: Request, found: Identified | None, error: Exception) -> bool:
-        """Let a request wait in memory, and the page that has yielded it in Redis.
+        """Hold a request in memory, and keep the page that yielded it in Redis.
 
         It is unique for this worker only. Return False if it is a duplicate of one that was held.
         """
@@ -369,7 +369,7 @@ class SharedFrontier:
                 continue
             try:
                 request = read_request(taken.body, self._spider)
-            except Exception as error:  # noqa: BLE001 - code and data of anybody
+            except Exception as error:  # noqa: BLE001 - third-party code and data
                 self._queue.cannot_read(taken)
                 self._log_unreadable(error)
                 continue
@@ -386,7 +386,7 @@ class SharedFrontier:
                 self._unreported.append((number, visit.row))
 
     async def _report_done(self) -> None:
-        """Report the pages that are done, after their items were written out."""
+        """Report the pages that are done, once their items are written out."""
         self._note_done()
         oldest = next(iter(self._outstanding), next(self._numbers))
         if (
@@ -407,12 +407,12 @@ class SharedFrontier:
 
     @property
     def _is_idle(self) -> bool:
-        """Whether this worker has nothing to do but to look whether others have made requests."""
+        """Whether this worker has nothing to do but look for requests that others have made."""
         busy = self._ready or self._memory or self._starting or self._unreported
         return not busy and not len(self._in_flight)
 
     def _soon(self, delay: float | None = None) -> None:
-        """Have an exchange made, after `delay` seconds or as soon as it is worth one."""
+        """Schedule an exchange, after `delay` seconds or as soon as one is worthwhile."""
         if self._closing or self._gave_up:
             return
         now = time.monotonic()
@@ -433,7 +433,7 @@ class SharedFrontier:
             self._exchanging = None if exchanging.called else exchanging
 
     async def _round(self) -> None:
-        """Make an exchange, and have the next one made when it is due."""
+        """Make an exchange, and schedule the next one."""
         works = False
         try:
             works = await self._exchange()
@@ -452,12 +452,12 @@ class SharedFrontier:
             self._look()
 
     def _look(self) -> None:
-        """Have an exchange made when it is time to look for requests."""
+        """Schedule an exchange for when it is time to look for requests."""
         wait = self._look_at - time.monotonic()
         self._soon(wait if wait > 0 else None)
 
     async def _exchange(self) -> bool:
-        """Say what there is to say, and take what there is to take; return whether that worked."""
+        """Send what is pending, and take requests if wanted; return whether that worked."""
         await self._report_done()
         wants = self._is_low and not self._closing and self._queue.offering < _FULL
         wants = wants and time.monotonic() >= self._look_at
@@ -467,7 +467,7 @@ class SharedFrontier:
             if any(exchange.calls):
                 await run_beside(lambda: self._queue.carry_out(exchange))
                 self._exchanged = time.monotonic()
-        finally:  # what some shards have answered counts, whatever another one has raised
+        finally:  # answers count, even if another shard has raised
             self._settle(exchange)
         works = exchange.error is None
         if exchange.taken:
@@ -479,13 +479,13 @@ class SharedFrontier:
         if exchange.verdicts or exchange.taken or not self.pending():
             self._write_stats()
             if not self._closing:
-                self._engine.wake()  # by itself it looks every five seconds whether all is done
+                self._engine.wake()  # by itself it checks only every five seconds
         if exchange.error is not None:
             self._fail(exchange.error)
         return works
 
     def _settle(self, exchange: Exchange) -> None:
-        """Take note of what came of an exchange, and give out the verdicts."""
+        """Apply the outcome of an exchange, and deliver the verdicts."""
         self._queue.settle(exchange)
         for entry, seen in exchange.verdicts:
             entry.source.callback(seen)
@@ -500,14 +500,14 @@ class SharedFrontier:
 
     def _fail(self, error: BloomError) -> None:
         if isinstance(error, BackendError) and error.temporary and self._waits:
-            return  # the worker logs it, and tries again
+            return  # the worker logs it and retries
         self._gave_up = True
         self._report.give_up(error)
 
     # Starting over
 
     def _start_over(self, void: Sequence[Taken]) -> None:
-        """Offer again what the server may have lost: what was not begun, and start()."""
+        """Offer again what the server may have lost: requests not begun, and those of start()."""
         self._held.clear()
         for taken in void:
             letter = "p" if taken.fingerprint is None else "f"
@@ -528,7 +528,7 @@ class SharedFrontier:
             self._soon()
 
     async def _run_start(self) -> None:
-        """Run the spider's start() once more, as the engine does. Items were scraped before."""
+        """Run the spider's start() again, as the engine does; its items were scraped before."""
         engine: Any = engine_of(self._crawler)
         requests = 0
         middlewares = engine.scraper.spidermw
@@ -557,7 +557,7 @@ class SharedFrontier:
         )
 
     async def _gated(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        """Read start() no faster than the server takes its requests."""
+        """Iterate over start() no faster than the server takes its requests."""
         async for each in start:
             yield each
             while self._queue.offering >= _FULL and not (self._closing or self._gave_up):
@@ -578,7 +578,7 @@ class SharedFrontier:
             Deferred.fromCoroutine(self._forget_page(page, failed=failed))
 
     async def _forget_page(self, page: Sequence[bytes], *, failed: bool) -> None:
-        """Have a page forgotten. If it has failed, it is not done before."""
+        """Make the server forget a page. If the page has failed, it is not done before that."""
         number = next(self._numbers)
         self._outstanding[number] = None
         asked = {mark: self._say(Entry("x", mark)) for mark in dict.fromkeys(page)}
@@ -597,7 +597,7 @@ class SharedFrontier:
     def _spider_idle(self) -> None:
         """Keep the spider open while other workers may make requests.
 
-        :raises DontCloseSpider: then.
+        :raises DontCloseSpider: in that case.
         """
         if self._gave_up or (self._finished and not self.pending()):
             return

@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 
 
 class SharedFilter:
-    """The filter of a crawl whose requests wait with another scheduler.
+    """The filter of a crawl whose requests another scheduler keeps.
 
-    It lives no longer than they do: where they are in this process only, it is deleted at the end,
-    and emptied at the start if a killed run has left it; unless other workers use it.
+    It lives no longer than they do. If they are only in this process, it is deleted at the end, and
+    emptied at the start if a killed run left it behind, unless other workers use it.
 
     :param spider: name of the spider.
     :param report: writes to stats and log.
-    :param shared_queue: whether the requests wait in Redis as well, for any worker.
+    :param shared_queue: whether the requests are in Redis as well, for any worker.
     :param empty: whether to empty the filter at once.
-    :raises BloomError: if the crawl cannot be filtered as the settings say.
+    :raises BloomError: if the crawl cannot be filtered as configured.
 
     Attributes:
         session: judges the requests.
-        emptied: whether it was emptied when that was last wanted.
+        emptied: whether the last attempt to empty it succeeded.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class SharedFilter:
             plans_of(settings, session.fingerprinter, session.made_by),
             on_error=policy,
             timeout=settings[REDIS_TIMEOUT],
-            # A flush takes a shared queue with it: what this worker knows would hide its pages.
+            # A flush empties a shared queue too: what this worker knows would suppress its pages.
             known=0 if shared_queue else KNOWN,
         )
         worker = self._filter.worker
@@ -83,9 +83,9 @@ class SharedFilter:
         crawler.signals.connect(session.forget, signal=forget_page)
 
     def clear(self, *, at_end: bool = False) -> bool:
-        """Empty the filter; return False where it stays, because others use it, or may.
+        """Empty the filter; return False if it stays, because others use it or may be using it.
 
-        :param at_end: whether the crawl is over: then nothing of it stays in Redis.
+        :param at_end: whether the crawl is over: then the filter is deleted from Redis.
         """
         self._describe()
         try:
@@ -97,7 +97,7 @@ class SharedFilter:
         return self.emptied
 
     def close(self) -> Deferred[None] | None:
-        """Write the last stats, delete what nobody needs, and leave."""
+        """Write the final stats, delete the filter if no one needs it, and disconnect."""
         if self._filter.usable and not self._deleted:
             if self._kept:
                 self._describe()

@@ -1,7 +1,7 @@
-"""What a shard is: what its workers agree on, its slices, how a fingerprint becomes a probe.
+"""What a shard is: what its workers agree on, its slices, and how a fingerprint becomes a probe.
 
-A layout needs two things here, how large a slice must be and how long a probe is. The rest of it is
-its file in ``lua/``.
+Only two things about a layout are here: how large a slice must be, and how long a probe is. The
+rest is its file in ``lua/``.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from scrapy_bloom.options import MIN_ERROR_RATE
 BATCH: Final = 500
 """Most entries in one call: about 4 ms of the server's time.
 
-Slices are sized for so many items more than their capacity, so that no batch must be split.
+Slices are sized for this many items more than their capacity, so that no batch has to be split.
 """
 
 KEY_BLOCKS: Final = 511
-"""Blocks in one key: just below 4 MiB, because the allocator gives 5 MiB to exactly 4 MiB."""
+"""Blocks in one key: just below 4 MiB, because the allocator takes 5 MiB for exactly 4 MiB."""
 
 MOST_NUMBERS: Final = 512
 """Most numbers in a set that Redis keeps as a sorted array: ``set-max-intset-entries``."""
@@ -43,8 +43,8 @@ MOST_NUMBERS: Final = 512
 LOAD: Final = 384
 """Items in a bucket of a full slice, on average.
 
-A bucket gets too large for an array if it holds 6.5 standard deviations more, which happens to one
-in 10^10. It would work, but take ten times the memory.
+A bucket is too large for an array if it holds 6.5 standard deviations more, which happens to one in
+10^10. It would work, but take ten times the memory.
 """
 
 _BITS: Final = 32
@@ -63,11 +63,11 @@ class SliceRow(NamedTuple):
         capacity: items it is sized for.
         error_rate: its false-positive rate when it holds that many.
         blocks: its size in blocks of 64 Kbit; in the layout ``sets``, in buckets.
-        keys: how many keys it has when all are made.
-        number: the number in the names of its keys; none is given twice.
+        keys: how many keys it has once all exist.
+        number: the number in the names of its keys; never reused.
         since: when its generation began, in seconds since 1970, by the server's clock.
         items: marks in it.
-        again: how many of these count as absent, since they were forgotten.
+        again: how many of these count as absent, because they were forgotten.
     """
 
     capacity: int
@@ -103,7 +103,7 @@ def read_slices(text: bytes) -> list[SliceRow]:
 
 
 def place(fingerprint: bytes, shards: int) -> int:
-    """Return the number of the shard that has a fingerprint."""
+    """Return the number of the shard that a fingerprint belongs to."""
     return crc32(fingerprint) * shards >> 32
 
 
@@ -114,22 +114,22 @@ def shard_key(key: str, number: int) -> str:
 
 @dataclass(frozen=True)
 class Plan:
-    """What all workers of a shard must agree on, but for `capacity` and `canonical`.
+    """What all workers of a shard must agree on, except `capacity` and `canonical`.
 
     Attributes:
         capacity: items that are expected in it.
         error_rate: bound for its total error rate.
         digests: whether 20-byte fingerprints are SHA-1 digests.
         fingerprinter: what makes the fingerprints.
-        canonical: the rules by which URLs were rewritten before, as JSON.
+        canonical: the canonicalization rules applied before that, as JSON.
         layout: ``bitmap`` or ``sets``.
-        window: seconds that a mark is kept, at least; 0 for ever.
+        window: seconds that a mark is kept, at least; 0 for no limit.
         shard: its number.
         shards: how many shards there are.
-        project: whose requests wait here; empty without requests, like what follows.
+        project: whose requests are kept here; empty, like what follows, if none are.
         spider: likewise.
         order: ``lifo`` or ``fifo``, and how requests are written.
-        exact: whether its numbers are as wide as they can be, whatever the error rate.
+        exact: whether its numbers are as wide as possible, whatever the error rate.
     """
 
     capacity: int
@@ -150,7 +150,7 @@ class Plan:
     def read(cls, text: bytes) -> tuple[Plan, bytes]:
         """Return a plan and the filter's secret from the header's field.
 
-        :raises StateError: if it is none of ours.
+        :raises StateError: if it is not one of ours.
         """
         try:
             stored = json.loads(text)
@@ -163,9 +163,9 @@ class Plan:
         raise StateError(f"expected a secret, {known}; found {text!r:.200}")
 
     def spread(self, shards: int) -> list[Plan]:
-        """Return the plan of each shard, for so many together.
+        """Return the plans of this many shards.
 
-        Each has some capacity to spare: items fall on the shards by chance.
+        Each has some capacity to spare, because items are spread by chance.
         """
         mean = self.capacity / shards
         capacity = self.capacity if shards == 1 else ceil(mean + 4 * sqrt(mean))
@@ -175,11 +175,11 @@ class Plan:
         ]
 
     def write(self, secret: bytes) -> str:
-        """Return what the header keeps of it."""
+        """Return the plan as the header stores it."""
         return json.dumps({**asdict(self), "secret": secret.hex()}, sort_keys=True)
 
     def differences(self, there: Plan) -> str:
-        """Tell in which attributes `there` differs and may not: its value, then ours."""
+        """Describe where `there` differs and may not: attribute, its value, then ours."""
         mine, theirs = asdict(self), asdict(there)
         return "; ".join(
             f"{name} {theirs[name]!r}, not {mine[name]!r}"
@@ -188,7 +188,7 @@ class Plan:
         )
 
     def hash(self, secret: bytes) -> Callable[[bytes], bytes]:
-        """Return what makes the probe of a fingerprint: 32 bytes for bits, 16 for a number."""
+        """Return the function that makes a fingerprint's probe: 32 bytes, in layout sets 16."""
         size = PROBE_BYTES if self.layout == "bitmap" else PROBE_BYTES // 2
         return make_hash(secret, digests=self.digests, size=size)
 
@@ -208,12 +208,12 @@ class Plan:
         elif self.window:
             rate /= MOST_GENERATIONS
         items, share = next_share(generation, capacity, rate)
-        if not generation:  # a server always has room for the whole, and it makes checks faster
+        if not generation:  # a server has room for all of it, and checks are faster
             items, share = capacity, SHARE * rate
         if self.layout == "bitmap":
             blocks = blocks_for(items + BATCH, share)
             return SliceRow(items, share, blocks, ceil(blocks / KEY_BLOCKS))
-        # An item is taken for another one if both have one bucket and one number: n / B / 2^bits.
+        # An item is mistaken for another if both have the same bucket and number: n / B / 2^bits.
         bits = _BITS if share * 2**_BITS >= _LEAST_LOAD else _WIDE_BITS
         buckets = ceil((items + BATCH) / min(LOAD, share * 2**bits))
         # The error rate also tells the server how wide the numbers are.
@@ -221,9 +221,9 @@ class Plan:
         return SliceRow(items, share, buckets, buckets)
 
     def count(self, one: SliceRow) -> tuple[SliceCount, int]:
-        """Return what is known of a slice by the items in it, and about how much memory it takes.
+        """Return the figures of a slice with its items, and roughly how much memory it takes.
 
-        What was forgotten is still in it, and may be taken for a new item.
+        What was forgotten is still in it, and new items may be mistaken for it.
         """
         items = one.items - one.again
         if self.layout == "bitmap":
@@ -245,15 +245,15 @@ class Plan:
 
 
 def geometry(spec: SliceRow) -> str:
-    """Return how the header writes the size of a slice."""
+    """Return the size of a slice as the header stores it."""
     return f"{spec.capacity}:{spec.error_rate!r}:{spec.blocks}:{spec.keys}"
 
 
 def _bucket_bytes(buckets: int, width: int, items: int) -> int:
-    """Return about what buckets with so many numbers take.
+    """Return roughly how many bytes buckets with this many numbers take.
 
-    Measured with Redis 7.0 and its allocator: 150 bytes for a bucket, which has a name and a place
-    in the table of keys, and an eighth more than the numbers take.
+    Measured with Redis 7.0 and its allocator: 150 bytes for each bucket, which has a name and an
+    entry in the table of keys, and for the numbers an eighth more than their size.
     """
     made = buckets * -expm1(-items / buckets)
     return round(150 * made + 1.125 * (4 if width == _BITS else 8) * items)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 def target_of(settings: Settings) -> Target:
     """Return the server that the settings name.
 
-    :raises SettingError: if it cannot be read.
+    :raises SettingError: if its URL cannot be read.
     """
     return Target.of(settings[REDIS_URL], settings.redis_params)
 
@@ -78,8 +78,8 @@ def plans_of(
 
     :param made: makes the fingerprints.
     :param made_by: its record, see :meth:`Rules.record`.
-    :param project: whose requests are kept with the marks; empty if none are, like what follows.
-    :raises SettingError: if the settings do not fit together.
+    :param project: whose requests are kept with the marks; empty, like what follows, if none are.
+    :raises SettingError: if the settings contradict each other.
     """
     if settings[EXACT] and settings[REDIS_LAYOUT] != "sets":
         raise SettingError(
@@ -105,16 +105,16 @@ def plans_of(
 def report_opened(
     report: Report, session: Session, worker: Worker, key: str, *, crawl: bool = False
 ) -> list[State]:
-    """Log how a filter was found; nothing if the server cannot be used just now.
+    """Log the state in which a filter was found, unless the server is unavailable.
 
     :param crawl: whether the requests are there, too.
-    :returns: the state of each shard; none then.
+    :returns: the state of each shard; none if the server is unavailable.
     """
     if worker.client is None:
         return []
     try:
         states = Reader(worker, key).shards()
-    except BloomError:  # the checks deal with that
+    except BloomError:  # checks will report it
         states = []
     if not states:
         return []
@@ -137,5 +137,5 @@ def report_state(report: Report, worker: Worker, key: str) -> None:
     """Write the state of a filter to the stats, if the server can be used."""
     try:
         report.describe(Reader(worker, key).info())
-    except BloomError:  # it was logged when that began
+    except BloomError:  # logged when the outage began
         return

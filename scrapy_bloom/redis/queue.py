@@ -1,11 +1,10 @@
 """The requests of a crawl in Redis, shared by any number of workers, with the marks of their pages.
 
-A request is in exactly one place: the buffer of the worker that made it, the queue, what a worker
-has taken, or done. One call marks it and puts it into the queue, so mark and request live and die
-together.
+A request is in exactly one place: in the buffer of the worker that made it, in the queue, taken by
+a worker, or done. One call marks it and queues it, so mark and request live and die together.
 
-Three steps, so that the server is never waited for where others wait: :meth:`prepare` makes the
-calls, :meth:`carry_out` makes them in a thread, :meth:`settle` takes note of the answers.
+An exchange has three steps, so that the event loop never waits for the server: :meth:`prepare`
+builds the calls, :meth:`carry_out` makes them in a thread, and :meth:`settle` applies the answers.
 """
 
 from __future__ import annotations
@@ -35,19 +34,19 @@ from scrapy_bloom.redis.worker import Worker
 
 logger = logging.getLogger(__name__)
 
-_ENTRY_BYTES: Final = 64  # beside fingerprint and body
+_ENTRY_BYTES: Final = 64  # besides fingerprint and body
 
 
 @dataclass
 class Exchange:
-    """Calls that were prepared, and what came of them.
+    """Prepared calls, and their outcome.
 
     Attributes:
-        calls: for each shard the call to make, None if there is nothing to say.
+        calls: for each shard the call to make, None if there is none.
         answers: of each shard that has answered.
         void: shards whose taken requests are no longer ours: others have them, or they are lost.
-        begin_again: whether the server has lost something. All that this worker has taken and not
-            begun is to be offered again, and ``start()`` is to run again.
+        begin_again: whether the server has lost something. Everything that this worker has taken
+            and not begun must then be offered again, and ``start()`` must run again.
         error: why some of the calls have no answer. They are made again with the next exchange.
         verdicts: entries that were offered, each with whether its page was there.
         taken: requests that this worker has taken.
@@ -63,7 +62,7 @@ class Exchange:
 
 
 class _Desk:
-    """What this worker has to say to one shard."""
+    """What this worker has to send to one shard."""
 
     def __init__(self) -> None:
         self.buffer: deque[Entry] = deque()
@@ -71,7 +70,7 @@ class _Desk:
         self.forget()
 
     def forget(self) -> None:
-        """Let nothing count that was taken; what was to be offered is offered again."""
+        """Drop what was taken; entries of an unanswered call are offered again."""
         if self.call is not None:
             self.buffer.extendleft(reversed(self.call.entries))
         self.call = None
@@ -85,7 +84,7 @@ class _Desk:
         return bool(self.buffer or self.call or self.done or self.back or self.unreadable)
 
     def next_call(self, take: int) -> Call:
-        """Return the call that was not answered, or the next one."""
+        """Return the unanswered call, or else the next one."""
         if self.call is None:
             entries: list[Entry] = []
             room = MOST_BYTES
@@ -101,7 +100,7 @@ class _Desk:
 
 
 class SharedQueue:
-    """One worker at the requests and marks of a crawl.
+    """One worker's access to the requests and marks of a crawl.
 
     :param worker: runs the scripts.
     :param key: of the filter.
@@ -109,10 +108,10 @@ class SharedQueue:
 
     Attributes:
         key: as given.
-        offering: how many entries wait here, or are on their way.
-        waiting: how many requests are in the queue, as last heard.
+        offering: how many entries wait here, or are being sent.
+        waiting: how many requests are in the queue, as last reported.
         surprises: how often the server has lost something, or this worker its lease.
-        shards: in the order of their numbers; none until the server was there.
+        shards: in the order of their numbers; none until the server was reached.
     """
 
     def __init__(self, worker: Worker, key: str, made_for: Sequence[Plan]) -> None:
@@ -127,7 +126,7 @@ class SharedQueue:
         self._empty: list[int] | None = None
 
     def open(self) -> None:
-        """Open the shards, if that was not done before. Exchanges do it where it has failed.
+        """Open the shards, unless they are open. Exchanges retry this if it has failed.
 
         :raises BackendError: if the server cannot be used.
         :raises StateError: if something else is under the key, or another crawl.
@@ -135,7 +134,7 @@ class SharedQueue:
         if self.shards:
             return
         self.worker.connect()
-        # One that was made stays in the list if another cannot be opened: it has lost its marks.
+        # A shard created here has lost its marks, so it stays listed if another cannot be opened.
         for plan in self._plans[len(self._opened) :]:
             self._opened.append(Shard(self.worker, shard_key(self.key, plan.shard), plan))
         self.shards = self._opened
@@ -150,46 +149,46 @@ class SharedQueue:
             self._lost = dict.fromkeys(range(len(self.shards)), True)
             self._open_lost()
 
-    # What is said
+    # What is sent
 
     def knows(self, fingerprint: bytes) -> bool:
-        """Return whether this worker knows by itself that a page was let through."""
+        """Return whether this worker knows, without asking, that a page was let through."""
         shards = self.shards
         return bool(shards) and shards[place(fingerprint, len(shards))].knows(fingerprint)
 
     def offer(self, entry: Entry) -> None:
-        """Have something said with one of the next exchanges."""
+        """Send an entry with one of the next exchanges."""
         number = place(entry.fingerprint or entry.body, len(self._desks))
         self._desks[number].buffer.append(entry)
         self.offering += 1
 
     def done(self, taken: Taken) -> None:
-        """Have a request that was taken deleted: it is done."""
+        """Delete a request that was taken: it is done."""
         if desk := self._release(taken):
             desk.done.append(taken.id)
 
     def give_back(self, taken: Taken) -> None:
-        """Have a request that was taken put back to its place."""
+        """Put a request that was taken back in its place."""
         if desk := self._release(taken):
             desk.back.append(taken.id)
 
     def cannot_read(self, taken: Taken) -> None:
-        """Have a request that was taken put behind all others, for another worker."""
+        """Put a request that was taken behind all others, for another worker."""
         if desk := self._release(taken):
             desk.unreadable.append(taken.id)
 
     def still_ours(self, taken: Taken) -> bool:
-        """Return whether this worker still has a request that it has taken, as far as is known."""
+        """Return whether this worker still has a request that it took, as far as is known."""
         return any(taken in desk.held for desk in self._desks)
 
     @property
     def burdened(self) -> bool:
-        """Whether there is anything to say."""
+        """Whether there is anything to send."""
         return bool(self._lost) or any(desk.burdened for desk in self._desks)
 
     @property
     def holds_leases(self) -> bool:
-        """Whether nobody can have taken this worker for dead, as far as its own clock tells."""
+        """Whether, by its own clock, this worker cannot have been taken for dead."""
         if not self.shards:
             return False
         since = time.monotonic() - pace.LEASE
@@ -198,11 +197,11 @@ class SharedQueue:
     # Exchanges
 
     def prepare(self, want: int, *, look: bool = False) -> Exchange:
-        """Make the calls for what there is to say.
+        """Build the calls for what there is to send.
 
-        :param want: how many requests to take: an equal share from each shard. What one has not,
-            another one has the next time.
-        :param look: whether to call each shard, though there be nothing to say.
+        :param want: how many requests to take: an equal share from each shard. If one has fewer,
+            another makes up for it next time.
+        :param look: whether to call each shard even if there is nothing to send.
         """
         share = min(BATCH, -(-want // len(self._desks)))
         return Exchange(
@@ -213,7 +212,7 @@ class SharedQueue:
         )
 
     def carry_out(self, exchange: Exchange) -> None:
-        """Make the calls. Nothing else is used meanwhile, so this may be done in a thread."""
+        """Make the calls. This may run in a thread: it leaves the buffers alone."""
         try:
             self.open()
             self._open_lost()
@@ -229,7 +228,7 @@ class SharedQueue:
             )
 
     def settle(self, exchange: Exchange) -> Exchange:
-        """Take note of what came of an exchange; return it with verdicts and what was taken."""
+        """Apply the outcome of an exchange; return it with verdicts and taken requests."""
         for number, answer in exchange.answers.items():
             desk, shard, call = self._desks[number], self.shards[number], exchange.calls[number]
             assert call is not None  # noqa: S101 - it was answered
@@ -239,7 +238,7 @@ class SharedQueue:
             exchange.verdicts += zip(call.entries, answer.seen, strict=True)
             if not exchange.begin_again:
                 exchange.taken += answer.taken
-            # From here on the verdicts reach their caller, and not before.
+            # Only from here on do the verdicts reach their caller.
             forgotten = {entry.fingerprint for entry in call.entries if entry.letter == "x"}
             shard.known.update(
                 entry.fingerprint
@@ -259,8 +258,8 @@ class SharedQueue:
     def is_over(self) -> bool:
         """Return whether no worker has anything to do, after an exchange with each shard.
 
-        With several shards two looks must find them empty and unchanged: there was a moment between
-        the two at which all were empty.
+        With several shards, two successive looks must find them empty and unchanged: then there was
+        a moment in between at which all were empty.
         """
         if self.burdened or self.waiting or any(shard.counts.taken for shard in self.shards):
             self._empty = None
@@ -269,7 +268,7 @@ class SharedQueue:
         return len(self.shards) == 1 or self._empty == before
 
     def close(self) -> None:
-        """Give back what was taken and is not done, and end the lease."""
+        """Put back what was taken and is not done, and release the lease."""
         try:
             for shard in self.shards:
                 shard.leave()
@@ -277,7 +276,7 @@ class SharedQueue:
             logger.info("The lease could not be released, and expires by itself: %s", error)
         self.worker.close()
 
-    # Within
+    # Internals
 
     def _release(self, taken: Taken) -> _Desk | None:
         for desk in self._desks:
@@ -301,8 +300,8 @@ class SharedQueue:
                 exchange.void.append(number)
                 self._lost[number] = False
             else:
-                # It belongs to the crawl, not to the shard: what one shard has lost, the marks of
-                # the others may suppress.
+                # This concerns the crawl, not just the shard: the marks of the others may suppress
+                # what this one has lost.
                 exchange.void = list(range(len(self.shards)))
                 self._lost = dict.fromkeys(exchange.void, len(self.shards) > 1)
                 exchange.begin_again = True

@@ -1,4 +1,4 @@
-"""What is in Redis under a key, for those who look and change nothing."""
+"""Reads what is in Redis under a key, and changes nothing."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class State:
 
     Attributes:
         key: of its header.
-        epoch: names what is there.
+        epoch: identifies the filter that is there.
         plan: what its workers agree on.
-        slices: oldest first, without those that the window has ended.
+        slices: oldest first, without expired ones.
         waiting: requests in the queue.
         taken: requests that workers have.
         failed: requests on the failed list.
-        leases: of each worker, when its lease ends, in seconds since 1970 by the server's clock.
+        leases: when the lease of each worker ends, in seconds since 1970 by the server's clock.
         secret: the key of its probes.
     """
 
@@ -43,9 +43,9 @@ class State:
     secret: bytes = field(repr=False)
 
     def at(self, now: float) -> State:
-        """Return the same without the slices that the window has ended.
+        """Return the same without the slices that have expired by now.
 
-        If that are all, an empty one stands for the next: it has no key yet.
+        If all have, an empty one stands in for the next, which has no key yet.
         """
         newest = self.slices[-1]
         ended = now - self.plan.window * 9 / 8
@@ -55,9 +55,9 @@ class State:
 
 
 class Reader:
-    """Looks at a filter and its requests.
+    """Reads a filter and its requests.
 
-    :param worker: runs scripts; it takes no lease.
+    :param worker: runs the scripts; it takes no lease.
     :param key: of the filter.
     """
 
@@ -92,18 +92,18 @@ class Reader:
         )
 
     def info(self) -> FilterInfo:
-        """Return what the filter tells about itself.
+        """Return the state of the filter.
 
-        :raises BackendError: as :meth:`shards`, like what follows.
-        :raises StateError: likewise, and if nothing is there.
+        :raises BackendError: as :meth:`shards`.
+        :raises StateError: as :meth:`shards`, and if nothing is there.
         """
         return describe(self.there())
 
     def contains_many(self, fingerprints: Sequence[bytes]) -> list[bool]:
-        """Return for each fingerprint whether it was added, without being a worker.
+        """Return for each fingerprint whether it was added, without acting as a worker.
 
-        :raises BackendError: as :meth:`shards`, like what follows.
-        :raises StateError: likewise, and if nothing is there.
+        :raises BackendError: as :meth:`shards`.
+        :raises StateError: as :meth:`shards`, and if nothing is there.
         """
         states = self.there()
         seen: dict[bytes, bool] = {}
@@ -126,10 +126,10 @@ class Reader:
         return [seen.get(one, False) for one in fingerprints]
 
     def requests(self, which: str) -> Iterator[Taken]:
-        """Yield the requests that wait, in their order, or those on the failed list.
+        """Yield the waiting requests in order, or those on the failed list.
 
         :param which: ``queue`` or ``failed``.
-        :raises BackendError: as :meth:`shards`, like what follows.
+        :raises BackendError: as :meth:`shards`.
         :raises StateError: likewise.
         """
         client = self._worker.client
@@ -169,7 +169,7 @@ class Reader:
         return state.at(float(told[1])) if word == b"ok" else state
 
     def _fields(self, key: str) -> dict[bytes, bytes]:
-        """Return a header, by commands that every worker may use."""
+        """Return a header, using only commands that every worker may use."""
         client = self._worker.client
         names = client.hkeys(key)
         values = client.hmget(key, names) if names else ()
@@ -201,5 +201,5 @@ def describe(states: Sequence[State]) -> FilterInfo:
         error_rate=plan.error_rate,
         memory=sum(memory for shard in counts for _, memory in shard),
         window=plan.window or None,
-        dates=[one.since for one in states[0].slices],  # in the others they differ by moments
+        dates=[one.since for one in states[0].slices],  # those of the others differ by moments
     )

@@ -1,10 +1,9 @@
 """One worker at one key: its calls, and what surprises it there.
 
-A worker has a name and numbers its calls. A call that was not answered is made again with its
-number, and the server gives the stored answer. When the server does not know what this worker knows
-(it was flushed, has lost a key, has gone back in time, or took the worker for dead), that is a
-:class:`Surprise`: the worker forgets all that it knows there, takes another name, and whoever
-called decides what begins again.
+A worker has a name and numbers its calls. An unanswered call is repeated with its number, and the
+server returns the stored answer. If the server does not know what this worker knows (it was
+flushed, lost a key, went back in time, or took the worker for dead), that is a :class:`Surprise`:
+the worker forgets all it knows there and takes a new name; its caller decides what starts over.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ KNOWN: Final = 100_000
 """Fingerprints that a worker remembers for each filter, about 120 bytes each."""
 
 MOST_BYTES: Final = 1_000_000
-"""Most bytes of requests in one call, so that a slow link has a call done in its time."""
+"""Most bytes of requests in one call, so that it completes in time over a slow link."""
 
 RISKY: Final = MOST_TRIES - 1
-"""A worker has one request at a time with which so many tries have failed."""
+"""A worker holds only one request at a time with this many failed tries."""
 
 PROGRAM: Final = b"scrapy-bloom"
 FORMAT: Final = b"1"
@@ -62,7 +61,7 @@ class Kind(Enum):
 
 
 class Surprise(Exception):  # noqa: N818 - nothing failed
-    """The server does not know what this worker knows. Nothing of the call was carried out now.
+    """The server does not know what this worker knows. The call was not carried out.
 
     An earlier try of it may have been, before the surprise.
     """
@@ -73,12 +72,12 @@ class Surprise(Exception):  # noqa: N818 - nothing failed
 
 
 _MOST_PRIORITY: Final = 2**53
-"""Beyond it Redis, which sorts by doubles, cannot tell priorities apart."""
+"""Beyond this, Redis cannot tell priorities apart: it sorts by doubles."""
 
 
 @dataclass(eq=False, slots=True)
 class Entry:
-    """What a worker says of one page.
+    """What a worker sends about one page.
 
     Attributes:
         letter: ``m`` to mark it; ``f`` to mark it and queue a request if it is new; ``p`` to queue
@@ -87,7 +86,7 @@ class Entry:
         body: of the request.
         priority: of the request; higher ones are taken first.
         max_age: seconds after which the page is new again; None for never.
-        source: whatever the caller wants to find again.
+        source: anything that the caller wants back with the verdict.
     """
 
     letter: str
@@ -99,7 +98,7 @@ class Entry:
 
     @property
     def queued(self) -> tuple[bytes, bytes]:
-        """Score and member of the request, without what the server puts before it."""
+        """Score and member of the request, without what the server prepends."""
         mark = self.fingerprint
         head = _LENGTH.pack(0 if mark is None else len(mark) + 1)
         score = -max(-_MOST_PRIORITY, min(_MOST_PRIORITY, self.priority))
@@ -112,10 +111,10 @@ class Taken:
 
     Attributes:
         id: 8 bytes, its name.
-        priority: as it was offered; lower if a worker could not read it.
+        priority: as offered; lower if a worker could not read it.
         tries: how many workers have died with it or could not read it.
         fingerprint: None if it was queued without one.
-        body: as it was offered.
+        body: as offered.
     """
 
     id: bytes
@@ -126,7 +125,7 @@ class Taken:
 
     @classmethod
     def read(cls, value: bytes) -> Taken:
-        """Return what the server keeps as SCORE, a space, MEMBER."""
+        """Parse what the server stores: SCORE, a space, MEMBER."""
         start = value.index(b" ") + 1
         priority = -int(float(value[: start - 1] or 0))
         name, tries, length = _HEAD.unpack_from(value, start)
@@ -137,7 +136,7 @@ class Taken:
 
 @dataclass(eq=False)
 class Call:
-    """One call, as it is repeated until it is answered.
+    """One call, which is repeated until it is answered.
 
     Attributes:
         doubted: whether a surprise has come between its tries.
@@ -163,13 +162,13 @@ class Call:
 
 
 class Counts(NamedTuple):
-    """How much there is in the shard, as an answer tells.
+    """The counts of a shard, as in an answer.
 
     Attributes:
         waiting: requests in the queue.
         taken: requests that workers have, this one included.
         failed: requests on the failed list.
-        version: changes with each of these.
+        version: changes whenever one of these does.
         forgotten: how often pages were forgotten.
     """
 
@@ -181,11 +180,11 @@ class Counts(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What came of a call.
+    """The answer to a call.
 
     Attributes:
         seen: for each entry whether its page was there; False for those without a fingerprint.
-        taken: the requests that this worker has now.
+        taken: the requests that this worker has taken.
         counts: of the shard.
         heard: the versions of all shards that workers have told there; empty with one.
     """
@@ -197,14 +196,14 @@ class Answer(NamedTuple):
 
 
 class Known(set[bytes]):
-    """Fingerprints that are known to be there. When there are too many, it starts over."""
+    """Fingerprints known to be there. When there are too many, it is emptied."""
 
     def __init__(self, most: int = KNOWN) -> None:
         super().__init__()
         self._most = most
 
     def update(self, *fingerprints: Iterable[bytes]) -> None:
-        """Remember fingerprints, if there is room for any."""
+        """Remember fingerprints, unless it has no room at all."""
         if self._most:
             super().update(*fingerprints)
             if len(self) > self._most:
@@ -212,30 +211,30 @@ class Known(set[bytes]):
 
 
 class Shard:
-    """A worker at one key. Only :meth:`beat` may be called by another thread.
+    """A worker at one key. Only :meth:`beat` may be called from another thread.
 
     :param worker: runs the scripts.
     :param key: of the shard's header.
-    :param plan: what it must be; made so if nothing is there.
+    :param plan: what the shard must be; if nothing is there, it is created so.
     :param known: how many fingerprints to remember.
     :raises BackendError: if the server cannot be used.
-    :raises SettingError: if the server cannot keep such a layout.
+    :raises SettingError: if the server cannot keep the layout.
     :raises StateError: if something else is under the key. It is left untouched.
 
     Attributes:
         key: of its header.
-        plan: as it was given.
-        epoch: names what is there now.
+        plan: as given.
+        epoch: identifies the filter that is there now.
         secret: the key of its probes.
-        slices: as last heard.
-        made: whether this worker has made it.
-        known: fingerprints whose verdict has reached its caller. Nobody else may fill it: a mark
-            that was made in the background is not known before that.
+        slices: as last reported.
+        made: whether this worker created it.
+        known: fingerprints whose verdicts have reached their callers. Add no others: a mark made in
+            the background is not known before that.
         counts: of the last answer.
         version: as in :class:`Counts`, when it was opened.
         heard: likewise the versions of all shards that workers had told, by number.
         unanswered: the call that must be repeated before any other.
-        renewed: when this worker has renewed its lease, by ``time.monotonic()``.
+        renewed: when this worker last renewed its lease, by ``time.monotonic()``.
     """
 
     def __init__(self, worker: Worker, key: str, plan: Plan, *, known: int = KNOWN) -> None:
@@ -248,10 +247,10 @@ class Shard:
     # Opening
 
     def open(self, *, give_up: bool = False) -> None:
-        """Find the shard or make it, take a new name, and know nothing.
+        """Find the shard or create it, take a new name, and forget everything known.
 
-        :param give_up: whether all marks there are to be given up, if it still is the same filter.
-        :raises Surprise: if the user has deleted what this worker used. Nothing was made then.
+        :param give_up: whether to drop all marks there, if it is still the same filter.
+        :raises Surprise: if the user has deleted what this worker used. Nothing is created then.
         """
         first = self.plan.next([])
         order = self.plan.order.partition(" ")[0]
@@ -319,8 +318,8 @@ class Shard:
         self.rename()
 
     def rename(self) -> None:
-        """Take another name, under which nothing was said yet."""
-        self._lives = (self.epoch, new_name())  # in one piece, for the thread that beats
+        """Take a new name, under which nothing has been sent yet."""
+        self._lives = (self.epoch, new_name())  # one tuple, which beat() reads in its thread
         self._number = self._answered = 0
         self.unanswered: Call | None = None
         self.renewed = time.monotonic()
@@ -334,10 +333,10 @@ class Shard:
     # Calls
 
     def call(self, call: Call) -> Answer:
-        """Make a call; the same object again if it was not answered.
+        """Make a call; if it was not answered, pass the same object again.
 
-        :raises BackendError: if no answer came. Make this very call again before any other.
-        :raises Surprise: as it says; then :meth:`open`.
+        :raises BackendError: if there was no answer. Make this very call again before any other.
+        :raises Surprise: as described there; then call :meth:`open`.
         """
         if call is not self.unanswered:
             assert self.unanswered is None  # noqa: S101 - its number would be skipped
@@ -379,23 +378,23 @@ class Shard:
     def ask(self, fingerprints: Sequence[bytes]) -> list[bool]:
         """Return for each fingerprint whether it is there. Changes nothing.
 
-        :raises BackendError: if no answer came.
+        :raises BackendError: if there was no answer.
         :raises Surprise: as :meth:`call`.
         """
         return ask(self._worker, self.key, self.epoch, self.plan.layout, self._hash, fingerprints)
 
     def knows(self, fingerprint: bytes) -> bool:
-        """Return whether this worker knows by itself that a page was let through."""
+        """Return whether this worker knows, without asking, that a page was let through."""
         if self._forgotten > self.counts.forgotten or time.monotonic() >= self._known_until:
             self.known.clear()
         return fingerprint in self.known
 
     def beat(self) -> None:
-        """Renew the lease, put back what dead workers had, and hear whether pages were forgotten.
+        """Renew the lease, put back what dead workers had, and learn whether pages were forgotten.
 
-        What is wrong here the next call learns: it has a caller who can act.
+        Surprises are left to the next call: it has a caller who can act on them.
 
-        :raises BackendError: if no answer came.
+        :raises BackendError: if there was no answer.
         """
         before = time.monotonic()
         lives = self._lives
@@ -417,22 +416,22 @@ class Shard:
 
     @property
     def name(self) -> str:
-        """The name of this worker here."""
+        """This worker's name at this key."""
         return self._lives[1]
 
     def leave(self) -> None:
-        """Give back what this worker has taken, and be no worker any more.
+        """Put back what this worker has taken, and deregister it.
 
-        :raises BackendError: if no answer came. Then the lease ends by itself.
+        :raises BackendError: if there was no answer. The lease then expires by itself.
         """
         self._worker.run("leave", self.plan.layout, self.key, *self._lives)
 
     def delete(self, dead: Iterable[str] = ()) -> dict[str, float]:
-        """Delete all for good at the end of a crawl, or to recreate it, as :func:`delete`.
+        """Delete everything, at the end of a crawl or to recreate it, as :func:`delete`.
 
-        Workers that use it still go on with what is there then.
+        Workers that still use it continue with what is there then.
 
-        :param dead: workers whose lease does not count.
+        :param dead: workers whose leases do not count.
         """
         return delete(self._worker, self.key, {self.name, *dead}, note=False)
 
@@ -486,11 +485,11 @@ def ask(
 def delete(
     worker: Worker, key: str, dead: Iterable[str] = (), *, note: bool = True
 ) -> dict[str, float]:
-    """Delete a shard, unless workers have a lease: return them, and how many seconds each has left.
+    """Delete a shard unless workers have a lease; return these, with the seconds each has left.
 
-    :param dead: workers whose lease does not count.
-    :param note: whether workers that use it still are to end, and to create nothing.
-    :raises BackendError: if no answer came.
+    :param dead: workers whose leases do not count.
+    :param note: whether workers that still use it must end, and create nothing.
+    :raises BackendError: if there was no answer.
     """
     ignored = f" {' '.join(dead)} "
     while True:

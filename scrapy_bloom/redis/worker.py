@@ -1,4 +1,4 @@
-"""One worker: its lease, and what it does while the server cannot be used."""
+"""One worker: its lease, and how it deals with outages."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ T = TypeVar("T")
 LEASE: float = 30.0
 """Seconds without a heartbeat after which a worker counts as dead.
 
-A callback that holds the GIL for 10 seconds must not look dead. Read when it is used, like BEAT:
-tests make both shorter.
+A callback that holds the GIL for 10 seconds must not make it look dead. Looked up on each use, like
+BEAT: tests shorten both.
 """
 
 BEAT: float = 1.0
-"""Seconds between two heartbeats."""
+"""Seconds between heartbeats."""
 
 _BEAT_IN_OUTAGE: Final = 0.25
 
@@ -40,16 +40,16 @@ _AGAIN: Final = 60.0
 """Seconds after which the same error is logged again."""
 
 MOST_TRIES: Final = 10
-"""A request is moved to the failed list when so many workers died with it or could not read it."""
+"""A request goes to the failed list after this many workers died with it or could not read it."""
 
 
 @dataclass
 class Tally:
-    """What went over the wire so far.
+    """Counts of what went over the wire.
 
     Attributes:
         round_trips: calls to Redis.
-        outages: how often it could not be used.
+        outages: how often Redis became unavailable.
         requeued: requests of dead workers that this one put back.
     """
 
@@ -59,20 +59,20 @@ class Tally:
 
 
 def new_name() -> str:
-    """Return a name for a worker, never the same."""
+    """Return a unique name for a worker."""
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(6)}"
 
 
 class Worker:
-    """Runs scripts on a server, and keeps this worker's leases there.
+    """Runs scripts on a server, and renews this worker's leases there.
 
-    :param target: the server. It is not connected before :meth:`connect`.
-    :param timeout: most seconds that one call may take, its second try included.
+    :param target: the server. :meth:`connect` connects to it.
+    :param timeout: most seconds that one call may take, including its retry.
 
     Attributes:
-        client: of redis-py; safe in any number of threads.
-        error: of the last call that failed.
-        usable: set while the server can be used, as far as is known.
+        client: of redis-py; safe to use from any thread.
+        error: of the last failed call.
+        usable: set while the server is available, as far as is known.
         counters: what went over the wire.
     """
 
@@ -92,9 +92,9 @@ class Worker:
         self._thread: threading.Thread | None = None
 
     def connect(self) -> None:
-        """Find the server, if that was not done before.
+        """Connect to the server, unless already connected.
 
-        :raises BackendError: if there is no way in.
+        :raises BackendError: if that fails.
         """
         if self.client is not None:
             return
@@ -116,8 +116,8 @@ class Worker:
     ) -> list[Any]:
         """Run a script of ``lua/`` on the shard under a key; return its answer.
 
-        :param probe: whether to try although the server could not be used just now.
-        :raises BackendError: if no answer came. The script may have run.
+        :param probe: whether to try even though the server was unavailable just now.
+        :raises BackendError: if there was no answer. The script may have run.
         """
         if not (probe or self.usable.is_set()):
             raise self.error
@@ -128,7 +128,7 @@ class Worker:
         try:
             answer = self._in_time(lambda: run([key, beginning(key)], arguments))
             if not isinstance(answer, list) or not answer or not isinstance(answer[0], bytes):
-                self.client.close()  # what comes next on that connection is not for us, either
+                self.client.close()  # the next reply on it would not be ours either
                 raise redis.InvalidResponse(f"cannot understand its answer {answer!r:.80}")
         except FAULTS as error:
             self._fail(self._target.error(error, layout))
@@ -141,11 +141,10 @@ class Worker:
         return answer
 
     def _in_time(self, act: Callable[[], T]) -> T:
-        """Return what an act returns, unless it takes longer than the timeout.
+        """Return the result of a function, unless it takes longer than the timeout.
 
-        Timeouts of sockets bound neither the look-up of a name nor a reply that comes byte by byte.
-        What takes too long is left to its thread; a script that comes late changes nothing more
-        than one that is repeated.
+        Socket timeouts bound neither a name lookup nor a reply that arrives byte by byte. What
+        takes too long is abandoned in its thread; a late script does no more than a repeated one.
 
         :raises redis.TimeoutError: if it took too long.
         """
@@ -156,19 +155,19 @@ class Worker:
         def run() -> None:
             try:
                 came.set_result(act())
-            except BaseException as error:  # noqa: BLE001 - whoever waits for it gets it
+            except BaseException as error:  # noqa: BLE001 - re-raised in the waiting thread
                 came.set_exception(error)
 
         threading.Thread(target=run, name="scrapy-bloom call", daemon=True).start()
         try:
             return came.result(self.timeout)
         except NotInTime:
-            if came.done():  # in this moment
+            if came.done():  # just now
                 return came.result()
             raise redis.TimeoutError(f"no answer within {self.timeout:g} s") from None
 
     def _fail(self, error: BackendError) -> None:
-        """Take note that the server cannot be used, and log it once for each outage."""
+        """Record that the server is unavailable, and log that once per outage."""
         self.error = error
         if not self.usable.is_set():
             return
@@ -191,7 +190,7 @@ class Worker:
         self._thread.start()
 
     def close(self) -> None:
-        """End the heartbeats and the connection."""
+        """Stop the heartbeats, and close the connection."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(self.timeout)
@@ -204,6 +203,6 @@ class Worker:
                 try:
                     beat()
                 except BackendError:  # noqa: PERF203 - after a call over the network
-                    continue  # it was logged; other nodes may be there
+                    continue  # already logged; other nodes may be up
                 except Exception:
                     logger.exception("Unexpected error while renewing the lease; retrying")

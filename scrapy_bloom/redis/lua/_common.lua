@@ -1,35 +1,35 @@
--- What all scripts share: names, the clock, slices, and what is done when requests have vanished.
--- It stands before each of them.
+-- What all scripts share: names, the clock, slices, and what to do when requests have vanished.
+-- It is prepended to each of them.
 --
 -- KEYS[1]  the header, a hash:
 --   program, format  what this is
---   epoch            names the filter. With another epoch, all earlier marks are given up
+--   epoch            identifies the filter. A new epoch drops all earlier marks
 --   plan             JSON of what all workers must agree on
 --   first            geometry of the first slice: CAPACITY:RATE:BLOCKS:KEYS
---   slices           oldest first: CAPACITY:RATE:BLOCKS:KEYS:NUMBER:SINCE:ITEMS:AGAIN each
---   dropped          slices whose keys are still to be deleted: NAME:KEYS each
---   window           seconds that a mark is kept, 0 for ever
+--   slices           for each slice, oldest first: CAPACITY:RATE:BLOCKS:KEYS:NUMBER:SINCE:ITEMS:AGAIN
+--   dropped          for each slice whose keys are still to be deleted: NAME:KEYS
+--   window           seconds that a mark is kept, 0 for no limit
 --   order            "lifo" or "fifo"; empty if no requests are kept here
 --   waiting, taken, failed
 --                    how many requests there were after the last script
 --   version          counts the changes to them; from 0 again when all marks are given up
 --   heard            the versions of all shards, by number, that workers have told; empty with one
 --   forgotten        counts the pages that were forgotten
---   seq              the last number that ordered a request
---   well             SINCE LAST: since when workers have beaten without a gap, and the last time
---   deleted          the epoch that a user has deleted last
---   w:WORKER         NUMBER LEASE: its last call, and until when it lives. NUMBER dead SINCE: a
+--   seq              the last sequence number of a request
+--   well             SINCE LAST: since when heartbeats have come without a gap, and the last one
+--   deleted          the epoch that a user deleted last
+--   w:WORKER         NUMBER LEASE: its last call, and when its lease ends. NUMBER dead SINCE: a
 --                    tombstone of a worker that missed its lease
---   a:WORKER         DIGITS IDS: what that call has answered
--- KEYS[2]  what the names of all other keys begin with:
---   queue            sorted set of the requests that wait. Score: the priority, negated. Member: 8 bytes
---                    that order and name the request; 1 byte, how many tries have failed; 4 bytes,
+--   a:WORKER         DIGITS IDS: the answer to that call
+-- KEYS[2]  the prefix of all other keys:
+--   queue            sorted set of the waiting requests. Score: the priority, negated. Member: 8 bytes
+--                    that order and identify the request; 1 byte, how many tries have failed; 4 bytes,
 --                    1 + length of its fingerprint, or 0 without one; the fingerprint; the body
 --   taken            hash, WORKER and 8 bytes -> SCORE, a space, MEMBER
 --   failed           hash, 8 bytes -> SCORE, a space, MEMBER
 --   EPOCH.N.S        key S of slice N, as the layout has it
---   EPOCH.N.again    set of the probes in slice N that count as absent: they were forgotten
---   EPOCH.N.ages     hash of probes with a greatest age -> when they were let through last
+--   EPOCH.N.again    set of the probes in slice N that count as absent, because they were forgotten
+--   EPOCH.N.ages     hash of probes with a maximum age -> when they were last let through
 local call, unpack = redis.call, table.unpack or unpack
 local header, base = KEYS[1], KEYS[2]
 local queue, taken, failed = base .. 'queue', base .. 'taken', base .. 'failed'
@@ -73,8 +73,8 @@ local function write_slices(slices)
   return table.concat(rows, ' ')
 end
 
--- Return the slices that count now, and those that the window has ended. Dates of the future become
--- now: the clock went back. A slice counts for 9/8 of the window.
+-- Return the live slices, and the expired ones. Dates in the future become now: the clock went back.
+-- A slice lives for 9/8 of the window.
 local function divide(slices, window)
   local live, over = {}, {}
   for _, slice in ipairs(slices) do
@@ -85,7 +85,7 @@ local function divide(slices, window)
   return live, over
 end
 
--- Give slices up. Their keys are many, so beats delete them portion by portion.
+-- Drop slices. They have many keys, so heartbeats delete them a portion at a time.
 local function drop(slices)
   local rows = {call('HGET', header, 'dropped') or nil}
   for _, slice in ipairs(slices) do
@@ -95,7 +95,7 @@ local function drop(slices)
   if #rows > 0 then call('HSET', header, 'dropped', table.concat(rows, ' ')) end
 end
 
--- Delete a portion of the keys of slices that were dropped; return how many are left.
+-- Delete a portion of the keys of dropped slices; return how many are left.
 local function delete_dropped()
   local rows, left = call('HGET', header, 'dropped'), 0
   if not rows then return 0 end
@@ -117,8 +117,8 @@ local function count(changed)
   if changed then call('HINCRBY', header, 'version', 1) end
 end
 
--- Put a taken request back: to its place, or behind all others if it is `late`, or aside when `most` tries
--- have failed, of which `tried` are new. Return where it went, nil if this worker has no such request.
+-- Put a taken request back: in its place, or behind all others if it is `late`, or on the failed list once
+-- `most` tries have failed, of which `tried` are new. Return where it went; nil if it is not taken.
 local function put_back(field, tried, most, late)
   local value = call('HGET', taken, field)
   if not value then return nil end
@@ -134,12 +134,12 @@ local function put_back(field, tried, most, late)
   return 'queue'
 end
 
--- Put back all that was taken by workers that begin again under another name: nobody waits for their leases.
+-- Put back everything taken: the workers start over under new names, so there is no lease to wait for.
 local function put_all_back()
   for _, field in ipairs(call('HKEYS', taken)) do put_back(field, 0, 0) end
 end
 
--- Give up all marks: a new epoch with one empty slice. Every worker of the old one begins again.
+-- Drop all marks: a new epoch with one empty slice. Every worker of the old one starts over.
 local function start_over()
   local epoch, text, first = unpack(call('HMGET', header, 'epoch', 'slices', 'first'))
   local slices = read_slices(text, epoch)
@@ -150,8 +150,8 @@ local function start_over()
   count(false)
 end
 
--- Whether requests have vanished, or pages from a list of forgotten ones. Nothing may hide these pages,
--- so all marks are given up. Every script asks this before it counts or marks.
+-- Whether requests have vanished, or pages from a list of forgotten ones. Nothing may suppress these
+-- pages, so all marks are dropped. Every script checks this before it counts or marks.
 local function vanished(slices)
   local waiting, held, aside = unpack(call('HMGET', header, 'waiting', 'taken', 'failed'))
   local some = call('ZCARD', queue) < tonumber(waiting) or call('HLEN', taken) < tonumber(held)
@@ -163,7 +163,7 @@ local function vanished(slices)
   return some
 end
 
--- What a worker of another epoch is told.
+-- The answer to a worker of another epoch.
 local function other_epoch(epoch, deleted)
   return {deleted == epoch and 'deleted' or 'gone'}
 end

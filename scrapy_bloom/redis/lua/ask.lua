@@ -1,7 +1,7 @@
 -- Whether items are there. Changes nothing.
 --
 -- ARGV[1]  epoch   ARGV[2]  the probes of the items
--- Answers {"ok", digits, now}: for each item 1 if it is there, and the time here; {"gone"} or {"deleted"} as call.lua
+-- Answers {"ok", digits, now}: for each item 1 if it is there, and the server's time; {"gone"} or {"deleted"} as call.lua
 local found = call('HMGET', header, 'epoch', 'slices', 'window', 'deleted')
 if found[1] ~= ARGV[1] then return other_epoch(ARGV[1], found[4]) end
 local slices, probes, digits = divide(read_slices(found[2], ARGV[1]), tonumber(found[3])), ARGV[2], {}

@@ -1,19 +1,18 @@
--- A heartbeat. Once a second, for all workers together, also what has to be done for those that are dead:
--- what they had taken goes back into the queue. Each time a fixed number of requests, found anew: nothing has
--- to be remembered that a failover could forget.
+-- A heartbeat. Once a second, across all workers, it also puts back into the queue what dead workers had
+-- taken: a fixed number of requests each time, found afresh, so that there is no cursor for a failover to lose.
 --
 -- ARGV[1]  epoch   ARGV[2]  worker   ARGV[3]  seconds of the lease   ARGV[4]  after how many tries a request is moved to the failed list
--- Answers {"ok", how many were put back, how many are on the failed list now, the count of forgotten pages}; {"gone"}, {"deleted"} or {"dead"} as call.lua
+-- Answers {"ok", how many were put back, how many were moved to the failed list, the count of forgotten pages}; {"gone"}, {"deleted"} or {"dead"} as call.lua
 --
--- Dead is who has no lease, while others have beaten for a whole lease without a gap. So when the server stood
--- still, or its clock was set, everybody gets another lease.
+-- A worker is dead if it has no lease although heartbeats have come for a whole lease without a gap. So after
+-- the server has stood still, or its clock was changed, every worker gets another lease.
 local SWEEP, PORTION, DAY = 1, 500, 86400
 local epoch, worker, lease, most = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local found = call('HMGET', header, 'epoch', 'w:' .. worker, 'well', 'deleted', 'slices', 'forgotten')
 if found[1] ~= epoch then return other_epoch(epoch, found[4]) end
 if vanished(read_slices(found[5], epoch)) then return {'gone'} end
 local number, ends = (found[2] or ''):match('^(%d+) ([%d.]+)$')
-if found[2] and not number then return {'dead'} end -- others have what it had: its next call tells it so
+if found[2] and not number then return {'dead'} end -- what it had is put back: its next call finds out
 if number then call('HSET', header, 'w:' .. worker, string.format('%s %.3f', number, now + lease)) end
 
 local since, last = read_numbers(found[3])

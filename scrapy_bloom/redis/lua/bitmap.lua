@@ -1,15 +1,15 @@
 -- The layout "bitmap": the 14 bits of an item lie in one block of 64 Kbit, and a key holds up to 511 blocks.
--- The bits are those of a local filter. The bit behind a key's blocks gives it its full size.
+-- The bits are those of a local filter. The bit after a key's blocks gives it its full size.
 --
 -- A layout defines:
---   PROBE_BYTES       what a probe takes
---   aim(probes, at)   reads the probe at this place; what follows is about it
+--   PROBE_BYTES       the size of a probe
+--   aim(probes, at)   reads the probe at this offset, which has() and put() are about
 --   has(slice)        whether a slice has the item
 --   put(slice)        adds it to a slice; returns whether it was there
---   trial(key)        the commands it needs, to be tried on a key; with `answers`, what one must answer
+--   trial(key)        the commands it needs, to be tried on a key; `answers` is what one must answer
 --
--- Variables, and texts that are formatted all at once: tables would take the server a fifth more time,
--- and numbers Redis formats one by one, slowly.
+-- Variables instead of tables, which would take a fifth more of the server's time; and numbers formatted
+-- all at once, because Redis formats them one by one, slowly.
 local PROBE_BYTES, KEY_BLOCKS = 32, 511
 local floor, format, read = math.floor, string.format, struct.unpack
 local p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13, p14, h
@@ -19,7 +19,7 @@ local function aim(probes, at)
     read('>HHHHHHHHHHHHHHI4', probes, at)
 end
 
--- Where the item's block is in a slice: the key, and the first bit of the block in it.
+-- Where the item's block is in a slice: its segment, which is one key, and the first bit of the block in it.
 local function place(slice)
   local blocks = slice.blocks
   -- floor(h * blocks / 2^32), in parts, because doubles are exact only up to 2^53.

@@ -1,5 +1,5 @@
--- All that a worker has to say, in one call: marks, requests, what it wants, what is done. It has its whole
--- effect or none, and a call that is repeated with its number is answered as it was before.
+-- Everything that a worker sends, in one call: marks, requests, what it wants, what is done. It takes effect
+-- as a whole or not at all, and a call repeated with its number gets the same answer.
 --
 -- ARGV[1]  epoch        ARGV[2]  worker
 -- ARGV[3]  nine numbers: of this call; of the last call whose answer the worker has; seconds of the
@@ -9,7 +9,7 @@
 -- ARGV[4]  a letter for each entry. "m": mark. "f": mark, and queue if that is new. "p": queue; the entry
 --          has no probe. "x": forget. Empty: all are "m"
 -- ARGV[5]  the probes of the entries
--- ARGV[6]  ITEM:SECONDS of each item with a greatest age. Items are the entries with probes, from 1
+-- ARGV[6]  ITEM:SECONDS of each item with a maximum age. Items are the entries with probes, from 1
 -- ARGV[7]  the slice to add, NUMBER:KIND:GEOMETRY, after an answer "slices"; else empty
 -- ARGV[8]  ids of the requests that are done   ARGV[9]  that go back   ARGV[10]  that this worker could
 --          not read: another one may, so they go to the end of the queue
@@ -73,7 +73,7 @@ if #probes > 0 then
   end
 end
 
-local at = 1  -- where the probe of the item begins that all of this is about
+local at = 1  -- where the probe of the current item begins
 local function raw() return probes:sub(at, at + PROBE_BYTES - 1) end
 
 local function is_in(slice)
@@ -109,8 +109,8 @@ local function forget()
   return there
 end
 
--- Mark the item; return whether it was there. One that is let through for its age is kept for as long as a
--- new one, so older generations do not count.
+-- Mark the item; return whether it was there. One let through for its age is kept for as long as a new one,
+-- so older generations do not count.
 local function mark(age)
   if age then
     if is_fresh(age) then return true end
@@ -173,7 +173,8 @@ local function put_failed_back()
   return true
 end
 
--- Take requests. A worker has one risky request at a time: so none is moved to the failed list for its neighbours.
+-- Take requests. A worker has one risky request at a time, so that none is moved to the failed list because
+-- of another.
 local function take()
   local names, kept = {}, {}
   local popped = call('ZPOPMIN', queue, want)
@@ -222,7 +223,7 @@ local function carry_out()
   count(letters .. ARGV[8] .. ARGV[9] .. ARGV[10] .. ids ~= '' or retried)
 end
 
--- The first write is one that a server refuses which is full or takes no writes. Then nothing was changed.
+-- A server that is full or read-only refuses this first write, and then nothing has changed.
 call('HSET', header, 'w:' .. worker, string.format('%.0f %.3f', number, now + lease))
 local done, problem = pcall(carry_out)
 if done then return answer() end

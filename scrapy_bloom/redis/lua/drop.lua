@@ -1,11 +1,11 @@
 -- Delete filter and requests, unless a worker has a lease.
 --
--- ARGV[1]  the workers whose lease does not count, with a space before and behind each
+-- ARGV[1]  the workers whose leases do not count, with a space before and after each
 -- ARGV[2]  seconds of a lease
--- ARGV[3]  "1" to leave a note of the epoch for a day: workers that use it end then, and create nothing.
---          Else "0": they go on with what is there
--- Answers {"ok", how many keys are left: call again until there are none}
---     or  {"used", worker and seconds that its lease has left, ...}
+-- ARGV[3]  "1" to remember the epoch for a day: workers that use it then end, and create nothing.
+--          Else "0": they continue with what is there
+-- Answers {"ok", how many keys are left: repeat until there are none}
+--     or  {"used", worker, seconds left of its lease, ...}
 -- May be repeated.
 local epoch, deleted, slices = unpack(call('HMGET', header, 'epoch', 'deleted', 'slices'))
 if epoch then

@@ -1,4 +1,4 @@
--- Take a worker off, and put back what it has. May be repeated.
+-- Deregister a worker, and put back what it has taken. May be repeated.
 --
 -- ARGV[1]  epoch   ARGV[2]  worker
 -- Answers {"ok"}; {"gone"} or {"deleted"} as call.lua

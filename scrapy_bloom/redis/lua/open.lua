@@ -1,14 +1,14 @@
--- Find the filter, or make it.
+-- Find the filter, or create it.
 --
--- ARGV[1]  the epoch that this worker has used before; empty if none
--- ARGV[2]  "1" to give all marks up if that is still the epoch, else "0"
+-- ARGV[1]  the epoch that this worker used before; empty if none
+-- ARGV[2]  "1" to drop all marks if that is still the epoch, else "0"
 -- ARGV[3...]  fields and values of the header of a new filter
 -- Answers {"ok", made, value...}: "1" if it was made by this call, else "0"; the fields program, format, epoch,
 --            plan, slices, window, order, heard, waiting, taken, failed, version, forgotten and seq
 --     or  {"deleted"}         the user has deleted the epoch that this worker has used
 --     or  {"type", key, type} something else is under a key
 --     or  {"setting"}         the server would not keep the sets of layout "sets" as arrays
--- Fails, with nothing changed, if a command is not allowed that is needed. May be repeated.
+-- Fails, with nothing changed, if a command that is needed is not allowed. May be repeated.
 for key, kind in pairs({[header] = 'hash', [queue] = 'zset', [taken] = 'hash', [failed] = 'hash'}) do
   local there = call('TYPE', key).ok
   if there ~= 'none' and there ~= kind then return {'type', key, there} end
@@ -20,7 +20,7 @@ if ARGV[1] ~= '' and epoch ~= ARGV[1] and other_epoch(ARGV[1], deleted)[1] == 'd
   return {'deleted'}
 end
 
--- Every command that a later script needs, on a key of its own. None of it stays, whatever is refused.
+-- Try every command that a later script needs, on a key of its own. Nothing of it stays in any case.
 local key = base .. 'trial'
 call('UNLINK', key)
 local function try(commands)

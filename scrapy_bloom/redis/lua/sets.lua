@@ -1,8 +1,8 @@
 -- The layout "sets": an item is a number in one of many buckets. A bucket is a set of at most 512 numbers,
--- which Redis keeps as a sorted array. bitmap.lua says what a layout defines.
+-- which Redis keeps as a sorted array. bitmap.lua lists what a layout defines.
 --
--- Numbers have 32 bits and a sign, or Redis would keep them in eight bytes; in slices whose error rate is too
--- low for those, 63.
+-- Numbers are signed and have 32 bits: Redis would keep larger ones in eight bytes. In slices whose error rate
+-- is too low for that, they have 63.
 local PROBE_BYTES = 16
 local floor, format, read = math.floor, string.format, struct.unpack
 local high, low, code, more
