@@ -75,7 +75,7 @@ class Items:
             self._log_failure(error)
         elif self._failing:
             self._failing = False
-            self._report.info("Items are written out again.")
+            self._report.info("Items can be written again.")
         return error is None
 
     def log_kept(self, pages: int) -> None:

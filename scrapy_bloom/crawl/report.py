@@ -183,8 +183,8 @@ class Report:
         if not self._gave_up:  # else that was logged
             self.once(
                 logging.ERROR,
-                "Could not check whether %s is a duplicate: it is let through. More such errors are"
-                " counted in %s and not shown.",
+                "Could not check whether %s is a duplicate, so it is let through. More such errors"
+                " are counted in %s and not shown.",
                 request,
                 stats.ERRORS.key,
                 failure=error,

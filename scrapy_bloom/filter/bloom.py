@@ -73,8 +73,8 @@ class LocalFilter:
         window: as given.
         digests: as given.
         clock: as given.
-        secret: the key of its hash, 16 bytes. Who knows it can make any page look seen.
-        slices: oldest first; only the filter may change it, like what follows.
+        secret: the key of its hash, 16 bytes. Anyone who knows it can make any page look seen.
+        slices: oldest first; only the filter may change this and what follows.
         next_id: the number of the next slice.
         again: fingerprints that are let through once although their bits are set, each with the
             date of the youngest slice that has it.
@@ -102,7 +102,7 @@ class LocalFilter:
         self.adopt(new_secret(), [], 1)
 
     def adopt(self, secret: bytes, slices: list[Slice], next_id: int) -> None:
-        """Become a filter of these slices, oldest first; without any it gets its first."""
+        """Take over these slices, oldest first; without any, begin the first one."""
         self.secret, self.slices, self.next_id = secret, slices, next_id
         self._told = False
         self._probe = make_probe(secret, digests=self.digests)
@@ -312,7 +312,7 @@ class LocalFilter:
         self.close()
 
     def notes(self) -> dict[str, file.Value]:
-        """Return what a file's table ``meta`` says about the filter."""
+        """Return the filter's entries for the table ``meta`` of a file."""
         names = "secret", "digests", "window", "capacity", "error_rate"
         return {name: getattr(self, name) for name in names} | {"digests": int(self.digests)}
 
@@ -386,8 +386,8 @@ class LocalFilter:
         if items - self._newest.items < self.capacity <= items and not self._told:
             self._told = True
             logger.warning(
-                "Bloom filter: it is full at %s pages and grows. It keeps its error rate of %g, but"
-                " takes more memory per page and gets a little slower. Next time, set capacity"
+                "Bloom filter is full at %s pages and is growing. It keeps its error rate of %g,"
+                " but takes more memory per page and gets a little slower. Next time, set capacity"
                 " (BLOOM_CAPACITY) to the expected number of pages.",
                 f"{items:,}",
                 self.error_rate,

@@ -41,7 +41,7 @@ def make_probe(secret: bytes, *, digests: bool) -> Probe:
         go through MurmurHash3, which is fast, and safe here because nobody can choose the bytes
         that it sees. Everything else goes through keyed BLAKE2b, safe for bytes of any origin.
     """
-    # h stands last because list.pop() takes the last one off in no time.
+    # h comes last because list.pop() is fastest at the end.
     unpack = Struct(f">{HASHES}HI").unpack
     hash_ = make_hash(secret, digests=digests)
     digest = mmh3_x64_128_digest

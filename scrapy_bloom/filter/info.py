@@ -69,7 +69,7 @@ class SliceCount:
 
 
 def count_bits(spec: SliceSpec, items: int) -> SliceCount:
-    """Return what follows from the number of items in a slice of bits."""
+    """Return the figures of a slice of bits with a number of items."""
     bits = spec.blocks * sizing.BLOCK_BITS
     return SliceCount(
         spec.capacity,

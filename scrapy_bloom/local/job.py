@@ -148,7 +148,7 @@ class Job:
             if theirs != ours and theirs and ours:
                 raise StateError(
                     f"{self.path}: found the filter of {what} {theirs!r}, expected {what} {ours!r}:"
-                    f" its marks mean nothing here. It was left as it is. Choose another JOBDIR, or"
+                    f" its marks do not apply here. It was left as it is. Choose another JOBDIR, or"
                     f" go back to {theirs!r}, or delete the whole job directory to start over."
                 )
         changed = difference(stored.made_by, self.identity.made_by)
@@ -290,7 +290,7 @@ def set_aside_if_unclean(folder: Path, spider: str) -> bool:
     except OSError as error:
         raise unusable(folder, error) from error
     logger.warning(
-        "%s: %s, so requests may be lost that the filter calls seen. Filter and queue are in %s"
+        "%s: %s, so requests that the filter calls seen may be lost. Filter and queue are in %s"
         " now, and the crawl starts over: no page is lost. With SCHEDULER ="
         " 'scrapy_bloom.Scheduler' a killed crawl resumes.",
         folder,

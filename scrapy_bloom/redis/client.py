@@ -67,7 +67,7 @@ _LATER: Final = (
 _TAKES_NO_WRITES: Final = re.compile(
     r"\b(OOM|READONLY|NOREPLICAS|MISCONF|BUSY|CLUSTERDOWN|TRYAGAIN)\b"
 )
-"""What a server that is full, a replica by now, or still starting says, to a script, too."""
+"""Errors, also from scripts, of a server that is full, has become a replica, or is starting."""
 
 _SCHEMES: Final = ("redis", "rediss", "unix", "sentinel")
 _FIRST: Final = "--!df flags=allow-undeclared-keys\n"

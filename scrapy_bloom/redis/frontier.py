@@ -135,7 +135,7 @@ class SharedFrontier:
                 ON_BACKEND_ERROR.setting,
                 "allow",
                 "with SCHEDULER = 'scrapy_bloom.Scheduler' the requests are in Redis as well, and"
-                " no page can be fetched without it. Give 'auto', 'wait' or 'close'.",
+                " no page can be fetched without it. Use 'auto', 'wait' or 'close'.",
             )
         self._waits = policy is not OnBackendError.CLOSE
         owner = {"project": project, "spider": self._spider.name, "order": str(kind)}
@@ -626,14 +626,14 @@ class SharedFrontier:
     def _warn_of_failed(self, requests: int) -> None:
         if requests:
             self._report.warn(
-                f"{counted(requests, 'request')} on the failed list: no worker got through with"
+                f"{counted(requests, 'request')} on the failed list: no worker could process"
                 f" them, and their pages are not fetched. 'scrapy bloom queue --failed' shows them,"
                 f" and 'scrapy bloom queue --retry' puts them back."
             )
 
     @property
     def _failed_list(self) -> int:
-        """How many requests are on the failed list, as last heard."""
+        """How many requests are on the failed list, as last reported."""
         return sum(shard.counts.failed for shard in self._queue.shards)
 
     def _write_stats(self) -> None:

@@ -122,7 +122,7 @@ class SharedQueue:
         self._plans = made_for
         self._desks = [_Desk() for _ in made_for]
         self._lost: dict[int, bool] = {}  # shards to reopen; whether to give up their marks
-        self._heard = [0] * len(made_for)  # the highest version of each shard, whoever told it
+        self._heard = [0] * len(made_for)  # the highest version of each shard that was reported
         self._empty: list[int] | None = None
 
     def open(self) -> None:
@@ -143,7 +143,7 @@ class SharedQueue:
         heard = [max(told) for told in zip(*(one.heard for one in self.shards), strict=True)]
         back = [one for one, told in zip(self.shards, heard, strict=True) if _is_older(one, told)]
         if (gone or back) and any(each.items for one in self.shards for each in one.slices):
-            # What it had, the marks of the others may suppress.
+            # The marks of the others may suppress what it had.
             kind = Kind.GONE if gone else Kind.LOST
             self._log_start_over((gone or back)[0], kind.value)
             self._lost = dict.fromkeys(range(len(self.shards)), True)
@@ -324,7 +324,7 @@ class SharedQueue:
 
 
 def _is_older(shard: Shard, told: int) -> bool:
-    """Return whether a shard is older than workers have told others, or was made anew since."""
+    """Return whether a shard is older than workers have told others, or was recreated since."""
     if shard.version < told:  # unless they have gone on while the others were opened
         shard.open()
     return shard.version < told

@@ -416,7 +416,7 @@ class Shard:
 
     @property
     def name(self) -> str:
-        """This worker's name at this key."""
+        """The worker's name at this key."""
         return self._lives[1]
 
     def leave(self) -> None:

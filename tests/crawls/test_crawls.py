@@ -74,7 +74,7 @@ async def test_a_site_with_the_habits_of_real_ones_is_fetched_whole_and_once(cap
     assert pages.missed == set()
     assert pages.repeated == {}
     assert len(crawler.spider.parsed) == len(set(crawler.spider.parsed)) == PAGES
-    assert "Bloom filter: it is full at" in caplog.text
+    assert "Bloom filter is full at" in caplog.text
 
 
 if hasattr(default_settings, "TWISTED_REACTOR_ENABLED"):  # older ones need a reactor

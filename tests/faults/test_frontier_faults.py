@@ -75,7 +75,7 @@ def test_a_crawl_on_a_full_disk_goes_on_and_survives_a_kill(full):
     ("spider", "said", "again"),
     [
         ("follower", FULL, "commits work again"),
-        ("wordy", "Items could not be written out", "Items are written out again"),
+        ("wordy", "Items could not be written out", "Items can be written again"),
     ],
 )
 def test_a_crawl_whose_disk_has_room_again_has_lost_and_repeated_nothing(full, spider, said, again):

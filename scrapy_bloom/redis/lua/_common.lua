@@ -13,7 +13,7 @@
 --   waiting, taken, failed
 --                    how many requests there were after the last script
 --   version          counts the changes to them; from 0 again when all marks are given up
---   heard            the versions of all shards, by number, that workers have told; empty with one
+--   heard            the versions of all shards, by number, as workers reported them; empty with one
 --   forgotten        counts the pages that were forgotten
 --   seq              the last sequence number of a request
 --   well             SINCE LAST: since when heartbeats have come without a gap, and the last one

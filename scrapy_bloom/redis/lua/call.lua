@@ -3,27 +3,27 @@
 --
 -- ARGV[1]  epoch        ARGV[2]  worker
 -- ARGV[3]  nine numbers: of this call; of the last call whose answer the worker has; seconds of the
---          lease; how many requests to take; how many failed ones to put back into the queue; how many
---          tries put a request aside; how many make it risky; 1 if the worker has a risky one, else 0; the
---          highest version that the worker has heard of here
--- ARGV[4]  a letter for each entry. "m": mark. "f": mark, and queue if that is new. "p": queue; the entry
+--          lease; how many requests to take; how many failed ones to put back into the queue; the tries
+--          after which a request is moved to the failed list; after which it is risky; 1 if the worker has
+--          a risky one, else 0; the highest version that the worker has heard of here
+-- ARGV[4]  a letter for each entry. "m": mark. "f": mark, and queue if it is new. "p": queue; the entry
 --          has no probe. "x": forget. Empty: all are "m"
 -- ARGV[5]  the probes of the entries
 -- ARGV[6]  ITEM:SECONDS of each item with a maximum age. Items are the entries with probes, from 1
 -- ARGV[7]  the slice to add, NUMBER:KIND:GEOMETRY, after an answer "slices"; else empty
--- ARGV[8]  ids of the requests that are done   ARGV[9]  that go back   ARGV[10]  that this worker could
---          not read: another one may, so they go to the end of the queue
+-- ARGV[8]  ids of requests that are done   ARGV[9]  of those to put back   ARGV[10]  of those that this
+--          worker could not read: another may, so they go to the end of the queue
 -- ARGV[11]  the versions of all shards that the worker has heard of; empty with one
 -- ARGV[12...]  for each entry "f" and "p" the score, and the member without its first 9 bytes
 --
 -- Answers {"ok", report, digits, request...}: a digit for each item, 1 if it was there, and what was taken.
---            Report: WAITING TAKEN FAILED VERSION FORGOTTEN SECONDS, until the next marks are too old;
---            then the versions of all shards that workers have told here
+--            Report: WAITING TAKEN FAILED VERSION FORGOTTEN SECONDS until the next marks expire, then
+--            the versions of all shards that workers have reported here
 --     or  {"slices", slices, kind}  a slice is to be added: "due" if it begins a generation, else "full"
 --     or  {"dead", ...}     the worker missed its lease; what it had is back in the queue
---     or  {"lost"}          its earlier calls, or those of others, are not known: the server went back in time
---     or  {"gone"}          the epoch is another one      {"deleted"}  the user has deleted it
---     or  {"broken", error} the call failed half-way; all marks were given up
+--     or  {"lost"}          the server does not know its earlier calls, or others': it went back in time
+--     or  {"gone"}          there is another epoch        {"deleted"}  the user has deleted it
+--     or  {"broken", error} the call failed half-way; all marks were dropped
 local epoch, worker = ARGV[1], ARGV[2]
 local found = call('HMGET', header, 'epoch', 'w:' .. worker, 'slices', 'window', 'forgotten', 'order', 'seq',
   'deleted', 'version')
@@ -193,8 +193,8 @@ local function take()
   ids = table.concat(names)
 end
 
--- Note how far the other shards were. What a page led to there was told before the page is done here: so
--- whoever has heard of both finds out if a shard went back, whoever has died meanwhile.
+-- Record the versions of the other shards. What a page led to is reported there before the page is done
+-- here. So a worker that has heard of both notices when a shard went back, even if all others have died.
 local function hear()
   local told, versions = {read_numbers(ARGV[11])}, {read_numbers(call('HGET', header, 'heard'))}
   for i = 1, #told do versions[i] = string.format('%.0f', math.max(told[i], versions[i] or 0)) end
