@@ -7,69 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pytest_twisted import ensureDeferred
 from scrapy import Request
-from scrapy.utils.request import RequestFingerprinter, fingerprint
+from scrapy.utils.request import fingerprint
 from support.crawling import Follower, crawl
 from support.sites import Pages
-from w3lib.url import url_query_cleaner
 
 from scrapy_bloom.crawl.redirects import step_fingerprint
 
 pytestmark = pytest.mark.each_scrapy
 
 
-class Stripping:
-    """Takes a URL with tracking parameters or a slash at its end for the one without."""
-
-    def __init__(self):
-        self.default = RequestFingerprinter()
-
-    def fingerprint(self, request):
-        url = url_query_cleaner(request.url, ("utm_source",), remove=True)
-        return self.default.fingerprint(request.replace(url=url.rstrip("/")))
-
-
-def cookie_wall(path, cookie):
-    return ["/"] if cookie else path
-
-
-def parameters_reordered(path, _cookie):
-    return [] if path.endswith("?a=1&b=2") else "/reordered?a=1&b=2"
-
-
-def tracking_added(path, _cookie):
-    return [] if "utm_source" in path else "/tracked?utm_source=site"
-
-
-SHAPES = {
-    "/": lambda *_: ["/cookie", "/reordered?b=2&a=1", "/tracked", "/slash"] * 2,
-    "/cookie": cookie_wall,
-    "/reordered": parameters_reordered,
-    "/tracked": tracking_added,
-    "/slash": lambda *_: "/slash/",
-    "/slash/": lambda *_: [],
-}
-FINAL = ["/", "/cookie", "/reordered?a=1&b=2", "/slash/", "/tracked?utm_source=site"]
-
-
 def paths(site, urls):
     return sorted(url.removeprefix(site.url) for url in urls)
-
-
-@pytest.mark.parametrize("fingerprinter", [RequestFingerprinter, Stripping])
-@ensureDeferred
-async def test_the_page_behind_each_real_redirect_is_parsed_once(fingerprinter, tmp_path):
-    """In this run, and not in the next one."""
-    settings = {"REQUEST_FINGERPRINTER_CLASS": fingerprinter, "JOBDIR": str(tmp_path)}
-    with Pages(SHAPES) as site:
-        crawler = await crawl(settings=settings, url=site.url + "/")
-        again = await crawl(settings=settings, url=site.url + "/")
-    assert again.spider.parsed == []
-    assert paths(site, crawler.spider.parsed) == FINAL
-    # Each address of the chains was asked for once, but for the one that sets a cookie.
-    expected = dict.fromkeys([*FINAL, "/reordered?b=2&a=1", "/tracked", "/slash"], 1)
-    assert site.hits == expected | {"/cookie": 2}
-    exempt = crawler.stats.get_value("bloom/redirect_exempt")
-    assert exempt == (4 if fingerprinter is Stripping else 2)
 
 
 class PassesMetaOn(Follower):

@@ -1,34 +1,112 @@
 """Every page at the end of a chain of redirects is parsed once, at every level."""
 
-import json
-from pathlib import Path
+from collections import Counter
+from functools import partial
+from urllib.parse import urlsplit
 
 import pytest
-from support.crawling import Run
-from support.processes import environment
-from support.redirecting import CHAINS, COOKIE, SHARED, START
+from pytest_twisted import ensureDeferred
+from scrapy import Request
+from scrapy.http import HtmlResponse
+from support.crawling import RFP, Follower, crawl
 
-pytestmark = pytest.mark.server
+pytestmark = [
+    pytest.mark.each_scrapy,
+    pytest.mark.filterwarnings("ignore:The scrapy.utils.url"),  # theirs, on the oldest Scrapy
+]
 
-OURS = {"ADDONS": {"scrapy_bloom.Addon": 500}}
-ALL_STEPS = ["trailing_slash", "http_https", "www"]
-DISCARDER = "duplicate_url_discarder.Fingerprinter"
+COOKIE = "cookie"  # in the place of a redirect: to the same URL, with a cookie set
+# From what a page links to, over the redirects, to the page that is to be parsed.
+CHAINS = {
+    "to itself with a cookie": ["http://site.example/cookie", COOKIE],
+    "parameters reordered": [
+        "http://site.example/order?b=1&a=2",
+        "http://site.example/order?a=2&b=1",
+    ],
+    "tracking added": ["http://site.example/track", "http://site.example/track?utm_source=x"],
+    "slash added": ["http://site.example/slash", "http://site.example/slash/"],
+    "slash taken": ["http://site.example/noslash/", "http://site.example/noslash"],
+    "http to https": ["http://site.example/tls", "https://site.example/tls"],
+    "www added": ["http://site.example/www", "http://www.site.example/www"],
+    "port added": ["http://site.example/port", "http://site.example:80/port"],
+    "dot taken": ["http://site.example./dot", "http://site.example/dot"],
+    "index taken": ["http://site.example/i/index.html", "http://site.example/i/"],
+    "there and back": ["http://site.example/there", "http://site.example/back", COOKIE],
+    "all of them": [
+        "http://site.example/all?b=1&a=2",
+        "https://site.example/all?b=1&a=2",
+        "https://www.site.example/all?b=1&a=2",
+        COOKIE,
+        "https://www.site.example/all/?a=2&b=1",
+        COOKIE,
+        "https://www.site.example/all/?a=2&b=1&utm_source=x",
+    ],
+    "over another page": [
+        "http://site.example/one?gclid=x",
+        "http://site.example/login",
+        "http://site.example/one",
+    ],
+    "two links to one page": ["http://site.example/shared1", "http://site.example/shared/"],
+    "the other one": ["http://site.example/shared2", "http://site.example/shared/"],
+}
+START = "http://site.example/"
+LINKS = [*(chain[0] for chain in CHAINS.values()), "http://site.example/slash/"]
 
 
-def crawl(settings, more=()):
-    command = ["-m", "support.redirecting", json.dumps(settings), json.dumps(more)]
-    run = Run(Path(__file__).parents[1], command, environment())
-    try:
-        assert run.end() == 0, run.log
-    finally:
-        run.clear_away()
-    assert "ERROR" not in run.log
-    return json.loads(run.output)
+def steps():
+    """Return where each URL leads, by URL and number of cookies that are to be there."""
+    found = {}
+    for chain in CHAINS.values():
+        url, cookies = chain[0], 0
+        for target in chain[1:]:
+            there = (url, cookies + 1) if target == COOKIE else (target, cookies)
+            found[url, cookies] = there
+            url, cookies = there
+    return found
+
+
+STEPS = steps()
+
+
+class Site:
+    """Stands in the place of the downloader, so that its URLs need no ports and no certificates."""
+
+    def process_request(self, request, spider=None):  # noqa: ARG002 - Scrapy's signature
+        name = "c" + "".join(filter(str.isalpha, urlsplit(request.url).path))
+        sent = (request.headers.get("Cookie") or b"").decode()
+        cookies = int(sent.partition(f"{name}=")[2].partition(";")[0] or 0)
+        target, cookies_there = STEPS.get((request.url, cookies), (None, 0))
+        headers = {"Location": target} if target else {}
+        if cookies_there > cookies:
+            headers["Set-Cookie"] = f"{name}={cookies_there}; Domain=site.example; Path=/"
+        links = LINKS if request.url == START else []
+        body = "".join(f'<a href="{link.replace("&", "&amp;")}">x</a>' for link in links)
+        make = partial(HtmlResponse, request.url, body=body.encode(), request=request)
+        return make(status=302 if target else 200, headers=headers)
+
+
+class Further(Follower):
+    """Follows the links of the first page, and makes some requests more."""
+
+    more = ()
+
+    def parse(self, response):
+        yield from super().parse(response)
+        if response.url == START:
+            for url, meta in self.more:
+                yield Request(url, meta=meta)
+
+
+async def crawl_chains(**settings):
+    """Crawl them; return how often each page was parsed, and the stats."""
+    site = {"DOWNLOADER_MIDDLEWARES": {Site: 950}}
+    crawler = await crawl(Further, {**site, **settings}, url=START)
+    return Counter(crawler.spider.parsed), crawler.stats
 
 
 def final_pages():
     ends = [[url for url in chain if url != COOKIE][-1] for chain in CHAINS.values()]
-    return {START, *ends, *SHARED.values()}
+    return {START, *ends}
 
 
 @pytest.mark.parametrize(
@@ -36,22 +114,33 @@ def final_pages():
     [
         pytest.param({"BLOOM_CANONICAL": "scrapy"}, id="scrapy"),
         pytest.param(
-            {"BLOOM_CANONICAL": "usual", "BLOOM_CANONICAL_RULES": {"*": {"steps": ALL_STEPS}}},
+            {
+                "BLOOM_CANONICAL": "usual",
+                "BLOOM_CANONICAL_RULES": {"*": {"steps": ["trailing_slash", "http_https", "www"]}},
+            },
             id="usual and all steps",
         ),
         pytest.param(
-            {"REQUEST_FINGERPRINTER_CLASS": DISCARDER, "BLOOM_CANONICAL": "usual"},
+            {
+                "BLOOM_CANONICAL": "usual",
+                "REQUEST_FINGERPRINTER_CLASS": "duplicate_url_discarder.Fingerprinter",
+            },
             id="usual over duplicate-url-discarder",
         ),
     ],
 )
-def test_every_final_page_is_parsed_once(settings):
-    outcome = crawl({**OURS, **settings})
-    assert outcome["parsed"] == dict.fromkeys(final_pages(), 1)
-    assert outcome["stats"].get("bloom/errors", 0) == 0
+@ensureDeferred
+async def test_every_final_page_is_parsed_once(settings, tmp_path):
+    """In this run, and not in the next one."""
+    kept = {**settings, "JOBDIR": str(tmp_path)}
+    parsed, stats = await crawl_chains(**kept)
+    assert parsed == dict.fromkeys(final_pages(), 1)
+    assert stats.get_value("bloom/errors", 0) == 0
+    assert (await crawl_chains(**kept))[0] == {}
 
 
-def test_the_fingerprinter_of_scrapy_zyte_api_is_asked():
+@ensureDeferred
+async def test_the_fingerprinter_of_scrapy_zyte_api_is_asked(monkeypatch):
     """It needs a crawl that is on; a page rendered by a browser is another page for it.
 
     At the default level, `safe`, as all else here is at the others.
@@ -63,13 +152,14 @@ def test_the_fingerprinter_of_scrapy_zyte_api_is_asked():
     page, port = "http://site.example/a", "http://site.example:80/a"
     rendered, shot = {"zyte_api": {"browserHtml": True}}, {"zyte_api": {"screenshot": True}}
     more = [(page, meta) for meta in ({}, rendered, shot)] * 2 + [(port, {}), (port, rendered)]
-    outcome = crawl({**OURS, **settings}, more)
-    assert outcome["parsed"][page] == 3
-    assert outcome["parsed"] == dict.fromkeys(final_pages(), 1) | {page: 3}
-    assert outcome["stats"]["bloom/canonical/default_port"] >= 2
-    assert outcome["stats"].get("bloom/errors", 0) == 0
+    monkeypatch.setattr(Further, "more", more)
+    parsed, stats = await crawl_chains(**settings)
+    assert parsed == dict.fromkeys(final_pages(), 1) | {page: 3}
+    assert stats.get_value("bloom/canonical/default_port") >= 2
+    assert stats.get_value("bloom/errors", 0) == 0
 
 
-def test_scrapys_own_filter_loses_some_of_them():
-    outcome = crawl({})
-    assert set(outcome["parsed"]) < final_pages()
+@ensureDeferred
+async def test_scrapys_own_filter_loses_some_of_them():
+    parsed, _ = await crawl_chains(DUPEFILTER_CLASS=RFP)
+    assert set(parsed) < final_pages()
