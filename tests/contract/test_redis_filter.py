@@ -9,6 +9,7 @@ import pytest
 from support.contract import FilterContract, fingerprints
 from support.internals import stop_beating
 from support.layouts import plans
+from support.leases import shift_leases
 from support.localredis import keys
 
 from scrapy_bloom.errors import FilterLostError, SettingError
@@ -87,11 +88,8 @@ def test_delete_ends_a_frozen_worker_and_leaves_a_note_only(server, opened, key)
     frozen, other = (opened(server, key) for _ in range(2))
     frozen.add_many(fingerprints(2000))
     assert other.delete() is False  # the other one has a lease
-    stop_beating(frozen.worker)  # its lease is not renewed
-    for name in server.client().hkeys(key):
-        if name[:2] == b"w:":
-            number = server.client().hget(key, name).split()[0]
-            server.client().hset(key, name, number + b" 1.000")
+    stop_beating(frozen.worker)
+    shift_leases(server, key, -3600)
     other.close()
     worker = Worker(Target(server.url), 10.0)
     worker.connect()

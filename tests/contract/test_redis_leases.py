@@ -1,4 +1,4 @@
-"""Who may empty a filter: nobody under a worker that lives. Processes that are killed or frozen."""
+"""Who may empty a filter: nobody under a worker that lives."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import time
 
 import pytest
 from support.contract import fingerprints
-from support.filter_workers import Worker, shift_leases
+from support.internals import stop_beating
+from support.leases import shift_leases
 from support.localcluster import LocalCluster
-from support.processes import freeze
 from support.waiting import until
 
 from scrapy_bloom import BloomError, RedisFilter
@@ -43,16 +43,15 @@ def test_who_was_taken_for_dead_gets_no_lease_from_a_heartbeat(own_server, opene
 
 
 def test_a_frozen_worker_goes_on_with_a_filter_that_another_has_emptied(own_server, opened, key):
-    seen = opened(own_server, key)
+    frozen, seen = opened(own_server, key), opened(own_server, key)
     seen.add_many(KNOWN)
-    with Worker(own_server, key) as frozen:
-        assert frozen.tell("add") == "False"
-        freeze(frozen.process)
-        assert seen.clear()
-        assert seen.add_many(KNOWN) == [False] * 50
-        frozen.process.send_signal(signal.SIGCONT)
-        assert frozen.tell("add") == "False"
-        assert seen.add_many(KNOWN) == [True] * 50
+    assert frozen.add(b"its own") is False
+    stop_beating(frozen.worker)
+    assert seen.clear()
+    assert seen.add_many(KNOWN) == [False] * 50
+    assert frozen.add(b"next") is False  # it hears of that
+    assert frozen.add(b"its own") is False
+    assert frozen.add_many(KNOWN) == seen.add_many(KNOWN) == [True] * 50
 
 
 def test_no_page_is_lost_that_was_emptied_on_a_full_server(own_server, opened, key):

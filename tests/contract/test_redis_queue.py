@@ -10,6 +10,7 @@ from contextlib import suppress
 import pytest
 from support import pace
 from support.internals import stop_beating
+from support.leases import all_are_well, shift_leases
 from support.proxy import Proxy
 from support.queues import Crawler, left, mark_of
 from support.waiting import until
@@ -116,10 +117,8 @@ def test_what_a_worker_cannot_read_goes_behind_all_others_and_aside_after_many_t
 def let_die(server, worker, key):
     """End a worker's lease as if it had been silent for long, and everybody else well."""
     stop_beating(worker.queue.worker)
-    client, name = server.client(), worker.queue.shards[0].name
-    number = (client.hget(key, f"w:{name}") or b"0").split()[0]
-    client.hset(key, f"w:{name}", number + b" 1.000")
-    client.hset(key, "well", f"1.0 {client.time()[0] - 2:.3f}")
+    shift_leases(server, key, -3600, worker.queue.shards[0].name)
+    all_are_well(server, key)
 
 
 def test_a_request_that_kills_its_workers_is_put_aside_alone(server, join, key):
@@ -183,10 +182,7 @@ def test_a_clock_that_is_moved_makes_nobody_dead(server, join, key, seconds):
     one.say()
     one.take(2)
     client = server.client()
-    for name in client.hkeys(key):  # what they are for a server whose clock was moved
-        if name[:2] == b"w:":
-            number, lease = client.hget(key, name).split()
-            client.hset(key, name, b"%s %.3f" % (number, float(lease) + seconds))
+    shift_leases(server, key, seconds)
     since, last = map(float, client.hget(key, "well").split())
     client.hset(key, "well", f"{since + seconds:.3f} {last + seconds:.3f}")
     two.queue.shards[0].beat()
@@ -249,8 +245,7 @@ def test_a_worker_of_an_older_state_takes_what_a_dead_one_had(server, join, key)
     let_die(server, two, key)
 
     def beat():
-        client = server.client()
-        client.hset(key, "well", f"1.0 {client.time()[0] - 2:.3f}")
+        all_are_well(server, key)
         one.queue.shards[0].beat()  # a fixed number in each
         return not left(server, key)[1]
 
@@ -321,7 +316,7 @@ def test_what_is_left_of_a_deletion_can_be_read_and_joined(server, key):
         client = server.client()
         client.hset(key, "dropped", "old.:600")
         for left_over in (b"old.:100", None):
-            client.hset(key, "well", f"1.0 {client.time()[0] - 2:.3f}")
+            all_are_well(server, key)
             one.queue.shards[0].beat()
             assert client.hget(key, "dropped") == left_over
 

@@ -7,6 +7,7 @@ from scrapy import Request, Spider
 from scrapy.utils.test import get_crawler
 from support.internals import stop_beating
 from support.layouts import plans
+from support.leases import all_are_well, shift_leases
 from support.proxy import Proxy
 from support.queues import Crawler, left, mark_of
 
@@ -20,16 +21,13 @@ from scrapy_bloom.redis.worker import LEASE, Worker
 @pytest.mark.parametrize(("seconds", "dead"), [(13, False), (LEASE + 1, True)])
 def test_a_callback_may_hold_the_gil_for_13_s(server, key, seconds, dead):
     """Such a page was fetched ten times, and then put aside."""
-    client = server.client()
     with Crawler(server.url, key) as one, Crawler(server.url, key) as two:
         one.offer("a")
         one.say()
         assert two.take(1) == ["a"]
         stop_beating(two.queue.worker)
-        field = f"w:{two.queue.shards[0].name}"
-        number, ends = client.hget(key, field).split()
-        client.hset(key, field, f"{number.decode()} {float(ends) - seconds:.3f}")
-        client.hset(key, "well", f"1.0 {client.time()[0] - 2:.3f}")
+        shift_leases(server, key, -seconds, two.queue.shards[0].name)
+        all_are_well(server, key)
         one.queue.shards[0].beat()
         assert one.take(1) == (["a"] if dead else [])
         if not dead:

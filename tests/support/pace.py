@@ -16,11 +16,6 @@ def shorten(patch):
     patch.setenv(_LEASE, str(SHORT))
 
 
-def usual(patch):
-    """Make them as long as they are, for a test of what must be done within one."""
-    patch.setattr(worker, "LEASE", 30.0)
-
-
 def follow():
     """Make them short in this process if they are in the one that has started it."""
     worker.LEASE = float(os.environ.get(_LEASE, worker.LEASE))

@@ -1,12 +1,10 @@
-"""Spiders for crawls that workers share."""
+"""For crawls that workers share: a spider of scrapy-redis, and its fingerprints."""
 
 import json
 from contextlib import suppress
 from hashlib import sha1
 
 from w3lib.url import canonicalize_url
-
-from support.crawling import Follower
 
 with suppress(ModuleNotFoundError):
     from scrapy.linkextractors import LinkExtractor
@@ -19,15 +17,6 @@ with suppress(ModuleNotFoundError):
 
         def parse_page(self, response):
             return {"url": response.url}
-
-
-class Leaves(Follower):
-    """Follows no link."""
-
-    name = "leaves"
-
-    def parse(self, _):
-        """Make nothing of it."""
 
 
 class TheirFingerprints:

@@ -1,0 +1,28 @@
+"""Leases of workers in Redis, as tests move them in time."""
+
+_SHIFT = """
+local fields = redis.call('HGETALL', KEYS[1])
+for i = 1, #fields, 2 do
+  local number, lease = fields[i + 1]:match('^(%d+) ([%d.]+)$')
+  if fields[i]:sub(1, 2 + #ARGV[2]) == 'w:' .. ARGV[2] and lease then
+    lease = string.format('%s %.6f', number, lease + ARGV[1])
+    redis.call('HSET', KEYS[1], fields[i], lease)
+  end
+end
+"""
+
+
+def shift_leases(server, key, seconds, name=""):
+    """Make leases what they are for a server whose clock was moved the other way.
+
+    Leases that are shifted back are also what a server has that was frozen for so long.
+
+    :param name: of the only worker whose lease it is; by default it is done to all.
+    """
+    server.client().eval(_SHIFT, 1, key, seconds, name)
+
+
+def all_are_well(server, key):
+    """Let the server be one at which everybody else has renewed a lease a moment ago."""
+    client = server.client()
+    client.hset(key, "well", f"1.0 {client.time()[0] - 2:.3f}")
