@@ -6,16 +6,18 @@ from __future__ import annotations
 import os
 import random
 import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from itertools import cycle
 
 import pytest
 from support.contract import fingerprints
 from support.layouts import name_of, plans
 from support.localredis import LocalRedis, keys
-from support.lockstep import grants
 from support.proxy import MORE_FAULTS, Proxy
 from support.queues import Crawler, left
-from support.waiting import until
+from support.waiting import PATIENCE, until
 
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.options import OnBackendError
@@ -182,9 +184,39 @@ def test_a_long_series_of_faults_in_a_crawl_of_two(server, key, layout):
 @pytest.mark.parametrize(("layout", "shards"), [("sets", 1), ("bitmap", 2)])
 def test_what_one_forgets_is_granted_to_one_of_many(server, key, layout, shards):
     """All workers ask for the same fingerprints in step, before and after one forgets them all."""
-    sizes = {"workers": 4, "items": 400, "batch": 20, "capacity": 100, "shards": shards}
-    counts = grants(server.url, key, **sizes, layout=layout)
-    assert set(counts.values()) == {2}
+    known, in_step, granted = fingerprints(400), threading.Barrier(4, timeout=PATIENCE), Counter()
+    made_for = plans(capacity=100, error_rate=1e-9, shards=shards, layout=layout)
+
+    def add_all(seen):
+        for start in range(0, 400, 20):
+            part = known[start : start + 20]
+            in_step.wait()
+            verdicts = seen.add_many(part)
+            yield from (
+                page for page, was_there in zip(part, verdicts, strict=True) if not was_there
+            )
+
+    def work(_):
+        with (
+            ExitStack() as stack,
+            RedisFilter(Target(server.url), key, made_for, timeout=10.0) as seen,
+        ):
+            stack.callback(in_step.abort)  # if it fails, the others do not wait for it
+            new = [*add_all(seen)]
+            if in_step.wait() == 0:
+                assert all(seen.forget_many(known))
+            in_step.wait()
+            # What a worker knows by itself is seen until it hears of that, with its next call.
+            seen.add_many([os.urandom(20) for _ in range(20)])
+            assert not any(seen.contains_many(known))
+            new += add_all(seen)
+            stack.pop_all()
+        return new
+
+    with ThreadPoolExecutor(4) as workers:
+        for new in workers.map(work, range(4)):
+            granted.update(new)
+    assert granted == dict.fromkeys(known, 2)
 
 
 @pytest.mark.parametrize("fault", MORE_FAULTS)
