@@ -61,10 +61,8 @@ def project(tmp_path):
     """A Scrapy project in an empty folder; what it has started is cleared away after the test."""
     from support.crawling import Project
 
-    project = Project(tmp_path)
-    yield project
-    for run in project.runs:
-        run.clear_away()
+    with Project(tmp_path) as project:
+        yield project
 
 
 @pytest.fixture

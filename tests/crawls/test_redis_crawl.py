@@ -3,8 +3,8 @@
 import pytest
 import scrapy
 from support.localsite import LocalSite
-from support.redis_crawls import SCRAPY_REDIS, Crawl, at
-from support.waiting import PATIENCE, until
+from support.redis_crawls import Crawl, at
+from support.waiting import until
 
 pytest.importorskip("scrapy_redis")
 pytestmark = [pytest.mark.server, pytest.mark.usefixtures("short_leases")]
@@ -18,36 +18,41 @@ def site(server):
 
 
 def scrapy_redis(site, server, folder, **settings):
-    shared = {"REDIS_URL": server.url, "done": f"{server.url}#done"}
-    return Crawl(site, server, folder, **(SCRAPY_REDIS | shared | settings))
+    theirs = {
+        "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
+        "SCHEDULER_QUEUE_CLASS": "scrapy_redis.queue.FifoQueue",
+        "CONCURRENT_REQUESTS_PER_DOMAIN": 16,
+        "REDIS_URL": server.url,
+        "arguments": {"done": server.url},
+    }
+    return Crawl(site, server, folder, **(theirs | settings))
 
 
 def test_three_scrapy_redis_workers_fetch_each_page_once(site, server, tmp_path):
     with scrapy_redis(site, server, tmp_path, SCHEDULER_PERSIST=True) as crawl:
         third, two_thirds, all_pages = (at(site, n) for n in (50, 100, 150))
-        crawl.start()
-        assert third.wait(PATIENCE)
-        crawl.start()
-        assert two_thirds.wait(PATIENCE)
-        crawl.start()
-        assert all_pages.wait(PATIENCE)
-        stats = crawl.finish()
-        assert [each["finish_reason"] for each in stats] == ["finished"] * 3
+        crawl.join()
+        third()
+        crawl.join()
+        two_thirds()
+        crawl.join()
+        all_pages()
+        assert crawl.finish() == ["finished"] * 3
         assert not site.missed
         assert not site.repeated
-        assert not any(each.get("log_count/ERROR") for each in stats)
+        assert not any(run.stat("log_count/ERROR") for run in crawl.runs)
         assert b"scrapybot:worker:bloom" in server.client().keys("*:worker:*")
 
 
 def test_a_worker_that_finishes_early_leaves_the_queue_to_the_others(site, server, tmp_path):
     with scrapy_redis(site, server, tmp_path) as crawl:
         begun, all_pages = at(site, 20), at(site, 150)
-        crawl.start()
-        assert begun.wait(PATIENCE)
-        crawl.start(CLOSESPIDER_PAGECOUNT=20)
-        crawl.workers[1].wait(PATIENCE)
-        assert "The filter and the request queue are not emptied" in crawl.log(1)
-        assert all_pages.wait(PATIENCE)
+        crawl.join()
+        begun()
+        early = crawl.join(CLOSESPIDER_PAGECOUNT=20)
+        early.end()
+        assert "The filter and the request queue are not emptied" in early.log
+        all_pages()
         crawl.finish()
         assert not site.missed
         assert not site.repeated
@@ -72,11 +77,10 @@ def test_a_killed_worker_does_not_keep_the_filter(server, tmp_path):
 def test_flush_on_start_leaves_the_filter_of_live_workers_alone(site, server, tmp_path):
     with scrapy_redis(site, server, tmp_path, SCHEDULER_FLUSH_ON_START=True) as crawl:
         third, all_pages = (at(site, n) for n in (50, 150))
-        crawl.start()
-        assert third.wait(PATIENCE)
-        crawl.start()
-        assert all_pages.wait(PATIENCE)
-        until(lambda: "not emptied" in crawl.log(1))
+        crawl.join()
+        third()
+        crawl.join().said("not emptied")
+        all_pages()
         crawl.finish()
         assert not site.missed
         assert not site.repeated
@@ -89,63 +93,58 @@ def test_flush_on_start_empties_what_an_earlier_crawl_left(site, server, tmp_pat
         ) as crawl:
             all_pages = at(site, pages)
             server.client().delete("done")
-            crawl.start()
-            assert all_pages.wait(PATIENCE)
-            log = crawl.log(0)
+            run = crawl.join()
+            all_pages()
             crawl.finish()
     assert set(site.hits.values()) == {2}
-    assert "emptied, since SCHEDULER_FLUSH_ON_START is set" in log
-    assert " 0 pages known" in log
+    assert "emptied, since SCHEDULER_FLUSH_ON_START is set" in run.log
+    assert " 0 pages known" in run.log
 
 
 def test_workers_with_queues_of_their_own_share_a_filter(site, server, tmp_path):
-    shared = {"BLOOM_REDIS_URL": server.url, "done": f"{server.url}#done"}
+    shared = {"BLOOM_REDIS_URL": server.url, "arguments": {"done": server.url}}
     with Crawl(site, server, tmp_path, **shared) as crawl:
         all_pages = at(site, 150)
         # Neither goes on from its start page before the other has come.
         both = at(site, 2)
-        site.when(1, lambda: both.wait(PATIENCE))
-        crawl.start()
-        crawl.start(url=site.url + "go/149")  # a way to a page that few pages have
-        assert all_pages.wait(PATIENCE)
-        stats = crawl.finish()
+        site.when(1, both)
+        crawl.join()
+        crawl.join(
+            arguments={"done": server.url, "url": f"{site.url}go/149"}
+        )  # a way to a page that few pages have
+        all_pages()
+        crawl.finish()
         assert not site.missed
         assert not site.repeated
-        assert all(each["downloader/response_count"] for each in stats)
+        assert all(run.stat("downloader/response_count") for run in crawl.runs)
         assert server.client().keys("*:worker:*") == []
 
 
 def test_what_a_killed_crawl_left_is_emptied(site, server, tmp_path):
     with Crawl(site, server, tmp_path, BLOOM_REDIS_URL=server.url) as crawl:
         half = at(site, 75)
-        crawl.start()
-        assert half.wait(PATIENCE)
-        crawl.workers[0].kill()
-        crawl.workers[0].wait()
-        crawl.start()
-        crawl.wait()
+        killed = crawl.join()
+        half()
+        killed.kill()
+        killed.end()
+        run = crawl.join()
+        run.end()
         assert not site.missed
-        assert "left by a crawl that has ended" in crawl.log(1)
+        assert "left by a crawl that has ended" in run.log
 
 
-class TestFaults:
-    """Redis goes away in the middle of a crawl whose queue is elsewhere."""
-
-    def test_close(self, site, own_server, tmp_path):
-        with Crawl(
-            site,
-            own_server,
-            tmp_path,
-            BLOOM_REDIS_URL=own_server.url,
-            BLOOM_ON_BACKEND_ERROR="close",
-        ) as crawl:
-            site.when(50, own_server.kill)
-            crawl.start()
-            stats = crawl.wait()[0]
-        assert stats["finish_reason"] == "bloom_backend"
-        assert site.missed
-        assert crawl.log().count("] ERROR:") == stats["log_count/ERROR"] == 1
-        assert "Connection refused" in crawl.log()
+def test_redis_goes_away_in_the_middle_of_a_crawl_whose_queue_is_elsewhere(
+    site, own_server, tmp_path
+):
+    settings = {"BLOOM_REDIS_URL": own_server.url, "BLOOM_ON_BACKEND_ERROR": "close"}
+    with Crawl(site, own_server, tmp_path, **settings) as crawl:
+        site.when(50, own_server.kill)
+        run = crawl.join()
+        run.end()
+    assert run.reason == "bloom_backend"
+    assert site.missed
+    assert run.log.count("] ERROR:") == run.stat("log_count/ERROR") == 1
+    assert "Connection refused" in run.log
 
 
 def test_a_crawl_that_cannot_be_filtered_does_not_start(site, tmp_path, server):
@@ -154,14 +153,13 @@ def test_a_crawl_that_cannot_be_filtered_does_not_start(site, tmp_path, server):
         scrapy_redis(site, server, tmp_path) as shared,
         Crawl(site, server, tmp_path / "own", BLOOM_REDIS_URL=server.url) as own,
     ):
-        own.folder.mkdir()
         for crawl in (shared, own):
-            crawl.start()
-            stats = crawl.wait()[0]
+            run = crawl.join()
+            run.end()
             # Before 2.14 Scrapy's own scheduler ends such a crawl without a reason.
             old = scrapy.version_info < (2, 14) and crawl is own
-            assert stats.get("finish_reason") == (None if old else "bloom_state")
-            assert "found a string" in crawl.log()
+            assert run.reason == ("" if old else "bloom_state")
+            assert "found a string" in run.log
             # Before 2.18 the start page of scrapy-redis is already on its way.
             assert sum(site.hits.values()) <= (scrapy.version_info < (2, 18))
     assert server.client().get("scrapybot:worker:bloom") == b"something else"

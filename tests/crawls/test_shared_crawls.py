@@ -13,9 +13,9 @@ from support.crawling import RFP, crawl
 from support.localredis import LocalRedis
 from support.localsite import LocalSite
 from support.redis_crawls import Crawl, at
-from support.stopping import KNOWS, hold
+from support.stopping import stop
 from support.taken import pages_of, taken_by
-from support.waiting import PATIENCE, until
+from support.waiting import until
 
 from scrapy_bloom.redis.client import Target
 from scrapy_bloom.redis.shard import delete
@@ -54,64 +54,47 @@ def test_three_workers_fetch_each_page_once(site, server, tmp_path, layout, shar
     chosen = {"BLOOM_REDIS_LAYOUT": layout, "BLOOM_REDIS_SHARDS": shards}
     with shared(site, server, tmp_path, **chosen) as workers:
         third, two_thirds = at(site, 50), at(site, 100)
-        workers.start()
-        assert third.wait(PATIENCE)
-        workers.start()
-        assert two_thirds.wait(PATIENCE)
-        workers.start()
-        stats = workers.wait()
-    assert [each["finish_reason"] for each in stats] == ["finished"] * 3
+        workers.join()
+        third()
+        workers.join()
+        two_thirds()
+        workers.join()
+        assert workers.wait() == ["finished"] * 3
     assert site.missed == set()
     assert site.repeated == {}
-    assert all(each.get("bloom/not_stored", 0) == 0 for each in stats)
-    assert not any(each.get("log_count/ERROR") for each in stats)
+
+    def total(name):
+        return sum(run.stat(name) for run in workers.runs)
+
+    assert total("bloom/not_stored") == total("log_count/ERROR") == 0
+    assert total("bloom/checked") == sum(
+        total(f"bloom/{name}") for name in ("new", "seen", "redirect_exempt")
+    )
     assert queue_is_empty(server)
-    trips = sum(each["bloom/redis/round_trips"] for each in stats)
-    seconds = sum(each["elapsed_time_seconds"] for each in stats)
     # Who waits for the pages of others looks for them, up to twenty times a second.
-    assert trips < shards * (site.pages + 20 * seconds)
-
-
-@few_pages
-def test_ctrl_c_puts_everything_back(site, server, tmp_path):
-    with shared(site, server, tmp_path) as workers:
-        begun, go_on = hold(site, 20)
-        workers.start()
-        assert begun.wait(PATIENCE)
-        workers.workers[0].send_signal(signal.SIGINT)
-        until(lambda: any(line in workers.log() for line in KNOWS))
-        go_on.set()
-        stopped = workers.wait()[0]
-        assert stopped["finish_reason"] == "shutdown"
-        assert stopped.get("bloom/not_stored", 0) == 0
-        assert site.missed
-        workers.start()
-        workers.wait()
-    assert site.missed == set()
-    assert site.repeated == {}
-    assert queue_is_empty(server)
+    most = shards * (site.pages + 20 * total("elapsed_time_seconds"))
+    assert total("bloom/redis/round_trips") < most
 
 
 def test_two_ctrl_c_end_a_worker_at_once(site, server, tmp_path):
     """While Redis does not answer. What it had comes back when its lease is over."""
     with shared(site, server, tmp_path) as workers:
         begun = at(site, 20)
-        workers.start()
-        assert begun.wait(PATIENCE)
+        worker = workers.join()
+        begun()
         os.kill(server.pid, signal.SIGSTOP)  # until it has ended, however long that takes
         try:
-            workers.workers[0].send_signal(signal.SIGINT)
-            until(lambda: any(line in workers.log() for line in KNOWS))
-            workers.workers[0].send_signal(signal.SIGINT)
-            workers.workers[0].wait(PATIENCE)
+            stop(worker)
+            worker.interrupt()
+            worker.end()
         finally:
             os.kill(server.pid, signal.SIGCONT)
-        had = pages_of(site, taken_by(server, workers.workers[0].pid))
-        workers.start()
-        last = workers.wait()[1]
+        had = pages_of(site, taken_by(server, worker.pid))
+        last = workers.join()
+        last.end()
     assert site.missed == set()
     assert set(site.repeated) <= had
-    assert last["finish_reason"] == "finished"
+    assert last.reason == "finished"
     assert queue_is_empty(server)
 
 
@@ -153,15 +136,15 @@ async def test_a_crawl_that_was_finished_says_so_and_can_be_begun_anew(site, ser
 def test_what_a_killed_worker_had_is_fetched_by_another_one(site, server, tmp_path):
     with shared(site, server, tmp_path) as workers:
         workers.kill_one_of_two(75)
-        stats = workers.wait()[1]
+        assert workers.wait() == ["", "finished"]
     assert site.missed == set()
-    assert stats["finish_reason"] == "finished"
+    run = workers.runs[1]
     # It waits for a lease to end, and looks ever more rarely meanwhile.
-    assert stats["bloom/redis/round_trips"] < 150 + 20 * stats["elapsed_time_seconds"]
-    assert "waiting for" in workers.log(1)
-    back = stats["bloom/frontier/requeued"]
+    assert run.stat("bloom/redis/round_trips") < 150 + 20 * run.stat("elapsed_time_seconds")
+    assert "waiting for" in run.log
+    back = run.stat("bloom/frontier/requeued")
     assert len(site.repeated) <= back
-    assert f"{back} requests of workers that missed their lease are back" in workers.log(1)
+    assert f"{back:.0f} requests of workers that missed their lease are back" in run.log
     assert queue_is_empty(server)
 
 
@@ -178,7 +161,7 @@ def test_other_event_loops(project, site, server, name):
     ours = {"SCHEDULER": "scrapy_bloom.Scheduler", "BLOOM_REDIS_URL": server.url}
     runs = [project.crawl(site, keep=False, **ours, **REACTORS[name]) for _ in range(2)]
     for run in runs:
-        assert run.end(PATIENCE) == 0, run.log
+        assert run.end() == 0, run.log
         assert run.reason == "finished", run.log
         assert "Traceback" not in run.log
     assert site.missed == set()
@@ -201,7 +184,7 @@ def test_spiders_of_scrapy_redis(project, site, server):
     another = f"{site.url}go/{site.pages - 1}"
     server.client().lpush(f"{spider}:start_urls", f'{{"url": "{another}"}}')
     until(lambda: another in site.urls)
-    assert run.end(PATIENCE) == 0, run.log
+    assert run.end() == 0, run.log
     assert run.reason == "finished", run.log
     assert site.missed == set()
     assert site.repeated == {
@@ -219,12 +202,11 @@ def test_a_worker_that_stands_still_gives_up_what_it_had(site, server, tmp_path)
         assert had
         until(lambda: not taken_by(server, stopped.pid))
         stopped.send_signal(signal.SIGCONT)
-        stats = workers.wait()
+        assert workers.wait() == ["finished"] * 2
     assert site.missed == set()
     assert set(site.repeated) <= pages_of(site, had)
-    assert [each["finish_reason"] for each in stats] == ["finished"] * 2
-    assert stats[1]["bloom/frontier/requeued"] == len(had)
-    assert "starts over" not in workers.log(0) + workers.log(1)
+    assert workers.runs[1].stat("bloom/frontier/requeued") == len(had)
+    assert not any("starts over" in run.log for run in workers.runs)
     assert queue_is_empty(server)
 
 
@@ -276,16 +258,15 @@ def test_what_a_worker_with_older_code_cannot_read_is_never_lost(site, server, t
     """It does not know their callback. Others do, or a command brings them back."""
     with shared(site, server, tmp_path) as workers:
         half = at(site, 60)
-        workers.start(newer=True)
-        assert half.wait(PATIENCE)
-        workers.start()
-        stats = workers.wait()
-        assert [each["finish_reason"] for each in stats] == ["finished"] * 2
-        aside = sum(each.get("bloom/frontier/failed", 0) for each in stats)
+        workers.join(arguments={"newer": 1})
+        half()
+        workers.join()
+        assert workers.wait() == ["finished"] * 2
+        aside = sum(run.stat("bloom/frontier/failed") for run in workers.runs)
         assert bool(site.missed) <= bool(aside)
         code, *_ = bloom(f"queue {server.url}#scrapybot:worker:bloom --retry")
         assert code == 0
-        workers.start(newer=True)
+        workers.join(arguments={"newer": 1})
         workers.wait()
     assert site.missed == set()
     assert queue_is_empty(server)
@@ -308,26 +289,23 @@ def test_a_server_that_is_killed_and_comes_back_costs_nothing(site, tmp_path, po
         shared(site, server, tmp_path, BLOOM_ON_BACKEND_ERROR=policy) as workers,
     ):
         reached = at(site, 90)
-        workers.start()
-        workers.start()
-        assert reached.wait(PATIENCE)
+        workers.join()
+        workers.join()
+        reached()
         server.kill()
         had = set()
         if policy == "close":
-            stats = workers.wait()
-            assert [each["finish_reason"] for each in stats] == ["bloom_backend"] * 2
-            assert [each["bloom/not_stored"] for each in stats] == [1] * 2
+            assert workers.wait() == ["bloom_backend"] * 2
+            assert [run.stat("bloom/not_stored") for run in workers.runs] == [1] * 2
             start_again(server)
-            for worker in workers.workers:
-                had |= pages_of(site, taken_by(server, worker.pid))
-            workers.start()
-            stats = workers.wait()[2:]
+            for run in workers.runs:
+                had |= pages_of(site, taken_by(server, run.pid))
+            workers.join()
         else:
-            until(lambda: RETRYING in workers.log() + workers.log(1))
+            until(lambda: any(RETRYING in run.log for run in workers.runs))
             start_again(server)
-            stats = workers.wait()
-            assert workers.log().count(RETRYING) <= 1
-        assert [each["finish_reason"] for each in stats] == ["finished"] * len(stats)
+        assert {*workers.wait()[-1 if policy == "close" else 0 :]} == {"finished"}
+        assert workers.runs[0].log.count(RETRYING) <= 1
         assert site.missed == set()
         assert set(site.repeated) <= had
         assert queue_is_empty(server)
@@ -362,16 +340,15 @@ def test_after_a_loss_the_crawl_starts_over_by_itself(site, tmp_path, loss, orde
     chosen["DOWNLOAD_DELAY"] = 0.05  # so that pages are left to both
     with LocalRedis() as server, shared(site, server, tmp_path, **chosen) as workers:
         for _ in range(2):
-            workers.start()
-        until(lambda: all("Crawl state in Redis" in workers.log(number) for number in range(2)))
-        reached = at(site, site.delivered + 20)
-        assert reached.wait(PATIENCE)
+            workers.join()
+        for run in workers.runs:
+            run.said("Crawl state in Redis")
+        at(site, site.delivered + 20)()
         LOSSES[loss](server, site)
-        stats = workers.wait()
-        assert [each["finish_reason"] for each in stats] == ["finished"] * 2
+        assert workers.wait() == ["finished"] * 2
         assert site.missed == set()
         assert queue_is_empty(server)
-    logs = [workers.log(number) for number in range(2)]
+    logs = [run.log for run in workers.runs]
     told = [log.count("starts over: it runs start() again") for log in logs]
     if loss == "older RDB":  # only who has said something since is betrayed by its number
         assert max(told) == 1
@@ -385,8 +362,8 @@ def test_after_a_loss_the_crawl_starts_over_by_itself(site, tmp_path, loss, orde
 def test_a_worker_whose_crawl_is_deleted_ends_and_creates_nothing(site, server, tmp_path):
     with shared(site, server, tmp_path) as workers:
         reached = at(site, 25)
-        worker = workers.start()
-        assert reached.wait(PATIENCE)
+        worker = workers.join()
+        reached()
         worker.freeze()
         key = "scrapybot:worker:bloom"
         own = Worker(Target(server.url), 10.0)
@@ -395,8 +372,7 @@ def test_a_worker_whose_crawl_is_deleted_ends_and_creates_nothing(site, server, 
         own.close()
         assert server.client().keys("*") == [key.encode()]
         worker.send_signal(signal.SIGCONT)
-        stats = workers.wait()[0]
-    assert stats["finish_reason"] == "bloom_filter_lost"
-    assert "deleted" in workers.log()
+        assert workers.wait() == ["bloom_filter_lost"]
+    assert "deleted" in worker.log
     assert server.client().keys("*") == [key.encode()]
-    assert "starts over" not in workers.log()
+    assert "starts over" not in worker.log

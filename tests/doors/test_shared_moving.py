@@ -8,7 +8,7 @@ from scrapy import Request
 from support.localsite import LocalSite
 from support.shared_spiders import TheirFingerprints
 from support.stopping import stop_after
-from support.waiting import PATIENCE, until
+from support.waiting import until
 
 from scrapy_bloom import BackendError, RedisFilter
 from scrapy_bloom.commands import from_scrapy_redis
@@ -47,7 +47,7 @@ def ours(server, **settings):
 def begin(project, site, settings):
     """Crawl a part of the site; return the run, which was stopped cleanly."""
     run = stop_after(20, site, lambda: project.crawl(site, keep=False, **settings))
-    assert run.end(PATIENCE) == 0, run.log
+    assert run.end() == 0, run.log
     assert site.missed
     return run
 
@@ -57,7 +57,7 @@ def copy(project, server, **settings):
     options = [f"-s{name}={value}" for name, value in settings.items()]
     where = [f"{server.url}#{key}" for key in (OLD, KEY)]
     run = project.start("bloom", "copy", *where, "--spider", "follower", *options)
-    run.end(PATIENCE)
+    run.end()
     return run
 
 
@@ -65,7 +65,7 @@ def finish(project, site, server, workers=1, **settings):
     """Resume the crawl with workers of ours, to its end."""
     runs = [project.crawl(site, keep=False, **ours(server, **settings)) for _ in range(workers)]
     for run in runs:
-        assert run.end(PATIENCE) == 0, run.log
+        assert run.end() == 0, run.log
         assert run.reason == "finished"
         assert not run.logged("WARNING")
     assert site.missed == set()
@@ -77,7 +77,7 @@ def test_a_crawl_of_scrapy_redis_with_our_filter_is_copied(project, site, server
     waiting, before = server.client().zcard(OLD), server.client().dump(OLD)
     fetched = dict(site.hits)
     run = project.crawl(site, keep=False, **ours(server))
-    assert run.end(PATIENCE) == 1, run.log  # the pages that wait would count as seen
+    assert run.end() == 1, run.log  # the pages that wait would count as seen
     assert "'scrapy bloom copy'" in run.log
     assert site.hits == fetched
     done = copy(project, server)
@@ -107,7 +107,7 @@ def test_a_crawl_of_scrapy_redis_with_its_own_filter_is_copied_when_it_has_stopp
     assert (code, "so a worker of scrapy-redis is running" in told) == (2, True), told
     assert not server.client().keys(f"{KEY}:*:queue*")
     run.interrupt()
-    assert run.end(PATIENCE) == 0, run.log
+    assert run.end() == 0, run.log
     assert site.missed
     before = server.client().smembers("follower:dupefilter")
     done = copy(project, server, **chosen)
@@ -121,9 +121,9 @@ def test_a_killed_crawl_in_a_job_directory_outgrows_its_machine(project, server)
     with LocalSite(pages=120, links=6) as site:
         run = project.crawl(site, SCHEDULER="scrapy_bloom.Scheduler", DOWNLOAD_DELAY=0.02)
         site.when(60, run.kill)
-        run.end(PATIENCE)
+        run.end()
         done = project.start("bloom", "copy", str(project.job), f"{server.url}#{KEY}")
-        assert done.end(PATIENCE) == 0, done.log
+        assert done.end() == 0, done.log
         assert " requests copied" in done.output
         assert not server.client().ttl(KEY) > 0
         finish(project, site, server)
@@ -222,7 +222,7 @@ def test_another_scheduler_is_refused_where_our_requests_belong(project, site, s
     begin(project, site, ours(server))
     fetched = dict(site.hits)
     run = project.crawl(site, keep=False, **settings(server, BLOOM_REDIS_URL=server.url))
-    assert run.end(PATIENCE) == 1, run.log
+    assert run.end() == 1, run.log
     assert run.reason == "bloom_state", run.log
     assert any(KEY in line for line in run.logged("ERROR"))
     assert site.hits == fetched

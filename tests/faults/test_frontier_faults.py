@@ -14,7 +14,7 @@ from support.internals import synchronous
 from support.jobs import give_to_an_ordinary_user
 from support.kills import urls_in
 from support.localsite import LocalSite
-from support.waiting import PATIENCE, until
+from support.waiting import until
 
 from scrapy_bloom.local import frontier
 
@@ -74,7 +74,7 @@ def test_a_crawl_on_a_full_disk_goes_on_and_survives_a_kill(project, disk):
         assert run.end() == 1, run.log
         assert site.delivered == delivered
         run = project.crawl(site, **PASSES)
-        assert run.end(PATIENCE) == 0, run.log
+        assert run.end() == 0, run.log
         assert site.missed == set()
     assert run.reason == "finished"
     assert "resumed after a kill" in run.log
@@ -96,7 +96,7 @@ def test_a_crawl_whose_disk_has_room_again_has_lost_and_repeated_nothing(
         run = crawl_until_full(project, disk, site, said=said, spider=spider, FEEDS=feeds, **PASSES)
         disk.make_room()
         run.said(again)
-        assert run.end(PATIENCE) == 0, run.log
+        assert run.end() == 0, run.log
         assert site.missed == set()
         assert site.repeated == {}
     if spider == "wordy":
@@ -110,14 +110,14 @@ def test_a_stop_on_a_full_disk_is_like_a_kill(project, disk):
     with LocalSite(pages=150, links=6) as site:
         run = crawl_until_full(project, disk, site, **PASSES)
         run.interrupt()
-        run.end(PATIENCE)
+        run.end()
         assert run.stat("bloom/not_stored") == 1
         assert run.log.count("the last changes could not be stored") == 1
         # Only where Scrapy stores the spider's state, for which there is no room either.
         assert run.log.count("Traceback") == run.log.count("extensions/spiderstate.py"), run.log
         disk.make_room()
         run = project.crawl(site, **PASSES)
-        assert run.end(PATIENCE) == 0, run.log
+        assert run.end() == 0, run.log
         assert site.missed == set()
 
 
@@ -129,10 +129,8 @@ def shared():
     """A project that an ordinary user gets to: the folders of other tests are root's alone."""
     with TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
-        project = Project(Path(folder))
-        yield project
-        for run in project.runs:
-            run.clear_away()
+        with Project(Path(folder)) as project:
+            yield project
         for path in (project.job, *project.job.rglob("*")):
             path.chmod(0o755)
 
@@ -177,7 +175,7 @@ def test_what_may_not_be_written_is_refused_and_untouched(shared, name, mode, na
         assert after["bloom.sqlite"] == before["bloom.sqlite"], run.log
         assert stored(after) == stored(before), run.log
         run = shared.crawl(site, **OURS)
-        assert run.end(PATIENCE) == 0, run.log
+        assert run.end() == 0, run.log
         assert site.missed == set()
 
 

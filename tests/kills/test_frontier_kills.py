@@ -17,7 +17,6 @@ from support.crawling import Several
 from support.kept_sites import ManyHosts, SitemapSite, StormySite
 from support.kills import CLOSING, MOMENTS, ONCE, items_in, series, urls_in
 from support.localsite import LocalSite
-from support.waiting import PATIENCE
 
 from scrapy_bloom.filter import file
 
@@ -90,14 +89,9 @@ def test_nothing_is_lost_however_often_a_crawl_is_killed(project, name):
 
 
 def test_nothing_is_lost_where_several_crawls_share_a_process(tmp_path):
-    project = Several(tmp_path)
-    try:
-        with LocalSite(pages=PAGES, links=6) as site:
-            tally = series(project, site, KILLS, seed=7)
-            assert site.missed == set(), tally
-    finally:
-        for run in project.runs:
-            run.clear_away()
+    with Several(tmp_path) as project, LocalSite(pages=PAGES, links=6) as site:
+        tally = series(project, site, KILLS, seed=7)
+        assert site.missed == set(), tally
     for feed in project.feeds:
         assert len(urls_in(feed)) >= PAGES
     tell("several crawls", tally, sum(hits - 2 for page, hits in site.hits.items() if page), {})
@@ -115,7 +109,7 @@ def test_a_large_queue_is_taken_over_whole_however_often_that_is_killed(project)
     dice = random.Random(swarm)
     with LocalSite(pages=1, links=1) as site:
         run = project.crawl(site, spider="swarm", SWARM=swarm)
-        assert run.end(PATIENCE) == 0, run.log
+        assert run.end() == 0, run.log
         queue = project.job / "requests.queue"
         waiting = urls_waiting(queue, project.folder / "copy")
         assert len(waiting) > 0.7 * swarm
@@ -144,7 +138,7 @@ def kill_at(project, site, moment):
     run = project.crawl(
         site, spider="swarm", SCHEDULER="support.dying.Scheduler", environment={"DIE": moment}
     )
-    assert run.end(PATIENCE) == -9, run.log
+    assert run.end() == -9, run.log
 
 
 def kind_of(job):

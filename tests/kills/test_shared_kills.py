@@ -10,7 +10,7 @@ from support.localredis import LocalRedis
 from support.localsite import LocalSite
 from support.redis_crawls import Crawl
 from support.taken import pages_of, taken_by
-from support.waiting import PATIENCE, until
+from support.waiting import until
 
 pytestmark = [pytest.mark.server, pytest.mark.long, pytest.mark.usefixtures("short_leases")]
 
@@ -33,7 +33,7 @@ def wait_for_pages(site, more, workers):
     """Wait until so many more pages are delivered, or until all workers have ended."""
     reached = Event()
     site.when(site.delivered + more, reached.set)
-    until(lambda: reached.is_set() or all(each.poll() is not None for each in workers))
+    until(lambda: reached.is_set() or all(each.ended for each in workers))
 
 
 @pytest.mark.parametrize("name", SERIES)
@@ -49,21 +49,19 @@ def test_nothing_is_lost_however_often_workers_are_killed(tmp_path, name):
             site, server, tmp_path, BLOOM_REDIS_URL=server.url, **(settings | SERIES[name])
         ) as crawl,
     ):
-        workers = [crawl.start() for _ in range(WORKERS)]
+        workers = [crawl.join() for _ in range(WORKERS)]
         while kills < KILLS:
             wait_for_pages(site, dice.randint(1, 60), workers)
             victim = dice.randrange(WORKERS)
-            if workers[victim].poll() is not None:
+            if workers[victim].ended:
                 break  # the crawl is over
             workers[victim].kill()
-            workers[victim].wait()
+            workers[victim].end()
             kills += 1
             under_way |= pages_of(site, taken_by(server, workers[victim].pid))
-            workers[victim] = crawl.start()
-        for worker in workers:
-            worker.wait(PATIENCE)
-        logs = [crawl.log(number) for number in range(len(crawl.workers))]
-        assert site.missed == set(), "\n".join(logs)[-5000:]
+            workers[victim] = crawl.join()
+        crawl.wait()
+        assert site.missed == set(), "\n".join(run.log for run in crawl.runs)[-5000:]
         if name != "retries":  # what is tried again is not filtered, nor what it redirects to
             assert set(site.repeated) <= under_way
         assert not any(server.client().keys("*:queue") + server.client().keys("*:taken"))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 from threading import Condition, Thread
@@ -69,15 +70,28 @@ async def crawl(spider=Follower, settings=None, **arguments):
 
 
 class Project:
-    """A Scrapy project in a folder, whose commands run as processes of their own."""
+    """A Scrapy project in a folder, whose commands run as processes of their own.
+
+    As a context manager it leaves none of them behind.
+    """
 
     def __init__(self, folder):
         self.folder = folder
         self.runs = []
+        folder.mkdir(exist_ok=True)
         (folder / "scrapy.cfg").write_text("[settings]\ndefault = project_settings\n")
         (folder / "project_settings.py").write_text(SETTINGS)
         ours = environment()
         self._environment = {**ours, "PYTHONPATH": f"{folder}{os.pathsep}{ours['PYTHONPATH']}"}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        """End what a test that failed has not."""
+        for run in self.runs:
+            run.kill()
+            run.end()
 
     @property
     def job(self):
@@ -92,9 +106,13 @@ class Project:
         self.runs.append(Run(self.folder, arguments, self._environment | environment))
         return self.runs[-1]
 
-    def crawl(self, site, *, spider="follower", keep=True, environment=None, **settings):
+    def crawl(
+        self, site, *, spider="follower", keep=True, environment=None, arguments=None, **settings
+    ):
         """Start a crawl of a site, by default with the project's job directory."""
-        command = ["crawl", spider, "-a", f"url={site.url}"]
+        command = ["crawl", spider]
+        for name, value in ({"url": site.url} | (arguments or {})).items():
+            command += ["-a", f"{name}={value}"]
         settings = {**({"JOBDIR": self.job} if keep else {}), **settings}
         for name, value in settings.items():
             command += ["-s", f"{name}={value}"]
@@ -115,26 +133,25 @@ class Several(Project):
         return self.python(program, site.url, self.job, given, *self.feeds, **(environment or {}))
 
 
-class Run:
+class Run(Program):
     """A command that runs.
 
     Attributes:
-        pid: its process.
         output: what it has printed so far.
+        log: what it has written to its log so far.
     """
 
     def __init__(self, folder, command, environment):
-        self._process = Program(
+        super().__init__(
             command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
-        self.pid = self._process.pid
         self._lines = []
         self._printed = []
         self._ended = False
         self._more = Condition()
         self._readers = [
-            Thread(target=self._read, args=(self._process.stderr, self._lines)),
-            Thread(target=self._read, args=(self._process.stdout, self._printed)),
+            Thread(target=self._read, args=(self.stderr, self._lines)),
+            Thread(target=self._read, args=(self.stdout, self._printed)),
         ]
         for reader in self._readers:
             reader.start()
@@ -151,11 +168,7 @@ class Run:
 
     def interrupt(self):
         """Ask it to stop cleanly, as Ctrl-C does."""
-        self._process.send_signal(signal.SIGINT)
-
-    def kill(self):
-        """End it at once."""
-        self._process.kill()
+        self.send_signal(signal.SIGINT)
 
     def said(self, *texts):
         """Wait until it writes a line with one of these texts to its log."""
@@ -168,10 +181,10 @@ class Run:
             if not is_there():
                 raise AssertionError(f"never said any of {texts!r}:\n{self.log}")
 
-    def end(self, seconds=PATIENCE):
+    def end(self):
         """Wait for its end; return its exit code."""
         try:
-            code = self._process.wait(seconds)
+            code = self.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"did not end in time:\n{self.log}") from None
         for reader in self._readers:
@@ -181,14 +194,7 @@ class Run:
     @property
     def ended(self):
         """Whether it has ended."""
-        return self._process.poll() is not None
-
-    def clear_away(self):
-        """End it if a test that failed has not."""
-        self.kill()
-        self._process.wait()
-        for reader in self._readers:
-            reader.join()
+        return self.poll() is not None
 
     @property
     def output(self):
@@ -196,7 +202,6 @@ class Run:
 
     @property
     def log(self):
-        """What it has written to its log so far."""
         return "".join(self._lines)
 
     def logged(self, level):
@@ -209,8 +214,13 @@ class Run:
         """The reason with which its spider was closed, empty if it was not."""
         return self.log.partition("Spider closed (")[2].partition(")")[0]
 
+    @property
+    def stats(self):
+        """The numbers in its closing dump."""
+        dump = self.log.partition("Dumping Scrapy stats:")[2]
+        return {key: float(value) for key, value in re.findall(r"'(\S+)': ([-\d.e]+)[,}]", dump)}
+
     def stat(self, key):
         """Return a number from the closing dump; 0 if it is not there."""
-        assert any("Dumping Scrapy stats" in line for line in self._lines)
-        line = next((line for line in self._lines if f"'{key}': " in line), "0")
-        return float(line.rpartition(": ")[2].strip(",}\n"))
+        assert self.stats
+        return self.stats.get(key, 0)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Event
 
-from support.waiting import PATIENCE, until
+from support.waiting import until
 
 MOMENTS = (
     "scrapy_bloom.local.store:Store._sweep:after",
@@ -94,7 +94,7 @@ def series(project, site, kills, *, seed=0, stops=0.15, step=30, **crawl):
             number = 1 if "local.store" not in kind else dice.randint(1, 5)
             run = project.crawl(site, environment={"DIE": f"{kind}:{number}"}, **crawl)
             site.when(site.delivered + 4 * step, run.kill)  # it may never come to that
-        code = run.end(PATIENCE)
+        code = run.end()
         tally.logs.append(run.log)
         assert "Traceback" not in run.log or any(text in run.log for text in EXPECTED), run.log
         if code == -9:
@@ -107,7 +107,7 @@ def series(project, site, kills, *, seed=0, stops=0.15, step=30, **crawl):
             assert run.reason == "finished", run.log
             break  # over too soon
     run = project.crawl(site, **crawl)
-    assert run.end(PATIENCE) == 0, run.log
+    assert run.end() == 0, run.log
     tally.logs.append(run.log)
     assert run.reason == "finished", run.log
     return tally

@@ -31,7 +31,7 @@ def stop_after(deliveries, site, start, how=stop):
     assert reached.wait(PATIENCE)
     how(run)
     go_on.set()
-    run.end(PATIENCE)
+    run.end()
     return run
 
 
