@@ -36,7 +36,9 @@ SMOKE = {
     "kill and resume": [
         "kills/test_frontier_kills.py::test_nothing_is_lost_however_often_a_crawl_is_killed[plain]",
     ],
-    "Redis, stop and resume": ["crawls/test_shared_crawls.py::test_ctrl_c_puts_everything_back"],
+    "Redis, stop and resume": [
+        "doors/test_shared_moving.py::test_another_scheduler_is_refused_where_our_requests_belong"
+    ],
     "Redis, kill a worker": [
         "crawls/test_shared_crawls.py::test_what_a_killed_worker_had_is_fetched_by_another_one",
     ],

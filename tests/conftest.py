@@ -57,6 +57,12 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture
+def job(tmp_path):
+    """The path of a job directory."""
+    return tmp_path / "job"
+
+
+@pytest.fixture
 def project(tmp_path):
     """A Scrapy project in an empty folder; what it has started is cleared away after the test."""
     from support.crawling import Project
@@ -145,6 +151,8 @@ def key():
 @pytest.fixture
 def opened(request, layout_if_asked):
     """Open filters that are closed after the test, with the file's own ``OPENED`` options."""
+    from support.localredis import keys
+
     from scrapy_bloom import RedisFilter
 
     filters = []
@@ -152,9 +160,9 @@ def opened(request, layout_if_asked):
     usual |= {"timeout": 10.0}  # no test is about a slow machine
     usual |= getattr(request.module, "OPENED", {})
 
-    def opened(server, key, **options):
-        url = server if isinstance(server, str) else server.url
-        filters.append(RedisFilter.from_url(url, key=key, **(usual | options)))
+    def opened(server, key=None, **options):
+        options = usual | {"key": key or next(keys)} | options
+        filters.append(RedisFilter.from_url(server.url, **options))
         return filters[-1]
 
     yield opened

@@ -5,50 +5,42 @@ from pytest_twisted import ensureDeferred
 from scrapy.exceptions import CloseSpider
 from scrapy.utils.test import get_crawler
 from support import lossy
-from support.crawling import Follower, crawl
+from support.crawling import KEPT, Follower, crawl, kept
 from support.localsite import LocalSite
+from support.stopping import Stopping
 
 from scrapy_bloom import BloomDupeFilter
 from scrapy_bloom.local import store
 
 pytestmark = pytest.mark.server
 
-EXACT = {"SCHEDULER": "scrapy_bloom.Scheduler", "BLOOM_CAPACITY": 50, "BLOOM_EXACT": True}
+EXACT = {"BLOOM_CAPACITY": 50, "BLOOM_EXACT": True}
 
 
-def kept(job, **more):
-    return {**EXACT, "JOBDIR": str(job), **more}
-
-
-class Stopping(Follower):
-    name = "follower"
+class Stopping35(Stopping):
     pages = 35
-
-    def parse(self, response):
-        yield from super().parse(response)
-        if len(self.parsed) >= self.pages:
-            raise CloseSpider("enough")
 
 
 @ensureDeferred
-async def test_no_page_is_missed_over_stops_though_the_filter_loses_many(tmp_path, monkeypatch):
+async def test_no_page_is_missed_over_stops_though_the_filter_loses_many(
+    job, tmp_path, monkeypatch
+):
     lossy.install(monkeypatch.setattr)
     for name in ("LEAST_JOURNAL", "SMALL_JOURNAL"):
         monkeypatch.setattr(store, name, 30)
-    job = tmp_path / "job"
     with LocalSite(pages=130, links=6) as pages:
         for _ in range(20):
-            crawler = await crawl(Stopping, kept(job), url=pages.url)
+            crawler = await crawl(Stopping35, kept(job, **EXACT), url=pages.url)
             if crawler.stats.get_value("bloom/frontier/pending") == 0:
                 break
     assert pages.missed == set()
     with LocalSite(pages=130, links=6) as pages:
-        await crawl(Follower, kept(tmp_path / "alone", BLOOM_EXACT=False), url=pages.url)
+        await crawl(Follower, kept(tmp_path / "alone", BLOOM_CAPACITY=50), url=pages.url)
         assert len(pages.missed) > 20  # what it catches
 
 
 def test_a_kill_takes_nothing(project):
-    more = {**EXACT, "BLOOM_WINDOW": "30d"}
+    more = {**KEPT, **EXACT, "BLOOM_WINDOW": "30d"}
     with LocalSite(pages=120, links=6) as site:
         run = project.crawl(site, spider="lossy", **more)
         site.when(50, run.kill)

@@ -28,17 +28,13 @@ from scrapy_bloom.filter.sizing import (
 )
 
 
-class Grown(FilterContract):
-    GROWN = 4, 32.77
-
-
-class TestLocalFilter(Grown):
+class TestLocalFilter(FilterContract):
     @pytest.fixture
     def make(self):
         return LocalFilter
 
 
-class TestLocalFilterOfAnyBytesWithAWindow(Grown):
+class TestLocalFilterOfAnyBytesWithAWindow(FilterContract):
     @pytest.fixture
     def make(self):
         return partial(LocalFilter, digests=False, window=3600)

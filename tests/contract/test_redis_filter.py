@@ -10,7 +10,6 @@ from support.contract import FilterContract, fingerprints
 from support.internals import stop_beating
 from support.layouts import plans
 from support.leases import shift_leases
-from support.localredis import keys
 
 from scrapy_bloom.errors import FilterLostError, SettingError
 from scrapy_bloom.redis.client import Target, beginning
@@ -18,22 +17,6 @@ from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.plan import KEY_BLOCKS
 from scrapy_bloom.redis.shard import Known, delete
 from scrapy_bloom.redis.worker import Worker
-
-
-@pytest.fixture
-def opened():
-    """Open filters that are closed after the test."""
-    filters = []
-
-    def opened(server, key=None, **options):
-        url = server if isinstance(server, str) else server.url
-        usual = {"capacity": 10_000, "error_rate": 1e-9, "timeout": 10.0}
-        filters.append(RedisFilter.from_url(url, key=key or next(keys), **(usual | options)))
-        return filters[-1]
-
-    yield opened
-    for seen in filters:
-        seen.close()
 
 
 def without_memory(url, key, **options):
@@ -49,18 +32,6 @@ class TestSetsWithAWindow(FilterContract):
     def make(self, server, opened):
         usual = {"capacity": 1_000_000, "error_rate": 1e-6, "layout": "sets", "window": 3600.0}
         return lambda **sizes: opened(server, **(usual | sizes))
-
-    def test_it_grows_and_forgets_nothing(self, make):
-        seen = make(capacity=self.SMALL, error_rate=1e-6)
-        known = fingerprints(20 * self.SMALL)
-        for start in range(0, len(known), self.SMALL):
-            seen.add_many(known[start : start + self.SMALL])
-            assert all(seen.contains_many(known[: start + self.SMALL : 37]))
-        assert all(seen.contains_many(known))
-        info = seen.info()
-        assert info.slices > 2
-        assert info.items == len(known)
-        assert len(known) <= info.capacity <= 4 * len(known)
 
 
 class TestBitmapInShardsWithoutMemory(TestSetsWithAWindow):

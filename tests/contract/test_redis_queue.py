@@ -48,15 +48,6 @@ def requests(worker, key, which):
 # Order
 
 
-@pytest.mark.parametrize("order", ["fifo", "lifo"])
-def test_the_higher_priority_comes_first(join, key, order):
-    worker = join(key, order=order)
-    for name, priority in zip("abcde", (-1, 5, 0, 10**400, 5), strict=True):
-        worker.offer(name, priority=priority)
-    worker.say()
-    assert "".join(worker.drain()) == ("dbeca" if order == "fifo" else "debca")
-
-
 def test_what_a_worker_leaves_goes_back_to_its_place(server, join, key):
     with Crawler(server.url, key) as one:
         one.offer(*range(10))

@@ -10,10 +10,9 @@ import pytest
 import scrapy.squeues
 from pytest_twisted import ensureDeferred
 from scrapy.exceptions import CloseSpider
-from scrapy.settings import default_settings
 from scrapy.squeues import PickleLifoDiskQueue
 from support.crawling import RFP, Follower, crawl
-from support.localsite import Kind, LocalSite
+from support.localsite import LocalSite, SteadySite
 from support.spiders import Lambdas
 from support.stopping import Stopping, hold, stop_after
 from support.waiting import PATIENCE
@@ -29,13 +28,6 @@ PRIORITY_QUEUES = [
 ]
 on_sqlite = hasattr(scrapy.squeues, "PickleLifoSQLiteQueue")  # from Scrapy 2.19
 DISK_QUEUES = ["MarshalFifoDiskQueue", f"PickleLifo{'SQLite' if on_sqlite else 'Disk'}Queue"]
-
-
-class PlainSite(LocalSite):
-    """A site whose pages never redirect to themselves: Scrapy's own filter loses none of them."""
-
-    def kind(self, page):
-        return Kind.QUERY if page % 3 else Kind.PLAIN
 
 
 def site(pages=PAGES, kind=LocalSite, seed=1):
@@ -56,7 +48,7 @@ def complete(run):
 async def test_the_one_line_fetches_what_scrapys_own_filter_fetches():
     asked = []
     for settings in ({"DUPEFILTER_CLASS": RFP}, {}):
-        with site(kind=PlainSite) as pages:
+        with site(kind=SteadySite) as pages:
             crawler = await crawl(settings=settings, url=pages.url)
         assert pages.missed == set()
         assert pages.repeated == {}
@@ -75,18 +67,6 @@ async def test_a_site_with_the_habits_of_real_ones_is_fetched_whole_and_once(cap
     assert pages.repeated == {}
     assert len(crawler.spider.parsed) == len(set(crawler.spider.parsed)) == PAGES
     assert "Bloom filter is full at" in caplog.text
-
-
-if hasattr(default_settings, "TWISTED_REACTOR_ENABLED"):  # older ones need a reactor
-
-    def test_a_crawl_without_a_reactor_misses_nothing(project):
-        with site() as pages:
-            settings = {"TWISTED_REACTOR_ENABLED": False, "BLOOM_CAPACITY": "20M"}
-            run = stop_after(30, pages, lambda: project.crawl(pages, **settings))
-            assert run.reason == "shutdown"
-            complete(project.crawl(pages, TWISTED_REACTOR_ENABLED=False))
-        assert pages.missed == set()
-        assert pages.repeated == {}
 
 
 # Stopped and resumed
@@ -120,7 +100,7 @@ async def test_a_crawl_stopped_and_resumed_misses_nothing_and_repeats_nothing(tm
 async def test_a_job_of_scrapys_filter_switches_over_with_an_empty_one(tmp_path, caplog):
     job = {"JOBDIR": str(tmp_path)}
     caplog.set_level("WARNING")
-    with site(kind=PlainSite) as pages:
+    with site(kind=SteadySite) as pages:
         await crawl(Stopping, job | {"DUPEFILTER_CLASS": RFP}, url=pages.url)
         seen = (tmp_path / "requests.seen").read_bytes()
         await crawl(Stopping, job, url=pages.url)
@@ -224,7 +204,7 @@ async def test_requests_that_cannot_be_stored_are_let_through_by_the_next_run(tm
     # One at a time: no other page comes before the one at which the crawl is stopped.
     job = {"JOBDIR": str(tmp_path), "CONCURRENT_REQUESTS": 1}
     caplog.set_level("WARNING")
-    with PlainSite(pages=40, links=80) as pages:
+    with SteadySite(pages=40, links=80) as pages:
         lost = (await crawl(Unstored, job, url=pages.url)).stats.get_value("bloom/withdrawn")
         assert lost > 20
         [warning] = warnings(caplog)
@@ -262,7 +242,7 @@ class Again(Follower):
 
 @ensureDeferred
 async def test_a_push_that_fails_leaves_no_mark(tmp_path):
-    with PlainSite(pages=30, links=60) as server:
+    with SteadySite(pages=30, links=60) as server:
         FullDisk.pushed = 0
         settings = {"JOBDIR": str(tmp_path), "SCHEDULER_DISK_QUEUE": FullDisk}
         crawler = await crawl(Again, settings, url=server.url)

@@ -15,11 +15,11 @@ from scrapy import Request, signals
 from scrapy.exceptions import CloseSpider
 from scrapy.extensions.spiderstate import SpiderState
 from scrapy.settings import default_settings
-from support.crawling import RFP, Follower, Run, crawl
+from support.crawling import KEPT, RFP, Follower, Run, crawl, kept
 from support.filters import contents
 from support.internals import scheduler_of
 from support.jobs import open_job
-from support.localsite import Kind, LocalSite
+from support.localsite import LocalSite, SteadySite
 from support.sites import Pages
 from support.stopping import Stopping, stop_after
 
@@ -28,28 +28,11 @@ from scrapy_bloom.local.store import Store
 
 pytestmark = pytest.mark.server
 
-OURS = {"SCHEDULER": "scrapy_bloom.Scheduler"}
 LIFO = "scrapy.squeues.PickleLifoDiskQueue"
 FIFO = "scrapy.squeues.PickleFifoDiskQueue"
 BY_SLOT = "scrapy.pqueues.DownloaderAwarePriorityQueue"
 BY_PRIORITY = "scrapy.pqueues.ScrapyPriorityQueue"
 BLOOM = "scrapy_bloom.BloomDupeFilter"
-
-
-@pytest.fixture
-def job(tmp_path):
-    return tmp_path / "job"
-
-
-def kept(job, **settings):
-    return {**OURS, "JOBDIR": str(job), **settings}
-
-
-class PlainSite(LocalSite):
-    """A site whose pages never redirect to themselves: Scrapy's own filter loses none of them."""
-
-    def kind(self, page):
-        return Kind.QUERY if page % 3 else Kind.PLAIN
 
 
 def site(pages=90, *, kind=LocalSite, **arguments):
@@ -156,7 +139,7 @@ class Ordering(Follower):
 @pytest.mark.each_scrapy
 async def test_the_order_is_that_of_scrapys_own_queues(tmp_path, settings):
     orders = []
-    for scheduler in (default_settings.SCHEDULER, OURS["SCHEDULER"]):
+    for scheduler in (default_settings.SCHEDULER, KEPT["SCHEDULER"]):
         folder = str(tmp_path / scheduler)
         with Pages({"/": lambda *_: []}) as pages:
             crawler = await crawl(
@@ -174,48 +157,12 @@ async def test_the_order_is_that_of_scrapys_own_queues(tmp_path, settings):
 async def test_without_a_job_directory_it_is_scrapys_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with site(60) as pages:
-        crawler = await crawl(settings=OURS, url=pages.url)
+        crawler = await crawl(settings=KEPT, url=pages.url)
     assert pages.missed == set()
     assert pages.repeated == {}
     assert not [key for key in crawler.stats.get_stats() if key.startswith("bloom/frontier/")]
     assert crawler.stats.get_value("scheduler/enqueued/memory") > 0
     assert list(tmp_path.iterdir()) == []
-
-
-# Requests that cannot be stored
-
-
-@ensureDeferred
-@pytest.mark.each_scrapy
-async def test_a_request_that_cannot_be_stored_is_let_through_once(job, caplog):
-    """Its mark is in the snapshot; the next run fetches it, and once only."""
-
-    class OneLambda(Follower):
-        stops = True
-
-        def parse(self, response):
-            yield response.follow("/late", callback=lambda _: None)
-            yield response.follow("/now", callback=self.rest)
-            if self.stops:
-                raise CloseSpider("enough")
-
-        def rest(self, response):
-            self.parsed.append(response.url)
-
-    answers = {"/": lambda *_: [], "/now": lambda *_: [], "/late": lambda *_: []}
-    one = {"CONCURRENT_REQUESTS": 1}
-    with Pages(answers) as pages:
-        crawler = await crawl(OneLambda, kept(job, **one), url=pages.url + "/")
-        assert stat(crawler, "held") == 1
-        assert caplog.text.count("Unable to serialize request") == 1
-        first = Counter(pages.hits)
-        OneLambda.stops = False
-        await crawl(OneLambda, kept(job, **one), url=pages.url + "/")
-        again = dict(pages.hits)
-        await crawl(OneLambda, kept(job, **one), url=pages.url + "/")
-    assert first == {"/": 1}
-    assert again == {"/": 2, "/late": 1, "/now": 1}
-    assert pages.hits == again
 
 
 @ensureDeferred
@@ -258,7 +205,7 @@ async def test_a_job_of_scrapys_own_scheduler_goes_on(job, by, queue, filter_cla
         "SCHEDULER_PRIORITY_QUEUE": by,
         "SCHEDULER_DISK_QUEUE": f"scrapy.squeues.{queue}",
     }
-    with site(kind=PlainSite) as pages:
+    with site(kind=SteadySite) as pages:
         before = {"JOBDIR": str(job), "DUPEFILTER_CLASS": filter_class, **settings}
         await crawl(Stopping, before, url=pages.url)
         missed = set(pages.missed)
@@ -301,7 +248,7 @@ def test_a_killed_job_of_scrapys_own_scheduler_is_left_alone_and_the_crawl_start
         stop_after(15, pages, lambda: project.crawl(pages, **own), Run.kill)
         seen = (project.job / "requests.seen").read_bytes()
         before, hits = contents(project.job / "requests.queue"), Counter(pages.hits)
-        run = project.crawl(pages, **OURS)
+        run = project.crawl(pages, **KEPT)
         assert run.end() == 0, run.log
         assert set(Counter(pages.hits) - hits) == set(range(80))
     [warning] = run.logged("WARNING")
@@ -510,10 +457,10 @@ class Remembering(Follower):
 @pytest.mark.each_scrapy
 def test_the_state_of_a_spider_is_that_of_its_requests(project):
     with site() as pages:
-        run = project.crawl(pages, spider="items", **OURS)
+        run = project.crawl(pages, spider="items", **KEPT)
         pages.when(40, run.kill)
         run.end()
-        run = project.crawl(pages, spider="items", **OURS)
+        run = project.crawl(pages, spider="items", **KEPT)
         assert run.end() == 0, run.log
     state = pickle.loads((project.job / "spider.state").read_bytes())
     # A page that was under way at the kill may be counted twice, but none is forgotten.

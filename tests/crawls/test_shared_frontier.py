@@ -1,6 +1,5 @@
 """Crawls of this process whose requests and marks are in a real Redis, shared by workers."""
 
-import asyncio
 import os
 import random
 import signal as signals_of_os
@@ -11,7 +10,6 @@ import pytest
 from pytest_twisted import ensureDeferred
 from scrapy import Request, signals
 from scrapy.exceptions import CloseSpider
-from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.request import fingerprint
 from support import kept_spiders
 from support.crawling import Follower, crawl, make_crawler
@@ -20,7 +18,7 @@ from support.localsite import LocalSite
 from support.proxy import Proxy
 from support.queues import left
 from support.sites import Pages
-from support.waiting import PATIENCE, until, until_later
+from support.waiting import PATIENCE, until
 from twisted.internet.defer import gatherResults
 
 import scrapy_bloom
@@ -98,23 +96,6 @@ def distant(server, key):
         yield shared
 
 
-@pytest.mark.each_scrapy
-@ensureDeferred
-async def test_a_crawl_fetches_each_page_once(shared):
-    with LocalSite(pages=60, links=8) as pages:
-        crawler = await crawl(settings=shared.settings(), url=pages.url)
-    assert pages.missed == set()
-    assert pages.repeated == {}
-    assert shared.left() == (0, 0, 0)
-    stats = crawler.stats.get_stats()
-    assert stats["finish_reason"] == "finished"
-    assert stats.get("bloom/not_stored", 0) == 0
-    assert stats["scheduler/enqueued"] == stats["scheduler/dequeued"]
-    assert stats["bloom/checked"] == stats["bloom/new"] + stats["bloom/seen"] + stats.get(
-        "bloom/redirect_exempt", 0
-    )
-
-
 class Listening(Follower):
     """Has its method `heard` called at the signal that it `hears`."""
 
@@ -150,9 +131,10 @@ class Nothing(Follower):
 
 @ensureDeferred
 @pytest.mark.parametrize("order", ["lifo", "fifo"])
+@pytest.mark.each_scrapy
 async def test_the_order_is_by_priority_and_then_that_of_the_setting(shared, order):
     settings = shared.settings(**ONE, **(FIFO if order == "fifo" else {}))
-    spider = type("Leaving", (Leaving,), {"priorities": (0, 5, 5, -1, 0, 10)})
+    spider = type("Leaving", (Leaving,), {"priorities": (0, 5, 5, -1, 0, 10**400)})
     with Pages({"/": lambda *_: [], **{f"/{n}": lambda *_: [] for n in range(6)}}) as pages:
         await crawl(spider, settings, url=pages.url + "/")
         assert shared.left() == (6, 0, 0)
@@ -193,20 +175,6 @@ async def test_duplicates_that_are_found_late_are_told(shared):
     assert dropped == {pages.url + "/a": 2, pages.url + "/b": 1}
     assert crawler.stats.get_value("dupefilter/filtered") == 3
     assert crawler.stats.get_value("bloom/seen") == 3
-
-
-@ensureDeferred
-async def test_a_redirect_to_the_same_page_is_followed_once_by_any_worker(shared):
-    def bounce(_, cookie):
-        return ["/other"] if cookie else "/bounce"
-
-    with Pages({"/bounce": bounce, "/other": lambda *_: ["/bounce"]}) as pages:
-        crawler = await crawl(settings=shared.settings(), url=pages.url + "/bounce")
-        assert pages.hits == {"/bounce": 2, "/other": 1}
-        assert crawler.spider.parsed == [pages.url + "/bounce", pages.url + "/other"]
-        assert crawler.stats.get_value("bloom/redirect_exempt") == 1
-        await crawl(settings=shared.settings(), url=pages.url + "/bounce")
-        assert pages.hits == {"/bounce": 2, "/other": 1}
 
 
 @ensureDeferred
@@ -265,40 +233,6 @@ async def test_a_page_that_a_callback_forgets_and_yields_again_is_fetched_again(
 
 
 # Engine and extensions
-
-
-@ensureDeferred
-async def test_a_worker_stays_while_another_one_has_a_page_under_way(shared):
-    """Its page may lead to more, and there it is needed."""
-    gate = asyncio.Event()
-
-    def both_have_looked():
-        """Return whether there are two workers that have made some calls."""
-        records = shared.client.hgetall(shared.key).items()
-        calls = [int(value.split()[0]) for name, value in records if name[:2] == b"w:"]
-        return len(calls) == 2 and min(calls) >= 3
-
-    class First(Follower):
-        async def parse(self, response):
-            self.parsed.append(response.url)
-            if response.url.endswith("/"):
-                gate.set()
-                await until_later(both_have_looked)
-                for number in range(20):
-                    yield response.follow(f"/{number}")
-
-    answers = {"/": lambda *_: [], **{f"/{n}": lambda *_: [] for n in range(20)}}
-    with Pages(answers) as pages:
-        # Slow, or it would be through before the other one has looked again.
-        first = make_crawler(First, shared.settings(CONCURRENT_REQUESTS=2, DOWNLOAD_DELAY=0.5))
-        second = make_crawler(Nothing, shared.settings(CONCURRENT_REQUESTS=2))
-        running = first.crawl(url=pages.url + "/")
-        await deferred_from_coro(gate.wait())
-        await gatherResults([running, second.crawl()])
-        assert set(pages.hits.values()) == {1}
-        assert len(pages.hits) == 21
-    assert second.spider.parsed
-    assert shared.left() == (0, 0, 0)
 
 
 @ensureDeferred

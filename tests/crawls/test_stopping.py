@@ -16,7 +16,7 @@ from scrapy import Request
 from scrapy.exceptions import CloseSpider
 from scrapy.extensions.feedexport import BlockingFeedStorage
 from scrapy.utils.test import get_crawler
-from support.crawling import Follower, crawl
+from support.crawling import KEPT, Follower, crawl, kept
 from support.localsite import LocalSite
 from support.queues import left
 from support.sites import Pages
@@ -29,17 +29,6 @@ from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.signals import before_commit
 
 pytestmark = pytest.mark.server
-
-OURS = {"SCHEDULER": "scrapy_bloom.Scheduler"}
-
-
-@pytest.fixture
-def job(tmp_path):
-    return tmp_path / "job"
-
-
-def kept(job, **settings):
-    return {**OURS, "JOBDIR": str(job), **settings}
 
 
 class InJob:
@@ -65,7 +54,7 @@ class InRedis:
 
     def settings(self, **more):
         where = {"BLOOM_REDIS_URL": self._server.url, "BLOOM_REDIS_KEY": self._key}
-        return {**OURS, "BLOOM_REDIS_TIMEOUT": 10, **where, **more}
+        return {**KEPT, "BLOOM_REDIS_TIMEOUT": 10, **where, **more}
 
     def left(self):
         """Return how many requests are not done."""
@@ -539,7 +528,7 @@ async def test_an_item_that_one_feed_cannot_write_stays_in_the_others(place, tmp
 
 
 @ensureDeferred
-@pytest.mark.parametrize("settings", [OURS, {}])
+@pytest.mark.parametrize("settings", [KEPT, {}])
 async def test_a_finished_job_tells_how_to_start_over(job, caplog, settings):
     job_settings = {**settings, "JOBDIR": str(job)}
     with Pages(fan(5)) as site:

@@ -27,12 +27,10 @@ class FilterContract:
 
     Attributes:
         SMALL: capacity of the filters that are to grow far.
-        GROWN: with 20 times that in it, its number of slices, and their capacity by the first's.
         EXAMPLES: how many of each property are tried.
     """
 
     SMALL = 1000
-    GROWN = 6, 32  # doubled five times
     EXAMPLES = 25
 
     def test_the_first_add_is_new_and_a_check_changes_nothing(self, make):
@@ -71,9 +69,9 @@ class FilterContract:
             assert all(seen.contains_many(known[: start + capacity : 37]))
         assert all(seen.contains_many(known))
         info = seen.info()
-        slices, times = self.GROWN
-        assert info.slices == slices
-        assert info.capacity == pytest.approx(times * capacity, rel=1e-3)
+        assert info.slices > 2
+        assert len(known) - 1 <= info.items <= len(known)  # one in a million is lost
+        assert info.items <= info.capacity <= 4 * len(known)
 
     def test_the_error_rate_holds_far_over_capacity(self, make):
         many = 30 * self.SMALL

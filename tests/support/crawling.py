@@ -18,6 +18,7 @@ ADDONS = {"scrapy_bloom.Addon": 500}
 RFP = "scrapy.dupefilters.RFPDupeFilter"
 OURS = "scrapy_bloom.BloomDupeFilter"
 SCRAPYS = "scrapy.core.scheduler.Scheduler"
+KEPT = {"SCHEDULER": "scrapy_bloom.Scheduler"}
 
 SETTINGS = """
 from support import pace
@@ -54,6 +55,11 @@ class Follower(Spider):
 
     def request(self, response, href):
         return response.follow(href)
+
+
+def kept(job, **settings):
+    """Return the settings of a crawl that is kept in a job directory."""
+    return {**KEPT, "JOBDIR": str(job), **settings}
 
 
 def make_crawler(spider, settings=None):

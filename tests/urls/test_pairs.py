@@ -2,7 +2,6 @@
 
 import pytest
 from scrapy import Request
-from scrapy.utils.request import fingerprint
 from support.pairs import PAIRS
 from w3lib.url import canonicalize_url
 
@@ -51,12 +50,6 @@ def test_a_pair_is_merged_from_its_level_or_step_on_and_by_nothing_else(pair):
             step for step in OPT_IN if step == by
         ]
         assert merges(WITH_ALL, pair) == (by in OPT_IN)
-
-
-@pytest.mark.each_scrapy
-def test_level_scrapy_gives_scrapys_own_bytes():
-    for url in (url for pair in PAIRS for url in (pair.one, pair.other)):
-        assert AT_LEVEL["scrapy"].fingerprint(Request(url)) == fingerprint(Request(url))
 
 
 def at_its_level(step):
