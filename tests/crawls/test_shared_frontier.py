@@ -13,8 +13,7 @@ from scrapy.exceptions import CloseSpider
 from scrapy.utils.request import fingerprint
 from support import kept_spiders
 from support.crawling import Follower, crawl, make_crawler
-from support.kept_sites import StormySite
-from support.localsite import LocalSite
+from support.localsite import LocalSite, StormySite
 from support.proxy import Proxy
 from support.queues import left
 from support.sites import Pages

@@ -14,9 +14,8 @@ import pytest
 from queuelib import LifoDiskQueue
 from scrapy.settings import default_settings
 from support.crawling import Several
-from support.kept_sites import ManyHosts, SitemapSite, StormySite
 from support.kills import CLOSING, MOMENTS, ONCE, items_in, series, urls_in
-from support.localsite import LocalSite
+from support.localsite import LocalSite, StormySite
 
 from scrapy_bloom.filter import file
 
@@ -60,14 +59,8 @@ SERIES = {
         "BLOOM_COMMIT_SYNC": "machine",
     },
     "crawl spider, no reactor": {"spider": "ruled", **NO_REACTOR},
-    "sitemap spider": {"spider": "mapped"},
 }
-SITES = {
-    "retries, slow pipeline, power": StormySite,
-    "errors": StormySite,
-    "many hosts": ManyHosts,
-    "sitemap spider": SitemapSite,
-}
+STORMY = ("retries, slow pipeline, power", "errors")
 
 
 @pytest.mark.parametrize("name", SERIES)
@@ -75,7 +68,8 @@ def test_nothing_is_lost_however_often_a_crawl_is_killed(project, name):
     crawl = dict(SERIES[name])
     feed, gathered = project.folder / "items.jsonl", project.folder / "gathered.txt"
     settings = {"GATHERED": gathered, "FEEDS": f'{{"{feed}": {{"format": "jsonlines"}}}}'}
-    with SITES.get(name, LocalSite)(pages=PAGES, links=6, seed=len(name)) as site:
+    kind = StormySite if name in STORMY else LocalSite
+    with kind(pages=PAGES, links=6, seed=len(name)) as site:
         tally = series(project, site, KILLS, seed=len(name), step=20, **crawl, **settings)
         assert site.missed == set(), tally
     if name != "errors":  # half of its pages give none

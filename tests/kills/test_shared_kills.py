@@ -5,9 +5,8 @@ import random
 from threading import Event
 
 import pytest
-from support.kept_sites import StormySite
 from support.localredis import LocalRedis
-from support.localsite import LocalSite
+from support.localsite import LocalSite, StormySite
 from support.redis_crawls import Crawl
 from support.taken import pages_of, taken_by
 from support.waiting import until

@@ -6,7 +6,7 @@ from zlib import crc32
 from scrapy import Request
 from scrapy.exceptions import CloseSpider, IgnoreRequest
 from scrapy.linkextractors import LinkExtractor
-from scrapy.spiders import CrawlSpider, Rule, SitemapSpider
+from scrapy.spiders import CrawlSpider, Rule
 from scrapy.utils.defer import maybe_deferred_to_future
 
 from scrapy_bloom.signals import before_commit
@@ -101,26 +101,13 @@ class Swarm(Follower):
 
 
 class Hosts(ItemSpider):
-    """Asks the site for the pages of all hosts, as one asks a proxy."""
+    """Has its pages downloaded as if they were on sixty hosts."""
 
     name = "hosts"
 
     def request(self, response, href):
-        return response.follow(href, meta={"proxy": self.url.rstrip("/")})
-
-
-class Mapped(SitemapSpider):
-    """Follows no links: what a lost sitemap lists is lost with it."""
-
-    name = "mapped"
-    sitemap_rules = [("", "parse_page")]  # noqa: RUF012 - Scrapy's way
-
-    def __init__(self, url="", **arguments):
-        super().__init__(**arguments)
-        self.sitemap_urls = [url + "sitemap.xml"]
-
-    def parse_page(self, response):
-        return {"url": response.url}
+        host = crc32(href.encode()) % 60
+        return response.follow(href, meta={"download_slot": f"host-{host}.test"})
 
 
 class Errors(ItemSpider):

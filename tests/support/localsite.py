@@ -258,6 +258,26 @@ class SteadySite(LocalSite):
         return Kind.PLAIN if kind in {Kind.BOUNCE, Kind.ORDERED} else kind
 
 
+class StormySite(LocalSite):
+    """Answers the first request for every fourth page with 503, and has links to nothing."""
+
+    def __init__(self, **arguments: int) -> None:
+        super().__init__(**arguments)
+        self._stormed: set[str] = set()
+
+    def visit(self, target: str) -> Answer:
+        """Answer a request, with an error at times."""
+        page = self.page(target)
+        if page and page % 4 == 0 and target not in self._stormed:
+            self._stormed.add(target)
+            return Answer(HTTPStatus.SERVICE_UNAVAILABLE)
+        return super().visit(target)
+
+    def hrefs(self, page: int) -> list[str]:
+        """List the links on a page, and one that leads nowhere."""
+        return [*super().hrefs(page), f"/nothing/{page}"]
+
+
 class _Server(ThreadingMixIn, TCPServer):
     """One daemon thread per connection: a crawler keeps a dozen of them open."""
 
