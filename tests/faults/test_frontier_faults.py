@@ -67,7 +67,8 @@ def test_a_crawl_on_a_full_disk_goes_on_and_survives_a_kill(project, disk):
         run = crawl_until_full(project, disk, site, **PASSES)
         run.kill()
         run.end()
-        assert run.log.count(FULL) == 1
+        # A small commit may find room, and the next one none.
+        assert run.log.count(FULL) == 1 + run.log.count("commits work again")
         assert "Traceback" not in run.log, run.log
         delivered = site.delivered
         run = project.crawl(site, environment={"LARGEST_FILE": "4096"}, **PASSES)
