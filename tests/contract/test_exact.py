@@ -42,12 +42,8 @@ async def test_no_page_is_missed_over_stops_though_the_filter_loses_many(
 def test_a_kill_takes_nothing(project):
     more = {**KEPT, **EXACT, "BLOOM_WINDOW": "30d"}
     with LocalSite(pages=120, links=6) as site:
-        run = project.crawl(site, spider="lossy", **more)
-        site.when(50, run.kill)
-        run.end()
-        run = project.crawl(site, spider="lossy", **more)
-        assert run.end() == 0, run.log
-        assert "Traceback" not in run.log, run.log
+        project.kill_at(50, site, spider="lossy", **more)
+        project.finish(site, spider="lossy", **more)
         assert site.missed == set()
 
 

@@ -515,6 +515,25 @@ def test_a_commit_writes_what_changed_however_much_is_forgotten(path):
     store.abandon()
 
 
+def test_two_held_requests_of_one_page_are_two(path, tmp_path):
+    store = Store(path)
+    store.add(PAGES[0])
+    store.withhold([PAGES[0]])
+    store.withhold([PAGES[0]])
+    store.release([PAGES[0]])
+    store.commit()
+    assert PAGES[0] in store
+    killed = Store(copied(path, tmp_path / "killed"))
+    assert PAGES[0] not in killed
+    killed.close()
+    store.release([PAGES[0]])
+    store.commit()
+    killed = Store(copied(path, tmp_path / "killed again"))
+    assert PAGES[0] in killed
+    killed.close()
+    store.close()
+
+
 def test_the_exact_list_catches_what_the_filter_takes_for_seen(path, monkeypatch):
     lossy.install(monkeypatch.setattr)
     known, fresh = fingerprints(3000), LocalFilter(1000, window=WINDOW, clock=Clock())

@@ -34,12 +34,6 @@ def site(pages=PAGES, kind=LocalSite, seed=1):
     return kind(pages=pages, links=8, seed=seed)
 
 
-def complete(run):
-    """Wait for a run that is to end by itself."""
-    assert run.end() == 0, run.log
-    assert run.reason == "finished", run.log
-
-
 # To the end in one run
 
 
@@ -134,10 +128,6 @@ async def test_a_run_that_is_refused_between_two_others_costs_nothing(tmp_path, 
 # Killed
 
 
-def counted(pages):
-    return Counter(pages.hits)
-
-
 @pytest.mark.each_scrapy
 def test_a_crawl_killed_in_its_first_run_loses_no_page(project):
     chance = random.Random(0)
@@ -152,10 +142,10 @@ def test_a_crawl_killed_in_its_first_run_loses_no_page(project):
         killed = stop_after(at, pages, lambda: project.crawl(pages), kill)
         go_on.set()
         assert killed.reason == ""
-        before = counted(pages)
+        before = Counter(pages.hits)
         resumed = project.crawl(pages)
-        complete(resumed)
-        after = counted(pages) - before
+        resumed.complete()
+        after = Counter(pages.hits) - before
     assert set(after) == set(range(PAGES))
     (warning,) = resumed.logged("WARNING")
     assert f"process {killed.pid}" in warning
@@ -181,7 +171,7 @@ def test_forks_disturb_neither_the_filter_nor_its_lock(project):
         go_on.set()
         first.end()
         assert "is a fork" in first.log
-        complete(project.crawl(pages, spider="forking"))
+        project.finish(pages, spider="forking")
     assert not (project.job / "unclean").exists()
     assert pages.missed == set()
     assert pages.repeated == {}

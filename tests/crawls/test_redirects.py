@@ -3,15 +3,9 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pytest_twisted import ensureDeferred
-from scrapy import Request
-from scrapy.utils.request import fingerprint
 from support.crawling import Follower, crawl
 from support.sites import Pages
-
-from scrapy_bloom.crawl.redirects import step_fingerprint
 
 pytestmark = pytest.mark.each_scrapy
 
@@ -46,16 +40,6 @@ async def test_a_page_that_links_to_itself_is_not_crawled_without_end(spider):
 
 
 @ensureDeferred
-async def test_links_that_only_look_like_redirects_end():
-    """Pages that link to each other in a ring and pass their chains on, for ever if it could."""
-    ring = {f"/{n}": lambda path, _: [f"/{(int(path[1:]) + 1) % 5}", path] for n in range(5)}
-    with Pages({"/": lambda *_: "/0", **ring}) as site:
-        crawler = await crawl(PassesMetaOn, url=site.url + "/")
-    assert crawler.stats.get_value("finish_reason") == "finished"
-    assert max(site.hits.values()) <= 2
-
-
-@ensureDeferred
 async def test_a_redirect_to_a_page_that_another_chain_has_fetched_is_dropped():
     pages = {
         "/": lambda *_: ["/page", "/one"],
@@ -85,22 +69,3 @@ async def test_a_chain_that_scrapy_follows_ends_at_its_page(length):
     assert paths(site, crawler.spider.parsed) == (["/", "/wall"] if length <= 20 else ["/"])
     assert site.hits["/wall"] == min(length, 20) + 1
     assert crawler.stats.get_value("bloom/redirect_exempt") == min(length, 20)
-
-
-urls = st.builds(
-    "https://example.com/{}?{}={}".format, st.integers(0, 3), st.sampled_from("ab"), st.just(1)
-)
-chains = st.lists(urls, max_size=25)
-
-
-@given(st.lists(st.tuples(urls, chains), min_size=2, max_size=20))
-def test_a_step_is_one_page_at_one_length_of_its_chain(steps):
-    """Only so are all steps of a chain let through, and each of them once."""
-    requests = [Request(url, meta={"redirect_urls": chain}) for url, chain in steps]
-    names = {
-        step_fingerprint(len(request.meta["redirect_urls"]), fingerprint(request))
-        for request in requests
-    }
-    assert len(names) == len({(url, len(chain)) for url, chain in steps})
-    assert {len(name) for name in names} == {20}
-    assert names.isdisjoint(fingerprint(request) for request in requests)

@@ -248,8 +248,7 @@ def test_a_killed_job_of_scrapys_own_scheduler_is_left_alone_and_the_crawl_start
         stop_after(15, pages, lambda: project.crawl(pages, **own), Run.kill)
         seen = (project.job / "requests.seen").read_bytes()
         before, hits = contents(project.job / "requests.queue"), Counter(pages.hits)
-        run = project.crawl(pages, **KEPT)
-        assert run.end() == 0, run.log
+        run = project.finish(pages, **KEPT)
         assert set(Counter(pages.hits) - hits) == set(range(80))
     [warning] = run.logged("WARNING")
     assert "cannot be taken over" in warning
@@ -457,11 +456,8 @@ class Remembering(Follower):
 @pytest.mark.each_scrapy
 def test_the_state_of_a_spider_is_that_of_its_requests(project):
     with site() as pages:
-        run = project.crawl(pages, spider="items", **KEPT)
-        pages.when(40, run.kill)
-        run.end()
-        run = project.crawl(pages, spider="items", **KEPT)
-        assert run.end() == 0, run.log
+        project.kill_at(40, pages, spider="items", **KEPT)
+        run = project.finish(pages, spider="items", **KEPT)
     state = pickle.loads((project.job / "spider.state").read_bytes())
     # A page that was under way at the kill may be counted twice, but none is forgotten.
     assert 0 <= state["pages"] - pages.pages <= run.stat("bloom/frontier/recovered")

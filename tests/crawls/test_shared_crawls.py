@@ -162,9 +162,7 @@ def test_other_event_loops(project, site, server, name):
     ours = {"SCHEDULER": "scrapy_bloom.Scheduler", "BLOOM_REDIS_URL": server.url}
     runs = [project.crawl(site, keep=False, **ours, **REACTORS[name]) for _ in range(2)]
     for run in runs:
-        assert run.end() == 0, run.log
-        assert run.reason == "finished", run.log
-        assert "Traceback" not in run.log
+        run.complete()
     assert site.missed == set()
     assert site.repeated == {}
     assert queue_is_empty(server)
@@ -185,8 +183,7 @@ def test_spiders_of_scrapy_redis(project, site, server):
     another = f"{site.url}go/{site.pages - 1}"
     server.client().lpush(f"{spider}:start_urls", f'{{"url": "{another}"}}')
     until(lambda: another in site.urls)
-    assert run.end() == 0, run.log
-    assert run.reason == "finished", run.log
+    run.complete()
     assert site.missed == set()
     assert site.repeated == {
         0: 2,

@@ -146,8 +146,7 @@ def test_with_a_job_directory_a_killed_crawl_resumes(project):
         # So slowly that few pages are done from one commit to the next, whatever else is on.
         stop_after(40, site, lambda: project.crawl(site, DOWNLOAD_DELAY=0.02), Run.kill)
         assert site.missed
-        run = project.crawl(site)
-        assert run.end() == 0, run.log
+        run = project.finish(site)
         assert site.missed == set()
         assert len(site.repeated) <= 2 * AT_ONCE
     assert run.logged("WARNING") == []

@@ -1,7 +1,6 @@
 """`scrapy bloom`: what each verb prints, does and refuses, on each kind of target."""
 
 import io
-import itertools
 import json
 import os
 import pickle
@@ -16,6 +15,7 @@ from scrapy.settings import Settings
 from support.contract import fingerprints
 from support.filters import contents, everything, everything_in, seen
 from support.jobs import SPIDER, kept_job, open_job, stored_job
+from support.localredis import keys
 from support.processes import environment, run
 from support.waiting import PATIENCE
 
@@ -31,7 +31,6 @@ pytestmark = pytest.mark.server  # `make check` leaves all of them out
 BLOOM = ("-m", "scrapy", "bloom")
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
 URLS = [f"http://example.com/{number}" for number in range(20)]
-keys = (f"commands:{number}" for number in itertools.count())
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from redis.connection import Connection
 from support.contract import fingerprints
 from support.filters import contents, everything_in, hexadecimal, seen
 from support.jobs import become_an_ordinary_user, kept_job, open_job, stored_job
-from support.localredis import LocalRedis
+from support.localredis import LocalRedis, keys
 from support.processes import environment
 from support.waiting import PATIENCE, until
 
@@ -28,7 +28,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
 NO_COMMANDS = {*VERBS, "sets", "bitmap"}  # of Redis
 URL = "http://example.com/"
 BLOOM = (sys.executable, "-m", "scrapy", "bloom")
-keys = (f"faults:{number}" for number in itertools.count())
 
 LOOKING = ["info {}", f"contains {{}} {URL}", "queue {}", "copy {} copy --spider books"]
 ADD, FORGET = f"add {{}} {URL} --spider books", f"forget {{}} {URL}"

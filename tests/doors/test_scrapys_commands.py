@@ -39,6 +39,5 @@ def test_they_touch_no_file_and_no_key(project, server, way):
             assert run.end() == 0, run.log
             assert not run.logged("ERROR")
             assert (everything(project.job), everything_in(server)) == before, name
-        run = project.crawl(site, keep=False)
-        assert run.end() == 0, run.log
+        run = project.finish(site, keep=False)
         assert site.missed == set()

@@ -65,8 +65,7 @@ def finish(project, site, server, workers=1, **settings):
     """Resume the crawl with workers of ours, to its end."""
     runs = [project.crawl(site, keep=False, **ours(server, **settings)) for _ in range(workers)]
     for run in runs:
-        assert run.end() == 0, run.log
-        assert run.reason == "finished"
+        run.complete()
         assert not run.logged("WARNING")
     assert site.missed == set()
 
@@ -119,9 +118,7 @@ def test_a_crawl_of_scrapy_redis_with_its_own_filter_is_copied_when_it_has_stopp
 def test_a_killed_crawl_in_a_job_directory_outgrows_its_machine(project, server):
     server.client().flushall()
     with LocalSite(pages=120, links=6) as site:
-        run = project.crawl(site, SCHEDULER="scrapy_bloom.Scheduler", DOWNLOAD_DELAY=0.02)
-        site.when(60, run.kill)
-        run.end()
+        project.kill_at(60, site, SCHEDULER="scrapy_bloom.Scheduler", DOWNLOAD_DELAY=0.02)
         done = project.start("bloom", "copy", str(project.job), f"{server.url}#{KEY}")
         assert done.end() == 0, done.log
         assert " requests copied" in done.output

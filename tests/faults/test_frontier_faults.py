@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from pytest_twisted import ensureDeferred
 from support.crawling import Follower, Project, crawl
+from support.filters import contents
 from support.internals import synchronous
 from support.jobs import give_to_an_ordinary_user
 from support.kills import urls_in
@@ -74,8 +75,7 @@ def test_a_crawl_on_a_full_disk_goes_on_and_survives_a_kill(project, disk):
         run = project.crawl(site, environment={"LARGEST_FILE": "4096"}, **PASSES)
         assert run.end() == 1, run.log
         assert site.delivered == delivered
-        run = project.crawl(site, **PASSES)
-        assert run.end() == 0, run.log
+        run = project.finish(site, **PASSES)
         assert site.missed == set()
     assert run.reason == "finished"
     assert "resumed after a kill" in run.log
@@ -117,8 +117,7 @@ def test_a_stop_on_a_full_disk_is_like_a_kill(project, disk):
         # Only where Scrapy stores the spider's state, for which there is no room either.
         assert run.log.count("Traceback") == run.log.count("extensions/spiderstate.py"), run.log
         disk.make_room()
-        run = project.crawl(site, **PASSES)
-        assert run.end() == 0, run.log
+        run = project.finish(site, **PASSES)
         assert site.missed == set()
 
 
@@ -140,7 +139,7 @@ def stored(files):
     """Return the rows of a database and its log; what notes that it was opened is left out."""
     with TemporaryDirectory() as folder:
         for name in ("bloom.sqlite", "bloom.sqlite-wal"):
-            Path(folder, name).write_bytes(files[name])
+            Path(folder, name).write_bytes(files[Path(name)])
         with closing(sqlite3.connect(Path(folder, "bloom.sqlite"))) as database:
             names = database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
             tables = {name for (name,) in names} - {"meta", "counters"}
@@ -158,9 +157,7 @@ def stored(files):
 def test_what_may_not_be_written_is_refused_and_untouched(shared, name, mode, named):
     job = shared.job
     with LocalSite(pages=120, links=6) as site:
-        run = shared.crawl(site, **PASSES)
-        site.when(40, run.kill)
-        run.end()
+        shared.kill_at(40, site, **PASSES)
         delivered = site.delivered
         give_to_an_ordinary_user(job)
         before = contents(job)
@@ -173,18 +170,16 @@ def test_what_may_not_be_written_is_refused_and_untouched(shared, name, mode, na
             path.chmod(0o755)
         after = contents(job)
         # What SQLite shares among processes, and who held the job last, means nothing after a kill.
-        assert after["bloom.sqlite"] == before["bloom.sqlite"], run.log
+        file = Path("bloom.sqlite")
+        assert after[file] == before[file], run.log
         assert stored(after) == stored(before), run.log
-        run = shared.crawl(site, **OURS)
-        assert run.end() == 0, run.log
+        run = shared.finish(site, **OURS)
         assert site.missed == set()
 
 
 def test_a_run_that_is_refused_after_a_kill_changes_no_row(project):
     with LocalSite(pages=120, links=6) as site:
-        run = project.crawl(site, **PASSES)
-        site.when(40, run.kill)
-        run.end()
+        project.kill_at(40, site, **PASSES)
         delivered, before = site.delivered, stored(contents(project.job))
         for name, value, found in (("BLOOM_EXACT", True, False), ("BLOOM_WINDOW", "30d", None)):
             run = project.crawl(site, **OURS, **{name: value})
@@ -194,10 +189,6 @@ def test_a_run_that_is_refused_after_a_kill_changes_no_row(project):
             assert stored(contents(project.job)) == before
         assert site.delivered == delivered
         assert before["requests"]
-
-
-def contents(job):
-    return {path.name: path.read_bytes() for path in job.iterdir() if path.is_file()}
 
 
 # What commits are written for

@@ -64,47 +64,40 @@ class Crowd:
         return {item for item, names in self.granted.items() if len(names) > 1}
 
 
+def add_with(faults, opened, server, proxy, known):
+    """Let two workers add the same pages in turns, one of them with faults; return both."""
+    key, pages = next(keys), fingerprints(40)
+    crowd = Crowd(opened(proxy.url, key, known=known), opened(server.url, key))
+    crowd.add("faulty", [b"loads the script"])
+    proxy.requests, proxy.faults = 0, faults
+    for start in range(0, 35, 5):
+        crowd.add("sound", pages[start : start + 2])
+        crowd.add("faulty", pages[start : start + 5])
+        if start == 20:
+            proxy.deliver()
+        crowd.add("sound", pages[: start + 5])
+    until(lambda: crowd.workers["faulty"].usable)
+    proxy.deliver()
+    crowd.add("faulty", pages)
+    crowd.add("sound", pages)
+    assert len(crowd.granted) == 41
+    return crowd
+
+
 @pytest.mark.parametrize(("fault", "layout"), [*zip(MORE_FAULTS, cycle(("bitmap", "sets")))])
 def test_one_fault_in_any_call_changes_no_verdict(server, opened, layout, fault):
-    pages, known = fingerprints(40), 0 if layout == "bitmap" else 1000
     with Proxy(server.port, counted=name_of("call", layout)) as proxy:
         for call in (2, 5) if "stall" in fault else (2, 3, 5):
-            key = next(keys)
-            crowd = Crowd(opened(proxy.url, key, known=known), opened(server.url, key))
-            crowd.add("faulty", [b"loads the script"])
-            proxy.requests, proxy.faults = 0, {call: fault}
-            for start in range(0, 35, 5):
-                crowd.add("sound", pages[start : start + 2])
-                crowd.add("faulty", pages[start : start + 5])
-                crowd.add("sound", pages[: start + 5])
-            proxy.deliver()
-            crowd.add("faulty", pages)
-            crowd.add("sound", pages)
-            assert len(crowd.granted) == 41
+            known = 0 if layout == "bitmap" else 1000
+            crowd = add_with({call: fault}, opened, server, proxy, known)
             assert not crowd.twice
             assert crowd.workers["faulty"].worker.counters.outages == 0
 
 
 @pytest.mark.parametrize("fault", MORE_FAULTS)
 def test_a_call_that_is_given_up_costs_a_second_fetch_at_most(server, opened, fault):
-    pages = fingerprints(40)
     with Proxy(server.port, counted=name_of("call", "bitmap")) as proxy:
-        key = next(keys)
-        crowd = Crowd(opened(proxy.url, key, known=1000), opened(server.url, key))
-        crowd.add("faulty", [b"loads the script"])
-        proxy.requests, proxy.faults = 0, {3: fault, 4: fault}
-        for start in range(0, 35, 5):
-            crowd.add("sound", pages[start : start + 2])
-            crowd.add("faulty", pages[start : start + 5])
-            if start == 20:
-                proxy.deliver()
-            crowd.add("sound", pages[: start + 5])
-        faulty = crowd.workers["faulty"]
-        until(lambda: faulty.usable)
-        proxy.deliver()
-        crowd.add("faulty", pages)
-        crowd.add("sound", pages)
-        assert len(crowd.granted) == 41
+        add_with({3: fault, 4: fault}, opened, server, proxy, 1000)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 from queuelib import LifoDiskQueue
 from scrapy.settings import default_settings
 from support.crawling import Several
+from support.filters import contents
 from support.kills import CLOSING, MOMENTS, ONCE, items_in, series, urls_in
 from support.localsite import LocalSite, StormySite
 
@@ -139,15 +140,6 @@ def kind_of(job):
     """Return whose requests belong to the marks in a job."""
     with closing(sqlite3.connect(job / "bloom.sqlite")) as database:
         return database.execute("SELECT value FROM meta WHERE key = 'kind'").fetchone()[0]
-
-
-def contents(folder):
-    """Return the bytes of all files in a folder, but for copies that a kill has left."""
-    return {
-        path: path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file() and not path.name.endswith(".copy")
-    }
 
 
 def urls_waiting(queue, copy):

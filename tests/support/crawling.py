@@ -124,6 +124,19 @@ class Project:
             command += ["-s", f"{name}={value}"]
         return self.start(*command, **(environment or {}))
 
+    def finish(self, site, **options):
+        """Crawl a site to the end without a mishap; return the run."""
+        run = self.crawl(site, **options)
+        run.complete()
+        return run
+
+    def kill_at(self, deliveries, site, **options):
+        """Crawl a site until it has delivered so many pages; return the run, which was killed."""
+        run = self.crawl(site, **options)
+        site.when(deliveries, run.kill)
+        run.end()
+        return run
+
 
 class Several(Project):
     """Runs two crawls in each process, each with its own job directory and its own feed."""
@@ -196,6 +209,12 @@ class Run(Program):
         for reader in self._readers:
             reader.join()
         return code
+
+    def complete(self):
+        """Wait for a crawl that is to end by itself, and without a mishap."""
+        assert self.end() == 0, self.log
+        assert self.reason == "finished", self.log
+        assert "Traceback" not in self.log, self.log
 
     @property
     def ended(self):

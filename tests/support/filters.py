@@ -14,8 +14,9 @@ def hexadecimal(known):
 
 
 def contents(folder):
-    """Return all that files have. Whoever locks a job directory leaves its lock file."""
-    return {path: found[1] for path, found in everything(folder).items() if path.suffix != ".lock"}
+    """Return all that files have. Locks leave their files, and kills leave copies."""
+    left = (".lock", ".copy")
+    return {path: found[1] for path, found in everything(folder).items() if path.suffix not in left}
 
 
 def everything(folder):
