@@ -4,7 +4,6 @@ The environment says when: ``DIE=module:name.of.callable:before:3`` is before it
 """
 
 import os
-import resource
 import signal
 from functools import wraps
 from importlib import import_module
@@ -22,9 +21,6 @@ class Scheduler(Ours):
     def from_crawler(cls, crawler):
         store.LEAST_JOURNAL = store.SMALL_JOURNAL = 60
         store.BLOCKS_AT_ONCE, store.CHECKPOINT_COMMITS = 2, 5
-        if "LARGEST_FILE" in os.environ:  # as on a disk that is full from the beginning
-            size = int(os.environ["LARGEST_FILE"])
-            resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
         if "DIE" in os.environ:
             die_at(*os.environ.pop("DIE").split(":"))
         return super().from_crawler(crawler)
