@@ -22,12 +22,15 @@ def test_the_blocks_are_enough_and_one_less_is_not(capacity, error_rate):
         assert sizing.false_positive_rate(capacity, blocks - 1) > error_rate
 
 
-@pytest.mark.parametrize(("error_rate", "bits"), [(1e-3, 14.378), (1e-4, 19.170), (1e-6, 28.755)])
-def test_space_is_close_to_the_textbook_optimum(error_rate, bits):
+@pytest.mark.parametrize(
+    ("error_rate", "bits", "most"),
+    [(1e-2, 9.585, 1.15), (1e-3, 14.378, 1.06), (1e-4, 19.170, 1.06), (1e-6, 28.755, 1.06)],
+)
+def test_space_is_close_to_the_textbook_optimum(error_rate, bits, most):
     """Optimal bits per item are ``log2(1 / p) / ln 2`` (Bloom 1970)."""
     assert bits == pytest.approx(-math.log2(error_rate) / math.log(2), rel=1e-3)
     blocks = sizing.blocks_for(10_000_000, error_rate)
-    assert blocks * sizing.BLOCK_BITS / 10_000_000 <= 1.06 * bits
+    assert blocks * sizing.BLOCK_BITS / 10_000_000 <= most * bits
 
 
 @pytest.mark.parametrize("mean", [1, 63, 64, 300, 5000, 60_000])
