@@ -290,7 +290,7 @@ class SharedQueue:
         call.heard = self._heard if len(self.shards) > 1 else ()
         try:
             answer = exchange.answers[number] = shard.call(call)
-            self._heard = [*map(max, self._heard, answer.heard)] or self._heard
+            self._heard = [*map(max, self._heard, answer.heard or self._heard)]
             self._heard[number] = max(self._heard[number], answer.counts.version)
         except Surprise as surprise:
             self._heard = [0] * len(self.shards)
@@ -325,6 +325,6 @@ class SharedQueue:
 
 def _is_older(shard: Shard, told: int) -> bool:
     """Return whether a shard is older than workers have told others, or was recreated since."""
-    if shard.version < told:  # unless they have gone on while the others were opened
+    if shard.counts.version < told:  # unless they have gone on while the others were opened
         shard.open()
-    return shard.version < told
+    return shard.counts.version < told

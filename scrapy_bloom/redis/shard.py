@@ -41,11 +41,6 @@ _NO_REQUESTS: Final = (
     ". Requests of scrapy-redis may belong to it: 'scrapy bloom copy' copies them, also after a"
     " copy that was stopped"
 )
-_NUMBERS: Final = ("waiting", "taken", "failed", "version", "forgotten", "seq")
-_FOUND: Final = (
-    *("program", "format", "epoch", "plan", "slices", "window", "order", "heard"),
-    *_NUMBERS,
-)
 _HEAD: Final = struct.Struct(">8sBI")  # id, tries, 1 + length of the fingerprint
 _LENGTH: Final = struct.Struct(">I")
 _YES: Final = ord("1")
@@ -179,6 +174,13 @@ class Counts(NamedTuple):
     forgotten: int = 0
 
 
+_NUMBERS: Final = (*Counts._fields, "seq")
+_FOUND: Final = (
+    *("program", "format", "epoch", "plan", "slices", "window", "order", "heard"),
+    *_NUMBERS,
+)
+
+
 class Answer(NamedTuple):
     """The answer to a call.
 
@@ -186,7 +188,7 @@ class Answer(NamedTuple):
         seen: for each entry whether its page was there; False for those without a fingerprint.
         taken: the requests that this worker has taken.
         counts: of the shard.
-        heard: the versions of all shards that workers have told there; empty with one.
+        heard: the versions of all shards that workers have reported there; empty with one.
     """
 
     seen: list[bool]
@@ -230,9 +232,8 @@ class Shard:
         made: whether this worker created it.
         known: fingerprints whose verdicts have reached their callers. Add no others: a mark made in
             the background is not known before that.
-        counts: of the last answer.
-        version: as in :class:`Counts`, when it was opened.
-        heard: likewise the versions of all shards that workers had told, by number.
+        counts: of the last answer, or from when it was opened.
+        heard: the versions of all shards that workers had reported when it was opened, by number.
         unanswered: the call that must be repeated before any other.
         renewed: when this worker last renewed its lease, by ``time.monotonic()``.
     """
@@ -312,8 +313,8 @@ class Shard:
         self.epoch = found["epoch"].decode()
         self.slices = slices
         self.known.clear()
-        self.counts, self._forgotten = Counts(), 0
-        self.version = int(found["version"])
+        self.counts = Counts(*(int(found[name]) for name in Counts._fields))
+        self._forgotten = 0
         self._known_until = float("inf")
         self.rename()
 

@@ -139,6 +139,18 @@ def test_a_request_that_kills_its_workers_is_put_aside_alone(server, join, key):
     assert requests(rescuer, key, "failed") == ["a"]
 
 
+def test_a_worker_that_was_taken_for_dead_does_not_take_the_crawl_for_finished(server, join, key):
+    """It knows nothing then, also not that nothing is left."""
+    one, two = join(key), join(key)
+    two.say()
+    one.offer("a")
+    one.say()
+    let_die(server, two, key)
+    one.queue.shards[0].beat()
+    assert two.exchange().void
+    assert not two.queue.is_over()
+
+
 # Workers that stand still
 
 
