@@ -109,6 +109,7 @@ class Session:
         fingerprinter: makes the fingerprints.
         made_by: the rules they are made with, as stored with a filter.
         filter: the filter to ask; set once it is open.
+        failed: marks of failed pages, forgotten by the filter and still seen in this run.
     """
 
     filter: Filter
@@ -120,7 +121,7 @@ class Session:
         self._resolve = self.fingerprinter.resolve
         self._window = settings[WINDOW]
         self._report = report
-        self._failed = Recent(self._window)  # forgotten by the filter, still seen in this run
+        self.failed = Recent(self._window)
         # Dropped redirects: the mark of their target, and those of the pages on the way.
         self._dropped: deque[tuple[bytes, tuple[bytes, ...]]] = deque(maxlen=MOST_DROPPED)
 
@@ -185,7 +186,7 @@ class Session:
         return self.judge(found, seen=seen, step=step is not None)
 
     def _seen(self, fingerprint: bytes, max_age: float | None, *, mark: bool) -> bool:
-        if self._failed.has(fingerprint, max_age):
+        if self.failed.has(fingerprint, max_age):
             return True
         if not mark:
             return max_age is None and fingerprint in self.filter
@@ -228,8 +229,8 @@ class Session:
         if not found.request.meta.get("redirect_urls"):
             return []
         target, before = found.fingerprint, self._marks_before(found.request)
-        page = tuple(each for each in before if each != target and not self._failed.has(each))
-        if page and self._failed.has(target):
+        page = tuple(each for each in before if each != target and not self.failed.has(each))
+        if page and self.failed.has(target):
             return [page]
         if page:
             self._dropped.append((target, page))
@@ -248,12 +249,12 @@ class Session:
         """
         marked = [mark for mark, was in zip(page, there, strict=True) if was]
         if failed:
-            self._failed.update(marked)
+            self.failed.update(marked)
             if marked:
                 self._report.add(stats.FAILED)
         else:
-            known = bool(marked) or any(map(self._failed.has, page))
-            self._failed.discard(page)
+            known = bool(marked) or any(map(self.failed.has, page))
+            self.failed.discard(page)
             self._report.add(stats.FORGOTTEN if known else stats.NOT_FORGOTTEN)
         led_here = [chain for chain in self._dropped if chain[0] in page]
         for chain in led_here:
@@ -269,7 +270,7 @@ class Session:
         """
         try:
             page = self.page_of(request)
-            known = any(self._failed.has(mark) or mark in self.filter for mark in page)
+            known = any(self.failed.has(mark) or mark in self.filter for mark in page)
             self._forget([page], failed=failed)
         except Exception as error:  # noqa: BLE001 - raising in a callback would lose its items
             self._report.not_forgotten(request, error)

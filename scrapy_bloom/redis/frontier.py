@@ -112,7 +112,6 @@ class SharedFrontier:
         self._outstanding: dict[int, None] = {}  # what has no verdict yet, oldest first
         # Pages that are done; each waits until everything with a lower number is answered.
         self._unreported: deque[tuple[int, Taken]] = deque()
-        self._failed = Recent(settings[WINDOW])  # failed pages stay seen in this run
         self._forgetting: Counter[bytes] = Counter()  # marks that the server has yet to forget
         self._exchanging: Deferred[None] | None = None
         self._timer: Any = None
@@ -166,7 +165,7 @@ class SharedFrontier:
         if known and not waiting and not any(one.taken for one in states) and not settings[WINDOW]:
             way = "use 'scrapy bloom delete' or set another BLOOM_REDIS_KEY"
             self._report.finished(place, known, way)
-        self._warn_of_failed(sum(state.failed for state in states))
+        self._warn_of_failed()
 
     def __len__(self) -> int:
         """Return how many requests are waiting, here and in the queue as last reported."""
@@ -192,9 +191,7 @@ class SharedFrontier:
         """
         found = None if request.dont_filter else self._session.identify(request)
         if found is not None and self._is_known(found):
-            self._in_flight.drop(request, found.fingerprint)
-            self._judge_seen(found)
-            return False
+            return self._drop_known(found)
         self._finished = False
         try:
             body = self._dumps(request.to_dict(spider=self._spider))
@@ -250,7 +247,7 @@ class SharedFrontier:
             stored = await self._flush()
         finally:
             self._write_stats()
-            self._warn_of_failed(self._failed_list)
+            self._warn_of_failed()
             await run_beside(self._leave)
         return stored and not self._queue.offering
 
@@ -273,16 +270,17 @@ class SharedFrontier:
 
     def _is_known(self, found: Identified) -> bool:
         """Return whether this worker knows, without asking, that a request is a duplicate."""
-        if found.max_age is not None or found.fingerprint in self._forgetting:
+        if found.fingerprint in self._forgetting:
             return False
         redirected = "redirect_urls" in found.request.meta
-        if self._failed.has(found.fingerprint):
+        if self._session.failed.has(found.fingerprint, found.max_age):
             try:
                 return not redirected or self._session.step_of(found) is None
             except Exception:  # noqa: BLE001 - asked again later, and counted there
                 return False
-        known = self._queue.knows(found.fingerprint) or self._held.has(found.fingerprint)
-        return known and not redirected
+        if redirected or found.max_age is not None:
+            return False
+        return self._queue.knows(found.fingerprint) or self._held.has(found.fingerprint)
 
     def _say(self, entry: Entry) -> Deferred[bool]:
         """Send an entry with the next exchange; return a Deferred that fires with the verdict."""
@@ -303,11 +301,8 @@ class SharedFrontier:
             if found is not None:
                 mark, age = found.fingerprint, found.max_age
                 seen = await self._say(Entry("f", mark, body, request.priority, age))
-                try:
-                    step = self._session.step_of(found) if seen else None
-                except Exception as error:  # noqa: BLE001 - raising would lose the page
-                    self._session.fail(request, error)
-                    found = None
+                if seen:
+                    found, step = self._continued(found)
                 if step is not None:
                     seen = await self._say(Entry("f", step, body, request.priority))
             if found is None:
@@ -327,6 +322,23 @@ class SharedFrontier:
         self._report.inc("scheduler/enqueued/redis")
         self._report.inc("scheduler/enqueued")
 
+    def _continued(self, found: Identified) -> tuple[Identified | None, bytes | None]:
+        """Return a request that was seen, and its step if it continues a chain of redirects.
+
+        The request is None if that cannot be told: it is let through then, which was counted.
+        """
+        try:
+            return found, self._session.step_of(found)
+        except Exception as error:  # noqa: BLE001 - raising would lose the page
+            self._session.fail(found.request, error)
+            return None, None
+
+    def _drop_known(self, found: Identified) -> bool:
+        """Drop a duplicate of what this worker knows itself; returns False."""
+        self._in_flight.drop(found.request, found.fingerprint)
+        self._judge_seen(found)
+        return False
+
     def _judge_seen(self, found: Identified) -> None:
         if pages := self._session.drop(found):
             self._forget_pages(pages, failed=True)
@@ -340,16 +352,9 @@ class SharedFrontier:
         marks: tuple[bytes, ...] = ()
         step = None
         if found is not None and self._held.has(found.fingerprint, found.max_age):
-            try:
-                step = self._session.step_of(found)
-            except Exception as failure:  # noqa: BLE001 - raised, it would cost the page
-                self._session.fail(request, failure)
-                found = None
-            else:
-                if step is None or self._held.has(step):
-                    self._in_flight.drop(request, found.fingerprint)
-                    self._judge_seen(found)
-                    return False
+            found, step = self._continued(found)
+            if found is not None and (step is None or self._held.has(step)):
+                return self._drop_known(found)
         if found is not None:
             marks = (found.fingerprint,) if step is None else (found.fingerprint, step)
             self._held.update(marks)
@@ -571,9 +576,8 @@ class SharedFrontier:
         for page in pages:
             self._held.discard(page)
             if failed:
-                self._failed.update(page)
+                self._session.failed.update(page)
             else:
-                self._failed.discard(page)
                 self._forgetting.update(page)  # a callback may yield the page again at once
             Deferred.fromCoroutine(self._forget_page(page, failed=failed))
 
@@ -623,16 +627,16 @@ class SharedFrontier:
             stats.UNREADABLE.key,
         )
 
-    def _warn_of_failed(self, requests: int) -> None:
-        if requests:
+    def _warn_of_failed(self) -> None:
+        if failed := self._failed_requests:
             self._report.warn(
-                f"{counted(requests, 'request')} on the failed list: no worker could process"
-                f" them, and their pages are not fetched. 'scrapy bloom queue --failed' shows them,"
-                f" and 'scrapy bloom queue --retry' puts them back."
+                f"{counted(failed, 'request')} on the failed list: no worker could process them,"
+                f" and their pages are not fetched. 'scrapy bloom queue --failed' shows them, and"
+                f" 'scrapy bloom queue --retry' puts them back."
             )
 
     @property
-    def _failed_list(self) -> int:
+    def _failed_requests(self) -> int:
         """How many requests are on the failed list, as last reported."""
         return sum(shard.counts.failed for shard in self._queue.shards)
 
@@ -640,7 +644,7 @@ class SharedFrontier:
         counters = self._queue.worker.counters
         for stat, value in (
             (stats.REQUEUED, counters.requeued),
-            (stats.MOVED_ASIDE, self._failed_list),
+            (stats.MOVED_ASIDE, self._failed_requests),
             (stats.FROM_BACKEND["outages"], counters.outages),
             (stats.FROM_BACKEND["losses"], self._queue.surprises),
         ):

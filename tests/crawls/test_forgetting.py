@@ -116,6 +116,24 @@ async def test_so_are_the_pages_whose_redirects_to_it_were_dropped(place):
 
 @at("kept job", "shared")
 @ensureDeferred
+async def test_a_page_with_an_age_that_failed_is_not_tried_again_in_this_run(place):
+    class Aged(Walled):
+        async def parse(self, response):
+            async for request in super().parse(response):
+                first = int(request.url.endswith("/bad"))
+                yield request.replace(meta={"bloom_max_age": "1h"}, priority=first)
+
+    pages = {"/": lambda *_: ["/bad", "/a"], "/a": lambda *_: ["/bad"], "/bad": lambda *_: 503}
+    settings = {**place, "RETRY_ENABLED": False, "BLOOM_FORGET_FAILED": True}
+    with Pages(pages) as site:
+        for run in (1, 2):
+            crawler = await crawl(Aged, settings, url=site.url + "/")
+            assert site.hits["/bad"] == run
+            assert stat(crawler, "failed") == 1
+
+
+@at("kept job", "shared")
+@ensureDeferred
 async def test_those_that_led_to_one_that_failed_are_tried_again_by_the_next_run(place):
     failing = True
     pages = {"/": lambda *_: [*ONE_WALL, "/again"], "/again": lambda *_: ONE_WALL}
