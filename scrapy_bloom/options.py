@@ -162,7 +162,7 @@ read_error_rate: Final = number(
 """Reads the share of new items that may be called seen."""
 
 read_age: Final = number(float, 0, LONGEST, f"a time from 0 to 100 years: {_SPAN_EXAMPLES}", _SPANS)
-"""Reads the seconds of a greatest age: a number, or text such as ``45s``, ``12h``, ``30d``."""
+"""Reads the seconds of a maximum age: a number, or text such as ``45s``, ``12h``, ``30d``."""
 
 _read_span: Final = number(
     float, 1, LONGEST, f"a time from 1 second to 100 years: {_SPAN_EXAMPLES}", _SPANS

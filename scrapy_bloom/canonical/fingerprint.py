@@ -41,7 +41,7 @@ def _trusted() -> bool:
 
 
 class CanonicalFingerprinter:
-    """What the public class of this name does, by rules that were read.
+    """The base of :class:`scrapy_bloom.CanonicalFingerprinter`, for rules that were already read.
 
     :param rules: the rules to follow.
     :param wrapped: the fingerprinter to follow; by default Scrapy's default one.

@@ -30,7 +30,7 @@ def run(args: Namespace, project: Project) -> int:
     elif isinstance(target, LocalTarget):
         target.copy_from(source)
     else:
-        from scrapy_bloom.commands.bits import copy_job  # noqa: PLC0415
+        from scrapy_bloom.commands.from_job import copy_job  # noqa: PLC0415
 
         copy_job(source, target, project)
     facts = target.info()

@@ -17,19 +17,18 @@ from typing import Any, Final
 
 from scrapy.utils.request import request_from_dict
 
-from scrapy_bloom.commands.bits import arrived, batches
+from scrapy_bloom.commands.from_job import arrived, batches
 from scrapy_bloom.commands.places import occupied
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.redis_target import RedisTarget, plans_in
 from scrapy_bloom.commands.target import Target
 from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.redis.client import beginning
-from scrapy_bloom.redis.plan import Plan
+from scrapy_bloom.redis.plan import BATCH, Plan
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.shard import Call, Entry
 from scrapy_bloom.redis.worker import Worker
 
-_AT_ONCE: Final = 500  # requests
 _WATCH: Final = 1.0  # seconds in which a worker that runs changes something
 
 
@@ -136,8 +135,8 @@ class _Queue:
         serializer: Any = project.scrapys.get("SCHEDULER_SERIALIZER") or pickle
         if isinstance(serializer, str):
             serializer = import_module(serializer)
-        for start in range(0, self._size(), _AT_ONCE):
-            for body in self._part(start, start + _AT_ONCE - 1):
+        for start in range(0, self._size(), BATCH):
+            for body in self._part(start, start + BATCH - 1):
                 try:
                     # As safe as scrapy-redis itself: who can write its queue can run code.
                     fields = serializer.loads(body)

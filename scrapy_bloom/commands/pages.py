@@ -21,12 +21,12 @@ from scrapy_bloom.commands.output import note, progress, show, table
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.target import SCHEMES, target_of
 from scrapy_bloom.errors import SettingError
+from scrapy_bloom.filter.hashing import SHA1_BYTES
 from scrapy_bloom.options import counted
 
 EXAMPLE = "job http://example.com/"
 
 _AT_ONCE: Final = 5000  # pages
-_DIGEST: Final = 20  # bytes of a SHA-1
 _HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2}){8,}")
 
 
@@ -130,6 +130,6 @@ def _page(text: str, fingerprinter: CanonicalFingerprinter) -> Page:
         request = Request(text)
         return Page(text, fingerprinter.fingerprint(request), request.url)
     fingerprint = bytes.fromhex(text)
-    if fingerprinter.digests and len(fingerprint) != _DIGEST:
-        raise ValueError(f"expected {2 * _DIGEST} hexadecimal digits, not {len(text)}")
+    if fingerprinter.digests and len(fingerprint) != SHA1_BYTES:
+        raise ValueError(f"expected {2 * SHA1_BYTES} hexadecimal digits, not {len(text)}")
     return Page(text, fingerprint)

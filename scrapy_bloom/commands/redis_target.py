@@ -16,14 +16,13 @@ from scrapy_bloom.local.job import Identity
 from scrapy_bloom.options import REDIS_TIMEOUT, OnBackendError
 from scrapy_bloom.redis.client import Target as Server
 from scrapy_bloom.redis.filter import RedisFilter
-from scrapy_bloom.redis.plan import Plan, shard_key
+from scrapy_bloom.redis.plan import BATCH, Plan, shard_key
 from scrapy_bloom.redis.project import plans_of
 from scrapy_bloom.redis.reader import Reader, State, describe
 from scrapy_bloom.redis.shard import Call, Shard, Surprise, delete
 from scrapy_bloom.redis.worker import Worker as Link
 
 _TIMEOUT: Final = 10.0  # seconds for a call, at least: nobody waits for a page meanwhile
-_AT_ONCE: Final = 500
 
 
 class RedisTarget:
@@ -119,7 +118,7 @@ class RedisTarget:
                 try:
                     left = state.failed
                     while left:
-                        counts = shard.call(Call(retry=min(left, _AT_ONCE))).counts
+                        counts = shard.call(Call(retry=min(left, BATCH))).counts
                         count += left - counts.failed
                         left = min(left, counts.failed)
                 finally:

@@ -1,8 +1,8 @@
-"""The filter of a job directory, with its requests, into Redis.
+"""Copies the filter of a job directory to Redis, with its requests.
 
-The list of forgotten pages cannot go along: here it has fingerprints, in Redis probes. So one bit
-of each forgotten page is left out of the copy. A few other pages had this bit, too, and are fetched
-again.
+The list of forgotten pages cannot be copied: a file keeps fingerprints, Redis keeps probes. So one
+bit of each forgotten page is cleared in the copy. The few other pages that share that bit are
+fetched again.
 """
 
 from __future__ import annotations
