@@ -154,6 +154,7 @@ class Store:
         self.path, self._read_only, self._process = path, read_only, os.getpid()
         self._marker = path.with_name(f"{path.name}-checkpoint")
         self._thread: Thread | None = None
+        self._syncs: bool | None = None  # whether the connection syncs each commit
         if not read_only and not path.exists():
             file.write(path)
         with file.reading(path) as database:
@@ -481,8 +482,10 @@ class Store:
         database = self._database
         if database.in_transaction:
             database.execute("ROLLBACK")
-        database.execute(f"PRAGMA synchronous = {'FULL' if sync else 'NORMAL'}").fetchone()
-        database.execute(f"PRAGMA fullfsync = {int(sync)}").fetchone()  # needed on macOS
+        if sync is not self._syncs:  # each costs as much as a small commit
+            database.execute(f"PRAGMA synchronous = {'FULL' if sync else 'NORMAL'}").fetchone()
+            database.execute(f"PRAGMA fullfsync = {int(sync)}").fetchone()  # needed on macOS
+            self._syncs = sync
         limit = max(LEAST_JOURNAL, self.filter.items // JOURNAL_SHARE)
         if self._exact:
             limit = min(limit, MOST_UNLISTED)
