@@ -113,6 +113,8 @@ class SharedFrontier:
         # Pages that are done; each waits until everything with a lower number is answered.
         self._unreported: deque[tuple[int, Taken]] = deque()
         self._forgetting: Counter[bytes] = Counter()  # marks that the server has yet to forget
+        self._failing: Counter[bytes] = Counter()  # those of failed pages, if they are marked
+        self._undecided: deque[Deferred[None]] = deque()  # fire when some of these are answered
         self._exchanging: Deferred[None] | None = None
         self._timer: Any = None
         self._due = self._exchanged = self._look_at = 0.0
@@ -270,15 +272,13 @@ class SharedFrontier:
 
     def _is_known(self, found: Identified) -> bool:
         """Return whether this worker knows, without asking, that a request is a duplicate."""
-        if found.fingerprint in self._forgetting:
-            return False
         redirected = "redirect_urls" in found.request.meta
         if self._session.failed.has(found.fingerprint, found.max_age):
             try:
                 return not redirected or self._session.step_of(found) is None
             except Exception:  # noqa: BLE001 - asked again later, and counted there
                 return False
-        if redirected or found.max_age is not None:
+        if redirected or found.max_age is not None or found.fingerprint in self._forgetting:
             return False
         return self._queue.knows(found.fingerprint) or self._held.has(found.fingerprint)
 
@@ -295,10 +295,14 @@ class SharedFrontier:
 
         The page that yielded it is not done before the last verdict.
         """
-        number, step = next(self._numbers), None
+        number, step, seen = next(self._numbers), None, False
         self._outstanding[number] = None
         try:
-            if found is not None:
+            while found is not None and found.fingerprint in self._failing:
+                self._undecided.append(answered := Deferred())
+                await answered
+                seen = self._is_known(found)
+            if found is not None and not seen:
                 mark, age = found.fingerprint, found.max_age
                 seen = await self._say(Entry("f", mark, body, request.priority, age))
                 if seen:
@@ -335,11 +339,11 @@ class SharedFrontier:
 
     def _drop_known(self, found: Identified) -> bool:
         """Drop a duplicate of what this worker knows itself; returns False."""
-        self._in_flight.drop(found.request, found.fingerprint)
         self._judge_seen(found)
         return False
 
     def _judge_seen(self, found: Identified) -> None:
+        self._in_flight.drop(found.request, found.fingerprint)
         if pages := self._session.drop(found):
             self._forget_pages(pages, failed=True)
         self._session.judge(found, seen=True)
@@ -574,24 +578,36 @@ class SharedFrontier:
 
     def _forget_pages(self, pages: Sequence[Sequence[bytes]], *, failed: bool) -> None:
         for page in pages:
+            marked = {mark for mark in page if self._queue.knows(mark) or self._held.has(mark)}
             self._held.discard(page)
             if failed:
-                self._session.failed.update(page)
+                # Whether the others are marked only the server knows: to call them failed before
+                # its answer would drop pages that nobody has requested.
+                self._session.failed.update(marked)
+                self._failing.update(page)
             else:
                 self._forgetting.update(page)  # a callback may yield the page again at once
-            Deferred.fromCoroutine(self._forget_page(page, failed=failed))
+            Deferred.fromCoroutine(self._forget_page(page, marked, failed=failed))
 
-    async def _forget_page(self, page: Sequence[bytes], *, failed: bool) -> None:
-        """Make the server forget a page. If the page has failed, it is not done before that."""
+    async def _forget_page(
+        self, page: Sequence[bytes], marked: set[bytes], *, failed: bool
+    ) -> None:
+        """Make the server forget a page. If the page has failed, it is not done before that.
+
+        :param marked: those of its marks that are there for sure.
+        """
         number = next(self._numbers)
         self._outstanding[number] = None
         asked = {mark: self._say(Entry("x", mark)) for mark in dict.fromkeys(page)}
-        there = {mark: await verdict for mark, verdict in asked.items()}
+        there = {mark: await verdict or mark in marked for mark, verdict in asked.items()}
         del self._outstanding[number]
-        if not failed:
-            self._forgetting -= Counter(page)
+        waiting = self._failing if failed else self._forgetting
+        waiting -= Counter(page)
         pages = self._session.forgotten(page, [there[mark] for mark in page], failed=failed)
         self._forget_pages(pages, failed=failed)
+        undecided, self._undecided = self._undecided, deque()
+        for each in undecided:
+            each.callback(None)
 
     # The end, log and stats
 

@@ -5,6 +5,7 @@ from itertools import count
 
 import pytest
 from pytest_twisted import ensureDeferred
+from scrapy import Request
 from scrapy.exceptions import CloseSpider, IgnoreRequest
 from scrapy.utils.test import get_crawler
 from support.crawling import ADDONS, RFP, crawl
@@ -130,6 +131,27 @@ async def test_a_page_with_an_age_that_failed_is_not_tried_again_in_this_run(pla
             crawler = await crawl(Aged, settings, url=site.url + "/")
             assert site.hits["/bad"] == run
             assert stat(crawler, "failed") == 1
+
+
+@at("kept job", "shared")
+@ensureDeferred
+async def test_a_page_that_only_looks_like_one_that_failed_is_fetched(place):
+    """Neither a failed request that was not filtered nor a form that led to one marks a page."""
+
+    class Unmarked(Walled):
+        async def start(self):
+            yield Request(f"{self.url}bad", dont_filter=True, priority=2)
+            yield Request(f"{self.url}form", method="POST", body=b"a", priority=1)
+            yield Request(self.url)
+
+    pages = {"/": lambda *_: ["/a"], "/a": lambda *_: ["/b"], "/b": lambda *_: ["/bad", "/form"]}
+    pages |= {"/bad": lambda *_: 503, "/form": lambda _, been: [] if been else "/wall"}
+    pages |= {"/wall": lambda *_: 503}
+    settings = {**place, "RETRY_ENABLED": False, "BLOOM_FORGET_FAILED": True}
+    with Pages(pages) as site:
+        await crawl(Unmarked, settings, url=site.url + "/")
+    once = dict.fromkeys(["/", "/a", "/b", "/wall", "/form", "POST /form a"], 1)
+    assert site.hits == once | {"/bad": 2}
 
 
 @at("kept job", "shared")
