@@ -83,7 +83,7 @@ class RedisFilter:
         self._key, self._policy = key, on_error
         self._timeout = self._patience = timeout
         self._pid, self._closed = os.getpid(), False
-        self._owed: set[bytes] = set()  # granted by the server, but the caller got an error
+        self._owed: set[bytes] = set()  # granted by the server, but the caller may not know
         self._unknown = self._surprises = 0
         self.worker = Worker(target, timeout)
         try:
@@ -208,7 +208,8 @@ class RedisFilter:
                     self._begin_again(shard, surprise)
 
         asked = list(fingerprints)
-        there = self._each([one for one in asked if not self._shard(one).knows(one)], ask)
+        there: dict[bytes, bool] = {}
+        self._each([one for one in asked if not self._shard(one).knows(one)], ask, there)
         return [there.get(one, False) or self._shard(one).knows(one) for one in asked]
 
     def forget(self, fingerprint: bytes) -> bool:
@@ -229,7 +230,8 @@ class RedisFilter:
         """
         asked = list(fingerprints)
         different = [*dict.fromkeys(asked)]
-        there = self._each(different, self._saying("x"), OnBackendError.CLOSE)
+        there: dict[bytes, bool] = {}
+        self._each(different, self._saying("x"), there, OnBackendError.CLOSE)
         for shard in self.shards:
             shard.known.clear()
         self._owed.difference_update(different)
@@ -311,7 +313,12 @@ class RedisFilter:
         return self.shards[place(fingerprint, len(self.shards))]
 
     def _mark(self, fingerprints: list[bytes], max_age: float | None = None) -> dict[bytes, bool]:
-        answers = self._each(fingerprints, self._saying("m", max_age))
+        answers: dict[bytes, bool] = {}
+        try:
+            self._each(fingerprints, self._saying("m", max_age), answers)
+        except BackendError:
+            self._owed.update(one for one, seen in answers.items() if not seen)
+            raise
         self._unknown += len(fingerprints) - len(answers)
         seen = dict.fromkeys(fingerprints, False) | answers
         owed = self._owed.intersection(answers)
@@ -322,9 +329,10 @@ class RedisFilter:
         self,
         fingerprints: Iterable[bytes],
         ask: Callable[[Shard, list[bytes]], list[bool]],
+        answers: dict[bytes, bool],
         policy: OnBackendError | None = None,
-    ) -> dict[bytes, bool]:
-        """Ask each shard about its fingerprints, in batches; return its answers.
+    ) -> None:
+        """Ask each shard about its fingerprints, in batches, and fill in its answers.
 
         Some are missing if the server is unavailable and the policy is to continue without it.
         """
@@ -338,7 +346,6 @@ class RedisFilter:
             for shard, part in parts.items()
             for start in range(0, len(part), BATCH)
         ]
-        answers: dict[bytes, bool] = {}
         while batches:
             began = time.monotonic()
             shard, some = batches[-1]
@@ -346,7 +353,6 @@ class RedisFilter:
                 answers.update(zip(some, ask(shard, some), strict=True))
             except BackendError:
                 if policy is OnBackendError.CLOSE:
-                    self._owed.update(one for one, seen in answers.items() if not seen)
                     raise
                 left = self._patience - (time.monotonic() - began)
                 waits = policy is OnBackendError.WAIT and left > 0
@@ -357,14 +363,13 @@ class RedisFilter:
             else:
                 self._patience = self._timeout
                 batches.pop()
-        return answers
 
     def _saying(
         self, letter: str, max_age: float | None = None
     ) -> Callable[[Shard, list[bytes]], list[bool]]:
         """Return a function that calls with an entry per fingerprint and returns what was there.
 
-        It repeats an unanswered call first, whose caller never learned what it has marked.
+        It repeats an unanswered call first: its caller may never have learned what it has marked.
         """
 
         def say(shard: Shard, some: list[bytes]) -> list[bool]:

@@ -299,7 +299,8 @@ class SharedFrontier:
         self._outstanding[number] = None
         try:
             while found is not None and found.fingerprint in self._failing:
-                self._undecided.append(answered := Deferred())
+                answered: Deferred[None] = Deferred()
+                self._undecided.append(answered)
                 await answered
                 seen = self._is_known(found)
             if found is not None and not seen:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+from unittest.mock import patch
 
 import pytest
 from support.contract import FilterContract, fingerprints
@@ -11,10 +12,10 @@ from support.internals import stop_beating
 from support.layouts import plans
 from support.leases import shift_leases
 
-from scrapy_bloom.errors import FilterLostError, SettingError
+from scrapy_bloom.errors import BackendError, FilterLostError, SettingError
 from scrapy_bloom.redis.client import Target, beginning
 from scrapy_bloom.redis.filter import RedisFilter
-from scrapy_bloom.redis.plan import KEY_BLOCKS
+from scrapy_bloom.redis.plan import KEY_BLOCKS, place
 from scrapy_bloom.redis.shard import Known, delete
 from scrapy_bloom.redis.worker import Worker
 
@@ -43,6 +44,18 @@ class TestBitmapInShardsWithoutMemory(TestSetsWithAWindow):
         return lambda **sizes: opened(server, shards=3, **sizes)
 
     test_info_tells_what_went_in = None  # each shard has some capacity to spare
+
+
+def test_a_question_that_fails_half_way_grants_nothing(server, opened, key):
+    """Only a mark without a verdict is owed one."""
+    mine, other = (opened(server, key, shards=2) for _ in "ab")
+    first, second = (
+        next(one for one in fingerprints(40) if place(one, 2) == number) for number in (0, 1)
+    )
+    out = patch.object(mine.shards[0], "call", side_effect=BackendError("out", temporary=True))
+    with out, pytest.raises(BackendError):
+        mine.forget_many([first, second])
+    assert [other.add(second), mine.add(second)] == [False, True]
 
 
 def test_of_workers_that_finish_at_once_one_deletes_the_filter(server, opened, key):
