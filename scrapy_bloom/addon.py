@@ -65,7 +65,8 @@ class Addon:
                 f"DUPEFILTER_CLASS is {chosen!r}, so this crawl runs without scrapy-bloom. Remove"
                 f" that setting."
             )
-        shared = settings["BLOOM_REDIS_URL"] or settings["BLOOM_BACKEND"] == "redis"
+        backend = str(settings.get("BLOOM_BACKEND", "auto")).lower()
+        shared = backend == "redis" or (backend != "local" and settings["BLOOM_REDIS_URL"])
         if shared and not find_spec("redis"):
             raise NotConfigured(
                 "A filter in Redis needs the package redis: pip install 'scrapy-bloom[redis]'"

@@ -93,7 +93,7 @@ class ForgetFailed:
         exception: Exception,
         spider: Spider | None = None,  # noqa: ARG002 - Scrapy 2.13 gives it
     ) -> None:
-        """Look at an error that goes to the errback; what is ignored on purpose is none."""
+        """Look at an error that goes to the errback; ``IgnoreRequest`` is no failure."""
         if not isinstance(exception, IgnoreRequest):
             self._forget(request)
 
@@ -102,7 +102,7 @@ class ForgetFailed:
 
 
 def check_watched(crawler: Crawler, settings: Settings) -> None:
-    """Look whether a crawl learns of its failures, if it is to forget them.
+    """Check that a crawl that is to forget its failures learns of them.
 
     :raises SettingError: if it does not.
     """

@@ -49,7 +49,7 @@ class Option(Generic[T]):
     def read_from(self, written: Mapping[str, Any]) -> T:
         """Return its value in Scrapy's settings.
 
-        :raises SettingError: if that is none.
+        :raises SettingError: if it is invalid.
         """
         value = written.get(self.setting, self.default)
         return self.default if value is self.default else self.read(self.setting, value)
@@ -173,7 +173,7 @@ def read_window(name: str, value: object) -> float | None:
     """Return `value` as the seconds of a window; None, for ever, stays what it is.
 
     :param value: as :data:`read_age` takes it.
-    :raises SettingError: if it is none, below a second or above a hundred years.
+    :raises SettingError: if it is not a time, or below a second or above a hundred years.
     """
     return None if value is None else _read_span(name, value)
 

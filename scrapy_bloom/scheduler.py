@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -146,6 +147,8 @@ class Scheduler(ScrapyScheduler):
         if frontier is None:
             # In a refused crawl it would be marked but never fetched.
             return not self._refused and super().enqueue_request(request)
+        if not isinstance(request.priority, int):  # Scrapy checks only what its constructor gets
+            request.priority = self._whole(request)
         if frontier.enqueue(request):
             return True
         self.df.log(request, self.spider)
@@ -163,6 +166,19 @@ class Scheduler(ScrapyScheduler):
         """Return how many requests are waiting."""
         frontier = self._frontier
         return super().__len__() if frontier is None else len(frontier)
+
+    def _whole(self, request: Request) -> int:
+        """Return the priority of a request as a whole number, without which it cannot be stored."""
+        self.df.report.once(
+            logging.WARNING,
+            "%s has the priority %r: must be a whole number, and is rounded. More such requests are"
+            " not shown.",
+            request,
+            request.priority,
+        )
+        with suppress(TypeError, ValueError, OverflowError):
+            return round(request.priority)
+        return 0
 
     def _open_frontier(self) -> Frontier | None:
         """Open what keeps the requests; return None if only Scrapy's own queue does.

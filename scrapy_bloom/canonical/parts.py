@@ -54,7 +54,7 @@ class Parts(NamedTuple):
 def split_url(url: str) -> Parts | None:
     """Return the parts of a request's URL, or None for a URL that no step understands.
 
-    These are URLs without a host, such as ``data:,x``, and URLs with another scheme than http,
+    These are URLs without a host, such as ``data:,x``, and URLs with a scheme other than http,
     https, ftp, ws and wss.
     """
     match = _split(url)

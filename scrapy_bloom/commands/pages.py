@@ -20,6 +20,7 @@ from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
 from scrapy_bloom.commands.output import note, progress, show, table
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.target import SCHEMES, target_of
+from scrapy_bloom.crawl.redirects import steps_to
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.filter.hashing import SHA1_BYTES
 from scrapy_bloom.options import counted
@@ -60,6 +61,8 @@ def run(args: Namespace, project: Project) -> int:
         while some := [*islice(lines, _AT_ONCE)]:
             found = [page for page in some if page]
             seen = carry_out([page.fingerprint for page in found])
+            if verb == "forget":
+                carry_out([step for page in found for step in steps_to(page.fingerprint)])
             if verb == "contains" and found:
                 urls = [page.url and fingerprinter.canonical_url(page.url) for page in found]
                 _show(args, found, seen, urls, first=there + new == 0)

@@ -9,6 +9,7 @@ from asyncio import CancelledError
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from inspect import isawaitable
 from pathlib import Path
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from scrapy_bloom.crawl.report import Report
 
 _LINES: Final = ("csv", "jl", "jsonl", "jsonlines")  # formats with one item per line
+_WHOLE: Final = ("json", "xml")  # formats of a file with a beginning and an end
+_QUOTING: Final = {"dialect", "doublequote", "escapechar", "quotechar", "quoting"}
 _WHO: Final = re.compile(r"//[^/]*@")  # credentials in a URI
 
 
@@ -53,7 +56,7 @@ class Items:
         self._pipelines_error: Exception | None = None  # from when they were last asked
         self._failing = False
         self._refused: deque[tuple[Any, Spider]] = deque()
-        self._ends: list[tuple[Any, int]] = []  # where files ended before the item refused first
+        self._ends: list[tuple[Any, int]] = []  # where files ended before the first refused item
         self._feeds: Any = crawler.get_extension(FeedExporter)
         if self._feeds is not None:
             with suppress(KeyError):  # a custom class that connects differently
@@ -187,8 +190,18 @@ class Items:
                         " with it. To keep them, set overwrite to False (-o instead of -O).",
                         _WHO.sub("//", str(slot.uri_template)),
                     )
+                elif slot.format in _WHOLE:
+                    self._report.log(
+                        logging.WARNING,
+                        "The feed %s is %s, to which no other run can append: after a kill or a"
+                        " stop it cannot be read. Use jsonlines or csv, or one feed a run.",
+                        _WHO.sub("//", str(slot.uri_template)),
+                        slot.format,
+                    )
                 elif slot.format in _LINES:
-                    _end_line(slot.storage.path)
+                    odd = _QUOTING & {*(slot.feed_options.get("item_export_kwargs") or ())}
+                    quoted = slot.format == "csv" and not odd
+                    _end_line(slot.storage.path, quoted=quoted)
             elif processed or not plain:
                 self._report.log(
                     logging.WARNING,
@@ -200,13 +213,19 @@ class Items:
                 )
 
 
-def _end_line(path: str) -> None:
+def _end_line(path: str, *, quoted: bool) -> None:
     """End the last line of a file: if a kill has cut it off, the next item would be appended to it.
 
     The item on that line will come again, because its page is not done.
+
+    :param quoted: whether fields may be quoted, as in CSV. The file is read for that: a quote that
+        stays open would swallow the next items.
     """
     with suppress(OSError), Path(path).open("rb+") as file:
-        if file.seek(0, os.SEEK_END):
+        quotes = sum(part.count(b'"') for part in iter(partial(file.read, 1 << 20), b""))
+        if quoted and quotes % 2:
+            file.write(b'"\n')
+        elif file.seek(0, os.SEEK_END):
             file.seek(-1, os.SEEK_END)
             if file.read() != b"\n":
                 file.write(b"\n")

@@ -27,6 +27,11 @@ MOST_DROPPED: Final = 10_000
 """How many dropped redirect chains are remembered; beyond that, the oldest is discarded."""
 
 
+_MOST_STEPS: Final = 5
+"""Whoever forgets a page forgets that so many redirects have led back to it, whether they know of
+them or not. More lead back only where nobody means to, as in a ring."""
+
+
 def note_mark(request: Request, fingerprint: bytes) -> None:
     """Store a request's mark in its meta, for the requests that redirects will make of it.
 
@@ -68,3 +73,11 @@ def step_fingerprint(step: int, fingerprint: bytes) -> bytes:
     :param fingerprint: of the request that the last of them made.
     """
     return blake2b(fingerprint, digest_size=20, salt=step.to_bytes(8, "big")).digest()
+
+
+def steps_to(fingerprint: bytes) -> list[bytes]:
+    """Return the marks of redirects back to a page, which must be forgotten with it.
+
+    Otherwise it would be requested again, and dropped when it redirects to itself.
+    """
+    return [step_fingerprint(step, fingerprint) for step in range(1, _MOST_STEPS + 1)]

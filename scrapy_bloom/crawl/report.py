@@ -59,6 +59,7 @@ class Report:
         self._total = 0
         self._due = 1
         self._gave_up = False
+        self._known = True  # whether the state of the filter is
         self._said: set[str] = set()
 
     # Stats
@@ -103,9 +104,10 @@ class Report:
         except Exception as error:  # noqa: BLE001 - the collector may be third-party
             self._stats_failed(error)
 
-    def describe(self, info: FilterInfo) -> None:
-        """Write the state of the filter to the stats."""
-        for name, stat in stats.FROM_INFO.items():
+    def describe(self, info: FilterInfo | None) -> None:
+        """Write the state of the filter to the stats; None if it cannot be told."""
+        self._known = info is not None
+        for name, stat in stats.FROM_INFO.items() if info else ():
             self.set(stat, getattr(info, name))
 
     # Log
@@ -142,14 +144,15 @@ class Report:
         now = self._get
         if checked := now(stats.CHECKED):
             pending = now(stats.PENDING, None)
+            lost = now(stats.FROM_INFO["expected_lost"])
             self.once(
                 logging.INFO,
-                "Bloom filter closed: %s of %s requests were new, %s pages known, expected loss %s"
-                " pages%s",
+                "Bloom filter closed: %s of %s requests of this run were new, %s%s",
                 f"{now(stats.NEW):,}",
                 f"{checked:,}",
-                f"{now(stats.FROM_INFO['items']):,}",
-                now(stats.FROM_INFO["expected_lost"]),
+                f"{now(stats.FROM_INFO['items']):,} pages known, expected loss {lost} pages"
+                if self._known
+                else "and Redis could not be asked how many pages are known",
                 ""
                 if pending is None
                 else f", {counted(pending, 'request')} waiting for the next run",

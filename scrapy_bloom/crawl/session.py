@@ -15,6 +15,7 @@ from scrapy_bloom.crawl.redirects import (
     chain_before,
     note_mark,
     step_fingerprint,
+    steps_to,
 )
 from scrapy_bloom.crawl.report import Report, Verdict
 from scrapy_bloom.errors import BloomError, SettingError
@@ -110,6 +111,7 @@ class Session:
         made_by: the rules they are made with, as stored with a filter.
         filter: the filter to ask; set once it is open.
         failed: marks of failed pages, forgotten by the filter and still seen in this run.
+        step_age: seconds after which a step of a redirect chain is let through again, if ever.
     """
 
     filter: Filter
@@ -120,6 +122,8 @@ class Session:
         self.made_by = self.fingerprinter.rules.record()
         self._resolve = self.fingerprinter.resolve
         self._window = settings[WINDOW]
+        # A step expires before its page does, or a page that is due would be dropped on its way.
+        self.step_age = None if self._window is None else self._window / 2
         self._report = report
         self.failed = Recent(self._window)
         # Dropped redirects: the mark of their target, and those of the pages on the way.
@@ -178,7 +182,7 @@ class Session:
         try:
             seen = self._seen(found.fingerprint, found.max_age, mark=mark)
             if seen and (step := self.step_of(found)) is not None:
-                seen = self._seen(step, None, mark=mark)
+                seen = self._seen(step, self.step_age, mark=mark)
             if seen and mark and (chains := self.drop(found)):
                 self._forget(chains, failed=True)
         except Exception as error:  # noqa: BLE001 - raising would lose the page
@@ -215,11 +219,12 @@ class Session:
         return (fingerprint, step_fingerprint(step, fingerprint)) if step else (fingerprint,)
 
     def page_of(self, request: Request) -> tuple[bytes, ...]:
-        """Return all marks of a page: :meth:`marks_of`, and those of pages that redirected to it.
+        """Return all marks of a page: its own, its steps, and those of pages that led to it.
 
         Raises whatever the fingerprinter does.
         """
-        return (*self.marks_of(request), *self._marks_before(request))
+        marks = self.marks_of(request)
+        return (*dict.fromkeys((*marks, *steps_to(marks[0]), *self._marks_before(request))),)
 
     def drop(self, found: Identified) -> list[tuple[bytes, ...]]:
         """Record that a request was dropped as seen; return the pages that have failed with it.

@@ -476,6 +476,6 @@ def _as_bytes(fingerprint: bytes) -> bytes:
 
 def _not_united(why: str) -> SettingError:
     return SettingError(
-        f"update: the filters cannot be united because {why}, expected two copies of one filter."
+        f"update: the filters cannot be united because {why}. Both must be copies of one filter."
         " Add the fingerprints themselves with add_many."
     )

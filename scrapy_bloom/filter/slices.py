@@ -102,7 +102,7 @@ class Changes:
         room: how many more marks to record.
         again: fingerprints added to :attr:`LocalFilter.again`, or removed from it.
         ages: likewise for :attr:`LocalFilter.ages`.
-        over: fingerprints that expired in either: there may be very many, and they need not be
+        over: fingerprints that expired in either: possibly very many, which need not be
             dealt with at once.
     """
 

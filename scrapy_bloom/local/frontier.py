@@ -322,7 +322,7 @@ class LocalFrontier:
             logging.ERROR,
             "%s: a stored request cannot be read (%r). Its page is not fetched, nor any page that"
             " only it leads to. The request stays in the file. Restore the spider's code if it has"
-            " changed, or mend what in its meta or cb_kwargs cannot be unpickled, and start again;"
+            " changed, or fix what in its meta or cb_kwargs cannot be unpickled, and start again;"
             " otherwise crawl again in another JOBDIR. More such errors are counted in %s and not"
             " shown.",
             self._store.path,

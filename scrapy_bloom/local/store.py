@@ -405,7 +405,7 @@ class Store:
         sizes = {number: queue.size for number, queue in self.queues.items()}
         asked = "SELECT id >> ?, count(*) FROM requests GROUP BY 1"
         if sizes != dict(database.execute(asked, (NUMBER_BITS,))):
-            raise file.DamageError("the queues have not the requests they had")
+            raise file.DamageError("a queue has not as many requests as were recorded")
         self._size = sum(sizes.values())
 
     def _read_filter(

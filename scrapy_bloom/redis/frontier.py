@@ -13,6 +13,7 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy import Request, signals, version_info
@@ -71,6 +72,8 @@ _LINGER: Final = 0.2
 _POLL, _SLOWEST_POLL = 0.05, 1.0  # seconds between polls of an empty queue
 _RETRY: Final = 0.25  # seconds between exchanges during an outage
 
+_LONG_IDLE: Final = 5.0  # seconds without work after which the log says why
+
 _FULL: Final = 5_000
 """When this many entries wait here, no more pages are fetched, and start() has to wait."""
 
@@ -118,6 +121,7 @@ class SharedFrontier:
         self._exchanging: Deferred[None] | None = None
         self._timer: Any = None
         self._due = self._exchanged = self._look_at = 0.0
+        self._idle_since, self._idle_logged = inf, False
         self._poll = _POLL
         self._closing = self._gave_up = self._finished = False
         self._starting = self._start_due = False
@@ -264,8 +268,7 @@ class SharedFrontier:
         return stored
 
     def _leave(self) -> None:
-        if self._queue.worker.usable.is_set():
-            report_state(self._report, self._queue.worker, self._queue.key)
+        report_state(self._report, self._queue.worker, self._queue.key)
         self._queue.close()
 
     # Requests on their way to the queue
@@ -309,7 +312,8 @@ class SharedFrontier:
                 if seen:
                     found, step = self._continued(found)
                 if step is not None:
-                    seen = await self._say(Entry("f", step, body, request.priority))
+                    age = self._session.step_age
+                    seen = await self._say(Entry("f", step, body, request.priority, age))
             if found is None:
                 await self._say(Entry("p", None, body, request.priority))
         finally:
@@ -358,7 +362,7 @@ class SharedFrontier:
         step = None
         if found is not None and self._held.has(found.fingerprint, found.max_age):
             found, step = self._continued(found)
-            if found is not None and (step is None or self._held.has(step)):
+            if found is not None and (step is None or self._held.has(step, self._session.step_age)):
                 return self._drop_known(found)
         if found is not None:
             marks = (found.fingerprint,) if step is None else (found.fingerprint, step)
@@ -482,6 +486,7 @@ class SharedFrontier:
         works = exchange.error is None
         if exchange.taken:
             self._look_at, self._poll = 0.0, _POLL
+            self._idle_since, self._idle_logged = inf, False
         elif wants and works and not self._queue.waiting:
             self._look_at = time.monotonic() + self._poll
             self._poll = min(_SLOWEST_POLL, 2 * self._poll)
@@ -554,8 +559,8 @@ class SharedFrontier:
                 engine.crawl(each)
         if not requests:
             logger.warning(
-                "start() yielded nothing when it ran again: pages that only it leads to are lost if"
-                " Redis has lost them. Make start() repeatable.",
+                "start() yielded nothing when it ran again: a page that only it leads to is lost if"
+                " Redis has lost it. Make start() yield the same requests each time.",
                 extra={"spider": self._spider},
             )
 
@@ -622,12 +627,14 @@ class SharedFrontier:
         """
         if self._gave_up or (self._finished and not self.pending()):
             return
-        if others := sum(shard.counts.taken for shard in self._queue.shards):
-            self._report.once(
-                logging.INFO,
-                "Nothing to fetch just now: waiting for %s requests that workers have in flight. If"
-                " one was killed, its requests come back when its lease ends.",
-                f"{others:,}",
+        now = time.monotonic()
+        self._idle_since = min(self._idle_since, now)
+        taken = sum(shard.counts.taken for shard in self._queue.shards)
+        if taken and not self._idle_logged and now - self._idle_since >= _LONG_IDLE:
+            self._idle_logged = True
+            self._report.info(
+                f"Nothing to fetch right now: waiting for {counted(taken, 'request')} in flight. If"
+                f" a worker was killed, its requests come back when its lease ends."
             )
         self._look()
         raise DontCloseSpider

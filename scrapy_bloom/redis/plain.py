@@ -98,8 +98,8 @@ class SharedFilter:
 
     def close(self) -> Deferred[None] | None:
         """Write the final stats, delete the filter if no one needs it, and disconnect."""
-        if self._filter.usable and not self._deleted:
-            if self._kept:
+        if not self._deleted:
+            if self._kept or not self._filter.usable:
                 self._describe()
             else:
                 self.clear(at_end=True)
@@ -111,5 +111,4 @@ class SharedFilter:
         return None
 
     def _describe(self) -> None:
-        if self._filter.usable:
-            report_state(self._report, self._filter.worker, self._key)
+        report_state(self._report, self._filter.worker, self._key)

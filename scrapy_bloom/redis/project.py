@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
@@ -135,7 +136,8 @@ def report_opened(
 
 def report_state(report: Report, worker: Worker, key: str) -> None:
     """Write the state of a filter to the stats, if the server can be used."""
-    try:
-        report.describe(Reader(worker, key).info())
-    except BloomError:  # logged when the outage began
-        return
+    info = None
+    if worker.usable.is_set():
+        with suppress(BloomError):  # logged when the outage began
+            info = Reader(worker, key).info()
+    report.describe(info)

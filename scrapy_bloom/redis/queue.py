@@ -324,7 +324,7 @@ class SharedQueue:
 
 
 def _is_older(shard: Shard, told: int) -> bool:
-    """Return whether a shard is older than workers have told others, or was recreated since."""
+    """Return whether a shard is older than what other shards were told, or was recreated."""
     if shard.counts.version < told:  # unless they have gone on while the others were opened
         shard.open()
     return shard.counts.version < told

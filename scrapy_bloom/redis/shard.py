@@ -38,8 +38,8 @@ PROGRAM: Final = b"scrapy-bloom"
 FORMAT: Final = b"1"
 
 _NO_REQUESTS: Final = (
-    ". Requests of scrapy-redis may belong to it: 'scrapy bloom copy' copies them, also after a"
-    " copy that was stopped"
+    ". It may be the filter of a crawl with scrapy-redis: 'scrapy bloom copy' copies its requests,"
+    " and resumes a copy that was interrupted"
 )
 _HEAD: Final = struct.Struct(">8sBI")  # id, tries, 1 + length of the fingerprint
 _LENGTH: Final = struct.Struct(">I")
@@ -328,7 +328,8 @@ class Shard:
     def _refuse(self, found: str) -> None:
         raise StateError(
             f"Redis at {self._worker.where}, key {self.key!r}: {found}. Nothing was changed. Choose"
-            f" another key (BLOOM_REDIS_KEY), or delete this one with 'scrapy bloom delete'."
+            f" another key (BLOOM_REDIS_KEY). If it is a filter of ours, 'scrapy bloom delete'"
+            f" deletes it."
         )
 
     # Calls

@@ -116,7 +116,7 @@ class Worker:
     ) -> list[Any]:
         """Run a script of ``lua/`` on the shard under a key; return its answer.
 
-        :param probe: whether to try even though the server was unavailable just now.
+        :param probe: whether to try even if the last call failed.
         :raises BackendError: if there was no answer. The script may have run.
         """
         if not (probe or self.usable.is_set()):

@@ -1,5 +1,6 @@
 """Pages that a callback forgets, or that have failed, are fetched again; with every scheduler."""
 
+import time
 from contextlib import suppress
 from itertools import count
 
@@ -315,6 +316,35 @@ def test_each_form_of_a_chain_is_forgotten_with_its_own_body():
     assert session.check(got) is NEW
     scrapy_bloom.forget(got, crawler)
     assert check_all(session, [spared, first, second, got]) == [SEEN, NEW, NEW, NEW]
+    session.close()
+
+
+def test_a_page_that_redirects_to_itself_is_forgotten_with_its_steps():
+    session, crawler = open_session()
+    first = page("wall")
+    second = redirected(first, first.url)
+    third = redirected(second, first.url)
+    for _ in range(2):
+        assert check_all(session, [first, second, third, second]) == [NEW, EXEMPT, EXEMPT, SEEN]
+        assert scrapy_bloom.forget(first, crawler) is True
+    session.close()
+    assert stat(crawler, "forgotten") == 2
+
+
+def test_in_a_window_a_step_expires_before_its_page(monkeypatch):
+    """It was marked a moment later: a page that was due was dropped when it led back to itself."""
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now)
+    session, _ = open_session({"BLOOM_WINDOW": "16s"})
+    session.filter.clock = time.time
+    first = page("wall")
+    back = redirected(first, first.url)
+    assert session.check(first) is NEW
+    now += 6
+    assert check_all(session, [back, back, first]) == [EXEMPT, SEEN, SEEN]
+    while session.check(page("wall")) is SEEN:
+        now += 0.5
+    assert session.check(back) is EXEMPT
     session.close()
 
 

@@ -21,6 +21,7 @@ from support.waiting import PATIENCE
 
 from scrapy_bloom import RedisFilter
 from scrapy_bloom.commands import VERBS, delete, runner
+from scrapy_bloom.crawl.redirects import steps_to
 from scrapy_bloom.redis.client import Target
 from scrapy_bloom.redis.plan import Plan
 from scrapy_bloom.redis.shard import Call, Entry, Shard
@@ -78,13 +79,15 @@ def test_a_target_is_asked_and_looking_changes_nothing(bloom, target, tmp_path, 
 
 def test_marks_are_added_and_forgotten(bloom, target):
     one, two, new = *fingerprints(2), *fingerprints(1, "b")
+    step = steps_to(one)[1]
     assert bloom(f"add {target} {URLS[0]}") == (0, ["1 page marked; 0 marked before"], [])
     again = f"add {target} {URLS[0]} {URLS[1]}"
     assert bloom(again)[1] == ["1 page marked; 1 marked before"]
     forgotten = "1 page eligible again; 1 not in the filter"
+    assert bloom(f"add {target} {step.hex()}")[0] == 0
     assert bloom(f"forget {target} {one.hex()} {new.hex()}") == (1, [forgotten], [])
-    assert seen(bloom, target, [one, two, new]) == [False, True, False]
-    assert told(bloom, target)["forgotten"] == 1
+    assert seen(bloom, target, [one, two, new, step]) == [False, True, False, False]
+    assert told(bloom, target)["forgotten"] == 2
     assert bloom(f"add {target} {one.hex()}")[1] == ["1 page marked; 0 marked before"]
     assert seen(bloom, target, [one, two, new]) == [True, True, False]
 

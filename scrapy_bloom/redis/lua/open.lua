@@ -20,7 +20,7 @@ if ARGV[1] ~= '' and epoch ~= ARGV[1] and other_epoch(ARGV[1], deleted)[1] == 'd
   return {'deleted'}
 end
 
--- Try every command that a later script needs, on a key of its own. Nothing of it stays in any case.
+-- Try every command that a later script needs, on a key of its own, which is deleted in any case.
 local key = base .. 'trial'
 call('UNLINK', key)
 local function try(commands)
