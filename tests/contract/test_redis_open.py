@@ -74,6 +74,10 @@ def test_what_is_not_allowed_is_said(guarded, user, password, key, words, caplog
     [
         "redis://me:s3cr3t@host:p0rt/0",
         "redis://me:s3/cr3t@host:6379/0",
+        "redis://me:p@s3cr3t/1#2@host:6379/0",
+        "redis://me:p@s3cr3t/1@host:6379/0",
+        "redis://me:p@s3cr3t?2@host:6379/0",
+        "redis://host/s3cr3t",
         "http://me:s3cr3t@host",
         "s3cr3t",
         "redis://me:s3cr3t@[host",

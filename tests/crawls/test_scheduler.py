@@ -1,6 +1,7 @@
 """`scrapy_bloom.Scheduler` in crawls of this process, and what it refuses."""
 
 import logging
+import math
 import pickle
 import random
 import sqlite3
@@ -105,6 +106,24 @@ async def test_a_crawl_that_is_stopped_goes_on_where_it_was(job, settings):
     assert again.stats.get_value("bloom/unclean_stop", 0) == 0
     assert again.stats.get_value("bloom/not_stored", 0) == 0
     assert rows(job) == []
+
+
+@ensureDeferred
+async def test_a_priority_that_is_no_whole_number_is_rounded(job, caplog):
+    """Scrapy checks what a request is made with, and not what is assigned later."""
+
+    class Scored(Stopping):
+        def request(self, response, href):
+            request = super().request(response, href)
+            request.priority = (0.5, None, math.nan, "high")[len(href) % 4]
+            return request
+
+    with site() as pages:
+        await crawl(Scored, kept(job), url=pages.url)
+        assert pages.missed
+        await crawl(Follower, kept(job), url=pages.url)
+    assert pages.missed == set()
+    assert caplog.text.count("must be a whole number") == 1
 
 
 class Ordering(Follower):

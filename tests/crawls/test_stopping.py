@@ -1,6 +1,8 @@
 """Which pages are fetched again after a stop, and what is written before a page is done."""
 
 import asyncio
+import csv
+import io
 import json
 import logging
 import sqlite3
@@ -486,25 +488,42 @@ async def test_feeds_that_a_kill_does_harm_to_are_warned_of_at_the_start(job, tm
     feeds = {"far://me:secret@a.test/items.jsonl": lines}
     feeds |= {str(tmp_path / "items.gz"): lines | gzip, str(tmp_path / "items.jsonl"): lines}
     feeds[str(tmp_path / "anew.jsonl")] = lines | {"overwrite": True}
+    feeds[str(tmp_path / "items.json")] = {"format": "json"}
     settings = kept(job, FEEDS=feeds, FEED_STORAGES={"far": Uploading})
     with Pages(fan(3)) as site:
         await crawl(Items, settings, url=site.url + "/")
     warned = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    uploaded, processed, overwritten = warned
+    uploaded, processed, overwritten, whole = warned
+    assert "items.json is json, to which no other run can append" in whole
     assert "anew.jsonl is overwritten by each run" in overwritten
     assert "The feed far://a.test/items.jsonl is uploaded when it ends" in uploaded
     assert "items.gz is post-processed: a kill loses the last items" in processed
 
 
 @ensureDeferred
-async def test_a_feed_that_a_kill_has_cut_in_mid_line_loses_no_item_that_comes_after(job, tmp_path):
-    feed = tmp_path / "items.jsonl"
-    feed.write_text('{"url": "http://a.te')
+@pytest.mark.parametrize(
+    ("name", "cut"),
+    [
+        ("jsonlines", '{"url": "http://a.te'),
+        ("csv", 'url\n"a\n'),
+        ("csv", 'url\n"a ""'),
+        ("csv", "u"),
+    ],
+)
+async def test_a_feed_that_a_kill_has_cut_in_mid_line_loses_no_item_that_comes_after(
+    job, tmp_path, name, cut
+):
+    feed = tmp_path / "items"
+    feed.write_text(cut)
     with Pages(fan(3)) as site:
-        await crawl(Items, kept(job, FEEDS={str(feed): {"format": "jsonlines"}}), url=site.url)
-    cut, *lines = feed.read_text().splitlines()
-    assert cut == '{"url": "http://a.te'
-    assert len({json.loads(line)["url"] for line in lines}) == 4
+        await crawl(Items, kept(job, FEEDS={str(feed): {"format": name}}), url=site.url)
+    text = feed.read_text()
+    assert text.startswith(cut)
+    if name == "csv":
+        urls = [row[0] for row in csv.reader(io.StringIO(text)) if row]
+    else:
+        urls = [json.loads(line)["url"] for line in text.splitlines()[1:]]
+    assert len({url for url in urls if url.startswith("http")}) == 4
 
 
 @ensureDeferred

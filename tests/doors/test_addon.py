@@ -80,7 +80,7 @@ def test_the_middleware_that_sees_failures_is_there_once(theirs):
     [
         ("JOBDIR", "job", SCHEDULER),
         ("BLOOM_REDIS_URL", "redis://localhost/0", SCHEDULER),
-        ("BLOOM_BACKEND", "redis", SCHEDULER),
+        ("BLOOM_BACKEND", "Redis", SCHEDULER),
         ("JOBDIR", "", SCRAPYS),
     ],
 )
