@@ -39,6 +39,7 @@ from scrapy_bloom.options import (
     counted,
     refusal,
 )
+from scrapy_bloom.redis import worker as pace
 from scrapy_bloom.redis.project import (
     key_of,
     plans_of,
@@ -71,8 +72,6 @@ _LINGER: Final = 0.2
 
 _POLL, _SLOWEST_POLL = 0.05, 1.0  # seconds between polls of an empty queue
 _RETRY: Final = 0.25  # seconds between exchanges during an outage
-
-_LONG_IDLE: Final = 5.0  # seconds without work after which the log says why
 
 _FULL: Final = 5_000
 """When this many entries wait here, no more pages are fetched, and start() has to wait."""
@@ -630,7 +629,7 @@ class SharedFrontier:
         now = time.monotonic()
         self._idle_since = min(self._idle_since, now)
         taken = sum(shard.counts.taken for shard in self._queue.shards)
-        if taken and not self._idle_logged and now - self._idle_since >= _LONG_IDLE:
+        if taken and not self._idle_logged and now - self._idle_since >= pace.LEASE / 6:
             self._idle_logged = True
             self._report.info(
                 f"Nothing to fetch right now: waiting for {counted(taken, 'request')} in flight. If"
