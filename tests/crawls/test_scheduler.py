@@ -123,7 +123,7 @@ async def test_a_priority_that_is_no_whole_number_is_rounded(job, caplog):
         assert pages.missed
         await crawl(Follower, kept(job), url=pages.url)
     assert pages.missed == set()
-    assert caplog.text.count("must be a whole number") == 1
+    assert caplog.text.count("which is no whole number") == 1
 
 
 class Ordering(Follower):
