@@ -171,8 +171,8 @@ class Scheduler(ScrapyScheduler):
         """Return the priority of a request as a whole number, without which it cannot be stored."""
         self.df.report.once(
             logging.WARNING,
-            "%s has the priority %r, which is no whole number: it is rounded. More such requests are"
-            " not shown.",
+            "%s has the priority %r, which is no whole number: it is rounded. More such requests"
+            " are not shown.",
             request,
             request.priority,
         )

@@ -450,8 +450,8 @@ class SharedFrontier:
         works = False
         try:
             works = await self._exchange()
-        except Exception:
-            logger.exception("Unexpected error; retrying", extra={"spider": self._spider})
+        except Exception as error:  # noqa: BLE001 - the requests wait here meanwhile
+            self._report.once(logging.ERROR, "Unexpected error; retrying", failure=error)
         finally:
             self._exchanging = None
         if not works:

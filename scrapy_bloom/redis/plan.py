@@ -19,7 +19,6 @@ from scrapy_bloom.filter.info import SliceCount, count_bits
 from scrapy_bloom.filter.sizing import (
     BLOCK_BYTES,
     MOST_GENERATIONS,
-    SHARE,
     SliceSpec,
     blocks_for,
     generation_capacity,
@@ -208,8 +207,6 @@ class Plan:
         elif self.window:
             rate /= MOST_GENERATIONS
         items, share = next_share(generation, capacity, rate)
-        if not generation:  # a server has room for all of it, and checks are faster
-            items, share = capacity, SHARE * rate
         if self.layout == "bitmap":
             blocks = blocks_for(items + BATCH, share)
             return SliceRow(items, share, blocks, ceil(blocks / KEY_BLOCKS))
