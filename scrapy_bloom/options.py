@@ -222,6 +222,7 @@ def _read_flag(name: str, value: object) -> bool:
 
 
 def _read_statuses(name: str, value: object) -> bool | tuple[int, ...]:
+    written = value
     if isinstance(value, str):
         with suppress(ValueError, RecursionError):
             value = json.loads(value.lower())
@@ -235,7 +236,7 @@ def _read_statuses(name: str, value: object) -> bool | tuple[int, ...]:
     if statuses and len(statuses) == len(numbers) and all(100 <= one <= 599 for one in statuses):  # noqa: PLR2004
         return statuses
     raise refusal(
-        name, value, "must be True, False or a list of HTTP statuses, such as [403, 404, 503]."
+        name, written, "must be True, False or a list of HTTP statuses, such as [403, 404, 503]."
     )
 
 

@@ -194,7 +194,9 @@ class Target:
         refused = isinstance(error, (redis.AuthenticationError, NoPermissionError)) or any(
             sign in str(error) for sign in ("NOPERM", "can't run this command", "ACL failure")
         )
-        if refused and not isinstance(error, redis.AuthenticationError):
+        if isinstance(error, redis.AuthenticationError):
+            text += ". Check user and password in its URL (BLOOM_REDIS_URL)."
+        elif refused:
             text += (
                 f". On all keys that begin with the filter's key the ACL must allow"
                 f" +{' +'.join((*COMMANDS, *LAYOUT_COMMANDS[layout]))}; in a cluster also"
