@@ -233,7 +233,10 @@ class SharedFrontier:
         except Exception as error:  # noqa: BLE001 - raising in a callback would lose its items
             self._report.not_forgotten(request, error)
             return False
-        known = any(self._queue.knows(mark) or self._held.has(mark) for mark in page)
+        has_failed = self._session.failed.has
+        known = any(
+            self._queue.knows(one) or self._held.has(one) or has_failed(one) for one in page
+        )
         self._forget_pages([page], failed=failed)
         return known
 
@@ -274,13 +277,15 @@ class SharedFrontier:
 
     def _is_known(self, found: Identified) -> bool:
         """Return whether this worker knows, without asking, that a request is a duplicate."""
+        if found.fingerprint in self._forgetting:
+            return False
         redirected = "redirect_urls" in found.request.meta
         if self._session.failed.has(found.fingerprint, found.max_age):
             try:
                 return not redirected or self._session.step_of(found) is None
             except Exception:  # noqa: BLE001 - asked again later, and counted there
                 return False
-        if redirected or found.max_age is not None or found.fingerprint in self._forgetting:
+        if redirected or found.max_age is not None:
             return False
         return self._queue.knows(found.fingerprint) or self._held.has(found.fingerprint)
 

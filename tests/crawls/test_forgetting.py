@@ -136,6 +136,27 @@ async def test_a_page_with_an_age_that_failed_is_not_tried_again_in_this_run(pla
 
 @at("kept job", "shared")
 @ensureDeferred
+async def test_a_page_that_failed_is_tried_again_at_once_if_the_spider_forgets_it(place):
+    class Insisting(Walled):
+        async def parse(self, response):
+            if response.url.endswith("/c"):
+                bad = Request(self.url + "bad")
+                assert scrapy_bloom.forget(bad, self.crawler)
+                yield bad
+            async for request in super().parse(response):
+                yield request.replace(priority=int(request.url.endswith("/bad")))
+
+    pages = {"/": lambda *_: ["/a", "/bad"], "/a": lambda *_: ["/b"], "/b": lambda *_: ["/c"]}
+    pages |= {"/c": walls(0), "/bad": lambda *_: 503}
+    settings = {**place, "RETRY_ENABLED": False, "BLOOM_FORGET_FAILED": True}
+    with Pages(pages) as site:
+        crawler = await crawl(Insisting, settings, url=site.url + "/")
+    assert site.hits == dict.fromkeys(["/", "/a", "/b", "/c"], 1) | {"/bad": 2}
+    assert (stat(crawler, "failed"), stat(crawler, "forgotten")) == (2, 1)
+
+
+@at("kept job", "shared")
+@ensureDeferred
 async def test_a_page_that_only_looks_like_one_that_failed_is_fetched(place):
     """Neither a failed request that was not filtered nor a form that led to one marks a page."""
 
