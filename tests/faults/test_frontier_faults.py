@@ -56,8 +56,8 @@ def test_a_crawl_on_a_full_disk_goes_on_and_survives_a_kill(full):
         run = crawl_until_full(project, disk, site, **PASSES)
         run.kill()
         run.end()
-        # A small commit may find room, and the next one none.
-        assert run.log.count(FULL) == 1 + run.log.count("commits work again")
+        # A small commit may find room, and the next one none, or be the last before the kill.
+        assert run.log.count(FULL) - run.log.count("commits work again") in (0, 1)
         assert "Traceback" not in run.log, run.log
         if isinstance(disk, Small):  # the other kind binds a run that goes on only
             delivered = site.delivered
