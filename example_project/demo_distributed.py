@@ -19,9 +19,9 @@ from threading import Event
 from typing import Any, Final
 
 from demo import PATIENCE, PROJECT, SCREEN, DemoError
+from example.stats_file import EXTENSIONS
 from scrapy import Request
 from scrapy.utils.request import fingerprint
-from support.extensions import EXTENSIONS
 from support.localredis import LocalRedis
 from support.localsite import LocalSite
 from support.processes import freeze

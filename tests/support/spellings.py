@@ -1,15 +1,4 @@
-"""Pieces of URLs, odd ones more often than the web has them, and URLs of real life."""
-
-import re
-from importlib.metadata import distributions
-
-_found = re.compile(r"https?://[^\s<>\"'`)\]}|\\]+").findall
-
-
-def of_packages():
-    """Return the URLs that the metadata of installed distributions has."""
-    texts = (one.read_text("METADATA") or "" for one in distributions())
-    return sorted({url for text in texts for url in _found(text)})
+"""Pieces of URLs, odd ones more often than the web has them."""
 
 
 def _words(text, *more):

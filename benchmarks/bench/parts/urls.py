@@ -50,9 +50,7 @@ def run(scale: Scale) -> Rows:
         name: [form.format(n) for form, n in islice(zip(cycle(forms), count()), of_each)]
         for name, forms in CLASSES.items()
     }
-    from support.spellings import of_packages
-
-    lists = {"a real crawl": links.crawled(), "metadata of Python packages": of_packages()}
+    lists = {"a real crawl": links.crawled(), "metadata of Python packages": links.of_packages()}
     for urls in lists.values():
         Random(1).shuffle(urls)
     sampled = {
