@@ -321,8 +321,10 @@ REDIS_KEY: Final = Option(
 REDIS_SHARDS: Final = Option(
     "BLOOM_REDIS_SHARDS",
     1,
-    number(int, 1, 1024, "a whole number from 1 to 1,024"),
-    "How many shards the filter is spread over in a Redis Cluster: 1 to 1,024.",
+    # A worker calls one shard after the other. With more, a server that is far away would not hear
+    # from it before its lease is over.
+    number(int, 1, 128, "a whole number from 1 to 128"),
+    "How many shards the filter is spread over in a Redis Cluster: 1 to 128.",
 )
 REDIS_LAYOUT: Final = Option(
     "BLOOM_REDIS_LAYOUT",

@@ -60,7 +60,7 @@ def test_what_is_written_is_read(name, written, value):
         ("BACKEND", ["memcached"], ""),
         ("REDIS_URL", [6379], ""),
         ("REDIS_KEY", [None], ""),
-        ("REDIS_SHARDS", [0], ""),
+        ("REDIS_SHARDS", [0, 129], ""),
         ("REDIS_TIMEOUT", [0], ""),
         ("ON_BACKEND_ERROR", ["ignore"], ""),
         ("EXACT", ["yes", 2], "True or False"),
