@@ -85,7 +85,12 @@ class Recent:
 
     def update(self, marks: Iterable[bytes]) -> None:
         """Add marks."""
-        self._since.update(dict.fromkeys(marks, time.time()))
+        now = time.time()
+        for mark in marks:
+            self._since.pop(mark, None)  # so that the oldest stay first
+            self._since[mark] = now
+        while self._since and now - next(iter(self._since.values())) >= self._window:
+            del self._since[next(iter(self._since))]
 
     def discard(self, marks: Iterable[bytes]) -> None:
         """Remove marks, if present."""
