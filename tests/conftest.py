@@ -97,12 +97,6 @@ def layout(request):
     return request.param
 
 
-@pytest.fixture
-def layout_if_asked(request):
-    """Return the layout in tests that ask for one, by `usefixtures` perhaps, else the default."""
-    return request.getfixturevalue("layout") if "layout" in request.fixturenames else "bitmap"
-
-
 @pytest.fixture(scope="module")
 def short_leases():
     """Leases are over sooner for all tests of a file, also in the processes that they start."""
@@ -146,28 +140,6 @@ def key():
     from support.localredis import keys
 
     return next(keys)
-
-
-@pytest.fixture
-def opened(request, layout_if_asked):
-    """Open filters that are closed after the test, with the file's own ``OPENED`` options."""
-    from support.localredis import keys
-
-    from scrapy_bloom import RedisFilter
-
-    filters = []
-    usual = {"capacity": 10_000, "error_rate": 1e-9, "layout": layout_if_asked}
-    usual |= {"timeout": 10.0}  # no test is about a slow machine
-    usual |= getattr(request.module, "OPENED", {})
-
-    def opened(server, key=None, **options):
-        options = usual | {"key": key or next(keys)} | options
-        filters.append(RedisFilter.from_url(server.url, **options))
-        return filters[-1]
-
-    yield opened
-    for seen in filters:
-        seen.close()
 
 
 @pytest.hookimpl(trylast=True)

@@ -9,11 +9,9 @@ from scrapy.core.scheduler import Scheduler
 from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.test import get_crawler
 from support.crawling import Follower, crawl
-from support.sessions import open_session
 from support.sites import Pages
 
 from scrapy_bloom import BloomDupeFilter
-from scrapy_bloom.crawl.report import Verdict
 
 pytestmark = pytest.mark.server
 
@@ -62,18 +60,6 @@ def test_lists_are_new_after_their_age_and_articles_never(clock):
     assert stats.get_value("bloom/new") == 4 + 8 + 24 + 1
 
 
-def test_requests_without_an_age_see_what_was_let_through_with_one(clock):
-    seen, _ = open_filter(BLOOM_WINDOW="8d")
-    assert not seen.request_seen(page("list", "1h"))
-    assert seen.request_seen(page("list"))
-    clock[0] += 7 * DAY
-    assert not seen.request_seen(page("list", "1h"))  # counts anew, for the window, too
-    clock[0] += 7 * DAY
-    assert seen.request_seen(page("list"))
-    clock[0] += 2 * DAY
-    assert not seen.request_seen(page("list"))
-
-
 @pytest.mark.parametrize("age", [-1, "30 days", 1e30, "soon", [], {}, b"1h", True, float("nan")])
 def test_an_age_that_cannot_be_read_costs_no_page_and_is_said_once(caplog, age):
     seen, stats = open_filter()
@@ -87,13 +73,7 @@ def test_an_age_that_cannot_be_read_costs_no_page_and_is_said_once(caplog, age):
     assert "must be a time from 0 to 100 years: seconds, or '45s', '90m'" in caplog.text
 
 
-def test_an_age_longer_than_the_window_is_the_window(clock):
-    seen, _ = open_filter(BLOOM_WINDOW="1d")
-    assert not seen.request_seen(page("a", "2d"))
-    clock[0] += DAY - 1
-    assert seen.request_seen(page("a", "2d"))
-    clock[0] += 1
-    assert not seen.request_seen(page("a", "2d"))
+OURS = {"SCHEDULER": "scrapy_bloom.Scheduler"}
 
 
 def test_a_redirect_goes_on_with_a_page_that_was_let_through(clock):
@@ -105,9 +85,6 @@ def test_a_redirect_goes_on_with_a_page_that_was_let_through(clock):
         clock[0] += HOUR - 1
         assert seen.request_seen(page("list", "1h"))
         clock[0] += 1
-
-
-OURS = {"SCHEDULER": "scrapy_bloom.Scheduler"}
 
 
 @ensureDeferred
@@ -129,20 +106,6 @@ async def test_a_site_is_crawled_again_after_the_window(clock, tmp_path):
     assert whole == [0, 8]
     assert {fetched[day] for day in whole} == {16}
     assert set(fetched) == {1, 16}
-
-
-@pytest.mark.parametrize(("age", "seconds"), [(None, DAY), ("1h", HOUR)])
-def test_a_page_that_has_failed_is_eligible_again_when_any_other_would_be(clock, age, seconds):
-    session, crawler = open_session({"BLOOM_WINDOW": "1d"})
-    list_page = page("list", age)
-    assert session.check(list_page) is Verdict.NEW
-    session.forget(list_page, failed=True)
-    clock[0] += seconds - 1
-    assert session.check(list_page) is Verdict.SEEN
-    clock[0] += 2
-    assert session.check(list_page) is Verdict.NEW
-    session.close()
-    assert crawler.stats.get_value("bloom/failed") == 1
 
 
 class Daily(Follower):

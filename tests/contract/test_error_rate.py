@@ -7,8 +7,6 @@ import pytest
 from scipy import stats
 
 from scrapy_bloom import LocalFilter
-from scrapy_bloom.filter.sizing import SliceSpec, false_positive_rate
-from scrapy_bloom.filter.slices import Slice
 
 KINDS = {
     "random": lambda i: hashlib.blake2b(b"%d" % i, digest_size=20).digest(),
@@ -46,25 +44,3 @@ def test_the_rate_is_the_predicted_one_and_at_most_the_asked_one(kind, error_rat
     assert info.estimated_fp_rate <= error_rate
     low, high = stats.poisson.interval(1 - 1e-9, info.expected_lost)
     assert low <= lost <= high
-
-
-@pytest.mark.parametrize(
-    ("blocks", "items"),
-    [
-        (2, 8_000),
-        (16, 60_000),
-    ],
-)
-@pytest.mark.long
-def test_small_and_overfull_slices_err_as_the_formula_says(blocks, items):
-    """Small filters show what a bad derivation of positions hides in large ones."""
-    spec = SliceSpec(10**9, 0.5, blocks)
-    seen = LocalFilter()
-    seen.adopt(bytes(16), [Slice(1, 0.0, spec)], 2)
-    for i in range(items):
-        seen.add(KINDS["sequential"](i))
-    rate = false_positive_rate(items, blocks)
-    queries = round(500 / rate)
-    wrong = sum(seen.contains_many(map(KINDS["sequential"], range(items, items + queries))))
-    # Each item lost to a false positive leaves its bits unset, so the rate is a little below.
-    assert wrong / queries == pytest.approx(rate, rel=0.25)  # 5.6 standard deviations

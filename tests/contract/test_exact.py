@@ -5,7 +5,7 @@ from pytest_twisted import ensureDeferred
 from scrapy.exceptions import CloseSpider
 from scrapy.utils.test import get_crawler
 from support import lossy
-from support.crawling import KEPT, Follower, crawl, kept
+from support.crawling import Follower, crawl, kept
 from support.localsite import LocalSite
 from support.stopping import Stopping
 
@@ -37,14 +37,6 @@ async def test_no_page_is_missed_over_stops_though_the_filter_loses_many(
     with LocalSite(pages=130, links=6) as pages:
         await crawl(Follower, kept(tmp_path / "alone", BLOOM_CAPACITY=50), url=pages.url)
         assert len(pages.missed) > 20  # what it catches
-
-
-def test_a_kill_takes_nothing(project):
-    more = {**KEPT, **EXACT, "BLOOM_WINDOW": "30d"}
-    with LocalSite(pages=120, links=6) as site:
-        project.kill_at(50, site, spider="lossy", **more)
-        project.finish(site, spider="lossy", **more)
-        assert site.missed == set()
 
 
 @pytest.mark.parametrize("more", [{}, {"JOBDIR": "job"}])

@@ -5,10 +5,7 @@ import itertools
 import os
 import random
 import shutil
-import signal
 import sqlite3
-import subprocess
-import sys
 from collections import Counter
 from contextlib import closing
 from itertools import count
@@ -19,7 +16,6 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from support import lossy
 from support.commits import Commits, check, copied, hasty, log_of
 from support.contract import fingerprints, share_of
 from support.internals import database_of, marks_in_memory
@@ -239,45 +235,6 @@ QUICK = settings(deadline=None, max_examples=share_of(14), stateful_step_count=3
 TestStore.settings = TestWindowedExact.settings = QUICK
 
 
-# Kills
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("exact", "harm"),
-    [(True, "none"), (False, "log deleted")],  # else see below
-)
-def test_a_killed_run_leaves_a_whole_commit_or_is_refused(tmp_path, exact, harm):
-    path, refused = tmp_path / "bloom.sqlite", 0
-    dice = random.Random(harm)
-    for _ in range(2):
-        program = Path(__file__).parents[1] / "support/programs/commit_until_killed.py"
-        line = [sys.executable, str(program), str(path), str(int(exact))]
-        path_of_tests = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
-        run = subprocess.Popen(
-            line, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path_of_tests}
-        )
-        for _ in range(dice.randrange(1, 100)):
-            last = int(run.stdout.readline())
-        run.send_signal(signal.SIGKILL)
-        last = max([last, *map(int, run.communicate()[0].split("\n")[:-1])])
-        log = log_of(path)
-        if harm == "log deleted":
-            log.unlink()
-        try:
-            commits = Commits(path, exact=exact)
-        except StateError:
-            assert harm != "none"
-            refused += 1
-            for left in tmp_path.iterdir():
-                left.unlink()
-            continue
-        number = check(commits.store)
-        assert number in {last, last + 1} if harm == "none" else number <= last + 1
-        assert not commits.store.clean or number == 0 or harm == "log deleted"
-        commits.store.abandon()
-
-
 # Damage
 
 
@@ -468,39 +425,6 @@ def test_a_reader_sees_the_last_commit_beside_a_run_and_after_a_kill(path, tmp_p
 # The traps
 
 
-def test_what_is_over_is_deleted_some_at_a_time_and_does_not_come_back_with_a_kill(path, tmp_path):
-    clock, known, later = Clock(), fingerprints(3000), fingerprints(10, "later")
-    store = Store(path, LocalFilter(100, window=WINDOW, clock=clock))
-    for page in known:
-        store.add_aged(page, 60)
-    store.filter.forget_many(known[100:])
-    for page in known[100:200]:
-        store.add_aged(page, 60)
-    store.commit()
-    clock.now += 5000
-    for page in [*later, known[-1]]:
-        assert not store.add(page)
-    store.filter.forget(known[-1])  # a new row, which must stay
-    before = database_of(store).total_changes
-    store.commit()
-    assert database_of(store).total_changes - before < 2000
-    store.wait()
-    for number in range(2):  # the second run has to go on where the first one was
-        store = Store(
-            copied(store.path, tmp_path / str(number)),
-            LocalFilter(100, window=WINDOW, clock=clock),
-        )
-        assert not any(one in store for one in known)
-        assert all(one in store for one in later)
-        assert (store.filter.items, [*store.filter.again]) == (10, known[-1:])
-    store.close()
-    with file.reading(store.path) as database:
-        slices = {row[0] for row in database.execute("SELECT id FROM slices")}
-        assert {row[0] >> 32 for row in database.execute("SELECT id FROM blocks")} <= slices
-        assert [row[0] for row in file.rows(database, "again")] == known[-1:]
-        assert not [*file.rows(database, "ages")]
-
-
 def test_a_commit_writes_what_changed_however_much_is_forgotten(path):
     store = Store(path, LocalFilter(100_000))
     known = fingerprints(20_000)
@@ -513,54 +437,6 @@ def test_a_commit_writes_what_changed_however_much_is_forgotten(path):
     store.commit()
     assert database_of(store).total_changes - before < 10
     store.abandon()
-
-
-def test_two_held_requests_of_one_page_are_two(path, tmp_path):
-    store = Store(path)
-    store.add(PAGES[0])
-    store.withhold([PAGES[0]])
-    store.withhold([PAGES[0]])
-    store.release([PAGES[0]])
-    store.commit()
-    assert PAGES[0] in store
-    killed = Store(copied(path, tmp_path / "killed"))
-    assert PAGES[0] not in killed
-    killed.close()
-    store.release([PAGES[0]])
-    store.commit()
-    killed = Store(copied(path, tmp_path / "killed again"))
-    assert PAGES[0] in killed
-    killed.close()
-    store.close()
-
-
-def test_the_exact_list_catches_what_the_filter_takes_for_seen(path, monkeypatch):
-    lossy.install(monkeypatch.setattr)
-    known, fresh = fingerprints(3000), LocalFilter(1000, window=WINDOW, clock=Clock())
-    store = Store(path, fresh, exact=True)
-    assert not any(map(store.add, known[:1500]))
-    store.close()
-    store = Store(path, LocalFilter(1000, window=WINDOW, clock=Clock()), exact=True)
-    assert not any(map(store.add, known[1500:]))
-    assert all(map(store.add, known))
-    others = fingerprints(1000, "other")
-    assert not any(one in store for one in others)
-    assert sum(store.filter.contains_many(others)) > 400
-    store.close()
-
-
-def test_a_small_crawl_leaves_a_small_file(path):
-    store = Store(path)
-    queue, rows = store.queue("0", None), []
-    for number, page in enumerate(fingerprints(300)):
-        store.add(page)
-        rows.append(store.push(queue, bytes(1000)))
-        if number % 5 == 0:
-            store.commit()
-    for row in rows:
-        store.done(row)
-    store.close()
-    assert path.stat().st_size <= 100_000
 
 
 @pytest.mark.parametrize("reader", [False, True])
@@ -583,22 +459,6 @@ def test_the_log_is_bounded_in_back_to_back_commits(path, monkeypatch, reader):
         store.commit()
         store.wait()
     assert log_of(path).stat().st_size < 5_000_000
-    store.close()
-
-
-def test_a_forked_child_writes_nothing(path):
-    store = Store(path)
-    store.add(PAGES[0])
-    store.commit()
-    store.add(PAGES[1])
-    child = os.fork()
-    if not child:
-        store.commit()
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-    reader = Store(path, read_only=True)
-    assert [page in reader for page in PAGES[:2]] == [True, False]
-    reader.close()
     store.close()
 
 

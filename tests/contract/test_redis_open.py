@@ -7,7 +7,6 @@ from support.contract import fingerprints
 from support.filters import everything_in
 from support.layouts import plans
 from support.localredis import LocalRedis, free_port
-from support.tls import TlsFront
 from support.waiting import until
 
 from scrapy_bloom import BackendError, RedisFilter, SettingError, StateError
@@ -112,16 +111,6 @@ def test_arguments_that_redis_does_not_know():
 def test_a_unix_socket(tmp_path, key):
     with LocalRedis("--unixsocket", str(tmp_path / "redis.sock")):
         seen = open_filter(f"unix://{tmp_path}/redis.sock", key)
-        assert [seen.add(b"x"), seen.add(b"x")] == [False, True]
-        seen.close()
-
-
-def test_tls(server, key):
-    with TlsFront(server.port) as front:
-        url = f"rediss://127.0.0.1:{front.port}/0"
-        with pytest.raises(BackendError, match="certificate"):
-            open_filter(url, key, timeout=10)
-        seen = open_filter(f"{url}?ssl_cert_reqs=none", key, timeout=10)
         assert [seen.add(b"x"), seen.add(b"x")] == [False, True]
         seen.close()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from contextlib import suppress
 
 import pytest
 from support import pace
@@ -15,15 +14,13 @@ from support.proxy import Proxy
 from support.queues import Crawler, left, mark_of
 from support.waiting import until
 
-from scrapy_bloom.errors import BackendError, StateError
-from scrapy_bloom.redis import queue as queues
+from scrapy_bloom.errors import StateError
 from scrapy_bloom.redis import worker as lives
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.plan import place
-from scrapy_bloom.redis.queue import SharedQueue
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.shard import Call, Entry, Shard
-from scrapy_bloom.redis.worker import MOST_TRIES
+from scrapy_bloom.redis.worker import LEASE, MOST_TRIES
 
 
 @pytest.fixture
@@ -154,6 +151,24 @@ def test_a_worker_that_was_taken_for_dead_does_not_take_the_crawl_for_finished(s
 # Workers that stand still
 
 
+@pytest.mark.parametrize(("seconds", "dead"), [(13, False), (LEASE + 1, True)])
+def test_a_callback_may_hold_the_gil_for_13_s(server, key, seconds, dead):
+    """Such a page was fetched ten times, and then put aside."""
+    with Crawler(server.url, key) as one, Crawler(server.url, key) as two:
+        one.offer("a")
+        one.say()
+        assert two.take(1) == ["a"]
+        stop_beating(two.queue.worker)
+        shift_leases(server, key, -seconds, two.queue.shards[0].name)
+        all_are_well(server, key)
+        one.queue.shards[0].beat()
+        assert one.take(1) == (["a"] if dead else [])
+        if not dead:
+            two.done()
+            two.say()
+            assert left(server, key)[1] == 0
+
+
 def test_when_the_server_stands_still_nobody_is_dead(own_server, key, monkeypatch):
     """For longer than a lease. Then all get another one."""
     pace.shorten(monkeypatch)
@@ -212,51 +227,6 @@ def test_a_worker_that_is_cut_off_knows_that_its_lease_may_be_over(server, key, 
 # What vanishes, and what is in the way
 
 
-@pytest.mark.parametrize("when", ["offered", "taken", "done"])
-def test_a_server_that_goes_back_is_noticed(own_server, key, when):
-    """Whatever was the last that this worker said."""
-    with Crawler(own_server.url, key) as one:
-        one.offer(*range(10))
-        one.say()
-        client = own_server.client()
-        older = {name: client.dump(name) for name in client.keys("*")}
-        if when == "offered":
-            one.offer(10)
-            one.say()
-        else:
-            one.take(3)
-            if when == "done":
-                one.done()
-                one.say()
-        client.flushall()
-        for name, value in older.items():
-            client.restore(name, 0, value)
-        settled = one.exchange()
-        assert settled.begin_again
-        one.offer(*range(11))
-        assert one.say() == [10]
-        assert sorted(map(int, one.drain())) == [*range(11)]
-
-
-def test_a_worker_of_an_older_state_takes_what_a_dead_one_had(server, join, key):
-    """With a cursor that a failover forgot, such requests stayed in `taken` for ever."""
-    one, two = join(key), Crawler(server.url, key)
-    one.offer(*range(1200))
-    one.say()
-    while len(two.have) < 1200:
-        two.take(500)
-    let_die(server, two, key)
-
-    def beat():
-        all_are_well(server, key)
-        one.queue.shards[0].beat()  # a fixed number in each
-        return not left(server, key)[1]
-
-    until(beat)
-    assert one.queue.worker.counters.requeued == 1200
-    assert sorted(map(int, one.drain())) == [*range(1200)]
-
-
 @pytest.mark.parametrize("which", ["queue", "taken", "failed"])
 def test_something_else_in_its_place_is_refused_and_stays(server, join, key, which):
     name = beginning(key) + which
@@ -282,46 +252,6 @@ def test_another_crawl_is_refused(server, join, key, other, words):
     with pytest.raises(StateError, match=words):
         join(key, **other)
     assert left(server, key) == (1, 0, 0)
-
-
-@pytest.mark.parametrize("outages", [0, 1])
-def test_a_shard_that_is_empty_while_nobody_looks_hides_no_page(
-    server, key, caplog, monkeypatch, outages
-):
-    with Crawler(server.url, key, shards=3) as one:
-        one.offer(*range(60))
-        one.say()
-    client = server.client()
-    client.delete(*client.keys(f"{key}:1*"))
-    left, open_queue = [*range(outages)], SharedQueue.open
-
-    def shard(worker, name, plan):
-        if plan.shard == 2 and left:
-            raise BackendError(f"no answer {left.pop()}", temporary=True)
-        return Shard(worker, name, plan)
-
-    def waiting(queue):
-        with suppress(BackendError):  # as a crawl does: the first exchange opens it
-            open_queue(queue)
-
-    monkeypatch.setattr(queues, "Shard", shard)
-    monkeypatch.setattr(SharedQueue, "open", waiting)
-    with Crawler(server.url, key, shards=3) as two:
-        two.offer(*range(60))
-        assert sorted(two.say()) == [*range(60)]
-        assert {*map(int, two.drain())} == {*range(60)}
-    assert "starts over: it runs start() again" in caplog.text
-
-
-def test_what_is_left_of_a_deletion_can_be_read_and_joined(server, key):
-    with Crawler(server.url, key) as one:
-        stop_beating(one.queue.worker)
-        client = server.client()
-        client.hset(key, "dropped", "old.:600")
-        for left_over in (b"old.:100", None):
-            all_are_well(server, key)
-            one.queue.shards[0].beat()
-            assert client.hget(key, "dropped") == left_over
 
 
 def test_a_page_that_is_asked_for_and_then_forgotten_in_one_call_is_not_known(join, key):

@@ -148,22 +148,6 @@ def test_a_worker_forgets_what_it_remembers_itself_in_time(join):
     assert shard.knows(b"page")
 
 
-def test_an_age_is_exact_and_the_same_for_all_workers(join, clock):
-    key = next(keys)
-    one, two = join(key), join(key, known=100)
-
-    def ask(worker, seconds, age=60):
-        clock(START + seconds)
-        return worker.add_aged(b"list", age)
-
-    assert [ask(one, 0), ask(two, 1), ask(one, 59.9)] == [False, True, True]
-    assert [ask(two, 60), ask(one, 60), ask(two, 61, 0), ask(two, 61, 1)] == [False, True] * 2
-    assert not ask(one, 62, 0)
-    assert one.add(b"list")
-    assert not one.add(b"page")
-    assert not two.add_aged(b"page", 3600), "nobody knows when it was let through"
-
-
 def test_ages_work_without_a_window(server, join, clock):
     key = next(keys)
     seen = join(key, window=None, capacity=10)

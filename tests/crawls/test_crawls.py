@@ -3,13 +3,10 @@
 import errno
 import random
 from collections import Counter
-from contextlib import suppress
 from threading import Timer
 
 import pytest
-import scrapy.squeues
 from pytest_twisted import ensureDeferred
-from scrapy.exceptions import CloseSpider
 from scrapy.squeues import PickleLifoDiskQueue
 from support.crawling import RFP, Follower, crawl
 from support.localsite import LocalSite, SteadySite
@@ -21,13 +18,6 @@ from w3lib.url import canonicalize_url
 pytestmark = pytest.mark.server
 
 PAGES = 120  # with what is in flight, two stops leave some
-
-PRIORITY_QUEUES = [
-    "scrapy.pqueues.ScrapyPriorityQueue",
-    "scrapy.pqueues.DownloaderAwarePriorityQueue",
-]
-on_sqlite = hasattr(scrapy.squeues, "PickleLifoSQLiteQueue")  # from Scrapy 2.19
-DISK_QUEUES = ["MarshalFifoDiskQueue", f"PickleLifo{'SQLite' if on_sqlite else 'Disk'}Queue"]
 
 
 def site(pages=PAGES, kind=LocalSite, seed=1):
@@ -49,18 +39,6 @@ async def test_the_one_line_fetches_what_scrapys_own_filter_fetches():
         asked.append({canonicalize_url(url.removeprefix(pages.url)) for url in pages.urls})
         assert ("bloom/new" in crawler.stats.get_stats()) == (not settings)
     assert asked[0] == asked[1]
-
-
-@ensureDeferred
-@pytest.mark.each_scrapy
-async def test_a_site_with_the_habits_of_real_ones_is_fetched_whole_and_once(caplog):
-    """With a filter that grows often."""
-    with site() as pages:
-        crawler = await crawl(url=pages.url, settings={"BLOOM_CAPACITY": 1})
-    assert pages.missed == set()
-    assert pages.repeated == {}
-    assert len(crawler.spider.parsed) == len(set(crawler.spider.parsed)) == PAGES
-    assert "Bloom filter is full at" in caplog.text
 
 
 # Stopped and resumed
@@ -105,24 +83,6 @@ async def test_a_job_of_scrapys_filter_switches_over_with_an_empty_one(tmp_path,
     assert warnings(caplog) == []
     assert last.stats.get_value("bloom/restored") > 0
     assert (tmp_path / "requests.seen").read_bytes() == seen
-
-
-@ensureDeferred
-@pytest.mark.parametrize(("queue", "by"), [*zip(DISK_QUEUES, PRIORITY_QUEUES, strict=True)])
-@pytest.mark.each_scrapy
-async def test_a_run_that_is_refused_between_two_others_costs_nothing(tmp_path, caplog, queue, by):
-    job = {"JOBDIR": str(tmp_path)}
-    job |= {"SCHEDULER_DISK_QUEUE": f"scrapy.squeues.{queue}", "SCHEDULER_PRIORITY_QUEUE": by}
-    caplog.set_level("WARNING")
-    with site() as pages:
-        await crawl(Stopping, job, url=pages.url)
-        with suppress(CloseSpider):  # Scrapy 2.13 hands it on
-            await crawl(Follower, job | {"BLOOM_CAPACITY": 0}, url=pages.url)
-        assert "BLOOM_CAPACITY" in warnings(caplog)[0]
-        await crawl(Follower, job, url=pages.url)
-    assert pages.missed == set()
-    assert pages.repeated == {}
-    assert warnings(caplog) == []
 
 
 # Killed

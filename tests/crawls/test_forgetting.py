@@ -9,13 +9,14 @@ from pytest_twisted import ensureDeferred
 from scrapy import Request
 from scrapy.exceptions import CloseSpider, IgnoreRequest
 from scrapy.utils.test import get_crawler
-from support.crawling import ADDONS, RFP, crawl
+from support.crawling import ADDONS, crawl
+from support.internals import remembered
 from support.sessions import check_all, open_session, page
 from support.sites import Pages
 from support.spiders import Walled
 
 import scrapy_bloom
-from scrapy_bloom import BackendError, ForgetFailed, LocalFilter
+from scrapy_bloom import ForgetFailed
 from scrapy_bloom.crawl.report import Verdict
 from scrapy_bloom.options import FORGET_FAILED
 
@@ -246,25 +247,6 @@ def test_a_kill_takes_nothing_back(project):
 # Without a crawl
 
 
-def test_forgetting_is_told_apart_from_forgetting_what_was_never_there():
-    session, crawler = open_session()
-    session.check(page("a"))
-    assert [scrapy_bloom.forget(page(name), crawler) for name in "ab"] == [True, False]
-    assert [session.check(page("a")) for _ in range(2)] == [NEW, SEEN]
-    assert session.check(page("b")) is NEW
-    session.close()
-    assert (stat(crawler, "forgotten"), stat(crawler, "not_forgotten")) == (1, 1)
-
-
-def test_a_page_that_redirected_to_itself_is_forgotten_with_its_step():
-    session, crawler = open_session()
-    redirected = page("a", meta={"redirect_urls": [page("a").url]})
-    for _ in range(2):
-        assert [session.check(page("a")), session.check(redirected)] == [NEW, EXEMPT]
-        scrapy_bloom.forget(redirected, crawler)
-    session.close()
-
-
 def redirected(request, url, **changes):
     """Return what Scrapy makes of a request that is redirected."""
     urls = [*request.meta.get("redirect_urls", ()), request.url]
@@ -306,27 +288,6 @@ def test_pages_that_led_to_pages_that_led_to_it_are_forgotten_with_it():
     assert (stat(crawler, "forgotten"), stat(crawler, "not_forgotten")) == (4, 0)
 
 
-def test_what_cannot_be_forgotten_with_it_is_told_and_costs_nothing_else(caplog, monkeypatch):
-    session, crawler = open_session()
-    assert check_all(session, [page("a"), page("b")]) == [NEW, NEW]
-    wall = redirected(page("a"), page("wall").url)
-    assert [session.check(wall), session.check(redirected(page("b"), wall.url))] == [NEW, SEEN]
-    forget, calls = LocalFilter.forget_many, count()
-
-    def fails(self, marks):
-        if next(calls):
-            raise BackendError("out")
-        return forget(self, marks)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(LocalFilter, "forget_many", fails)
-        scrapy_bloom.forget(wall, crawler)
-    assert check_all(session, [page("a"), page("b"), wall]) == [NEW, SEEN, NEW]
-    session.close()
-    assert "could not be forgotten" in caplog.text
-    assert (stat(crawler, "forgotten"), stat(crawler, "not_forgotten")) == (1, 1)
-
-
 def test_each_form_of_a_chain_is_forgotten_with_its_own_body():
     session, crawler = open_session()
     spared, first = (page("form", method="POST", body=text) for text in "ab")
@@ -350,6 +311,19 @@ def test_a_page_that_redirects_to_itself_is_forgotten_with_its_steps():
         assert scrapy_bloom.forget(first, crawler) is True
     session.close()
     assert stat(crawler, "forgotten") == 2
+
+
+def test_what_has_failed_is_not_remembered_longer_than_the_window(monkeypatch):
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now)
+    session, _ = open_session({"BLOOM_WINDOW": "1d"})
+    for number in range(100):
+        session.check(page(number))
+        session.forget(page(number), failed=True)
+        now += 3600
+    assert remembered(session.failed) == 24
+    assert session.check(page(99)) is SEEN
+    session.close()
 
 
 def test_in_a_window_a_step_expires_before_its_page(monkeypatch):
@@ -442,12 +416,3 @@ def test_the_middleware_looks_away_from_what_is_ignored_on_purpose():
     assert stat(crawler, "forgotten") == 1
     assert [session.check(page("a")) for _ in range(2)] == [NEW, SEEN]  # the spider knows better
     session.close()
-
-
-@ensureDeferred
-async def test_failures_without_our_filter_are_nobodys():
-    settings = {"DUPEFILTER_CLASS": RFP, "BLOOM_FORGET_FAILED": True, **ONE}
-    with Pages({"/": lambda *_: ["/bad"], "/bad": lambda *_: 503}) as site:
-        crawler = await crawl(Walled, settings, url=site.url + "/")
-    assert crawler.stats.get_value("finish_reason") == "finished"
-    assert site.hits["/bad"] == 2

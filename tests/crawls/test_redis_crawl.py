@@ -74,18 +74,6 @@ def test_a_killed_worker_does_not_keep_the_filter(server, tmp_path):
         assert server.client().keys("*:worker:*") == []
 
 
-def test_flush_on_start_leaves_the_filter_of_live_workers_alone(site, server, tmp_path):
-    with scrapy_redis(site, server, tmp_path, SCHEDULER_FLUSH_ON_START=True) as crawl:
-        third, all_pages = (at(site, n) for n in (50, 150))
-        crawl.join()
-        third()
-        crawl.join().said("not emptied")
-        all_pages()
-        crawl.finish()
-        assert not site.missed
-        assert not site.repeated
-
-
 def test_flush_on_start_empties_what_an_earlier_crawl_left(site, server, tmp_path):
     for pages in (150, 300):
         with scrapy_redis(

@@ -12,14 +12,13 @@ from contextlib import closing, suppress
 import pytest
 import scrapy.squeues
 from pytest_twisted import ensureDeferred
-from scrapy import Request, signals
+from scrapy import Request
 from scrapy.exceptions import CloseSpider
 from scrapy.extensions.spiderstate import SpiderState
 from scrapy.settings import default_settings
 from support.crawling import KEPT, RFP, Follower, Run, crawl, kept
 from support.filters import contents
 from support.internals import scheduler_of
-from support.jobs import open_job
 from support.localsite import LocalSite, SteadySite
 from support.sites import Pages
 from support.stopping import Stopping, stop_after
@@ -326,29 +325,6 @@ async def test_settings_that_cannot_be_kept_refuse_the_crawl(job, caplog, settin
     assert not (job / "bloom.sqlite").exists()
 
 
-class Early:
-    """An extension that asks about a page, and has it crawled, as soon as the spider is open."""
-
-    @classmethod
-    def from_crawler(cls, crawler):
-        self = cls()
-        self.crawler = crawler
-        crawler.signals.connect(self.opened, signal=signals.spider_opened)
-        return self
-
-    def opened(self):
-        self.crawler.engine.crawl(Request("data:,early"))
-        scheduler_of(self.crawler).df.request_seen(Request("data:,early"))
-
-
-@ensureDeferred
-async def test_a_refused_crawl_marks_no_page_that_it_is_given(job):
-    settings = kept(job, EXTENSIONS={Early: 1}, SCHEDULER_DISK_QUEUE="queuelib.queue.LifoDiskQueue")
-    with suppress(CloseSpider):  # older ones let it through
-        await crawl(settings=settings, url="data:,")
-    assert not (job / "bloom.sqlite").exists()
-
-
 @ensureDeferred
 async def test_a_job_with_other_queues_is_refused(job, caplog):
     with site() as pages:
@@ -504,25 +480,6 @@ async def test_a_state_that_scrapy_has_not_written_is_put_back(job, monkeypatch)
     assert third["closed"] == 2  # what changes after the end of our file only Scrapy knows
 
 
-@pytest.mark.each_scrapy
-def test_a_state_that_scrapy_has_written_counts_also_after_a_kill(tmp_path):
-    def opened():
-        job = open_job(tmp_path, requests=True)
-        return job, pickle.loads((tmp_path / "spider.state").read_bytes())
-
-    file = tmp_path / "spider.state"
-    file.write_bytes(pickle.dumps("first"))
-    job, state = opened()
-    assert state == "first"
-    job.store.note("spider.state", pickle.dumps("noted"))
-    job.close()
-    file.write_bytes(pickle.dumps("first"))  # Scrapy writes it after our file is closed
-    for _ in range(2):
-        job, state = opened()
-        assert state == "first"
-        job.abandon()
-
-
 @ensureDeferred
 async def test_a_state_that_cannot_be_pickled_is_told_of(job, caplog):
     class Locked(Remembering):
@@ -536,14 +493,4 @@ async def test_a_state_that_cannot_be_pickled_is_told_of(job, caplog):
     with site() as pages:
         await crawl(Locked, kept(job), url=pages.url)
     assert caplog.text.count("spider.state cannot be pickled (TypeError(") == 1
-    assert pages.missed == set()
-
-
-@ensureDeferred
-async def test_an_empty_state_file_is_made_one_that_scrapy_can_read(job):
-    with site() as pages:
-        await crawl(Stopping, kept(job), url=pages.url)
-        (job / "spider.state").write_bytes(b"")  # as Scrapy's scheduler leaves it when it fails
-        crawler = await crawl(Remembering, kept(job), url=pages.url)
-    assert crawler.spider.state["pages"] > 0
     assert pages.missed == set()

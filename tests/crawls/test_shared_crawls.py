@@ -8,7 +8,6 @@ from contextlib import suppress
 import pytest
 from pytest_twisted import ensureDeferred
 from scrapy.exceptions import CloseSpider
-from scrapy.settings import default_settings
 from support.crawling import RFP, crawl
 from support.localredis import LocalRedis
 from support.localsite import LocalSite
@@ -146,25 +145,6 @@ def test_what_a_killed_worker_had_is_fetched_by_another_one(site, server, tmp_pa
     back = run.stat("bloom/frontier/requeued")
     assert len(site.repeated) <= back
     assert f"{back:.0f} requests of workers that missed their lease are back" in run.log
-    assert queue_is_empty(server)
-
-
-REACTORS = {
-    "select": {"TWISTED_REACTOR": "twisted.internet.selectreactor.SelectReactor"},
-}
-if hasattr(default_settings, "TWISTED_REACTOR_ENABLED"):  # older ones need a reactor
-    REACTORS["none"] = {"TWISTED_REACTOR_ENABLED": False}
-
-
-@pytest.mark.parametrize("name", REACTORS)
-@few_pages
-def test_other_event_loops(project, site, server, name):
-    ours = {"SCHEDULER": "scrapy_bloom.Scheduler", "BLOOM_REDIS_URL": server.url}
-    runs = [project.crawl(site, keep=False, **ours, **REACTORS[name]) for _ in range(2)]
-    for run in runs:
-        run.complete()
-    assert site.missed == set()
-    assert site.repeated == {}
     assert queue_is_empty(server)
 
 

@@ -1,7 +1,6 @@
 """Crawls of this process whose requests and marks are in a real Redis, shared by workers."""
 
 import os
-import random
 import signal as signals_of_os
 import threading
 from collections import Counter
@@ -20,13 +19,10 @@ from support.sites import Pages
 from support.waiting import PATIENCE, until
 from twisted.internet.defer import gatherResults
 
-import scrapy_bloom
 from scrapy_bloom.crawl.engine import call_later, close_spider
 from scrapy_bloom.crawl.redirects import step_fingerprint
-from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis import frontier
 from scrapy_bloom.redis.shard import Shard
-from scrapy_bloom.redis.worker import Worker
 
 START_REQUESTS = int(os.environ.get("START_REQUESTS", "3000"))
 FULL = 500 if START_REQUESTS == 3000 else 5_000  # as in a crawl
@@ -69,20 +65,6 @@ class Shared:
 @pytest.fixture
 def shared(server, key):
     return Shared(server, key)
-
-
-@pytest.fixture
-def fault(monkeypatch):
-    """Have a function called with the name of each script and with what runs it."""
-    run = Worker.run
-
-    def use(function):
-        def faulty(self, name, *arguments, **options):
-            return function(name, lambda: run(self, name, *arguments, **options))
-
-        monkeypatch.setattr(Worker, "run", faulty)
-
-    return use
 
 
 @pytest.fixture
@@ -215,22 +197,6 @@ async def test_all_that_spiders_do_leads_to_every_page(distant, name):
     assert all(each.stats.get_value("finish_reason") == "finished" for each in crawlers)
 
 
-@ensureDeferred
-async def test_a_page_that_a_callback_forgets_and_yields_again_is_fetched_again(shared):
-    class Retries(Follower):
-        def parse(self, response):
-            if response.url.endswith("/login") and self.parsed.count(response.url) < 2:
-                scrapy_bloom.forget(response.request, self.crawler)
-                yield response.request.replace(dont_filter=False)
-            yield from super().parse(response)
-
-    pages = {"/": lambda *_: ["/login"], "/login": lambda *_: ["/behind"], "/behind": lambda *_: []}
-    with Pages(pages) as site:
-        await crawl(Retries, shared.settings(), url=site.url + "/")
-        assert site.hits == {"/": 1, "/login": 3, "/behind": 1}
-    assert shared.left() == (0, 0, 0)
-
-
 # Engine and extensions
 
 
@@ -340,29 +306,6 @@ async def test_a_server_that_takes_no_writes_is_waited_for(own_server, key, capl
     assert pages.missed == set()
     assert crawler.stats.get_value("finish_reason") == "finished"
     assert own.left() == (0, 0, 0)
-
-
-@ensureDeferred
-@pytest.mark.parametrize("when", ["before", "after"])
-async def test_calls_that_fail_lose_and_repeat_nothing(shared, fault, when):
-    dice = random.Random(when)
-
-    def fails(name, make):
-        broken = name == "call" and dice.random() < 0.4
-        if when == "after" or not broken:
-            answer = make()
-        if broken:
-            raise BackendError("Redis cannot be reached", temporary=True)
-        return answer
-
-    fault(fails)
-    with LocalSite(pages=60, links=8) as pages:
-        crawlers = [make_crawler(Follower, shared.settings()) for _ in range(2)]
-        await gatherResults([each.crawl(url=pages.url) for each in crawlers])
-    assert pages.missed == set()
-    assert pages.repeated == {}
-    assert {each.stats.get_value("finish_reason") for each in crawlers} == {"finished"}
-    assert shared.left() == (0, 0, 0)
 
 
 @ensureDeferred

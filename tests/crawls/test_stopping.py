@@ -7,7 +7,6 @@ import json
 import logging
 import sqlite3
 import threading
-from collections import Counter
 from contextlib import closing
 from functools import partial
 from unittest.mock import Mock
@@ -17,7 +16,6 @@ from pytest_twisted import ensureDeferred
 from scrapy import Request
 from scrapy.exceptions import CloseSpider
 from scrapy.extensions.feedexport import BlockingFeedStorage
-from scrapy.utils.test import get_crawler
 from support.crawling import KEPT, Follower, crawl, kept
 from support.localsite import LocalSite
 from support.queues import left
@@ -26,8 +24,6 @@ from support.stopping import close
 from support.waiting import PATIENCE
 
 from scrapy_bloom import Scheduler
-from scrapy_bloom.crawl.in_flight import InFlight
-from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.signals import before_commit
 
 pytestmark = pytest.mark.server
@@ -123,26 +119,6 @@ async def test_so_is_the_first_page_and_one_that_has_given_its_links(place):
 
 @ensureDeferred
 @pytest.mark.each_scrapy
-async def test_so_is_a_page_whose_errback_closes_the_spider(place):
-    class Closing(Follower):
-        def request(self, response, href):
-            return response.follow(href, errback=self.failed)
-
-        def failed(self, _):
-            raise CloseSpider("enough")
-
-    failing = {"/bad": 500}
-    pages = {"/": lambda *_: ["/bad"], "/bad": lambda *_: failing.get("/bad", [])}
-    with Pages(pages) as site:
-        plain = place.settings(RETRY_ENABLED=False)
-        await crawl(Closing, plain, url=site.url + "/")
-        failing.clear()
-        await crawl(Closing, plain, url=site.url + "/")
-    assert site.hits == {"/": 1, "/bad": 2}
-
-
-@ensureDeferred
-@pytest.mark.each_scrapy
 async def test_a_page_whose_callback_fails_in_a_stop_is_fetched_again(place):
     """Once more, and no more: in the next run it fails by itself, or it does not."""
 
@@ -183,101 +159,6 @@ async def test_a_page_whose_callback_fails_in_a_stop_is_fetched_again(place):
 
 def links(*to):
     return lambda *_: [*to]
-
-
-@ensureDeferred
-@pytest.mark.parametrize("to", ["/late", "/moved"])
-async def test_a_held_request_keeps_only_the_page_that_has_yielded_it(job, to):
-    """The others that were in flight then are not fetched again, after a redirect either."""
-
-    class Holding(Follower):
-        name = "follower"
-
-        async def parse(self, response):
-            for href in response.css("a::attr(href)").getall():
-                yield response.follow(href)
-            if response.url.endswith("/held"):
-                yield response.follow(to, callback=lambda _: self.late())
-
-        def late(self):
-            raise CloseSpider("enough")
-
-    names = [f"/{number}" for number in range(40)]
-    pages = {"/": links(*names[:4], "/held", *names[4:]), "/held": links()}
-    pages |= {"/moved": lambda *_: "/late", "/late": links()}
-    with Pages(pages | dict.fromkeys(names, links())) as site:
-        await crawl(Holding, kept(job), url=site.url + "/")
-        first = Counter(site.hits)
-        await crawl(Follower, kept(job), url=site.url + "/")
-    again = Counter(site.hits) - first
-    assert first["/late"] == 1
-    assert again["/held"] == 1
-    assert set(names) <= set(site.hits)
-    assert not [name for name in names if first[name] and again[name]]
-
-
-@pytest.mark.parametrize("by", [None, Request("http://a.test/gone")])
-def test_where_nobody_knows_who_has_yielded_it_all_wait(by):
-    engine = Mock(closing=False)
-    engine.has.return_value, engine.yielded_by.return_value = False, by
-    in_flight = InFlight(engine, Report(get_crawler()))
-    page, other, held = (Request(f"http://a.test/{name}") for name in ("page", "other", "held"))
-    in_flight.start(page, 1)
-    in_flight.start(other, 2)
-    in_flight.hold(held, ValueError("a lambda"), (b"mark",))
-    assert in_flight.settle() == []
-    in_flight.start_held(held)
-    assert {visit.row for visit in in_flight.settle()} == {None, 1, 2}
-
-
-@pytest.mark.parametrize(("length", "told"), [(2_000, True), (100, False)])
-def test_a_page_waits_for_a_duplicate_at_the_end_of_a_long_chain_of_held_requests(length, told):
-    engine, by = Mock(closing=False), {}
-    engine.has.return_value, engine.yielded_by = False, by.get
-    in_flight = InFlight(engine, Report(get_crawler()))
-    page, *chain = (Request(f"http://a.test/{number}") for number in range(length))
-    other, held, link = (Request("http://a.test/held") for _ in range(3))
-    in_flight.start(page, 1)
-    if told:
-        by.update(zip(chain, [page, *chain], strict=False))
-    for each in chain:
-        in_flight.hold(each, ValueError("a lambda"))
-        in_flight.start_held(each)
-    in_flight.start(other, 2)
-    by |= {held: other, link: chain[-1]}
-    in_flight.hold(held, ValueError("a lambda"), (b"mark",))
-    in_flight.drop(link, b"mark")
-    assert {visit.row for visit in in_flight.settle()} == {None}
-    in_flight.start_held(held)
-    assert {visit.row for visit in in_flight.settle()} == {None, 1, 2}
-
-
-@ensureDeferred
-@pytest.mark.parametrize("place", [InJob], indirect=True)
-async def test_two_held_requests_of_one_page_are_both_to_be_done(place):
-    """The first one is done; the second one is not, and the page is new to the next run."""
-
-    class Twice(Follower):
-        stops = True
-
-        def parse(self, response):
-            for _ in range(2):
-                meta = {"bloom_max_age": 0}
-                yield response.follow("/late", callback=lambda page: self.late(page), meta=meta)  # noqa: PLW0108
-
-        def late(self, response):
-            self.parsed.append(response.url)
-            if self.stops and len(self.parsed) == 2:
-                raise CloseSpider("enough")
-
-    with Pages({"/": links(), "/late": links()}) as site:
-        one = place.settings(CONCURRENT_REQUESTS=1)
-        await crawl(Twice, one, url=site.url + "/")
-        assert site.hits == {"/": 1, "/late": 2}
-        Twice.stops = False
-        await crawl(Twice, one, url=site.url + "/")
-    assert site.hits == {"/": 2, "/late": 4}
-    assert place.left() == 0
 
 
 @ensureDeferred
@@ -331,19 +212,6 @@ async def test_held_requests_are_filtered_whatever_their_meta_says(place, meta):
     assert site.hits["/b"] == 1
     assert crawler.stats.get_value("finish_reason") == "finished"
     assert place.left() == 0
-
-
-@ensureDeferred
-async def test_a_fingerprint_that_is_no_bytes_costs_no_page(place):
-    class Text:
-        def fingerprint(self, request):
-            return request.url
-
-    with Pages(fan(3)) as site:
-        settings = place.settings(REQUEST_FINGERPRINTER_CLASS=Text)
-        crawler = await crawl(Follower, settings, url=site.url + "/")
-    assert len(site.hits) == 4
-    assert crawler.stats.get_value("bloom/errors") >= 3
 
 
 @ensureDeferred

@@ -7,11 +7,10 @@ from pytest_twisted import ensureDeferred
 from scrapy.crawler import Crawler
 from scrapy.settings import SETTINGS_PRIORITIES, Settings
 from scrapy.utils.test import get_crawler
-from support.crawling import ADDONS, OURS, RFP, SCRAPYS, Follower, Run
+from support.crawling import ADDONS, OURS, RFP, SCRAPYS, Follower
 from support.jobs import lifo
-from support.localsite import LocalSite
 from support.sites import Pages
-from support.stopping import AT_ONCE, close, stop_after
+from support.stopping import close
 
 from scrapy_bloom import Addon, BloomDupeFilter, ForgetFailed
 
@@ -136,17 +135,3 @@ async def test_a_job_of_scrapys_own_scheduler_is_finished_by_it(tmp_path, filter
     assert chosen == [(SCRAPYS, filter_class), (SCHEDULER, OURS)]
     (said,) = (r.getMessage() for r in caplog.records if r.name == "scrapy_bloom.addon")
     assert said.startswith(f"{tmp_path} was started with Scrapy's own scheduler, so this run uses")
-
-
-def test_with_a_job_directory_a_killed_crawl_resumes(project):
-    """It is given by the command line, after the project's settings were read."""
-    settings = project.folder / "project_settings.py"
-    settings.write_text(settings.read_text().replace(f'SCHEDULER = "{SCRAPYS}"\n', ""))
-    with LocalSite(pages=200, links=6) as site:
-        # So slowly that few pages are done from one commit to the next, whatever else is on.
-        stop_after(40, site, lambda: project.crawl(site, DOWNLOAD_DELAY=0.02), Run.kill)
-        assert site.missed
-        run = project.finish(site)
-        assert site.missed == set()
-        assert len(site.repeated) <= 2 * AT_ONCE
-    assert run.logged("WARNING") == []

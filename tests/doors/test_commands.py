@@ -4,9 +4,6 @@ import io
 import json
 import os
 import pickle
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,8 +13,7 @@ from support.contract import fingerprints
 from support.filters import contents, everything, everything_in, seen
 from support.jobs import SPIDER, kept_job, open_job, stored_job
 from support.localredis import keys
-from support.processes import environment, run
-from support.waiting import PATIENCE
+from support.processes import run
 
 from scrapy_bloom import RedisFilter
 from scrapy_bloom.commands import VERBS, delete, runner
@@ -301,21 +297,6 @@ def test_many_lines_with_bad_ones(bloom):
     assert errors[4] == "skipped 4 of 30,001 lines"
     marked = ["29,997 pages marked; 0 marked before"]
     assert bloom("add new - --spider books", stdin=text)[:2] == (1, marked)
-
-
-def test_a_pipe_that_is_closed_early_is_no_error(job):
-    (job.parent / "lines").write_text("http://example.com/\n" * 60_000)
-    line = f"{shlex.join([sys.executable, *BLOOM])} contains job - < lines | head -n 2"
-    done = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {line}"],
-        cwd=job.parent,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert (done.stdout.splitlines()[1].split()[1], done.stderr) == ("new", "")
 
 
 # Beside a crawl

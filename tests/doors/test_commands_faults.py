@@ -1,31 +1,23 @@
 """`scrapy bloom`, each verb by each fault: one line that says why, and nothing is changed."""
 
 import itertools
-import os
-import re
-import signal
 import sqlite3
 import subprocess
 import sys
 from pathlib import Path
-from unittest.mock import ANY
 
 import pytest
-import redis
 from redis.connection import Connection
 from support.contract import fingerprints
 from support.filters import contents, everything_in, hexadecimal, seen
-from support.jobs import become_an_ordinary_user, kept_job, open_job, stored_job
-from support.localredis import LocalRedis, keys
+from support.jobs import kept_job, open_job, stored_job
+from support.localredis import keys
 from support.processes import environment
-from support.waiting import PATIENCE, until
+from support.waiting import PATIENCE
 
 from scrapy_bloom import RedisFilter
-from scrapy_bloom.commands import VERBS
-from scrapy_bloom.redis.client import COMMANDS, LAYOUT_COMMANDS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
-NO_COMMANDS = {*VERBS, "sets", "bitmap"}  # of Redis
 URL = "http://example.com/"
 BLOOM = (sys.executable, "-m", "scrapy", "bloom")
 
@@ -138,18 +130,6 @@ def test_a_filter_whose_key_is_named_like_a_shard_is_not_deleted_with_another(bl
     assert left == before
 
 
-@pytest.mark.usefixtures("place")
-@pytest.mark.parametrize(("shards", "after"), [(1, 1), (3, 2), (3, 3)])
-def test_a_delete_that_was_killed_is_made_again(bloom, server, monkeypatch, shards, after):
-    target = filled(server, key := next(keys), shards=shards, capacity=4_000_000)
-    with monkeypatch.context() as patched:
-        during(patched, ("EVALSHA",), after, interrupt)
-        told = bloom(f"delete {target} --yes")
-    assert told == (130, [], ["scrapy bloom delete: interrupted"])
-    assert bloom(f"delete {target} --yes")[0] == 0
-    assert all(server.client().ttl(name) > 0 for name in everything_in(server, key))  # notes
-
-
 # Whoever asks may not, or there is no room, or the other side goes away
 
 
@@ -176,61 +156,6 @@ def test_a_full_disk_leaves_what_was_there(bloom, place, line):
     assert seen(bloom, "whole", [*fingerprints(50), *fingerprints(50, "b")]) == (
         [True] * 50 + [False] * 50
     )
-
-
-@pytest.mark.skipif(os.name == "nt", reason="rights are others there")
-def test_without_rights_nothing_is_done(bloom, place):
-    (place / "whole" / "bloom.sqlite").chmod(0o000)
-    for path in (place, place / "whole"):
-        path.chmod(0o555)
-    user = os.geteuid()
-    become_an_ordinary_user()
-    try:
-        for line in (*LOOKING, ADD, "delete {} --yes"):
-            code, lines, errors = bloom(line.format("whole"))
-            assert (code, lines, len(errors)) == (2, [], 1), (line, lines, errors)
-        assert bloom(ADD.format("new"))[0] == 2
-    finally:
-        os.seteuid(user)
-        for path in (place, place / "whole"):
-            path.chmod(0o755)
-    assert [path.name for path in place.iterdir()] == ["whole"]
-
-
-@pytest.mark.usefixtures("place")
-def test_whoever_may_only_read_looks_and_changes_nothing(bloom, server):
-    """With no other rights than those that the page of the commands names."""
-    key = next(keys)
-    for layout in ("bitmap", "sets"):
-        filled(server, f"{key}{layout}", layout=layout)
-    section = PAGE.read_text().partition("## Rights in Redis")[2].partition("## ")[0]
-    look, change = section.strip().split("\n\n")
-    allow(server.client(), "reader", look)
-    others = " ".join(f"`{one}`" for one in (*COMMANDS, *LAYOUT_COMMANDS["bitmap"]))
-    allow(server.client(), "mover", look + change + others)
-    url = server.url.replace("redis://", "redis://reader:pass@")
-    before = everything_in(server, key)
-    for layout in ("bitmap", "sets"):
-        target = f"{url}#{key}{layout}"
-        assert bloom(f"info {target}") == (0, ANY, [])
-        assert bloom(f"contains {target} {URL}") == (1, ANY, [])  # the page is not there
-        for line in (ADD, FORGET, "delete {} --yes", "copy whole {}new"):
-            code, lines, errors = bloom(line.format(target))
-            assert (code, lines, len(errors)) == (2, [], 1), (line, lines, errors)
-            assert "pass@" not in errors[0]
-            assert everything_in(server, key) == before, line
-    url = url.replace("reader", "mover")
-    assert bloom(f"copy whole {url}#{key}new") == (0, ANY, [])
-
-
-def allow(client, user, text):
-    """Let a user run the commands that a text names, and what every connection begins with."""
-    commands = re.findall(r"`([a-z_|]+)`", text)
-    client.execute_command(
-        *("ACL", "SETUSER", user, "reset", "on", ">pass", "~*"),
-        *(f"+{command}" for command in (*commands, "ping", "hello", "client", "select")
-          if command not in NO_COMMANDS),
-    )  # fmt: skip
 
 
 def during(monkeypatch, commands, after, act):
@@ -267,6 +192,9 @@ def test_an_interrupted_copy_leaves_nothing_that_counts(bloom, place, server, mo
     assert bloom(f"copy kept {target}")[0] == 0
 
 
+# Jobs
+
+
 def test_a_server_that_goes_back_in_mid_copy_gets_no_mark_without_its_request(
     bloom, place, server, monkeypatch
 ):
@@ -283,53 +211,6 @@ def test_a_server_that_goes_back_in_mid_copy_gets_no_mark_without_its_request(
     assert (code, "the server has lost requests. Copy again." in error) == (2, True)
     assert not everything_in(server, key)
     assert bloom(f"copy kept {target}")[0] == 0
-
-
-@pytest.mark.usefixtures("short_leases")
-def test_redis_lost_in_mid_copy_is_no_half_copy(bloom, place, monkeypatch):
-    """And the copy is made when the server is back."""
-    kept_job(place / "large", known=fingerprints(2_000), urls=[URL], BLOOM_CAPACITY=3_000_000)
-    with LocalRedis(persist=True) as server:
-        line = f"copy large {server.url}#lost"
-        with monkeypatch.context() as patched:
-            during(patched, ["SET"], 2, server.kill)
-            assert bloom(line)[0] == 2
-        server.start()
-        until(lambda: answers(server))  # it reads its log first
-        assert bloom(f"queue {server.url}#lost")[0] == 2  # nor does our scheduler begin with it
-        assert all(server.client().ttl(name) > 0 for name in everything_in(server))
-        until(lambda: bloom(line)[0] == 0)  # when its lease is over
-        assert all(seen(bloom, f"{server.url}#lost", fingerprints(2_000)))
-
-
-def answers(server):
-    try:
-        return server.client().ping()
-    except redis.RedisError:
-        return False
-
-
-def test_ctrl_c_at_the_command_line_leaves_nothing(tmp_path):
-    process = subprocess.Popen(
-        [*BLOOM, "add", "new", "-", "--spider", "books"],
-        cwd=tmp_path,
-        env=environment(),
-        stdin=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        # Who runs the tests in the background of a shell has it ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - a call alone
-    )
-    process.stdin.write(b"http://example.com/\n" * 20_000)  # so many times what a pipe holds
-    process.stdin.flush()
-    until((tmp_path / "new" / "bloom.sqlite").exists)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=PATIENCE)
-    assert errors.decode() == "scrapy bloom add: interrupted\n"
-    assert process.returncode == 130
-    assert not (tmp_path / "new" / "bloom.sqlite").exists()
-
-
-# Jobs
 
 
 def test_a_mark_by_hand_does_not_make_a_killed_run_a_clean_one(bloom, place):
@@ -364,13 +245,3 @@ def test_what_is_forgotten_stays_so_in_every_copy(bloom, place, server):
         found = seen(bloom, target, known)
         assert not any(found[:50]), target
         assert found[50:].count(False) < 50, target  # whose bit went with a forgotten page
-
-
-def test_a_copy_in_redis_grows_like_a_filter_of_crawls(bloom, place, server):
-    known, more = fingerprints(900), fingerprints(3000, "b")
-    stored_job(place / "job", known, BLOOM_CAPACITY=1000)
-    target = f"{server.url}#{next(keys)}"
-    assert bloom(f"copy job {target}")[0] == 0
-    assert bloom(f"add {target} -", stdin=hexadecimal(more))[0] == 0
-    assert seen(bloom, target, [*known, *more]) == [True] * 3900
-    assert not any(seen(bloom, target, fingerprints(3000, "c")))

@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from contextlib import suppress
+from unittest.mock import patch
 
 import pytest
 import scrapy
@@ -14,11 +15,13 @@ from scrapy.statscollectors import MemoryStatsCollector
 from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.test import get_crawler
 from support.crawling import Follower, Project, crawl
+from support.filters import contents
+from support.sessions import open_session
 from support.sites import Pages
 
 from scrapy_bloom import BloomDupeFilter
+from scrapy_bloom.crawl.report import Verdict
 from scrapy_bloom.filter.bloom import LocalFilter
-from scrapy_bloom.local import plain
 from scrapy_bloom.local.job import new_filter
 from scrapy_bloom.settings import Settings
 
@@ -89,30 +92,15 @@ def test_a_request_that_cannot_be_checked_is_crawled_and_said_once(settings, sai
     assert said in error
 
 
-class Flaky(LocalFilter):
-    """A filter whose home is away at times, as one on a server's can be."""
-
-    away = False
-
-    def add(self, fingerprint):
-        if self.away:
-            raise ConnectionError("nobody is there")
-        return super().add(fingerprint)
-
-
-def test_a_failing_filter_loses_no_request(monkeypatch, caplog):
-    flaky = Flaky()
-    monkeypatch.setattr(plain, "new_filter", lambda *_, **__: flaky)
+def test_a_filter_that_fails_loses_no_request(caplog):
     dupefilter, crawler = make_filter()
-    dupefilter.open()
     dupefilter.request_seen(page(1))
-    flaky.away = True
-    assert [dupefilter.request_seen(page(1)) for _ in range(3)] == [False] * 3
-    flaky.away = False
+    with patch.object(LocalFilter, "add", side_effect=ConnectionError("nobody is there")):
+        assert [dupefilter.request_seen(page(1)) for _ in range(3)] == [False] * 3
     assert dupefilter.request_seen(page(1)) is True
-    dupefilter.close("finished")
     assert crawler.stats.get_value("bloom/errors") == 3
     assert len(messages(caplog, logging.ERROR)) == 1
+    dupefilter.close("finished")
 
 
 def test_a_filter_that_memory_cannot_hold_is_warned_of(monkeypatch, caplog):
@@ -130,21 +118,19 @@ class BrokenStats(MemoryStatsCollector):
     theirs = ("bloom/", "dupefilter/")
 
     def inc_value(self, key, *args, **kwargs):
-        self.reach(key)
+        if key.startswith(self.theirs):
+            raise ConnectionError(f"nobody takes {key}")
         super().inc_value(key, *args, **kwargs)
 
     def get_value(self, key, *args, **kwargs):
         if key == "bloom/checked":
-            self.reach(key)
+            raise ConnectionError(f"nobody has {key}")
         return super().get_value(key, *args, **kwargs)
 
     def set_value(self, key, *args, **kwargs):
-        self.reach(key)
-        super().set_value(key, *args, **kwargs)
-
-    def reach(self, key):
         if key.startswith(self.theirs):
             raise ConnectionError(f"nobody takes {key}")
+        super().set_value(key, *args, **kwargs)
 
 
 @ensureDeferred
@@ -266,3 +252,23 @@ async def test_a_spider_may_get_its_name_when_it_is_made(tmp_path, caplog):
     (refused,) = messages(caplog, logging.ERROR)
     assert "'two'" in refused
     assert pages.hits == {"/": 1}
+
+
+def test_a_job_with_local_marks_is_not_moved_to_redis(tmp_path, caplog):
+    """They would be forgotten without a word."""
+    session, _ = open_session({"JOBDIR": str(tmp_path)})
+    session.check(page(1))
+    session.close()
+    before = contents(tmp_path)
+    nowhere = {"JOBDIR": str(tmp_path), "BLOOM_REDIS_URL": "redis://127.0.0.1:1"}
+    crawler = get_crawler(settings_dict=nowhere)
+    crawler.spidercls.name = "books"
+    dupefilter = BloomDupeFilter.from_crawler(crawler)
+    assert dupefilter.request_seen(page(1)) is False
+    dupefilter.close("finished")
+    assert "a filter in Redis would suppress pages" in caplog.text
+    assert "BLOOM_BACKEND = 'local'" in caplog.text
+    assert contents(tmp_path) == before
+    session, _ = open_session({**nowhere, "BLOOM_BACKEND": "local"})
+    assert session.check(page(1)) is Verdict.SEEN
+    session.close()

@@ -10,7 +10,6 @@ from support.shared_spiders import TheirFingerprints
 from support.stopping import stop_after
 from support.waiting import until
 
-from scrapy_bloom import BackendError, RedisFilter
 from scrapy_bloom.commands import from_scrapy_redis
 
 pytest.importorskip("redis")
@@ -145,49 +144,6 @@ def test_marks_of_scrapy_redis_are_added_where_they_mean_the_same(server, key, b
     code, lines, _ = bloom(f"add {target} -", stdin="\n".join(marks).encode(), **same)
     assert (code, lines) == (0, ["20 pages marked; 30 marked before"])
     assert bloom(f"queue {target}")[1][0] == "30 requests to be fetched, 0 of them in flight"
-
-
-def test_an_interrupted_copy_has_no_mark_without_its_request(server, key, monkeypatch, bloom):
-    fill(server, key, range(30))
-    target = f"{server.url}#{key}:bloom"
-    line = f"copy {server.url}#{key}:requests {target} --spider {key}"
-
-    def fail(*_):
-        raise BackendError("gone")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RedisFilter, "add_many", fail)
-        assert bloom(line)[0] == 2
-    assert "pages seen     0" in bloom(f"info {target}")[1]
-    assert bloom(f"queue {target}")[0] == 2  # it has none, as far as it says
-    assert bloom(line)[1][0].endswith("30 pages and 30 requests copied")
-    lines = bloom(f"queue {target} --peek 2")[1]
-    assert [one.split()[-1] for one in lines[-2:]] == [
-        "http://example.com/0",  # as Scrapy's LIFO queue: what was copied last comes first
-        "http://example.com/1",
-    ]
-    code, _, (error,) = bloom(line)
-    assert code == 2
-    assert "with 30 requests" in error
-
-
-def test_a_copy_whose_requests_the_server_loses_is_none(server, key, monkeypatch, bloom):
-    fill(server, key, range(30))
-    target = f"{server.url}#{key}:bloom"
-    line = f"copy {server.url}#{key}:requests {target} --spider {key}"
-    add_many = RedisFilter.add_many
-
-    def lose(shared, marks):
-        server.client().delete(*server.client().keys(f"*{key}:bloom*"))
-        return add_many(shared, marks)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RedisFilter, "add_many", lose)
-        code, lines, errors = bloom(line)
-    assert (code, lines) == (2, [])
-    assert "has lost requests. Copy again." in errors[-1]
-    assert bloom(f"queue {target}")[0] == 2
-    assert bloom(line)[1][0].endswith("30 pages and 30 requests copied")
 
 
 def test_a_queue_with_a_request_that_cannot_be_read_is_not_copied(server, key, bloom):

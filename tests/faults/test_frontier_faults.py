@@ -1,18 +1,12 @@
 """Full disks, files that may not be written, and damage: each is said, and no page is lost."""
 
 import json
-import sqlite3
-from contextlib import closing
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 from pytest_twisted import ensureDeferred
-from support.crawling import Follower, Project, crawl
-from support.disks import Small, kinds, small_disk
-from support.filters import contents
+from support.crawling import Follower, crawl
+from support.disks import Limited
 from support.internals import synchronous
-from support.jobs import give_to_an_ordinary_user
 from support.kills import urls_in
 from support.localsite import LocalSite
 from support.waiting import until
@@ -21,7 +15,6 @@ from scrapy_bloom.local import frontier
 
 OURS = {"SCHEDULER": "scrapy_bloom.Scheduler"}
 PASSES = {"SCHEDULER": "support.dying.Scheduler"}  # one for every 60 marks
-ORDINARY = {"SCHEDULER": "support.dying.Ordinary"}
 FULL = "The crawl continues and retries"
 
 
@@ -29,13 +22,9 @@ FULL = "The crawl continues and retries"
 
 
 @pytest.fixture
-def full(tmp_path):
-    """A project whose job directory is on a small disk, and that disk."""
-    with (
-        small_disk(kinds()[-1], tmp_path / "job") as disk,
-        Project(tmp_path) as project,
-    ):
-        yield project, disk
+def disk(project):
+    """The disk of a project's job directory."""
+    return Limited(project.job)
 
 
 def crawl_until_full(project, disk, site, *, said=FULL, **settings):
@@ -50,8 +39,7 @@ def crawl_until_full(project, disk, site, *, said=FULL, **settings):
     return run
 
 
-def test_a_crawl_on_a_full_disk_goes_on_and_survives_a_kill(full):
-    project, disk = full
+def test_a_crawl_on_a_full_disk_goes_on_and_survives_a_kill(project, disk):
     with LocalSite(pages=150, links=6) as site:
         run = crawl_until_full(project, disk, site, **PASSES)
         run.kill()
@@ -59,12 +47,6 @@ def test_a_crawl_on_a_full_disk_goes_on_and_survives_a_kill(full):
         # A small commit may find room, and the next one none, or be the last before the kill.
         assert run.log.count(FULL) - run.log.count("commits work again") in (0, 1)
         assert "Traceback" not in run.log, run.log
-        if isinstance(disk, Small):  # the other kind binds a run that goes on only
-            delivered = site.delivered
-            run = project.crawl(site, **PASSES)
-            assert run.end() == 1, run.log
-            assert site.delivered == delivered
-            assert "No space left on device" in run.log or "disk is full" in run.log
         disk.make_room()
         run = project.finish(site, **PASSES)
         assert site.missed == set()
@@ -79,8 +61,9 @@ def test_a_crawl_on_a_full_disk_goes_on_and_survives_a_kill(full):
         ("wordy", "Items could not be written out", "Items can be written again"),
     ],
 )
-def test_a_crawl_whose_disk_has_room_again_has_lost_and_repeated_nothing(full, spider, said, again):
-    project, disk = full
+def test_a_crawl_whose_disk_has_room_again_has_lost_and_repeated_nothing(
+    project, disk, spider, said, again
+):
     feed = project.job / "items.jsonl"
     feeds = json.dumps({str(feed): {"format": "jsonlines"}})
     with LocalSite(pages=150, links=6) as site:
@@ -97,8 +80,7 @@ def test_a_crawl_whose_disk_has_room_again_has_lost_and_repeated_nothing(full, s
     assert run.stat("bloom/not_stored") == 0
 
 
-def test_a_stop_on_a_full_disk_is_like_a_kill(full):
-    project, disk = full
+def test_a_stop_on_a_full_disk_is_like_a_kill(project, disk):
     with LocalSite(pages=150, links=6) as site:
         run = crawl_until_full(project, disk, site, **PASSES)
         run.interrupt()
@@ -110,76 +92,6 @@ def test_a_stop_on_a_full_disk_is_like_a_kill(full):
         disk.make_room()
         run = project.finish(site, **PASSES)
         assert site.missed == set()
-
-
-# Files that may not be written
-
-
-@pytest.fixture
-def shared():
-    """A project that an ordinary user gets to: the folders of other tests are root's alone."""
-    with TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        with Project(Path(folder)) as project:
-            yield project
-        for path in (project.job, *project.job.rglob("*")):
-            path.chmod(0o755)
-
-
-def stored(files):
-    """Return the rows of a database and its log; what notes that it was opened is left out."""
-    with TemporaryDirectory() as folder:
-        for name in ("bloom.sqlite", "bloom.sqlite-wal"):
-            Path(folder, name).write_bytes(files[Path(name)])
-        with closing(sqlite3.connect(Path(folder, "bloom.sqlite"))) as database:
-            names = database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
-            tables = {name for (name,) in names} - {"meta", "counters"}
-            return {name: database.execute(f"SELECT * FROM {name}").fetchall() for name in tables}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("name", "mode", "named"),
-    [
-        ("bloom.sqlite", 0o444, "bloom.sqlite: "),
-        ("", 0o555, "job"),
-    ],
-)
-def test_what_may_not_be_written_is_refused_and_untouched(shared, name, mode, named):
-    job = shared.job
-    with LocalSite(pages=120, links=6) as site:
-        shared.kill_at(40, site, **PASSES)
-        delivered = site.delivered
-        give_to_an_ordinary_user(job)
-        before = contents(job)
-        (job / name).chmod(mode)
-        run = shared.crawl(site, **ORDINARY)
-        assert run.end() == 1, run.log
-        assert site.delivered == delivered
-        assert named in run.log, run.log
-        for path in (job, *job.rglob("*")):
-            path.chmod(0o755)
-        after = contents(job)
-        # What SQLite shares among processes, and who held the job last, means nothing after a kill.
-        file = Path("bloom.sqlite")
-        assert after[file] == before[file], run.log
-        assert stored(after) == stored(before), run.log
-        run = shared.finish(site, **OURS)
-        assert site.missed == set()
-
-
-def test_a_run_that_is_refused_after_a_kill_changes_no_row(project):
-    with LocalSite(pages=120, links=6) as site:
-        project.kill_at(40, site, **PASSES)
-        delivered, before = site.delivered, stored(contents(project.job))
-        for name, value, found in (("BLOOM_EXACT", True, False), ("BLOOM_WINDOW", "30d", None)):
-            run = project.crawl(site, **OURS, **{name: value})
-            run.end()
-            assert f"{name} = {value!r}: " in run.log, run.log
-            assert f"was made with {name} = {found!r}. It was left as it is" in run.log
-            assert stored(contents(project.job)) == before
-        assert site.delivered == delivered
-        assert before["requests"]
 
 
 # What commits are written for

@@ -103,18 +103,6 @@ def test_without_one_of_them_it_is_refused_and_nothing_is_left(server, layout):
         assert not everything_in(server)
 
 
-@pytest.mark.parametrize(("keys", "key"), [("crawl*", "else"), ("crawl", "crawl")])
-def test_keys_that_are_not_allowed_are_refused_and_nothing_is_left(server, keys, key):
-    """In the second case the header's alone is."""
-    server.client().flushall()
-    allow(server.client(), needed("bitmap"), keys=keys)
-    with pytest.raises(
-        BackendError, match="On all keys that begin with the filter's key the ACL must"
-    ):
-        RedisFilter.from_url(as_worker(server.url), key=key)
-    assert not everything_in(server)
-
-
 def test_the_commands_are_documented():
     text = DOCS.read_text("utf-8")
     line = re.search(r"ACL SETUSER .*?\n```", text, re.DOTALL)[0]

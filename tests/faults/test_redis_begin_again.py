@@ -7,8 +7,6 @@ import os
 import pytest
 from support.beginning import NeverEndsError, World
 
-from scrapy_bloom.redis.client import script
-
 pytestmark = pytest.mark.usefixtures("server")
 
 SEEDS = int(os.environ.get("SEEDS", "1"))
@@ -21,7 +19,7 @@ SETS = {
     "roll-backs": {"faults": {"back": 2, "kill": 1, "late": 2}},
     "flushes": {"faults": {"flush": 1, "kill": 1, "late": 2}},
     "all, sets, retries": {"faults": ALL, "layout": "sets", "retries": 0.2},
-    "all, held": {"faults": ALL, "held": 0.15},
+    "all": {"faults": ALL},
     "shards, all back": {"faults": {"back": 2, "kill": 1, "late": 2}, "shards": 2},
     "shards, one back": {"faults": {"back_one": 2, "kill": 1, "late": 2}, "shards": 2},
     "shards, one back while nobody lives": {
@@ -29,17 +27,6 @@ SETS = {
         "shards": 3,
     },
     "shards, any key lost": {"faults": {"key": 2, "late": 2, "freeze": 1}, "shards": 2},
-    "plain, freezes": {
-        "faults": {"freeze": 3, "late": 2},
-        "plain": True,
-        "pages": 800,
-        "dropped": 0.5,
-    },
-    "plain, roll-backs": {
-        "faults": {"back": 1, "freeze": 1, "late": 2},
-        "plain": True,
-        "pages": 800,
-    },
 }
 
 
@@ -47,17 +34,6 @@ SETS = {
 def test_nothing_is_lost(server, name):
     for seed in range(SEEDS):
         assert not World(server, seed, **SETS[name]).run(), f"seed {seed}"
-
-
-def without(*lines):
-    """Return what takes lines out of the scripts that have them."""
-
-    def edit(text):
-        for line in lines:
-            text = text.replace(line, "")
-        return text
-
-    return edit
 
 
 LOST = (
@@ -71,37 +47,18 @@ HEARD = "  if ARGV[11] ~= '' then hear() end\n"
 VANISHED = """  if some then start_over() end
   return some"""
 CONTROLS = {
-    "roll-backs without numbers": {"faults": BACK, "edit": without(LOST, ANSWERED)},
+    "roll-backs without numbers": {"faults": BACK, "without": [LOST, ANSWERED]},
     "flushes without start()": {"faults": {"flush": 1, "late": 2}, "again": False},
     "requests that vanish unnoticed": {
         "faults": {"queue": 2, "late": 2},
-        "edit": without(VANISHED),
-    },
-    "shards, one back, the others stay": {
-        "faults": {"back_one": 2, "late": 2},
-        "shards": 2,
-        "reset_all": False,
+        "without": [VANISHED],
     },
     "shards that have not heard of each other": {
         "faults": {"dead_back_one": 2, "late": 2},
         "shards": 3,
-        "edit": without(HEARD),
-    },
-    "held requests that stay unique": {"faults": ALL, "held": 0.15, "keep_held": True},
-    "plain, a batch without an answer is believed": {
-        "faults": {"freeze": 1},
-        "pages": 800,
-        "plain": True,
-        "dropped": 0.5,
-        "doubt": False,
+        "without": [HEARD],
     },
 }
-
-
-def test_the_lines_that_controls_take_out_are_there():
-    text = script("call", "bitmap")
-    for line in (LOST, ANSWERED, HEARD, VANISHED):
-        assert line in text
 
 
 def loses(server, seed, **options):

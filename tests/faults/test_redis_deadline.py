@@ -9,9 +9,13 @@ import pytest
 from support.contract import fingerprints
 from support.layouts import plans
 from support.proxy import Proxy
+from support.queues import mark_of
 
 from scrapy_bloom import RedisFilter
 from scrapy_bloom.redis.client import Target
+from scrapy_bloom.redis.queue import SharedQueue
+from scrapy_bloom.redis.shard import Entry
+from scrapy_bloom.redis.worker import Worker
 
 TIMEOUT = 2.0
 SLACK = 30.0  # of a machine that does other things as well: what hangs takes ten minutes
@@ -67,14 +71,28 @@ def test_a_reply_that_drips(server, key):
             seen.close()
 
 
-def test_a_connection_works_again_after_a_call_that_took_nearly_too_long(server, key):
-    with (
-        Proxy(server.port) as proxy,
-        RedisFilter(Target(proxy.url), key, plans(), timeout=6.0, known=0) as seen,
-    ):
-        for _ in range(3):
-            proxy.delay = 1.8
-            assert seen.add_many(fingerprints(3)) in ([False] * 3, [True] * 3)
-        proxy.delay = 0
-        assert seen.add_many(fingerprints(3)) == [True] * 3
-        assert seen.worker.counters.outages == 0
+class SlowLink(Proxy):
+    """4 MB go over it in a second."""
+
+    def fault(self, request):
+        self.delay = len(request) / 4e6
+        return super().fault(request)
+
+
+def test_large_requests_come_over_a_slow_link(server, key):
+    """In one call they did not come through in its time: the crawl stood still, and was closed."""
+    with SlowLink(server.port) as link:
+        queue = SharedQueue(Worker(Target(link.url), 2.0), key, plans(order="fifo"))
+        queue.open()
+        for number in range(199):
+            body = b"%d" % number + bytes(100_000)
+            queue.offer(Entry("f", mark_of(number), body, source=number))
+        new = []
+        for _ in range(60):  # a third of that will do
+            exchange = queue.prepare(0)
+            queue.carry_out(exchange)
+            new += [entry.source for entry, seen in queue.settle(exchange).verdicts if not seen]
+            if not queue.burdened:
+                break
+        assert sorted(new) == [*range(199)]
+        queue.close()

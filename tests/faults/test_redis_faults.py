@@ -29,11 +29,12 @@ FAULT_SERIES = int(os.environ.get("FAULTS", "12"))
 
 
 @pytest.fixture
-def opened(layout_if_asked):
+def opened(request):
+    layout = request.getfixturevalue("layout") if "layout" in request.fixturenames else "bitmap"
     filters = []
 
     def opened(url, key, *, on_error=OnBackendError.ALLOW, known=0, timeout=2.0, window=None):
-        made_for = plans(capacity=10, error_rate=1e-9, layout=layout_if_asked, window=window)
+        made_for = plans(capacity=10, error_rate=1e-9, layout=layout, window=window)
         one = RedisFilter(
             *(Target(url), key, made_for), on_error=on_error, timeout=timeout, known=known
         )
@@ -118,22 +119,6 @@ def test_what_one_batch_was_granted_is_not_seen_when_the_next_one_fails(
             until(lambda: seen.usable)
         assert seen.add_many(pages) == [False] * 1200
         assert seen.add_many(pages) == [True] * 1200
-
-
-def test_a_mark_made_in_the_background_is_not_known_before_its_caller_is_told(server, opened):
-    """A fault that a prototype had: 125 of 12,000 pages were lost to it."""
-    pages = fingerprints(5)
-    with Proxy(server.port, counted=name_of("call", "bitmap")) as proxy:
-        seen = opened(proxy.url, next(keys), on_error=OnBackendError.CLOSE, known=1000)
-        seen.add(b"loads the script")
-        for number, page in enumerate(pages):
-            proxy.requests, proxy.faults = 0, {1: "drop reply", 2: "drop reply"}
-            with pytest.raises(BackendError):
-                seen.add(page)
-            until(lambda: seen.usable)
-            assert seen.add(b"%d settles it" % number) is False
-            assert seen.add(page) is False
-            assert seen.add(page) is True
 
 
 def test_a_long_series_of_faults_in_a_crawl_of_two(server, key, layout):
@@ -240,17 +225,6 @@ def test_nothing_can_be_forgotten_in_an_outage(server, opened, key):
         assert seen.add(one) is False
 
 
-def test_all_workers_learn_with_their_next_call_what_was_forgotten(server, opened, key):
-    forgetful, busy = (opened(server.url, key, known=1000) for _ in range(2))
-    one = fingerprints(1)[0]
-    busy.add(one)
-    assert forgetful.forget(one)
-    assert busy.add(one) is True  # by itself
-    assert busy.add(b"another") is False
-    assert busy.add(one) is False
-    assert forgetful.add(one) is True
-
-
 # Outages
 
 
@@ -287,22 +261,6 @@ def test_wait_holds_the_check_until_the_server_is_back_and_has_an_end(lasting_se
     helper.join()
     assert seen.numbers()["unknown"] == 0
     assert opened(server.url, key).add_many(known) == [True] * 20
-
-
-def test_a_server_without_memory_takes_no_marks(own_server, opened, key, caplog):
-    seen = opened(own_server.url, key, known=1000)
-    known = fingerprints(20)
-    seen.add_many(known[:10])
-    admin = own_server.client()
-    admin.config_set("maxmemory-policy", "noeviction")
-    admin.config_set("maxmemory", 1000)
-    assert seen.add_many(known) == [True] * 10 + [False] * 10
-    assert "maxmemory" in caplog.text
-    admin.config_set("maxmemory", 0)
-    until(lambda: seen.usable and not seen.add(os.urandom(20)))
-    # An unanswered call may have been made since; none of its pages is seen for it.
-    assert seen.add_many(known[:10]) == [True] * 10
-    assert opened(own_server.url, key).contains_many(known[:10]) == [True] * 10
 
 
 # Losses: the worker continues with what the server has
@@ -355,6 +313,9 @@ def test_something_else_under_the_header_is_an_outage_and_stays(server, opened, 
     until(lambda: not seen.add(os.urandom(9)) and seen.add(b"z"))
 
 
+# Failover
+
+
 def test_foreign_bits_end_a_call_half_way_and_hide_nothing(server, opened, key):
     seen = opened(server.url, key)
     seen.add(b"x")
@@ -366,9 +327,6 @@ def test_foreign_bits_end_a_call_half_way_and_hide_nothing(server, opened, key):
     until(lambda: seen.usable and seen.add(b"y") is True)
     assert seen.add(b"x") is False
     assert client.lrange(name, 0, -1) in ([b"foreign"], [])
-
-
-# Failover
 
 
 @pytest.fixture
@@ -399,38 +357,3 @@ def test_a_failover_to_a_replica(pair, opened, key, behind):
         until(lambda: seen.usable and not seen.add(os.urandom(20)) and seen.usable)
         assert seen.add_many([*early, *late]) == [True] * 100 + [not behind] * 100
         assert seen.numbers()["losses"] == behind
-
-
-def test_a_replica_that_nobody_promoted_takes_no_marks(pair, opened, key):
-    primary, replica = pair
-    with Proxy(primary.port) as proxy:
-        seen = opened(proxy.url, key, known=1000)
-        seen.add(b"x")
-        assert primary.client().wait(1, 5000) == 1
-        proxy.upstream = replica.port
-        proxy.cut()
-        assert [seen.add(b"x"), seen.add(b"y")] == [True, False]
-        replica.client().replicaof("NO", "ONE")
-        until(lambda: seen.usable)
-        assert seen.add(b"z") is False
-        assert opened(replica.url, key).add_many([b"x", b"z"]) == [True, True]
-
-
-# Replies that nobody understands
-
-
-@pytest.mark.parametrize("reply", [b"*1\r\n:3\r\n", b"nonsense"])
-def test_a_reply_of_another_shape_is_no_verdict(server, opened, key, reply):
-    with Proxy(server.port, counted=name_of("call", "bitmap")) as proxy:
-        proxy.GARBLED = reply + b"\r\n"
-        seen = opened(proxy.url, key)
-        seen.add(b"loads the script")
-        times = 2 if reply == b"nonsense" else 1  # which the client repeats by itself
-        proxy.requests, proxy.faults = 0, dict.fromkeys(range(1, times + 1), "garble reply")
-        assert seen.add_many(fingerprints(5)) == [False] * 5
-        assert seen.worker.counters.outages == 1
-        until(lambda: seen.usable)
-        assert seen.add(b"next") is False
-        # Granted by the server while nobody heard of it: granted once more.
-        assert seen.add_many(fingerprints(5)) == [False] * 5
-        assert seen.add_many(fingerprints(5)) == [True] * 5

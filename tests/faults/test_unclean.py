@@ -3,8 +3,7 @@
 import shutil
 
 import pytest
-import scrapy.squeues
-from queuelib.queue import FifoDiskQueue, LifoDiskQueue
+from queuelib.queue import LifoDiskQueue
 from scrapy.exceptions import CloseSpider
 from scrapy.utils.test import get_crawler
 from support.filters import contents
@@ -12,21 +11,9 @@ from support.jobs import SPIDER, lifo, open_job, stored_job
 
 from scrapy_bloom import BloomDupeFilter
 from scrapy_bloom.errors import JobInUseError, StateError
-from scrapy_bloom.local.job import digest, set_aside_if_unclean, waits_with_scrapy
+from scrapy_bloom.local.job import set_aside_if_unclean
 
 KNOWN = [bytes([n]) * 20 for n in range(50)]
-
-QUEUES = [LifoDiskQueue, FifoDiskQueue]
-if hasattr(scrapy.squeues, "PickleLifoSQLiteQueue"):  # from Scrapy 2.19
-    from queuelib.queue import LifoSQLiteQueue
-
-    QUEUES.append(LifoSQLiteQueue)
-
-
-def make_queue(folder, kind=LifoDiskQueue, saved="[0]"):
-    """Make what a clean stop leaves: a queue with requests."""
-    lifo(folder / "requests.queue" / "0", kind=kind)
-    (folder / "requests.queue" / "active.json").write_text(saved)
 
 
 def assert_restored(folder, count):
@@ -39,7 +26,8 @@ def assert_restored(folder, count):
 def job(tmp_path):
     """A job of ours that has stopped cleanly with requests that wait."""
     folder = tmp_path / "job"
-    make_queue(folder)
+    lifo(folder / "requests.queue" / "0")
+    (folder / "requests.queue" / "active.json").write_text("[0]")
     (folder / "spider.state").write_bytes(b"state")
     (folder / "requests.seen").write_bytes(b"seen")
     stored_job(folder, KNOWN)
@@ -55,42 +43,6 @@ def crawl_refused(job):
     with pytest.raises(CloseSpider):
         dupefilter.open()
     yield
-
-
-# Whether the queue is as it was
-
-
-@pytest.mark.parametrize("kind", QUEUES)
-def test_a_queue_that_is_used_is_another_one_and_one_that_is_only_opened_is_not(tmp_path, kind):
-    make_queue(tmp_path, kind)
-    path, saved = tmp_path / "requests.queue" / "0", tmp_path / "requests.queue" / "active.json"
-    found = [digest(tmp_path)]
-    assert waits_with_scrapy(tmp_path)
-    kind(path).close()
-    assert [digest(tmp_path)] == found
-    for change in (lambda queue: queue.pop(), lambda queue: queue.push(b"request 10")):
-        queue = kind(path)
-        change(queue)
-        queue.close()
-        found.append(digest(tmp_path))
-    for text in ("[0, 1]", "[0, "):  # the latter is cut off
-        saved.write_text(text)
-        found.append(digest(tmp_path))
-    saved.unlink()
-    found.append(digest(tmp_path))
-    assert len(set(found)) == len(found) == 6
-
-
-@pytest.mark.parametrize("saved", [None, "[]", "{}"])
-def test_a_queue_without_requests_is_none(tmp_path, saved):
-    none = digest(tmp_path)
-    assert not waits_with_scrapy(tmp_path)
-    (tmp_path / "requests.queue").mkdir()
-    (tmp_path / "requests.queue" / "0s").write_bytes(bytes(4))  # Scrapy 2.13 leaves such files
-    if saved is not None:
-        (tmp_path / "requests.queue" / "active.json").write_text(saved)
-    assert not waits_with_scrapy(tmp_path)
-    assert digest(tmp_path) == none
 
 
 # Clean stops
@@ -148,17 +100,6 @@ def test_a_job_whose_requests_may_be_lost_is_put_aside_as_a_whole(job, harm, wor
     assert_restored(job, 0)
 
 
-def test_nothing_that_was_put_aside_is_ever_overwritten(job):
-    kill(job)
-    assert set_aside_if_unclean(job, SPIDER)
-    first = contents(job / "unclean" / "1")
-    lifo(job / "requests.queue" / "5")
-    kill(job)
-    assert set_aside_if_unclean(job, SPIDER)
-    assert contents(job / "unclean" / "1") == first
-    assert [path.name for path in (job / "unclean" / "2" / "requests.queue").iterdir()] == ["5"]
-
-
 def test_what_cannot_be_put_aside_refuses_the_crawl(job):
     kill(job)
     (job / "unclean").write_bytes(b"")
@@ -214,11 +155,8 @@ def test_a_damaged_filter_is_not_touched(job):
     assert contents(job) == before
 
 
-@pytest.mark.parametrize("settings", [{"BLOOM_BACKEND": "redis"}, {"BLOOM_BACKEND": "nonsense"}])
-def test_a_crawl_whose_filter_is_elsewhere_touches_nothing(job, settings):
-    kill(job)
-    before = contents(job)
-    crawler = get_crawler(settings_dict={"JOBDIR": str(job)} | settings)
-    crawler.spidercls.name = SPIDER
-    BloomDupeFilter.from_crawler(crawler)
-    assert contents(job) == before
+def test_a_job_directory_that_cannot_be_used_is_refused(tmp_path):
+    (tmp_path / "job").write_bytes(b"a file")
+    with pytest.raises(StateError, match=f"{tmp_path / 'job'}"):
+        open_job(tmp_path / "job")
+    assert (tmp_path / "job").read_bytes() == b"a file"

@@ -13,7 +13,6 @@ from operator import attrgetter
 import pytest
 from queuelib import LifoDiskQueue
 from scrapy.settings import default_settings
-from support.crawling import Several
 from support.filters import contents
 from support.kills import CLOSING, MOMENTS, ONCE, items_in, series, urls_in
 from support.localsite import LocalSite, StormySite
@@ -42,7 +41,7 @@ NO_REACTOR = (
 )
 SERIES = {
     "plain": {"spider": "items"},
-    "inline, breadth first, window": {"spider": "inline", **FIFO, "BLOOM_WINDOW": "30d"},
+    "breadth first, window": {"spider": "items", **FIFO, "BLOOM_WINDOW": "30d"},
     "async callbacks, one queue, exact": {
         "spider": "waiting",
         "SCHEDULER_PRIORITY_QUEUE": "scrapy.pqueues.ScrapyPriorityQueue",
@@ -54,42 +53,27 @@ SERIES = {
     },
     "lambdas": {"spider": "some lambdas"},
     "errors": {"spider": "errors"},
-    "retries, slow pipeline, power": {
-        "spider": "items",
-        "ITEM_PIPELINES": '{"support.kept_spiders.GatheringPipeline": 1}',
-        "BLOOM_COMMIT_SYNC": "machine",
-    },
+    "retries, power": {"spider": "items", "BLOOM_COMMIT_SYNC": "machine"},
     "crawl spider, no reactor": {"spider": "ruled", **NO_REACTOR},
 }
-STORMY = ("retries, slow pipeline, power", "errors")
+STORMY = ("retries, power", "errors")
 
 
 @pytest.mark.parametrize("name", SERIES)
 def test_nothing_is_lost_however_often_a_crawl_is_killed(project, name):
     crawl = dict(SERIES[name])
-    feed, gathered = project.folder / "items.jsonl", project.folder / "gathered.txt"
-    settings = {"GATHERED": gathered, "FEEDS": f'{{"{feed}": {{"format": "jsonlines"}}}}'}
+    feed = project.folder / "items.jsonl"
+    settings = {"FEEDS": f'{{"{feed}": {{"format": "jsonlines"}}}}'}
     kind = StormySite if name in STORMY else LocalSite
     with kind(pages=PAGES, links=6, seed=len(name)) as site:
         tally = series(project, site, KILLS, seed=len(name), step=20, **crawl, **settings)
         assert site.missed == set(), tally
     if name != "errors":  # half of its pages give none
         assert len(urls_in(feed)) >= PAGES
-    if "ITEM_PIPELINES" in crawl:
-        assert len(set(gathered.read_text().split())) >= PAGES
     again = sum(hits - 1 for page, hits in site.hits.items() if page)
     if name == "lambdas":  # a held request keeps the page that has yielded it, and no other
         assert again <= AGAIN * (tally.kills + tally.stops), tally.kinds
     tell(name, tally, again, items_in(feed))
-
-
-def test_nothing_is_lost_where_several_crawls_share_a_process(tmp_path):
-    with Several(tmp_path) as project, LocalSite(pages=PAGES, links=6) as site:
-        tally = series(project, site, KILLS, seed=7)
-        assert site.missed == set(), tally
-    for feed in project.feeds:
-        assert len(urls_in(feed)) >= PAGES
-    tell("several crawls", tally, sum(hits - 2 for page, hits in site.hits.items() if page), {})
 
 
 @pytest.mark.parametrize("moment", [*MOMENTS, *ONCE, *CLOSING])

@@ -15,15 +15,11 @@ from collections import Counter
 from contextlib import suppress
 
 from scrapy_bloom.errors import BackendError
-from scrapy_bloom.options import OnBackendError
 from scrapy_bloom.redis import client as clients
-from scrapy_bloom.redis import filter as filters
 from scrapy_bloom.redis.client import Target, beginning
-from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.queue import SharedQueue
 from scrapy_bloom.redis.shard import Entry
 from scrapy_bloom.redis.worker import Worker
-from support.internals import replace_beginning, replace_shards
 from support.layouts import plans
 
 KEY = "crawl"
@@ -46,14 +42,8 @@ class World:
         layout: of the filter.
         shards: how many.
         again: whether start() runs again after a surprise; without it pages must get lost.
-        edit: changes the text of a script: for controls that must lose.
+        without: lines that are taken out of the scripts: for controls that must lose.
         retries: share of fetches that end in a retry with dont_filter.
-        held: share of links whose requests cannot be stored.
-        keep_held: whether a worker keeps what held requests are unique by at a surprise: must lose.
-        reset_all: whether a surprise at one shard is one at all; without it pages must get lost.
-        plain: whether requests wait in the workers, and only marks are shared.
-        dropped: share of replies that get lost.
-        doubt: whether a batch without an answer counts as new; without it pages must get lost.
     """
 
     def __init__(
@@ -66,36 +56,24 @@ class World:
         shards=1,
         pages=150,
         again=True,
-        edit=lambda text: text,
+        without=(),
         retries=0.0,
-        held=0.0,
-        keep_held=False,
-        reset_all=True,
-        plain=False,
-        doubt=True,
-        dropped=0.06,
     ):
         self.chance = random.Random(seed)
-        self.faults, self.again, self.edit, self.retries = faults, again, edit, retries
-        self.keep_held, self.reset_all, self.plain, self.doubt = keep_held, reset_all, plain, doubt
+        self.faults, self.again, self.without, self.retries = faults, again, without, retries
         self.url, self.client = server.url, server.client()
         self.client.flushall()
         self.now = float(_START)
-        self.dropped = dropped
         self.plans = plans(capacity=1000, layout=layout, shards=shards, order="fifo")
         self.links = {page: [] for page in range(pages)}  # a tree: one way to each page
         for page in range(1, pages):
             self.links[self.chance.randrange(max(0, page - 30), page)].append(page)
-        pairs = [(page, other) for page in self.links for other in self.links[page]]
-        self.held = {pair for pair in pairs if self.chance.random() < held}
-        self.fetched, self.tried, self.count = Counter(), Counter(), Counter()
-        self.late, self.shots, self.made = [], [], 0
+        self.fetched, self.tried = Counter(), Counter()
+        self.late, self.shots = [], []
         self.left = math.inf  # after so many calls no more are answered
         names = ("open", "call", "ask", "beat", "leave")
         self.scripts = {name: self.load(name, layout) for name in names}
-        kind = PlainCrawler if plain else Crawler
-        self.new_worker = lambda: kind(self)
-        self.workers = [self.new_worker() for _ in range(3)]
+        self.workers = [Crawler(self) for _ in range(3)]
 
     def run(self):
         """Crawl; return the pages that were lost."""
@@ -123,16 +101,16 @@ class World:
             self.client.zcard(name + "queue") or self.client.hlen(name + "taken") for name in names
         )
 
-    def shot(self, pattern="crawl*"):
-        names = list(self.client.keys(pattern))
+    def shot(self):
+        names = list(self.client.keys("crawl*"))
         pipeline = self.client.pipeline(transaction=False)
         for name in names:
             pipeline.dump(name)
         return dict(zip(names, pipeline.execute(), strict=True))
 
-    def put_back(self, shot, pattern="crawl*"):
+    def put_back(self, shot):
         pipeline = self.client.pipeline()
-        for name in self.client.keys(pattern):
+        for name in self.client.keys("crawl*"):
             pipeline.delete(name)
         for name, value in shot.items():
             pipeline.restore(name, 0, value)
@@ -141,11 +119,10 @@ class World:
     def fault(self):
         kinds = [*self.faults]
         kind = self.chance.choices(kinds, [self.faults[name] for name in kinds])[0]
-        self.count[kind] += 1
         getattr(self, f"fault_{kind}")()
 
     def fault_kill(self):
-        self.workers[self.chance.randrange(len(self.workers))] = self.new_worker()
+        self.workers[self.chance.randrange(len(self.workers))] = Crawler(self)
 
     def fault_freeze(self):
         """Rather one that waits for an answer."""
@@ -172,9 +149,9 @@ class World:
         self.fault_back_one()
         self.left = self.chance.randrange(2 * len(self.plans))
         with suppress(BackendError):
-            self.new_worker()
+            Crawler(self)
         self.left = math.inf
-        self.workers = [self.new_worker() for _ in self.workers]
+        self.workers = [Crawler(self) for _ in self.workers]
 
     def fault_flush(self):
         self.put_back({})
@@ -201,7 +178,10 @@ class World:
         text = clients.script(name, layout)
         assert "call('TIME')" in text
         text = text.replace("call('TIME')", f"call('MGET', '{CLOCK[0]}', '{CLOCK[1]}')")
-        return self.client.register_script(self.edit(text))
+        for line in self.without:
+            assert line in text or name != "call"
+            text = text.replace(line, "")
+        return self.client.register_script(text)
 
 
 class FlakyWorker(Worker):
@@ -224,7 +204,7 @@ class FlakyWorker(Worker):
         answer = world.script(*call)
         if name == "call" and world.chance.random() < 0.05:
             world.late = [*world.late[-29:], call]
-        if not self.calm and world.chance.random() < world.dropped:
+        if not self.calm and world.chance.random() < 0.06:
             raise BackendError("lost", temporary=True)
         return answer
 
@@ -241,10 +221,7 @@ class Crawler:
         self.queue = SharedQueue(self.worker, KEY, world.plans)
         self.queue.open()
         self.worker.calm = False
-        if not world.reset_all:
-            replace_shards(self.queue, _Alone)
         self.ready, self.flight, self.children = [], {}, Counter()
-        self.memory, self.held_pages = [], set()
         self.frozen = self.beaten = 0.0
         self.start()
 
@@ -254,7 +231,7 @@ class Crawler:
 
     @property
     def busy(self):
-        return bool(self.ready or self.flight or self.memory or self.queue.burdened)
+        return bool(self.ready or self.flight or self.queue.burdened)
 
     def start(self):
         self.offer(0, None)
@@ -274,17 +251,15 @@ class Crawler:
         able = [key for key in self.flight if key not in self.children]
         if able and chance.random() < 0.6:
             self.fetch(chance.choice(able))
-        elif self.memory and chance.random() < 0.5:
-            self.flight[object()] = self.memory.pop(0)
         elif self.ready and chance.random() < 0.6:
             taken = self.ready.pop(0)
-            self.flight[object()] = (taken, int(taken.body), None)
+            self.flight[object()] = taken
         else:
             self.exchange(max(0, 3 - len(self.ready)))
 
     def fetch(self, key):
         world = self.world
-        page = self.flight[key][1]
+        page = int(self.flight[key].body)
         if world.chance.random() < world.retries and world.tried[page] < 6:
             world.tried[page] += 1
             self.children[key] = 1
@@ -292,12 +267,7 @@ class Crawler:
             return
         world.fetched[page] += 1
         for other in world.links[page]:
-            if (page, other) in world.held:
-                if other not in self.held_pages:
-                    self.held_pages.add(other)
-                    self.children[key] += 1
-                    self.memory.append((None, other, key))
-            elif not self.queue.knows((b"%d" % other).rjust(20, b".")):
+            if not self.queue.knows((b"%d" % other).rjust(20, b".")):
                 self.children[key] += 1
                 self.offer(other, key)
         if not self.children[key]:
@@ -312,14 +282,10 @@ class Crawler:
         void = [taken for taken in self.ready if not self.queue.still_ours(taken)]
         self.ready = [taken for taken in self.ready if taken not in void]
         if settled.begin_again:
-            self.world.count["surprises"] += 1
-            if not self.world.keep_held:
-                self.held_pages.clear()
             for taken in void:
                 self.offer(int(taken.body), None)
             if self.world.again:
                 self.start()
-        self.world.count["dead"] += len(settled.void) and not settled.begin_again
         self.ready += settled.taken
 
     def child_done(self, parent):
@@ -330,73 +296,7 @@ class Crawler:
 
     def finish(self, key):
         self.children.pop(key, None)
-        taken, _, parent = self.flight.pop(key)
-        if taken is not None:
-            self.queue.done(taken)
-        self.child_done(parent)
-
-
-class _Alone:
-    """A shard whose marks are not given up when another one has lost something."""
-
-    def __init__(self, shard):
-        self._shard = shard
-
-    def __getattr__(self, name):
-        return getattr(self._shard, name)
-
-    def open(self, *, give_up=False):  # noqa: ARG002
-        self._shard.open(give_up=False)
-
-
-class PlainCrawler:
-    """A worker whose requests wait elsewhere: here, in a list that all share and nothing loses."""
-
-    def __init__(self, world):
-        self.world = world
-        self.worker = FlakyWorker(world)
-        made, filters.Worker = filters.Worker, lambda *_: self.worker
-        try:
-            self.filter = RedisFilter(
-                Target(world.url), KEY, world.plans, on_error=OnBackendError.CLOSE
-            )
-        finally:
-            filters.Worker = made
-        self.worker.calm = False
-        if not world.doubt:
-            replace_beginning(self.filter, self._undoubted)
-        self.ready, self.buffer, self.frozen, self.beaten = [], [world.made], 0.0, 0.0
-        world.made += 1  # each begins at another page, or only one would have work
-
-    def _undoubted(self, shard):
-        shard.unanswered.doubted = False
-        shard.open()
-
-    @property
-    def unanswered(self):
-        return self.filter.shards[0].unanswered
-
-    @property
-    def busy(self):
-        return bool(self.ready or self.buffer)
-
-    def step(self):
-        world, chance = self.world, self.world.chance
-        if self.frozen > world.now:
-            return
-        if world.now - self.beaten > 6:
-            self.beaten = world.now
-            for beat in self.worker.beats:
-                beat()
-        if self.ready and chance.random() < 0.5:
-            page = self.ready.pop(0)
-            world.fetched[page] += 1
-            self.buffer += world.links[page]
-        elif self.buffer:
-            some = self.buffer[:5]
-            seen = self.filter.add_many([(b"%d" % page).rjust(20, b".") for page in some])
-            del self.buffer[: len(some)]
-            self.ready += [page for page, was in zip(some, seen, strict=True) if not was]
+        self.queue.done(self.flight.pop(key))
 
 
 def shard_key(plan):

@@ -1,6 +1,5 @@
 """Crawls for tests: in this process, and as `scrapy` in a process of its own."""
 
-import json
 import os
 import re
 import signal
@@ -10,7 +9,7 @@ from threading import Condition, Thread
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
 
-from support.processes import PROGRAMS, environment
+from support.processes import environment
 from support.starting import Program
 from support.waiting import PATIENCE
 
@@ -136,20 +135,6 @@ class Project:
         site.when(deliveries, run.kill)
         run.end()
         return run
-
-
-class Several(Project):
-    """Runs two crawls in each process, each with its own job directory and its own feed."""
-
-    @property
-    def feeds(self):
-        return [self.folder / f"items-{number}.jsonl" for number in (1, 2)]
-
-    def crawl(self, site, *, environment=None, **settings):
-        """Start both crawls of a site."""
-        given = json.dumps({name: str(value) for name, value in settings.items()})
-        program = PROGRAMS / "several_crawls.py"
-        return self.python(program, site.url, self.job, given, *self.feeds, **(environment or {}))
 
 
 class Run(Program):

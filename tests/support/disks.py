@@ -1,10 +1,7 @@
-"""Disks that are full."""
+"""Full disks, as far as a limit on the size of files is one: it needs no rights."""
 
-import os
 import resource
-import subprocess
-from contextlib import contextmanager, suppress
-from functools import cache
+from contextlib import suppress
 
 
 class Limited:
@@ -23,45 +20,3 @@ class Limited:
 
     def _limit(self, size):
         resource.prlimit(self._run.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
-
-
-class Small:
-    """A disk of its own, on which something else takes all the room."""
-
-    def __init__(self, folder):
-        self._other = folder / "other"
-
-    def fill(self, run):  # noqa: ARG002 - as above
-        with suppress(OSError), self._other.open("ab", buffering=0) as file:
-            while file.write(bytes(4096)):
-                pass
-
-    def make_room(self):
-        self._other.unlink()
-
-
-@contextmanager
-def small_disk(kind, folder):
-    """Make a folder on such a disk: a real one, or one that a limit makes small."""
-    folder.mkdir()
-    if kind == "limit":
-        yield Limited(folder)
-        return
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "none", folder], check=True)
-    try:
-        yield Small(folder)
-    finally:
-        subprocess.run(["umount", folder], check=True)
-
-
-@cache
-def kinds():
-    """List the kinds of small disks that there are for this user: only some may mount one."""
-    if os.geteuid():
-        return ["limit"]
-    line = ["unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt"]
-    try:
-        may = subprocess.run(line, capture_output=True, check=False).returncode == 0
-    except FileNotFoundError:
-        may = False
-    return ["limit", "disk"] if may else ["limit"]

@@ -11,7 +11,6 @@ from itertools import count
 
 from scrapy_bloom.local import store
 from scrapy_bloom.scheduler import Scheduler as Ours
-from support.jobs import become_an_ordinary_user
 
 
 class Scheduler(Ours):
@@ -23,15 +22,6 @@ class Scheduler(Ours):
         store.BLOCKS_AT_ONCE, store.CHECKPOINT_COMMITS = 2, 5
         if "DIE" in os.environ:
             die_at(*os.environ.pop("DIE").split(":"))
-        return super().from_crawler(crawler)
-
-
-class Ordinary(Ours):
-    """Works for a user whom permissions bind, from the moment it is made."""
-
-    @classmethod
-    def from_crawler(cls, crawler):
-        become_an_ordinary_user()
         return super().from_crawler(crawler)
 
 

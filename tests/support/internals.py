@@ -47,14 +47,9 @@ def secret_of(filter_):
     return filter_.shards[0].secret if hasattr(filter_, "shards") else filter_.secret
 
 
-def replace_shards(queue, kind):
-    """Put something else around each shard of a queue, which nobody may do who uses one."""
-    queue.shards = [kind(shard) for shard in queue.shards]
-
-
-def replace_beginning(filter_, begin):
-    """Have a filter begin again at a shard in another way: one that loses pages."""
-    filter_._begin_again = lambda shard, _: begin(shard)
+def remembered(recent):
+    """Return how many marks a crawl remembers itself: they must not pile up over weeks."""
+    return len(recent._since)
 
 
 def stop_beating(one):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 
 from queuelib.queue import LifoDiskQueue
@@ -64,19 +63,3 @@ def lifo(path, count=10, kind=LifoDiskQueue):
     for number in range(count):
         queue.push(b"request %d" % number)
     queue.close()
-
-
-ORDINARY = 65534
-
-
-def become_an_ordinary_user():
-    """Give up root's power to open everything, if this process has it."""
-    if os.geteuid() == 0:
-        os.seteuid(ORDINARY)
-
-
-def give_to_an_ordinary_user(folder):
-    """Make that user the owner of a folder and all that is in it, if this process can."""
-    if os.geteuid() == 0:
-        for path in (folder, *folder.rglob("*")):
-            os.chown(path, ORDINARY, -1)

@@ -7,9 +7,7 @@ from scrapy import Request
 from scrapy.exceptions import CloseSpider, IgnoreRequest
 from scrapy.linkextractors import LinkExtractor
 from scrapy.spiders import CrawlSpider, Rule
-from scrapy.utils.defer import maybe_deferred_to_future
 
-from scrapy_bloom.signals import before_commit
 from support.crawling import Follower
 
 
@@ -64,29 +62,6 @@ class Waiting(ItemSpider):
         for href in links[1::2]:
             yield response.follow(href)
         yield {"url": response.url}
-
-
-class Inline(ItemSpider):
-    """Its callbacks download their own request again, and one link, before they give any link.
-
-    In this order the second download fails in Scrapy if the crawl is being stopped.
-    """
-
-    name = "inline"
-
-    async def parse(self, response):
-        links = response.css("a::attr(href)").getall()
-        await self.download(response.request)
-        await self.download(response.follow(links[0]))
-        for href in links:
-            yield response.follow(href)
-        yield {"url": response.url}
-
-    async def download(self, request):
-        engine = self.crawler.engine
-        if hasattr(engine, "download_async"):  # from Scrapy 2.14
-            return await engine.download_async(request)
-        return await maybe_deferred_to_future(engine.download(request))
 
 
 class Swarm(Follower):
@@ -154,31 +129,3 @@ class Ruled(CrawlSpider):
 
     def parse_page(self, response):
         return {"url": response.url}
-
-
-class GatheringPipeline:
-    """Writes its items out in batches, and what there is before each commit."""
-
-    def __init__(self, crawler):
-        self.items = []
-        self.file = open(crawler.settings["GATHERED"], "a")  # noqa: SIM115, PTH123
-        crawler.signals.connect(self.write, signal=before_commit)
-
-    @classmethod
-    def from_crawler(cls, crawler):
-        return cls(crawler)
-
-    async def process_item(self, item, spider=None):  # noqa: ARG002 - Scrapy's signature
-        await asyncio.sleep(0.01)
-        self.items.append(item["url"])
-        if len(self.items) > 1000:
-            self.write()
-        return item
-
-    def write(self):
-        self.file.writelines(url + "\n" for url in self.items)
-        self.file.flush()
-        self.items.clear()
-
-    def close_spider(self, spider=None):  # noqa: ARG002 - Scrapy's signature
-        self.write()

@@ -53,13 +53,11 @@ class Tally:
         kills: runs that were killed.
         stops: runs that were stopped cleanly, on the way.
         kinds: how often each way of killing was met.
-        logs: the logs of all runs.
     """
 
     kills: int = 0
     stops: int = 0
     kinds: dict[str, int] = field(default_factory=dict)
-    logs: list[str] = field(default_factory=list)
 
     def count(self, kind):
         self.kinds[kind] = self.kinds.get(kind, 0) + 1
@@ -95,7 +93,6 @@ def series(project, site, kills, *, seed=0, stops=0.15, step=30, **crawl):
             run = project.crawl(site, environment={"DIE": f"{kind}:{number}"}, **crawl)
             site.when(site.delivered + 4 * step, run.kill)  # it may never come to that
         code = run.end()
-        tally.logs.append(run.log)
         assert "Traceback" not in run.log or any(text in run.log for text in EXPECTED), run.log
         if code == -9:
             tally.kills += 1
@@ -108,7 +105,6 @@ def series(project, site, kills, *, seed=0, stops=0.15, step=30, **crawl):
             break  # over too soon
     run = project.crawl(site, **crawl)
     assert run.end() == 0, run.log
-    tally.logs.append(run.log)
     assert run.reason == "finished", run.log
     return tally
 

@@ -55,21 +55,6 @@ class LocalCluster:
         """Return the name by which the cluster knows a node."""
         return node.client().execute_command("CLUSTER", "MYID").decode()
 
-    def move(self, slot, source, target, between=lambda: None):
-        """Move a slot from one node to another; call `between` when half of its keys have moved."""
-        here, there = source.client(), target.client()
-        names = self.name(source), self.name(target)
-        there.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", names[0])
-        here.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", names[1])
-        keys = here.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 1000)
-        half = len(keys) // 2
-        for number, key in enumerate(keys):
-            if number == half:
-                between()
-            here.execute_command("MIGRATE", target.HOST, target.port, key, 0, 10_000)
-        for node in self.nodes:
-            node.client().execute_command("CLUSTER", "SETSLOT", slot, "NODE", names[1])
-
     def _ready(self, client):
         info = client.execute_command("CLUSTER", "INFO")
         known = b"cluster_known_nodes:%d" % len(self.nodes)

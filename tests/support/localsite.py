@@ -11,17 +11,14 @@ from __future__ import annotations
 import html
 import random
 import re
-import socket
 import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
-from socketserver import TCPServer, ThreadingMixIn
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -60,22 +57,32 @@ class Answer:
     location: str = ""
 
 
-class SiteMap:
-    """The pages and links of a site; everything follows from three numbers.
+class LocalSite:
+    """A site on a web server, in threads of the process that opens it: a context manager.
 
     A page is a number from 0 to ``pages - 1``; page 0 is the front page ``/``. Its content is
     delivered with status 200 at one address only (for ``Kind.QUERY`` in any order of the
-    parameters); every other way of writing it redirects there.
+    parameters); every other way of writing it redirects there. Everything follows from three
+    numbers. Any number of crawlers, in this process or in others, may visit it at once.
 
     :param pages: how many pages there are, at least 1.
     :param links: how many links each page has, at least 1.
     :param seed: another seed gives other links between the same pages.
+    :param port: the port to listen on; 0 takes a free one.
     """
 
-    def __init__(self, pages: int, links: int, seed: int) -> None:
+    HOST: Final = "127.0.0.1"
+
+    def __init__(self, *, pages: int = 3000, links: int = 20, seed: int = 1, port: int = 0) -> None:
         self.pages = pages
         self.links = links
         self.seed = seed
+        self.port = port
+        self._lock = threading.Lock()
+        self._hits: Counter[int] = Counter()
+        self._delivered = 0
+        self._asked: set[str] = set()
+        self._alarms: dict[int, Callable[[], object]] = {}
 
     def kind(self, page: int) -> Kind:
         """Tell how the site treats a page."""
@@ -138,35 +145,6 @@ class SiteMap:
                 href += "?" + "&".join(parameters)
         return f"{href}#part-{chance.randrange(9)}" if chance.random() < 0.2 else href
 
-
-def _sorted(target: str) -> str:
-    path, _, query = target.partition("?")
-    return path + "?" + "&".join(sorted(query.split("&")))
-
-
-class LocalSite(SiteMap):
-    """A :class:`SiteMap` on a web server, in threads of the process that opens it.
-
-    Use it as a context manager, or call :meth:`open` and :meth:`close`. Any number of crawlers, in
-    this process or in others, may visit it at once.
-
-    :param pages: see :class:`SiteMap`.
-    :param links: see :class:`SiteMap`.
-    :param seed: see :class:`SiteMap`.
-    :param port: the port to listen on; 0 takes a free one.
-    """
-
-    HOST: Final = "127.0.0.1"
-
-    def __init__(self, *, pages: int = 3000, links: int = 20, seed: int = 1, port: int = 0) -> None:
-        super().__init__(pages, links, seed)
-        self.port = port
-        self._lock = threading.Lock()
-        self._hits: Counter[int] = Counter()
-        self._delivered = 0
-        self._asked: set[str] = set()
-        self._alarms: dict[int, Callable[[], object]] = {}
-
     @property
     def url(self) -> str:
         """The address of the front page."""
@@ -210,17 +188,16 @@ class LocalSite(SiteMap):
 
         :raises OSError: if the port is taken.
         """
-        self._server = _Server((self.HOST, self.port))
+        self._server = _Server((self.HOST, self.port), _Handler)
         self._server.site = self
         self.port = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
         self._thread.start()
 
     def close(self) -> None:
-        """Hang up on everybody and free the port; the counts stay."""
+        """Free the port; the counts stay."""
         self._server.shutdown()
         self._thread.join()
-        self._server.hang_up()
         self._server.server_close()
 
     def __enter__(self) -> Self:
@@ -244,6 +221,11 @@ class LocalSite(SiteMap):
         if alarm:
             alarm()
         return answer
+
+
+def _sorted(target: str) -> str:
+    path, _, query = target.partition("?")
+    return path + "?" + "&".join(sorted(query.split("&")))
 
 
 class SteadySite(LocalSite):
@@ -278,38 +260,9 @@ class StormySite(LocalSite):
         return [*super().hrefs(page), f"/nothing/{page}"]
 
 
-class _Server(ThreadingMixIn, TCPServer):
-    """One daemon thread per connection: a crawler keeps a dozen of them open."""
-
-    allow_reuse_address = True
-    daemon_threads = True
+class _Server(ThreadingHTTPServer):
     request_queue_size = 128
     site: LocalSite
-
-    def __init__(self, address: tuple[str, int]) -> None:
-        self._connections: set[socket.socket] = set()
-        self._changed = threading.Condition()
-        super().__init__(address, _Handler)
-
-    def get_request(self) -> tuple[socket.socket, object]:
-        connection, address = super().get_request()
-        with self._changed:
-            self._connections.add(connection)
-        return connection, address
-
-    def shutdown_request(self, request: socket.socket) -> None:  # type: ignore[override]
-        super().shutdown_request(request)
-        with self._changed:
-            self._connections.discard(request)
-            self._changed.notify()
-
-    def hang_up(self) -> None:
-        """End the idle connections, which clients would keep open, and wait for their threads."""
-        with self._changed:
-            for connection in self._connections:
-                with suppress(OSError):  # the client was quicker
-                    connection.shutdown(socket.SHUT_RDWR)
-            self._changed.wait_for(lambda: not self._connections)
 
     def handle_error(self, request: object, client_address: object) -> None:
         if not isinstance(sys.exc_info()[1], ConnectionError):  # a crawler was killed: its affair

@@ -15,7 +15,6 @@ from pathlib import Path
 from support.waiting import PATIENCE
 
 HERE = Path(__file__).parent
-PROGRAMS = HERE / "programs"
 
 
 def freeze(process: subprocess.Popen[bytes]) -> None:

@@ -7,7 +7,6 @@ import signal
 from scrapy import Request
 
 import scrapy_bloom
-from support import lossy
 from support.crawling import Follower
 from support.internals import scheduler_of
 
@@ -56,16 +55,6 @@ class Checked(Follower):
         @url {os.environ.get("CHECKED_URL")}
         @returns requests 8 8
     """
-
-
-class Lossy(Follower):
-    """Its filter calls half of the new pages seen. For a process of its own."""
-
-    name = "lossy"
-
-    def __init__(self, **arguments):
-        super().__init__(**arguments)
-        lossy.install(setattr)
 
 
 class Walled(Follower):

@@ -1,6 +1,5 @@
 """Waiting for a thing that happens elsewhere."""
 
-import asyncio
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -17,13 +16,4 @@ def until(condition: Callable[[], Result]) -> Result:
     while not (result := condition()):
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.01)
-    return result
-
-
-async def until_later(condition: Callable[[], Result]) -> Result:
-    """Do the same, and let the event loop go on meanwhile."""
-    deadline = time.monotonic() + PATIENCE
-    while not (result := condition()):
-        assert time.monotonic() < deadline, "waited in vain"
-        await asyncio.sleep(0.01)
     return result

@@ -40,18 +40,11 @@ class WindowMachine(RuleBasedStateMachine):
         self.known = {}  # fingerprint -> when it was let through, in `passed`
         self.ages = {}  # fingerprint -> when its page was let through for its age, on the clock
         self.lapsed = set()  # those for which that is so long ago that it may be dropped
-        self.redated = set()  # those for which that counts as of now since the clock was set back
         self.fresh = count()
         self.open()
 
     def open(self):
         raise NotImplementedError
-
-    def marked(self, fingerprint):
-        """Is told of each fingerprint that was let through."""
-
-    def forgot(self, fingerprint):
-        """Is told of each fingerprint that was there and was forgotten."""
 
     @rule(page=st.sampled_from(PAGES))
     def add(self, page):
@@ -73,23 +66,18 @@ class WindowMachine(RuleBasedStateMachine):
         last = self.ages.get(page)
         if last is not None and last > self.clock.now:
             last = self.ages[page] = self.clock.now
-            self.redated.add(page)
         expected = last is not None and self.clock.now - last < age
         seen = self.filter.add_aged(page, age)
-        assert seen is expected or self.may_differ(page, seen, age)
+        assert seen is expected or self.may_differ(page, seen)
         if not seen:
             self.ages[page] = self.clock.now
             self.lapsed.discard(page)
-            self.redated.discard(page)
             self.let_through(page)
 
-    def may_differ(self, page, seen, age):
-        """Return whether a page with an age may be new though it was let through, or seen still."""
-        # What counts as of now after the clock was set back is not in the journal: after a kill
-        # that is done once more.
-        if seen:
-            return page in self.redated and age > 0
-        return page in self.lapsed or self.passed - self.known.get(page, -LONGEST) >= WINDOW
+    def may_differ(self, page, seen):
+        """Return whether a page with an age may be new though it was let through."""
+        long_ago = self.passed - self.known.get(page, -LONGEST) >= WINDOW
+        return not seen and (page in self.lapsed or long_ago)
 
     @rule(page=st.sampled_from(PAGES))
     def forget(self, page):
@@ -98,7 +86,6 @@ class WindowMachine(RuleBasedStateMachine):
         self.ages.pop(page, None)
         if found:  # else it is too old, and comes back if the clock is set back before a kill
             self.known.pop(page, None)
-            self.forgot(page)
 
     @rule(seconds=st.sampled_from([1, 30, 99, 100, 101, 250, 799, 800, 900, 5000]))
     def wait(self, seconds):
@@ -114,6 +101,8 @@ class WindowMachine(RuleBasedStateMachine):
     def set_clock_back(self, seconds):
         self.clock.now -= seconds
         self.set_back = self.passed
+        if self.ages:
+            self.add_aged(min(self.ages), 300)
 
     @rule(back=st.booleans())
     def look_at_all(self, back):
@@ -148,4 +137,3 @@ class WindowMachine(RuleBasedStateMachine):
 
     def let_through(self, page):
         self.known[page] = self.passed
-        self.marked(page)

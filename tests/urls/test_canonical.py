@@ -5,7 +5,6 @@ from collections import Counter
 from functools import reduce
 from urllib.parse import unquote_plus
 
-import can_ada
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
@@ -14,7 +13,7 @@ from scrapy.http import JsonRequest
 from scrapy.utils.request import RequestFingerprinter, fingerprint
 from support.internals import repeat_the_self_check
 from support.properties import URLS, request_for
-from support.spellings import NAMES, of_packages
+from support.spellings import NAMES
 from w3lib.url import canonicalize_url, parse_qsl_to_bytes, parse_url
 
 from scrapy_bloom import CanonicalFingerprinter, SettingError
@@ -119,13 +118,6 @@ def test_the_query_is_the_original_without_what_is_dropped(url):
     assert params(AT["usual"].canonical_url(url)) == original - dropped
 
 
-@given(st.from_regex(fast_path.TAME, fullmatch=True))
-def test_a_tame_url_gets_w3libs_form(url):
-    assert fast_path.take(url) is not None
-    assert fast_path.canonical(url) == canonicalize_url(url)
-    assert AT["scrapy"].fingerprint(Request(url)) == fingerprint(Request(url))
-
-
 @given(URLS, st.sampled_from(("usual", "drop", "keep_only")), st.lists(st.sampled_from(NAMES[1:])))
 def test_the_short_way_ends_where_all_steps_and_w3lib_do(url, how, names):
     names = [unquote_plus(name) for name in names if name]
@@ -135,22 +127,6 @@ def test_the_short_way_ends_where_all_steps_and_w3lib_do(url, how, names):
     stepped = CanonicalFingerprinter("usual", rules=rules, wrapped=Asked())
     walked = stepped.fingerprint(request).decode()
     assert fingerprinter.fingerprint(request) == fingerprint(Request(walked))
-
-
-def test_real_urls_take_the_short_way_and_it_ends_where_the_long_one_does():
-    real = of_packages()
-    tame = [url for url in real if fast_path.take(url)]
-    assert len(tame) > 0.97 * len(real) > 200
-    for url in tame:
-        assert AT["scrapy"].fingerprint(Request(url)) == fingerprint(Request(url))
-
-
-@given(st.lists(st.sampled_from(("0", "1", "9", "7f", "0x7f", "0xg", "08", "256", "")), max_size=5))
-def test_numeric_hosts_are_read_as_whatwg_does(labels):
-    url = f"http://{'.'.join(labels)}/"
-    safe = AT["safe"].canonical_url(url)
-    if safe != canonicalize_url(url):
-        assert can_ada.parse(url).href == safe
 
 
 @pytest.mark.each_scrapy
@@ -221,12 +197,6 @@ def test_a_wish_that_is_none_is_said_once(caplog):
     for _ in range(2):
         fingerprinter.fingerprint(Request("http://a.example", meta={"bloom_canonical": "no"}))
     assert caplog.text.count("expected False or one of") == 1
-
-
-def test_a_verbatim_request_is_left_as_it_is():
-    url = "http://example.com:80/?utm_id=1"
-    request = Request(url, meta={"verbatim_url": True})
-    assert AT["usual"].resolve(request) == (fingerprint(request), ())
 
 
 RULES = {

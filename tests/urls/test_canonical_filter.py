@@ -13,7 +13,6 @@ from scrapy.utils.test import get_crawler
 from support.processes import run
 
 from scrapy_bloom import BloomDupeFilter, CanonicalFingerprinter
-from scrapy_bloom.canonical.rules import Rules, difference
 
 PORT = "http://example.com:80/a"
 PLAIN = "http://example.com/a"
@@ -93,13 +92,6 @@ def test_other_rules_are_told_when_a_job_goes_on(tmp_path, caplog):
     assert "are fetched again" in said[0]
 
 
-def test_a_job_of_another_canonical_form_is_told():
-    now = Rules.of("safe").record()
-    then = {**now, "form": 0}
-    assert difference(then, now).startswith("The filter was filled with canonical form 0, now 1.")
-    assert difference(now, now) == ""
-
-
 def test_a_project_may_use_it_for_all_of_scrapy():
     asked = []
 
@@ -148,30 +140,6 @@ def test_a_job_names_the_subclass_that_decides(tmp_path, caplog):
     with pytest.raises(CloseSpider), Crawl.of(job):
         pass
     assert f"found the filter of fingerprinter '{__name__}.FirstPathSegment'" in caplog.text
-
-
-@pytest.mark.filterwarnings("ignore:The scrapy.utils.url")  # theirs, on the oldest Scrapy
-def test_duplicate_url_discarder_is_asked(tmp_path):
-    rules = [
-        {
-            "order": 100,
-            "processor": "queryRemovalExcept",
-            "args": ["id"],
-            "urlPattern": {"include": ["example.com"]},
-        }
-    ]
-    (tmp_path / "rules.json").write_text(json.dumps(rules))
-    settings = {
-        "REQUEST_FINGERPRINTER_CLASS": "duplicate_url_discarder.Fingerprinter",
-        "DUD_LOAD_RULE_PATHS": [str(tmp_path / "rules.json")],
-    }
-    with Crawl.of(settings) as crawl:
-        urls = (f"{PLAIN}?id=1&b=1", f"{PLAIN}?b=2&id=1", f"{PORT}?id=1&b=3", f"{PLAIN}?id=2")
-        assert crawl.seen(*urls) == [False, True, True, False]
-        assert crawl.seen("http://example.org/?a=1", "http://example.org/?a=2") == [False, False]
-        assert crawl.stats() == {"default_port": 1}
-        asked = crawl.crawler.stats.get_value("duplicate_url_discarder/request/processed")
-        assert asked == 6  # once each
 
 
 def test_the_documentation_shows_what_the_command_prints():
