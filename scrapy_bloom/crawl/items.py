@@ -222,8 +222,8 @@ def _end_line(path: str, *, quoted: bool) -> None:
         stays open would swallow the next items.
     """
     with suppress(OSError), Path(path).open("rb+") as file:
-        quotes = sum(part.count(b'"') for part in iter(partial(file.read, 1 << 20), b""))
-        if quoted and quotes % 2:
+        parts = iter(partial(file.read, 1 << 20), b"") if quoted else ()
+        if sum(part.count(b'"') for part in parts) % 2:
             file.write(b'"\n')
         elif file.seek(0, os.SEEK_END):
             file.seek(-1, os.SEEK_END)
