@@ -108,7 +108,7 @@ class InFlight:
             error,
         )
 
-    def drop(self, request: Request, mark: bytes) -> None:
+    def note_duplicate(self, request: Request, mark: bytes) -> None:
         """Record that a request was dropped as a duplicate.
 
         If the page it duplicates is only held in memory, the pages that led here must wait for it
@@ -138,7 +138,7 @@ class InFlight:
         self._visits[request] = visit
         return request
 
-    def settle(self) -> list[Visit]:
+    def pop_done(self) -> list[Visit]:
         """Return the visits that were done since the last call."""
         has = self._engine.has
         for request in [request for request in self._visits if not has(request)]:

@@ -188,7 +188,7 @@ class Session:
             seen = self._seen(found.fingerprint, found.max_age, mark=mark)
             if seen and (step := self.step_of(found)) is not None:
                 seen = self._seen(step, self.step_age, mark=mark)
-            if seen and mark and (chains := self.drop(found)):
+            if seen and mark and (chains := self.note_dropped(found)):
                 self._forget(chains, failed=True)
         except Exception as error:  # noqa: BLE001 - raising would lose the page
             return self.fail(request, error)
@@ -231,7 +231,7 @@ class Session:
         marks = self.marks_of(request)
         return (*dict.fromkeys((*marks, *steps_to(marks[0]), *self._marks_before(request))),)
 
-    def drop(self, found: Identified) -> list[tuple[bytes, ...]]:
+    def note_dropped(self, found: Identified) -> list[tuple[bytes, ...]]:
         """Record that a request was dropped as seen; return the pages that have failed with it.
 
         A page that was redirected to a failed one has failed as well.

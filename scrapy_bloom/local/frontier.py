@@ -128,7 +128,7 @@ class LocalFrontier:
         """Store a request with its mark; return False if it is a duplicate."""
         if not request.dont_filter and self._session.check(request) is SEEN:
             if self._store.withheld:
-                self._drop(request)
+                self._note_duplicate(request)
             self._arm()
             return False
         error = self._queues.push(request)
@@ -200,11 +200,11 @@ class LocalFrontier:
             self._log_unreadable()
         return taken
 
-    def _drop(self, request: Request) -> None:
+    def _note_duplicate(self, request: Request) -> None:
         """Keep the pages that led to a duplicate of a held request, which is lost at a stop."""
         with suppress(Exception):  # an unchecked request was not dropped
             for mark in self._session.marks_of(request):
-                self._in_flight.drop(request, mark)
+                self._in_flight.note_duplicate(request, mark)
 
     def _hold(self, request: Request, error: Exception) -> None:
         """Hold a request in memory, and keep the page that yielded it in the store."""
@@ -259,7 +259,7 @@ class LocalFrontier:
     async def _commit_done(self, *, last: bool) -> None:
         if self._broken or os.getpid() != self._pid:  # a fork must not commit
             return
-        self._unwritten += self._in_flight.settle()
+        self._unwritten += self._in_flight.pop_done()
         if not self._unwritten and not self._store.dirty:
             return
         done, self._unwritten = self._unwritten, []

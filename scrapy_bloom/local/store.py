@@ -509,7 +509,7 @@ class Store:
             with suppress(sqlite3.Error):  # the next commit retries it
                 database.execute("ROLLBACK")
             raise
-        self._settle(slices, blocks, buckets)
+        self._discard_written(slices, blocks, buckets)
         self._tend_log()
 
     def _write_requests(self) -> None:
@@ -578,7 +578,7 @@ class Store:
             found += self._database.execute(asked).rowcount
         self._sweeping = found > 0
 
-    def _settle(
+    def _discard_written(
         self, slices: set[tuple[Any, ...]], blocks: int, buckets: Collection[bytes]
     ) -> None:
         """Drop the changes that have been written.

@@ -289,7 +289,7 @@ class SharedFrontier:
             return False
         return self._queue.knows(found.fingerprint) or self._held.has(found.fingerprint)
 
-    def _say(self, entry: Entry) -> Deferred[bool]:
+    def _send(self, entry: Entry) -> Deferred[bool]:
         """Send an entry with the next exchange; return a Deferred that fires with the verdict."""
         verdict: Deferred[bool] = Deferred()
         entry.source = verdict
@@ -312,14 +312,14 @@ class SharedFrontier:
                 seen = self._is_known(found)
             if found is not None and not seen:
                 mark, age = found.fingerprint, found.max_age
-                seen = await self._say(Entry("f", mark, body, request.priority, age))
+                seen = await self._send(Entry("f", mark, body, request.priority, age))
                 if seen:
                     found, step = self._continued(found)
                 if step is not None:
                     age = self._session.step_age
-                    seen = await self._say(Entry("f", step, body, request.priority, age))
+                    seen = await self._send(Entry("f", step, body, request.priority, age))
             if found is None:
-                await self._say(Entry("p", None, body, request.priority))
+                await self._send(Entry("p", None, body, request.priority))
         finally:
             del self._outstanding[number]
         if found is not None and seen:
@@ -352,8 +352,8 @@ class SharedFrontier:
         return False
 
     def _judge_seen(self, found: Identified) -> None:
-        self._in_flight.drop(found.request, found.fingerprint)
-        if pages := self._session.drop(found):
+        self._in_flight.note_duplicate(found.request, found.fingerprint)
+        if pages := self._session.note_dropped(found):
             self._forget_pages(pages, failed=True)
         self._session.judge(found, seen=True)
 
@@ -399,7 +399,7 @@ class SharedFrontier:
 
     def _note_done(self) -> None:
         number = next(self._numbers)
-        for visit in self._in_flight.settle():
+        for visit in self._in_flight.pop_done():
             if visit.row is not None:
                 self._unreported.append((number, visit.row))
 
@@ -486,7 +486,7 @@ class SharedFrontier:
                 await run_beside(lambda: self._queue.carry_out(exchange))
                 self._exchanged = time.monotonic()
         finally:  # answers count, even if another shard has raised
-            self._settle(exchange)
+            self._deliver(exchange)
         works = exchange.error is None
         if exchange.taken:
             self._look_at, self._poll = 0.0, _POLL
@@ -503,7 +503,7 @@ class SharedFrontier:
             self._fail(exchange.error)
         return works
 
-    def _settle(self, exchange: Exchange) -> None:
+    def _deliver(self, exchange: Exchange) -> None:
         """Apply the outcome of an exchange, and deliver the verdicts."""
         self._queue.settle(exchange)
         for entry, seen in exchange.verdicts:
@@ -530,7 +530,7 @@ class SharedFrontier:
         self._held.clear()
         for taken in void:
             letter = "p" if taken.fingerprint is None else "f"
-            self._say(Entry(letter, taken.fingerprint, taken.body, taken.priority))
+            self._send(Entry(letter, taken.fingerprint, taken.body, taken.priority))
         self._start_due = True
         if not self._starting and not self._closing:
             self._starting = True
@@ -608,7 +608,7 @@ class SharedFrontier:
         """
         number = next(self._numbers)
         self._outstanding[number] = None
-        asked = {mark: self._say(Entry("x", mark)) for mark in dict.fromkeys(page)}
+        asked = {mark: self._send(Entry("x", mark)) for mark in dict.fromkeys(page)}
         there = {mark: await verdict or mark in marked for mark, verdict in asked.items()}
         del self._outstanding[number]
         waiting = self._failing if failed else self._forgetting

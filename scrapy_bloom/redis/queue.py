@@ -74,7 +74,7 @@ class _Desk:
         if self.call is not None:
             self.buffer.extendleft(reversed(self.call.entries))
         self.call = None
-        self.held: set[Taken] = set()
+        self.taken: set[Taken] = set()
         self.done: list[bytes] = []
         self.back: list[bytes] = []
         self.unreadable: list[bytes] = []
@@ -93,7 +93,7 @@ class _Desk:
                 if entries and room < 0:
                     break
                 entries.append(self.buffer.popleft())
-            risky = any(taken.tries >= RISKY for taken in self.held)
+            risky = any(taken.tries >= RISKY for taken in self.taken)
             self.call = Call(entries, take, 0, risky, self.done, self.back, self.unreadable)
             self.done, self.back, self.unreadable = [], [], []
         return self.call
@@ -179,7 +179,7 @@ class SharedQueue:
 
     def still_ours(self, taken: Taken) -> bool:
         """Return whether this worker still has a request that it took, as far as is known."""
-        return any(taken in desk.held for desk in self._desks)
+        return any(taken in desk.taken for desk in self._desks)
 
     @property
     def burdened(self) -> bool:
@@ -233,7 +233,7 @@ class SharedQueue:
             desk, shard, call = self._desks[number], self.shards[number], exchange.calls[number]
             assert call is not None  # noqa: S101 - it was answered
             desk.call = None
-            desk.held.update(answer.taken)
+            desk.taken.update(answer.taken)
             self.offering -= len(call.entries)
             exchange.verdicts += zip(call.entries, answer.seen, strict=True)
             if not exchange.begin_again:
@@ -280,8 +280,8 @@ class SharedQueue:
 
     def _release(self, taken: Taken) -> _Desk | None:
         for desk in self._desks:
-            if taken in desk.held:
-                desk.held.remove(taken)
+            if taken in desk.taken:
+                desk.taken.remove(taken)
                 return desk
         return None
 

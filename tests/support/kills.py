@@ -11,7 +11,7 @@ from support.waiting import until
 
 MOMENTS = (
     "scrapy_bloom.local.store:Store._sweep:after",
-    "scrapy_bloom.local.store:Store._settle:before",
+    "scrapy_bloom.local.store:Store._discard_written:before",
     "scrapy_bloom.local.store:Store._begin_pass:after",
     "scrapy_bloom.local.store:Store._write_pass:after",
     "scrapy_bloom.local.store:Store._checkpoint:before",
