@@ -4,14 +4,15 @@ import os
 import re
 import signal
 import subprocess
-from threading import Condition, Thread
+from pathlib import Path
+from tempfile import mkdtemp
 
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
 
 from support.processes import environment
 from support.starting import Program
-from support.waiting import PATIENCE
+from support.waiting import PATIENCE, until
 
 ADDONS = {"scrapy_bloom.Addon": 500}
 RFP = "scrapy.dupefilters.RFPDupeFilter"
@@ -104,11 +105,8 @@ class Project:
 
     def start(self, *command, **environment):
         """Start a `scrapy` command, with more in its environment if need be."""
-        return self.python("-m", "scrapy", *command, **environment)
-
-    def python(self, *arguments, **environment):
-        """Start a Python program in the project's folder."""
-        self.runs.append(Run(self.folder, arguments, self._environment | environment))
+        command = "scrapy", *command
+        self.runs.append(Run(self.folder, command, self._environment | environment))
         return self.runs[-1]
 
     def crawl(
@@ -138,37 +136,14 @@ class Project:
 
 
 class Run(Program):
-    """A command that runs.
-
-    Attributes:
-        output: what it has printed so far.
-        log: what it has written to its log so far.
-    """
+    """A command that runs."""
 
     def __init__(self, folder, command, environment):
-        super().__init__(
-            command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        self._lines = []
-        self._printed = []
-        self._ended = False
-        self._more = Condition()
-        self._readers = [
-            Thread(target=self._read, args=(self.stderr, self._lines)),
-            Thread(target=self._read, args=(self.stdout, self._printed)),
-        ]
-        for reader in self._readers:
-            reader.start()
-
-    def _read(self, stream, lines):
-        with stream:
-            for line in stream:
-                with self._more:
-                    lines.append(line)
-                    self._more.notify_all()
-        with self._more:
-            self._ended = True
-            self._more.notify_all()
+        logs = Path(mkdtemp(dir=folder, prefix="log-"))
+        self._output, self._log = logs / "output", logs / "errors"
+        for file in (self._output, self._log):
+            file.touch()
+        super().__init__(command, folder, environment, self._output, self._log)
 
     def interrupt(self):
         """Ask it to stop cleanly, as Ctrl-C does."""
@@ -180,20 +155,15 @@ class Run(Program):
         def is_there():
             return any(text in self.log for text in texts)
 
-        with self._more:
-            self._more.wait_for(lambda: is_there() or self._ended, PATIENCE)
-            if not is_there():
-                raise AssertionError(f"never said any of {texts!r}:\n{self.log}")
+        until(lambda: is_there() or self.ended)
+        assert is_there(), f"never said any of {texts!r}:\n{self.log}"
 
     def end(self):
         """Wait for its end; return its exit code."""
         try:
-            code = self.wait(PATIENCE)
+            return self.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"did not end in time:\n{self.log}") from None
-        for reader in self._readers:
-            reader.join()
-        return code
 
     def complete(self):
         """Wait for a crawl that is to end by itself, and without a mishap."""
@@ -208,16 +178,18 @@ class Run(Program):
 
     @property
     def output(self):
-        return "".join(self._printed)
+        """What it has printed so far."""
+        return self._output.read_text()
 
     @property
     def log(self):
-        return "".join(self._lines)
+        """What it has written to its log so far."""
+        return self._log.read_text(errors="replace")  # it may be writing
 
     def logged(self, level):
         """List the lines of a level in its log, without time and name."""
         mark = f"] {level}: "
-        return [line.partition(mark)[2].rstrip() for line in self._lines if mark in line]
+        return [line.partition(mark)[2] for line in self.log.splitlines() if mark in line]
 
     @property
     def reason(self):

@@ -1,4 +1,4 @@
-"""Python programs as processes that run at once, where Scrapy would need most of a second."""
+"""Python modules as processes that run at once, where Scrapy would need most of a second."""
 
 from __future__ import annotations
 
@@ -17,36 +17,23 @@ from support.waiting import until
 
 
 class Program:
-    """A program that runs; to be used like a `subprocess.Popen`.
+    """A program that runs.
 
     Args:
-        command: what follows `python` on a command line: a path, or ``-m`` and a module; and then
-            arguments.
-        cwd: its working directory.
-        env: its environment, by default that of this process.
-        stdout: the path of a file to write its output to, or `subprocess.PIPE`; by default it goes
-            nowhere.
-        stderr: the same for its errors.
+        command: what follows ``python -m`` on a command line: a module, and then arguments.
+        folder: its working directory.
+        environment: its environment.
+        output: the path of a file for what it prints.
+        errors: the path of a file for its errors.
 
     Attributes:
         pid: its process.
-        stdout, stderr: texts to read, where they are pipes.
     """
 
-    def __init__(self, command, *, cwd=".", env=None, stdout=os.devnull, stderr=os.devnull):
-        context = processes.workers()
-        pipes = [context.Pipe(duplex=False) if out == subprocess.PIPE else None
-                 for out in (stdout, stderr)]  # fmt: skip
-        self.stdout, self.stderr = (pipe and os.fdopen(os.dup(pipe[0].fileno())) for pipe in pipes)
-        outputs = [
-            pipe[1] if pipe else str(Path(out).absolute())
-            for pipe, out in zip(pipes, (stdout, stderr), strict=True)
-        ]
-        told = [*map(str, command)], str(Path(cwd).absolute()), dict(env or os.environ), outputs
-        self._process = context.Process(target=_become, args=told, daemon=True)
+    def __init__(self, command, folder, environment, output, errors):
+        told = [*map(str, command)], str(folder), environment, (str(output), str(errors))
+        self._process = processes.workers().Process(target=_become, args=told, daemon=True)
         self._process.start()
-        for end in (end for pipe in pipes if pipe for end in pipe):
-            end.close()
         self.pid = self._process.pid
         self._lock = Lock()
 
@@ -80,7 +67,7 @@ class Program:
 def _become(command, folder, environment, outputs):
     """Run a program as `python` runs it, in this process."""
     for number, output in enumerate(outputs, 1):
-        with open(output, "wb") if isinstance(output, str) else output as file:  # noqa: PTH123
+        with open(output, "wb") as file:  # noqa: PTH123
             os.dup2(file.fileno(), number)
     # Without buffers: a signal that comes in mid-write ends Scrapy's handler there, which logs.
     sys.stdout, sys.stderr = (
@@ -90,13 +77,6 @@ def _become(command, folder, environment, outputs):
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    sys.path[:0] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
-    what, *arguments = command
-    if what == "-m":
-        sys.path.insert(0, folder)
-        sys.argv = arguments
-        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
-    else:
-        sys.path.insert(0, str(Path(what).parent))
-        sys.argv = [what, *arguments]
-        runpy.run_path(what, run_name="__main__")
+    sys.path[:0] = [folder, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+    sys.argv = command
+    runpy.run_module(command[0], run_name="__main__", alter_sys=True)
