@@ -3,7 +3,7 @@
 import pytest
 import scrapy
 from support.localsite import LocalSite
-from support.redis_crawls import Crawl, at
+from support.redis_crawls import Crawl, reach
 from support.waiting import until
 
 pytest.importorskip("scrapy_redis")
@@ -30,13 +30,12 @@ def scrapy_redis(site, server, folder, **settings):
 
 def test_three_scrapy_redis_workers_fetch_each_page_once(site, server, tmp_path):
     with scrapy_redis(site, server, tmp_path, SCHEDULER_PERSIST=True) as crawl:
-        third, two_thirds, all_pages = (at(site, n) for n in (50, 100, 150))
         crawl.join()
-        third()
+        reach(site, 50)
         crawl.join()
-        two_thirds()
+        reach(site, 100)
         crawl.join()
-        all_pages()
+        reach(site, 150)
         assert crawl.finish() == ["finished"] * 3
         assert not site.missed
         assert not site.repeated
@@ -46,13 +45,12 @@ def test_three_scrapy_redis_workers_fetch_each_page_once(site, server, tmp_path)
 
 def test_a_worker_that_finishes_early_leaves_the_queue_to_the_others(site, server, tmp_path):
     with scrapy_redis(site, server, tmp_path) as crawl:
-        begun, all_pages = at(site, 20), at(site, 150)
         crawl.join()
-        begun()
+        reach(site, 20)
         early = crawl.join(CLOSESPIDER_PAGECOUNT=20)
         early.end()
         assert "The filter and the request queue are not emptied" in early.log
-        all_pages()
+        reach(site, 150)
         crawl.finish()
         assert not site.missed
         assert not site.repeated
@@ -79,10 +77,9 @@ def test_flush_on_start_empties_what_an_earlier_crawl_left(site, server, tmp_pat
         with scrapy_redis(
             site, server, tmp_path, SCHEDULER_FLUSH_ON_START=True, SCHEDULER_PERSIST=True
         ) as crawl:
-            all_pages = at(site, pages)
             server.client().delete("done")
             run = crawl.join()
-            all_pages()
+            reach(site, pages)
             crawl.finish()
     assert set(site.hits.values()) == {2}
     assert "emptied, since SCHEDULER_FLUSH_ON_START is set" in run.log
@@ -92,15 +89,13 @@ def test_flush_on_start_empties_what_an_earlier_crawl_left(site, server, tmp_pat
 def test_workers_with_queues_of_their_own_share_a_filter(site, server, tmp_path):
     shared = {"BLOOM_REDIS_URL": server.url, "arguments": {"done": server.url}}
     with Crawl(site, server, tmp_path, **shared) as crawl:
-        all_pages = at(site, 150)
         # Neither goes on from its start page before the other has come.
-        both = at(site, 2)
-        site.when(1, both)
+        site.when(1, lambda: reach(site, 2))
         crawl.join()
         crawl.join(
             arguments={"done": server.url, "url": f"{site.url}go/149"}
         )  # a way to a page that few pages have
-        all_pages()
+        reach(site, 150)
         crawl.finish()
         assert not site.missed
         assert not site.repeated
@@ -110,9 +105,8 @@ def test_workers_with_queues_of_their_own_share_a_filter(site, server, tmp_path)
 
 def test_what_a_killed_crawl_left_is_emptied(site, server, tmp_path):
     with Crawl(site, server, tmp_path, BLOOM_REDIS_URL=server.url) as crawl:
-        half = at(site, 75)
         killed = crawl.join()
-        half()
+        reach(site, 75)
         killed.kill()
         killed.end()
         run = crawl.join()

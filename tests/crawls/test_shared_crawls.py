@@ -11,7 +11,7 @@ from scrapy.exceptions import CloseSpider
 from support.crawling import RFP, crawl
 from support.localredis import LocalRedis
 from support.localsite import LocalSite
-from support.redis_crawls import Crawl, at
+from support.redis_crawls import Crawl, reach
 from support.stopping import stop
 from support.taken import pages_of, taken_by
 from support.waiting import until
@@ -52,11 +52,10 @@ def queue_is_empty(server):
 def test_three_workers_fetch_each_page_once(site, server, tmp_path, layout, shards):
     chosen = {"BLOOM_REDIS_LAYOUT": layout, "BLOOM_REDIS_SHARDS": shards}
     with shared(site, server, tmp_path, **chosen) as workers:
-        third, two_thirds = at(site, 50), at(site, 100)
         workers.join()
-        third()
+        reach(site, 50)
         workers.join()
-        two_thirds()
+        reach(site, 100)
         workers.join()
         assert workers.wait() == ["finished"] * 3
     assert site.missed == set()
@@ -79,9 +78,8 @@ def test_three_workers_fetch_each_page_once(site, server, tmp_path, layout, shar
 def test_two_ctrl_c_end_a_worker_at_once(site, server, tmp_path):
     """While Redis does not answer. What it had comes back when its lease is over."""
     with shared(site, server, tmp_path) as workers:
-        begun = at(site, 20)
         worker = workers.join()
-        begun()
+        reach(site, 20)
         os.kill(server.pid, signal.SIGSTOP)  # until it has ended, however long that takes
         try:
             stop(worker)
@@ -231,9 +229,8 @@ async def test_settings_that_do_not_fit_are_refused(site, server, settings, text
 def test_what_a_worker_with_older_code_cannot_read_is_never_lost(site, server, tmp_path, bloom):
     """It does not know their callback. Others do, or a command brings them back."""
     with shared(site, server, tmp_path) as workers:
-        half = at(site, 60)
         workers.join(arguments={"newer": 1})
-        half()
+        reach(site, 60)
         workers.join()
         assert workers.wait() == ["finished"] * 2
         aside = sum(run.stat("bloom/frontier/failed") for run in workers.runs)
@@ -262,10 +259,9 @@ def test_a_server_that_is_killed_and_comes_back_costs_nothing(site, tmp_path, po
         LocalRedis(persist=True) as server,
         shared(site, server, tmp_path, BLOOM_ON_BACKEND_ERROR=policy) as workers,
     ):
-        reached = at(site, 90)
         workers.join()
         workers.join()
-        reached()
+        reach(site, 90)
         server.kill()
         had = set()
         if policy == "close":
@@ -309,7 +305,7 @@ def test_after_a_loss_the_crawl_starts_over_by_itself(site, tmp_path, loss, orde
             workers.join()
         for run in workers.runs:
             run.said("Crawl state in Redis")
-        at(site, site.delivered + 20)()
+        reach(site, site.delivered + 20)
         LOSSES[loss](server, site)
         assert workers.wait() == ["finished"] * 2
         assert site.missed == set()
@@ -327,9 +323,8 @@ def test_after_a_loss_the_crawl_starts_over_by_itself(site, tmp_path, loss, orde
 
 def test_a_worker_whose_crawl_is_deleted_ends_and_creates_nothing(site, server, tmp_path):
     with shared(site, server, tmp_path) as workers:
-        reached = at(site, 25)
         worker = workers.join()
-        reached()
+        reach(site, 25)
         worker.freeze()
         key = "scrapybot:worker:bloom"
         own = Worker(Target(server.url), 10.0)

@@ -2,7 +2,6 @@
 
 import os
 import random
-from threading import Event
 
 import pytest
 from support.localredis import LocalRedis
@@ -30,9 +29,8 @@ SERIES = {
 
 def wait_for_pages(site, more, workers):
     """Wait until so many more pages are delivered, or until all workers have ended."""
-    reached = Event()
-    site.when(site.delivered + more, reached.set)
-    until(lambda: reached.is_set() or all(each.ended for each in workers))
+    enough = site.delivered + more
+    until(lambda: site.delivered >= enough or all(each.ended for each in workers))
 
 
 @pytest.mark.parametrize("name", SERIES)

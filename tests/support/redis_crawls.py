@@ -61,12 +61,6 @@ class Crawl(Project):
         return self.wait()
 
 
-def at(site, deliveries):
-    """Return what waits until the site has delivered so many pages."""
-    reached = threading.Event()
-    site.when(deliveries, reached.set)
-
-    def wait():
-        assert reached.wait(PATIENCE)
-
-    return wait
+def reach(site, deliveries):
+    """Wait until the site has delivered so many pages."""
+    until(lambda: site.delivered >= deliveries)
