@@ -289,6 +289,10 @@ class SharedFrontier:
             return False
         return self._queue.knows(found.fingerprint) or self._held.has(found.fingerprint)
 
+    def _has_failed(self, mark: bytes, max_age: float | None) -> bool:
+        """Return whether a mark is that of a failed page, which the server has forgotten."""
+        return mark not in self._forgetting and self._session.failed.has(mark, max_age)
+
     def _send(self, entry: Entry) -> Deferred[bool]:
         """Send an entry with the next exchange; return a Deferred that fires with the verdict."""
         verdict: Deferred[bool] = Deferred()
@@ -312,11 +316,13 @@ class SharedFrontier:
                 seen = self._is_known(found)
             if found is not None and not seen:
                 mark, age = found.fingerprint, found.max_age
-                seen = await self._send(Entry("f", mark, body, request.priority, age))
+                seen = self._has_failed(mark, age) or await self._send(
+                    Entry("f", mark, body, request.priority, age)
+                )
                 if seen:
                     found, step = self._continued(found)
-                if step is not None:
-                    age = self._session.step_age
+                age = self._session.step_age
+                if step is not None and not self._has_failed(step, age):
                     seen = await self._send(Entry("f", step, body, request.priority, age))
             if found is None:
                 await self._send(Entry("p", None, body, request.priority))
@@ -612,7 +618,10 @@ class SharedFrontier:
         there = {mark: await verdict or mark in marked for mark, verdict in asked.items()}
         del self._outstanding[number]
         waiting = self._failing if failed else self._forgetting
-        waiting -= Counter(page)
+        for mark in page:  # to subtract a counter takes as long as the other one is large
+            waiting[mark] -= 1
+            if not waiting[mark]:
+                del waiting[mark]
         pages = self._session.forgotten(page, [there[mark] for mark in page], failed=failed)
         self._forget_pages(pages, failed=failed)
         undecided, self._undecided = self._undecided, deque()

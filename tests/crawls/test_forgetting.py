@@ -158,6 +158,27 @@ async def test_a_page_that_failed_is_tried_again_at_once_if_the_spider_forgets_i
 
 @at("kept job", "shared")
 @ensureDeferred
+async def test_a_failed_page_that_is_yielded_with_its_own_meta_is_not_fetched_for_ever(place):
+    """It looks like a step of its own redirects, which has failed as well."""
+
+    class Repeating(Walled):
+        handle_httpstatus_list = (503,)
+
+        async def parse(self, response):
+            async for request in super().parse(response):
+                yield request
+            if response.status == 503 and len(self.parsed) < 20:
+                yield Request(response.url, meta=response.meta)
+
+    pages = {"/": lambda *_: ["/bad"], "/bad": lambda _, been: 503 if been else "/bad"}
+    settings = {**place, "RETRY_ENABLED": False, "BLOOM_FORGET_FAILED": [503]}
+    with Pages(pages) as site:
+        await crawl(Repeating, settings, url=site.url + "/")
+    assert site.hits == {"/": 1, "/bad": 2}
+
+
+@at("kept job", "shared")
+@ensureDeferred
 async def test_a_page_that_only_looks_like_one_that_failed_is_fetched(place):
     """Neither a failed request that was not filtered nor a form that led to one marks a page."""
 
