@@ -171,13 +171,14 @@ class Scheduler(ScrapyScheduler):
         """Return the priority of a request as a whole number, without which it cannot be stored."""
         self.df.report.once(
             logging.WARNING,
-            "%s has the priority %r, which is no whole number: it is rounded. More such requests"
-            " are not shown.",
+            "%s has the priority %r, which is no whole number: it is rounded, or 0 if that"
+            " cannot be done. More such requests are not shown.",
             request,
             request.priority,
         )
-        with suppress(TypeError, ValueError, OverflowError):
-            return round(request.priority)
+        with suppress(Exception):  # whatever it is, and whatever it does
+            rounded = round(request.priority)
+            return rounded if isinstance(rounded, int) else 0
         return 0
 
     def _open_frontier(self) -> Frontier | None:

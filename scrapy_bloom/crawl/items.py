@@ -190,7 +190,7 @@ class Items:
                         " with it. To keep them, set overwrite to False (-o instead of -O).",
                         _WHO.sub("//", str(slot.uri_template)),
                     )
-                elif slot.format in _WHOLE:
+                elif slot.format in _WHOLE and "%(" not in str(slot.uri_template):
                     self._report.log(
                         logging.WARNING,
                         "The feed %s is %s, to which no other run can append: after a kill or a"
@@ -198,7 +198,7 @@ class Items:
                         _WHO.sub("//", str(slot.uri_template)),
                         slot.format,
                     )
-                elif slot.format in _LINES:
+                elif slot.format in _LINES and _is_like_ascii(slot.feed_options.get("encoding")):
                     odd = _QUOTING & {*(slot.feed_options.get("item_export_kwargs") or ())}
                     quoted = slot.format == "csv" and not odd
                     _end_line(slot.storage.path, quoted=quoted)
@@ -211,6 +211,11 @@ class Items:
                     _WHO.sub("//", str(slot.uri_template)),
                     "post-processed" if plain else "uploaded when it ends",
                 )
+
+
+def _is_like_ascii(encoding: str | None) -> bool:
+    """Return whether a line ends with one byte: not in UTF-16."""
+    return "\n".encode(encoding or "utf-8") == b"\n"
 
 
 def _end_line(path: str, *, quoted: bool) -> None:

@@ -152,7 +152,7 @@ class Report:
                 f"{checked:,}",
                 f"{now(stats.FROM_INFO['items']):,} pages known, expected loss {lost} pages"
                 if self._known
-                else "and Redis could not be asked how many pages are known",
+                else "and the number of known pages is unknown",
                 ""
                 if pending is None
                 else f", {counted(pending, 'request')} waiting for the next run",

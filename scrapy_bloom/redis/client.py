@@ -115,9 +115,11 @@ class Target:
             fits = parts.scheme in _SCHEMES
             fits = fits and ("," in parts.netloc or (parts.port or 1) > 0)  # port may raise
             # An @ further right means that the password has a / or # and is read as something else.
-            fits = fits and "@" not in parts.path + parts.query and not parts.fragment
+            if parts.scheme != "unix":  # a path may have anything
+                begin = parts.path + parts.query.partition("=")[0]
+                fits = fits and "@" not in begin and not parts.fragment
             if parts.scheme in ("redis", "rediss"):
-                fits = fits and re.fullmatch(r"/?[0-9]*", parts.path) is not None
+                fits = fits and re.fullmatch(r"/?[0-9]*/?", parts.path) is not None
         except ValueError:  # its text quotes parts of the URL, perhaps the password
             fits = False
         if not fits:

@@ -117,8 +117,8 @@ class RedisFilter:
         :param url: ``redis://[user:password@]host[:port][/database]``, ``rediss://`` for TLS,
             ``sentinel://host,host/service``, ``unix:///path``. Any cluster node will do.
         :param key: as for the class, like `on_error` and `timeout`.
-        :param capacity: items expected, 1 to 10,000,000,000. Beyond it the filter grows. An
-            existing filter keeps its own.
+        :param capacity: items expected, 1 to 10,000,000,000. Beyond it the filter grows. To
+            an existing filter it applies from the next time that it grows.
         :param error_rate: bound for the share of new items that are called seen, in total, from
             1e-15 to below 1.
         :param window: seconds that items are kept, at least, and at most an eighth longer; None to

@@ -90,6 +90,19 @@ def test_a_broken_url_is_refused_without_its_password(url, key):
     assert raised.value.__suppress_context__ or raised.value.__context__ is None
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "unix:///run/user@1000/a#b.sock",
+        "rediss://host/0?ssl_ca_certs=/etc/me@home.pem",
+        "redis://host/0/",
+        "redis://",
+    ],
+)
+def test_what_looks_like_a_broken_url_and_is_none_is_taken(url):
+    assert Target(url).url == url
+
+
 def test_a_target_is_shown_without_its_password():
     one = Target("redis://me:s3cr3t@host:7000/3")
     two = Target.of("", {"host": "host", "port": 7000, "db": 3, "password": "s3cr3t"})

@@ -356,7 +356,9 @@ async def test_feeds_that_a_kill_does_harm_to_are_warned_of_at_the_start(job, tm
     feeds = {"far://me:secret@a.test/items.jsonl": lines}
     feeds |= {str(tmp_path / "items.gz"): lines | gzip, str(tmp_path / "items.jsonl"): lines}
     feeds[str(tmp_path / "anew.jsonl")] = lines | {"overwrite": True}
-    feeds[str(tmp_path / "items.json")] = {"format": "json"}
+    feeds[str(tmp_path / "items.json")] = feeds[str(tmp_path / "%(time)s.json")] = {
+        "format": "json"
+    }
     settings = kept(job, FEEDS=feeds, FEED_STORAGES={"far": Uploading})
     with Pages(fan(3)) as site:
         await crawl(Items, settings, url=site.url + "/")
