@@ -282,9 +282,10 @@ class SharedFrontier:
         redirected = "redirect_urls" in found.request.meta
         if self._session.failed.has(found.fingerprint, found.max_age):
             try:
-                return not redirected or self._session.step_of(found) is None
+                step = self._session.step_of(found) if redirected else None
             except Exception:  # noqa: BLE001 - asked again later, and counted there
                 return False
+            return step is None or self._has_failed(step, self._session.step_age)
         if redirected or found.max_age is not None:
             return False
         return self._queue.knows(found.fingerprint) or self._held.has(found.fingerprint)

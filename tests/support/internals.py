@@ -47,6 +47,15 @@ def secret_of(filter_):
     return filter_.shards[0].secret if hasattr(filter_, "shards") else filter_.secret
 
 
+def is_settled(crawler):
+    """Return whether a crawl waits for no answer of Redis."""
+    frontier = scheduler_of(crawler)._frontier
+    if not hasattr(frontier, "_exchanging"):
+        return True
+    waits = frontier._outstanding or frontier._forgetting or frontier._failing
+    return not (waits or frontier._exchanging or frontier._queue.burdened)
+
+
 def remembered(recent):
     """Return how many marks a crawl remembers itself: they must not pile up over weeks."""
     return len(recent._since)
