@@ -293,8 +293,7 @@ EXACT: Final[Option[bool]] = Option(
     default=False,
     read=_read_flag,
     meaning="Whether to rule out that a new page is called seen. It needs"
-    " `scrapy_bloom.Scheduler` with a `JOBDIR`, or in Redis the layout `sets`. The guide Exact"
-    " has the costs.",
+    " `scrapy_bloom.Scheduler` with a `JOBDIR`. The guide Exact has the costs.",
 )
 BACKEND: Final = Option(
     "BLOOM_BACKEND",
@@ -325,13 +324,6 @@ REDIS_SHARDS: Final = Option(
     # from it before its lease is over.
     number(int, 1, 128, "a whole number from 1 to 128"),
     "How many shards the filter is spread over in a Redis Cluster: 1 to 128.",
-)
-REDIS_LAYOUT: Final = Option(
-    "BLOOM_REDIS_LAYOUT",
-    "bitmap",
-    one_of(("bitmap", "sets")),
-    "How marks are stored in Redis: `bitmap`, or `sets`, which is faster but needs Redis 6.2 with"
-    " its default `set-max-intset-entries`.",
 )
 REDIS_TIMEOUT: Final = Option(
     "BLOOM_REDIS_TIMEOUT",

@@ -91,12 +91,6 @@ def bloom(capsys, monkeypatch):
 # Redis for the tests. What they import is imported here when a test asks for it: many files do not.
 
 
-@pytest.fixture(params=["bitmap", "sets"])
-def layout(request):
-    """How a filter in Redis is stored. What asks for it runs once for each layout."""
-    return request.param
-
-
 @pytest.fixture(scope="module")
 def short_leases():
     """Leases are over sooner for all tests of a file, also in the processes that they start."""

@@ -58,14 +58,13 @@ def make_probe(secret: bytes, *, digests: bool) -> Probe:
     return probe_of_digest if digests else probe
 
 
-def make_hash(secret: bytes, *, digests: bool, size: int = PROBE_BYTES) -> Callable[[bytes], bytes]:
-    """Return a filter's keyed hash.
+def make_hash(secret: bytes, *, digests: bool) -> Callable[[bytes], bytes]:
+    """Return a filter's keyed hash, :data:`PROBE_BYTES` bytes.
 
     :param secret: as for :func:`make_probe`, like `digests`.
-    :param size: its length in bytes: :data:`PROBE_BYTES`, as for a probe, or half of that.
     """
     # Copying a keyed hasher is cheaper than keying a new one for every fingerprint.
-    fresh = blake2b(key=secret, digest_size=size).copy
+    fresh = blake2b(key=secret, digest_size=PROBE_BYTES).copy
     digest = mmh3_x64_128_digest
 
     def of_any_bytes(fingerprint: bytes) -> bytes:
@@ -77,7 +76,6 @@ def make_hash(secret: bytes, *, digests: bool, size: int = PROBE_BYTES) -> Calla
         if len(fingerprint) != SHA1_BYTES:
             return of_any_bytes(fingerprint)
         keyed = secret + fingerprint
-        return digest(keyed) if half else digest(keyed) + digest(keyed, 1)
+        return digest(keyed) + digest(keyed, 1)
 
-    half = size != PROBE_BYTES
     return of_digest if digests else of_any_bytes

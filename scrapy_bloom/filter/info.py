@@ -18,7 +18,7 @@ class FilterInfo:
         capacity: items that the filter is sized for, including any growth.
         error_rate: the bound for the share of new items that are called seen, in total.
         items: items added, not counting those that were called seen.
-        fill_ratio: share of bits set, or of places taken in the layout ``sets``, 0 to 1.
+        fill_ratio: share of bits set, 0 to 1.
         estimated_fp_rate: probability that the next new item is called seen.
         expected_lost: expected number of items that were wrongly called seen.
         bytes: memory that the filter takes now, in bytes.

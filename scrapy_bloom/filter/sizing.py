@@ -124,7 +124,7 @@ class SliceSpec:
     Attributes:
         capacity: items it is sized for.
         error_rate: its false-positive rate when it holds that many.
-        blocks: its size in blocks of 64 Kbit; in the Redis layout ``sets``, in buckets.
+        blocks: its size in blocks of 64 Kbit.
     """
 
     capacity: int

@@ -54,9 +54,8 @@ class PlainFilter:
         if settings[EXACT] and not only_looks(crawler):
             raise SettingError(
                 f"{EXACT.setting} = True: it needs SCHEDULER = 'scrapy_bloom.Scheduler' with a"
-                f" JOBDIR, or a filter in Redis with BLOOM_REDIS_LAYOUT = 'sets'. Without any of"
-                f" these use Scrapy's own filter, which is exact: DUPEFILTER_CLASS ="
-                f" 'scrapy.dupefilters.RFPDupeFilter'."
+                f" JOBDIR. Without these use Scrapy's own filter, which is exact:"
+                f" DUPEFILTER_CLASS = 'scrapy.dupefilters.RFPDupeFilter'."
             )
         self._report = report
         self.session = session = Session(crawler, settings, report)

@@ -35,14 +35,9 @@ COMMANDS: Final = (
     *("info", "select", "evalsha", "script|load", "time", "type", "exists", "unlink"),
     *("expire", "persist", "hget", "hmget", "hkeys", "hlen", "hset", "hincrby", "hdel"),
     *("sadd", "scard", "sismember", "srem", "zadd", "zcard", "zpopmin"),
+    *("getbit", "setbit", "bitfield", "bitfield_ro"),
 )
-"""Commands that a user's ACL must allow, besides those of the layout."""
-
-LAYOUT_COMMANDS: Final = {
-    "bitmap": ("getbit", "setbit", "bitfield", "bitfield_ro"),
-    "sets": ("object|encoding",),
-}
-"""Further commands that each layout needs."""
+"""Commands that a user's ACL must allow."""
 
 CLUSTER_COMMANDS: Final = ("cluster|slots", "command")
 """Commands with which redis-py finds the nodes of a cluster."""
@@ -81,10 +76,10 @@ _OURS: Final = {
 
 
 @cache
-def script(name: str, layout: str) -> str:
-    """Return the source of a script: the shared part, the layout, then the script itself."""
+def script(name: str) -> str:
+    """Return the source of a script: the shared parts, then the script itself."""
     folder = files(__package__) / "lua"
-    parts = (f"{part}.lua" for part in ("_common", layout, name))
+    parts = (f"{part}.lua" for part in ("_common", "_bits", name))
     return _FIRST + "\n".join((folder / part).read_text("utf-8") for part in parts)
 
 
@@ -190,7 +185,7 @@ class Target:
                 f" its URL, and REDIS_PARAMS."
             ) from None
 
-    def error(self, error: Exception, layout: str = "bitmap") -> BackendError:
+    def error(self, error: Exception) -> BackendError:
         """Return an error of redis-py as ours, with advice where the remedy is not obvious."""
         text = f"Redis at {self.where()}: {error}"
         refused = isinstance(error, (redis.AuthenticationError, NoPermissionError)) or any(
@@ -201,8 +196,7 @@ class Target:
         elif refused:
             text += (
                 f". On all keys that begin with the filter's key the ACL must allow"
-                f" +{' +'.join((*COMMANDS, *LAYOUT_COMMANDS[layout]))}; in a cluster also"
-                f" +{' +'.join(CLUSTER_COMMANDS)}."
+                f" +{' +'.join(COMMANDS)}; in a cluster also +{' +'.join(CLUSTER_COMMANDS)}."
             )
         elif isinstance(error, (redis.TimeoutError, TimeoutError)):
             text += ". If it is far or busy, raise the timeout (BLOOM_REDIS_TIMEOUT)."

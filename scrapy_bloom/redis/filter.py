@@ -15,7 +15,6 @@ from scrapy_bloom.options import (
     DEFAULT_ERROR_RATE,
     ON_BACKEND_ERROR,
     REDIS_KEY,
-    REDIS_LAYOUT,
     REDIS_SHARDS,
     REDIS_TIMEOUT,
     OnBackendError,
@@ -107,7 +106,6 @@ class RedisFilter:
         capacity: int = DEFAULT_CAPACITY,
         error_rate: float = DEFAULT_ERROR_RATE,
         window: float | None = None,
-        layout: Literal["bitmap", "sets"] = "bitmap",
         shards: int = 1,
         on_error: OnBackendError | Literal["auto", "allow", "wait", "close"] = "auto",
         timeout: float = REDIS_TIMEOUT.default,
@@ -123,14 +121,12 @@ class RedisFilter:
             1e-15 to below 1.
         :param window: seconds that items are kept, at least, and at most an eighth longer; None to
             keep them forever.
-        :param layout: ``bitmap``, or ``sets``, which is faster.
         :param shards: how many nodes of a cluster it is spread over.
         :raises BloomError: as the class does.
         """
         plan = Plan(
             read_capacity("capacity", capacity),
             read_error_rate("error_rate", error_rate),
-            layout=REDIS_LAYOUT.read("layout", layout),
             window=read_window("window", window) or 0.0,
         )
         policy = ON_BACKEND_ERROR.read("on_error", on_error)

@@ -1,8 +1,4 @@
-"""What a shard is: what its workers agree on, its slices, and how a fingerprint becomes a probe.
-
-Only two things about a layout are here: how large a slice must be, and how long a probe is. The
-rest is its file in ``lua/``.
-"""
+"""What a shard is: what its workers agree on, its slices, and the probes of fingerprints."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from scrapy_bloom.errors import StateError
-from scrapy_bloom.filter.hashing import PROBE_BYTES, SECRET_BYTES, make_hash
+from scrapy_bloom.filter.hashing import SECRET_BYTES, make_hash
 from scrapy_bloom.filter.info import SliceCount, count_bits
 from scrapy_bloom.filter.sizing import (
     BLOCK_BYTES,
@@ -25,7 +21,6 @@ from scrapy_bloom.filter.sizing import (
     generation_rate,
     next_share,
 )
-from scrapy_bloom.options import MIN_ERROR_RATE
 
 BATCH: Final = 500
 """Most entries in one call: about 4 ms of the server's time.
@@ -36,22 +31,6 @@ Slices are sized for this many items more than their capacity, so that no batch 
 KEY_BLOCKS: Final = 511
 """Blocks in one key: just below 4 MiB, because the allocator takes 5 MiB for exactly 4 MiB."""
 
-MOST_NUMBERS: Final = 512
-"""Most numbers in a set that Redis keeps as a sorted array: ``set-max-intset-entries``."""
-
-LOAD: Final = 384
-"""Items in a bucket of a full slice, on average.
-
-A bucket is too large for an array if it holds 6.5 standard deviations more, which happens to one in
-10^10. It would work, but take ten times the memory.
-"""
-
-_BITS: Final = 32
-_WIDE_BITS: Final = 63
-_NARROW: Final = 2.0**-_BITS
-_LEAST_LOAD: Final = 32
-"""With fewer items in a bucket, numbers of 63 bits in full buckets take less memory."""
-
 _MAY_DIFFER: Final = ("capacity", "canonical")
 
 
@@ -61,7 +40,7 @@ class SliceRow(NamedTuple):
     Attributes:
         capacity: items it is sized for.
         error_rate: its false-positive rate when it holds that many.
-        blocks: its size in blocks of 64 Kbit; in the layout ``sets``, in buckets.
+        blocks: its size in blocks of 64 Kbit.
         keys: how many keys it has once all exist.
         number: the number in the names of its keys; never reused.
         since: when its generation began, in seconds since 1970, by the server's clock.
@@ -121,14 +100,12 @@ class Plan:
         digests: whether 20-byte fingerprints are SHA-1 digests.
         fingerprinter: what makes the fingerprints.
         canonical: the canonicalization rules applied before that, as JSON.
-        layout: ``bitmap`` or ``sets``.
         window: seconds that a mark is kept, at least; 0 for no limit.
         shard: its number.
         shards: how many shards there are.
         project: whose requests are kept here; empty, like what follows, if none are.
         spider: likewise.
         order: ``lifo`` or ``fifo``, and how requests are written.
-        exact: whether its numbers are as wide as possible, whatever the error rate.
     """
 
     capacity: int
@@ -136,14 +113,12 @@ class Plan:
     digests: bool = True
     fingerprinter: str = ""
     canonical: str = "{}"
-    layout: str = "bitmap"
     window: float = 0.0
     shard: int = 0
     shards: int = 1
     project: str = ""
     spider: str = ""
     order: str = ""
-    exact: bool = False
 
     @classmethod
     def read(cls, text: bytes) -> tuple[Plan, bytes]:
@@ -187,16 +162,15 @@ class Plan:
         )
 
     def hash(self, secret: bytes) -> Callable[[bytes], bytes]:
-        """Return the function that makes a fingerprint's probe: 32 bytes, in layout sets 16."""
-        size = PROBE_BYTES if self.layout == "bitmap" else PROBE_BYTES // 2
-        return make_hash(secret, digests=self.digests, size=size)
+        """Return the function that makes a fingerprint's probe."""
+        return make_hash(secret, digests=self.digests)
 
     def next(self, slices: Sequence[SliceRow], *, due: bool = False) -> SliceRow:
         """Return the geometry of the slice to add to `slices`.
 
         :param due: whether it begins a generation.
         """
-        capacity, rate = self.capacity, MIN_ERROR_RATE if self.exact else self.error_rate
+        capacity, rate = self.capacity, self.error_rate
         generation = [one.spec for one in slices]
         if self.window and slices:
             newest = None if due else slices[-1].since
@@ -207,50 +181,19 @@ class Plan:
         elif self.window:
             rate /= MOST_GENERATIONS
         items, share = next_share(generation, capacity, rate)
-        if self.layout == "bitmap":
-            blocks = blocks_for(items + BATCH, share)
-            return SliceRow(items, share, blocks, ceil(blocks / KEY_BLOCKS))
-        # An item is mistaken for another if both have the same bucket and number: n / B / 2^bits.
-        bits = _BITS if share * 2**_BITS >= _LEAST_LOAD else _WIDE_BITS
-        buckets = ceil((items + BATCH) / min(LOAD, share * 2**bits))
-        # The error rate also tells the server how wide the numbers are.
-        share = (items + BATCH) / buckets / 2**bits
-        return SliceRow(items, share, buckets, buckets)
+        blocks = blocks_for(items + BATCH, share)
+        return SliceRow(items, share, blocks, ceil(blocks / KEY_BLOCKS))
 
     def count(self, one: SliceRow) -> tuple[SliceCount, int]:
         """Return the figures of a slice with its items, and roughly how much memory it takes.
 
         What was forgotten is still in it, and new items may be mistaken for it.
         """
-        items = one.items - one.again
-        if self.layout == "bitmap":
-            count = replace(count_bits(one.spec, one.items), items=items)
-            touched = -expm1(-one.items / one.keys)
-            return count, round(touched * one.blocks * BLOCK_BYTES)
-        width = _BITS if one.error_rate >= _NARROW else _WIDE_BITS
-        rate = one.items / one.blocks / 2.0**width
-        count = SliceCount(
-            one.capacity,
-            items,
-            used=one.items,
-            room=one.blocks * float(MOST_NUMBERS),
-            rate=rate,
-            lost_alone=one.items * rate / 2,
-            bytes_at_capacity=_bucket_bytes(one.blocks, width, one.capacity),
-        )
-        return count, _bucket_bytes(one.blocks, width, one.items)
+        count = replace(count_bits(one.spec, one.items), items=one.items - one.again)
+        touched = -expm1(-one.items / one.keys)
+        return count, round(touched * one.blocks * BLOCK_BYTES)
 
 
 def geometry(spec: SliceRow) -> str:
     """Return the size of a slice as the header stores it."""
     return f"{spec.capacity}:{spec.error_rate!r}:{spec.blocks}:{spec.keys}"
-
-
-def _bucket_bytes(buckets: int, width: int, items: int) -> int:
-    """Return roughly how many bytes buckets with this many numbers take.
-
-    Measured with Redis 7.0 and its allocator: 150 bytes for each bucket, which has a name and an
-    entry in the table of keys, and for the numbers an eighth more than their size.
-    """
-    made = buckets * -expm1(-items / buckets)
-    return round(150 * made + 1.125 * (4 if width == _BITS else 8) * items)

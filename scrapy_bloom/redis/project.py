@@ -14,7 +14,6 @@ from scrapy_bloom.options import (
     ERROR_RATE,
     EXACT,
     REDIS_KEY,
-    REDIS_LAYOUT,
     REDIS_SHARDS,
     REDIS_URL,
     WINDOW,
@@ -80,12 +79,12 @@ def plans_of(
     :param made: makes the fingerprints.
     :param made_by: its record, see :meth:`Rules.record`.
     :param project: whose requests are kept with the marks; empty, like what follows, if none are.
-    :raises SettingError: if the settings contradict each other.
+    :raises SettingError: with ``BLOOM_EXACT``.
     """
-    if settings[EXACT] and settings[REDIS_LAYOUT] != "sets":
+    if settings[EXACT]:
         raise SettingError(
-            f"{EXACT.setting} = True: with the filter in Redis it needs"
-            f" {REDIS_LAYOUT.setting} = 'sets', whose numbers can have 63 bits."
+            f"{EXACT.setting} = True: a filter in Redis cannot be exact. Set {ERROR_RATE.setting} ="
+            f" 1e-12 instead, about 13 bytes per page, or crawl with a JOBDIR."
         )
     plan = Plan(
         settings[CAPACITY],
@@ -93,12 +92,10 @@ def plans_of(
         made.digests,
         made.wrapped,
         json.dumps(made_by, sort_keys=True),
-        settings[REDIS_LAYOUT],
         settings[WINDOW] or 0.0,
         project=project,
         spider=spider,
         order=order,
-        exact=settings[EXACT],
     )
     return plan.spread(settings[REDIS_SHARDS])
 

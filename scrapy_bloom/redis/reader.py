@@ -114,7 +114,7 @@ class Reader:
             plan = state.plan
             try:
                 told = ask(
-                    *(self._worker, state.key, state.epoch, plan.layout),
+                    *(self._worker, state.key, state.epoch),
                     *(plan.hash(state.secret), mine),
                 )
             except Surprise:
@@ -165,7 +165,7 @@ class Reader:
             raise StateError(f"{found} a damaged header under {key!r} ({error!r}).") from None
         if not state.plan.window:
             return state
-        word, *told = self._worker.run("ask", state.plan.layout, key, state.epoch, b"")
+        word, *told = self._worker.run("ask", key, state.epoch, b"")
         return state.at(float(told[1])) if word == b"ok" else state
 
     def _fields(self, key: str) -> dict[bytes, bytes]:

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from scrapy_bloom.errors import BackendError, SettingError, StateError
+from scrapy_bloom.errors import BackendError, StateError
 from scrapy_bloom.filter.hashing import new_secret
 from scrapy_bloom.redis import worker as pace
-from scrapy_bloom.redis.plan import BATCH, MOST_NUMBERS, Plan, geometry, read_slices
+from scrapy_bloom.redis.plan import BATCH, Plan, geometry, read_slices
 from scrapy_bloom.redis.worker import MOST_TRIES, Worker, new_name
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ RISKY: Final = MOST_TRIES - 1
 """A worker holds only one request at a time with this many failed tries."""
 
 PROGRAM: Final = b"scrapy-bloom"
-FORMAT: Final = b"1"
+FORMAT: Final = b"2"
 
 _NO_REQUESTS: Final = (
     ". It may be the filter of a crawl with scrapy-redis: 'scrapy bloom copy' copies its requests,"
@@ -220,7 +220,6 @@ class Shard:
     :param plan: what the shard must be; if nothing is there, it is created so.
     :param known: how many fingerprints to remember.
     :raises BackendError: if the server cannot be used.
-    :raises SettingError: if the server cannot keep the layout.
     :raises StateError: if something else is under the key. It is left untouched.
 
     Attributes:
@@ -269,18 +268,12 @@ class Shard:
             "seq": 0,
         }
         word, *told = self._worker.run(
-            *("open", self.plan.layout, self.key, self.epoch, int(give_up)),
+            *("open", self.key, self.epoch, int(give_up)),
             *(part for pair in fields.items() for part in pair),
             probe=True,
         )
         if word == b"deleted":
             raise Surprise(Kind.DELETED)
-        if word == b"setting":
-            raise SettingError(
-                f"Redis at {self._worker.where} would not keep sets of {MOST_NUMBERS} numbers as"
-                f" arrays, which the layout 'sets' needs. Raise its set-max-intset-entries to"
-                f" {MOST_NUMBERS}, or use the layout 'bitmap'."
-            )
         if word == b"type":
             self._refuse(f"found a {told[1].decode()} under {told[0].decode()!r} that is not ours")
         self.made = told[0] == b"1"
@@ -289,7 +282,11 @@ class Shard:
     def _take_over(self, found: dict[str, bytes]) -> None:
         if found["program"] != PROGRAM or found["format"] != FORMAT:
             kind = b" ".join((found["program"], found["format"])).decode(errors="replace")
-            self._refuse(f"found {kind!r}, expected '{PROGRAM.decode()} {FORMAT.decode()}'")
+            raise StateError(
+                f"Redis at {self._worker.where}, key {self.key!r}: found {kind!r}, expected"
+                f" '{PROGRAM.decode()} {FORMAT.decode()}'. Nothing was changed. Use the version of"
+                f" scrapy-bloom that wrote it, or another key (BLOOM_REDIS_KEY)."
+            )
         try:
             there, secret = Plan.read(found["plan"])
             slices = read_slices(found["slices"])
@@ -346,9 +343,7 @@ class Shard:
         before = time.monotonic()
         next_slice = ""
         while True:
-            word, *told = self._worker.run(
-                "call", self.plan.layout, self.key, *self._arguments(call, next_slice)
-            )
+            word, *told = self._worker.run("call", self.key, *self._arguments(call, next_slice))
             if word != b"slices":
                 break
             self.slices, kind = read_slices(told[0]), told[1].decode()
@@ -383,7 +378,7 @@ class Shard:
         :raises BackendError: if there was no answer.
         :raises Surprise: as :meth:`call`.
         """
-        return ask(self._worker, self.key, self.epoch, self.plan.layout, self._hash, fingerprints)
+        return ask(self._worker, self.key, self.epoch, self._hash, fingerprints)
 
     def knows(self, fingerprint: bytes) -> bool:
         """Return whether this worker knows, without asking, that a page was let through."""
@@ -400,9 +395,7 @@ class Shard:
         """
         before = time.monotonic()
         lives = self._lives
-        word, *told = self._worker.run(
-            *("beat", self.plan.layout, self.key, *lives, pace.LEASE, MOST_TRIES), probe=True
-        )
+        word, *told = self._worker.run("beat", self.key, *lives, pace.LEASE, MOST_TRIES, probe=True)
         if word != b"ok" or lives != self._lives:
             return
         self.renewed = max(self.renewed, before)
@@ -426,7 +419,7 @@ class Shard:
 
         :raises BackendError: if there was no answer. The lease then expires by itself.
         """
-        self._worker.run("leave", self.plan.layout, self.key, *self._lives)
+        self._worker.run("leave", self.key, *self._lives)
 
     def delete(self, dead: Iterable[str] = ()) -> dict[str, float]:
         """Delete everything, at the end of a crawl or to recreate it, as :func:`delete`.
@@ -469,7 +462,6 @@ def ask(
     worker: Worker,
     key: str,
     epoch: str,
-    layout: str,
     probe: Callable[[bytes], bytes],
     fingerprints: Sequence[bytes],
 ) -> list[bool]:
@@ -477,7 +469,7 @@ def ask(
     seen: list[bool] = []
     for start in range(0, len(fingerprints), BATCH):
         probes = b"".join(map(probe, fingerprints[start : start + BATCH]))
-        word, *told = worker.run("ask", layout, key, epoch, probes)
+        word, *told = worker.run("ask", key, epoch, probes)
         if word != b"ok":
             raise Surprise(Kind[word.decode().upper()])
         seen += [digit == _YES for digit in told[0]]
@@ -495,7 +487,7 @@ def delete(
     """
     ignored = f" {' '.join(dead)} "
     while True:
-        word, *told = worker.run("drop", "bitmap", key, ignored, pace.LEASE, int(note), probe=True)
+        word, *told = worker.run("drop", key, ignored, pace.LEASE, int(note), probe=True)
         if word == b"used":
             names = (name.decode() for name in told[::2])
             return dict(zip(names, map(float, told[1::2]), strict=True))

@@ -85,7 +85,7 @@ class Worker:
         self.usable.set()
         self.error = BackendError("")
         self._target = target
-        self._scripts: dict[tuple[str, str], Any] = {}
+        self._scripts: dict[str, Any] = {}
         self._reported, self._warned = ("", float("-inf")), False
         self._beats: Sequence[Callable[[], object]] = ()
         self._stop = threading.Event()
@@ -111,9 +111,7 @@ class Worker:
         """Turn what the client raises into a :class:`BackendError`."""
         return self._target.explained()
 
-    def run(
-        self, name: str, layout: str, key: str, *arguments: object, probe: bool = False
-    ) -> list[Any]:
+    def run(self, name: str, key: str, *arguments: object, probe: bool = False) -> list[Any]:
         """Run a script of ``lua/`` on the shard under a key; return its answer.
 
         :param probe: whether to try even if the last call failed.
@@ -121,9 +119,9 @@ class Worker:
         """
         if not (probe or self.usable.is_set()):
             raise self.error
-        run = self._scripts.get((name, layout))
+        run = self._scripts.get(name)
         if run is None:
-            run = self._scripts[name, layout] = self.client.register_script(script(name, layout))
+            run = self._scripts[name] = self.client.register_script(script(name))
         self.counters.round_trips += 1
         try:
             answer = self._in_time(lambda: run([key, beginning(key)], arguments))
@@ -131,7 +129,7 @@ class Worker:
                 self.client.close()  # the next reply on it would not be ours either
                 raise redis.InvalidResponse(f"cannot understand its answer {answer!r:.80}")
         except FAULTS as error:
-            self._fail(self._target.error(error, layout))
+            self._fail(self._target.error(error))
             raise self.error from None
         if not self.usable.is_set():
             self.usable.set()

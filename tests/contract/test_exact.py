@@ -39,13 +39,21 @@ async def test_no_page_is_missed_over_stops_though_the_filter_loses_many(
         assert len(pages.missed) > 20  # what it catches
 
 
-@pytest.mark.parametrize("more", [{}, {"JOBDIR": "job"}])
-def test_without_our_scheduler_it_is_refused(more, tmp_path, monkeypatch, caplog):
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({}, "it needs SCHEDULER = 'scrapy_bloom"),
+        ({"JOBDIR": "job"}, "it needs SCHEDULER = 'scrapy_bloom"),
+        ({"BLOOM_BACKEND": "redis"}, "BLOOM_ERROR_RATE = 1e-12 instead, about 13 bytes per page"),
+    ],
+)
+def test_where_it_cannot_be_kept_it_is_refused(more, told, tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)
     dupefilter = BloomDupeFilter.from_crawler(
         get_crawler(settings_dict={"BLOOM_EXACT": True, **more})
     )
     with pytest.raises(CloseSpider):
         dupefilter.open()
-    assert "BLOOM_EXACT = True: it needs SCHEDULER = 'scrapy_bloom" in caplog.text
+    assert "BLOOM_EXACT = True: " in caplog.text
+    assert told in caplog.text
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]

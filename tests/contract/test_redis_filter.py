@@ -12,7 +12,7 @@ from support.layouts import plans
 from support.leases import all_are_well, shift_leases
 from support.localredis import keys
 
-from scrapy_bloom.errors import BackendError, FilterLostError, SettingError
+from scrapy_bloom.errors import BackendError, FilterLostError
 from scrapy_bloom.redis.client import Target
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.plan import place
@@ -41,17 +41,17 @@ def without_memory(url, key, **options):
     return RedisFilter(Target(url), key, plans(**options), timeout=10.0, known=0)
 
 
-class TestSetsWithAWindow(FilterContract):
+class TestWithAWindow(FilterContract):
     SMALL = 300
     EXAMPLES = 10
 
     @pytest.fixture
     def make(self, server, opened):
-        usual = {"capacity": 1_000_000, "error_rate": 1e-6, "layout": "sets", "window": 3600.0}
+        usual = {"capacity": 1_000_000, "error_rate": 1e-6, "window": 3600.0}
         return lambda **sizes: opened(server, **(usual | sizes))
 
 
-class TestBitmapInShardsWithoutMemory(TestSetsWithAWindow):
+class TestInShardsWithoutMemory(TestWithAWindow):
     """With a memory of its own a worker answers much by itself."""
 
     @pytest.fixture
@@ -128,16 +128,3 @@ def test_a_forked_worker_becomes_one_of_its_own(server, key):
     seen.close()
     for end in (read, write):
         os.close(end)
-
-
-# How it lies in Redis
-
-
-def test_a_server_that_keeps_small_arrays_only_is_refused(own_server, opened, key):
-    client = own_server.client()
-    client.config_set("set-max-intset-entries", 511)
-    with pytest.raises(SettingError, match="Raise its set-max-intset-entries to 512"):
-        opened(own_server, key, layout="sets")
-    assert not client.keys("*")
-    client.config_set("set-max-intset-entries", 512)
-    opened(own_server, key, layout="sets").add(b"x")

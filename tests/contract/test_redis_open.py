@@ -12,6 +12,8 @@ from support.waiting import until
 from scrapy_bloom import BackendError, RedisFilter, SettingError, StateError
 from scrapy_bloom.redis.client import Target
 from scrapy_bloom.redis.project import key_of
+from scrapy_bloom.redis.reader import Reader
+from scrapy_bloom.redis.worker import Worker
 from scrapy_bloom.settings import Settings
 
 
@@ -166,11 +168,9 @@ def test_a_filter_of_other_parameters_is_refused(server, key):
     for other, words in (
         ({"error_rate": 1e-4}, "error_rate 1e-06, not 0.0001"),
         ({"shards": 2}, "shards 1, not 2"),
-        ({"layout": "sets"}, "layout 'bitmap', not 'sets'"),
         ({"fingerprinter": "mine.F"}, "fingerprinter 'theirs.F', not 'mine.F'"),
         ({"digests": False}, "digests True, not False"),
         ({"window": 60}, "window 0.0, not 60.0"),
-        ({"layout": "sets", "exact": True}, "exact False, not True"),
     ):
         with pytest.raises(StateError, match=words):
             opened(**other)
@@ -191,12 +191,12 @@ def test_another_capacity_is_taken_as_it_is(server, key):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        *(("format", "2"), ("program", b"\xff"), ("program", None), ("plan", "{}"), ("plan", None)),
+        *(("program", b"\xff"), ("program", None), ("plan", "{}"), ("plan", None)),
         *(("seq", "-1"), ("waiting", b"\xff"), ("version", None)),
         *(("slices", "x"), ("slices", None), ("window", "9.0"), ("window", None)),
     ],
 )
-def test_a_forged_newer_or_torn_header_is_refused(server, key, field, value):
+def test_a_forged_or_torn_header_is_refused(server, key, field, value):
     open_filter(server.url, key).close()
     if value is None:
         server.client().hdel(key, field)
@@ -205,6 +205,23 @@ def test_a_forged_newer_or_torn_header_is_refused(server, key, field, value):
     before = everything_in(server)
     with pytest.raises(StateError, match=f"{key!r}: .*Nothing was changed"):
         open_filter(server.url, key)
+    assert everything_in(server) == before
+
+
+@pytest.mark.parametrize("number", ["1", "3", None])
+def test_another_format_is_refused_and_left_as_it_is(server, key, number):
+    open_filter(server.url, key).close()
+    client = server.client()
+    client.hset(key, "format", number) if number else client.hdel(key, "format")
+    before = everything_in(server)
+    words = f"{key!r}: found 'scrapy-bloom {number or ''}', expected 'scrapy-bloom 2'. Nothing was"
+    with pytest.raises(StateError, match=rf"{words} changed. Use the version .* that wrote it"):
+        open_filter(server.url, key)
+    reader = Worker(Target(server.url), 2.0)
+    reader.connect()
+    with pytest.raises(StateError, match=f"format '{number or ''}'.*use the version"):
+        Reader(reader, key).info()
+    reader.close()
     assert everything_in(server) == before
 
 

@@ -38,8 +38,6 @@ def place(request, tmp_path, key):
     if "redis" in kind or "shared" in kind:
         settings["BLOOM_REDIS_URL"] = request.getfixturevalue("server").url
         settings["BLOOM_REDIS_KEY"] = key
-    if "sets" in kind:
-        settings["BLOOM_REDIS_LAYOUT"] = "sets"
     return settings
 
 
@@ -68,7 +66,7 @@ async def test_the_next_link_fetches_what_was_forgotten(place):
     assert (stat(crawler, "forgotten"), stat(crawler, "not_forgotten")) == (1, 0)
 
 
-@at("job", "kept job", "shared sets")
+@at("job", "kept job", "shared")
 @ensureDeferred
 async def test_so_does_the_next_run_and_then_no_other(place):
     pages = {"/": lambda *_: ["/a", "/b"], "/a": walls(1, "/c"), "/b": walls(0), "/c": walls(0)}
@@ -105,7 +103,7 @@ LAST = {"REDIRECT_PRIORITY_ADJUST": -10}
 """Until the page is fetched to which others redirect, all of them have done so."""
 
 
-@at("redis", "kept job", "shared sets")
+@at("redis", "kept job", "shared")
 @ensureDeferred
 async def test_so_are_the_pages_whose_redirects_to_it_were_dropped(place):
     pages = {"/": lambda *_: ONE_WALL, "/again": lambda *_: ONE_WALL, "/c": walls(0)}
@@ -216,7 +214,7 @@ async def test_those_that_led_to_one_that_failed_are_tried_again_by_the_next_run
     assert site.hits == hits | {"/": 2, **dict.fromkeys(ONE_WALL, 2), "/bad": 3, "/c": 1}
 
 
-@at("job", "kept job", "shared sets")
+@at("job", "kept job", "shared")
 @ensureDeferred
 async def test_what_has_failed_is_tried_again_by_the_next_run(place):
     """And not by this one, whose other links to it would only fail as well."""

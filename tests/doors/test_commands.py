@@ -319,10 +319,9 @@ def test_a_job_in_use_is_looked_at_and_not_changed(bloom, job):
 
 
 @pytest.mark.usefixtures("job")
-@pytest.mark.parametrize("layout", ["bitmap", "sets"])
-def test_a_filter_under_workers_is_looked_at_and_added_to_but_not_deleted(bloom, server, layout):
+def test_a_filter_under_workers_is_looked_at_and_added_to_but_not_deleted(bloom, server):
     target = f"{server.url}#{(key := next(keys))}"
-    with RedisFilter.from_url(server.url, key=key, layout=layout) as filter_:
+    with RedisFilter.from_url(server.url, key=key) as filter_:
         filter_.add_many(fingerprints(50))
         assert fields(bloom(f"info {target}")[1])["workers"] == "1"
         assert seen(bloom, target, fingerprints(2)) == [True] * 2

@@ -12,14 +12,9 @@ from support.localcluster import LocalCluster
 from support.queues import Crawler
 
 from scrapy_bloom import BackendError, RedisFilter
-from scrapy_bloom.redis.client import CLUSTER_COMMANDS, COMMANDS, LAYOUT_COMMANDS
+from scrapy_bloom.redis.client import CLUSTER_COMMANDS, COMMANDS
 
 DOCS = Path(__file__).parents[2] / "docs" / "reference" / "redis.md"
-
-
-def needed(layout):
-    """Return the commands that a user needs."""
-    return (*COMMANDS, *LAYOUT_COMMANDS[layout])
 
 
 def allow(admin, commands, keys="crawl*"):
@@ -76,29 +71,28 @@ def use(url, key, **options):
         assert len(one.drain()) == 19
 
 
-def test_the_documented_commands_are_enough(server, layout):
-    allow(server.client(), needed(layout))
+def test_the_documented_commands_are_enough(server):
+    allow(server.client(), COMMANDS)
     url = as_worker(server.url)
-    use(url.replace("/0", "/3"), f"crawl:{layout}", layout=layout)
-    use(url, f"crawl:{layout}:window", layout=layout, window=60)
+    use(url.replace("/0", "/3"), "crawl")
+    use(url, "crawl:window", window=60)
 
 
 def test_they_are_enough_in_a_cluster(cluster):
     for node in cluster.nodes:
-        allow(node.client(), [*needed("bitmap"), *CLUSTER_COMMANDS])
+        allow(node.client(), [*COMMANDS, *CLUSTER_COMMANDS])
     use(as_worker(cluster.url), "crawl", shards=3, window=60)
 
 
-def test_without_one_of_them_it_is_refused_and_nothing_is_left(server, layout):
+def test_without_one_of_them_it_is_refused_and_nothing_is_left(server):
     admin = server.client()
     admin.flushall()
-    commands = needed(layout)
-    for command in sorted({*commands} - {"info", "select"}):
+    for command in sorted({*COMMANDS} - {"info", "select"}):
         admin.script_flush()
-        allow(admin, [one for one in commands if one != command])
+        allow(admin, [one for one in COMMANDS if one != command])
         words = rf"must allow \+.*\+{re.escape(command)}[ ;]"
         with pytest.raises(BackendError, match=words) as told:
-            RedisFilter.from_url(as_worker(server.url), key="crawl", layout=layout)
+            RedisFilter.from_url(as_worker(server.url), key="crawl")
         assert told.value.refused
         assert not everything_in(server)
 
@@ -106,5 +100,4 @@ def test_without_one_of_them_it_is_refused_and_nothing_is_left(server, layout):
 def test_the_commands_are_documented():
     text = DOCS.read_text("utf-8")
     line = re.search(r"ACL SETUSER .*?\n```", text, re.DOTALL)[0]
-    of_layouts = {command for layout in LAYOUT_COMMANDS for command in needed(layout)}
-    assert set(re.findall(r"\+(\S+)", line)) == of_layouts | {*CLUSTER_COMMANDS}
+    assert set(re.findall(r"\+(\S+)", line)) == {*COMMANDS, *CLUSTER_COMMANDS}

@@ -18,7 +18,7 @@ SETS = {
     "freezes": {"faults": {"freeze": 2, "kill": 1, "late": 2}},
     "roll-backs": {"faults": {"back": 2, "kill": 1, "late": 2}},
     "flushes": {"faults": {"flush": 1, "kill": 1, "late": 2}},
-    "all, sets, retries": {"faults": ALL, "layout": "sets", "retries": 0.2},
+    "all, retries": {"faults": ALL, "retries": 0.2},
     "all": {"faults": ALL},
     "shards, all back": {"faults": {"back": 2, "kill": 1, "late": 2}, "shards": 2},
     "shards, one back": {"faults": {"back_one": 2, "kill": 1, "late": 2}, "shards": 2},

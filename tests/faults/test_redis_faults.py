@@ -29,12 +29,11 @@ FAULT_SERIES = int(os.environ.get("FAULTS", "12"))
 
 
 @pytest.fixture
-def opened(request):
-    layout = request.getfixturevalue("layout") if "layout" in request.fixturenames else "bitmap"
+def opened():
     filters = []
 
     def opened(url, key, *, on_error=OnBackendError.ALLOW, known=0, timeout=2.0, window=None):
-        made_for = plans(capacity=10, error_rate=1e-9, layout=layout, window=window)
+        made_for = plans(capacity=10, error_rate=1e-9, window=window)
         one = RedisFilter(
             *(Target(url), key, made_for), on_error=on_error, timeout=timeout, known=known
         )
@@ -85,11 +84,10 @@ def add_with(faults, opened, server, proxy, known):
     return crowd
 
 
-@pytest.mark.parametrize(("fault", "layout"), [*zip(MORE_FAULTS, cycle(("bitmap", "sets")))])
-def test_one_fault_in_any_call_changes_no_verdict(server, opened, layout, fault):
-    with Proxy(server.port, counted=name_of("call", layout)) as proxy:
+@pytest.mark.parametrize(("fault", "known"), [*zip(MORE_FAULTS, cycle((0, 1000)))])
+def test_one_fault_in_any_call_changes_no_verdict(server, opened, fault, known):
+    with Proxy(server.port, counted=name_of("call")) as proxy:
         for call in (2, 5) if "stall" in fault else (2, 3, 5):
-            known = 0 if layout == "bitmap" else 1000
             crowd = add_with({call: fault}, opened, server, proxy, known)
             assert not crowd.twice
             assert crowd.workers["faulty"].worker.counters.outages == 0
@@ -97,19 +95,15 @@ def test_one_fault_in_any_call_changes_no_verdict(server, opened, layout, fault)
 
 @pytest.mark.parametrize("fault", MORE_FAULTS)
 def test_a_call_that_is_given_up_costs_a_second_fetch_at_most(server, opened, fault):
-    with Proxy(server.port, counted=name_of("call", "bitmap")) as proxy:
+    with Proxy(server.port, counted=name_of("call")) as proxy:
         add_with({3: fault, 4: fault}, opened, server, proxy, 1000)
 
 
-@pytest.mark.parametrize(
-    ("policy", "layout"), [(OnBackendError.WAIT, "bitmap"), (OnBackendError.CLOSE, "sets")]
-)
-def test_what_one_batch_was_granted_is_not_seen_when_the_next_one_fails(
-    server, opened, layout, policy
-):
+@pytest.mark.parametrize("policy", [OnBackendError.WAIT, OnBackendError.CLOSE])
+def test_what_one_batch_was_granted_is_not_seen_when_the_next_one_fails(server, opened, policy):
     """The first 500 of these were called seen in the second try, though nobody had them."""
     pages = fingerprints(1200)
-    with Proxy(server.port, counted=name_of("call", layout)) as proxy:
+    with Proxy(server.port, counted=name_of("call")) as proxy:
         seen = opened(proxy.url, next(keys), on_error=policy, timeout=20.0)
         seen.add(b"loads the script")
         proxy.requests, proxy.faults = 0, {2: "drop reply", 3: "drop reply"}
@@ -121,14 +115,14 @@ def test_what_one_batch_was_granted_is_not_seen_when_the_next_one_fails(
         assert seen.add_many(pages) == [True] * 1200
 
 
-def test_a_long_series_of_faults_in_a_crawl_of_two(server, key, layout):
+def test_a_long_series_of_faults_in_a_crawl_of_two(server, key):
     """Pages wait in the queue. Each is granted once and done once, whatever happens to calls."""
-    dice = random.Random(f"crawl {layout}")
+    dice = random.Random("crawl")
     pages, granted, done, offered, reached = 30 * FAULT_SERIES, [], [], 0, 0
     with (
-        Proxy(server.port, counted=name_of("call", layout)) as proxy,
-        Crawler(proxy.url, key, layout=layout, capacity=200) as faulty,
-        Crawler(server.url, key, layout=layout, capacity=200) as sound,
+        Proxy(server.port, counted=name_of("call")) as proxy,
+        Crawler(proxy.url, key, capacity=200) as faulty,
+        Crawler(server.url, key, capacity=200) as sound,
     ):
         proxy.faults = {
             2 + 3 * number + dice.randrange(3): dice.choice(
@@ -152,18 +146,18 @@ def test_a_long_series_of_faults_in_a_crawl_of_two(server, key, layout):
         proxy.deliver()
         granted += faulty.say() + sound.say()
         done += sound.drain()
-        print(f"{layout}: {FAULT_SERIES} faults, {len(granted)} pages")  # noqa: T201 - to be read
+        print(f"{FAULT_SERIES} faults, {len(granted)} pages")  # noqa: T201 - to be read
         assert sorted(granted) == sorted({*granted}) == list(range(min(reached, pages)))
         assert sorted(map(int, done)) == sorted(granted)
         faulty.say()
         assert left(server, key) == (0, 0, 0)
 
 
-@pytest.mark.parametrize(("layout", "shards"), [("sets", 1), ("bitmap", 2)])
-def test_what_one_forgets_is_granted_to_one_of_many(server, key, layout, shards):
+@pytest.mark.parametrize("shards", [1, 2])
+def test_what_one_forgets_is_granted_to_one_of_many(server, key, shards):
     """All workers ask for the same fingerprints in step, before and after one forgets them all."""
     known, in_step, granted = fingerprints(400), threading.Barrier(4, timeout=PATIENCE), Counter()
-    made_for = plans(capacity=100, error_rate=1e-9, shards=shards, layout=layout)
+    made_for = plans(capacity=100, error_rate=1e-9, shards=shards)
 
     def add_all(seen):
         for start in range(0, 400, 20):
@@ -201,7 +195,7 @@ def test_what_one_forgets_is_granted_to_one_of_many(server, key, layout, shards)
 def test_a_fault_takes_nothing_out_twice(server, opened, key, fault):
     """If a repeated call did, it would undo what somebody was granted since."""
     one = fingerprints(1)[0]
-    with Proxy(server.port, counted=name_of("call", "bitmap")) as proxy:
+    with Proxy(server.port, counted=name_of("call")) as proxy:
         faulty, other = opened(proxy.url, key, timeout=3.0), opened(server.url, key)
         faulty.add(one)
         proxy.requests, proxy.faults = 0, {1: fault}

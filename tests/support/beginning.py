@@ -39,7 +39,6 @@ class World:
         server: a Redis server that nobody else uses.
         seed: of everything that is left to chance.
         faults: how often each kind comes, relative to the others.
-        layout: of the filter.
         shards: how many.
         again: whether start() runs again after a surprise; without it pages must get lost.
         without: lines that are taken out of the scripts: for controls that must lose.
@@ -52,7 +51,6 @@ class World:
         seed,
         faults,
         *,
-        layout="bitmap",
         shards=1,
         pages=150,
         again=True,
@@ -64,7 +62,7 @@ class World:
         self.url, self.client = server.url, server.client()
         self.client.flushall()
         self.now = float(_START)
-        self.plans = plans(capacity=1000, layout=layout, shards=shards, order="fifo")
+        self.plans = plans(capacity=1000, shards=shards, order="fifo")
         self.links = {page: [] for page in range(pages)}  # a tree: one way to each page
         for page in range(1, pages):
             self.links[self.chance.randrange(max(0, page - 30), page)].append(page)
@@ -72,7 +70,7 @@ class World:
         self.late, self.shots = [], []
         self.left = math.inf  # after so many calls no more are answered
         names = ("open", "call", "ask", "beat", "leave")
-        self.scripts = {name: self.load(name, layout) for name in names}
+        self.scripts = {name: self.load(name) for name in names}
         self.workers = [Crawler(self) for _ in range(3)]
 
     def run(self):
@@ -174,8 +172,8 @@ class World:
         self.client.mset(dict(zip(CLOCK, (int(self.now), int(self.now % 1 * 1e6)), strict=True)))
         return self.scripts[name](keys, arguments)
 
-    def load(self, name, layout):
-        text = clients.script(name, layout)
+    def load(self, name):
+        text = clients.script(name)
         assert "call('TIME')" in text
         text = text.replace("call('TIME')", f"call('MGET', '{CLOCK[0]}', '{CLOCK[1]}')")
         for line in self.without:
@@ -195,7 +193,7 @@ class FlakyWorker(Worker):
     def live(self, beats):
         self.beats = beats
 
-    def run(self, name, layout, key, *arguments, probe=False):  # noqa: ARG002
+    def run(self, name, key, *arguments, probe=False):  # noqa: ARG002
         world = self.world
         call = name, [key, beginning(key)], arguments
         world.left -= 1

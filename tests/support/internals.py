@@ -77,13 +77,13 @@ def clock_of_redis(client, now):
     key = "clock of the tests"
     read = worker.script
 
-    def read_with_clock(name, layout):
-        return read(name, layout).replace("call('TIME')", f"call('HMGET', '{key}', 's', 'us')")
+    def read_with_clock(name):
+        return read(name).replace("call('TIME')", f"call('HMGET', '{key}', 's', 'us')")
 
     def set_clock(seconds):
         client.hset(key, mapping={"s": int(seconds), "us": round(seconds % 1 * 1e6)})
 
-    assert "call('TIME')" in read("call", "bitmap")
+    assert "call('TIME')" in read("call")
     worker.script = read_with_clock
     set_clock(now)
     try:

@@ -16,6 +16,6 @@ def plans(
     return Plan(capacity, error_rate, window=float(window or 0), **options).spread(shards)
 
 
-def name_of(name, layout):
+def name_of(name):
     """Return what a request has in it if and only if it runs this script."""
-    return sha1(script(name, layout).encode()).hexdigest().encode()
+    return sha1(script(name).encode()).hexdigest().encode()

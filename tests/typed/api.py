@@ -117,7 +117,6 @@ def with_all_arguments() -> None:
         capacity=10_000_000,
         error_rate=1e-6,
         shards=4,
-        layout="sets",
         window=30 * 86_400,
         timeout=1.5,
         on_error="wait",

@@ -27,7 +27,7 @@
 --                    1 + length of its fingerprint, or 0 without one; the fingerprint; the body
 --   taken            hash, WORKER and 8 bytes -> SCORE, a space, MEMBER
 --   failed           hash, 8 bytes -> SCORE, a space, MEMBER
---   EPOCH.N.S        key S of slice N, as the layout has it
+--   EPOCH.N.S        key S of slice N: up to 511 blocks of bits
 --   EPOCH.N.again    set of the probes in slice N that count as absent, because they were forgotten
 --   EPOCH.N.ages     hash of probes with a maximum age -> when they were last let through
 local call, unpack = redis.call, table.unpack or unpack

@@ -7,7 +7,6 @@
 --            plan, slices, window, order, heard, waiting, taken, failed, version, forgotten and seq
 --     or  {"deleted"}         the user has deleted the epoch that this worker has used
 --     or  {"type", key, type} something else is under a key
---     or  {"setting"}         the server would not keep the sets of layout "sets" as arrays
 -- Fails, with nothing changed, if a command that is needed is not allowed. May be repeated.
 for key, kind in pairs({[header] = 'hash', [queue] = 'zset', [taken] = 'hash', [failed] = 'hash'}) do
   local there = call('TYPE', key).ok
@@ -26,10 +25,9 @@ call('UNLINK', key)
 local function try(commands)
   for _, words in ipairs(commands) do
     local answer = redis.pcall(unpack(words))
-    local refused = type(answer) == 'table' and answer.err
-    if refused or words.answers and answer ~= words.answers then
+    if type(answer) == 'table' and answer.err then
       call('UNLINK', key)
-      return refused and answer or {'setting'}
+      return answer
     end
   end
   call('UNLINK', key)

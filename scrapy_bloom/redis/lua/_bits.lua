@@ -1,12 +1,13 @@
--- The layout "bitmap": the 14 bits of an item lie in one block of 64 Kbit, and a key holds up to 511 blocks.
--- The bits are those of a local filter. The bit after a key's blocks gives it its full size.
+-- The bits of a filter. It is prepended to each script, after _common.lua.
 --
--- A layout defines:
+-- The 14 bits of an item lie in one block of 64 Kbit, and a key holds up to 511 blocks. They are those of a
+-- local filter. The bit after a key's blocks gives it its full size.
+--
 --   PROBE_BYTES       the size of a probe
 --   aim(probes, at)   reads the probe at this offset, which has() and put() are about
 --   has(slice)        whether a slice has the item
 --   put(slice)        adds it to a slice; returns whether it was there
---   trial(key)        the commands it needs, to be tried on a key; `answers` is what one must answer
+--   trial(key)        the commands it needs, to be tried on a key
 --
 -- Variables instead of tables, which would take a fifth more of the server's time; and numbers formatted
 -- all at once, because Redis formats them one by one, slowly.
