@@ -21,7 +21,7 @@ from support.localsite import LocalSite
 from support.queues import left
 from support.sites import Pages
 from support.stopping import close
-from support.waiting import PATIENCE
+from support.waiting import PATIENCE, until
 
 from scrapy_bloom import Scheduler
 from scrapy_bloom.signals import before_commit
@@ -299,6 +299,7 @@ async def test_handlers_that_are_coroutines_are_awaited(place, monkeypatch, erro
     Gathering.written, Gathering.fails = [], 2
     monkeypatch.setattr(Gathering, "raises", error)
     with LocalSite(pages=60, links=6) as site:
+        site.when(50, lambda: until(lambda: not Gathering.fails))  # else it may end before that
         settings = place.settings(ITEM_PIPELINES={Gathering: 1})
         crawler = await crawl(Items, settings, url=site.url)
     assert site.missed == set()
