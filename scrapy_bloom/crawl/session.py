@@ -266,10 +266,7 @@ class Session:
             known = bool(marked) or any(map(self.failed.has, page))
             self.failed.discard(page)
             self._report.add(stats.FORGOTTEN if known else stats.NOT_FORGOTTEN)
-        led_here = [chain for chain in self._dropped if chain[0] in page]
-        for chain in led_here:
-            self._dropped.remove(chain)
-        return [marks for _, marks in led_here]
+        return self._pop_dropped(page)
 
     def forget(self, request: Request, failed: bool = False) -> bool:  # noqa: FBT001, FBT002 - a signal
         """Make the page of a request eligible again: at once, or in the next run if it has failed.
@@ -288,10 +285,18 @@ class Session:
         return known
 
     def withdraw(self, request: Request) -> None:
-        """Make the page of a request eligible again: it was new, but the scheduler lost it."""
+        """Make the page of a request eligible again: it was new, but the scheduler lost it.
+
+        The pages that redirected to it are forgotten as well: only they lead to it.
+        """
         try:
-            there = self.filter.forget_many(self.marks_of(request))
-            self._report.add(stats.WITHDRAWN, int(there[0]))
+            pages = [self.page_of(request)]
+            known: list[bool] = []
+            while pages:
+                page = pages.pop(0)
+                known += self.filter.forget_many(page)
+                pages += self._pop_dropped(page)
+            self._report.add(stats.WITHDRAWN, int(known[0]))
         except Exception as error:  # noqa: BLE001 - the crawl continues without
             self._report.check_failed(request, error)
 
@@ -299,6 +304,13 @@ class Session:
         while pages:
             page = pages.pop(0)
             pages += self.forgotten(page, self.filter.forget_many(page), failed=failed)
+
+    def _pop_dropped(self, page: Sequence[bytes]) -> list[tuple[bytes, ...]]:
+        """Return the marks of each chain that was dropped on its way to a page; drop the record."""
+        led_here = [chain for chain in self._dropped if chain[0] in page]
+        for chain in led_here:
+            self._dropped.remove(chain)
+        return [marks for _, marks in led_here]
 
     def _marks_before(self, request: Request) -> Iterator[bytes]:
         for step, mark in chain_before(request, self.fingerprinter.fingerprint):

@@ -7,13 +7,18 @@ from threading import Timer
 
 import pytest
 from pytest_twisted import ensureDeferred
+from scrapy import Request, signals
 from scrapy.squeues import PickleLifoDiskQueue
 from support.crawling import RFP, Follower, crawl
 from support.localsite import LocalSite, SteadySite
+from support.sessions import check_all, open_session, page
+from support.sites import Pages
 from support.spiders import Lambdas
-from support.stopping import Stopping, hold, stop_after
+from support.stopping import Stopping, close, hold, stop_after
 from support.waiting import PATIENCE
 from w3lib.url import canonicalize_url
+
+from scrapy_bloom.crawl.session import NEW, SEEN
 
 pytestmark = pytest.mark.server
 
@@ -199,3 +204,68 @@ async def test_a_push_that_fails_leaves_no_mark(tmp_path):
         assert FullDisk.pushed > 21
         assert crawler.stats.get_value("bloom/withdrawn") >= 20
         assert server.missed == set()
+
+
+class StopsAtRedirects(Lambdas):
+    """Stops while redirects to other pages are in flight; their requests cannot be serialized."""
+
+    @classmethod
+    def from_crawler(cls, crawler, *arguments, **keywords):
+        spider = super().from_crawler(crawler, *arguments, **keywords)
+        crawler.signals.connect(spider.stop_at, signals.response_downloaded)
+        return spider
+
+    def stop_at(self, response):
+        if response.status == 302:
+            close(self.crawler)
+
+
+class NoRoomForTargets(PickleLifoDiskQueue):
+    """A disk queue whose disk is full whenever a redirect's target is pushed in the first run."""
+
+    full = True
+
+    def push(self, request):
+        if self.full and request.meta.get("redirect_urls"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().push(request)
+
+
+class Unfiltered(Follower):
+    """Its start request is fetched by every run."""
+
+    name = "lambdas"
+
+    async def start(self):
+        yield Request(self.url, dont_filter=True)
+
+
+@ensureDeferred
+@pytest.mark.each_scrapy
+@pytest.mark.parametrize("fault", ["cannot be serialized", "cannot be pushed"])
+async def test_pages_that_redirect_to_a_lost_request_are_fetched_again(job, fault, monkeypatch):
+    """Only they lead to it: as long as they are marked, nothing would."""
+    pages = {"/": lambda *_: ["/a", "/c"], "/a": lambda *_: "/b", "/c": lambda *_: "/b"}
+    pages["/b"] = lambda *_: []
+    settings, spider = {"JOBDIR": str(job)}, StopsAtRedirects
+    if fault == "cannot be pushed":
+        settings["SCHEDULER_DISK_QUEUE"], spider = NoRoomForTargets, Unfiltered
+    with Pages(pages) as site:
+        await crawl(spider, settings, url=site.url + "/")
+        assert site.hits["/a"] or site.hits["/c"]
+        assert site.hits["/b"] == 0
+        monkeypatch.setattr(NoRoomForTargets, "full", False)
+        site.hits.clear()
+        await crawl(Unfiltered, settings, url=site.url + "/")
+    assert site.hits == dict.fromkeys(pages, 1)
+
+
+def test_a_page_whose_redirect_was_dropped_is_withdrawn_with_its_target(job):
+    """The link to it is a link to the page that was lost."""
+    session, _ = open_session({"JOBDIR": str(job)})
+    asked = [page("a"), page("c")]
+    targets = [page("b", meta={"redirect_urls": [each.url]}) for each in asked]
+    assert check_all(session, [*asked, *targets]) == [NEW, NEW, NEW, SEEN]
+    session.withdraw(targets[0])
+    assert check_all(session, [*asked, page("b")]) == [NEW, NEW, NEW]
+    session.close()
