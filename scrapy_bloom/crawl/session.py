@@ -42,12 +42,15 @@ class Identified(NamedTuple):
         fingerprint: identifies its page.
         steps: names of the canonicalization steps that changed its URL.
         max_age: seconds after which its page is eligible again; None for never.
+        step_age: seconds after which its step in a chain of redirects is let through again;
+            likewise.
     """
 
     request: Request
     fingerprint: bytes
     steps: tuple[str, ...]
     max_age: float | None
+    step_age: float | None
 
 
 class Filter(Protocol):
@@ -116,7 +119,6 @@ class Session:
         made_by: the rules they are made with, as stored with a filter.
         filter: the filter to ask; set once it is open.
         failed: marks of failed pages, forgotten by the filter and still seen in this run.
-        step_age: seconds after which a step of a redirect chain is let through again, if ever.
     """
 
     filter: Filter
@@ -128,7 +130,7 @@ class Session:
         self._resolve = self.fingerprinter.resolve
         self._window = settings[WINDOW]
         # A step expires before its page does, or a page that is due would be dropped on its way.
-        self.step_age = None if self._window is None else self._window / 2
+        self._step_age = None if self._window is None else self._window / 2
         self._report = report
         self.failed = Recent(self._window)
         # Dropped redirects: the mark of their target, and those of the pages on the way.
@@ -147,7 +149,8 @@ class Session:
         except Exception as error:  # noqa: BLE001 - raising would lose the page
             self.fail(request, error)
             return None
-        return Identified(request, fingerprint, steps, max_age)
+        step_age = self._step_age if max_age is None else max_age
+        return Identified(request, fingerprint, steps, max_age, step_age)
 
     def step_of(self, found: Identified) -> bytes | None:
         """Return what to ask next about a seen request: its step in its redirect chain.
@@ -187,7 +190,7 @@ class Session:
         try:
             seen = self._seen(found.fingerprint, found.max_age, mark=mark)
             if seen and (step := self.step_of(found)) is not None:
-                seen = self._seen(step, self.step_age, mark=mark)
+                seen = self._seen(step, found.step_age, mark=mark)
             if seen and mark and (chains := self.note_dropped(found)):
                 self._forget(chains, failed=True)
         except Exception as error:  # noqa: BLE001 - raising would lose the page
@@ -321,7 +324,9 @@ class Session:
     def _max_age(self, request: Request) -> float | None:
         """Return the maximum age that a request sets, in seconds; None if it sets none.
 
-        A redirected request only continues one that was let through, so any age will do.
+        It is half of that after a redirect: the page that redirected here was let through a little
+        earlier than this one, so this one would be dropped when that one is due. Not 0, because
+        links that inherit ``response.meta`` look like redirects, and would never be dropped.
 
         :raises SettingError: if the value is invalid.
         """
@@ -329,6 +334,6 @@ class Session:
         if wish is None:
             return None
         seconds = read_age(f"meta[{MAX_AGE!r}]", wish)
-        if "redirect_urls" in request.meta:
-            return 0.0
-        return seconds if self._window is None else min(seconds, self._window)
+        if self._window is not None:
+            seconds = min(seconds, self._window)
+        return seconds / 2 if "redirect_urls" in request.meta else seconds

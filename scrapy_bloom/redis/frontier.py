@@ -285,7 +285,7 @@ class SharedFrontier:
                 step = self._session.step_of(found) if redirected else None
             except Exception:  # noqa: BLE001 - asked again later, and counted there
                 return False
-            return step is None or self._has_failed(step, self._session.step_age)
+            return step is None or self._has_failed(step, found.step_age)
         if redirected or found.max_age is not None:
             return False
         return self._queue.knows(found.fingerprint) or self._held.has(found.fingerprint)
@@ -322,7 +322,7 @@ class SharedFrontier:
                 )
                 if seen:
                     found, step = self._continued(found)
-                age = self._session.step_age
+                age = found and found.step_age
                 if step is not None and not self._has_failed(step, age):
                     seen = await self._send(Entry("f", step, body, request.priority, age))
             if found is None:
@@ -373,7 +373,7 @@ class SharedFrontier:
         step = None
         if found is not None and self._held.has(found.fingerprint, found.max_age):
             found, step = self._continued(found)
-            if found is not None and (step is None or self._held.has(step, self._session.step_age)):
+            if found is not None and (step is None or self._held.has(step, found.step_age)):
                 return self._drop_known(found)
         if found is not None:
             marks = (found.fingerprint,) if step is None else (found.fingerprint, step)

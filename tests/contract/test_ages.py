@@ -78,6 +78,18 @@ def test_an_age_that_cannot_be_read_costs_no_page_and_is_said_once(caplog, age):
 OURS = {"SCHEDULER": "scrapy_bloom.Scheduler"}
 
 
+@pytest.fixture(params=["memory", "a job", "Redis"])
+def storage(request):
+    """The settings of a crawl in each place that keeps marks."""
+    if request.param == "memory":
+        return {}
+    if request.param == "a job":
+        return {**OURS, "JOBDIR": str(request.getfixturevalue("job"))}
+    server, key = map(request.getfixturevalue, ("server", "key"))
+    where = {"BLOOM_REDIS_URL": server.url, "BLOOM_REDIS_KEY": key}
+    return {**OURS, **where, "BLOOM_REDIS_TIMEOUT": 10}
+
+
 def test_a_redirect_goes_on_with_a_page_that_was_let_through(clock):
     seen, _ = open_filter()
     for _ in range(3):
@@ -87,6 +99,36 @@ def test_a_redirect_goes_on_with_a_page_that_was_let_through(clock):
         clock[0] += HOUR - 1
         assert seen.request_seen(page("list", "1h"))
         clock[0] += 1
+
+
+def test_a_page_that_redirects_to_itself_is_fetched_each_time_that_it_is_due(clock):
+    seen, _ = open_filter()
+    for _ in range(3):
+        assert not seen.request_seen(page("list", "1h"))
+        redirected = page("list", "1h", redirect_urls=["https://example.com/list"])
+        assert not seen.request_seen(redirected)
+        assert seen.request_seen(redirected)
+        clock[0] += HOUR
+
+
+class PassesMetaOn(Follower):
+    """Gives a response's meta to its requests: they have its age, and look like redirects."""
+
+    def request(self, response, href):
+        return response.follow(href, meta={"bloom_max_age": "1h", **response.meta})
+
+
+@ensureDeferred
+async def test_links_that_inherit_an_age_and_a_redirect_are_fetched_once_and_again(storage):
+    """At most once more than others: as a redirect of their own chain."""
+    links = [f"/{number}" for number in range(20)]
+    pages = {"/": lambda *_: "/0", **dict.fromkeys(links, lambda *_: links)}
+    settings = {**storage, "CLOSESPIDER_PAGECOUNT": 200}  # else it might not end
+    with Pages(pages) as site:
+        crawler = await crawl(PassesMetaOn, settings, url=site.url + "/")
+    assert crawler.stats.get_value("finish_reason") == "finished"
+    assert set(site.hits) == {"/", *links}
+    assert sum(site.hits.values()) <= 2 * len(pages)
 
 
 @ensureDeferred
