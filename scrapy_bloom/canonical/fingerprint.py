@@ -16,7 +16,7 @@ from w3lib.url import canonicalize_url, safe_url_string
 
 from scrapy_bloom.canonical import fast_path, scrapy_form
 from scrapy_bloom.canonical.parts import Parts, split_url
-from scrapy_bloom.canonical.pipeline import pipelines
+from scrapy_bloom.canonical.pipeline import names_of, pipelines
 from scrapy_bloom.canonical.rules import LEVELS, Rules
 from scrapy_bloom.canonical.scrapy_form import Fingerprinter
 
@@ -144,8 +144,15 @@ class CanonicalFingerprinter:
             parts = split_url(url)
         else:
             scheme, host, port, path, query, fragment = tame
-            if self._pipeline_of(host, level).is_noop_for(host, port, query):
-                return fast_path.join(scheme, host, port, path, query), ()
+            pipeline = self._pipeline_of(host, level)
+            if not pipeline.any_part:
+                steps: tuple[str, ...] = ()
+                if port or host[-1] == ".":
+                    host, port, steps = pipeline.origin(scheme, host, port)
+                if query:
+                    query, dropping = pipeline.drop(query)
+                    steps += dropping
+                return fast_path.join(scheme, host, port, path, query), steps
             parts = Parts(scheme, "", host, port[1:], path, query or None, fragment or None)
         taken = self._take(parts, level)
         if not taken:
@@ -155,13 +162,13 @@ class CanonicalFingerprinter:
             canonical = fast_path.join_parts(changed)
         else:
             canonical = self._canonical(changed.url(), route=changed.route)
-        return canonical, _names(taken)
+        return canonical, names_of(taken)
 
     def _rewritten(self, url: str, level: str | None) -> tuple[str, tuple[str, ...]]:
         """Return what the steps alone make of `url`, and which of them changed it."""
         taken = self._take(split_url(url), level)
         changed = taken[-1][1].url() if taken else url
-        return changed, _names(taken) if changed != url else ()
+        return changed, names_of(taken) if changed != url else ()
 
     def _take(self, parts: Parts | None, level: str | None) -> list[tuple[str, Parts]]:
         if parts is None or not self._takes_steps:
@@ -193,7 +200,3 @@ class CanonicalFingerprinter:
                 ", ".join(LEVELS),
             )
         return False
-
-
-def _names(taken: list[tuple[str, Parts]]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for name, _ in taken))

@@ -1,4 +1,4 @@
-"""The steps that level and rules choose for a host, and when none of them would change a URL."""
+"""The steps that level and rules choose for a host, and a short way for nearly all URLs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from scrapy_bloom.canonical.rules import DEFAULT_LEVEL, LEVELS, Rule, Rules
 from scrapy_bloom.canonical.steps import STEPS, Step
 
 _MAX_HOSTS: Final = 4096
+_MAX_ORIGINS: Final = 1024  # only those with a port or a dot at the end of the host
 # One round is nearly always enough. `www.127.1` needs two if the step `www` is on.
 _MAX_ROUNDS: Final = 8
 
@@ -24,6 +25,10 @@ class Pipeline:
     A step sees the URL as Scrapy sends it, with all its escapes, and none decodes what it keeps.
     Decoding between two steps would decode some text twice: ``%2%65`` becomes ``%2e`` and then a
     dot, and a URL that a site never answers could hide one of its pages.
+
+    Attributes:
+        any_part: whether some step may change any part of a tame URL. If not, :meth:`origin` and
+            :meth:`drop` together change its canonical form as :meth:`take` would.
     """
 
     def __init__(self, rule: Rule) -> None:
@@ -33,40 +38,56 @@ class Pipeline:
             keep_only=None if rule.keep_only is None else Names.of(rule.keep_only),
         )
         self._steps = [step for step in STEPS if _chooses(rule, step)]
-        reaches = {step.reach for step in self._steps}
-        self._any_part = "all" in reaches
-        self._last_dot = "host" in reaches
-        self._ports = (":80", ":443") if "port" in reaches else ()
-        self._may_drop = _search_for_dropped({step.name for step in self._steps}, rule)
-
-    def is_noop_for(self, host: str, port: str, query: str) -> bool:
-        """Return whether no step changes the canonical form of a tame URL; False means "perhaps".
-
-        The parts are as the fast path gives them.
-        """
-        return not (
-            self._any_part
-            or port in self._ports
-            or (self._last_dot and host[-1] == ".")
-            or (query and self._may_drop and self._may_drop(f"&{query}"))
-        )
+        self._of_query = [step for step in self._steps if step.reach == "query"]
+        self.any_part = any(step.reach == "all" for step in self._steps)
+        self.origin = lru_cache(_MAX_ORIGINS)(self._origin)
+        self._may_drop = _search_for_dropped(self._of_query, rule)
 
     def take(self, parts: Parts) -> list[tuple[str, Parts]]:
         """Take the steps, round after round, until a round changes nothing.
 
         :return: for each step that changes something, its name and the parts after it.
         """
-        taken = []
+        taken: list[tuple[str, Parts]] = []
         for _ in range(_MAX_ROUNDS):
-            before = parts
-            for step in self._steps:
-                changed = step.change(parts, self._params)
-                if changed is not parts:
-                    parts = changed
-                    taken.append((step.name, parts))
-            if parts is before or not self._any_part:
+            changes = self._take_each(self._steps, parts)
+            taken += changes
+            if not (changes and self.any_part):
                 break
+            parts = changes[-1][1]
         return taken
+
+    def _origin(self, scheme: str, host: str, port: str) -> tuple[str, str, tuple[str, ...]]:
+        """Return host and port as the steps change them, and the names of those that do.
+
+        The parts are as the fast path gives them.
+        """
+        taken = self.take(Parts(scheme, "", host, port[1:], "", None, None))
+        if not taken:
+            return host, port, ()
+        changed = taken[-1][1]
+        return changed.host, changed.port and f":{changed.port}", names_of(taken)
+
+    def drop(self, query: str) -> tuple[str, tuple[str, ...]]:
+        """Return a canonical query without what the steps drop, and the names of those that do."""
+        if not query or self._may_drop is None or self._may_drop(f"&{query}") is None:
+            return query, ()
+        taken = self._take_each(self._of_query, Parts("", "", "", "", "", query, None))
+        return (taken[-1][1].query or "", names_of(taken)) if taken else (query, ())
+
+    def _take_each(self, steps: list[Step], parts: Parts) -> list[tuple[str, Parts]]:
+        taken = []
+        for step in steps:
+            changed = step.change(parts, self._params)
+            if changed is not parts:
+                parts = changed
+                taken.append((step.name, parts))
+        return taken
+
+
+def names_of(taken: list[tuple[str, Parts]]) -> tuple[str, ...]:
+    """Return the names of the steps that were taken, each once."""
+    return (*dict.fromkeys([name for name, _ in taken]),)
 
 
 def _chooses(rule: Rule, step: Step) -> bool:
@@ -75,15 +96,14 @@ def _chooses(rule: Rule, step: Step) -> bool:
     return step.name in rule.steps or step.tier in LEVELS[rule.level or DEFAULT_LEVEL]
 
 
-def _search_for_dropped(names: set[str], rule: Rule) -> Callable[[str], object] | None:
+def _search_for_dropped(steps: list[Step], rule: Rule) -> Callable[[str], object] | None:
     """Return a search for parameters that a step might drop, in a canonical query behind a &."""
     of_lists = {"tracking": TRACKING_PARAMS, "drop": rule.drop}
-    dropping = [step.name for step in STEPS if step.reach == "query" and step.name in names]
-    if not dropping:
+    if not steps:
         return None
-    if any(name not in of_lists for name in dropping):
+    if any(step.name not in of_lists for step in steps):
         return re.compile("").search  # any parameter might be dropped
-    patterns = Names.of(pattern for name in dropping for pattern in of_lists[name])
+    patterns = Names.of(pattern for step in steps for pattern in of_lists[step.name])
     words = [f"{quote_plus(name)}=" for name in patterns.exact]
     words += [quote_plus(prefix) for prefix in patterns.prefixes]
     return re.compile(f"&(?:{'|'.join(map(re.escape, sorted(words)))})").search

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -47,8 +48,9 @@ _STATS: Final = {
 class Report:
     """Writes stats and log messages. Never raises: a failing stats collector must not cost a page.
 
-    A call to Scrapy's stats collector takes as long as a filter check, so verdicts are counted here
-    and passed on in small batches. The stats lag by at most 1 % of all checks, and at most 100.
+    A call to Scrapy's stats collector takes as long as a filter check, so verdicts and steps are
+    counted here and passed on in small batches. The stats lag by at most 1 % of all checks, and at
+    most 100.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -56,6 +58,7 @@ class Report:
         self._crawler = crawler
         self._collector = crawler.stats
         self._pending = dict.fromkeys(Verdict, 0)
+        self._steps: Counter[str] = Counter()
         self._total = 0
         self._due = 1
         self._gave_up = False
@@ -81,14 +84,17 @@ class Report:
             if count or verdict in (Verdict.NEW, Verdict.SEEN):
                 self.add(_STATS[verdict], count)
             self._pending[verdict] = 0
+        for step, count in self._steps.items():
+            self.inc(stats.STEP.key.format(step=step), count)
+        self._steps.clear()
 
     def add(self, stat: Stat, count: int = 1) -> None:
         """Add to one of our stats."""
         self.inc(stat.key, count)
 
     def add_step(self, step: str) -> None:
-        """Count a URL that a canonicalization step has changed."""
-        self.inc(stats.STEP.key.format(step=step))
+        """Count a URL that a canonicalization step has changed; its verdict comes next."""
+        self._steps[step] += 1
 
     def inc(self, key: str, count: int = 1) -> None:
         """Add to one of Scrapy's stats."""
