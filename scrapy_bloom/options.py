@@ -317,14 +317,6 @@ REDIS_KEY: Final = Option(
     "The key in Redis. Workers with the same key share filter and queue. `%(project)s` is"
     " `BOT_NAME`, `%(spider)s` the spider's name.",
 )
-REDIS_SHARDS: Final = Option(
-    "BLOOM_REDIS_SHARDS",
-    1,
-    # A worker calls one shard after the other. With more, a server that is far away would not hear
-    # from it before its lease is over.
-    number(int, 1, 128, "a whole number from 1 to 128"),
-    "How many shards the filter is spread over in a Redis Cluster: 1 to 128.",
-)
 REDIS_TIMEOUT: Final = Option(
     "BLOOM_REDIS_TIMEOUT",
     2.0,

@@ -23,9 +23,9 @@ from scrapy_bloom.errors import BackendError, StateError
 from scrapy_bloom.filter.hashing import make_probe
 from scrapy_bloom.filter.slices import Slice
 from scrapy_bloom.redis.client import beginning
+from scrapy_bloom.redis.key import MOST_BYTES, Call, Entry, SharedKey
 from scrapy_bloom.redis.plan import BATCH, KEY_BLOCKS, Plan, SliceRow, geometry
 from scrapy_bloom.redis.reader import Reader, State
-from scrapy_bloom.redis.shard import MOST_BYTES, Call, Entry, Shard
 from scrapy_bloom.redis.worker import Worker
 
 _ENDING: Final = b"\x80"  # the bit behind a key's blocks, which gives it its full size
@@ -67,8 +67,8 @@ def copy_job(source: LocalTarget, target: RedisTarget, project: Project) -> None
         owned = requests is not None or theirs.keeps_requests
         owner = theirs.owner if owned else {"spider": theirs.spider}
         target.check_free(link)
-        shard = Shard(link, target.key, plan)
-        if not shard.made:
+        shared = SharedKey(link, target.key, plan)
+        if not shared.made:
             raise occupied(target.name)
         client, start = link.client, beginning(target.key)
         keys = [target.key, f"{start}queue"]
@@ -78,7 +78,7 @@ def copy_job(source: LocalTarget, target: RedisTarget, project: Project) -> None
             entries = (Entry("p", None, body, priority) for priority, body in requests or ())
             copied = 0
             for some in batches(entries):
-                shard.call(Call(some))
+                shared.call(Call(some))
                 copied += len(some)
                 client.expire(f"{start}queue", _HOURS)
             rows = (
@@ -86,28 +86,28 @@ def copy_job(source: LocalTarget, target: RedisTarget, project: Project) -> None
                 for one in listed
             )
             client.hset(target.key, "slices", " ".join(rows))
-            for name, data in _strings(f"{start}{shard.epoch}.", slices, listed):
+            for name, data in _strings(f"{start}{shared.epoch}.", slices, listed):
                 keys.append(name)
                 client.set(name, data, ex=_HOURS)
-            shard.leave()
+            shared.leave()
             arrived(link, target, copied)
             client.eval(_FINISH, len(keys), *keys, replace(plan, **owner).write(state.secret))
         except BaseException:
             client.close()  # an interrupted call may still be answered on its connection
             with suppress(BackendError):  # the keys expire
-                shard.delete()
+                shared.delete()
             raise
 
 
-def arrived(link: Worker, target: RedisTarget, count: int) -> list[State]:
-    """Return the state of each shard of a copy, if all its requests are there.
+def arrived(link: Worker, target: RedisTarget, count: int) -> State:
+    """Return the state of a copy, if all its requests are there.
 
     :raises StateError: if the server has lost some: their pages would not be fetched.
     """
-    states = Reader(link, target.key).there()
-    if sum(state.waiting for state in states) != count:
+    state = Reader(link, target.key).existing()
+    if state.waiting != count:
         raise StateError(f"{target.name}: the server has lost requests. Copy again.")
-    return states
+    return state
 
 
 def batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:

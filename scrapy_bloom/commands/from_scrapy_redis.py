@@ -20,13 +20,13 @@ from scrapy.utils.request import request_from_dict
 from scrapy_bloom.commands.from_job import arrived, batches
 from scrapy_bloom.commands.places import occupied
 from scrapy_bloom.commands.project import Project
-from scrapy_bloom.commands.redis_target import RedisTarget, plans_in
+from scrapy_bloom.commands.redis_target import RedisTarget
 from scrapy_bloom.commands.target import Target
 from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.redis.client import beginning
+from scrapy_bloom.redis.key import Call, Entry
 from scrapy_bloom.redis.plan import BATCH, Plan
 from scrapy_bloom.redis.reader import Reader
-from scrapy_bloom.redis.shard import Call, Entry
 from scrapy_bloom.redis.worker import Worker
 
 _WATCH: Final = 1.0  # seconds in which a worker that runs changes something
@@ -54,41 +54,40 @@ def copy_crawl(source: RedisTarget, target: Target, project: Project) -> None:
         queue.check(before)
         with target.link() as link:
             copied = 0
-            with target.opened(_plans(target, link)) as shared:
+            with target.opened(_plan(target, link)) as filter_:
                 fields = {"order": owner["order"].partition(" ")[0], "waiting": 0}
-                for shard in shared.shards:  # a copy that was killed may have left requests
-                    link.client.hset(shard.key, mapping=fields)
-                    link.client.unlink(f"{beginning(shard.key)}queue")
+                link.client.hset(target.key, mapping=fields)
+                # A copy that was killed may have left requests.
+                link.client.unlink(f"{beginning(target.key)}queue")
                 for entries in batches(queue.entries(project)):
-                    shared.shards[0].call(Call(entries))
-                    shared.add_many(entry.source for entry in entries if entry.source)
+                    filter_.shared.call(Call(entries))
+                    filter_.add_many(entry.source for entry in entries if entry.source)
                     copied += len(entries)
             queue.check(before)
-            states = arrived(link, target, copied)
-            for state in reversed(states):  # from now on it has requests; the first shard leads
-                plan = replace(state.plan, **owner).write(state.secret)
-                link.client.hset(state.key, "plan", plan)
+            state = arrived(link, target, copied)
+            plan = replace(state.plan, **owner).write(state.secret)
+            link.client.hset(target.key, "plan", plan)  # from now on it has requests
 
 
-def _plans(target: RedisTarget, link: Worker) -> list[Plan]:
-    """Return the plan of each shard, without requests beside it for now.
+def _plan(target: RedisTarget, link: Worker) -> Plan:
+    """Return the plan of the filter, without requests beside it for now.
 
     :raises StateError: if a crawl uses what is there, or requests wait.
     """
-    states = Reader(link, target.key).shards()
-    if not states or link.client.ttl(target.key) > 0:
+    state = Reader(link, target.key).state()
+    if state is None or link.client.ttl(target.key) > 0:
         target.check_free(link)
-        return target.plans()
+        return target.plan()
     now = float(link.client.time()[0])
-    if used := [name for one in states for name, end in one.leases.items() if end > now]:
+    if used := [name for name, end in state.leases.items() if end > now]:
         raise StateError(
             f"{target.name}: worker {used[0]} uses it, or was killed less than half a minute ago."
             f" Stop it, and copy again. Nothing was changed."
         )
-    if states[0].plan.order:
-        count = sum(one.waiting + one.taken for one in states)
+    if state.plan.order:
+        count = state.waiting + state.taken
         raise occupied(target.name, f"a crawl of scrapy_bloom.Scheduler with {count:,} requests")
-    return plans_in(states)
+    return state.plan
 
 
 class _Queue:

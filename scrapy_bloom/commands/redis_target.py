@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, Final
 
 from scrapy_bloom.commands.places import Marks, described, occupied, without_requests
@@ -16,10 +15,10 @@ from scrapy_bloom.local.job import Identity
 from scrapy_bloom.options import REDIS_TIMEOUT, OnBackendError
 from scrapy_bloom.redis.client import Target as Server
 from scrapy_bloom.redis.filter import RedisFilter
-from scrapy_bloom.redis.plan import BATCH, Plan, shard_key
-from scrapy_bloom.redis.project import plans_of
-from scrapy_bloom.redis.reader import Reader, State, describe
-from scrapy_bloom.redis.shard import Call, Shard, Surprise, delete
+from scrapy_bloom.redis.key import Call, SharedKey, Surprise, delete
+from scrapy_bloom.redis.plan import BATCH, Plan
+from scrapy_bloom.redis.project import plan_of
+from scrapy_bloom.redis.reader import Reader, describe
 from scrapy_bloom.redis.worker import Worker as Link
 
 _TIMEOUT: Final = 10.0  # seconds for a call, at least: nobody waits for a page meanwhile
@@ -67,26 +66,23 @@ class RedisTarget:
     def info(self) -> dict[str, Any]:
         """Return what is known of the filter."""
         with self.link() as link:
-            states = Reader(link, self.key).there()
-            plan, now = states[0].plan, float(link.client.time()[0])
-        ends = {name: end for state in states for name, end in state.leases.items()}
-        alive = sum(end > now for end in ends.values())
-        taken = sum(state.taken for state in states)
+            state = Reader(link, self.key).existing()
+            plan, now = state.plan, float(link.client.time()[0])
+        alive = sum(end > now for end in state.leases.values())
         queue = {
-            "waiting": sum(state.waiting for state in states) + taken,
-            "in_flight": taken,
-            "failed": sum(state.failed for state in states),
+            "waiting": state.waiting + state.taken,
+            "in_flight": state.taken,
+            "failed": state.failed,
         }
         return described(
-            describe(states),
+            describe(state),
             identity_in(plan),
             target=self.name,
             project=plan.project,
-            forgotten=sum(one.again for state in states for one in state.slices),
+            forgotten=sum(row.again for row in state.slices),
             **queue if plan.order else {},
-            shards=plan.shards,
             workers_alive=alive,
-            workers_silent=len(ends) - alive,
+            workers_silent=len(state.leases) - alive,
         )
 
     @contextmanager
@@ -97,13 +93,12 @@ class RedisTarget:
         """
         with self.link() as link:
             reader = Reader(link, self.key)
-            states = reader.there()
-            if not states[0].plan.order:
+            state = reader.existing()
+            if not state.plan.order:
                 raise without_requests(self.name)
-            found = reader.requests("failed" if failed else "queue")
-            shown = (readable(one.body, one.priority) for one in found)
-            taken = sum(one.taken for one in states)
-            yield sum(one.waiting for one in states) + taken, taken, shown
+            requests = reader.requests("failed" if failed else "queue")
+            shown = (readable(each.body, each.priority) for each in requests)
+            yield state.waiting + state.taken, state.taken, shown
 
     # Changing
 
@@ -111,16 +106,16 @@ class RedisTarget:
         """Put the failed list back into the queue, some at a time; return how many they were."""
         count = 0
         with self.link() as link:
-            for state in Reader(link, self.key).there():
-                shard = Shard(link, state.key, state.plan)
-                try:
-                    left = state.failed
-                    while left:
-                        counts = shard.call(Call(retry=min(left, BATCH))).counts
-                        count += left - counts.failed
-                        left = min(left, counts.failed)
-                finally:
-                    shard.leave()
+            state = Reader(link, self.key).existing()
+            shared = SharedKey(link, self.key, state.plan)
+            try:
+                left = state.failed
+                while left:
+                    counts = shared.call(Call(retry=min(left, BATCH))).counts
+                    count += left - counts.failed
+                    left = min(left, counts.failed)
+            finally:
+                shared.leave()
         return count
 
     @contextmanager
@@ -131,29 +126,29 @@ class RedisTarget:
         """
         with self.link() as link:
             reader = Reader(link, self.key)
-            states = reader.shards() if verb == "add" else reader.there()
             if verb == "contains":
-                yield identity_in(states[0].plan), reader.contains_many
+                yield identity_in(reader.existing().plan), reader.contains_many
                 return
+            state = reader.state() if verb == "add" else reader.existing()
         owner = self._project.owner if self._project.keeps_requests else {}
-        plans = plans_in(states) if states else self.plans(**owner)
-        with self.opened(plans) as shared:
-            change = shared.add_many if verb == "add" else shared.forget_many
-            yield identity_in(plans[0]), change
+        plan = self.plan(**owner) if state is None else state.plan
+        with self.opened(plan) as filter_:
+            change = filter_.add_many if verb == "add" else filter_.forget_many
+            yield identity_in(plan), change
 
-    def plans(self, **owner: Any) -> list[Plan]:
-        """Return the plan of each shard of a new filter.
+    def plan(self, **owner: Any) -> Plan:
+        """Return the plan of a new filter.
 
         :param owner: whose requests will be beside it, see :attr:`Project.owner`.
         """
         project = self._project
         made_by = project.identity.made_by
-        return plans_of(project.settings, project.fingerprinter, made_by, **owner)
+        return plan_of(project.settings, project.fingerprinter, made_by, **owner)
 
-    def opened(self, plans: Sequence[Plan]) -> RedisFilter:
+    def opened(self, plan: Plan) -> RedisFilter:
         """Become a worker of the filter, or make it."""
         close = OnBackendError.CLOSE
-        return RedisFilter(self._server, self.key, plans, on_error=close, timeout=self._timeout)
+        return RedisFilter(self._server, self.key, plan, on_error=close, timeout=self._timeout)
 
     def check_free(self, link: Link) -> None:
         """Look whether nothing is there, or what a killed copy has left, which is deleted.
@@ -161,7 +156,7 @@ class RedisTarget:
         :raises StateError: if something is.
         """
         # A header that is to expire is that of a copy which was killed.
-        if Reader(link, self.key).shards() and (
+        if Reader(link, self.key).state() and (
             link.client.ttl(self.key) <= 0 or delete(link, self.key, note=False)
         ):
             raise occupied(self.name)
@@ -176,21 +171,13 @@ class RedisTarget:
         with self.link() as link:
             reader = Reader(link, self.key)
             # A delete that was killed may have left its note, and some of the rest.
-            states = reader.shards() if link.client.exists(self.key) else reader.there()
-            count = states[0].plan.shards if states else 1
-            for number in reversed(range(count)):  # the first one leads
-                if used := delete(link, shard_key(self.key, number)):
-                    worker, left = used.popitem()
-                    raise StateError(
-                        f"{self.name}: worker {worker} uses this filter, and it was not deleted."
-                        f" Stop the crawl first. If it was killed, its lease ends in {left:.0f} s."
-                    )
-
-
-def plans_in(states: Sequence[State]) -> list[Plan]:
-    """Return the plan of each shard of a filter, also of those that are gone."""
-    first = states[0].plan
-    return [replace(first, shard=number) for number in range(first.shards)]
+            reader.state() if link.client.exists(self.key) else reader.existing()
+            if used := delete(link, self.key):
+                worker, left = used.popitem()
+                raise StateError(
+                    f"{self.name}: worker {worker} uses this filter, and it was not deleted."
+                    f" Stop the crawl first. If it was killed, its lease ends in {left:.0f} s."
+                )
 
 
 def identity_in(plan: Plan) -> Identity:

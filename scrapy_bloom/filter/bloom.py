@@ -220,7 +220,7 @@ class LocalFilter:
         self._look_at_clock()
         counts = [count_bits(one.spec, one.items) for one in self.slices]
         info = filter_info(
-            [counts],
+            counts,
             capacity=self.capacity,
             error_rate=self.error_rate,
             memory=sum(len(one.touched()) for one in self.slices) * BLOCK_BYTES,

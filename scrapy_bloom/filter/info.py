@@ -83,7 +83,7 @@ def count_bits(spec: SliceSpec, items: int) -> SliceCount:
 
 
 def filter_info(
-    shards: Sequence[Sequence[SliceCount]],
+    slices: Sequence[SliceCount],
     *,
     capacity: int,
     error_rate: float,
@@ -91,16 +91,15 @@ def filter_info(
     window: float | None = None,
     dates: Sequence[float] = (),
 ) -> FilterInfo:
-    """Return the state of a filter whose items are spread evenly over shards.
+    """Return the state of a filter.
 
-    :param shards: for each shard its slices, oldest first; a local filter has one shard.
+    :param slices: of the filter, oldest first.
     :param capacity: items that it was made for. With a window, nine generations of an eighth each
         may be live; the extra one is not growth.
     :param error_rate: as the user set it.
     :param memory: bytes that the filter takes now.
     :param dates: with a window, when the slices began.
     """
-    slices = [slice_ for shard in shards for slice_ in shard]
     made, items = sum(one.capacity for one in slices), sum(one.items for one in slices)
     full = sum(one.bytes_at_capacity for one in slices)
     return FilterInfo(
@@ -108,12 +107,11 @@ def filter_info(
         error_rate=error_rate,
         items=items,
         fill_ratio=sum(slice_.used for slice_ in slices) / sum(slice_.room for slice_ in slices),
-        estimated_fp_rate=sum(1 - prod(1 - slice_.rate for slice_ in shard) for shard in shards)
-        / len(shards),
-        expected_lost=sum(map(expected_lost, shards)),
+        estimated_fp_rate=1 - prod(1 - slice_.rate for slice_ in slices),
+        expected_lost=expected_lost(slices),
         bytes=memory,
         bytes_at_capacity=round(full * max(1.0, capacity / made)),
-        slices=max(map(len, shards)),
+        slices=len(slices),
         window=window,
         generations=len({*dates}) if window else None,
         oldest=min(dates) if window else None,

@@ -33,7 +33,7 @@ from scrapy_bloom.errors import BackendError, SettingError
 
 COMMANDS: Final = (
     *("info", "select", "evalsha", "script|load", "time", "type", "exists", "unlink"),
-    *("expire", "persist", "hget", "hmget", "hkeys", "hlen", "hset", "hincrby", "hdel"),
+    *("expire", "persist", "hget", "hmget", "hkeys", "hlen", "hset", "hdel"),
     *("sadd", "scard", "sismember", "srem", "zadd", "zcard", "zpopmin"),
     *("getbit", "setbit", "bitfield", "bitfield_ro"),
 )
@@ -84,7 +84,7 @@ def script(name: str) -> str:
 
 
 def beginning(key: str) -> str:
-    """Return the prefix of all other keys of a shard. They hash to the same slot as `key`."""
+    """Return the prefix of all other keys of a crawl. They hash to the same slot as `key`."""
     tag = key.partition("{")[2]
     return f"{key}:" if tag.find("}") > 0 else f"{key}:{{{key}}}:"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, Literal
 
 from scrapy_bloom.errors import BackendError, FilterLostError
@@ -15,7 +15,6 @@ from scrapy_bloom.options import (
     DEFAULT_ERROR_RATE,
     ON_BACKEND_ERROR,
     REDIS_KEY,
-    REDIS_SHARDS,
     REDIS_TIMEOUT,
     OnBackendError,
     read_capacity,
@@ -24,9 +23,9 @@ from scrapy_bloom.options import (
 )
 from scrapy_bloom.redis import worker as pace
 from scrapy_bloom.redis.client import Target
-from scrapy_bloom.redis.plan import BATCH, Plan, place, shard_key
+from scrapy_bloom.redis.key import KNOWN, Call, Entry, Kind, SharedKey, Surprise
+from scrapy_bloom.redis.plan import BATCH, Plan
 from scrapy_bloom.redis.reader import Reader
-from scrapy_bloom.redis.shard import KNOWN, Call, Entry, Kind, Shard, Surprise
 from scrapy_bloom.redis.worker import Worker
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ class RedisFilter:
 
     :param target: the server. It must be reachable now: `on_error` is for later outages.
     :param key: of the filter, such as ``crawl:bloom``.
-    :param made_for: the plan of each shard, see :meth:`Plan.spread`.
+    :param plan: what the filter must be; if there is none, it is created so.
     :param on_error: what to do while Redis is unavailable. ``allow``: call pages new at once if
         this worker does not know them. ``wait``: the same, but first wait, for at most `timeout`
         per outage. ``close``: raise.
@@ -66,14 +65,14 @@ class RedisFilter:
 
     Attributes:
         worker: runs the scripts.
-        shards: its shards.
+        shared: the worker at the key.
     """
 
     def __init__(
         self,
         target: Target,
         key: str,
-        made_for: Sequence[Plan],
+        plan: Plan,
         *,
         on_error: OnBackendError = OnBackendError.ALLOW,
         timeout: float = REDIS_TIMEOUT.default,
@@ -87,18 +86,14 @@ class RedisFilter:
         self.worker = Worker(target, timeout)
         try:
             self.worker.connect()
-            size = known // len(made_for)
-            self.shards = [
-                Shard(self.worker, shard_key(key, plan.shard), plan, known=size)
-                for plan in made_for
-            ]
+            self.shared = SharedKey(self.worker, key, plan, known=known)
         except BaseException:
             self.worker.close()
             raise
-        self.worker.live([shard.beat for shard in self.shards])
+        self.worker.start_heartbeats(self.shared.beat)
 
     @classmethod
-    def from_url(  # noqa: PLR0913 - all that users may choose, by keyword
+    def from_url(
         cls,
         url: str,
         *,
@@ -106,7 +101,6 @@ class RedisFilter:
         capacity: int = DEFAULT_CAPACITY,
         error_rate: float = DEFAULT_ERROR_RATE,
         window: float | None = None,
-        shards: int = 1,
         on_error: OnBackendError | Literal["auto", "allow", "wait", "close"] = "auto",
         timeout: float = REDIS_TIMEOUT.default,
     ) -> Self:
@@ -121,7 +115,6 @@ class RedisFilter:
             1e-15 to below 1.
         :param window: seconds that items are kept, at least, and at most an eighth longer; None to
             keep them forever.
-        :param shards: how many nodes of a cluster it is spread over.
         :raises BloomError: as the class does.
         """
         plan = Plan(
@@ -133,7 +126,7 @@ class RedisFilter:
         return cls(
             Target(url),
             REDIS_KEY.read("key", key),
-            plan.spread(REDIS_SHARDS.read("shards", shards)),
+            plan,
             on_error=OnBackendError.ALLOW if policy is OnBackendError.AUTO else policy,
             timeout=REDIS_TIMEOUT.read("timeout", timeout),
         )
@@ -157,18 +150,18 @@ class RedisFilter:
     def add_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
         """Add a batch; return for each, in order, whether it was there before.
 
-        Takes one round trip per shard and per 500 fingerprints that the worker does not know.
+        Takes one round trip per 500 fingerprints that the worker does not know.
 
         :raises BackendError: under the policy ``close``, if Redis is unavailable. Fingerprints of
             this batch that were granted are still called new when they are added again.
         :raises FilterLostError: if a user has deleted the filter.
         """
         asked = list(fingerprints)
-        unknown = [one for one in dict.fromkeys(asked) if not self._shard(one).knows(one)]
+        unknown = [mark for mark in dict.fromkeys(asked) if not self.shared.knows(mark)]
         seen = self._mark(unknown)
         # Only from here on do the verdicts reach their caller.
-        for one in unknown:
-            self._shard(one).known.update((one,))
+        for mark in unknown:
+            self.shared.known.update((mark,))
         # Of equal fingerprints, the first gets the verdict, and the others are seen.
         return [seen.pop(one, True) for one in asked]
 
@@ -196,17 +189,17 @@ class RedisFilter:
         :raises FilterLostError: if a user has deleted the filter.
         """
 
-        def ask(shard: Shard, some: list[bytes]) -> list[bool]:
+        def ask(batch: list[bytes]) -> list[bool]:
             while True:
                 try:
-                    return shard.ask(some)
+                    return self.shared.ask(batch)
                 except Surprise as surprise:  # noqa: PERF203 - rare
-                    self._begin_again(shard, surprise)
+                    self._begin_again(surprise)
 
         asked = list(fingerprints)
-        there: dict[bytes, bool] = {}
-        self._each([one for one in asked if not self._shard(one).knows(one)], ask, there)
-        return [there.get(one, False) or self._shard(one).knows(one) for one in asked]
+        seen: dict[bytes, bool] = {}
+        self._each([mark for mark in asked if not self.shared.knows(mark)], ask, seen)
+        return [seen.get(mark, False) or self.shared.knows(mark) for mark in asked]
 
     def forget(self, fingerprint: bytes) -> bool:
         """Make a fingerprint new again; return whether it was there.
@@ -226,12 +219,11 @@ class RedisFilter:
         """
         asked = list(fingerprints)
         different = [*dict.fromkeys(asked)]
-        there: dict[bytes, bool] = {}
-        self._each(different, self._saying("x"), there, OnBackendError.CLOSE)
-        for shard in self.shards:
-            shard.known.clear()
+        seen: dict[bytes, bool] = {}
+        self._each(different, self._saying("x"), seen, OnBackendError.CLOSE)
+        self.shared.known.clear()
         self._owed.difference_update(different)
-        return [there.pop(one, False) for one in asked]
+        return [seen.pop(mark, False) for mark in asked]
 
     def info(self) -> FilterInfo:
         """Return the state of the filter now.
@@ -263,9 +255,8 @@ class RedisFilter:
         :raises BackendError: if Redis is unavailable.
         """
         deleted = self.delete()
-        for shard in self.shards:
-            shard.epoch = ""  # it has deleted or left what it had
-            shard.open()
+        self.shared.epoch = ""  # it has deleted or left what it had
+        self.shared.open()
         return deleted
 
     def delete(self) -> bool:
@@ -278,10 +269,9 @@ class RedisFilter:
         """
         self._check_process()
         self._owed.clear()
-        for shard in self.shards:
-            shard.known.clear()
-            shard.leave()
-        return all(_delete(shard) for shard in self.shards)
+        self.shared.known.clear()
+        self.shared.leave()
+        return _delete(self.shared)
 
     def close(self) -> None:
         """Release the lease. Later calls do nothing."""
@@ -289,8 +279,7 @@ class RedisFilter:
             return
         self._closed = True
         try:
-            for shard in self.shards:
-                shard.leave()
+            self.shared.leave()
         except BackendError as error:
             logger.info("The lease could not be released, and expires by itself: %s", error)
         self.worker.close()
@@ -301,12 +290,8 @@ class RedisFilter:
         """Make a forked child a worker of its own."""
         if os.getpid() != self._pid:
             self._pid = os.getpid()
-            for shard in self.shards:
-                shard.rename()
-            self.worker.live([shard.beat for shard in self.shards])
-
-    def _shard(self, fingerprint: bytes) -> Shard:
-        return self.shards[place(fingerprint, len(self.shards))]
+            self.shared.rename()
+            self.worker.start_heartbeats(self.shared.beat)
 
     def _mark(self, fingerprints: list[bytes], max_age: float | None = None) -> dict[bytes, bool]:
         answers: dict[bytes, bool] = {}
@@ -323,30 +308,23 @@ class RedisFilter:
 
     def _each(
         self,
-        fingerprints: Iterable[bytes],
-        ask: Callable[[Shard, list[bytes]], list[bool]],
+        fingerprints: list[bytes],
+        ask: Callable[[list[bytes]], list[bool]],
         answers: dict[bytes, bool],
         policy: OnBackendError | None = None,
     ) -> None:
-        """Ask each shard about its fingerprints, in batches, and fill in its answers.
+        """Ask about fingerprints in batches, and fill in the answers.
 
         Some are missing if the server is unavailable and the policy is to continue without it.
         """
         self._check_process()
         policy = policy or self._policy
-        parts: dict[Shard, list[bytes]] = {}
-        for one in fingerprints:
-            parts.setdefault(self._shard(one), []).append(one)
-        batches = [
-            (shard, part[start : start + BATCH])
-            for shard, part in parts.items()
-            for start in range(0, len(part), BATCH)
-        ]
-        while batches:
+        start = 0
+        while start < len(fingerprints):
             began = time.monotonic()
-            shard, some = batches[-1]
+            batch = fingerprints[start : start + BATCH]
             try:
-                answers.update(zip(some, ask(shard, some), strict=True))
+                answers.update(zip(batch, ask(batch), strict=True))
             except BackendError:
                 if policy is OnBackendError.CLOSE:
                     raise
@@ -358,28 +336,27 @@ class RedisFilter:
                     break
             else:
                 self._patience = self._timeout
-                batches.pop()
+                start += BATCH
 
     def _saying(
         self, letter: str, max_age: float | None = None
-    ) -> Callable[[Shard, list[bytes]], list[bool]]:
+    ) -> Callable[[list[bytes]], list[bool]]:
         """Return a function that calls with an entry per fingerprint and returns what was there.
 
         It repeats an unanswered call first: its caller may never have learned what it has marked.
         """
 
-        def say(shard: Shard, some: list[bytes]) -> list[bool]:
-            if (call := shard.unanswered) is not None:
-                for entry, was_there in zip(call.entries, self._answer(shard, call), strict=True):
+        def say(batch: list[bytes]) -> list[bool]:
+            if (call := self.shared.unanswered) is not None:
+                for entry, seen in zip(call.entries, self._answer(call), strict=True):
                     mark = entry.fingerprint or b""
-                    if entry.letter == "m" and not was_there and mark not in shard.known:
+                    if entry.letter == "m" and not seen and mark not in self.shared.known:
                         self._owed.add(mark)
-            entries = [Entry(letter, one, max_age=max_age) for one in some]
-            return self._answer(shard, Call(entries))
+            return self._answer(Call([Entry(letter, mark, max_age=max_age) for mark in batch]))
 
         return say
 
-    def _answer(self, shard: Shard, call: Call) -> list[bool]:
+    def _answer(self, call: Call) -> list[bool]:
         """Repeat a call until it is answered; return what was there.
 
         After a surprise, an earlier try of this call may have marked its pages or not. Their
@@ -387,21 +364,21 @@ class RedisFilter:
         """
         while True:
             try:
-                seen = shard.call(call).seen
+                seen = self.shared.call(call).seen
             except Surprise as surprise:  # noqa: PERF203 - rare
                 call.doubted = True
-                self._begin_again(shard, surprise)
+                self._begin_again(surprise)
             else:
                 return [False] * len(seen) if call.doubted else seen
 
-    def _begin_again(self, shard: Shard, surprise: Surprise) -> None:
-        """Forget what this worker knows of a shard, and continue with what the server has.
+    def _begin_again(self, surprise: Surprise) -> None:
+        """Forget what this worker knows, and continue with what the server has.
 
         :raises FilterLostError: if a user has deleted it.
         """
-        where = f"Redis at {self.worker.where}, key {shard.key!r}"
+        where = f"Redis at {self.worker.where}, key {self._key!r}"
         try:
-            shard.open()
+            self.shared.open()
         except Surprise as deleted:
             raise FilterLostError(
                 f"{where}: the filter was deleted while this worker used it."
@@ -416,15 +393,15 @@ class RedisFilter:
             )
 
 
-def _delete(shard: Shard) -> bool:
-    """Delete a shard, unless a worker that still sends heartbeats uses it."""
-    leases = shard.delete()
+def _delete(shared: SharedKey) -> bool:
+    """Delete what is under a key, unless a worker that still sends heartbeats uses it."""
+    leases = shared.delete()
     end = time.monotonic() + _STILL * pace.BEAT
     while leases:
         if time.monotonic() >= end:
-            return not shard.delete(leases)  # except if more workers have arrived
+            return not shared.delete(leases)  # except if more workers have arrived
         time.sleep(_LOOK)
-        left = shard.delete()
+        left = shared.delete()
         if any(seconds > leases.get(name, 0) for name, seconds in left.items()):
             return False
         leases = left

@@ -40,16 +40,16 @@ from scrapy_bloom.options import (
     refusal,
 )
 from scrapy_bloom.redis import worker as pace
+from scrapy_bloom.redis.key import Entry, Taken
 from scrapy_bloom.redis.project import (
     key_of,
-    plans_of,
+    plan_of,
     project_of,
     report_opened,
     report_state,
     target_of,
 )
 from scrapy_bloom.redis.queue import Exchange, SharedQueue
-from scrapy_bloom.redis.shard import Entry, Taken
 from scrapy_bloom.redis.worker import MOST_TRIES, Worker
 from scrapy_bloom.settings import Settings
 from scrapy_bloom.signals import forget_page
@@ -143,10 +143,10 @@ class SharedFrontier:
             )
         self._waits = policy is not OnBackendError.CLOSE
         owner = {"project": project, "spider": self._spider.name, "order": str(kind)}
-        made_for = plans_of(settings, self._session.fingerprinter, self._session.made_by, **owner)
+        plan = plan_of(settings, self._session.fingerprinter, self._session.made_by, **owner)
         worker = Worker(target_of(settings), settings[REDIS_TIMEOUT])
         key = key_of(settings, spider=self._spider.name, project=project)
-        queue = SharedQueue(worker, key, made_for)
+        queue = SharedQueue(worker, key, plan)
         try:
             queue.open()
         except BaseException as error:
@@ -157,19 +157,17 @@ class SharedFrontier:
 
     def _log_opened(self, settings: Settings) -> None:
         worker, key = self._queue.worker, self._queue.key
-        states = report_opened(self._report, self._session, worker, key, crawl=True)
+        state = report_opened(self._report, self._session, worker, key, crawl=True)
         place = f"Redis at {worker.where}, key {key}"
-        if not states:
+        if state is None:
             self._report.info(
                 f"Crawl state in {place}: the server cannot be used yet, and the crawl waits for"
                 f" it. Check BLOOM_REDIS_URL; with BLOOM_ON_BACKEND_ERROR = 'close' it would end."
             )
             return
-        waiting = sum(state.waiting for state in states)
-        known = sum(one.items - one.again for state in states for one in state.slices)
-        if known and not waiting and not any(one.taken for one in states) and not settings[WINDOW]:
+        if state.items and not state.waiting and not state.taken and not settings[WINDOW]:
             way = "use 'scrapy bloom delete' or set another BLOOM_REDIS_KEY"
-            self._report.finished(place, known, way)
+            self._report.finished(place, state.items, way)
         self._warn_of_failed()
 
     def __len__(self) -> int:
@@ -213,7 +211,7 @@ class SharedFrontier:
             self._report.inc("scheduler/dequeued/memory")
             self._report.inc("scheduler/dequeued")
             return self._in_flight.start_held(self._memory.popleft())
-        if not self._queue.holds_leases:  # what was taken may be another worker's by now
+        if not self._queue.holds_lease:  # what was taken may be another worker's by now
             self._soon(_RETRY)
             return None
         request = self._pop()
@@ -489,10 +487,10 @@ class SharedFrontier:
         want = self._portion - len(self._ready) if wants else 0
         exchange = self._queue.prepare(want, look=self._is_idle)
         try:
-            if any(exchange.calls):
+            if exchange.call is not None:
                 await run_beside(lambda: self._queue.carry_out(exchange))
                 self._exchanged = time.monotonic()
-        finally:  # answers count, even if another shard has raised
+        finally:  # it may have been answered before something else failed
             self._deliver(exchange)
         works = exchange.error is None
         if exchange.taken:
@@ -643,7 +641,7 @@ class SharedFrontier:
             return
         now = time.monotonic()
         self._idle_since = min(self._idle_since, now)
-        taken = sum(shard.counts.taken for shard in self._queue.shards)
+        taken = self._queue.counts.taken
         if taken and not self._idle_logged and now - self._idle_since >= pace.LEASE / 6:
             self._idle_logged = True
             self._report.info(
@@ -666,23 +664,18 @@ class SharedFrontier:
         )
 
     def _warn_of_failed(self) -> None:
-        if failed := self._failed_requests:
+        if failed := self._queue.counts.failed:
             self._report.warn(
                 f"{counted(failed, 'request')} on the failed list: no worker could process them,"
                 f" and their pages are not fetched. 'scrapy bloom queue --failed' shows them, and"
                 f" 'scrapy bloom queue --retry' puts them back."
             )
 
-    @property
-    def _failed_requests(self) -> int:
-        """How many requests are on the failed list, as last reported."""
-        return sum(shard.counts.failed for shard in self._queue.shards)
-
     def _write_stats(self) -> None:
         counters = self._queue.worker.counters
         for stat, value in (
             (stats.REQUEUED, counters.requeued),
-            (stats.MOVED_ASIDE, self._failed_requests),
+            (stats.MOVED_ASIDE, self._queue.counts.failed),
             (stats.FROM_BACKEND["outages"], counters.outages),
             (stats.FROM_BACKEND["losses"], self._queue.surprises),
         ):

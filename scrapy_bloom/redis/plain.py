@@ -9,15 +9,15 @@ from scrapy_bloom.crawl.session import Session
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.options import ON_BACKEND_ERROR, REDIS_TIMEOUT, OnBackendError
 from scrapy_bloom.redis.filter import RedisFilter
+from scrapy_bloom.redis.key import KNOWN
 from scrapy_bloom.redis.project import (
     key_of,
-    plans_of,
+    plan_of,
     project_of,
     report_opened,
     report_state,
     target_of,
 )
-from scrapy_bloom.redis.shard import KNOWN
 from scrapy_bloom.settings import Settings
 from scrapy_bloom.signals import forget_page
 
@@ -58,7 +58,7 @@ class SharedFilter:
         session.filter = self._filter = RedisFilter(
             target_of(settings),
             self._key,
-            plans_of(settings, session.fingerprinter, session.made_by),
+            plan_of(settings, session.fingerprinter, session.made_by),
             on_error=policy,
             timeout=settings[REDIS_TIMEOUT],
             # A flush empties a shared queue too: what this worker knows would suppress its pages.
@@ -67,7 +67,7 @@ class SharedFilter:
         worker = self._filter.worker
         self._deleted = self.emptied = False
         try:
-            if (empty or not shared_queue) and not all(one.made for one in self._filter.shards):
+            if (empty or not shared_queue) and not self._filter.shared.made:
                 self.emptied = self._filter.clear()
         except BaseException:
             self._filter.close()

@@ -1,13 +1,12 @@
-"""What a shard is: what its workers agree on, its slices, and the probes of fingerprints."""
+"""What a key holds: what its workers agree on, its slices, and the probes of fingerprints."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from math import ceil, expm1, sqrt
+from math import ceil, expm1
 from typing import Final, NamedTuple
-from zlib import crc32
 
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.filter.hashing import SECRET_BYTES, make_hash
@@ -80,19 +79,9 @@ def read_slices(text: bytes) -> list[SliceRow]:
     return found
 
 
-def place(fingerprint: bytes, shards: int) -> int:
-    """Return the number of the shard that a fingerprint belongs to."""
-    return crc32(fingerprint) * shards >> 32
-
-
-def shard_key(key: str, number: int) -> str:
-    """Return the key of a shard's header, from the key of the filter."""
-    return f"{key}:{number}" if number else key
-
-
 @dataclass(frozen=True)
 class Plan:
-    """What all workers of a shard must agree on, except `capacity` and `canonical`.
+    """What all workers of a key must agree on, except `capacity` and `canonical`.
 
     Attributes:
         capacity: items that are expected in it.
@@ -101,8 +90,6 @@ class Plan:
         fingerprinter: what makes the fingerprints.
         canonical: the canonicalization rules applied before that, as JSON.
         window: seconds that a mark is kept, at least; 0 for no limit.
-        shard: its number.
-        shards: how many shards there are.
         project: whose requests are kept here; empty, like what follows, if none are.
         spider: likewise.
         order: ``lifo`` or ``fifo``, and how requests are written.
@@ -114,8 +101,6 @@ class Plan:
     fingerprinter: str = ""
     canonical: str = "{}"
     window: float = 0.0
-    shard: int = 0
-    shards: int = 1
     project: str = ""
     spider: str = ""
     order: str = ""
@@ -135,18 +120,6 @@ class Plan:
             pass
         known = ", ".join(one.name for one in fields(cls))
         raise StateError(f"expected a secret, {known}; found {text!r:.200}")
-
-    def spread(self, shards: int) -> list[Plan]:
-        """Return the plans of this many shards.
-
-        Each has some capacity to spare, because items are spread by chance.
-        """
-        mean = self.capacity / shards
-        capacity = self.capacity if shards == 1 else ceil(mean + 4 * sqrt(mean))
-        return [
-            replace(self, capacity=capacity, shard=number, shards=shards)
-            for number in range(shards)
-        ]
 
     def write(self, secret: bytes) -> str:
         """Return the plan as the header stores it."""

@@ -14,7 +14,6 @@ from scrapy_bloom.options import (
     ERROR_RATE,
     EXACT,
     REDIS_KEY,
-    REDIS_SHARDS,
     REDIS_URL,
     WINDOW,
     counted,
@@ -65,7 +64,7 @@ def key_of(settings: Settings, *, spider: str, project: str) -> str:
     return key
 
 
-def plans_of(
+def plan_of(
     settings: Settings,
     made: CanonicalFingerprinter,
     made_by: dict[str, Any],
@@ -73,8 +72,8 @@ def plans_of(
     project: str = "",
     spider: str = "",
     order: str = "",
-) -> list[Plan]:
-    """Return the plan of each shard of a crawl.
+) -> Plan:
+    """Return the plan of a crawl.
 
     :param made: makes the fingerprints.
     :param made_by: its record, see :meth:`Rules.record`.
@@ -86,7 +85,7 @@ def plans_of(
             f"{EXACT.setting} = True: a filter in Redis cannot be exact. Set {ERROR_RATE.setting} ="
             f" 1e-12 instead, about 13 bytes per page, or crawl with a JOBDIR."
         )
-    plan = Plan(
+    return Plan(
         settings[CAPACITY],
         settings[ERROR_RATE],
         made.digests,
@@ -97,38 +96,36 @@ def plans_of(
         spider=spider,
         order=order,
     )
-    return plan.spread(settings[REDIS_SHARDS])
 
 
 def report_opened(
     report: Report, session: Session, worker: Worker, key: str, *, crawl: bool = False
-) -> list[State]:
+) -> State | None:
     """Log the state in which a filter was found, unless the server is unavailable.
 
     :param crawl: whether the requests are there, too.
-    :returns: the state of each shard; none if the server is unavailable.
+    :returns: the state; None if the server is unavailable.
     """
     if worker.client is None:
-        return []
+        return None
     try:
-        states = Reader(worker, key).shards()
+        state = Reader(worker, key).state()
     except BloomError:  # checks will report it
-        states = []
-    if not states:
-        return []
-    restored = sum(one.items - one.again for state in states for one in state.slices)
+        state = None
+    if state is None:
+        return None
+    restored = state.items
     place = f"in Redis at {worker.where}, key {key}"
     if crawl:
-        waiting = sum(state.waiting for state in states)
-        more = f", {counted(waiting, 'request')} waiting"
-        report.opened(f"Crawl state {place}", describe(states), more, restored=restored)
+        more = f", {counted(state.waiting, 'request')} waiting"
+        report.opened(f"Crawl state {place}", describe(state), more, restored=restored)
     else:
         more = "; a kill loses what this process has to fetch"
-        report.opened(f"Bloom filter {place}", describe(states), more, restored=restored)
-    changed = difference(json.loads(states[0].plan.canonical), session.made_by)
+        report.opened(f"Bloom filter {place}", describe(state), more, restored=restored)
+    changed = difference(json.loads(state.plan.canonical), session.made_by)
     if restored and changed:
         report.warn(changed)
-    return states
+    return state
 
 
 def report_state(report: Report, worker: Worker, key: str) -> None:

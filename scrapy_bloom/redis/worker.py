@@ -8,7 +8,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotInTime
 from contextlib import AbstractContextManager
@@ -64,7 +64,7 @@ def new_name() -> str:
 
 
 class Worker:
-    """Runs scripts on a server, and renews this worker's leases there.
+    """Runs scripts on a server, and renews this worker's lease there.
 
     :param target: the server. :meth:`connect` connects to it.
     :param timeout: most seconds that one call may take, including its retry.
@@ -87,7 +87,6 @@ class Worker:
         self._target = target
         self._scripts: dict[str, Any] = {}
         self._reported, self._warned = ("", float("-inf")), False
-        self._beats: Sequence[Callable[[], object]] = ()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -112,7 +111,7 @@ class Worker:
         return self._target.explained()
 
     def run(self, name: str, key: str, *arguments: object, probe: bool = False) -> list[Any]:
-        """Run a script of ``lua/`` on the shard under a key; return its answer.
+        """Run a script of ``lua/`` on a key; return its answer.
 
         :param probe: whether to try even if the last call failed.
         :raises BackendError: if there was no answer. The script may have run.
@@ -176,14 +175,11 @@ class Worker:
             self._reported, self._warned = (str(error), time.monotonic()), True
             logger.warning("%s Retrying.", error)
 
-    def live(self, beats: Sequence[Callable[[], object]]) -> None:
-        """Call these once a second in a thread of their own, and more often during an outage."""
-        self._beats = beats
-        if threading.current_thread() is self._thread:
-            return
+    def start_heartbeats(self, beat: Callable[[], object]) -> None:
+        """Call this once a second in a thread of its own, and more often during an outage."""
         self._stop = threading.Event()
         self._thread = threading.Thread(
-            target=self._live, args=(self._stop,), name="scrapy-bloom lease", daemon=True
+            target=self._live, args=(beat, self._stop), name="scrapy-bloom lease", daemon=True
         )
         self._thread.start()
 
@@ -195,12 +191,11 @@ class Worker:
         if self.client is not None:
             self.client.close()
 
-    def _live(self, stop: threading.Event) -> None:
+    def _live(self, beat: Callable[[], object], stop: threading.Event) -> None:
         while not stop.wait(BEAT if self.usable.is_set() else _BEAT_IN_OUTAGE):
-            for beat in self._beats:
-                try:
-                    beat()
-                except BackendError:  # noqa: PERF203 - after a call over the network
-                    continue  # already logged; other nodes may be up
-                except Exception:
-                    logger.exception("Unexpected error while renewing the lease; retrying")
+            try:
+                beat()
+            except BackendError:  # noqa: PERF203 - after a call over the network
+                continue  # already logged
+            except Exception:
+                logger.exception("Unexpected error while renewing the lease; retrying")

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-from unittest.mock import patch
+from unittest.mock import DEFAULT, Mock, patch
 
 import pytest
 from support.contract import FilterContract, fingerprints
 from support.internals import stop_beating
-from support.layouts import plans
+from support.layouts import plan_of
 from support.leases import all_are_well, shift_leases
 from support.localredis import keys
 
 from scrapy_bloom.errors import BackendError, FilterLostError
 from scrapy_bloom.redis.client import Target
 from scrapy_bloom.redis.filter import RedisFilter
-from scrapy_bloom.redis.plan import place
-from scrapy_bloom.redis.shard import Known, delete
+from scrapy_bloom.redis.key import Known, delete
+from scrapy_bloom.redis.plan import BATCH
 from scrapy_bloom.redis.worker import Worker
 
 
@@ -38,7 +38,7 @@ def opened():
 
 def without_memory(url, key, **options):
     """Open a filter that asks the server each time."""
-    return RedisFilter(Target(url), key, plans(**options), timeout=10.0, known=0)
+    return RedisFilter(Target(url), key, plan_of(**options), timeout=10.0, known=0)
 
 
 class TestWithAWindow(FilterContract):
@@ -51,27 +51,24 @@ class TestWithAWindow(FilterContract):
         return lambda **sizes: opened(server, **(usual | sizes))
 
 
-class TestInShardsWithoutMemory(TestWithAWindow):
+class TestWithoutMemory(TestWithAWindow):
     """With a memory of its own a worker answers much by itself."""
 
     @pytest.fixture
     def make(self, monkeypatch, server, opened):
         monkeypatch.setattr(Known, "__contains__", lambda *_: False)
-        return lambda **sizes: opened(server, shards=3, **sizes)
-
-    test_info_tells_what_went_in = None  # each shard has some capacity to spare
+        return lambda **sizes: opened(server, **sizes)
 
 
 def test_a_question_that_fails_half_way_grants_nothing(server, opened, key):
     """Only a mark without a verdict is owed one."""
-    mine, other = (opened(server, key, shards=2) for _ in "ab")
-    first, second = (
-        next(one for one in fingerprints(40) if place(one, 2) == number) for number in (0, 1)
-    )
-    out = patch.object(mine.shards[0], "call", side_effect=BackendError("out", temporary=True))
-    with out, pytest.raises(BackendError):
-        mine.forget_many([first, second])
-    assert [other.add(second), mine.add(second)] == [False, True]
+    mine, other = (opened(server, key) for _ in "ab")
+    marks = fingerprints(BATCH + 1)
+    call, out = mine.shared.call, BackendError("out", temporary=True)
+    half_way = Mock(wraps=call, side_effect=[DEFAULT, out])
+    with patch.object(mine.shared, "call", half_way), pytest.raises(BackendError):
+        mine.forget_many(marks)
+    assert [other.add(marks[0]), mine.add(marks[0])] == [False, True]
 
 
 def test_delete_ends_a_frozen_worker_and_leaves_a_note_only(server, opened, key):
@@ -103,7 +100,7 @@ def test_a_frozen_worker_goes_on_with_a_filter_that_another_has_emptied(server, 
     seen.add_many(known)
     assert frozen.add(b"its own") is False
     stop_beating(frozen.worker)
-    shift_leases(server, key, -3600, frozen.shards[0].name)
+    shift_leases(server, key, -3600, frozen.shared.name)
     all_are_well(server, key)
     assert seen.clear()
     assert seen.add_many(known) == [False] * 50

@@ -17,9 +17,8 @@ from support.waiting import until
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.redis import worker as lives
 from scrapy_bloom.redis.client import beginning
-from scrapy_bloom.redis.plan import place
+from scrapy_bloom.redis.key import Call, Entry
 from scrapy_bloom.redis.reader import Reader
-from scrapy_bloom.redis.shard import Call, Entry, Shard
 from scrapy_bloom.redis.worker import LEASE, MOST_TRIES
 
 
@@ -70,9 +69,8 @@ def test_seen_means_queued_and_what_is_not_filtered_is_queued_each_time(server, 
     assert not two.queue.knows(mark_of("a"))
 
 
-@pytest.mark.parametrize("shards", [1, 3])
-def test_batches_that_outgrow_the_filter(join, key, shards):
-    worker = join(key, capacity=50, shards=shards)
+def test_batches_that_outgrow_the_filter(join, key):
+    worker = join(key, capacity=50)
     worker.offer(*range(2000))
     assert sorted(worker.say()) == [*range(2000)]
     worker.offer(*range(2100))
@@ -95,9 +93,9 @@ def test_what_a_worker_cannot_read_goes_behind_all_others_and_aside_after_many_t
             (worker.queue.cannot_read if name == "0" else worker.queue.done)(taken)
         worker.say()
     assert order == ["0", "1", "2"] + ["0"] * (MOST_TRIES - 1)
-    assert [shard.counts.failed for shard in worker.queue.shards] == [1]
+    assert worker.queue.counts.failed == 1
     assert requests(worker, key, "failed") == ["0"]
-    worker.queue.shards[0].call(Call(retry=5))
+    worker.queue.shared.call(Call(retry=5))
     assert requests(worker, key, "queue") == ["0"]
     assert [taken.tries for taken in worker.exchange(1).taken] == [0]
 
@@ -105,7 +103,7 @@ def test_what_a_worker_cannot_read_goes_behind_all_others_and_aside_after_many_t
 def let_die(server, worker, key):
     """End a worker's lease as if it had been silent for long, and everybody else well."""
     stop_beating(worker.queue.worker)
-    shift_leases(server, key, -3600, worker.queue.shards[0].name)
+    shift_leases(server, key, -3600, worker.queue.shared.name)
     all_are_well(server, key)
 
 
@@ -125,7 +123,7 @@ def test_a_request_that_kills_its_workers_is_put_aside_alone(server, join, key):
         else:
             deaths += 1
             let_die(server, victim, key)
-        rescuer.queue.shards[0].beat()
+        rescuer.queue.shared.beat()
         if "a" in had:
             stop_beating(victim.queue.worker)
         else:
@@ -143,7 +141,7 @@ def test_a_worker_that_was_taken_for_dead_does_not_take_the_crawl_for_finished(s
     one.offer("a")
     one.say()
     let_die(server, two, key)
-    one.queue.shards[0].beat()
+    one.queue.shared.beat()
     assert two.exchange().void
     assert not two.queue.is_over()
 
@@ -159,9 +157,9 @@ def test_a_callback_may_hold_the_gil_for_13_s(server, key, seconds, dead):
         one.say()
         assert two.take(1) == ["a"]
         stop_beating(two.queue.worker)
-        shift_leases(server, key, -seconds, two.queue.shards[0].name)
+        shift_leases(server, key, -seconds, two.queue.shared.name)
         all_are_well(server, key)
-        one.queue.shards[0].beat()
+        one.queue.shared.beat()
         assert one.take(1) == (["a"] if dead else [])
         if not dead:
             two.done()
@@ -186,7 +184,7 @@ def test_when_the_server_stands_still_nobody_is_dead(own_server, key, monkeypatc
             one.say()
             two.say()
             for worker in (one, two):
-                worker.queue.shards[0].beat()
+                worker.queue.shared.beat()
         assert len(one.have) == len(two.have) == 4
         assert left(own_server, key) == (2, 8, 0)
         assert one.queue.worker.counters.requeued == 0
@@ -203,9 +201,9 @@ def test_a_clock_that_is_moved_makes_nobody_dead(server, join, key, seconds):
     shift_leases(server, key, seconds)
     since, last = map(float, client.hget(key, "well").split())
     client.hset(key, "well", f"{since + seconds:.3f} {last + seconds:.3f}")
-    two.queue.shards[0].beat()
-    two.queue.shards[0].beat()
-    assert one.exchange().void == []
+    two.queue.shared.beat()
+    two.queue.shared.beat()
+    assert not one.exchange().void
     assert left(server, key) == (2, 2, 0)
 
 
@@ -214,14 +212,14 @@ def test_a_worker_that_is_cut_off_knows_that_its_lease_may_be_over(server, key, 
     with Proxy(server.port) as proxy, Crawler(proxy.url, key) as one:
         one.offer(1)
         one.say()
-        assert one.queue.holds_leases
+        assert one.queue.holds_lease
         with proxy.down():
             stop_beating(one.queue.worker)
             monkeypatch.setattr(lives, "LEASE", 0.01)
-            until(lambda: not one.queue.holds_leases)
+            until(lambda: not one.queue.holds_lease)
         monkeypatch.undo()
         until(lambda: one.exchange().error is None)
-        assert one.queue.holds_leases
+        assert one.queue.holds_lease
 
 
 # What vanishes, and what is in the way
@@ -242,7 +240,6 @@ def test_something_else_in_its_place_is_refused_and_stays(server, join, key, whi
         ({"project": "other"}, "project 'p', not 'other'"),
         ({"spider": "other"}, "spider 's', not 'other'"),
         ({"order": "lifo pickle"}, "order 'fifo', not 'lifo pickle'"),
-        ({"shards": 2}, "shards 1, not 2"),
     ],
 )
 def test_another_crawl_is_refused(server, join, key, other, words):
@@ -261,38 +258,3 @@ def test_a_page_that_is_asked_for_and_then_forgotten_in_one_call_is_not_known(jo
     worker.queue.offer(Entry("x", mark_of("a"), source="a"))
     worker.say()
     assert [worker.queue.knows(mark_of(page)) for page in "ab"] == [False, True]
-
-
-# The end
-
-
-def test_a_request_that_moves_while_shards_are_looked_at_is_not_overlooked(join, key, monkeypatch):
-    """One look finds all shards empty, each at its own moment."""
-    one, two = join(key, shards=2), join(key, shards=2)
-    first, second = (
-        next(name for name in range(99) if place(mark_of(name), 2) == number) for number in (0, 1)
-    )
-    one.offer(second)
-    one.say()
-    while not one.take(2):
-        pass
-    call = Shard.call
-
-    def between(shard, each):
-        answer = call(shard, each)
-        monkeypatch.setattr(Shard, "call", call)
-        one.offer(first)
-        one.done()
-        one.say()
-        return answer
-
-    monkeypatch.setattr(Shard, "call", between)
-    two.exchange()
-    assert not two.queue.is_over()
-    two.exchange()
-    assert not two.queue.is_over()
-    assert two.drain() == [str(first)]
-    for _ in range(2):
-        two.exchange()
-        over = two.queue.is_over()
-    assert over

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 from support.contract import fingerprints
 from support.internals import clock_of_redis
-from support.layouts import plans
+from support.layouts import plan_of
 from support.localredis import keys
 from support.queues import Crawler
 from support.waiting import until
@@ -17,8 +17,8 @@ from support.windows import START, WINDOW, WindowMachine
 from scrapy_bloom.filter.sizing import MOST_GENERATIONS
 from scrapy_bloom.redis.client import Target
 from scrapy_bloom.redis.filter import RedisFilter
+from scrapy_bloom.redis.key import Entry
 from scrapy_bloom.redis.reader import Reader
-from scrapy_bloom.redis.shard import Entry
 
 QUICK = settings(deadline=None, max_examples=8, stateful_step_count=30)
 
@@ -31,8 +31,8 @@ def clock(server):
 
 
 def open_filter(server, key, *, known=0, **options):
-    made_for = plans(**({"capacity": 10_000, "error_rate": 1e-9, "window": WINDOW} | options))
-    return RedisFilter(Target(server.url), key, made_for, timeout=10.0, known=known)
+    plan = plan_of(**({"capacity": 10_000, "error_rate": 1e-9, "window": WINDOW} | options))
+    return RedisFilter(Target(server.url), key, plan, timeout=10.0, known=known)
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_what_is_over_takes_no_room_on_the_server(server, join, clock):
         seen.add_many(fingerprints(200, f"part {part}"))
         seen.add_aged(b"list %d" % part, 10)
         seen.forget(fingerprints(1, f"part {part}")[0])
-        seen.shards[0].beat()
+        seen.shared.beat()
         now += 100
         clock(now)
         sizes.append(len(client.keys(f"{key}*")))
@@ -119,12 +119,12 @@ def test_a_large_generation_is_deleted_in_parts(server, join, clock):
     key, client = next(keys), server.client()
     seen = join(key, capacity=10_000_000_000)
     seen.add_many(fingerprints(3))
-    many = Reader(seen.worker, key).there()[0].slices[0].keys
+    many = Reader(seen.worker, key).existing().slices[0].keys
     left = []
     while not left or left[-1]:
         clock(START + 10 * WINDOW + 2 * len(left))
         seen.add(b"page")
-        seen.shards[0].beat()
+        seen.shared.beat()
         count = (client.hget(key, "dropped") or b":0").rpartition(b":")[2]
         left.append(int(count))
     assert left == [*range(many - 500, 0, -500), 0]
@@ -135,15 +135,15 @@ def test_a_worker_forgets_what_it_remembers_itself_in_time(join):
     """By its own clock, which goes as the server's does."""
     seen = join(next(keys), known=1000, window=60)
     assert not seen.add(b"page")
-    shard = seen.shards[0]
+    shared = seen.shared
     calls = seen.worker.counters.round_trips
     assert seen.add(b"page")
     assert seen.worker.counters.round_trips == calls, "it is remembered here"
     short = join(next(keys), known=1000, window=1)
     assert not short.add(b"page")
-    assert short.shards[0].knows(b"page")
-    until(lambda: not short.shards[0].knows(b"page"))
-    assert shard.knows(b"page")
+    assert short.shared.knows(b"page")
+    until(lambda: not short.shared.knows(b"page"))
+    assert shared.knows(b"page")
 
 
 def test_ages_work_without_a_window(server, join, clock):

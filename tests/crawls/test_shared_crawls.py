@@ -17,7 +17,7 @@ from support.taken import pages_of, taken_by
 from support.waiting import until
 
 from scrapy_bloom.redis.client import Target
-from scrapy_bloom.redis.shard import delete
+from scrapy_bloom.redis.key import delete
 from scrapy_bloom.redis.worker import Worker
 
 pytestmark = [pytest.mark.server, pytest.mark.usefixtures("short_leases")]
@@ -48,9 +48,8 @@ def queue_is_empty(server):
     return not any(client.keys(f"*:{name}") for name in ("queue", "taken", "failed"))
 
 
-@pytest.mark.parametrize("shards", [1, 3])
-def test_three_workers_fetch_each_page_once(site, server, tmp_path, shards):
-    with shared(site, server, tmp_path, BLOOM_REDIS_SHARDS=shards) as workers:
+def test_three_workers_fetch_each_page_once(site, server, tmp_path):
+    with shared(site, server, tmp_path) as workers:
         workers.join()
         reach(site, 50)
         workers.join()
@@ -70,7 +69,7 @@ def test_three_workers_fetch_each_page_once(site, server, tmp_path, shards):
     assert total("scheduler/enqueued") == total("scheduler/dequeued")
     assert queue_is_empty(server)
     # Who waits for the pages of others looks for them, up to twenty times a second.
-    most = shards * (site.pages + 20 * total("elapsed_time_seconds"))
+    most = site.pages + 20 * total("elapsed_time_seconds")
     assert total("bloom/redis/round_trips") < most
 
 

@@ -22,7 +22,7 @@ from twisted.internet.defer import gatherResults
 from scrapy_bloom.crawl.engine import call_later, close_spider
 from scrapy_bloom.crawl.redirects import step_fingerprint
 from scrapy_bloom.redis import frontier
-from scrapy_bloom.redis.shard import Shard
+from scrapy_bloom.redis.key import SharedKey
 
 START_REQUESTS = int(os.environ.get("START_REQUESTS", "3000"))
 FULL = 500 if START_REQUESTS == 3000 else 5_000  # as in a crawl
@@ -330,17 +330,17 @@ async def test_a_loss_while_start_runs_again_runs_it_once_more(shared):
 @pytest.fixture
 def early(monkeypatch):
     """Collect pages that are said to be done before what `first` has for each of them is said."""
-    call_shard, taken, said, found, first = Shard.call, {}, set(), set(), {}
+    unpatched, taken, said, found, first = SharedKey.call, {}, set(), set(), {}
 
-    def call(shard, each):
+    def call(shared, each):
         said.update((entry.letter, entry.fingerprint) for entry in each.entries)
-        done = {taken.get((shard.key, id_)) for id_ in each.done} & first.keys()
+        done = {taken.get(id_) for id_ in each.done} & first.keys()
         found.update(page for page in done if first[page] not in said)
-        answer = call_shard(shard, each)
-        taken.update(((shard.key, one.id), one.fingerprint) for one in answer.taken)
+        answer = unpatched(shared, each)
+        taken.update((one.id, one.fingerprint) for one in answer.taken)
         return answer
 
-    monkeypatch.setattr(Shard, "call", call)
+    monkeypatch.setattr(SharedKey, "call", call)
     yield first, found
     assert said.issuperset(first.values())
 
@@ -358,7 +358,7 @@ async def test_a_page_that_redirects_to_itself_is_done_after_its_second_question
         for name in names:
             mark = fingerprint(Request(site.url + name))
             first[mark] = ("f", step_fingerprint(1, mark))
-        await crawl(settings=shared.settings(BLOOM_REDIS_SHARDS=2), url=site.url + "/")
+        await crawl(settings=shared.settings(), url=site.url + "/")
         assert site.hits == {"/": 1, **dict.fromkeys(names, 2)}
     assert not found
 

@@ -19,8 +19,8 @@ from scrapy_bloom import RedisFilter
 from scrapy_bloom.commands import VERBS, delete, runner
 from scrapy_bloom.crawl.redirects import steps_to
 from scrapy_bloom.redis.client import Target
+from scrapy_bloom.redis.key import Call, Entry, SharedKey
 from scrapy_bloom.redis.plan import Plan
-from scrapy_bloom.redis.shard import Call, Entry, Shard
 from scrapy_bloom.redis.worker import Worker
 
 pytestmark = pytest.mark.server  # `make check` leaves all of them out
@@ -186,12 +186,12 @@ def test_the_failed_list_is_shown_and_put_back(bloom, server):
     link = Worker(Target(server.url), 5.0)
     link.connect()
     plan = Plan(1000, 1e-6, project="shop", spider=SPIDER, order="lifo pickle")
-    shard = Shard(link, key, plan)
+    shared = SharedKey(link, key, plan)
     bodies = [pickle.dumps(Request(url).to_dict(), protocol=4) for url in URLS]
-    failed = shard.call(Call([Entry("p", None, body) for body in bodies])).counts.failed
+    failed = shared.call(Call([Entry("p", None, body) for body in bodies])).counts.failed
     while failed < len(URLS):
-        taken = shard.call(Call(take=len(URLS))).taken
-        failed = shard.call(Call(unreadable=[one.id for one in taken])).counts.failed
+        taken = shared.call(Call(take=len(URLS))).taken
+        failed = shared.call(Call(unreadable=[one.id for one in taken])).counts.failed
     code, lines, errors = bloom(f"queue {target} --failed --peek 99")
     assert (code, errors) == (1, [])
     assert {line.split()[-1] for line in lines[1:]} == {*URLS}
@@ -199,8 +199,8 @@ def test_the_failed_list_is_shown_and_put_back(bloom, server):
     assert bloom(f"queue {target} --retry") == (0, ["20 requests put back in the queue"], [])
     assert bloom(f"queue {target} --failed")[0] == 0
     assert bloom(f"queue {target}")[1][0] == "20 requests to be fetched, 0 of them in flight"
-    assert [one.tries for one in shard.call(Call(take=20)).taken] == [0] * 20
-    shard.leave()
+    assert [one.tries for one in shared.call(Call(take=20)).taken] == [0] * 20
+    shared.leave()
     link.close()
 
 

@@ -114,7 +114,7 @@ def test_damage_that_a_disk_does_is_found(bloom, place, server):
 
 
 @pytest.mark.usefixtures("place")
-def test_a_filter_whose_key_is_named_like_a_shard_is_not_deleted_with_another(bloom, server):
+def test_a_filter_whose_key_begins_with_another_is_not_deleted_with_it(bloom, server):
     key = next(keys)
     for number in (1, 2):
         with RedisFilter.from_url(server.url, key=f"{key}:{number}") as filter_:

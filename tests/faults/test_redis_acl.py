@@ -53,8 +53,7 @@ def use(url, key, **options):
         assert seen.clear() is False
         other.close()
         assert seen.clear()
-        for shard in seen.shards:
-            shard.beat()
+        seen.shared.beat()
         assert seen.delete()
         assert seen.worker.counters.outages == other.worker.counters.outages == 0
     with Crawler(url, f"{key}:q", **options) as one, Crawler(url, f"{key}:q", **options) as two:
@@ -66,7 +65,7 @@ def use(url, key, **options):
         for act, ticket in zip(kinds, two.have.values(), strict=False):
             act(ticket)
         two.say()
-        one.queue.shards[0].beat()
+        one.queue.shared.beat()
     with Crawler(url, f"{key}:q", **options) as one:
         assert len(one.drain()) == 19
 
@@ -81,7 +80,7 @@ def test_the_documented_commands_are_enough(server):
 def test_they_are_enough_in_a_cluster(cluster):
     for node in cluster.nodes:
         allow(node.client(), [*COMMANDS, *CLUSTER_COMMANDS])
-    use(as_worker(cluster.url), "crawl", shards=3, window=60)
+    use(as_worker(cluster.url), "crawl", window=60)
 
 
 def test_without_one_of_them_it_is_refused_and_nothing_is_left(server):

@@ -20,13 +20,7 @@ SETS = {
     "flushes": {"faults": {"flush": 1, "kill": 1, "late": 2}},
     "all, retries": {"faults": ALL, "retries": 0.2},
     "all": {"faults": ALL},
-    "shards, all back": {"faults": {"back": 2, "kill": 1, "late": 2}, "shards": 2},
-    "shards, one back": {"faults": {"back_one": 2, "kill": 1, "late": 2}, "shards": 2},
-    "shards, one back while nobody lives": {
-        "faults": {"dead_back_one": 2, "kill": 1, "late": 2},
-        "shards": 3,
-    },
-    "shards, any key lost": {"faults": {"key": 2, "late": 2, "freeze": 1}, "shards": 2},
+    "any key lost": {"faults": {"key": 2, "late": 2, "freeze": 1}},
 }
 
 
@@ -36,14 +30,10 @@ def test_nothing_is_lost(server, name):
         assert not World(server, seed, **SETS[name]).run(), f"seed {seed}"
 
 
-LOST = (
-    "if last < answered or number < last or lives == 'dead' or tonumber(found[9]) < heard"
-    " then return {'lost'} end"
-)
+LOST = "if last < answered or number < last or lives == 'dead' then return {'lost'} end"
 ANSWERED = """  digits, ids = call('HGET', header, 'a:' .. worker):match('^(%d*) (.*)$')
   call('HSET', header, 'w:' .. worker, string.format('%.0f %.3f', number, now + lease))
   return answer()"""
-HEARD = "  if ARGV[11] ~= '' then hear() end\n"
 VANISHED = """  if some then start_over() end
   return some"""
 CONTROLS = {
@@ -52,11 +42,6 @@ CONTROLS = {
     "requests that vanish unnoticed": {
         "faults": {"queue": 2, "late": 2},
         "without": [VANISHED],
-    },
-    "shards that have not heard of each other": {
-        "faults": {"dead_back_one": 2, "late": 2},
-        "shards": 3,
-        "without": [HEARD],
     },
 }
 

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 
 import pytest
 from support.contract import fingerprints
-from support.layouts import plans
+from support.layouts import plan_of
 from support.proxy import Proxy
 from support.queues import mark_of
 
 from scrapy_bloom import RedisFilter
 from scrapy_bloom.redis.client import Target
+from scrapy_bloom.redis.key import Entry
 from scrapy_bloom.redis.queue import SharedQueue
-from scrapy_bloom.redis.shard import Entry
 from scrapy_bloom.redis.worker import Worker
 
 TIMEOUT = 2.0
@@ -82,7 +82,7 @@ class SlowLink(Proxy):
 def test_large_requests_come_over_a_slow_link(server, key):
     """In one call they did not come through in its time: the crawl stood still, and was closed."""
     with SlowLink(server.port) as link:
-        queue = SharedQueue(Worker(Target(link.url), 2.0), key, plans(order="fifo"))
+        queue = SharedQueue(Worker(Target(link.url), 2.0), key, plan_of(order="fifo"))
         queue.open()
         for number in range(199):
             body = b"%d" % number + bytes(100_000)

@@ -13,7 +13,7 @@ from itertools import cycle
 
 import pytest
 from support.contract import fingerprints
-from support.layouts import name_of, plans
+from support.layouts import name_of, plan_of
 from support.localredis import LocalRedis, keys
 from support.proxy import MORE_FAULTS, Proxy
 from support.queues import Crawler, left
@@ -33,9 +33,9 @@ def opened():
     filters = []
 
     def opened(url, key, *, on_error=OnBackendError.ALLOW, known=0, timeout=2.0, window=None):
-        made_for = plans(capacity=10, error_rate=1e-9, window=window)
+        plan = plan_of(capacity=10, error_rate=1e-9, window=window)
         one = RedisFilter(
-            *(Target(url), key, made_for), on_error=on_error, timeout=timeout, known=known
+            *(Target(url), key, plan), on_error=on_error, timeout=timeout, known=known
         )
         filters.append(one)
         return one
@@ -153,11 +153,10 @@ def test_a_long_series_of_faults_in_a_crawl_of_two(server, key):
         assert left(server, key) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("shards", [1, 2])
-def test_what_one_forgets_is_granted_to_one_of_many(server, key, shards):
+def test_what_one_forgets_is_granted_to_one_of_many(server, key):
     """All workers ask for the same fingerprints in step, before and after one forgets them all."""
     known, in_step, granted = fingerprints(400), threading.Barrier(4, timeout=PATIENCE), Counter()
-    made_for = plans(capacity=100, error_rate=1e-9, shards=shards)
+    plan = plan_of(capacity=100, error_rate=1e-9)
 
     def add_all(seen):
         for start in range(0, 400, 20):
@@ -171,7 +170,7 @@ def test_what_one_forgets_is_granted_to_one_of_many(server, key, shards):
     def work(_):
         with (
             ExitStack() as stack,
-            RedisFilter(Target(server.url), key, made_for, timeout=10.0) as seen,
+            RedisFilter(Target(server.url), key, plan, timeout=10.0) as seen,
         ):
             stack.callback(in_step.abort)  # if it fails, the others do not wait for it
             new = [*add_all(seen)]

@@ -9,7 +9,6 @@ The server's clock is a key that the test sets: leases end in turns, not in seco
 
 from __future__ import annotations
 
-import math
 import random
 from collections import Counter
 from contextlib import suppress
@@ -17,10 +16,10 @@ from contextlib import suppress
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis import client as clients
 from scrapy_bloom.redis.client import Target, beginning
+from scrapy_bloom.redis.key import Entry
 from scrapy_bloom.redis.queue import SharedQueue
-from scrapy_bloom.redis.shard import Entry
 from scrapy_bloom.redis.worker import Worker
-from support.layouts import plans
+from support.layouts import plan_of
 
 KEY = "crawl"
 CLOCK = ("clock:seconds", "clock:micros")
@@ -39,7 +38,6 @@ class World:
         server: a Redis server that nobody else uses.
         seed: of everything that is left to chance.
         faults: how often each kind comes, relative to the others.
-        shards: how many.
         again: whether start() runs again after a surprise; without it pages must get lost.
         without: lines that are taken out of the scripts: for controls that must lose.
         retries: share of fetches that end in a retry with dont_filter.
@@ -51,7 +49,6 @@ class World:
         seed,
         faults,
         *,
-        shards=1,
         pages=150,
         again=True,
         without=(),
@@ -62,13 +59,12 @@ class World:
         self.url, self.client = server.url, server.client()
         self.client.flushall()
         self.now = float(_START)
-        self.plans = plans(capacity=1000, shards=shards, order="fifo")
+        self.plan = plan_of(capacity=1000, order="fifo")
         self.links = {page: [] for page in range(pages)}  # a tree: one way to each page
         for page in range(1, pages):
             self.links[self.chance.randrange(max(0, page - 30), page)].append(page)
         self.fetched, self.tried = Counter(), Counter()
         self.late, self.shots = [], []
-        self.left = math.inf  # after so many calls no more are answered
         names = ("open", "call", "ask", "beat", "leave")
         self.scripts = {name: self.load(name) for name in names}
         self.workers = [Crawler(self) for _ in range(3)]
@@ -94,10 +90,8 @@ class World:
     def over(self):
         if any(worker.busy for worker in self.workers):
             return False
-        names = [beginning(shard_key(plan)) for plan in self.plans]
-        return not any(
-            self.client.zcard(name + "queue") or self.client.hlen(name + "taken") for name in names
-        )
+        base = beginning(KEY)
+        return not (self.client.zcard(base + "queue") or self.client.hlen(base + "taken"))
 
     def shot(self):
         names = list(self.client.keys("crawl*"))
@@ -132,24 +126,6 @@ class World:
         if self.shots:
             self.put_back(self.chance.choice(self.shots))
             self.shots = []
-
-    def fault_back_one(self):
-        """One node of several goes back."""
-        if self.shots:
-            number = self.chance.randrange(len(self.plans))
-            shot = self.chance.choice(self.shots)
-            mine = {name: value for name, value in shot.items() if _number(name) == number}
-            others = {name: v for name, v in self.shot().items() if _number(name) != number}
-            self.put_back({**mine, **others})
-
-    def fault_dead_back_one(self):
-        """The same while nobody lives; the first who opens the shards may get no further."""
-        self.fault_back_one()
-        self.left = self.chance.randrange(2 * len(self.plans))
-        with suppress(BackendError):
-            Crawler(self)
-        self.left = math.inf
-        self.workers = [Crawler(self) for _ in self.workers]
 
     def fault_flush(self):
         self.put_back({})
@@ -190,14 +166,13 @@ class FlakyWorker(Worker):
         self.world, self.client = world, world.client
         self.calm = True  # nothing happens until it is a worker
 
-    def live(self, beats):
-        self.beats = beats
+    def start_heartbeats(self, beat):
+        self.beat = beat
 
     def run(self, name, key, *arguments, probe=False):  # noqa: ARG002
         world = self.world
         call = name, [key, beginning(key)], arguments
-        world.left -= 1
-        if world.left < 0 or (not self.calm and world.chance.random() < 0.04):
+        if not self.calm and world.chance.random() < 0.04:
             raise BackendError("lost", temporary=True)
         answer = world.script(*call)
         if name == "call" and world.chance.random() < 0.05:
@@ -216,7 +191,7 @@ class Crawler:
     def __init__(self, world):
         self.world = world
         self.worker = FlakyWorker(world)
-        self.queue = SharedQueue(self.worker, KEY, world.plans)
+        self.queue = SharedQueue(self.worker, KEY, world.plan)
         self.queue.open()
         self.worker.calm = False
         self.ready, self.flight, self.children = [], {}, Counter()
@@ -225,7 +200,7 @@ class Crawler:
 
     @property
     def unanswered(self):
-        return any(shard.unanswered for shard in self.queue.shards)
+        return self.queue.shared.unanswered is not None
 
     @property
     def busy(self):
@@ -244,8 +219,7 @@ class Crawler:
             return
         if world.now - self.beaten > 6:
             self.beaten = world.now
-            for beat in self.worker.beats:
-                beat()
+            self.worker.beat()
         able = [key for key in self.flight if key not in self.children]
         if able and chance.random() < 0.6:
             self.fetch(chance.choice(able))
@@ -295,14 +269,3 @@ class Crawler:
     def finish(self, key):
         self.children.pop(key, None)
         self.queue.done(self.flight.pop(key))
-
-
-def shard_key(plan):
-    """Return the key of a shard."""
-    return f"{KEY}:{plan.shard}" if plan.shard else KEY
-
-
-def _number(name):
-    """Return the number of the shard that a key belongs to."""
-    digits = name.split(b":", 2)[1] if b":" in name else b"0"
-    return int(digits) if digits.isdigit() else 0

@@ -44,7 +44,7 @@ def marks_in_memory(store):
 
 def secret_of(filter_):
     """Return the key of a filter's hashes: who knows it can make pages that it calls seen."""
-    return filter_.shards[0].secret if hasattr(filter_, "shards") else filter_.secret
+    return filter_.shared.secret if hasattr(filter_, "shared") else filter_.secret
 
 
 def is_settled(crawler):

@@ -9,11 +9,9 @@ from scrapy_bloom.redis.client import script
 from scrapy_bloom.redis.plan import Plan
 
 
-def plans(
-    *, capacity=DEFAULT_CAPACITY, error_rate=DEFAULT_ERROR_RATE, shards=1, window=None, **options
-):
-    """Return the plan of each shard."""
-    return Plan(capacity, error_rate, window=float(window or 0), **options).spread(shards)
+def plan_of(*, capacity=DEFAULT_CAPACITY, error_rate=DEFAULT_ERROR_RATE, window=None, **options):
+    """Return the plan of a filter."""
+    return Plan(capacity, error_rate, window=float(window or 0), **options)
 
 
 def name_of(name):

@@ -6,11 +6,11 @@ import time
 
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis.client import Target, beginning
+from scrapy_bloom.redis.key import Entry
 from scrapy_bloom.redis.queue import SharedQueue
-from scrapy_bloom.redis.shard import Entry
 from scrapy_bloom.redis.worker import Worker
 from support.contract import fingerprints
-from support.layouts import plans
+from support.layouts import plan_of
 
 
 class Crawler:
@@ -22,9 +22,9 @@ class Crawler:
     """
 
     def __init__(self, target, key, **options):
-        made_for = plans(**({"order": "fifo", "project": "p", "spider": "s"} | options))
+        plan = plan_of(**({"order": "fifo", "project": "p", "spider": "s"} | options))
         target = Target(target) if isinstance(target, str) else target
-        self.queue = SharedQueue(Worker(target, 10.0), key, made_for)
+        self.queue = SharedQueue(Worker(target, 10.0), key, plan)
         self.have = {}
         self.queue.open()
 

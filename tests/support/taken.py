@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Iterable
 from typing import Any
 
-from scrapy_bloom.redis.shard import Taken
+from scrapy_bloom.redis.key import Taken
 from support.localredis import LocalRedis
 from support.localsite import LocalSite
 

@@ -116,7 +116,6 @@ def with_all_arguments() -> None:
         key="crawl:bloom",
         capacity=10_000_000,
         error_rate=1e-6,
-        shards=4,
         window=30 * 86_400,
         timeout=1.5,
         on_error="wait",
@@ -133,7 +132,7 @@ def with_all_arguments() -> None:
 
 def mistyped() -> None:
     """Write what a type checker has to find: each comment is an error if it finds nothing."""
-    RedisFilter.from_url("redis://localhost", key="k", shard=2)  # type: ignore[call-arg]
+    RedisFilter.from_url("redis://localhost", key="k", keys=2)  # type: ignore[call-arg]
     RedisFilter.from_url("redis://localhost")  # type: ignore[call-arg]
     RedisFilter.from_url("redis://localhost", key="k", on_error="retry")  # type: ignore[arg-type]
     LocalFilter().add("text")  # type: ignore[arg-type]

@@ -12,8 +12,6 @@
 --   order            "lifo" or "fifo"; empty if no requests are kept here
 --   waiting, taken, failed
 --                    how many requests there were after the last script
---   version          counts the changes to them; from 0 again when all marks are given up
---   heard            the versions of all shards, by number, as workers reported them; empty with one
 --   forgotten        counts the pages that were forgotten
 --   seq              the last sequence number of a request
 --   well             SINCE LAST: since when heartbeats have come without a gap, and the last one
@@ -111,10 +109,9 @@ local function delete_dropped()
   return left + last
 end
 
-local function count(changed)
+local function count()
   call('HSET', header, 'waiting', call('ZCARD', queue), 'taken', call('HLEN', taken), 'failed',
     call('HLEN', failed))
-  if changed then call('HINCRBY', header, 'version', 1) end
 end
 
 -- Put a taken request back: in its place, or behind all others if it is `late`, or on the failed list once
@@ -146,8 +143,8 @@ local function start_over()
   drop(slices)
   put_all_back()
   call('HSET', header, 'epoch', epoch:match('^%x+') .. '-' .. time[1] .. '-' .. time[2], 'slices',
-    string.format('%s:%.0f:%.6f:0:0', first, slices[#slices].number + 1, now), 'version', 0, 'heard', '')
-  count(false)
+    string.format('%s:%.0f:%.6f:0:0', first, slices[#slices].number + 1, now))
+  count()
 end
 
 -- Whether requests have vanished, or pages from a list of forgotten ones. Nothing may suppress these

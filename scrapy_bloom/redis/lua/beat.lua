@@ -54,6 +54,6 @@ for _, field in ipairs(call('HKEYS', taken)) do
     places[place], left = places[place] + 1, left - 1
   end
 end
-if left < PORTION then count(true) end
+if left < PORTION then count() end
 delete_dropped()
 return {'ok', places.queue, places.failed, found[6]}

@@ -1,46 +1,48 @@
 -- Everything that a worker sends, in one call: marks, requests, what it wants, what is done. It takes effect
 -- as a whole or not at all, and a call repeated with its number gets the same answer.
 --
--- ARGV[1]  epoch        ARGV[2]  worker
--- ARGV[3]  nine numbers: of this call; of the last call whose answer the worker has; seconds of the
---          lease; how many requests to take; how many failed ones to put back into the queue; the tries
---          after which a request is moved to the failed list; after which it is risky; 1 if the worker has
---          a risky one, else 0; the highest version that the worker has heard of here
--- ARGV[4]  a letter for each entry. "m": mark. "f": mark, and queue if it is new. "p": queue; the entry
---          has no probe. "x": forget. Empty: all are "m"
--- ARGV[5]  the probes of the entries
--- ARGV[6]  ITEM:SECONDS of each item with a maximum age. Items are the entries with probes, from 1
--- ARGV[7]  the slice to add, NUMBER:KIND:GEOMETRY, after an answer "slices"; else empty
--- ARGV[8]  ids of requests that are done   ARGV[9]  of those to put back   ARGV[10]  of those that this
---          worker could not read: another may, so they go to the end of the queue
--- ARGV[11]  the versions of all shards that the worker has heard of; empty with one
--- ARGV[12...]  for each entry "f" and "p" the score, and the member without its first 9 bytes
+-- ARGV, in this order:
+--   epoch, worker  who calls
+--   numbers     eight: of this call; of the last call whose answer the worker has; seconds of the lease; how
+--               many requests to take; how many failed ones to put back into the queue; the tries after
+--               which a request is moved to the failed list; after which it is risky; 1 if the worker has a
+--               risky one, else 0
+--   letters     one for each entry. "m": mark. "f": mark, and queue if it is new. "p": queue; the entry has
+--               no probe. "x": forget. Empty: all are "m"
+--   probes      of the entries
+--   max_ages    ITEM:SECONDS of each item with a maximum age. Items are the entries with probes, from 1
+--   next_slice  the slice to add, NUMBER:KIND:GEOMETRY, after an answer "slices"; else empty
+--   done        ids of requests that are done
+--   back        ids of requests to put back
+--   unreadable  ids of requests that this worker could not read: another may, so they go to the end of the
+--               queue
+--   then for each entry "f" and "p" the score, and the member without its first 9 bytes
 --
 -- Answers {"ok", report, digits, request...}: a digit for each item, 1 if it was there, and what was taken.
---            Report: WAITING TAKEN FAILED VERSION FORGOTTEN SECONDS until the next marks expire, then
---            the versions of all shards that workers have reported here
+--            Report: WAITING TAKEN FAILED FORGOTTEN SECONDS until the next marks expire
 --     or  {"slices", slices, kind}  a slice is to be added: "due" if it begins a generation, else "full"
 --     or  {"dead", ...}     the worker missed its lease; what it had is back in the queue
---     or  {"lost"}          the server does not know its earlier calls, or others': it went back in time
+--     or  {"lost"}          the server does not know its earlier calls: it went back in time
 --     or  {"gone"}          there is another epoch        {"deleted"}  the user has deleted it
 --     or  {"broken", error} the call failed half-way; all marks were dropped
-local epoch, worker = ARGV[1], ARGV[2]
+local epoch, worker, numbers, letters, probes, max_ages, next_slice, done, back, unreadable = unpack(ARGV, 1, 10)
+local FIRST_QUEUED = 11  -- where in ARGV the requests to queue begin
 local found = call('HMGET', header, 'epoch', 'w:' .. worker, 'slices', 'window', 'forgotten', 'order', 'seq',
-  'deleted', 'version')
+  'deleted')
 if found[1] ~= epoch then return other_epoch(epoch, found[8]) end
-local number, answered, lease, want, retry, most, risk, risky, heard = read_numbers(ARGV[3])
+local number, answered, lease, want, retry, most, risk, risky = read_numbers(numbers)
 local last, lives = (found[2] or '0 0'):match('^(%d+) (%S+)')
 last = tonumber(last)
 if lives == 'dead' and last >= answered then return {'dead'} end
-if last < answered or number < last or lives == 'dead' or tonumber(found[9]) < heard then return {'lost'} end
+if last < answered or number < last or lives == 'dead' then return {'lost'} end
 
 local window, forgotten, digits, ids = tonumber(found[4]), tonumber(found[5]), '', ''
 local slices, over = divide(read_slices(found[3], epoch), window)
 local newest = slices[#slices] or over[#over]
 local function answer()
-  local counts = call('HMGET', header, 'waiting', 'taken', 'failed', 'version', 'forgotten', 'window', 'heard')
+  local counts = call('HMGET', header, 'waiting', 'taken', 'failed', 'forgotten')
   local oldest = slices[1] or newest
-  counts[6] = window > 0 and string.format('%.3f', oldest.since + window * 9 / 8 - now) or '1e9'
+  counts[5] = window > 0 and string.format('%.3f', oldest.since + window * 9 / 8 - now) or '1e9'
   local values = {}
   for at = 1, #ids, 8 do
     values[#values + 1] = call('HGET', taken, worker .. ids:sub(at, at + 7)) or nil
@@ -54,7 +56,6 @@ if number == last then
 end
 if vanished(slices) then return {'gone'} end
 
-local letters, probes = ARGV[4], ARGV[5]
 if #probes > 0 then
   local begun = newest.since + window / 8
   local kind = #slices == 0 and 'due' or window > 0 and begun <= now and 'due'
@@ -63,7 +64,7 @@ if #probes > 0 then
     newest.since, kind = now, false
   end
   if kind then
-    local next_number, next_kind, geometry = ARGV[7]:match('^(%d+):(%a+):(.*)$')
+    local next_number, next_kind, geometry = next_slice:match('^(%d+):(%a+):(.*)$')
     if tonumber(next_number) ~= newest.number + 1 or next_kind ~= kind then
       return {'slices', found[3], kind}
     end
@@ -126,7 +127,7 @@ local function mark(age)
 end
 
 local ages, verdicts = {}, {}
-for item, age in ARGV[6]:gmatch('(%d+):(%S+)') do ages[tonumber(item)] = tonumber(age) end
+for item, age in max_ages:gmatch('(%d+):(%S+)') do ages[tonumber(item)] = tonumber(age) end
 local acts = {f = mark, m = mark, x = forget}
 local function judge()
   local item, mixed = 0, letters ~= ''
@@ -144,7 +145,7 @@ end
 
 local function push()
   local seq = math.max(found[7] + 1, math.floor(now * 1000000))
-  local pushes, item, argument = {}, 0, 12
+  local pushes, item, argument = {}, 0, FIRST_QUEUED
   for entry = 1, #letters do
     local letter = letters:sub(entry, entry)
     if letter ~= 'p' then item = item + 1 end
@@ -170,7 +171,6 @@ local function put_failed_back()
     call('ZADD', queue, score, id .. '\0' .. member:sub(10))
     retry = retry - 1
   end
-  return true
 end
 
 -- Take requests. A worker has one risky request at a time, so that none is moved to the failed list because
@@ -193,39 +193,30 @@ local function take()
   ids = table.concat(names)
 end
 
--- Record the versions of the other shards. What a page led to is reported there before the page is done
--- here. So a worker that has heard of both notices when a shard went back, even if all others have died.
-local function hear()
-  local told, versions = {read_numbers(ARGV[11])}, {read_numbers(call('HGET', header, 'heard'))}
-  for i = 1, #told do versions[i] = string.format('%.0f', math.max(told[i], versions[i] or 0)) end
-  call('HSET', header, 'heard', table.concat(versions, ' '))
-end
-
 local function each(text, act)
   for i = 1, #text, 8 do act(worker .. text:sub(i, i + 7)) end
 end
 
 local function carry_out()
   if #over > 0 and #probes > 0 then drop(over) end
-  each(ARGV[8], function(field) call('HDEL', taken, field) end)
-  each(ARGV[9], function(field) put_back(field, 0, most) end)
-  each(ARGV[10], function(field) put_back(field, 1, most, true) end)
+  each(done, function(field) call('HDEL', taken, field) end)
+  each(back, function(field) put_back(field, 0, most) end)
+  each(unreadable, function(field) put_back(field, 1, most, true) end)
   judge()
   digits = table.concat(verdicts)
   push()
-  local retried = retry > 0 and put_failed_back()
+  if retry > 0 then put_failed_back() end
   if want > 0 then take() end
   if #probes > 0 then
     call('HSET', header, 'slices', write_slices(slices), 'forgotten', string.format('%.0f', forgotten))
   end
   call('HSET', header, 'a:' .. worker, digits .. ' ' .. ids)
-  if ARGV[11] ~= '' then hear() end
-  count(letters .. ARGV[8] .. ARGV[9] .. ARGV[10] .. ids ~= '' or retried)
+  count()
 end
 
 -- A server that is full or read-only refuses this first write, and then nothing has changed.
 call('HSET', header, 'w:' .. worker, string.format('%.0f %.3f', number, now + lease))
-local done, problem = pcall(carry_out)
-if done then return answer() end
+local whole, problem = pcall(carry_out)
+if whole then return answer() end
 start_over()
 return {'broken', type(problem) == 'table' and problem.err or tostring(problem)}

@@ -14,5 +14,5 @@ for _, field in ipairs(call('HKEYS', taken)) do
   end
 end
 call('HDEL', header, 'w:' .. worker, 'a:' .. worker)
-if changed then count(true) end
+if changed then count() end
 return {'ok'}

@@ -1,10 +1,9 @@
 -- Find the filter, or create it.
 --
 -- ARGV[1]  the epoch that this worker used before; empty if none
--- ARGV[2]  "1" to drop all marks if that is still the epoch, else "0"
--- ARGV[3...]  fields and values of the header of a new filter
+-- ARGV[2...]  fields and values of the header of a new filter
 -- Answers {"ok", made, value...}: "1" if it was made by this call, else "0"; the fields program, format, epoch,
---            plan, slices, window, order, heard, waiting, taken, failed, version, forgotten and seq
+--            plan, slices, window, order, waiting, taken, failed, forgotten and seq
 --     or  {"deleted"}         the user has deleted the epoch that this worker has used
 --     or  {"type", key, type} something else is under a key
 -- Fails, with nothing changed, if a command that is needed is not allowed. May be repeated.
@@ -34,7 +33,7 @@ local function try(commands)
 end
 local problem = try(trial(key)) or try({
   {'HSET', key, 'a', '1'}, {'HGET', key, 'a'}, {'HMGET', key, 'a'}, {'HKEYS', key}, {'HLEN', key},
-  {'HINCRBY', key, 'a', '1'}, {'HDEL', key, 'a'},
+  {'HDEL', key, 'a'},
 }) or try({
   {'SADD', key, '1'}, {'SCARD', key}, {'SISMEMBER', key, '1'}, {'SREM', key, '1'},
 }) or try({
@@ -46,14 +45,12 @@ local made = not epoch
 if made then
   put_all_back()
   call('PERSIST', header)
-  call('HSET', header, 'well', string.format('%.3f %.3f', now, now), unpack(ARGV, 3))
+  call('HSET', header, 'well', string.format('%.3f %.3f', now, now), unpack(ARGV, 2))
   local first = call('HGET', header, 'first')
   call('HSET', header, 'slices', string.format('%s:0:%.6f:0:0', first, now))
-  count(true)
-elseif epoch == ARGV[1] and ARGV[2] == '1' then
-  start_over()
+  count()
 end
-local answer = call('HMGET', header, 'program', 'format', 'epoch', 'plan', 'slices', 'window', 'order', 'heard',
-  'waiting', 'taken', 'failed', 'version', 'forgotten', 'seq')
-for i = 1, 14 do answer[i] = answer[i] or '' end
+local answer = call('HMGET', header, 'program', 'format', 'epoch', 'plan', 'slices', 'window', 'order',
+  'waiting', 'taken', 'failed', 'forgotten', 'seq')
+for i = 1, 12 do answer[i] = answer[i] or '' end
 return {'ok', made and '1' or '0', unpack(answer)}

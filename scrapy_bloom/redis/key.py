@@ -35,7 +35,7 @@ RISKY: Final = MOST_TRIES - 1
 """A worker holds only one request at a time with this many failed tries."""
 
 PROGRAM: Final = b"scrapy-bloom"
-FORMAT: Final = b"2"
+FORMAT: Final = b"3"
 
 _NO_REQUESTS: Final = (
     ". It may be the filter of a crawl with scrapy-redis: 'scrapy bloom copy' copies its requests,"
@@ -135,7 +135,6 @@ class Call:
 
     Attributes:
         doubted: whether a surprise has come between its tries.
-        heard: the versions of all shards that this worker has heard of, by number; empty with one.
         entries: at most :data:`plan.BATCH`.
         take: most requests to take.
         retry: most failed requests to put back into the queue.
@@ -153,32 +152,26 @@ class Call:
     back: Sequence[bytes] = ()
     unreadable: Sequence[bytes] = ()
     doubted: bool = False
-    heard: Sequence[int] = ()
 
 
 class Counts(NamedTuple):
-    """The counts of a shard, as in an answer.
+    """The counts of a key, as in an answer.
 
     Attributes:
         waiting: requests in the queue.
         taken: requests that workers have, this one included.
         failed: requests on the failed list.
-        version: changes whenever one of these does.
         forgotten: how often pages were forgotten.
     """
 
     waiting: int = 0
     taken: int = 0
     failed: int = 0
-    version: int = 0
     forgotten: int = 0
 
 
 _NUMBERS: Final = (*Counts._fields, "seq")
-_FOUND: Final = (
-    *("program", "format", "epoch", "plan", "slices", "window", "order", "heard"),
-    *_NUMBERS,
-)
+_FOUND: Final = ("program", "format", "epoch", "plan", "slices", "window", "order", *_NUMBERS)
 
 
 class Answer(NamedTuple):
@@ -187,14 +180,12 @@ class Answer(NamedTuple):
     Attributes:
         seen: for each entry whether its page was there; False for those without a fingerprint.
         taken: the requests that this worker has taken.
-        counts: of the shard.
-        heard: the versions of all shards that workers have reported there; empty with one.
+        counts: as they are now.
     """
 
     seen: list[bool]
     taken: list[Taken]
     counts: Counts
-    heard: list[int]
 
 
 class Known(set[bytes]):
@@ -212,18 +203,18 @@ class Known(set[bytes]):
                 self.clear()
 
 
-class Shard:
+class SharedKey:
     """A worker at one key. Only :meth:`beat` may be called from another thread.
 
     :param worker: runs the scripts.
-    :param key: of the shard's header.
-    :param plan: what the shard must be; if nothing is there, it is created so.
+    :param key: of the header.
+    :param plan: what must be there; if nothing is, it is created so.
     :param known: how many fingerprints to remember.
     :raises BackendError: if the server cannot be used.
     :raises StateError: if something else is under the key. It is left untouched.
 
     Attributes:
-        key: of its header.
+        key: as given.
         plan: as given.
         epoch: identifies the filter that is there now.
         secret: the key of its probes.
@@ -232,7 +223,6 @@ class Shard:
         known: fingerprints whose verdicts have reached their callers. Add no others: a mark made in
             the background is not known before that.
         counts: of the last answer, or from when it was opened.
-        heard: the versions of all shards that workers had reported when it was opened, by number.
         unanswered: the call that must be repeated before any other.
         renewed: when this worker last renewed its lease, by ``time.monotonic()``.
     """
@@ -246,10 +236,9 @@ class Shard:
 
     # Opening
 
-    def open(self, *, give_up: bool = False) -> None:
-        """Find the shard or create it, take a new name, and forget everything known.
+    def open(self) -> None:
+        """Find what is there or create it, take a new name, and forget everything known.
 
-        :param give_up: whether to drop all marks there, if it is still the same filter.
         :raises Surprise: if the user has deleted what this worker used. Nothing is created then.
         """
         first = self.plan.next([])
@@ -262,13 +251,13 @@ class Shard:
             "first": geometry(first),
             "window": repr(self.plan.window),
             "order": order,
-            "heard": "",
-            "version": 0,
             "forgotten": 0,
             "seq": 0,
         }
         word, *told = self._worker.run(
-            *("open", self.key, self.epoch, int(give_up)),
+            "open",
+            self.key,
+            self.epoch,
             *(part for pair in fields.items() for part in pair),
             probe=True,
         )
@@ -290,9 +279,6 @@ class Shard:
         try:
             there, secret = Plan.read(found["plan"])
             slices = read_slices(found["slices"])
-            self.heard = [*map(int, found["heard"].split())] or [0] * there.shards
-            if len(self.heard) != there.shards:
-                raise ValueError(f"found versions {self.heard}, expected {there.shards}")
         except (StateError, ValueError) as error:
             self._refuse(str(error))
         for name in _NUMBERS:
@@ -359,16 +345,16 @@ class Shard:
         if word != b"ok":
             raise Surprise(Kind[word.decode().upper()])
         numbers = told[0].split()
-        counts = Counts(*map(int, numbers[:5]))
+        counts = Counts(*map(int, numbers[:4]))
         verdicts = iter(told[1])
         seen = [entry.fingerprint is not None and next(verdicts) == _YES for entry in call.entries]
         taken = [Taken.read(value) for value in told[2:]]
-        answer = Answer(seen, taken, counts, [*map(int, numbers[6:])])
+        answer = Answer(seen, taken, counts)
         self._answered, self.unanswered = self._number, None
         self.renewed = before
         if counts.forgotten != self.counts.forgotten or before >= self._known_until:
             self.known.clear()
-        self._known_until = before + float(numbers[5])
+        self._known_until = before + float(numbers[4])
         self.counts = counts
         return answer
 
@@ -440,7 +426,7 @@ class Shard:
         )
         numbers = (
             *(self._number, self._answered, pace.LEASE, call.take, call.retry),
-            *(MOST_TRIES, RISKY, int(call.risky), call.heard[self.plan.shard] if call.heard else 0),
+            *(MOST_TRIES, RISKY, int(call.risky)),
         )
         queued = [entry.queued for entry in call.entries if entry.letter in "fp"]
         return [
@@ -453,7 +439,6 @@ class Shard:
             " ".join(ages),
             next_slice,
             *(b"".join(ids) for ids in (call.done, call.back, call.unreadable)),
-            " ".join(map(str, call.heard)),
             *(part for pair in queued for part in pair),
         ]
 
@@ -465,7 +450,7 @@ def ask(
     probe: Callable[[bytes], bytes],
     fingerprints: Sequence[bytes],
 ) -> list[bool]:
-    """Return for each fingerprint whether a shard has it, as :meth:`Shard.ask`."""
+    """Return for each fingerprint whether it is there, as :meth:`SharedKey.ask`."""
     seen: list[bool] = []
     for start in range(0, len(fingerprints), BATCH):
         probes = b"".join(map(probe, fingerprints[start : start + BATCH]))
@@ -479,7 +464,9 @@ def ask(
 def delete(
     worker: Worker, key: str, dead: Iterable[str] = (), *, note: bool = True
 ) -> dict[str, float]:
-    """Delete a shard unless workers have a lease; return these, with the seconds each has left.
+    """Delete what is under a key, unless workers have a lease.
+
+    Return these workers, with the seconds that each has left.
 
     :param dead: workers whose leases do not count.
     :param note: whether workers that still use it must end, and create nothing.
