@@ -378,18 +378,18 @@ class RedisFilter:
         """
         where = f"Redis at {self.worker.where}, key {self._key!r}"
         try:
-            self.shared.open()
+            whole = self.shared.open()
         except Surprise as deleted:
             raise FilterLostError(
                 f"{where}: the filter was deleted while this worker used it."
             ) from deleted
         self._surprises += 1
-        if surprise.kind is not Kind.DEAD:
+        if surprise.kind is not Kind.DEAD or not whole:
             logger.warning(
                 "%s: %s. This worker continues with what the server has: pages may be fetched"
                 " again.",
                 where,
-                surprise,
+                surprise if surprise.kind is not Kind.DEAD else Kind.LOST.value,
             )
 
 

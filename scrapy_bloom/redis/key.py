@@ -29,7 +29,10 @@ KNOWN: Final = 100_000
 """Fingerprints that a worker remembers for each filter, about 120 bytes each."""
 
 MOST_BYTES: Final = 1_000_000
-"""Most bytes of requests in one call, so that it completes in time over a slow link."""
+"""Most bytes of requests in one call, to and fro, so that it completes in time over a slow link.
+
+A single request may be larger.
+"""
 
 RISKY: Final = MOST_TRIES - 1
 """A worker holds only one request at a time with this many failed tries."""
@@ -137,6 +140,7 @@ class Call:
         doubted: whether a surprise has come between its tries.
         entries: at most :data:`plan.BATCH`.
         take: most requests to take.
+        room: most bytes of them, after the first one.
         retry: most failed requests to put back into the queue.
         risky: whether this worker has a risky request.
         done: ids of requests that are done.
@@ -146,6 +150,7 @@ class Call:
 
     entries: Sequence[Entry] = ()
     take: int = 0
+    room: int = MOST_BYTES
     retry: int = 0
     risky: bool = False
     done: Sequence[bytes] = ()
@@ -232,13 +237,16 @@ class SharedKey:
         self.known = Known(known)
         self.epoch = ""
         self._worker = worker
+        self._lives = ("", "")
+        self._answered = -1
         self.open()
 
     # Opening
 
-    def open(self) -> None:
+    def open(self) -> bool:
         """Find what is there or create it, take a new name, and forget everything known.
 
+        :returns: whether the server still has all that it has told this worker; False at first.
         :raises Surprise: if the user has deleted what this worker used. Nothing is created then.
         """
         first = self.plan.next([])
@@ -254,10 +262,11 @@ class SharedKey:
             "forgotten": 0,
             "seq": 0,
         }
+        name = new_name()
         word, *told = self._worker.run(
             "open",
             self.key,
-            self.epoch,
+            *(self.epoch, self.name, self._answered, name, pace.LEASE),
             *(part for pair in fields.items() for part in pair),
             probe=True,
         )
@@ -265,8 +274,10 @@ class SharedKey:
             raise Surprise(Kind.DELETED)
         if word == b"type":
             self._refuse(f"found a {told[1].decode()} under {told[0].decode()!r} that is not ours")
-        self.made = told[0] == b"1"
-        self._take_over(dict(zip(_FOUND, told[1:], strict=True)))
+        self.made, whole = bool(told[0] == b"1"), bool(told[1] == b"1")
+        self._take_over(dict(zip(_FOUND, told[2:], strict=True)))
+        self.rename(name, answered=0 if whole else -1)
+        return whole
 
     def _take_over(self, found: dict[str, bytes]) -> None:
         if found["program"] != PROGRAM or found["format"] != FORMAT:
@@ -299,12 +310,15 @@ class SharedKey:
         self.counts = Counts(*(int(found[name]) for name in Counts._fields))
         self._forgotten = 0
         self._known_until = float("inf")
-        self.rename()
 
-    def rename(self) -> None:
-        """Take a new name, under which nothing has been sent yet."""
-        self._lives = (self.epoch, new_name())  # one tuple, which beat() reads in its thread
-        self._number = self._answered = 0
+    def rename(self, name: str = "", *, answered: int = -1) -> None:
+        """Take a new name, under which nothing has been sent yet.
+
+        :param answered: 0 if the server has a record of this name.
+        """
+        name = name or new_name()
+        self._lives = (self.epoch, name)  # one tuple, which beat() reads in its thread
+        self._number, self._answered = 0, answered
         self.unanswered: Call | None = None
         self.renewed = time.monotonic()
 
@@ -425,7 +439,7 @@ class SharedKey:
             if entry.max_age is not None
         )
         numbers = (
-            *(self._number, self._answered, pace.LEASE, call.take, call.retry),
+            *(self._number, self._answered, pace.LEASE, call.take, call.room, call.retry),
             *(MOST_TRIES, RISKY, int(call.risky)),
         )
         queued = [entry.queued for entry in call.entries if entry.letter in "fp"]

@@ -93,8 +93,15 @@ class _Outbox:
                 if entries and room < 0:
                     break
                 entries.append(self.buffer.popleft())
-            risky = any(taken.tries >= RISKY for taken in self.taken)
-            self.call = Call(entries, take, 0, risky, self.done, self.back, self.unreadable)
+            self.call = Call(
+                entries,
+                take,
+                max(0, room),
+                risky=any(taken.tries >= RISKY for taken in self.taken),
+                done=self.done,
+                back=self.back,
+                unreadable=self.unreadable,
+            )
             self.done, self.back, self.unreadable = [], [], []
         return self.call
 
@@ -119,7 +126,7 @@ class SharedQueue:
         self.shared: SharedKey | None = None
         self._plan = plan
         self._outbox = _Outbox()
-        self._must_reopen = False
+        self._surprise: Surprise | None = None  # until the key is open again
 
     def open(self) -> None:
         """Open the key, unless it is open. Exchanges retry this if it has failed.
@@ -165,7 +172,7 @@ class SharedQueue:
     @property
     def burdened(self) -> bool:
         """Whether there is anything to send."""
-        return self._must_reopen or self._outbox.has_work
+        return self._outbox.has_work
 
     @property
     def counts(self) -> Counts:
@@ -200,9 +207,13 @@ class SharedQueue:
         try:
             self.open()
             assert self.shared is not None  # noqa: S101 - it is open
-            self._reopen(self.shared)
-            if exchange.call is not None:
-                self._make(self.shared, exchange.call, exchange)
+            if exchange.call is not None and self._surprise is None:
+                try:
+                    exchange.answer = self.shared.call(exchange.call)
+                except Surprise as surprise:
+                    self._surprise = surprise
+            if self._surprise is not None:
+                self._begin_again(self.shared, self._surprise, exchange)
         except BloomError as error:
             exchange.error = error
         except Surprise as deleted:
@@ -260,29 +271,20 @@ class SharedQueue:
         self._outbox.taken.discard(taken)
         return ours
 
-    def _make(self, shared: SharedKey, call: Call, exchange: Exchange) -> None:
-        try:
-            exchange.answer = shared.call(call)
-        except Surprise as surprise:
-            if surprise.kind is Kind.DELETED:
-                raise
-            exchange.void = self._must_reopen = True
-            if surprise.kind is not Kind.DEAD:
-                exchange.begin_again = True
-                self._log_start_over(surprise)
-            self._reopen(shared)
-
-    def _log_start_over(self, why: object) -> None:
-        logger.warning(
-            "Redis at %s, key %r: %s. This worker starts over: it runs start() again, and pages may"
-            " be fetched again. None is lost that start() or another page leads to.",
-            self.worker.where,
-            self.key,
-            why,
-        )
-
-    def _reopen(self, shared: SharedKey) -> None:
-        """Open the key again after a surprise, unless that has succeeded."""
-        if self._must_reopen:
-            shared.open()
-            self._must_reopen = False
+    def _begin_again(self, shared: SharedKey, surprise: Surprise, exchange: Exchange) -> None:
+        """Open the key again. Until that is answered, the call of the surprise stays unanswered."""
+        if surprise.kind is Kind.DELETED:
+            raise surprise
+        whole = shared.open()
+        self._surprise = None
+        exchange.void = True
+        # Taken for dead, but the server may have lost something since then.
+        exchange.begin_again = surprise.kind is not Kind.DEAD or not whole
+        if exchange.begin_again:
+            logger.warning(
+                "Redis at %s, key %r: %s. This worker starts over: it runs start() again, and"
+                " pages may be fetched again. None is lost that start() or another page leads to.",
+                self.worker.where,
+                self.key,
+                surprise if surprise.kind is not Kind.DEAD else Kind.LOST.value,
+            )

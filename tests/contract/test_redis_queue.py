@@ -8,7 +8,8 @@ import time
 
 import pytest
 from support import pace
-from support.internals import stop_beating
+from support.internals import clock_of_redis, stop_beating
+from support.layouts import name_of
 from support.leases import all_are_well, shift_leases
 from support.proxy import Proxy
 from support.queues import Crawler, left, mark_of
@@ -146,6 +147,45 @@ def test_a_worker_that_was_taken_for_dead_does_not_take_the_crawl_for_finished(s
     assert not two.queue.is_over()
 
 
+def test_an_exchange_carries_1_mb_of_requests_or_one_that_is_larger(join, key):
+    worker, sizes = join(key), [300_000] * 4 + [2_000_000] + [300_000] * 3
+    for number, size in enumerate(sizes):
+        worker.queue.offer(Entry("f", mark_of(number), bytes(size), -number, source=number))
+    worker.say()
+
+    def take():
+        return [len(taken.body) for taken in worker.exchange(9).taken]
+
+    assert [take() for _ in range(4)] == [[300_000] * 3, [300_000], [2_000_000], [300_000] * 3]
+    for body in (b"1", b"2", bytes(500_000)):
+        worker.queue.offer(Entry("p", None, body))
+    worker.say()
+    worker.queue.offer(Entry("p", None, bytes(900_000), -1))  # these go to and fro in one exchange
+    assert [take(), take()] == [[1, 1], [500_000]]
+
+
+def test_while_redis_is_out_after_a_surprise_there_is_an_exchange_to_make(server, key):
+    """Closing the crawl made it over and over, without end and without a pause."""
+    with (
+        Proxy(server.port, counted=name_of("open")) as proxy,
+        Crawler(server.url, key) as other,
+        Crawler(proxy.url, key) as worker,
+    ):
+        worker.say()
+        let_die(server, worker, key)
+        other.queue.shared.beat()
+        proxy.faults = dict.fromkeys(range(1, 99), "reset")
+        assert worker.exchange().error is not None
+        assert worker.queue.burdened
+        exchange = worker.queue.prepare(0)
+        assert exchange.call is not None
+        worker.queue.carry_out(exchange)
+        assert worker.queue.settle(exchange).error is not None
+        proxy.faults = {}
+        until(lambda: worker.exchange().void)
+        assert not worker.queue.burdened
+
+
 # Workers that stand still
 
 
@@ -205,6 +245,23 @@ def test_a_clock_that_is_moved_makes_nobody_dead(server, join, key, seconds):
     two.queue.shared.beat()
     assert not one.exchange().void
     assert left(server, key) == (2, 2, 0)
+
+
+def test_a_clock_that_was_rounded_is_not_one_that_was_moved(server, key):
+    """Two heartbeats within half a millisecond let the sweep wait for a whole lease again."""
+    client = server.client()
+    with clock_of_redis(client, 1000.0004) as set_clock, Crawler(server.url, key) as worker:
+        stop_beating(worker.queue.worker)
+
+        def beaten(last, now):
+            client.hset(key, "well", f"1.000 {last}")
+            set_clock(now)
+            worker.queue.shared.beat()
+            return client.hget(key, "well").split()[0]
+
+        assert beaten("1000.001", 1000.0004) == b"1.000"
+        assert beaten("1000.000", 1001.5) == b"1.000"
+        assert beaten("1002.000", 1000.5) == b"1000.500"
 
 
 def test_a_worker_that_is_cut_off_knows_that_its_lease_may_be_over(server, key, monkeypatch):

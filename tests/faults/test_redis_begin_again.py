@@ -20,6 +20,9 @@ SETS = {
     "flushes": {"faults": {"flush": 1, "kill": 1, "late": 2}},
     "all, retries": {"faults": ALL, "retries": 0.2},
     "all": {"faults": ALL},
+    "losses while one is taken for dead": {
+        "faults": {"dead_before": 1, "dead_after": 1, "late": 1}
+    },
     "any key lost": {"faults": {"key": 2, "late": 2, "freeze": 1}},
 }
 
@@ -36,12 +39,22 @@ ANSWERED = """  digits, ids = call('HGET', header, 'a:' .. worker):match('^(%d*)
   return answer()"""
 VANISHED = """  if some then start_over() end
   return some"""
+NO_RECORD = {"(found[2] or '-1 0')": "(found[2] or '0 0')"}
+WHOLE = {"whole and '1' or '0'": "'1'"}
 CONTROLS = {
-    "roll-backs without numbers": {"faults": BACK, "without": [LOST, ANSWERED]},
+    "roll-backs without numbers": {"faults": BACK, "without": {LOST: "", ANSWERED: ""}},
     "flushes without start()": {"faults": {"flush": 1, "late": 2}, "again": False},
     "requests that vanish unnoticed": {
         "faults": {"queue": 2, "late": 2},
-        "without": [VANISHED],
+        "without": {VANISHED: ""},
+    },
+    "a loss before the new name of a worker that was taken for dead": {
+        "faults": {"dead_before": 1},
+        "without": {**WHOLE, **NO_RECORD},
+    },
+    "a loss between the new name and the first call": {
+        "faults": {"dead_after": 1},
+        "without": NO_RECORD,
     },
 }
 

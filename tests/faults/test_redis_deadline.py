@@ -9,7 +9,7 @@ import pytest
 from support.contract import fingerprints
 from support.layouts import plan_of
 from support.proxy import Proxy
-from support.queues import mark_of
+from support.queues import Crawler, mark_of
 
 from scrapy_bloom import RedisFilter
 from scrapy_bloom.redis.client import Target
@@ -72,7 +72,11 @@ def test_a_reply_that_drips(server, key):
 
 
 class SlowLink(Proxy):
-    """4 MB go over it in a second."""
+    """4 MB go over it in a second, to and fro."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.rate = 4e6
 
     def fault(self, request):
         self.delay = len(request) / 4e6
@@ -95,4 +99,24 @@ def test_large_requests_come_over_a_slow_link(server, key):
             if not queue.burdened:
                 break
         assert sorted(new) == [*range(199)]
+        queue.close()
+
+
+def test_large_requests_are_taken_over_a_slow_link(server, key):
+    """All at once they did not arrive in time, and the stored answer was repeated for ever."""
+    with Crawler(server.url, key) as other, SlowLink(server.port) as link:
+        bodies = {bytes(100_000) + b"%d" % number for number in range(100)} | {bytes(3_000_000)}
+        for number, body in enumerate(sorted(bodies)):
+            other.queue.offer(Entry("f", mark_of(number), body, source=number))
+        other.say()
+        queue = SharedQueue(Worker(Target(link.url), 2.0), key, other.plan)
+        queue.open()
+        taken = []
+        for _ in range(30):
+            exchange = queue.prepare(100)
+            queue.carry_out(exchange)
+            taken += queue.settle(exchange).taken
+            if len(taken) == len(bodies):
+                break
+        assert {request.body for request in taken} == bodies
         queue.close()

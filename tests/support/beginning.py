@@ -39,7 +39,7 @@ class World:
         seed: of everything that is left to chance.
         faults: how often each kind comes, relative to the others.
         again: whether start() runs again after a surprise; without it pages must get lost.
-        without: lines that are taken out of the scripts: for controls that must lose.
+        without: what is replaced in the scripts, and by what: for controls that must lose.
         retries: share of fetches that end in a retry with dont_filter.
     """
 
@@ -51,11 +51,12 @@ class World:
         *,
         pages=150,
         again=True,
-        without=(),
+        without=None,
         retries=0.0,
     ):
         self.chance = random.Random(seed)
-        self.faults, self.again, self.without, self.retries = faults, again, without, retries
+        self.faults, self.again, self.retries = faults, again, retries
+        self.without = without or {}
         self.url, self.client = server.url, server.client()
         self.client.flushall()
         self.now = float(_START)
@@ -66,8 +67,10 @@ class World:
         self.fetched, self.tried = Counter(), Counter()
         self.late, self.shots = [], []
         names = ("open", "call", "ask", "beat", "leave")
+        assert all(any(guard in clients.script(name) for name in names) for guard in self.without)
         self.scripts = {name: self.load(name) for name in names}
         self.workers = [Crawler(self) for _ in range(3)]
+        self.first = self.shot()
 
     def run(self):
         """Crawl; return the pages that were lost."""
@@ -127,6 +130,11 @@ class World:
             self.put_back(self.chance.choice(self.shots))
             self.shots = []
 
+    def fault_first(self):
+        """The server has its first snapshot only, from before the first request."""
+        self.put_back(self.first)
+        self.shots = []
+
     def fault_flush(self):
         self.put_back({})
         self.shots = []
@@ -144,6 +152,30 @@ class World:
     def fault_queue(self):
         self.client.delete(beginning(KEY) + "queue")
 
+    def fault_dead_before(self):
+        """One is taken for dead, the others die, and the server loses something.
+
+        That happens just before it gets its new name.
+        """
+        self.let_die("before")
+
+    def fault_dead_after(self):
+        """The same between its new name and its first call."""
+        self.let_die("after")
+
+    def let_die(self, loss):
+        worker = self.chance.choice(self.workers)
+        other = Crawler(self)
+        for _ in range(12):
+            self.now += 6
+            with suppress(BackendError):
+                other.worker.beat()
+        self.workers = [worker]
+        worker.worker.loss = loss
+
+    def lose(self):
+        getattr(self, self.chance.choice(("fault_first", "fault_flush", "fault_queue")))()
+
     def script(self, name, keys, arguments):
         self.client.mset(dict(zip(CLOCK, (int(self.now), int(self.now % 1 * 1e6)), strict=True)))
         return self.scripts[name](keys, arguments)
@@ -152,9 +184,8 @@ class World:
         text = clients.script(name)
         assert "call('TIME')" in text
         text = text.replace("call('TIME')", f"call('MGET', '{CLOCK[0]}', '{CLOCK[1]}')")
-        for line in self.without:
-            assert line in text or name != "call"
-            text = text.replace(line, "")
+        for guard, instead in self.without.items():
+            text = text.replace(guard, instead)
         return self.client.register_script(text)
 
 
@@ -165,6 +196,7 @@ class FlakyWorker(Worker):
         super().__init__(Target(world.url), 10.0)
         self.world, self.client = world, world.client
         self.calm = True  # nothing happens until it is a worker
+        self.loss = None  # when the server loses something: before or after the next open
 
     def start_heartbeats(self, beat):
         self.beat = beat
@@ -174,7 +206,13 @@ class FlakyWorker(Worker):
         call = name, [key, beginning(key)], arguments
         if not self.calm and world.chance.random() < 0.04:
             raise BackendError("lost", temporary=True)
+        if name == "open" and self.loss == "before":
+            self.loss = None
+            world.lose()
         answer = world.script(*call)
+        if name == "open" and self.loss == "after":
+            self.loss = None
+            world.lose()
         if name == "call" and world.chance.random() < 0.05:
             world.late = [*world.late[-29:], call]
         if not self.calm and world.chance.random() < 0.06:

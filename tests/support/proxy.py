@@ -15,7 +15,8 @@ MORE_FAULTS = (*FAULTS, "half reply", "twice")
 class Proxy:
     """Stands before a server on loopback, as a context manager.
 
-    `delay`: seconds added to a round trip. `drip`: seconds between two bytes of a reply. `faults`:
+    `delay`: seconds added to a round trip. `drip`: seconds between two bytes of a reply. `rate`:
+    bytes of replies that come in a second, 0 for all at once. `faults`:
     number of a counted request, from 1, to what happens to it; counted are requests that contain
     `counted`.
 
@@ -34,7 +35,7 @@ class Proxy:
     def __init__(self, port, *, delay=0.0, counted=b""):
         self.upstream = port
         self.delay = delay
-        self.drip = 0.0
+        self.drip = self.rate = 0.0
         self.counted = counted
         self.faults = {}
         self.requests = 0
@@ -165,6 +166,12 @@ class _Connection:
         self.reset()
 
     def _reply(self, reply):
+        if self.proxy.rate:
+            for start in range(0, len(reply), 50_000):
+                part = reply[start : start + 50_000]
+                time.sleep(len(part) / self.proxy.rate)
+                self.client.sendall(part)
+            return
         if not self.proxy.drip:
             self.client.sendall(reply)
             return

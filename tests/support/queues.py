@@ -22,9 +22,9 @@ class Crawler:
     """
 
     def __init__(self, target, key, **options):
-        plan = plan_of(**({"order": "fifo", "project": "p", "spider": "s"} | options))
+        self.plan = plan_of(**({"order": "fifo", "project": "p", "spider": "s"} | options))
         target = Target(target) if isinstance(target, str) else target
-        self.queue = SharedQueue(Worker(target, 10.0), key, plan)
+        self.queue = SharedQueue(Worker(target, 10.0), key, self.plan)
         self.have = {}
         self.queue.open()
 

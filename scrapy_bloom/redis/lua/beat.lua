@@ -7,6 +7,7 @@
 -- A worker is dead if it has no lease although heartbeats have come for a whole lease without a gap. So after
 -- the server has stood still, or its clock was changed, every worker gets another lease.
 local SWEEP, PORTION, DAY = 1, 500, 86400
+local BACK = 1  -- seconds: a clock that seems to go back by less was rounded
 local epoch, worker, lease, most = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local found = call('HMGET', header, 'epoch', 'w:' .. worker, 'well', 'deleted', 'slices', 'forgotten')
 if found[1] ~= epoch then return other_epoch(epoch, found[4]) end
@@ -16,7 +17,7 @@ if found[2] and not number then return {'dead'} end -- what it had is put back: 
 if number then call('HSET', header, 'w:' .. worker, string.format('%s %.3f', number, now + lease)) end
 
 local since, last = read_numbers(found[3])
-if now < last or now - last > lease / 3 then
+if last - now > BACK or now - last > lease / 3 then
   since = now
 elseif now - last < SWEEP then
   return {'ok', 0, 0, found[6]}

@@ -3,8 +3,9 @@
 --
 -- ARGV, in this order:
 --   epoch, worker  who calls
---   numbers     eight: of this call; of the last call whose answer the worker has; seconds of the lease; how
---               many requests to take; how many failed ones to put back into the queue; the tries after
+--   numbers     nine: of this call; of the last call whose answer the worker has, 0 if it only has a record,
+--               -1 if it need not have one; seconds of the lease; how many requests to take; how many bytes
+--               of them, after the first; how many failed ones to put back into the queue; the tries after
 --               which a request is moved to the failed list; after which it is risky; 1 if the worker has a
 --               risky one, else 0
 --   letters     one for each entry. "m": mark. "f": mark, and queue if it is new. "p": queue; the entry has
@@ -30,8 +31,8 @@ local FIRST_QUEUED = 11  -- where in ARGV the requests to queue begin
 local found = call('HMGET', header, 'epoch', 'w:' .. worker, 'slices', 'window', 'forgotten', 'order', 'seq',
   'deleted')
 if found[1] ~= epoch then return other_epoch(epoch, found[8]) end
-local number, answered, lease, want, retry, most, risk, risky = read_numbers(numbers)
-local last, lives = (found[2] or '0 0'):match('^(%d+) (%S+)')
+local number, answered, lease, want, room, retry, most, risk, risky = read_numbers(numbers)
+local last, lives = (found[2] or '-1 0'):match('^(-?%d+) (%S+)')
 last = tonumber(last)
 if lives == 'dead' and last >= answered then return {'dead'} end
 if last < answered or number < last or lives == 'dead' then return {'lost'} end
@@ -173,15 +174,16 @@ local function put_failed_back()
   end
 end
 
--- Take requests. A worker has one risky request at a time, so that none is moved to the failed list because
--- of another.
+-- Take requests, as long as there is room for them, but at least one. A worker has one risky request at a time,
+-- so that none is moved to the failed list because of another.
 local function take()
   local names, kept = {}, {}
   local popped = call('ZPOPMIN', queue, want)
   for i = 1, #popped, 2 do
     local member, score = popped[i], popped[i + 1]
     local danger = member:byte(9) >= risk
-    if danger and risky == 1 then
+    room = room - #member
+    if danger and risky == 1 or room < 0 and #names > 0 then
       kept[#kept + 1], kept[#kept + 2] = score, member
     else
       if danger then risky = 1 end

@@ -1,12 +1,20 @@
 -- Find the filter, or create it.
 --
--- ARGV[1]  the epoch that this worker used before; empty if none
--- ARGV[2...]  fields and values of the header of a new filter
--- Answers {"ok", made, value...}: "1" if it was made by this call, else "0"; the fields program, format, epoch,
---            plan, slices, window, order, waiting, taken, failed, forgotten and seq
+-- ARGV, in this order:
+--   old_epoch   that this worker used before; empty if none
+--   old_worker  its name then
+--   answered    the number of its last call whose answer it has; -1 if none
+--   worker      its name from now on
+--   lease       seconds
+--   then fields and values of the header of a new filter
+-- Answers {"ok", made, whole, value...}: "1" if it was made by this call, else "0"; "1" if all that this worker
+--            was told before is still there, else "0"; the fields program, format, epoch, plan, slices, window,
+--            order, waiting, taken, failed, forgotten and seq
 --     or  {"deleted"}         the user has deleted the epoch that this worker has used
 --     or  {"type", key, type} something else is under a key
 -- Fails, with nothing changed, if a command that is needed is not allowed. May be repeated.
+local old_epoch, old_worker, answered, worker, lease = unpack(ARGV, 1, 5)
+local FIRST_FIELD = 6  -- where in ARGV the header of a new filter begins
 for key, kind in pairs({[header] = 'hash', [queue] = 'zset', [taken] = 'hash', [failed] = 'hash'}) do
   local there = call('TYPE', key).ok
   if there ~= 'none' and there ~= kind then return {'type', key, there} end
@@ -14,7 +22,7 @@ end
 local program, epoch, deleted = unpack(call('HMGET', header, 'program', 'epoch', 'deleted'))
 local foreign = not program and call('EXISTS', header) == 1
 if foreign then return {'type', header, 'hash'} end
-if ARGV[1] ~= '' and epoch ~= ARGV[1] and other_epoch(ARGV[1], deleted)[1] == 'deleted' then
+if old_epoch ~= '' and epoch ~= old_epoch and other_epoch(old_epoch, deleted)[1] == 'deleted' then
   return {'deleted'}
 end
 
@@ -45,12 +53,24 @@ local made = not epoch
 if made then
   put_all_back()
   call('PERSIST', header)
-  call('HSET', header, 'well', string.format('%.3f %.3f', now, now), unpack(ARGV, 2))
+  call('HSET', header, 'well', string.format('%.3f %.3f', now, now), unpack(ARGV, FIRST_FIELD))
   local first = call('HGET', header, 'first')
   call('HSET', header, 'slices', string.format('%s:0:%.6f:0:0', first, now))
   count()
 end
+
+-- Without its record the server may have lost anything that this worker knows. With it the new name gets one, so
+-- that the first call under this name finds out if the server goes back between now and then.
+local whole = false
+if epoch == old_epoch then
+  local last = (call('HGET', header, 'w:' .. old_worker) or ''):match('^%d+')
+  whole = last and tonumber(last) >= tonumber(answered)
+  if whole and not call('HGET', header, 'w:' .. worker) then
+    call('HSET', header, 'w:' .. worker, string.format('0 %.3f', now + lease))
+  end
+end
+
 local answer = call('HMGET', header, 'program', 'format', 'epoch', 'plan', 'slices', 'window', 'order',
   'waiting', 'taken', 'failed', 'forgotten', 'seq')
 for i = 1, 12 do answer[i] = answer[i] or '' end
-return {'ok', made and '1' or '0', unpack(answer)}
+return {'ok', made and '1' or '0', whole and '1' or '0', unpack(answer)}
