@@ -156,7 +156,8 @@ class Unstored(Stopping, Lambdas):
 @pytest.mark.each_scrapy
 async def test_requests_that_cannot_be_stored_are_let_through_by_the_next_run(tmp_path, caplog):
     """All pages are linked from the front page, which every run fetches again."""
-    # One at a time: no other page comes before the one at which the crawl is stopped.
+    # Most requests wait when the crawl is stopped. Even so one may be in flight then: Scrapy sends
+    # the next request while a callback is still at work.
     job = {"JOBDIR": str(tmp_path), "CONCURRENT_REQUESTS": 1}
     caplog.set_level("WARNING")
     with SteadySite(pages=40, links=80) as pages:
