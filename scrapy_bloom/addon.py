@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -67,10 +66,6 @@ class Addon:
             )
         backend = str(settings.get("BLOOM_BACKEND", "auto")).lower()
         shared = backend == "redis" or (backend != "local" and settings["BLOOM_REDIS_URL"])
-        if shared and not find_spec("redis"):
-            raise NotConfigured(
-                "A filter in Redis needs the package redis: pip install 'scrapy-bloom[redis]'"
-            )
         folder = settings["JOBDIR"]
         takes_scheduler = (folder or shared) and _is_default(settings, "SCHEDULER")
         if folder and takes_scheduler and is_for_scrapy(Path(folder)):

@@ -85,7 +85,7 @@ def client_library() -> Iterator[None]:
         if error.name != "redis":
             raise
         raise SettingError(
-            f"{BACKEND.setting} 'redis' needs the package redis: pip install 'scrapy-bloom[redis]'."
+            "A filter in Redis needs the package redis: pip install 'scrapy-bloom[redis]'."
         ) from error
 
 

@@ -1,7 +1,5 @@
 """One line in the settings, and whose word counts when somebody else has one."""
 
-import sys
-
 import pytest
 from pytest_twisted import ensureDeferred
 from scrapy.crawler import Crawler
@@ -9,6 +7,7 @@ from scrapy.settings import SETTINGS_PRIORITIES, Settings
 from scrapy.utils.test import get_crawler
 from support.crawling import ADDONS, OURS, RFP, SCRAPYS, Follower
 from support.jobs import lifo
+from support.localsite import LocalSite
 from support.sites import Pages
 from support.stopping import close
 
@@ -96,11 +95,34 @@ def test_a_killed_job_of_scrapys_own_scheduler_is_left_to_it_only_if_it_would_re
     assert updated(JOBDIR=str(tmp_path))["SCHEDULER"] == SCRAPYS
 
 
-def test_without_the_client_library_it_says_how_to_get_it(monkeypatch, caplog):
-    monkeypatch.setitem(sys.modules, "redis", None)
-    crawler = get_crawler(settings_dict={"ADDONS": ADDONS, "BLOOM_REDIS_URL": "redis://x"})
-    assert crawler.settings["SCHEDULER"] == SCRAPYS
-    assert "pip install 'scrapy-bloom[redis]'" in caplog.text
+WITHOUT_REDIS = """
+import sys
+
+for name in [name for name in sys.modules if name.startswith("scrapy_bloom.redis")]:
+    del sys.modules[name]  # this process is a fork of one that has imported them
+sys.modules["redis"] = None  # as if it were not installed
+ADDONS = {"scrapy_bloom.Addon": 500}
+SPIDER_MODULES = ["support.crawling"]
+TELNETCONSOLE_ENABLED = False
+"""
+NEEDS_REDIS = "A filter in Redis needs the package redis: pip install 'scrapy-bloom[redis]'."
+
+
+@pytest.mark.parametrize("chosen", [{"BLOOM_REDIS_URL": "redis://x"}, {"BLOOM_BACKEND": "redis"}])
+def test_without_the_client_library_a_crawl_that_workers_share_is_refused(project, chosen):
+    (project.folder / "project_settings.py").write_text(WITHOUT_REDIS)
+    with LocalSite(pages=3) as site:
+        for scheduler in ({}, {"SCHEDULER": SCRAPYS}):
+            run = project.crawl(site, keep=False, **chosen, **scheduler)
+            assert run.end() == 1, run.log
+            assert run.reason == "bloom_setting"
+            assert run.logged("ERROR") == [NEEDS_REDIS]
+            assert run.logged("WARNING") == []
+        assert site.delivered == 0
+        local = project.finish(site, BLOOM_BACKEND="local", BLOOM_REDIS_URL="redis://x")
+    assert local.logged("WARNING") == []
+    run = project.start("list", "-s", "=".join(*chosen.items()))
+    assert (run.end(), run.output.split(), run.log) == (0, ["follower"], "")
 
 
 # Scrapy's own scheduler
