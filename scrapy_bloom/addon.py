@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 
 _FILTER: Final = "scrapy_bloom.BloomDupeFilter"
 _SCHEDULER: Final = "scrapy_bloom.Scheduler"
+_FORGET_FAILED: Final = "scrapy_bloom.ForgetFailed"
+_MIDDLEWARES: Final = "DOWNLOADER_MIDDLEWARES"
 
 
 class Addon:
@@ -81,7 +83,11 @@ class Addon:
             settings.set("SCHEDULER", _SCHEDULER, priority="addon")
         if takes_filter:
             settings.set("DUPEFILTER_CLASS", _FILTER, priority="addon")
-        settings.setdefault_in_component_priority_dict("DOWNLOADER_MIDDLEWARES", ForgetFailed, 0)
+        # Scrapy's own method for this takes only the class itself, and logs it as one.
+        middlewares = settings.getdict(_MIDDLEWARES)
+        if not any(_is_a(middleware, ForgetFailed) for middleware in middlewares):
+            middlewares[_FORGET_FAILED] = 0
+            settings.set(_MIDDLEWARES, middlewares, settings.getpriority(_MIDDLEWARES) or 0)
 
     def __repr__(self) -> str:
         return "scrapy_bloom.Addon()"  # Scrapy lists its add-ons in the log

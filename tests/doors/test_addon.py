@@ -2,6 +2,7 @@
 
 import pytest
 from pytest_twisted import ensureDeferred
+from scrapy.core.downloader.middleware import DownloaderMiddlewareManager
 from scrapy.crawler import Crawler
 from scrapy.settings import SETTINGS_PRIORITIES, Settings
 from scrapy.utils.test import get_crawler
@@ -16,6 +17,7 @@ from scrapy_bloom import Addon, BloomDupeFilter, ForgetFailed
 pytestmark = pytest.mark.each_scrapy
 
 SCHEDULER = "scrapy_bloom.Scheduler"
+FORGET_FAILED = "scrapy_bloom.ForgetFailed"
 LINE = {"ADDONS": ADDONS, "TELNETCONSOLE_ENABLED": False}
 
 
@@ -66,11 +68,22 @@ def test_a_filter_that_stands_in_its_way_is_named_in_one_line(priority, theirs, 
     )
 
 
-@pytest.mark.parametrize("theirs", ["scrapy_bloom.ForgetFailed", ForgetFailed])
+@pytest.mark.parametrize(
+    "theirs", [FORGET_FAILED, ForgetFailed, "scrapy_bloom.forgetting.ForgetFailed"]
+)
 def test_the_middleware_that_sees_failures_is_there_once(theirs):
     name = "DOWNLOADER_MIDDLEWARES"
-    assert dict(updated()[name]) == {ForgetFailed: 0}
-    assert dict(updated(**{name: {theirs: 5}})[name]) == {theirs: 5}
+    assert dict(updated(**{name: {"a.B": None}})[name]) == {"a.B": None, FORGET_FAILED: 0}
+    for value in (5, None):
+        assert dict(updated(**{name: {theirs: value}})[name]) == {theirs: value}
+
+
+def test_the_log_lists_the_middleware_by_its_path(caplog):
+    caplog.set_level("INFO")
+    crawler = get_crawler(settings_dict={**LINE, "BLOOM_FORGET_FAILED": True})
+    DownloaderMiddlewareManager.from_crawler(crawler)
+    (listed,) = (text for text in caplog.messages if text.startswith("Enabled downloader"))
+    assert f"['{FORGET_FAILED}'," in listed
 
 
 @pytest.mark.parametrize(
