@@ -54,13 +54,13 @@ class BloomCommand(ScrapyCommand):
         parser.add_argument("-h", "--help", action="store_true", help="show help, or a verb's")
 
     def run(self, args: list[str], opts: Namespace) -> None:
-        """Run the verb that the first argument names."""
-        verb, *rest = args or [""]
+        """Run the verb that the first argument names; without one, show all verbs."""
+        if not args:
+            lines = (f"  {name:<10}{summary}" for name, summary in VERBS.items())
+            sys.stdout.write(OVERVIEW.format(verbs="\n".join(lines)))
+            return
+        verb, *rest = args
         if verb not in VERBS:
-            if opts.help and not verb:
-                lines = (f"  {name:<10}{summary}" for name, summary in VERBS.items())
-                sys.stdout.write(OVERVIEW.format(verbs="\n".join(lines)))
-                return
             sys.stderr.write(
                 f"scrapy bloom: expected a verb, found {verb!r}. Verbs: {', '.join(VERBS)}.\n"
             )
