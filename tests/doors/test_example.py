@@ -1,9 +1,10 @@
-"""The example's news spider does what the docs say of it."""
+"""The example's news spider does what the docs say of it, and both ask for a site."""
 
 import time
 
 import pytest
 from example.spiders.news import NewsSpider
+from example.spiders.site import SiteSpider
 from pytest_twisted import ensureDeferred
 from support.crawling import crawl
 from support.sites import News, Pages
@@ -39,3 +40,11 @@ async def test_lists_are_read_in_each_run_articles_once_and_login_pages_again(
     for article in news.all_articles():
         assert site.hits[article] == 1 + (article in walled)
     assert {site.hits[path] for path in news.LISTS} == {3}
+
+
+@ensureDeferred
+@pytest.mark.parametrize("spider", [SiteSpider, NewsSpider])
+async def test_without_a_site_one_line_says_how_to_name_it(spider, caplog):
+    await crawl(spider)
+    (said,) = (record.getMessage() for record in caplog.records if record.levelname == "ERROR")
+    assert said == "No site to crawl: name one with -a url=https://example.com"

@@ -23,13 +23,16 @@ class NewsSpider(Spider):
     name = "news"
     lists = {"bloom_max_age": "1h"}  # noqa: RUF012 - Scrapy copies it
 
-    def __init__(self, url: str, **kwargs: Any) -> None:
+    def __init__(self, url: str = "", **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.url = add_http_if_no_scheme(url)
+        self.url = add_http_if_no_scheme(url) if url else ""
         self.allowed_domains = [urlsplit(self.url).hostname]
 
     async def start(self) -> AsyncIterator[Request]:
         """Ask for the front page, through the filter, which Scrapy's default would bypass."""
+        if not self.url:
+            self.logger.error("No site to crawl: name one with -a url=https://example.com")
+            return
         yield Request(self.url, meta=self.lists)
 
     def parse(self, response: Response) -> Iterator[Request]:

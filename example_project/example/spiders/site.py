@@ -18,13 +18,16 @@ class SiteSpider(Spider):
     name = "site"
     links = LinkExtractor()
 
-    def __init__(self, url: str, **kwargs: Any) -> None:
+    def __init__(self, url: str = "", **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.url = add_http_if_no_scheme(url)
+        self.url = add_http_if_no_scheme(url) if url else ""
         self.allowed_domains = [urlsplit(self.url).hostname]
 
     async def start(self) -> AsyncIterator[Request]:
         """Ask for the front page, through the filter, which Scrapy's default would bypass."""
+        if not self.url:
+            self.logger.error("No site to crawl: name one with -a url=https://example.com")
+            return
         yield Request(self.url)
 
     def parse(self, response: Response) -> Iterator[dict[str, str] | Request]:
