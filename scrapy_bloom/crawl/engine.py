@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from threading import Thread
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 import scrapy
@@ -32,6 +32,13 @@ T = TypeVar("T")
 
 SpiderError = Callable[["Failure", Request], object]
 """Called with the failure of a callback or errback, and its request."""
+
+
+_SHELL_SETTINGS: Final = (
+    *("DUPEFILTER_CLASS", "LOGSTATS_INTERVAL"),
+    *("KEEP_ALIVE", "REMOTE_CONTROL_ENABLED"),  # before Scrapy 2.18; from 2.19 on
+)
+"""What ``scrapy shell`` sets, unless the project has set it."""
 
 
 class Engine:
@@ -151,16 +158,13 @@ def engine_of(crawler: Crawler) -> Any:
 def only_looks(crawler: Crawler) -> bool:
     """Return whether this is one of Scrapy's inspection commands, which must not touch any job.
 
-    ``fetch``, ``view``, ``parse``, ``check`` and ``bench`` replace the spider's ``start``.
-    ``shell`` does not, but it sets settings that the command of a crawl never sets.
+    ``fetch``, ``view``, ``parse``, ``check`` and ``bench`` replace the spider's ``start``. ``shell``
+    does not, but it sets settings that no other command sets without calling ``Crawler.crawl``.
     """
     settings = crawler.settings
-    by_command = {
-        name
-        for name in ("DUPEFILTER_CLASS", "LOGSTATS_INTERVAL")
-        if settings.getpriority(name) == SETTINGS_PRIORITIES["command"]
-    }
-    if "DUPEFILTER_CLASS" in by_command or (by_command and not settings["LOGSTATS_INTERVAL"]):
+    if not crawler.crawling and any(
+        settings.getpriority(name) == SETTINGS_PRIORITIES["command"] for name in _SHELL_SETTINGS
+    ):
         return True
     start = getattr(crawler.spidercls, "start", None)
     return getattr(start, "__module__", "").startswith("scrapy.commands.")

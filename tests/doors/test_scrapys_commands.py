@@ -1,4 +1,4 @@
-"""`fetch`, `shell` and the like in a project whose settings name a job: they leave it alone."""
+"""Commands in a project whose settings name a job: `fetch`, `shell` and the like leave it alone."""
 
 import pytest
 from support.filters import everything, everything_in
@@ -14,6 +14,7 @@ COMMANDS = {
     "bench": ["bench", "-s", "CLOSESPIDER_PAGECOUNT=1"],
 }
 NAMED = 'SCHEDULER = "scrapy_bloom.Scheduler"\nDUPEFILTER_CLASS = "scrapy_bloom.BloomDupeFilter"\n'
+NAMED += "LOGSTATS_INTERVAL = 60.0\n"  # as the shell would set it
 SETTINGS = {
     "add-on": ("", COMMANDS),
     "redis": (f'{NAMED}ADDONS = None\nBLOOM_REDIS_URL = "{{server}}"\n', ("shell",)),
@@ -41,3 +42,27 @@ def test_they_touch_no_file_and_no_key(project, server, way):
             assert (everything(project.job), everything_in(server)) == before, name
         run = project.finish(site, keep=False)
         assert site.missed == set()
+
+
+QUIET = """
+from scrapy.commands.crawl import Command as Crawl
+
+
+class Command(Crawl):
+    default_settings = {"LOGSTATS_INTERVAL": 0}
+"""
+
+
+def test_a_command_of_the_projects_own_that_crawls_keeps_its_job(project):
+    commands = project.folder / "commands"
+    commands.mkdir()
+    (commands / "quiet.py").write_text(QUIET)
+    with (project.folder / "project_settings.py").open("a") as settings:
+        settings.write(f"COMMANDS_MODULE = 'commands'\nJOBDIR = {str(project.job)!r}\n")
+    with LocalSite(pages=40, links=8) as site:
+        command = "quiet", "follower", "-a", f"url={site.url}"
+        run = project.start(*command, "-s", "CLOSESPIDER_PAGECOUNT=10")
+        assert run.end() == 0, run.log
+        assert (project.job / "bloom.sqlite").exists()
+        project.start(*command).complete()
+        assert (site.missed, site.repeated) == (set(), {})
