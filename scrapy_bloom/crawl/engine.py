@@ -181,16 +181,21 @@ def refuse(crawler: Crawler, reason: str) -> None:
     """Refuse a crawl while its spider is being opened, before its first request.
 
     The spider is closed with `reason` once it is open: Scrapy cannot close a half-open one without
-    tracebacks. This needs Scrapy 2.14. Scrapy is kept from writing ``spider.state``, which would
-    make a killed crawl look like one that stopped cleanly.
+    tracebacks. Scrapy is kept from writing ``spider.state``, which would make a killed crawl look
+    like one that stopped cleanly.
 
-    :raises CloseSpider: on Scrapy 2.13, or if no spider is being opened.
+    :raises CloseSpider: if no spider is being opened.
     """
     fail(crawler)
     write_no_state(crawler)
     engine = engine_of(crawler)
-    if engine is None or scrapy.version_info < (2, 14):
+    if engine is None:
         raise CloseSpider(reason)
+    if scrapy.version_info < (2, 14):  # cannot be closed before it runs, and would begin to crawl
+        engine._start = None  # noqa: SLF001 - see above
+        engine.pause()
+        _close_when_running(crawler, reason)
+        return
 
     def raise_when_open() -> None:
         raise CloseSpider(reason)

@@ -1,13 +1,12 @@
 """Pages that a callback forgets, or that have failed, are fetched again; with every scheduler."""
 
 import time
-from contextlib import suppress
 from itertools import count
 
 import pytest
 from pytest_twisted import ensureDeferred
 from scrapy import Request
-from scrapy.exceptions import CloseSpider, IgnoreRequest
+from scrapy.exceptions import IgnoreRequest
 from scrapy.utils.test import get_crawler
 from support.crawling import ADDONS, crawl
 from support.internals import remembered
@@ -413,8 +412,7 @@ async def test_without_its_middleware_a_crawl_is_refused(caplog):
     settings = {"ADDONS": {}, "BLOOM_FORGET_FAILED": True}
     settings["DUPEFILTER_CLASS"] = "scrapy_bloom.BloomDupeFilter"
     with Pages({"/": lambda *_: []}) as site:
-        with suppress(CloseSpider):  # Scrapy 2.13 hands it on
-            await crawl(Walled, settings, url=site.url + "/")
+        await crawl(Walled, settings, url=site.url + "/")
         assert not site.hits
         assert "Add 'scrapy_bloom.Addon' to your ADDONS" in caplog.text
         settings["DOWNLOADER_MIDDLEWARES"] = {"scrapy_bloom.ForgetFailed": 0}

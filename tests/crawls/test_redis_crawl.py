@@ -139,10 +139,9 @@ def test_a_crawl_that_cannot_be_filtered_does_not_start(site, tmp_path, server):
         for crawl in (shared, own):
             run = crawl.join()
             run.end()
-            # Before 2.14 Scrapy's own scheduler ends such a crawl without a reason.
-            old = scrapy.version_info < (2, 14) and crawl is own
-            assert run.reason == ("" if old else "bloom_state")
+            assert run.reason == "bloom_state"
             assert "found a string" in run.log
             # Before 2.18 the start page of scrapy-redis is already on its way.
             assert sum(site.hits.values()) <= (scrapy.version_info < (2, 18))
+        assert "Traceback" not in run.log
     assert server.client().get("scrapybot:worker:bloom") == b"something else"

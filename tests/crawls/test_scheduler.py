@@ -7,7 +7,7 @@ import random
 import sqlite3
 import threading
 from collections import Counter
-from contextlib import closing, suppress
+from contextlib import closing
 
 import pytest
 import scrapy.squeues
@@ -64,8 +64,7 @@ async def crawl_refused(settings, caplog, **arguments):
     """Crawl and return the error that refused it."""
     caplog.clear()
     with Pages({"/": lambda *_: []}) as pages:
-        with suppress(CloseSpider):  # older ones let it through
-            await crawl(settings=settings, url=pages.url + "/", **arguments)
+        await crawl(settings=settings, url=pages.url + "/", **arguments)
         assert sum(pages.hits.values()) == 0
     errors = [
         record.getMessage()

@@ -3,11 +3,9 @@
 import os
 import re
 import signal
-from contextlib import suppress
 
 import pytest
 from pytest_twisted import ensureDeferred
-from scrapy.exceptions import CloseSpider
 from support.crawling import RFP, crawl
 from support.localredis import LocalRedis
 from support.localsite import LocalSite
@@ -188,8 +186,7 @@ async def refused(caplog, site, settings):
     """Begin a crawl that is refused; return what is logged."""
     caplog.clear()
     delivered = site.delivered
-    with suppress(CloseSpider):
-        await crawl(settings=settings, url=site.url)
+    await crawl(settings=settings, url=site.url)
     assert site.delivered == delivered
     return caplog.text
 

@@ -129,6 +129,7 @@ def test_without_the_client_library_a_crawl_that_workers_share_is_refused(projec
             run = project.crawl(site, keep=False, **chosen, **scheduler)
             assert run.end() == 1, run.log
             assert run.reason == "bloom_setting"
+            assert "Traceback" not in run.log
             assert run.logged("ERROR") == [NEEDS_REDIS]
             assert run.logged("WARNING") == []
         assert site.delivered == 0
