@@ -158,8 +158,8 @@ def engine_of(crawler: Crawler) -> Any:
 def only_looks(crawler: Crawler) -> bool:
     """Return whether this is one of Scrapy's inspection commands, which must not touch any job.
 
-    ``fetch``, ``view``, ``parse``, ``check`` and ``bench`` replace the spider's ``start``. ``shell``
-    does not, but it sets settings that no other command sets without calling ``Crawler.crawl``.
+    ``fetch``, ``view``, ``parse``, ``check`` and ``bench`` replace the spider's ``start``. Not so
+    ``shell``, but it sets settings that no other command sets without calling ``Crawler.crawl``.
     """
     settings = crawler.settings
     if not crawler.crawling and any(
