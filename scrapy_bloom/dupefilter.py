@@ -166,11 +166,12 @@ class BloomDupeFilter:
             )
         if not emptied:
             spared = spare_queue(self._crawler, self)
-            logger.info(
-                "%s not emptied: other workers may be using them, or have left requests there.",
-                "The filter and the request queue are" if spared else "The filter is",
-                extra={"spider": self._crawler.spider},
-            )
+            if self._filter is not None:  # else the error was logged
+                logger.info(
+                    "%s not emptied: other workers may be using them, or have left requests there.",
+                    "The filter and the request queue are" if spared else "The filter is",
+                    extra={"spider": self._crawler.spider},
+                )
 
     def log(self, request: Request, spider: Spider) -> None:
         """Count a dropped request, and log the first one, or all with ``DUPEFILTER_DEBUG``."""
@@ -207,6 +208,8 @@ class BloomDupeFilter:
             self._filter = self._open_shared(empty=empty)
         else:
             self._filter = PlainFilter(crawler, name_of(crawler), self.report, unclean=self.unclean)
+            if empty:
+                self._filter.clear()
         self.checks = self._filter.session
 
     def _open_shared(self, *, empty: bool) -> SharedFilter:

@@ -44,10 +44,8 @@ class PlainFilter:
 
     Attributes:
         session: judges the requests.
-        emptied: always False: no one else uses it.
+        emptied: whether it has been emptied; no one else uses it.
     """
-
-    emptied = False
 
     def __init__(self, crawler: Crawler, spider: str, report: Report, *, unclean: bool) -> None:
         settings = Settings(crawler.settings, warn=False)
@@ -61,6 +59,7 @@ class PlainFilter:
         self.session = session = Session(crawler, settings, report)
         made = session.fingerprinter
         folder = None if only_looks(crawler) else job_dir(crawler.settings)
+        self.emptied = False
         self._job: Job | None = None
         if folder is None:
             session.filter = self._filter = memory = new_filter(settings, digests=made.digests)
@@ -92,7 +91,8 @@ class PlainFilter:
 
     def clear(self, *, at_end: bool = False) -> bool:  # noqa: ARG002 - as in a shared filter
         """Empty the filter; returns True."""
-        return self._filter.clear()
+        self.emptied = self._filter.clear()
+        return self.emptied
 
     def close(self) -> Deferred[None] | None:
         """Store the filter and write the final stats; return a Deferred, or None if done."""

@@ -86,6 +86,23 @@ def test_flush_on_start_empties_what_an_earlier_crawl_left(site, server, tmp_pat
     assert " 0 pages known" in run.log
 
 
+@pytest.mark.parametrize("keep", [False, True])
+def test_flush_on_start_empties_the_queue_beside_a_local_filter_too(site, server, tmp_path, keep):
+    settings = {"BLOOM_BACKEND": "local", "SCHEDULER_FLUSH_ON_START": True}
+    if keep:
+        settings["JOBDIR"] = str(tmp_path / "job")
+    for pages in (150, 300):
+        server.client().lpush("worker:requests", b"left by another crawl, and not to be read")
+        with scrapy_redis(site, server, tmp_path, **settings, SCHEDULER_PERSIST=True) as crawl:
+            server.client().delete("done")
+            run = crawl.join()
+            reach(site, pages)
+            assert crawl.finish() == ["finished"]
+        assert run.logged("ERROR") == []
+        assert "other workers" not in run.log
+    assert set(site.hits.values()) == {2}
+
+
 def test_workers_with_queues_of_their_own_share_a_filter(site, server, tmp_path):
     shared = {"BLOOM_REDIS_URL": server.url, "arguments": {"done": server.url}}
     with Crawl(site, server, tmp_path, **shared) as crawl:
