@@ -35,7 +35,10 @@ SMOKE = {
         "kills/test_frontier_kills.py::test_nothing_is_lost_however_often_a_crawl_is_killed[plain]",
     ],
     "Redis, stop and resume": [
-        "doors/test_shared_moving.py::test_another_scheduler_is_refused_where_our_requests_belong"
+        (
+            "crawls/test_stopping.py"
+            "::test_pages_whose_callbacks_close_the_spider_are_fetched_again[InRedis]"
+        ),
     ],
     "Redis, kill a worker": [
         "crawls/test_shared_crawls.py::test_what_a_killed_worker_had_is_fetched_by_another_one",

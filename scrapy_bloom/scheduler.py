@@ -59,6 +59,8 @@ class Scheduler(ScrapyScheduler):
 
     ``bloom.sqlite``
         Every request that is not done, all marks, and ``spider.state``.
+    ``bloom.sqlite-wal``, ``-shm``, ``-checkpoint``
+        Its log, while a crawl runs and after a kill.
     ``bloom.lock``
         Locked while a crawl runs.
 

@@ -1,16 +1,21 @@
 """What the docs, the README and the results of the benchmarks show is there and holds."""
 
+import json
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+import scrapy
 from support.messages import messages
 
 from bench import results
 from bench.claims import CLAIMS
 from bench.parts import PARTS
+from scrapy_bloom.filter.sizing import next_slice
+from scrapy_bloom.options import DEFAULT_CAPACITY, DEFAULT_ERROR_RATE
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -20,6 +25,7 @@ RAW = "https://raw.githubusercontent.com/scrapy-bloom/scrapy-bloom/main/"
 NAMES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "llms.txt", "pyproject.toml")
 FILES = [*(ROOT / name for name in NAMES), *ROOT.glob(".github/*/bug.yml")]  # not in the sdist
 LINK = re.compile(rf"(?:{SITE}|{SOURCE}|{RAW})[^\s)>\"',`]*")
+MATRIX = json.loads((DOCS / "matrix.json").read_text())
 ENTRIES = re.findall(r"^`(.+)`\n: ", (DOCS / "troubleshooting.md").read_text(), re.MULTILINE)
 
 
@@ -49,6 +55,46 @@ def test_the_python_of_the_docs_runs(tmp_path, monkeypatch):
             assert repr(eval(line, scope)) == comment.split(":")[0].strip()
         else:
             exec(line, scope)
+
+
+def test_the_first_block_says_what_it_replaces_in_a_new_project():
+    """Pasted above it, the block would be switched off without a word."""
+    template = Path(scrapy.__file__).parent / "templates/project/module/settings.py.tmpl"
+    assert "\nADDONS = {}\n" in template.read_text()
+    for page in (ROOT / "README.md", DOCS / "index.md"):
+        block, *_ = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+        assert "replaces the template's `ADDONS = {}`" in block
+
+
+def test_the_drawing_of_growth_shows_the_slices_of_the_code():
+    drawing = (DOCS / "how" / "growth.html").read_text()
+    shown = re.findall(r">([\d.]+) (M|%)", drawing)
+    slices = []
+    for _ in range(3):
+        slices.append(next_slice(slices, DEFAULT_CAPACITY, DEFAULT_ERROR_RATE))
+    assert shown == [(f"{one.capacity / 1e6:.2g}", "M") for one in slices] + [
+        (f"{100 * one.error_rate / DEFAULT_ERROR_RATE:.3g}", "%") for one in slices
+    ]
+
+
+def test_all_say_the_same_of_versions_and_systems():
+    project = (ROOT / "pyproject.toml").read_text()
+    *_, last = (ROOT / "README.md").read_text().splitlines()
+    pythons = re.findall(r"Python :: (3\.\d+)", project)
+    tested = f"{pythons[0]} to {pythons[-1]}"
+    assert last.startswith(f"Python {tested},")
+    assert f"| Python | {tested} |" in (DOCS / "reference" / "versions.md").read_text()
+    assert {row["python"].rpartition(".")[0] for row in MATRIX} == set(pythons)
+    assert re.findall(r"Operating System :: (.+)\"", project) == ["POSIX :: Linux"]
+    assert "Linux; not tested on macOS and Windows." in last
+
+
+def test_the_matrix_of_versions_runs_tests_that_are_there(monkeypatch):
+    monkeypatch.syspath_prepend(DOCS)
+    for test in (test for tests in import_module("matrix").SMOKE.values() for test in tests):
+        path, _, name = test.partition("::")
+        text = (ROOT / "tests" / path).read_text()
+        assert re.search(rf"^(async )?def {name.partition('[')[0]}\(", text, re.MULTILINE), test
 
 
 # Links
