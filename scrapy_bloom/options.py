@@ -321,7 +321,8 @@ REDIS_TIMEOUT: Final = Option(
     "BLOOM_REDIS_TIMEOUT",
     2.0,
     number(float, 0.001, _HOUR, f"a number of seconds from 0.001 to {_HOUR:,}"),
-    "How many seconds a call to Redis may take, including its retry.",
+    "How many seconds a call to Redis may take in all, with its retry, a name lookup, and a reply"
+    " that arrives byte by byte.",
 )
 ON_BACKEND_ERROR: Final = Option(
     "BLOOM_ON_BACKEND_ERROR",

@@ -1,7 +1,6 @@
 """From a URL to a redis-py client, and from its errors to messages for users.
 
-Every script may be sent twice: calls are numbered, and repeating the others changes nothing. So
-retries are left to redis-py.
+Every script may be sent twice: calls are numbered, and repeating the others changes nothing.
 
 No password leaves this module: messages name a server by :meth:`Target.where`.
 """
@@ -18,7 +17,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 import redis
-from redis.backoff import ExponentialBackoff
+from redis.backoff import ExponentialBackoff, NoBackoff
 from redis.cluster import RedisCluster
 from redis.exceptions import (
     ClusterDownError,
@@ -30,6 +29,7 @@ from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel
 
 from scrapy_bloom.errors import BackendError, SettingError
+from scrapy_bloom.redis.connection import in_time
 
 COMMANDS: Final = (
     *("info", "select", "evalsha", "script|load", "time", "type", "exists", "unlink"),
@@ -55,6 +55,9 @@ _PASSING: Final = (
     redis.InvalidResponse,
     ValueError,
 )
+RETRY: Final = Retry(ExponentialBackoff(cap=0.2, base=0.02), TRIES - 1, _PASSING)
+"""Calls a function once more after an error that may pass."""
+
 _LATER: Final = (
     *(*_PASSING, RedisClusterException, MasterNotFoundError, redis.OutOfMemoryError),
     *(redis.ReadOnlyError, ClusterDownError, TryAgainError),
@@ -160,16 +163,17 @@ class Target:
             "socket_connect_timeout": timeout / TRIES,
             "decode_responses": False,
             "protocol": 2,
-            "retry": Retry(ExponentialBackoff(cap=0.2, base=0.02), TRIES - 1, _PASSING),
-            "retry_on_error": list(_PASSING),
+            "retry": Retry(NoBackoff(), 0),
         }
         with self.explained():
             if self.url.startswith("sentinel:"):
-                return self._master(options)
-            client: Any = redis.Redis.from_url(self.url, **options)
+                return in_time(self._master(options))
+            client = in_time(redis.Redis.from_url(self.url, **options))
             if not _is_clustered(client):
                 return client
             client.close()
+            # It finds another node on its own way.
+            options |= {"retry": RETRY, "retry_on_error": list(_PASSING)}
             return RedisCluster.from_url(self.url, **options)
 
     @contextmanager
@@ -227,6 +231,9 @@ class Target:
 
 def _is_clustered(client: Any) -> bool:
     try:
-        return bool(client.execute_command("INFO", "cluster").get("cluster_enabled"))
+        info = RETRY.call_with_retry(
+            lambda: client.execute_command("INFO", "cluster"), lambda _: None
+        )
+        return bool(info.get("cluster_enabled"))
     except NoPermissionError:  # if that is wrong, the first call fails with MOVED
         return False

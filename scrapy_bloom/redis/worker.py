@@ -16,9 +16,11 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import redis
+from redis.cluster import RedisCluster
 
 from scrapy_bloom.errors import BackendError
-from scrapy_bloom.redis.client import FAULTS, Target, beginning, script
+from scrapy_bloom.redis.client import FAULTS, RETRY, Target, beginning, script
+from scrapy_bloom.redis.connection import NotConnectedError, by
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +65,34 @@ def new_name() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(6)}"
 
 
+def _abandonable(act: Callable[[], T], deadline: float) -> T:
+    """Return the result of a function that runs in a thread of its own.
+
+    What takes too long is abandoned there. A late script does no more than a repeated one.
+
+    :raises redis.TimeoutError: if it took too long.
+    """
+    late = redis.TimeoutError("no answer in time")
+    seconds = deadline - time.monotonic()
+    if seconds <= 0:
+        raise late
+    came: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            came.set_result(act())
+        except BaseException as error:  # noqa: BLE001 - re-raised in the waiting thread
+            came.set_exception(error)
+
+    threading.Thread(target=run, name="scrapy-bloom call", daemon=True).start()
+    try:
+        return came.result(seconds)
+    except NotInTime:
+        if came.done():  # just now
+            return came.result()
+        raise late from None
+
+
 class Worker:
     """Runs scripts on a server, and renews this worker's lease there.
 
@@ -98,7 +128,9 @@ class Worker:
         if self.client is not None:
             return
         try:
-            self.client = self._in_time(lambda: self._target.connect(self.timeout))
+            self.client = _abandonable(
+                lambda: self._target.connect(self.timeout), time.monotonic() + self.timeout
+            )
         except redis.TimeoutError as error:
             self._fail(self._target.error(error))
             raise self.error from None
@@ -138,30 +170,27 @@ class Worker:
         return answer
 
     def _in_time(self, act: Callable[[], T]) -> T:
-        """Return the result of a function, unless it takes longer than the timeout.
+        """Return the result of a function that calls the server, unless it takes too long.
 
-        Socket timeouts bound neither a name lookup nor a reply that arrives byte by byte. What
-        takes too long is abandoned in its thread; a late script does no more than a repeated one.
+        A thread of its own costs more than the call. So only what has to connect gets one, for
+        nothing bounds a name lookup, and what calls a cluster.
 
         :raises redis.TimeoutError: if it took too long.
         """
-        if threading.current_thread() is self._thread:  # nobody waits for it
-            return act()
-        came: Future[T] = Future()
+        deadline = time.monotonic() + self.timeout
+        nobody_waits = threading.current_thread() is self._thread
 
-        def run() -> None:
+        def once() -> T:
+            if nobody_waits:
+                return act()
             try:
-                came.set_result(act())
-            except BaseException as error:  # noqa: BLE001 - re-raised in the waiting thread
-                came.set_exception(error)
+                return by(deadline, act)
+            except NotConnectedError:
+                return _abandonable(act, deadline)
 
-        threading.Thread(target=run, name="scrapy-bloom call", daemon=True).start()
-        try:
-            return came.result(self.timeout)
-        except NotInTime:
-            if came.done():  # just now
-                return came.result()
-            raise redis.TimeoutError(f"no answer within {self.timeout:g} s") from None
+        if isinstance(self.client, RedisCluster):
+            return act() if nobody_waits else _abandonable(act, deadline)
+        return RETRY.call_with_retry(once, lambda _: None)
 
     def _fail(self, error: BackendError) -> None:
         """Record that the server is unavailable, and log that once per outage."""

@@ -71,6 +71,16 @@ def test_a_reply_that_drips(server, key):
             seen.close()
 
 
+def test_a_call_on_a_connection_starts_no_thread(server, key, monkeypatch):
+    """One would cost more than the call."""
+    seen = RedisFilter.from_url(server.url, key=key, timeout=10.0)
+    seen.add(b"connects")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", lambda _: pytest.fail("a thread was started"))
+        assert seen.add_many(fingerprints(20)) == [False] * 20
+    seen.close()
+
+
 class SlowLink(Proxy):
     """4 MB go over it in a second, to and fro."""
 
