@@ -14,7 +14,7 @@ from scrapy.utils.request import referer_str
 
 from scrapy_bloom.crawl.engine import fail, only_looks, refuse
 from scrapy_bloom.crawl.report import Report, Verdict
-from scrapy_bloom.crawl.schedulers import scheduler_of, spare_queue, unstored, watch_pushes
+from scrapy_bloom.crawl.schedulers import scheduler_with, spare_queue, unstored, watch_pushes
 from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.forgetting import check_watched
 from scrapy_bloom.local.job import set_aside_if_unclean
@@ -134,7 +134,7 @@ class BloomDupeFilter:
         if closing is None:
             self.report.closed()
             return None
-        lost = [*unstored(scheduler_of(self._crawler, self))]
+        lost = [*unstored(scheduler_with(self, self._crawler))]
         for request in lost:
             closing.session.withdraw(request)
         if lost:
@@ -248,7 +248,7 @@ class BloomDupeFilter:
         return self.checks
 
     def _watch_pushes(self) -> None:
-        scheduler = scheduler_of(self._crawler, self)
+        scheduler = scheduler_with(self, self._crawler)
         if scheduler is not None and self._filter is not None:
             watch_pushes(scheduler, self._filter.session.withdraw)
 

@@ -14,6 +14,7 @@ from scrapy.utils.project import inside_project
 
 from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
 from scrapy_bloom.canonical.rules import Rules, difference
+from scrapy_bloom.crawl.engine import apply_settings
 from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.local.job import Identity
@@ -114,7 +115,7 @@ class Project:
         for name in ("EXTENSIONS", "EXTENSIONS_BASE"):
             settings.set(name, {}, priority="cmdline")  # some make JOBDIR, or open files
         crawler = Crawler(self._spider_class(), settings, init_reactor=True)
-        crawler._apply_settings()  # noqa: SLF001 - nothing else applies add-ons
+        apply_settings(crawler)
         return crawler
 
     def _spider_class(self) -> type[Spider]:

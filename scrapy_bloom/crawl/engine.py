@@ -1,14 +1,15 @@
 """Scrapy's engine: reading its state, refusing or closing a crawl, and running code in a thread.
 
-Scrapy has no public API that tells which requests it is done with. :class:`Engine` holds all the
-private attributes that are read for this, and checks them when it is created.
+Scrapy has no public API that tells which requests it is done with. :class:`Engine` holds the
+private attributes that are read for this, and checks them when it is created. Whatever else is
+private to Scrapy, or is about to change there, is in this module as well.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -18,6 +19,7 @@ import scrapy
 from scrapy import Request, signals
 from scrapy.exceptions import CloseSpider
 from scrapy.extensions.spiderstate import SpiderState
+from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue, _path_safe
 from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from twisted.internet.defer import Deferred
@@ -26,6 +28,7 @@ from twisted.python.failure import Failure
 from scrapy_bloom.errors import BackendError
 
 if TYPE_CHECKING:
+    from scrapy import Spider
     from scrapy.crawler import Crawler
 
 T = TypeVar("T")
@@ -50,7 +53,7 @@ class Engine:
 
     def __init__(self, crawler: Crawler) -> None:
         engine: Any = engine_of(crawler)
-        self._engine = engine
+        self._crawler, self._engine = crawler, engine
         self._scraper: Any = getattr(engine, "scraper", None)
         self._yielded_by: WeakKeyDictionary[Request, Request | None] = WeakKeyDictionary()
         in_progress = getattr(getattr(engine, "_slot", None), "inprogress", None)
@@ -78,8 +81,30 @@ class Engine:
 
     def slot_of(self, request: Request) -> str:
         """Return the download slot of a request."""
-        slot: str = self._engine.downloader.get_slot_key(request)
-        return slot
+        throttler: Any = getattr(self._crawler, "throttler", None)  # scrapy#6931
+        if throttler is not None:
+            return str(throttler.get_scopes_key(request))
+        return str(self._engine.downloader.get_slot_key(request))
+
+    def wrap_start(self, wrap: Callable[[AsyncIterator[Any]], AsyncIterator[Any]]) -> None:
+        """Have the engine read ``wrap(start)`` instead of the spider's ``start()``, if it has one.
+
+        Call it while the spider is being opened.
+        """
+        start: Any = getattr(self._engine, "_start", None)
+        if hasattr(start, "__aiter__"):
+            self._engine._start = wrap(start)  # noqa: SLF001 - see above
+
+    async def run_start(self, spider: Spider) -> AsyncIterator[Any]:
+        """Return what the spider's ``start()`` yields when it runs once more."""
+        process = self._scraper.spidermw.process_start
+        start: AsyncIterator[Any]
+        start = await (process(spider) if scrapy.version_info < (2, 14) else process())
+        return start
+
+    def crawl(self, request: Request) -> None:
+        """Enqueue a request as if a page had yielded it."""
+        self._engine.crawl(request)
 
     def watch_errors(self, raised: SpiderError) -> None:
         """Call `raised` for every error of a callback or errback, including ``CloseSpider``.
@@ -153,6 +178,33 @@ def engine_of(crawler: Crawler) -> Any:
         return crawler.engine
     except RuntimeError:  # Scrapy 2.19 and later, if there is none yet
         return None
+
+
+def scheduler_of(crawler: Crawler) -> Any:
+    """Return the scheduler of a crawl, or None if there is none (yet)."""
+    engine = engine_of(crawler)
+    slot = getattr(engine, "_slot", None) or getattr(engine, "slot", None)
+    return getattr(slot, "scheduler", None)
+
+
+def apply_settings(crawler: Crawler) -> None:
+    """Let add-ons change the settings of a crawler that is never started, and freeze them."""
+    crawler._apply_settings()  # noqa: SLF001 - nothing else does
+
+
+def slot_folder(slot: str) -> str:
+    """Return the name of the folder in which Scrapy keeps the queues of a download slot."""
+    return _path_safe(slot)
+
+
+def has_queues_by_slot(priority_queue: type[Any]) -> bool | None:
+    """Return whether a priority queue has separate queues for each download slot.
+
+    None if it is not derived from one of Scrapy's that keep all requests in their queues.
+    """
+    if issubclass(priority_queue, DownloaderAwarePriorityQueue):
+        return True
+    return False if issubclass(priority_queue, ScrapyPriorityQueue) else None
 
 
 def only_looks(crawler: Crawler) -> bool:

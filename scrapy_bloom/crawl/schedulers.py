@@ -9,18 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from scrapy_bloom.crawl.engine import engine_of
+from scrapy_bloom.crawl.engine import scheduler_of
 
 if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
 
 
-def scheduler_of(crawler: Crawler, dupefilter: object) -> Any:
+def scheduler_with(dupefilter: object, crawler: Crawler) -> Any:
     """Return the scheduler of a crawl if it uses this duplicate filter, else None."""
-    engine = engine_of(crawler)
-    slot = getattr(engine, "_slot", None) or getattr(engine, "slot", None)
-    scheduler = getattr(slot, "scheduler", None)
+    scheduler = scheduler_of(crawler)
     return scheduler if getattr(scheduler, "df", None) is dupefilter else None
 
 
@@ -55,7 +53,7 @@ def spare_queue(crawler: Crawler, dupefilter: object) -> bool:
     the filter was not emptied, the requests in the queue would be lost: their marks are still in
     the filter.
     """
-    scheduler = scheduler_of(crawler, dupefilter)
+    scheduler = scheduler_with(dupefilter, crawler)
     if scheduler is None:
         return False
     queue = scheduler.queue

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from filelock import AcquireReturnProxy, FileLock, Timeout
-from scrapy.pqueues import _path_safe
 
 from scrapy_bloom.canonical.rules import difference
+from scrapy_bloom.crawl.engine import slot_folder
 from scrapy_bloom.errors import JobInUseError, StateError
 from scrapy_bloom.filter import file
 from scrapy_bloom.filter.bloom import LocalFilter
@@ -364,7 +364,7 @@ def saved_queues(folder: Path) -> Iterator[tuple[str | None, str]]:
     state: Any = json.loads(path.read_bytes()) if path.exists() else []
     slots = state if isinstance(state, dict) else {None: state}
     for slot, priorities in slots.items():
-        before = "" if slot is None else _path_safe(slot) + "/"
+        before = "" if slot is None else slot_folder(slot) + "/"
         for priority in priorities:
             yield slot, f"{before}{int(priority)}"
 

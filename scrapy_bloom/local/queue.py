@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 from scrapy.utils.misc import build_from_crawler
 
+from scrapy_bloom.crawl.engine import has_queues_by_slot
 from scrapy_bloom.crawl.serialize import QueueKind, read_request
 from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.filter.file import DamageError
@@ -147,22 +147,31 @@ class Bucket:
 
     def pop(self) -> Request | None:
         """Take the next readable request; its row stays in the store until it is done."""
+        request = self.peek()
+        if request is not None:
+            self._queues.row = self._take()
+        return request
+
+    def peek(self) -> Request | None:
+        """Return the next readable request, and leave it here."""
         while self._size:
             if not self._hot:
                 self._read()
-            row, body = self._hot.pop() if self._newest else self._hot.popleft()
-            self._size -= 1
-            self._store.take(row)
+            _, body = self._hot[-1 if self._newest else 0]
             try:
                 if body is None:
                     raise ValueError("its bytes do not match their checksum")
-                request = read_request(body, self._queues.spider)
+                return read_request(body, self._queues.spider)
             except Exception as error:  # noqa: BLE001 - its parts may raise anything
+                self._take()
                 self._queues.unreadable.append(error)
-            else:
-                self._queues.row = row
-                return request
         return None
+
+    def _take(self) -> int:
+        row, _ = self._hot.pop() if self._newest else self._hot.popleft()
+        self._size -= 1
+        self._store.take(row)
+        return row
 
     def close(self) -> None:
         """Do nothing: the requests are in the store."""
@@ -192,8 +201,8 @@ class _BucketMaker:
 
 def _start_priorities(store: Store, queue_class: type[Any]) -> Any:
     """Return the state with which Scrapy's priority queue reopens the queues of a store."""
-    by_slot = issubclass(queue_class, DownloaderAwarePriorityQueue)
-    if not by_slot and not issubclass(queue_class, ScrapyPriorityQueue):
+    by_slot = has_queues_by_slot(queue_class)
+    if by_slot is None:
         raise SettingError(
             f"SCHEDULER_PRIORITY_QUEUE = '{queue_class.__module__}.{queue_class.__qualname__}':"
             f" scrapy_bloom.Scheduler supports Scrapy's two priority queues and their subclasses."

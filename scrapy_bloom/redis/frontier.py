@@ -16,13 +16,13 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from scrapy import Request, signals, version_info
+from scrapy import Request, signals
 from scrapy.exceptions import DontCloseSpider
 from scrapy.utils.defer import maybe_deferred_to_future
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl.engine import Engine, call_later, engine_of, run_beside
+from scrapy_bloom.crawl.engine import Engine, call_later, run_beside
 from scrapy_bloom.crawl.in_flight import InFlight
 from scrapy_bloom.crawl.items import Items
 from scrapy_bloom.crawl.report import Verdict
@@ -124,9 +124,7 @@ class SharedFrontier:
         self._poll = _POLL
         self._closing = self._gave_up = self._finished = False
         self._starting = self._start_due = False
-        scrapys = engine_of(crawler)
-        if hasattr(getattr(scrapys, "_start", None), "__aiter__"):
-            scrapys._start = self._gated(scrapys._start)  # noqa: SLF001 - it has no public name
+        self._engine.wrap_start(self._gated)
         crawler.signals.connect(self._spider_idle, signal=signals.spider_idle)
         crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
         self._log_opened(settings)
@@ -553,19 +551,13 @@ class SharedFrontier:
 
     async def _run_start(self) -> None:
         """Run the spider's start() again, as the engine does; its items were scraped before."""
-        engine: Any = engine_of(self._crawler)
         requests = 0
-        middlewares = engine.scraper.spidermw
-        if version_info < (2, 14):
-            start = await middlewares.process_start(self._spider)
-        else:
-            start = await middlewares.process_start()
-        async for each in self._gated(start):
+        async for each in self._gated(await self._engine.run_start(self._spider)):
             if self._closing or self._engine.closing:
                 return
             if isinstance(each, Request):
                 requests += 1
-                engine.crawl(each)
+                self._engine.crawl(each)
         if not requests:
             logger.warning(
                 "start() yielded nothing when it ran again: a page that only it leads to is lost if"

@@ -8,6 +8,8 @@ import sqlite3
 import threading
 from collections import Counter
 from contextlib import closing
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import scrapy.squeues
@@ -15,6 +17,7 @@ from pytest_twisted import ensureDeferred
 from scrapy import Request
 from scrapy.exceptions import CloseSpider
 from scrapy.extensions.spiderstate import SpiderState
+from scrapy.pqueues import ScrapyPriorityQueue
 from scrapy.settings import default_settings
 from support.crawling import KEPT, RFP, Follower, Run, crawl, kept
 from support.filters import contents
@@ -23,6 +26,7 @@ from support.localsite import LocalSite, SteadySite
 from support.sites import Pages
 from support.stopping import Stopping, stop_after
 
+from scrapy_bloom.crawl.engine import Engine
 from scrapy_bloom.local import frontier
 from scrapy_bloom.local.store import Store
 
@@ -302,6 +306,39 @@ async def test_who_asks_the_filter_hears_what_the_scheduler_would_let_through(jo
     with Pages({"/": lambda *_: []}) as pages:
         crawler = await crawl(Asking, kept(job), url=pages.url + "/")
     assert crawler.spider.parsed == [True, False, False]
+
+
+class Peeking(ScrapyPriorityQueue):
+    """Looks at the next request before it takes it."""
+
+    def pop(self):
+        shown, taken = self.peek(), super().pop()
+        assert (shown and shown.to_dict()) == (taken and taken.to_dict())
+        return taken
+
+
+@ensureDeferred
+@pytest.mark.each_scrapy
+@pytest.mark.parametrize("order", [LIFO, FIFO])
+async def test_a_priority_queue_may_look_at_a_request_and_leave_it(job, order):
+    settings = {"SCHEDULER_PRIORITY_QUEUE": Peeking, "SCHEDULER_DISK_QUEUE": order}
+    settings["SCHEDULER_START_DISK_QUEUE"] = None  # else Scrapy's own peek may show another one
+    with site(kind=SteadySite) as pages:
+        await crawl(Stopping, kept(job, **settings), url=pages.url)
+        assert pages.missed
+        crawler = await crawl(Follower, kept(job, **settings), url=pages.url)
+    assert (pages.missed, pages.repeated, rows(job)) == (set(), {}, [])
+    assert crawler.stats.get_value("log_count/ERROR") is None
+
+
+def test_the_slot_of_a_request_is_asked_of_the_throttler_where_there_is_one():
+    request, engine = Request("http://a.test/"), Mock(**{"_slot.inprogress": set()})
+    engine.downloader.get_slot_key.side_effect = lambda request: f"slot of {request.url}"
+    crawler = SimpleNamespace(engine=engine)
+    assert Engine(crawler).slot_of(request) == "slot of http://a.test/"
+    engine.downloader.get_slot_key.side_effect = DeprecationWarning
+    crawler.throttler = Mock(get_scopes_key=lambda request: f"scopes of {request.url}")
+    assert Engine(crawler).slot_of(request) == "scopes of http://a.test/"
 
 
 # What it refuses

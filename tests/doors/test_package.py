@@ -1,6 +1,7 @@
 """What is installed is what is tested, and costs nothing until it is used."""
 
 import ast
+import re
 from pathlib import Path
 
 from support.processes import run_line
@@ -63,3 +64,10 @@ def test_what_is_imported_loads_what_it_uses_and_no_more():
     run = run_line("import scrapy.commands, sys, scrapy_bloom.commands; print(*sys.modules)")
     ours = {name for name in run.stdout.split() if name.startswith("scrapy_bloom")}
     assert ours == {"scrapy_bloom", "scrapy_bloom._version", "scrapy_bloom.commands"}
+
+
+def test_what_is_private_to_scrapy_stands_in_one_file():
+    private = re.compile(r"SLF001|\"_slot\"|^from scrapy\S* import .*\b_[a-z]", re.MULTILINE)
+    found = {path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py")}
+    found = {name for name in found if private.search((PACKAGE / name).read_text())}
+    assert found == {"crawl/engine.py"}
