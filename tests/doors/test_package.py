@@ -20,6 +20,14 @@ def test_the_tests_import_the_installed_wheel():
     assert found.stdout.strip() == scrapy_bloom.__file__
 
 
+def test_pythonpath_chooses_the_sources(monkeypatch):
+    """As CONTRIBUTING.md says."""
+    monkeypatch.setenv("PYTHONPATH", str(SOURCES.parent))
+    conftest = str(SOURCES.parent / "tests" / "conftest.py")
+    line = f"import runpy; runpy.run_path({conftest!r}); import scrapy_bloom as b; print(b)"
+    assert str(SOURCES / "__init__.py") in run_line(line).stdout
+
+
 def test_the_wheel_holds_every_file_of_the_package():
     def files(folder):
         paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
