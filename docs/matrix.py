@@ -35,10 +35,7 @@ SMOKE = {
         "kills/test_frontier_kills.py::test_nothing_is_lost_however_often_a_crawl_is_killed[plain]",
     ],
     "Redis, stop and resume": [
-        (
-            "crawls/test_stopping.py"
-            "::test_pages_whose_callbacks_close_the_spider_are_fetched_again[InRedis]"
-        ),
+        "crawls/test_shared_frontier.py::test_a_crawl_that_is_stopped_is_resumed_by_the_next_worker",
     ],
     "Redis, kill a worker": [
         "crawls/test_shared_crawls.py::test_what_a_killed_worker_had_is_fetched_by_another_one",

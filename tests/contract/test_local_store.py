@@ -422,6 +422,28 @@ def test_a_reader_sees_the_last_commit_beside_a_run_and_after_a_kill(path, tmp_p
     assert sorted(one.name for one in tmp_path.iterdir()) == ["bloom.sqlite", "killed"]
 
 
+def test_a_foreign_reader_with_an_open_transaction_only_makes_the_log_longer(path, monkeypatch):
+    hasty(monkeypatch.setattr)
+    run = Commits(path)
+    run.step()
+    with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM requests").fetchone()
+        while log_of(path).stat().st_size < 8 << 20:  # of which 4 would be kept
+            run.step()
+        reader.execute("COMMIT")
+        for _ in range(3):  # copies the log, begins it again and cuts it, writes on
+            run.step()
+        assert log_of(path).stat().st_size < 5 << 20
+        run.store.close()
+        assert log_of(path).exists()  # for the reader is still connected
+    store = Store(path)
+    assert store.clean
+    assert check(store) == run.number
+    store.close()
+    assert not log_of(path).exists()
+
+
 # The traps
 
 

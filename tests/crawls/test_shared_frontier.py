@@ -16,6 +16,7 @@ from support.localsite import LocalSite, StormySite
 from support.proxy import Proxy
 from support.queues import left
 from support.sites import Pages
+from support.stopping import Stopping
 from support.waiting import PATIENCE, until
 from twisted.internet.defer import gatherResults
 
@@ -127,6 +128,21 @@ async def test_the_order_is_by_priority_and_then_that_of_the_setting(shared, ord
 
 
 # What pages lead to
+
+
+@ensureDeferred
+@pytest.mark.each_scrapy
+async def test_a_crawl_that_is_stopped_is_resumed_by_the_next_worker(shared):
+    with LocalSite(pages=120, links=8) as pages:
+        await crawl(Stopping, shared.settings(), url=pages.url)
+        assert pages.missed
+        waiting, *others = shared.left()
+        assert waiting > 0
+        assert others == [0, 0]
+        await crawl(Follower, shared.settings(), url=pages.url)
+    assert pages.missed == set()
+    assert pages.repeated == {}
+    assert shared.left() == (0, 0, 0)
 
 
 @ensureDeferred
