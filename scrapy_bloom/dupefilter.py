@@ -77,7 +77,7 @@ class BloomDupeFilter:
         self, folder = cls(crawler), crawler.settings["JOBDIR"]
         if folder and not only_looks(crawler):
             try:
-                if Settings(crawler.settings, warn=False).backend(shared_queue=False) == "local":
+                if Settings.of(crawler).backend(shared_queue=False) == "local":
                     self.unclean = set_aside_if_unclean(Path(folder), name_of(crawler))
             except BloomError as error:
                 self.refusal = error
@@ -201,7 +201,7 @@ class BloomDupeFilter:
         if self.refusal is not None:
             raise self.refusal
         crawler = self._crawler
-        settings = Settings(crawler.settings)
+        settings = Settings.of(crawler)
         check_watched(crawler, settings)
         looks = only_looks(crawler) and not self._shared_queue
         if settings.backend(shared_queue=self._shared_queue) == "redis" and not looks:

@@ -77,4 +77,4 @@ class CanonicalFingerprinter(fingerprint.CanonicalFingerprinter):
 
         :raises SettingError: if a setting cannot be used.
         """
-        return cls(rules=Settings(crawler.settings).rules)
+        return cls(rules=Settings.of(crawler).rules)

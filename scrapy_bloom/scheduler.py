@@ -189,7 +189,7 @@ class Scheduler(ScrapyScheduler):
         :raises BloomError: if the crawl cannot be kept as configured.
         """
         crawler, folder = self.crawler, self.crawler.settings["JOBDIR"]
-        settings = Settings(crawler.settings, warn=False)  # opening it warns
+        settings = Settings.of(crawler)
         shared = settings.backend(shared_queue=False) == "redis"
         if only_looks(crawler) or not (shared or folder):
             return None

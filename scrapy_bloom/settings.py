@@ -6,7 +6,8 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from weakref import WeakKeyDictionary
 
 from scrapy_bloom.canonical.rules import Rules
 from scrapy_bloom.errors import SettingError
@@ -20,6 +21,9 @@ from scrapy_bloom.options import (
     RULES,
     Option,
 )
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
 
 logger = logging.getLogger(__name__)
 
@@ -37,21 +41,27 @@ _PREFIX: Final = "BLOOM_"
 class Settings:
     """The value of every option in a project: ``settings[CAPACITY]``.
 
-    Unknown ``BLOOM_`` settings are logged.
+    Unknown ``BLOOM_`` settings are logged. A crawl reads its settings once, with :meth:`of`.
 
     :param written: Scrapy's settings, or any mapping from their names.
-    :param warn: False when the same settings are read again.
     :raises SettingError: naming the setting, its value and what it must be.
 
     Attributes:
         redis_params: the arguments that scrapy-redis would give to its client.
     """
 
-    def __init__(self, written: Mapping[str, Any], *, warn: bool = True) -> None:
-        if warn:
-            _warn_of_unknown(written)
+    def __init__(self, written: Mapping[str, Any]) -> None:
         self._values = {option: option.read_from(written) for option in OPTIONS}
         self.redis_params = _scrapy_redis_params(written)
+        _warn_of_unknown(written)
+
+    @classmethod
+    def of(cls, crawler: Crawler) -> Settings:
+        """Return the settings of a crawl, which are read when they are first asked for."""
+        settings = _of_crawls.get(crawler)
+        if settings is None:
+            settings = _of_crawls[crawler] = cls(crawler.settings)
+        return settings
 
     def __getitem__(self, option: Option[T]) -> T:
         value: T = self._values[option]
@@ -71,6 +81,9 @@ class Settings:
         if name == "auto":
             return "redis" if self[REDIS_URL] or shared_queue else "local"
         return name
+
+
+_of_crawls: WeakKeyDictionary[Crawler, Settings] = WeakKeyDictionary()
 
 
 @contextmanager

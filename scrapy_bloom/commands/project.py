@@ -52,7 +52,7 @@ class Project:
     @cached_property
     def settings(self) -> Settings:
         """The options of this package, as the crawl of the spider would read them."""
-        return Settings(self.scrapys)
+        return Settings.of(self._crawler)
 
     @cached_property
     def fingerprinter(self) -> CanonicalFingerprinter:

@@ -72,7 +72,7 @@ class LocalFrontier:
         unclean: bool,
     ) -> None:
         assert crawler.stats is not None  # noqa: S101 - Scrapy makes it before any component
-        settings, engine = Settings(crawler.settings), Engine(crawler)
+        settings, engine = Settings.of(crawler), Engine(crawler)
         self._session = session = Session(crawler, settings, report)
         made = session.fingerprinter
         job = Job(folder, Identity(spider.name, made.wrapped, session.made_by), REQUESTS)

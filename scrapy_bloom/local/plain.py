@@ -48,7 +48,7 @@ class PlainFilter:
     """
 
     def __init__(self, crawler: Crawler, spider: str, report: Report, *, unclean: bool) -> None:
-        settings = Settings(crawler.settings, warn=False)
+        settings = Settings.of(crawler)
         if settings[EXACT] and not only_looks(crawler):
             raise SettingError(
                 f"{EXACT.setting} = True: it needs SCHEDULER = 'scrapy_bloom.Scheduler' with a"

@@ -96,7 +96,7 @@ class SharedFrontier:
         kind: QueueKind,
         dupefilter: BaseDupeFilter,
     ) -> None:
-        settings = Settings(crawler.settings)
+        settings = Settings.of(crawler)
         self._crawler, self._spider, self._report = crawler, spider, report
         self._dumps, self._dupefilter = kind.dumps, dupefilter
         self._engine = Engine(crawler)

@@ -48,7 +48,7 @@ class SharedFilter:
     def __init__(
         self, crawler: Crawler, spider: str, report: Report, *, shared_queue: bool, empty: bool
     ) -> None:
-        settings = Settings(crawler.settings, warn=False)
+        settings = Settings.of(crawler)
         policy = settings[ON_BACKEND_ERROR]
         if policy is OnBackendError.AUTO:
             policy = OnBackendError.WAIT if shared_queue else OnBackendError.ALLOW

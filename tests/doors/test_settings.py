@@ -1,17 +1,21 @@
 """BLOOM_ settings: read in one place, checked, and documented from that place."""
 
 import re
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pytest_twisted import ensureDeferred
 from scrapy.settings import Settings as ScrapySettings
+from support.crawling import KEPT, crawl
+from support.sites import Pages
 
 from scrapy_bloom.canonical.rules import Rule
 from scrapy_bloom.errors import SettingError
-from scrapy_bloom.options import MAX_CAPACITY, OPTIONS, OnBackendError
+from scrapy_bloom.options import MAX_CAPACITY, OPTIONS, OnBackendError, Option
 from scrapy_bloom.settings import Settings
 from scrapy_bloom.stats import STATS
 
@@ -111,6 +115,39 @@ def test_a_name_that_is_none_of_ours_is_told_with_the_one_that_was_meant(name, h
     Settings({name: False, "BLOOMFILTER_BIT": 30, "JOBDIR": ""})
     (record,) = caplog.records
     assert record.getMessage() == f"There is no setting {name}{hint}"
+
+
+@ensureDeferred
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"JOBDIR": "job"},
+        {"JOBDIR": "job", **KEPT},
+        {"BLOOM_REDIS_URL": "redis"},
+        {"BLOOM_REDIS_URL": "redis", **KEPT},
+    ],
+    ids=" ".join,
+)
+async def test_a_crawl_reads_its_settings_once(server, tmp_path, caplog, monkeypatch, settings):
+    read, values = Option.read_from, Counter()
+
+    def counted(option, written):
+        values[option.setting] += 1
+        return read(option, written)
+
+    monkeypatch.setattr(Option, "read_from", counted)
+    monkeypatch.chdir(tmp_path)
+    server.client().flushall()
+    if "BLOOM_REDIS_URL" in settings:
+        settings = {**settings, "BLOOM_REDIS_URL": server.url}
+    theirs = {"REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.CanonicalFingerprinter"}
+    with Pages({"/": lambda *_: []}) as site:
+        await crawl(settings={**theirs, **settings, "BLOOM_CAPACTY": 5}, url=site.url + "/")
+        assert site.hits == {"/": 1}
+    values["BLOOM_FORGET_FAILED"] -= 1  # by the middleware, which may be there without the filter
+    assert values == {option.setting: 1 for option in OPTIONS}
+    assert caplog.text.count("There is no setting BLOOM_CAPACTY") == 1
 
 
 @pytest.mark.parametrize(
