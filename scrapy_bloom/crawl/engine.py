@@ -65,11 +65,22 @@ class Engine:
                 f" them), or another scheduler."
             )
         self._in_progress: set[Request] = in_progress
+        self._sent: Request | None = None
+        self._downloading: set[Request] = set()
+        self._watch_downloads()
+
+    def sent(self, request: Request) -> None:
+        """Record that the scheduler returns a request now. What the engine does not take is done.
+
+        Call it before :meth:`has`.
+        """
+        self._sent = request
 
     def has(self, request: Request) -> bool:
         """Return whether the engine is still working on a request."""
-        # A callback that downloads its own request again removes it from the first set early.
-        if request in self._in_progress:
+        # A middleware or callback that downloads its own request again removes it from the first
+        # set early. Then it is in the second until the scraper has it, and in the third after that.
+        if request in self._in_progress or request in self._downloading:
             return True
         active = getattr(self._scraper.slot, "active", ())  # no slot before the spider is open
         return request in active
@@ -146,6 +157,30 @@ class Engine:
         self._watch(self._scraper, "_process_spidermw_output")
         self._watch(self._scraper, "_process_spidermw_output_async")
         self._watch(self._engine, "_handle_downloader_output")
+
+    def _watch_downloads(self) -> None:
+        """Start recording which requests are sent and have no result that the engine has handled.
+
+        Where Scrapy works differently, nothing is recorded.
+        """
+        engine, names = self._engine, ("_download", "_handle_downloader_output")
+        if not all(hasattr(engine, name) for name in names):
+            return
+        download, handle = (getattr(engine, name) for name in names)
+
+        def watched_download(request: Request) -> Any:
+            if request is self._sent:  # else it is a download of someone else's
+                self._sent = None
+                self._downloading.add(request)
+            return download(request)
+
+        def watched_handle(result: Any, request: Request) -> Any:
+            try:
+                return handle(result, request)
+            finally:
+                self._downloading.discard(request)
+
+        engine._download, engine._handle_downloader_output = watched_download, watched_handle  # noqa: SLF001 - see above
 
     def _watch(self, owner: Any, name: str) -> None:
         handle = getattr(owner, name, None)

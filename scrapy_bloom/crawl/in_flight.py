@@ -81,6 +81,7 @@ class InFlight:
     def start(self, request: Request, row: Any) -> None:
         """Record that the request of a row was taken."""
         self._visits[request] = Visit(row)
+        self._engine.sent(request)
 
     def hold(self, request: Request, error: Exception, marks: tuple[bytes, ...] = ()) -> None:
         """Record a request that waits in memory because it cannot be stored.
@@ -136,6 +137,7 @@ class InFlight:
         if request in self._visits:
             request = request.copy()
         self._visits[request] = visit
+        self._engine.sent(request)
         return request
 
     def pop_done(self) -> list[Visit]:

@@ -13,9 +13,10 @@ from unittest.mock import Mock
 
 import pytest
 from pytest_twisted import ensureDeferred
-from scrapy import Request
+from scrapy import Request, signals
 from scrapy.exceptions import CloseSpider
 from scrapy.extensions.feedexport import BlockingFeedStorage
+from scrapy.utils.defer import maybe_deferred_to_future
 from support.crawling import KEPT, Follower, crawl, kept
 from support.localsite import LocalSite
 from support.queues import left
@@ -152,6 +153,43 @@ async def test_a_page_whose_callback_fails_in_a_stop_is_fetched_again(place):
             await crawl(Failing, place.settings(), url=pages.url + "/")
             assert pages.hits == {"/": 2, "/a": 1, "/b": 1}
     assert place.left() == 0
+
+
+class Twice:
+    """Downloads each request itself, and then waits: for Scrapy nothing is left to do meanwhile."""
+
+    def __init__(self, crawler):
+        self._crawler = crawler
+        self._over = asyncio.Event()
+        crawler.signals.connect(self._over.set, signal=signals.spider_closed)
+
+    @classmethod
+    def from_crawler(cls, crawler):
+        return cls(crawler)
+
+    async def process_request(self, request, spider=None):  # noqa: ARG002 - Scrapy's signature
+        if request.meta.get("is_ours"):
+            return None
+        request.meta["is_ours"] = True
+        engine = self._crawler.engine
+        if hasattr(engine, "download_async"):  # from Scrapy 2.14
+            response = await engine.download_async(request)
+        else:
+            response = await maybe_deferred_to_future(engine.download(request))
+        await self._over.wait()
+        return response
+
+
+@ensureDeferred
+@pytest.mark.each_scrapy
+async def test_a_page_that_a_middleware_downloads_itself_is_not_done_before_its_callback(job):
+    settings = kept(job, DOWNLOADER_MIDDLEWARES={Twice: 50})
+    with Pages(fan(3)) as site:
+        crawler = await crawl(Follower, settings, url=site.url + "/")
+        assert site.hits["/"] == 1
+        assert crawler.spider.parsed == []
+        await crawl(Follower, kept(job), url=site.url + "/")
+    assert site.hits == {"/": 2, "/0": 1, "/1": 1, "/2": 1}
 
 
 # Held requests
