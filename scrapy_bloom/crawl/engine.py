@@ -56,6 +56,7 @@ class Engine:
         self._crawler, self._engine = crawler, engine
         self._scraper: Any = getattr(engine, "scraper", None)
         self._yielded_by: WeakKeyDictionary[Request, Request | None] = WeakKeyDictionary()
+        self._watches = False  # whether it learns of what callbacks yield
         in_progress = getattr(getattr(engine, "_slot", None), "inprogress", None)
         handles = callable(getattr(self._scraper, "handle_spider_error", None))
         if not isinstance(in_progress, set) or not handles:
@@ -154,8 +155,8 @@ class Engine:
         The scraper receives what callbacks and errbacks yield, one by one; the engine receives what
         downloader middlewares return. Where Scrapy works differently, nothing is recorded.
         """
-        self._watch(self._scraper, "_process_spidermw_output")
-        self._watch(self._scraper, "_process_spidermw_output_async")
+        for name in "_process_spidermw_output", "_process_spidermw_output_async":
+            self._watches = self._watch(self._scraper, name) or self._watches
         self._watch(self._engine, "_handle_downloader_output")
 
     def _watch_downloads(self) -> None:
@@ -182,10 +183,10 @@ class Engine:
 
         engine._download, engine._handle_downloader_output = watched_download, watched_handle  # noqa: SLF001 - see above
 
-    def _watch(self, owner: Any, name: str) -> None:
+    def _watch(self, owner: Any, name: str) -> bool:
         handle = getattr(owner, name, None)
         if handle is None:
-            return
+            return False
 
         def watched(output: Any, source: Any) -> Any:
             if isinstance(output, Request):
@@ -195,10 +196,16 @@ class Engine:
             return handle(output, source)
 
         setattr(owner, name, watched)
+        return True
 
     def yielded_by(self, request: Request) -> Request | None:
         """Return the request that led to this one; None if unknown."""
         return self._yielded_by.get(request)
+
+    def is_from_start(self, request: Request) -> bool:
+        """Return whether ``start()`` yielded a request. A page's links may inherit the meta key."""
+        marked = bool(request.meta.get("is_start_request"))  # by one of Scrapy's middlewares
+        return marked and self._watches and request not in self._yielded_by
 
     def wake(self) -> None:
         """Make the engine ask for requests soon, after some arrived without its knowledge."""

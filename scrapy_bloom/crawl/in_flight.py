@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from scrapy.exceptions import CloseSpider
 
@@ -24,12 +23,6 @@ if TYPE_CHECKING:
     from scrapy_bloom.crawl.engine import Engine
     from scrapy_bloom.crawl.report import Report
 
-_PAGE_AGAIN: Final = "after a kill or a stop the page that led to it is fetched again"
-_NO_PAGE: Final = (
-    "no page led to it: after a kill or a stop it is lost unless the spider yields it again, as"
-    " start() does"
-)
-
 
 class Visit:
     """One request on its way from a queue to being done.
@@ -38,11 +31,12 @@ class Visit:
         row: its row in the file, or what was taken from Redis; None if it could not be stored.
         marks: its marks, which the next run must ignore until it is done.
         parents: the pages that cannot be done before it is.
+        roots: the stored pages that led to it, perhaps through others that are not stored.
         waits_for: how many must end first: the engine's work on it, and each request that has it
             as a parent.
     """
 
-    __slots__ = ("marks", "parents", "row", "waits_for")
+    __slots__ = ("marks", "parents", "roots", "row", "waits_for")
 
     def __init__(
         self,
@@ -53,6 +47,7 @@ class Visit:
         self.row = row
         self.marks = marks
         self.parents = parents
+        self.roots = _stored(parents)
         self.waits_for = 1
 
 
@@ -87,7 +82,7 @@ class InFlight:
         """Record a request that waits in memory because it cannot be stored.
 
         The page that yielded it waits for it. If that page is unknown or not in flight, all pages
-        in flight wait: one of them led to it.
+        in flight wait: one of them led to it, unless ``start()`` did.
 
         :param error: why it cannot be stored.
         :param marks: its marks.
@@ -102,12 +97,20 @@ class InFlight:
         self._report.inc("scheduler/unserializable")
         self._report.once(
             logging.WARNING,
-            "Unable to serialize request: %s - reason: %s. It waits in memory, and "
-            + (_PAGE_AGAIN if visit.parents else _NO_PAGE)
-            + " - no more such requests will be logged (stats being collected)",
+            "Unable to serialize request: %s - reason: %s. It waits in memory. After a kill or a"
+            " stop the page that led to it is fetched again - no more such requests will be logged"
+            " (stats being collected)",
             request,
             error,
         )
+        if not visit.parents:
+            self._report.once(
+                logging.WARNING,
+                "%s waits in memory, and no page led to it: after a kill or a stop it is lost"
+                " unless the spider yields it again, as start() does. More such requests are not"
+                " shown.",
+                request,
+            )
 
     def note_duplicate(self, request: Request, mark: bytes) -> None:
         """Record that a request was dropped as a duplicate.
@@ -116,11 +119,14 @@ class InFlight:
         as well: only the stored ones, since a held page waits for nothing but what it has yielded.
         """
         for held in self._held_pages.get(mark, ()):
-            for parent in _stored(self._led_to(request)) - {*held.parents}:
+            for parent in _stored(self._led_to(request)) - held.roots:
                 parent.waits_for += 1
                 held.parents += (parent,)
+                held.roots |= {parent}
 
     def _led_to(self, request: Request) -> tuple[Visit, ...]:
+        if self._engine.is_from_start(request):
+            return ()
         by = self._engine.yielded_by(request)
         parent = None if by is None else self._visits.get(by)
         return tuple(self._visits.values()) if parent is None else (parent,)
@@ -180,13 +186,12 @@ class InFlight:
             self._report.log(level, text, request)
 
 
-def _stored(visits: Iterable[Visit]) -> set[Visit]:
-    """Return the stored visits among these, and the stored ancestors of the held ones."""
-    found, stack = set(visits), [*visits]
-    while stack:  # a chain of held pages may be long
-        visit = stack.pop()
-        if visit.row is None:
-            further = {*visit.parents} - found
-            found |= further
-            stack += further
-    return {visit for visit in found if visit.row is not None}
+def _stored(visits: tuple[Visit, ...]) -> frozenset[Visit]:
+    """Return the stored visits among these, and the roots of the others.
+
+    Those of a single one are shared and not copied, as a chain of held pages may be long.
+    """
+    if len(visits) == 1:
+        (visit,) = visits
+        return visit.roots if visit.row is None else frozenset(visits)
+    return frozenset[Visit]().union(*(_stored((visit,)) for visit in visits))

@@ -6,6 +6,7 @@ import logging
 import os
 import pickle
 import sqlite3
+from collections import deque
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -83,6 +84,7 @@ class LocalFrontier:
             self._queues = Queues(crawler, spider, engine, job.store, classes)
             job.begin()
         self._job, self._store, self._memory = job, job.store, memory
+        self._unordered: deque[Request] = deque()  # those that the queue in memory does not take
         session.filter = job.store
         self._spider, self._report, self._inc = spider, report, report.inc
         self._sync = settings[COMMIT_SYNC] is CommitSync.MACHINE
@@ -113,7 +115,7 @@ class LocalFrontier:
 
     def __len__(self) -> int:
         """Return how many requests are waiting."""
-        return len(self._queues) + len(self._memory)
+        return len(self._queues) + len(self._memory) + len(self._unordered)
 
     # What the scheduler calls
 
@@ -143,7 +145,9 @@ class LocalFrontier:
 
     def next(self) -> Request | None:
         """Return the next request to send; those that could not be stored come first."""
-        request: Request | None = self._memory.pop()
+        request: Request | None = self._unordered.popleft() if self._unordered else None
+        if request is None:
+            request = self._memory.pop()
         if request is not None:
             request = self._in_flight.start_held(request)
             self._inc("scheduler/dequeued/memory")
@@ -216,7 +220,10 @@ class LocalFrontier:
                 marks = ()
         self._store.withhold(marks)
         self._in_flight.hold(request, error, marks)
-        self._memory.push(request)
+        try:
+            self._memory.push(request)
+        except Exception:  # noqa: BLE001 - no slot, say: the downloader reports what is wrong
+            self._unordered.append(request)
 
     # Commits
 

@@ -258,9 +258,62 @@ async def test_a_held_request_that_no_page_led_to_is_told_of(place, caplog):
         async def start(self):
             yield Request(self.url, callback=lambda page: self.parse(page))  # noqa: PLW0108
 
+            yield Request(self.url + "?2", callback=lambda page: self.parse(page))  # noqa: PLW0108
+
     with Pages({"/": links()}) as site:
         await crawl(Idle, place.settings(), url=site.url + "/")
-    assert "no page led to it: after a kill or a stop it is lost unless" in caplog.text
+    assert caplog.text.count("no page led to it: after a kill or a stop it is lost unless") == 1
+    assert caplog.text.count("Unable to serialize request") == 1
+
+
+@ensureDeferred
+@pytest.mark.each_scrapy
+async def test_a_start_request_that_is_held_keeps_no_page_in_flight(place):
+    both, sent = threading.Event(), threading.Event()
+
+    class Both(Follower):
+        first = True
+
+        async def start(self):
+            if self.first:
+                yield Request(f"{self.url}/a")
+                yield Request(f"{self.url}/b", callback=lambda page: self.stop(page))  # noqa: PLW0108
+                both.set()
+
+        def stop(self, _):
+            Both.first = False
+            raise CloseSpider("enough")
+
+    def a(*_):
+        sent.set()
+        return both.wait(PATIENCE) and []
+
+    with Pages({"/a": a, "/b": lambda *_: sent.wait(PATIENCE) and []}) as site:
+        await crawl(Both, place.settings(), url=site.url)
+        assert not Both.first
+        assert place.left() == 0
+        await crawl(Both, place.settings(), url=site.url)
+    assert site.hits == {"/a": 1, "/b": 1}
+
+
+@ensureDeferred
+async def test_a_request_that_is_held_for_want_of_a_slot_goes_to_its_errback(job):
+    """Else it is missing without a word, with all that its page would have yielded after it."""
+    failed = []
+
+    class Slots(Follower):
+        def parse(self, response):
+            odd = {"download_slot": ["no", "key", "of", "a", "dict"]}
+            yield response.follow("/odd", meta=odd, errback=failed.append)
+            yield from super().parse(response)
+
+    by_slot = "scrapy.pqueues.DownloaderAwarePriorityQueue"
+    settings = kept(job, SCHEDULER_PRIORITY_QUEUE=by_slot)
+    with Pages({"/": links("/a"), "/a": links()}) as site:
+        crawler = await crawl(Slots, settings, url=site.url + "/")
+    assert crawler.stats.get_value("finish_reason") == "finished"
+    assert [failure.type for failure in failed] == [TypeError]
+    assert len(crawler.spider.parsed) == 2
 
 
 @ensureDeferred
