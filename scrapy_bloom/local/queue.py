@@ -119,8 +119,8 @@ class Bucket:
     def __init__(self, queues: Queues, path: str, kind: QueueKind) -> None:
         self._queues, self._store = queues, queues.store
         self._path, self._newest, self._dumps = path, kind.newest_first, kind.dumps
-        self._number = self._store.find(path)
-        self._size = 0 if self._number is None else self._store.waiting(self._number)
+        number = self._store.find(path)
+        self._size = 0 if number is None else self._store.waiting(number)
         self._hot: deque[Row] = deque()
 
     def __len__(self) -> int:
@@ -130,11 +130,12 @@ class Bucket:
     def push(self, request: Request) -> None:
         """Add a request. If serializing it raises an error, nothing has changed."""
         body = self._dumps(request.to_dict(spider=self._queues.spider))
-        if self._number is None:
+        number = self._store.find(self._path)
+        if number is None:
             # Only the queues of a downloader-aware priority queue have a folder of their own.
             slot = self._queues.slot_of(request) if "/" in self._path else None
-            self._number = self._store.queue(self._path, slot)
-        row = self._store.push(self._number, body)
+            number = self._store.queue(self._path, slot)
+        row = self._store.push(number, body)
         hot, most = self._hot, 2 * self._ahead()
         if self._newest:
             hot.append((row, body))
@@ -180,8 +181,9 @@ class Bucket:
         return max(_LEAST, min(_MOST, _IN_ALL // max(1, len(self._store.queues))))
 
     def _read(self) -> None:
-        assert self._number is not None  # noqa: S101 - it has requests
-        waiting = self._store.read(self._number, newest=self._newest)
+        number = self._store.find(self._path)
+        assert number is not None  # noqa: S101 - it has requests
+        waiting = self._store.read(number, newest=self._newest)
         rows = [*islice(waiting, self._ahead())]
         if not rows:
             raise DamageError(f"{self._size} requests of queue {self._path!r} are missing")

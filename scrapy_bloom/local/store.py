@@ -140,7 +140,7 @@ class Store:
         meta: notes; changed by :meth:`note` only.
         clean: whether the last run closed the file.
         withheld: how often each fingerprint is withheld.
-        queues: all queues that have had requests in this run, by number.
+        queues: by number, the queues with requests that are not done at the last commit, or now.
     """
 
     def __init__(
@@ -220,11 +220,17 @@ class Store:
         return len(self._taken)
 
     def queue(self, path: str, slot: str | None) -> int:
-        """Return the number of a queue, which is created if new."""
+        """Return the number of a queue, which is created if new.
+
+        Ask for it each time: a queue that is empty at a commit is dropped.
+        """
         number = self._numbers.get(path)
         if number is None:
-            number = self._numbers[path] = self._next_queue
-            self._next_queue += 1
+            if self._free:
+                number = self._free.pop()
+            else:
+                number, self._next_queue = self._next_queue, self._next_queue + 1
+            self._numbers[path] = number
             self.queues[number] = StoredQueue(path, slot)
         return number
 
@@ -402,6 +408,7 @@ class Store:
         self.queues = {number: StoredQueue(*row) for number, *row in file.rows(database, "queues")}
         self._numbers = {queue.path: number for number, queue in self.queues.items()}
         self._next_queue = max(self.queues, default=0) + 1
+        self._free: list[int] = []  # numbers of queues that were dropped
         sizes = {number: queue.size for number, queue in self.queues.items()}
         asked = "SELECT id >> ?, count(*) FROM requests GROUP BY 1"
         if sizes != dict(database.execute(asked, (NUMBER_BITS,))):
@@ -589,7 +596,11 @@ class Store:
         self._commits += 1
         self._stored = slices
         for number in self._touched:
-            self.queues[number].new.clear()
+            queue = self.queues[number]
+            queue.new.clear()
+            if not queue.size:  # nor has it a row any more
+                del self.queues[number], self._numbers[queue.path]
+                self._free.append(number)
         self._touched.clear()
         self._gone.clear()
         self._notes.clear()

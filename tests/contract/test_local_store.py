@@ -33,6 +33,9 @@ def path(tmp_path):
     return tmp_path / "bloom.sqlite"
 
 
+QUEUES = "abcd"
+
+
 class Model:
     """What a store should hold."""
 
@@ -105,12 +108,12 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.release([page])
         self.held -= Counter([page])
 
-    @rule(name=st.sampled_from("ab"), size=st.sampled_from([0, 5, 500, 20_000]))
+    @rule(name=st.sampled_from(QUEUES), size=st.sampled_from([0, 5, 500, 20_000]))
     def add(self, name, size):
         body = random.randbytes(size)
         self.model.rows[self.store.push(self.store.queue(name, None), body)] = body
 
-    @rule(name=st.sampled_from("ab"), newest=st.booleans())
+    @rule(name=st.sampled_from(QUEUES), newest=st.booleans())
     def take(self, name, newest):
         number = self.store.find(name)
         if number is None:
@@ -193,7 +196,7 @@ class StoreMachine(RuleBasedStateMachine):
     def it_holds_what_the_model_holds(self):
         assert len(self.store) == len(self.model.rows)
         assert self.store.in_flight == len(self.taken)
-        for queue in map(self.store.find, "ab"):
+        for queue in map(self.store.find, QUEUES):
             if queue is not None:
                 assert self.store.waiting(queue) == len(self.waiting(queue))
         for key in "kl":
@@ -459,6 +462,24 @@ def test_a_commit_writes_what_changed_however_much_is_forgotten(path):
     store.commit()
     assert database_of(store).total_changes - before < 10
     store.abandon()
+
+
+def test_queues_that_are_empty_again_leave_nothing_behind(path):
+    """A crawl meets hosts without end, and each pair of host and priority is a queue."""
+    store = Store(path, LocalFilter())
+    stays = store.push(store.queue("stays/0", "stays"), b"body")
+    for number in range(50):
+        row = store.push(store.queue(f"host-{number}/0", f"host-{number}"), b"body")
+        store.take(row)
+        store.commit()
+        assert len(store.queues) == 2
+        store.done(row)
+    store.commit()
+    assert [queue.path for queue in store.queues.values()] == ["stays/0"]
+    assert store.find("host-7/0") is None
+    assert store.queue("host-7/0", "host-7") <= 3  # there are not many numbers
+    assert [*store.read(store.find("stays/0"), newest=True)] == [(stays, b"body")]
+    store.close()
 
 
 @pytest.mark.parametrize("reader", [False, True])
