@@ -524,6 +524,36 @@ async def test_a_state_that_scrapy_has_not_written_is_put_back(job, monkeypatch)
     assert third["closed"] == 2  # what changes after the end of our file only Scrapy knows
 
 
+class Heavy:
+    """Something that takes a second to pickle, by a clock that stands still otherwise."""
+
+    def __init__(self, clock):
+        self.clock = clock
+
+    def __reduce__(self):
+        self.clock.append(self.clock[-1] + 1.0)
+        return int, (len(self.clock),)  # another one each time
+
+
+@ensureDeferred
+async def test_a_state_that_is_slow_to_store_is_stored_less_often(job, monkeypatch):
+    """Ten seconds pass before the next commit, in which the crawl is over."""
+    clock = [0.0]
+    monkeypatch.setattr(frontier, "perf_counter", lambda: clock[-1])
+    monkeypatch.setattr(frontier, "INTERVAL", 0)  # else a quick crawl has few commits anyhow
+
+    class Loaded(Follower):
+        def parse(self, response):
+            self.state["heavy"] = Heavy(clock)
+            return super().parse(response)
+
+    with site() as pages:
+        await crawl(Loaded, kept(job), url=pages.url)
+    assert pages.missed == set()
+    # At the first commit, perhaps one more, and at the end; by Scrapy, too.
+    assert 2 <= clock[-1] <= 5
+
+
 @ensureDeferred
 async def test_a_state_that_cannot_be_pickled_is_told_of(job, caplog):
     class Locked(Remembering):
