@@ -9,10 +9,8 @@ from asyncio import CancelledError
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from importlib import import_module
 from inspect import isawaitable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy import signals
@@ -22,6 +20,7 @@ from twisted.internet.defer import Deferred, DeferredLock
 from twisted.python.failure import Failure
 
 from scrapy_bloom import stats
+from scrapy_bloom.crawl.cut_feeds import end_last_line
 from scrapy_bloom.signals import before_commit
 
 if TYPE_CHECKING:
@@ -31,9 +30,7 @@ if TYPE_CHECKING:
     from scrapy_bloom.crawl.engine import Engine
     from scrapy_bloom.crawl.report import Report
 
-_LINES: Final = ("csv", "jl", "jsonl", "jsonlines")  # formats with one item per line
 _WHOLE: Final = ("json", "xml")  # formats of a file with a beginning and an end
-_QUOTING: Final = {"dialect", "doublequote", "escapechar", "quotechar", "quoting"}
 _WHO: Final = re.compile(r"//[^/]*@")  # credentials in a URI
 
 
@@ -45,12 +42,21 @@ class Items:
     :param engine: tells when the pipelines are about to be closed.
     :param report: counts and logs failures.
     :param sync: whether to sync feeds to disk, rather than only flush them to the operating system.
+    :param unclean: whether the last run may have been killed, so that feeds may be cut off.
     """
 
-    def __init__(self, crawler: Crawler, engine: Engine, report: Report, *, sync: bool) -> None:
+    def __init__(
+        self,
+        crawler: Crawler,
+        engine: Engine,
+        report: Report,
+        *,
+        sync: bool,
+        unclean: bool = True,
+    ) -> None:
         self._crawler = crawler
         self._report = report
-        self._sync = sync
+        self._sync, self._unclean = sync, unclean
         self._pipelines_closed = False
         self._one_at_a_time = DeferredLock()
         self._pipelines_error: Exception | None = None  # from when they were last asked
@@ -58,6 +64,7 @@ class Items:
         self._refused: deque[tuple[Any, Spider]] = deque()
         self._ends: list[tuple[Any, int]] = []  # where files ended before the first refused item
         self._feeds: Any = crawler.get_extension(FeedExporter)
+        self._slots: list[Any] = []  # those of the feeds whose files were looked at
         if self._feeds is not None:
             with suppress(KeyError):  # a custom class that connects differently
                 crawler.signals.disconnect(self._feeds.item_scraped, signals.item_scraped)
@@ -124,6 +131,7 @@ class Items:
             item, spider = self._refused.popleft()
             try:
                 self._feeds.item_scraped(item, spider)
+                self._end_lines()  # of the next batch's file
             except OSError:  # after any other error Scrapy goes on without the item
                 self._refused.appendleft((item, spider))
                 self._ends = ends
@@ -177,8 +185,18 @@ class Items:
                 error,
             )
 
+    def _end_lines(self) -> None:
+        """End the last lines of files that feeds are about to open."""
+        slots = getattr(self._feeds, "slots", [])
+        if slots != self._slots:
+            for slot in slots:
+                if slot not in self._slots:
+                    end_last_line(slot, unclean=self._unclean)
+            self._slots = slots
+
     def _feeds_opened(self) -> None:
-        """Repair feeds that a kill has truncated, and warn about feeds that may lose items."""
+        """Repair feeds that a kill has cut off, and warn about feeds that may lose items."""
+        self._end_lines()
         for slot in getattr(self._feeds, "slots", ()):
             plain = isinstance(slot.storage, (FileFeedStorage, StdoutFeedStorage))
             processed = slot.feed_options.get("postprocessing")
@@ -198,10 +216,6 @@ class Items:
                         _WHO.sub("//", str(slot.uri_template)),
                         slot.format,
                     )
-                elif slot.format in _LINES and _is_like_ascii(slot.feed_options.get("encoding")):
-                    odd = _QUOTING & {*(slot.feed_options.get("item_export_kwargs") or ())}
-                    quoted = slot.format == "csv" and not odd
-                    _end_line(slot.storage.path, quoted=quoted)
             elif processed or not plain:
                 self._report.log(
                     logging.WARNING,
@@ -211,29 +225,6 @@ class Items:
                     _WHO.sub("//", str(slot.uri_template)),
                     "post-processed" if plain else "uploaded when it ends",
                 )
-
-
-def _is_like_ascii(encoding: str | None) -> bool:
-    """Return whether a line ends with one byte: not in UTF-16."""
-    return "\n".encode(encoding or "utf-8") == b"\n"
-
-
-def _end_line(path: str, *, quoted: bool) -> None:
-    """End the last line of a file: if a kill has cut it off, the next item would be appended to it.
-
-    The item on that line will come again, because its page is not done.
-
-    :param quoted: whether fields may be quoted, as in CSV. The file is read for that: a quote that
-        stays open would swallow the next items.
-    """
-    with suppress(OSError), Path(path).open("rb+") as file:
-        parts = iter(partial(file.read, 1 << 20), b"") if quoted else ()
-        if sum(part.count(b'"') for part in parts) % 2:
-            file.write(b'"\n')
-        elif file.seek(0, os.SEEK_END):
-            file.seek(-1, os.SEEK_END)
-            if file.read() != b"\n":
-                file.write(b"\n")
 
 
 def _to_disk(descriptor: int) -> None:

@@ -94,7 +94,8 @@ class LocalFrontier:
         self._spider, self._report, self._inc = spider, report, report.inc
         self._sync = settings[COMMIT_SYNC] is CommitSync.MACHINE
         self._in_flight = InFlight(engine, report)
-        self._items = Items(crawler, engine, report, sync=self._sync)
+        unsure = job.killed or not job.previous
+        self._items = Items(crawler, engine, report, sync=self._sync, unclean=unsure)
         self._unwritten: list[Visit] = []  # done, but their items are not written out yet
         self._delay = INTERVAL
         self._timer: Any = None

@@ -226,11 +226,8 @@ class Store:
         """
         number = self._numbers.get(path)
         if number is None:
-            if self._free:
-                number = self._free.pop()
-            else:
-                number, self._next_queue = self._next_queue, self._next_queue + 1
-            self._numbers[path] = number
+            number = self._numbers[path] = self._free.pop() if self._free else self._next_queue
+            self._next_queue += number == self._next_queue
             self.queues[number] = StoredQueue(path, slot)
         return number
 

@@ -489,6 +489,21 @@ async def test_a_feed_that_a_kill_has_cut_in_mid_line_loses_no_item_that_comes_a
 
 
 @ensureDeferred
+@pytest.mark.each_scrapy
+async def test_each_file_of_a_feed_in_batches_is_repaired(job, tmp_path):
+    cut = '{"url": "http://a.te'
+    for batch in 1, 2, 3:
+        (tmp_path / f"{batch}.jsonl").write_text(cut)
+    feeds = {str(tmp_path / "%(batch_id)d.jsonl"): {"format": "jsonlines", "batch_item_count": 2}}
+    with Pages(fan(4)) as site:
+        await crawl(Items, kept(job, FEEDS=feeds), url=site.url + "/")
+    for batch, items in (1, 2), (2, 2), (3, 1):
+        first, *lines = (tmp_path / f"{batch}.jsonl").read_text().splitlines()
+        assert first == cut
+        assert len([json.loads(line)["url"] for line in lines]) == items
+
+
+@ensureDeferred
 async def test_an_item_that_one_feed_cannot_write_stays_in_the_others(place, tmp_path):
     class Odd(Items):
         def parse(self, response):
