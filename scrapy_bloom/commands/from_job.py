@@ -19,11 +19,13 @@ from scrapy_bloom.commands.output import progress
 from scrapy_bloom.commands.places import occupied
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.redis_target import RedisTarget
+from scrapy_bloom.commands.requests import slot_in
 from scrapy_bloom.errors import BackendError, StateError
 from scrapy_bloom.filter.hashing import make_probe
 from scrapy_bloom.filter.slices import Slice
 from scrapy_bloom.redis.client import beginning
-from scrapy_bloom.redis.key import MOST_BYTES, Call, Entry, SharedKey
+from scrapy_bloom.redis.key import MOST_BYTES, Call, SharedKey
+from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.plan import BATCH, KEY_BLOCKS, Plan, SliceRow, geometry
 from scrapy_bloom.redis.reader import Reader, State
 from scrapy_bloom.redis.worker import Worker
@@ -71,16 +73,20 @@ def copy_job(source: LocalTarget, target: RedisTarget, project: Project) -> None
         if not shared.made:
             raise occupied(target.name)
         client, start = link.client, beginning(target.key)
-        keys = [target.key, f"{start}queue"]
+        keys = [target.key, f"{start}queue", f"{start}turns"]
         try:
             client.hset(target.key, "order", owner.get("order", "").partition(" ")[0])
             client.expire(target.key, _HOURS)
-            entries = (Entry("p", None, body, priority) for priority, body in requests or ())
+            entries = (
+                Entry("p", None, body, priority, slot=slot_in(body))
+                for priority, body in requests or ()
+            )
             copied = 0
             for some in batches(entries):
                 shared.call(Call(some))
                 copied += len(some)
-                client.expire(f"{start}queue", _HOURS)
+                for key in keys[1:]:
+                    client.expire(key, _HOURS)
             rows = (
                 f"{geometry(one)}:{one.number}:{one.since:.6f}:{one.items}:{one.again}"
                 for one in listed

@@ -21,10 +21,12 @@ from scrapy_bloom.commands.from_job import arrived, batches
 from scrapy_bloom.commands.places import occupied
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.redis_target import RedisTarget
+from scrapy_bloom.commands.requests import slot_in
 from scrapy_bloom.commands.target import Target
 from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.redis.client import beginning
-from scrapy_bloom.redis.key import Call, Entry
+from scrapy_bloom.redis.key import Call
+from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.plan import BATCH, Plan
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.worker import Worker
@@ -141,7 +143,9 @@ class _Queue:
                     fields = serializer.loads(body)
                     plain = request_from_dict({**fields, "callback": None, "errback": None})
                     mark = None if plain.dont_filter else made.fingerprint(plain)
-                    entry = Entry("p", None, dumps(fields), plain.priority, source=mark)
+                    stored = dumps(fields)
+                    slot = slot_in(stored)
+                    entry = Entry("p", None, stored, plain.priority, source=mark, slot=slot)
                 except Exception as error:
                     raise StateError(
                         f"key {self._key}: found a request that cannot be read ({error!r}), and was"

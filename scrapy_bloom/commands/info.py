@@ -36,6 +36,9 @@ def _summary(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if "waiting" in facts:
         told = f"{counted(facts['waiting'], 'request')}, {facts['in_flight']:,} of them in flight"
         yield "to be fetched", told
+    if hosts := facts.get("hosts"):
+        upcoming = ", ".join(map(_described, facts["next_hosts"]))
+        yield "hosts", f"{hosts:,}; next {upcoming}"
     if failed := facts.get("failed"):
         yield "failed", f"{counted(failed, 'request')}; 'scrapy bloom queue --failed' shows them"
     full = facts["items"] / facts["capacity"]
@@ -52,3 +55,9 @@ def _summary(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "workers", as_text(facts["workers_alive"])
     lost = facts["expected_lost"]
     yield "expected lost", "less than one page" if lost < 1 else f"about {lost:,.0f} pages"
+
+
+def _described(host: dict[str, Any]) -> str:
+    """Return a host, how many requests it has, and when it is served."""
+    due = f"in {host['due']:.0f} s" if host["due"] >= 1 else "now"
+    return f"{host['host'] or 'any host'} {due} ({counted(host['waiting'], 'request')})"

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -114,6 +115,11 @@ class LocalTarget:
             found = (readable(body, at) for at, body in _bodies(store, newest_first=newest_first))
             shown = (one for one in found if one.problem or not failed)
             yield len(store), int(store.meta.get(IN_FLIGHT, 0)), shown
+
+    def upcoming(self, count: int) -> list[WaitingRequest]:
+        """Return the requests that are sent next, in order."""
+        with self.requests(failed=False) as (_, _, requests):
+            return [*islice(requests, count)]
 
     # Changing
 

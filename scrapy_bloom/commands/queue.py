@@ -43,12 +43,10 @@ def run(args: Namespace, project: Project) -> int:
             return 1 if shown else 0
         priorities: Counter[int] = Counter()
         hosts: Counter[str] = Counter()
-        first: list[WaitingRequest] = []
         for request in progress(found, "requests read"):
             priorities[request.priority] += 1
             hosts[request.host] += 1
-            if len(first) < args.peek:
-                first.append(request)
+    first = target.upcoming(args.peek)
     by_priority = sorted(priorities.items(), reverse=True)
     summary = {
         "waiting": total,

@@ -21,6 +21,9 @@ from scrapy_bloom.redis.project import plan_of
 from scrapy_bloom.redis.reader import Reader, describe
 from scrapy_bloom.redis.worker import Worker as Link
 
+_HOSTS: Final = 5
+"""How many of the hosts that are served next are described."""
+
 _TIMEOUT: Final = 10.0  # seconds for a call, at least: nobody waits for a page meanwhile
 
 
@@ -68,11 +71,21 @@ class RedisTarget:
         with self.link() as link:
             state = Reader(link, self.key).existing()
             plan, now = state.plan, float(link.client.time()[0])
+            hosts, upcoming = Reader(link, self.key).hosts(_HOSTS) if plan.order else (0, [])
         alive = sum(end > now for end in state.leases.values())
         queue = {
             "waiting": state.waiting + state.taken,
             "in_flight": state.taken,
             "failed": state.failed,
+            "hosts": hosts,
+            "next_hosts": [
+                {
+                    "host": host.slot.decode(errors="replace"),
+                    "waiting": host.waiting,
+                    "due": host.due,
+                }
+                for host in upcoming
+            ],
         }
         return described(
             describe(state),
@@ -99,6 +112,12 @@ class RedisTarget:
             requests = reader.requests("failed" if failed else "queue")
             shown = (readable(each.body, each.priority) for each in requests)
             yield state.waiting + state.taken, state.taken, shown
+
+    def upcoming(self, count: int) -> list[WaitingRequest]:
+        """Return the requests that are sent next, in order."""
+        with self.link() as link:
+            requests = Reader(link, self.key).upcoming(count)
+            return [readable(each.body, each.priority) for each in requests]
 
     # Changing
 

@@ -42,9 +42,7 @@ def readable(body: bytes | None, priority: int) -> WaitingRequest:
     try:
         if body is None:
             raise ValueError("its bytes do not match their checksum")
-        fields: dict[str, Any] = (
-            _PlainUnpickler(io.BytesIO(body)).load() if body[:1] == b"\x80" else marshal.loads(body)  # noqa: S302 - it makes plain values only
-        )
+        fields = _fields(body)
         url, depth = str(fields["url"]), (fields.get("meta") or {}).get("depth")
         return WaitingRequest(
             priority,
@@ -56,6 +54,23 @@ def readable(body: bytes | None, priority: int) -> WaitingRequest:
         )
     except Exception as error:  # noqa: BLE001 - whatever it is made of, it is shown as unreadable
         return WaitingRequest(priority, problem=f"{type(error).__name__}: {error}")
+
+
+def slot_in(body: bytes) -> bytes:
+    """Return the download slot of a stored request, as far as it can be told: else the host."""
+    try:
+        fields = _fields(body)
+        slot = (fields.get("meta") or {}).get("download_slot")
+        return str(slot or urlsplit(str(fields["url"])).hostname or "").encode()
+    except Exception:  # noqa: BLE001 - whatever it is made of, the crawl reads it
+        return b""
+
+
+def _fields(body: bytes) -> dict[str, Any]:
+    fields: dict[str, Any] = (
+        _PlainUnpickler(io.BytesIO(body)).load() if body[:1] == b"\x80" else marshal.loads(body)  # noqa: S302 - it makes plain values only
+    )
+    return fields
 
 
 class _Unknown:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakKeyDictionary
@@ -22,14 +24,17 @@ from scrapy.extensions.spiderstate import SpiderState
 from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue, _path_safe
 from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
+from scrapy.utils.misc import load_object
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
+from scrapy_bloom.crawl.pace import Pace
 from scrapy_bloom.errors import BackendError
 
 if TYPE_CHECKING:
     from scrapy import Spider
     from scrapy.crawler import Crawler
+    from scrapy.settings import BaseSettings
 
 T = TypeVar("T")
 
@@ -93,10 +98,7 @@ class Engine:
 
     def slot_of(self, request: Request) -> str:
         """Return the download slot of a request."""
-        throttler: Any = getattr(self._crawler, "throttler", None)  # scrapy#6931
-        if throttler is not None:
-            return str(throttler.get_scopes_key(request))
-        return str(self._engine.downloader.get_slot_key(request))
+        return _slot_of(self._crawler, request)
 
     def wrap_start(self, wrap: Callable[[AsyncIterator[Any]], AsyncIterator[Any]]) -> None:
         """Have the engine read ``wrap(start)`` instead of the spider's ``start()``, if it has one.
@@ -212,6 +214,135 @@ class Engine:
         slot = getattr(self._engine, "_slot", None)
         if slot is not None:
             slot.nextcall.schedule()
+
+
+class Downloads:
+    """The slots of the downloader: which request is in which, and how each is paced.
+
+    :param crawler: the crawl, whose spider is being opened.
+
+    Attributes:
+        adjusts: whether AutoThrottle changes the delays of slots.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler, self._settings = crawler, crawler.settings
+        self._engine = engine_of(crawler)
+        self._downloader = self._engine.downloader
+        module = sys.modules[type(self._downloader).__module__]
+        # By which a slot remembers when it last sent a request. Before Scrapy 2.16: the wall's.
+        self._clock: Callable[[], float] = getattr(module, "monotonic", time.time)
+        self.adjusts = self._settings.getbool("AUTOTHROTTLE_ENABLED")
+
+    def slot_of(self, request: Request) -> str:
+        """Return the slot of a request."""
+        return _slot_of(self._crawler, request)
+
+    @property
+    def default(self) -> Pace:
+        """The pace of slots that have no other."""
+        downloader = self._downloader
+        jitter = getattr(downloader, "_jitter", None)  # from Scrapy 2.19
+        if jitter is None:
+            jitter = 0.5 * bool(downloader.randomize_delay)
+        if hasattr(downloader, "_delay"):  # from Scrapy 2.18; AutoThrottle sets it
+            return Pace(float(downloader._delay), jitter)  # noqa: SLF001 - has no other name
+        delay = self._settings.getfloat("DOWNLOAD_DELAY")
+        spider = getattr(self._engine, "spider", None)
+        return Pace(float(getattr(spider, "download_delay", delay)), jitter)
+
+    def is_configured(self, key: str) -> bool:
+        """Return whether ``DOWNLOAD_SLOTS`` has a slot."""
+        return key in self._downloader.per_slot_settings
+
+    def pace_of(self, key: str) -> Pace:
+        """Return the pace of a slot."""
+        slot = self._downloader.slots.get(key)
+        if slot is not None:
+            return Pace(float(slot.delay), _jitter_of(slot))
+        default, own = self.default, self._downloader.per_slot_settings.get(key, {})
+        jitter = own.get("jitter", own.get("randomize_delay", default.jitter))
+        jitter = 0.5 * jitter if isinstance(jitter, bool) else float(jitter)
+        return Pace(float(own.get("delay", default.delay)), jitter)
+
+    def concurrency_of(self, key: str) -> int:
+        """Return how many requests of a slot the downloader sends at once; 0 for no limit."""
+        slot = self._downloader.slots.get(key)
+        return 0 if slot is None else int(slot.concurrency)
+
+    def set_delay(self, key: str, delay: float) -> None:
+        """Set the delay of a slot, if the downloader has it."""
+        slot = self._downloader.slots.get(key)
+        if slot is not None:
+            slot.delay = delay
+
+    def set_first_delay(self, key: str, delay: float) -> None:
+        """Set the delay of a slot that has not sent anything yet."""
+        slot = self._downloader.slots.get(key)
+        if slot is not None and not slot.lastseen:
+            slot.delay = delay
+
+    def skip_wait(self, key: str) -> float:
+        """Let a slot send its next request at once, which has waited for its turn before.
+
+        Not if others wait in it, or if it has sent one too recently: then it keeps its own pace.
+
+        :returns: the seconds by which the last one was too recent.
+        """
+        slot = self._downloader.slots.get(key)
+        if slot is None or slot.queue:
+            return 0.0
+        wait: float = (1 - _jitter_of(slot)) * slot.delay - self._clock() + slot.lastseen
+        if wait <= 0:
+            self._clear(slot)
+        return max(0.0, wait)
+
+    def wait_longer(self, key: str) -> None:
+        """Let a slot wait for a whole delay, as if it had just sent a request."""
+        slot = self._downloader.slots.get(key)
+        if slot is not None:
+            slot.lastseen = self._clock()
+
+    def send_at(self, key: str, request: Request, seconds: float) -> bool:
+        """Let a slot send its next request after some time.
+
+        :returns: whether the given request still waits in it.
+        """
+        slot = self._downloader.slots.get(key)
+        if slot is None or not any(each is request for each, _ in slot.queue):
+            return False
+        self._clear(slot)
+        slot.latercall = call_later(seconds, partial(self._send, slot))
+        return True
+
+    def _clear(self, slot: Any) -> None:
+        slot.close()  # cancels its timer
+        least = self._clock() - (1 + _jitter_of(slot)) * slot.delay
+        slot.lastseen = min(slot.lastseen, least)
+
+    def _send(self, slot: Any) -> None:
+        if hasattr(self._downloader, "_latercall"):  # from Scrapy 2.14
+            self._downloader._latercall(slot)  # noqa: SLF001 - what its own timer calls
+        else:
+            self._downloader._process_queue(self._engine.spider, slot)  # noqa: SLF001
+
+
+def _slot_of(crawler: Crawler, request: Request) -> str:
+    throttler: Any = getattr(crawler, "throttler", None)  # scrapy#6931
+    if throttler is not None:
+        return str(throttler.get_scopes_key(request))
+    return str(engine_of(crawler).downloader.get_slot_key(request))
+
+
+def rotates_hosts(settings: BaseSettings) -> bool:
+    """Return whether Scrapy's priority queue takes hosts in turn."""
+    queue = load_object(settings["SCHEDULER_PRIORITY_QUEUE"])
+    return isinstance(queue, type) and issubclass(queue, DownloaderAwarePriorityQueue)
+
+
+def _jitter_of(slot: Any) -> float:
+    jitter = getattr(slot, "jitter", None)  # from Scrapy 2.19
+    return 0.5 * bool(slot.randomize_delay) if jitter is None else float(jitter)
 
 
 def engine_of(crawler: Crawler) -> Any:

@@ -34,7 +34,8 @@ from scrapy_bloom.redis.connection import in_time
 COMMANDS: Final = (
     *("info", "select", "evalsha", "script|load", "time", "type", "exists", "unlink"),
     *("expire", "persist", "hget", "hmget", "hkeys", "hlen", "hset", "hdel"),
-    *("sadd", "scard", "sismember", "srem", "zadd", "zcard", "zpopmin"),
+    *("hscan", "sadd", "scard", "sismember", "srem", "zadd", "zcard"),
+    *("zrangebylex", "zrangebyscore", "zrem", "zscore"),
     *("getbit", "setbit", "bitfield", "bitfield_ro"),
 )
 """Commands that a user's ACL must allow."""
@@ -82,7 +83,7 @@ _OURS: Final = {
 def script(name: str) -> str:
     """Return the source of a script: the shared parts, then the script itself."""
     folder = files(__package__) / "lua"
-    parts = (f"{part}.lua" for part in ("_common", "_bits", name))
+    parts = (f"{part}.lua" for part in ("_common", "_queue", "_workers", "_bits", name))
     return _FIRST + "\n".join((folder / part).read_text("utf-8") for part in parts)
 
 

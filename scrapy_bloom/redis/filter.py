@@ -23,7 +23,8 @@ from scrapy_bloom.options import (
 )
 from scrapy_bloom.redis import worker as pace
 from scrapy_bloom.redis.client import Target
-from scrapy_bloom.redis.key import KNOWN, Call, Entry, Kind, SharedKey, Surprise
+from scrapy_bloom.redis.key import KNOWN, Call, Kind, SharedKey, Surprise
+from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.plan import BATCH, Plan
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.worker import Worker
@@ -396,7 +397,7 @@ class RedisFilter:
 def _delete(shared: SharedKey) -> bool:
     """Delete what is under a key, unless a worker that still sends heartbeats uses it."""
     leases = shared.delete()
-    end = time.monotonic() + _STILL * pace.BEAT
+    end = time.monotonic() + _STILL * pace.LEASE / pace.BEATS
     while leases:
         if time.monotonic() >= end:
             return not shared.delete(leases)  # except if more workers have arrived

@@ -22,7 +22,13 @@ from scrapy.utils.defer import maybe_deferred_to_future
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl.engine import Engine, call_later, run_beside
+from scrapy_bloom.crawl.engine import (
+    Downloads,
+    Engine,
+    call_later,
+    rotates_hosts,
+    run_beside,
+)
 from scrapy_bloom.crawl.in_flight import InFlight
 from scrapy_bloom.crawl.items import Items
 from scrapy_bloom.crawl.report import Verdict
@@ -40,7 +46,8 @@ from scrapy_bloom.options import (
     refusal,
 )
 from scrapy_bloom.redis import worker as pace
-from scrapy_bloom.redis.key import Entry, Taken
+from scrapy_bloom.redis.member import Entry, Taken
+from scrapy_bloom.redis.pacing import RETRY, Pacing
 from scrapy_bloom.redis.project import (
     key_of,
     plan_of,
@@ -50,6 +57,7 @@ from scrapy_bloom.redis.project import (
     target_of,
 )
 from scrapy_bloom.redis.queue import Exchange, SharedQueue
+from scrapy_bloom.redis.turns import Turns
 from scrapy_bloom.redis.worker import MOST_TRIES, Worker
 from scrapy_bloom.settings import Settings
 from scrapy_bloom.signals import forget_page
@@ -64,14 +72,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_GATHER: Final = 0.05
-"""Seconds between exchanges while there is enough to fetch, so that calls carry more entries."""
-
-_LINGER: Final = 0.2
-"""Seconds that a done page may wait for an exchange to be reported with."""
-
-_POLL, _SLOWEST_POLL = 0.05, 1.0  # seconds between polls of an empty queue
-_RETRY: Final = 0.25  # seconds between exchanges during an outage
+_PAUSE: Final = 0.05
+"""Seconds after which start() looks again whether it may go on."""
 
 _FULL: Final = 5_000
 """When this many entries wait here, no more pages are fetched, and start() has to wait."""
@@ -105,8 +107,14 @@ class SharedFrontier:
         self._items = Items(
             crawler, self._engine, report, sync=settings[COMMIT_SYNC] is CommitSync.MACHINE
         )
-        self._portion = max(1, crawler.settings.getint("CONCURRENT_REQUESTS"))
-        self._ready: deque[Taken] = deque()
+        self._downloads = Downloads(crawler)
+        self._turns = Turns(
+            self._engine, self._downloads, report, by_host=rotates_hosts(crawler.settings)
+        )
+        most = max(1, crawler.settings.getint("CONCURRENT_REQUESTS"))
+        self._pacing = Pacing(self._turns, most)
+        self._turn_timer: Any = None
+        self._turn_at = inf
         self._memory: deque[Request] = deque()  # requests that cannot be stored
         self._held = Recent(settings[WINDOW])  # their fingerprints
         self._in_flight = InFlight(self._engine, report)
@@ -119,9 +127,8 @@ class SharedFrontier:
         self._undecided: deque[Deferred[None]] = deque()  # fire when some of these are answered
         self._exchanging: Deferred[None] | None = None
         self._timer: Any = None
-        self._due = self._exchanged = self._look_at = 0.0
+        self._due = 0.0
         self._idle_since, self._idle_logged = inf, False
-        self._poll = _POLL
         self._closing = self._gave_up = self._finished = False
         self._starting = self._start_due = False
         self._engine.wrap_start(self._gated)
@@ -129,6 +136,7 @@ class SharedFrontier:
         crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
         self._log_opened(settings)
         crawler.signals.connect(self.forget, signal=forget_page)
+        crawler.signals.connect(self._reached, signal=signals.request_reached_downloader)
 
     def _open_queue(self, settings: Settings, kind: QueueKind) -> SharedQueue:
         policy, project = settings[ON_BACKEND_ERROR], project_of(self._crawler)
@@ -170,7 +178,7 @@ class SharedFrontier:
 
     def __len__(self) -> int:
         """Return how many requests are waiting, here and in the queue as last reported."""
-        here = len(self._ready) + len(self._memory)
+        here = len(self._turns) + len(self._memory)
         return here + self._queue.offering + self._queue.waiting
 
     # What the scheduler calls
@@ -198,7 +206,7 @@ class SharedFrontier:
             body = self._dumps(request.to_dict(spider=self._spider))
         except Exception as error:  # noqa: BLE001 - raising would lose the page
             return self._hold(request, found, error)
-        Deferred.fromCoroutine(self._offer(request, found, body))
+        Deferred.fromCoroutine(self._offer(request, found, body, self._slot_for(request)))
         return True
 
     def next(self) -> Request | None:
@@ -210,16 +218,18 @@ class SharedFrontier:
             self._report.inc("scheduler/dequeued")
             return self._in_flight.start_held(self._memory.popleft())
         if not self._queue.holds_lease:  # what was taken may be another worker's by now
-            self._soon(_RETRY)
+            self._soon(RETRY)
             return None
+        if not len(self._turns):
+            self._note_done()  # so that as many are taken as can be sent
         request = self._pop()
-        if self._is_low:
+        if self._pacing.is_low(len(self._in_flight)):
             self._look()
         return request
 
     def pending(self) -> bool:
         """Return whether this worker has anything left to do."""
-        here = self._ready or self._memory or self._starting or self._unreported
+        here = len(self._turns) or self._memory or self._starting or self._unreported
         return bool(here or self._queue.waiting or self._queue.burdened)
 
     def forget(self, request: Request, failed: bool = False) -> bool:  # noqa: FBT001, FBT002 - a signal
@@ -239,14 +249,14 @@ class SharedFrontier:
     async def close(self) -> bool:
         """Send what is left, put back what was not begun; return whether everything is stored."""
         self._closing = True
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._turn_timer):
+            if timer is not None:
+                timer.cancel()
         if self._exchanging is not None:
             await self._exchanging
         try:
-            for taken in self._ready:
+            for taken in reversed(self._turns.take_all()):
                 self._queue.give_back(taken)
-            self._ready.clear()
             self._note_done()
             stored = await self._flush()
         finally:
@@ -298,7 +308,22 @@ class SharedFrontier:
         self._soon()
         return verdict
 
-    async def _offer(self, request: Request, found: Identified | None, body: bytes) -> None:
+    def _slot_for(self, request: Request) -> bytes:
+        try:
+            return self._turns.slot_for(request)
+        except Exception as error:  # noqa: BLE001 - it reads the meta; raising would lose the page
+            self._report.once(
+                logging.ERROR,
+                "The download slot of %s is unknown, so it is not paced (%r). More such errors are"
+                " not shown.",
+                request,
+                error,
+            )
+            return b""
+
+    async def _offer(
+        self, request: Request, found: Identified | None, body: bytes, slot: bytes
+    ) -> None:
         """Queue a request if its page is new, or if it is not filtered.
 
         The page that yielded it is not done before the last verdict.
@@ -314,15 +339,17 @@ class SharedFrontier:
             if found is not None and not seen:
                 mark, age = found.fingerprint, found.max_age
                 seen = self._has_failed(mark, age) or await self._send(
-                    Entry("f", mark, body, request.priority, age)
+                    Entry("f", mark, body, request.priority, age, slot=slot)
                 )
                 if seen:
                     found, step = self._continued(found)
                 age = found and found.step_age
                 if step is not None and not self._has_failed(step, age):
-                    seen = await self._send(Entry("f", step, body, request.priority, age))
+                    seen = await self._send(
+                        Entry("f", step, body, request.priority, age, slot=slot)
+                    )
             if found is None:
-                await self._send(Entry("p", None, body, request.priority))
+                await self._send(Entry("p", None, body, request.priority, slot=slot))
         finally:
             del self._outstanding[number]
         if found is not None and seen:
@@ -334,7 +361,7 @@ class SharedFrontier:
             return
         if found is not None:
             self._session.judge(found, seen=False, step=step is not None)
-        self._look_at = 0.0
+        self._pacing.note_pushed()
         self._report.inc("scheduler/enqueued/redis")
         self._report.inc("scheduler/enqueued")
 
@@ -384,8 +411,7 @@ class SharedFrontier:
     # Requests that were taken
 
     def _pop(self) -> Request | None:
-        while self._ready:
-            taken = self._ready.popleft()
+        while (taken := self._turns.pop()) is not None:
             if not self._queue.still_ours(taken):
                 continue
             try:
@@ -395,14 +421,52 @@ class SharedFrontier:
                 self._log_unreadable(error)
                 continue
             self._in_flight.start(request, taken)
+            self._turns.begin(request, taken)
             self._report.inc("scheduler/dequeued/redis")
             self._report.inc("scheduler/dequeued")
             return request
+        if self._turns.is_urgent:
+            self._call_now()
+        self._await_turn()
         return None
 
+    def _reached(self, request: Request) -> None:
+        self._turns.reach(request)
+        if self._turns.is_urgent:
+            self._call_now()
+
+    def _await_turn(self) -> None:
+        """Wake the engine when the next request may be sent."""
+        start = self._turns.next_start
+        if start < self._turn_at and not self._closing:
+            if self._turn_timer is not None:
+                self._turn_timer.cancel()
+            self._turn_at = start
+            delay = max(0.0, start - time.monotonic())
+            self._turn_timer = call_later(delay, self._have_turn)
+
+    def _call_now(self) -> None:
+        """Schedule a call that sets turns which would be wasted, and takes requests for them."""
+        self._pacing.note_pushed()
+        self._soon(self._pacing.until_urgent())
+
+    def _have_turn(self) -> None:
+        self._turn_timer, self._turn_at = None, inf
+        self._engine.wake()
+
     def _note_done(self) -> None:
+        """Collect what has ended: requests, turns, and pages that are done."""
+        self._turns.end()
+        if self._turns.is_urgent:
+            self._call_now()
+        for taken in self._turns.take_unused():
+            self._queue.give_back_turn(taken)
+        for taken in self._turns.take_late():
+            self._queue.give_back(taken)
         number = next(self._numbers)
-        for visit in self._in_flight.pop_done():
+        visits = self._in_flight.pop_done()
+        self._pacing.note_ended(len(visits))
+        for visit in visits:
             if visit.row is not None:
                 self._unreported.append((number, visit.row))
 
@@ -422,14 +486,9 @@ class SharedFrontier:
     # Exchanges
 
     @property
-    def _is_low(self) -> bool:
-        """Whether more requests should be taken."""
-        return len(self._ready) <= self._portion // 2
-
-    @property
     def _is_idle(self) -> bool:
         """Whether this worker has nothing to do but look for requests that others have made."""
-        busy = self._ready or self._memory or self._starting or self._unreported
+        busy = len(self._turns) or self._memory or self._starting or self._unreported
         return not busy and not len(self._in_flight)
 
     def _soon(self, delay: float | None = None) -> None:
@@ -438,8 +497,7 @@ class SharedFrontier:
             return
         now = time.monotonic()
         if delay is None:
-            starving = not self._ready and len(self._in_flight) <= self._portion // 2
-            delay = 0.0 if starving else max(0.0, self._exchanged + _GATHER - now)
+            delay = self._pacing.until_call(len(self._in_flight))
         if self._timer is not None:
             if self._due <= now + delay:
                 return
@@ -463,40 +521,53 @@ class SharedFrontier:
         finally:
             self._exchanging = None
         if not works:
-            self._soon(_RETRY)
+            self._soon(RETRY)
             return
+        in_flight = len(self._in_flight)
         if self._queue.burdened:
             self._soon()
-        if self._unreported or len(self._in_flight):
-            self._soon(_LINGER)
-        if self._is_low:
+        if self._unreported or in_flight:
+            self._soon(self._pacing.until_report(in_flight))
+        if self._pacing.is_low(in_flight):
             self._look()
 
     def _look(self) -> None:
         """Schedule an exchange for when it is time to look for requests."""
-        wait = self._look_at - time.monotonic()
-        self._soon(wait if wait > 0 else None)
+        self._soon(self._pacing.until_look(len(self._in_flight)))
 
     async def _exchange(self) -> bool:
         """Send what is pending, and take requests if wanted; return whether that worked."""
         await self._report_done()
-        wants = self._is_low and not self._closing and self._queue.offering < _FULL
-        wants = wants and time.monotonic() >= self._look_at
-        want = self._portion - len(self._ready) if wants else 0
-        exchange = self._queue.prepare(want, look=self._is_idle)
+        want = 0
+        if not self._closing and self._queue.offering < _FULL:
+            want = self._pacing.want(len(self._in_flight))
+        for slot, own_pace in self._turns.take_paces().items():
+            self._queue.set_pace(slot, own_pace)
+        exchange = self._queue.prepare(
+            want,
+            look=self._is_idle,
+            default=self._downloads.default,
+            busy=self._turns.busy,
+            overdue=self._turns.overdue,
+        )
         try:
             if exchange.call is not None:
                 await run_beside(lambda: self._queue.carry_out(exchange))
-                self._exchanged = time.monotonic()
-        finally:  # it may have been answered before something else failed
+        finally:  # whatever was answered counts
             self._deliver(exchange)
         works = exchange.error is None
         if exchange.taken:
-            self._look_at, self._poll = 0.0, _POLL
             self._idle_since, self._idle_logged = inf, False
-        elif wants and works and not self._queue.waiting:
-            self._look_at = time.monotonic() + self._poll
-            self._poll = min(_SLOWEST_POLL, 2 * self._poll)
+        answer = exchange.answer
+        if answer is not None:
+            for overdue, start in answer.turns:
+                self._turns.renew(overdue, start)
+            self._pacing.note_called(
+                exchange.call.take if exchange.call else 0,
+                len(exchange.taken),
+                self._queue.waiting,
+                answer.next_turn,
+            )
         self._finished = works and self._is_idle and self._queue.is_over()
         if exchange.verdicts or exchange.taken or not self.pending():
             self._write_stats()
@@ -512,13 +583,10 @@ class SharedFrontier:
         for entry, seen in exchange.verdicts:
             entry.source.callback(seen)
         if exchange.void:
-            ready, self._ready = self._ready, deque()
-            void: list[Taken] = []
-            for taken in ready:
-                (self._ready if self._queue.still_ours(taken) else void).append(taken)
+            void = self._turns.take_all()  # with its lease this worker has lost all of them
             if exchange.begin_again:
                 self._start_over(void)
-        self._ready += exchange.taken
+        self._turns.add(exchange.taken)
 
     def _fail(self, error: BloomError) -> None:
         if isinstance(error, BackendError) and error.temporary and self._waits:
@@ -531,9 +599,12 @@ class SharedFrontier:
     def _start_over(self, void: Sequence[Taken]) -> None:
         """Offer again what the server may have lost: requests not begun, and those of start()."""
         self._held.clear()
+        self._turns.start_over()
         for taken in void:
             letter = "p" if taken.fingerprint is None else "f"
-            self._send(Entry(letter, taken.fingerprint, taken.body, taken.priority))
+            self._send(
+                Entry(letter, taken.fingerprint, taken.body, taken.priority, slot=taken.slot)
+            )
         self._start_due = True
         if not self._starting and not self._closing:
             self._starting = True
@@ -578,7 +649,7 @@ class SharedFrontier:
             yield each
             while self._queue.offering >= _FULL and not (self._closing or self._gave_up):
                 pause: Deferred[None] = Deferred()
-                call_later(_GATHER, partial(pause.callback, None))
+                call_later(_PAUSE, partial(pause.callback, None))
                 await maybe_deferred_to_future(pause)
 
     # Forgetting
@@ -622,6 +693,12 @@ class SharedFrontier:
     # The end, log and stats
 
     def _spider_opened(self) -> None:
+        if self._downloads.adjusts:
+            self._report.info("AutoThrottle finds one delay for each host, shared by all workers.")
+        elif delay := self._downloads.default.delay:
+            self._report.info(
+                f"DOWNLOAD_DELAY = {delay:g} holds for all workers together, for each host."
+            )
         self._soon()
 
     def _spider_idle(self) -> None:

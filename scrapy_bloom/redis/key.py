@@ -12,14 +12,18 @@ import logging
 import secrets
 import struct
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from math import inf
+from operator import attrgetter
+from typing import Final, NamedTuple
 
+from scrapy_bloom.crawl.pace import UNPACED, Pace
 from scrapy_bloom.errors import BackendError, StateError
 from scrapy_bloom.filter.hashing import new_secret
 from scrapy_bloom.redis import worker as pace
+from scrapy_bloom.redis.member import Entry, Taken, with_length
 from scrapy_bloom.redis.plan import BATCH, Plan, geometry, read_slices
 from scrapy_bloom.redis.worker import MOST_TRIES, Worker, new_name
 
@@ -44,8 +48,10 @@ _NO_REQUESTS: Final = (
     ". It may be the filter of a crawl with scrapy-redis: 'scrapy bloom copy' copies its requests,"
     " and resumes a copy that was interrupted"
 )
-_HEAD: Final = struct.Struct(">8sBI")  # id, tries, 1 + length of the fingerprint
-_LENGTH: Final = struct.Struct(">I")
+AHEAD: float = 1.0
+"""Seconds before its turn that a request may be taken, so that few calls are needed."""
+
+_PACE: Final = struct.Struct(">dd")  # delay, jitter
 _YES: Final = ord("1")
 
 
@@ -69,69 +75,6 @@ class Surprise(Exception):  # noqa: N818 - nothing failed
         self.kind = kind
 
 
-_MOST_PRIORITY: Final = 2**53
-"""Beyond this, Redis cannot tell priorities apart: it sorts by doubles."""
-
-
-@dataclass(eq=False, slots=True)
-class Entry:
-    """What a worker sends about one page.
-
-    Attributes:
-        letter: ``m`` to mark it; ``f`` to mark it and queue a request if it is new; ``p`` to queue
-            a request without a fingerprint; ``x`` to forget it.
-        fingerprint: of the page; None with ``p``.
-        body: of the request.
-        priority: of the request; higher ones are taken first.
-        max_age: seconds after which the page is new again; None for never.
-        source: anything that the caller wants back with the verdict.
-    """
-
-    letter: str
-    fingerprint: bytes | None
-    body: bytes = b""
-    priority: int = 0
-    max_age: float | None = None
-    source: Any = None
-
-    @property
-    def queued(self) -> tuple[bytes, bytes]:
-        """Score and member of the request, without what the server prepends."""
-        mark = self.fingerprint
-        head = _LENGTH.pack(0 if mark is None else len(mark) + 1)
-        score = -max(-_MOST_PRIORITY, min(_MOST_PRIORITY, self.priority))
-        return b"%d" % score, head + (mark or b"") + self.body
-
-
-@dataclass(eq=False, slots=True)
-class Taken:
-    """A request that this worker has taken.
-
-    Attributes:
-        id: 8 bytes, its name.
-        priority: as offered; lower if a worker could not read it.
-        tries: how many workers have died with it or could not read it.
-        fingerprint: None if it was queued without one.
-        body: as offered.
-    """
-
-    id: bytes
-    priority: int
-    tries: int
-    fingerprint: bytes | None
-    body: bytes
-
-    @classmethod
-    def read(cls, value: bytes) -> Taken:
-        """Parse what the server stores: SCORE, a space, MEMBER."""
-        start = value.index(b" ") + 1
-        priority = -int(float(value[: start - 1] or 0))
-        name, tries, length = _HEAD.unpack_from(value, start)
-        start += _HEAD.size
-        end = start + max(0, length - 1)
-        return cls(name, priority, tries, value[start:end] if length else None, value[end:])
-
-
 @dataclass(eq=False)
 class Call:
     """One call, which is repeated until it is answered.
@@ -146,6 +89,11 @@ class Call:
         done: ids of requests that are done.
         back: ids of those that this worker has not begun.
         unreadable: ids of those that it could not read.
+        unused: ids of those whose turns were not used, the latest first.
+        overdue: requests in the downloader that need another turn.
+        default: the pace of slots that have no other.
+        paces: of other slots, if they have changed.
+        busy: slots of which this worker has enough.
     """
 
     entries: Sequence[Entry] = ()
@@ -156,6 +104,11 @@ class Call:
     done: Sequence[bytes] = ()
     back: Sequence[bytes] = ()
     unreadable: Sequence[bytes] = ()
+    unused: Sequence[bytes] = ()
+    overdue: Sequence[Taken] = ()
+    default: Pace = UNPACED
+    paces: Mapping[bytes, Pace] = field(default_factory=dict)
+    busy: Sequence[bytes] = ()
     doubted: bool = False
 
 
@@ -186,11 +139,15 @@ class Answer(NamedTuple):
         seen: for each entry whether its page was there; False for those without a fingerprint.
         taken: the requests that this worker has taken.
         counts: as they are now.
+        next_turn: seconds until more can be taken; infinite if nothing waits.
+        turns: requests that were overdue, each with when it may be sent.
     """
 
     seen: list[bool]
     taken: list[Taken]
     counts: Counts
+    next_turn: float
+    turns: list[tuple[Taken, float]]
 
 
 class Known(set[bytes]):
@@ -362,8 +319,12 @@ class SharedKey:
         counts = Counts(*map(int, numbers[:4]))
         verdicts = iter(told[1])
         seen = [entry.fingerprint is not None and next(verdicts) == _YES for entry in call.entries]
-        taken = [Taken.read(value) for value in told[2:]]
-        answer = Answer(seen, taken, counts)
+        now, next_turn = float(numbers[5]), float(numbers[6])
+        taken = [Taken.read(value, now) for value in told[3:]]
+        starts = [time.monotonic() + float(start) - now for start in told[2].split()]
+        turns = [*zip(call.overdue, starts, strict=True)]
+        answer = Answer(seen, taken, counts, next_turn if next_turn >= 0 else inf, turns)
+        self._note_swept(int(numbers[7]), int(numbers[8]))
         self._answered, self.unanswered = self._number, None
         self.renewed = before
         if counts.forgotten != self.counts.forgotten or before >= self._known_until:
@@ -386,6 +347,15 @@ class SharedKey:
             self.known.clear()
         return fingerprint in self.known
 
+    def keep_alive(self) -> None:
+        """Make a heartbeat, unless a call has just been one: each call renews the lease, too.
+
+        :raises BackendError: if there was no answer.
+        """
+        silent = time.monotonic() - self.renewed
+        if silent > 1.5 * pace.LEASE / pace.BEATS or not self._worker.usable.is_set():
+            self.beat()
+
     def beat(self) -> None:
         """Renew the lease, put back what dead workers had, and learn whether pages were forgotten.
 
@@ -400,6 +370,10 @@ class SharedKey:
             return
         self.renewed = max(self.renewed, before)
         back, aside, self._forgotten = map(int, told)
+        self._note_swept(back, aside)
+
+    def _note_swept(self, back: int, aside: int) -> None:
+        """Count and log what has come back from dead workers."""
         self._worker.counters.requeued += back
         if back or aside:
             logger.log(
@@ -414,12 +388,14 @@ class SharedKey:
         """The worker's name at this key."""
         return self._lives[1]
 
-    def leave(self) -> None:
+    def leave(self, taken: Iterable[Taken] = ()) -> None:
         """Put back what this worker has taken, and deregister it.
 
         :raises BackendError: if there was no answer. The lease then expires by itself.
         """
-        self._worker.run("leave", self.key, *self._lives)
+        latest_first = sorted(taken, key=attrgetter("start"), reverse=True)
+        ids = b"".join(each.id for each in latest_first)
+        self._worker.run("leave", self.key, *self._lives, ids)
 
     def delete(self, dead: Iterable[str] = ()) -> dict[str, float]:
         """Delete everything, at the end of a crawl or to recreate it, as :func:`delete`.
@@ -440,7 +416,7 @@ class SharedKey:
         )
         numbers = (
             *(self._number, self._answered, pace.LEASE, call.take, call.room, call.retry),
-            *(MOST_TRIES, RISKY, int(call.risky)),
+            *(MOST_TRIES, RISKY, int(call.risky), *call.default, AHEAD),
         )
         queued = [entry.queued for entry in call.entries if entry.letter in "fp"]
         return [
@@ -452,7 +428,10 @@ class SharedKey:
             ),
             " ".join(ages),
             next_slice,
-            *(b"".join(ids) for ids in (call.done, call.back, call.unreadable)),
+            *(b"".join(ids) for ids in (call.done, call.back, call.unreadable, call.unused)),
+            b"".join(each.id for each in call.overdue),
+            b"".join(with_length(slot) + _PACE.pack(*pace) for slot, pace in call.paces.items()),
+            b"".join(map(with_length, call.busy)),
             *(part for pair in queued for part in pair),
         ]
 

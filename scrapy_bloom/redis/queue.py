@@ -12,9 +12,11 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from scrapy_bloom.crawl.pace import UNPACED, Pace
 from scrapy_bloom.errors import BackendError, BloomError, FilterLostError
 from scrapy_bloom.redis import worker as pace
 from scrapy_bloom.redis.key import (
@@ -23,12 +25,11 @@ from scrapy_bloom.redis.key import (
     Answer,
     Call,
     Counts,
-    Entry,
     Kind,
     SharedKey,
     Surprise,
-    Taken,
 )
+from scrapy_bloom.redis.member import Entry, Taken
 from scrapy_bloom.redis.plan import BATCH, Plan
 from scrapy_bloom.redis.worker import Worker
 
@@ -78,12 +79,17 @@ class _Outbox:
         self.done: list[bytes] = []
         self.back: list[bytes] = []
         self.unreadable: list[bytes] = []
+        self.unused: list[bytes] = []
+        self.paces: dict[bytes, Pace] = {}
 
     @property
     def has_work(self) -> bool:
-        return bool(self.buffer or self.call or self.done or self.back or self.unreadable)
+        lists = self.buffer, self.done, self.back, self.unreadable, self.unused
+        return self.call is not None or any(lists)
 
-    def next_call(self, take: int) -> Call:
+    def next_call(
+        self, take: int, default: Pace, busy: Sequence[bytes], overdue: Sequence[Taken]
+    ) -> Call:
         """Return the unanswered call, or else the next one."""
         if self.call is None:
             entries: list[Entry] = []
@@ -101,8 +107,14 @@ class _Outbox:
                 done=self.done,
                 back=self.back,
                 unreadable=self.unreadable,
+                unused=self.unused,
+                default=default,
+                paces=self.paces,
+                busy=busy,
+                overdue=overdue,
             )
-            self.done, self.back, self.unreadable = [], [], []
+            self.done, self.back, self.unreadable, self.unused = [], [], [], []
+            self.paces = {}
         return self.call
 
 
@@ -137,7 +149,7 @@ class SharedQueue:
         if self.shared is None:
             self.worker.connect()
             self.shared = SharedKey(self.worker, self.key, self._plan)
-            self.worker.start_heartbeats(self.shared.beat)
+            self.worker.start_heartbeats(self.shared.keep_alive)
 
     # What is sent
 
@@ -169,6 +181,18 @@ class SharedQueue:
         """Return whether this worker still has a request that it took, as far as is known."""
         return taken in self._outbox.taken
 
+    def give_back_turn(self, taken: Taken) -> None:
+        """Give back the turn of a request that was not sent; say so before :meth:`done`.
+
+        Of several requests of a slot, the latest goes first.
+        """
+        if self.still_ours(taken):
+            self._outbox.unused.append(taken.id)
+
+    def set_pace(self, slot: bytes, pace: Pace) -> None:
+        """Set the pace of a slot for all workers."""
+        self._outbox.paces[slot] = pace
+
     @property
     def burdened(self) -> bool:
         """Whether there is anything to send."""
@@ -191,16 +215,28 @@ class SharedQueue:
 
     # Exchanges
 
-    def prepare(self, want: int, *, look: bool = False) -> Exchange:
+    def prepare(
+        self,
+        want: int,
+        *,
+        look: bool = False,
+        default: Pace = UNPACED,
+        busy: Sequence[bytes] = (),
+        overdue: Sequence[Taken] = (),
+    ) -> Exchange:
         """Build the call for what there is to send.
 
         :param want: how many requests to take.
         :param look: whether to call even if there is nothing to send.
+        :param default: the pace of slots that have no other, for this worker.
+        :param busy: slots of which it has enough requests.
+        :param overdue: requests in the downloader that need another turn.
         """
         take = min(BATCH, want)
-        return Exchange(
-            self._outbox.next_call(take) if self._outbox.has_work or take or look else None
-        )
+        overdue = [*filter(self.still_ours, overdue)]
+        if not (self._outbox.has_work or take or look or overdue):
+            return Exchange(None)
+        return Exchange(self._outbox.next_call(take, default, busy, overdue))
 
     def carry_out(self, exchange: Exchange) -> None:
         """Make the call. This may run in a thread: it leaves the buffers alone."""
@@ -258,7 +294,7 @@ class SharedQueue:
         """Put back what was taken and is not done, and release the lease."""
         try:
             if self.shared is not None:
-                self.shared.leave()
+                self.shared.leave(self._outbox.taken)
         except BackendError as error:
             logger.info("The lease could not be released, and expires by itself: %s", error)
         self.worker.close()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.filter.info import FilterInfo, filter_info
 from scrapy_bloom.redis.client import beginning
-from scrapy_bloom.redis.key import FORMAT, PROGRAM, Surprise, Taken, ask
+from scrapy_bloom.redis.key import FORMAT, PROGRAM, Surprise, ask
+from scrapy_bloom.redis.member import Taken, with_length
 from scrapy_bloom.redis.plan import Plan, SliceRow, read_slices
 from scrapy_bloom.redis.worker import Worker
 
@@ -55,6 +57,20 @@ class State:
         live = [one for one in self.slices if one.since > ended]
         empty = newest._replace(number=newest.number + 1, since=now, items=0, again=0)
         return replace(self, slices=live or [empty])
+
+
+class Host(NamedTuple):
+    """A download slot that has requests.
+
+    Attributes:
+        slot: its name.
+        waiting: how many requests it has.
+        due: seconds until it is served, 0 if that may be now.
+    """
+
+    slot: bytes
+    waiting: int
+    due: float
 
 
 class Reader:
@@ -135,7 +151,7 @@ class Reader:
             ) from None
 
     def requests(self, which: str) -> Iterator[Taken]:
-        """Yield the waiting requests in order, or those on the failed list.
+        """Yield the waiting requests, by download slot and in order, or those on the failed list.
 
         :param which: ``queue`` or ``failed``.
         :raises BackendError: if the server cannot be used.
@@ -143,12 +159,49 @@ class Reader:
         client, name = self._worker.client, beginning(self._key) + which
         with self._worker.explained():
             if which == "failed":
-                yield from (Taken.read(value) for value in client.hvals(name))
+                yield from (Taken.read(value, 0.0) for value in client.hvals(name))
                 return
             start = 0
             while members := client.zrange(name, start, start + _AT_ONCE - 1):
-                yield from (Taken.read(b" " + member) for member in members)
+                yield from map(Taken.read_member, members)
                 start += len(members)
+
+    def hosts(self, count: int) -> tuple[int, list[Host]]:
+        """Return how many download slots have requests, and those that are served next.
+
+        :raises BackendError: if the server cannot be used.
+        """
+        client, start = self._worker.client, beginning(self._key)
+        with self._worker.explained():
+            seconds, fraction = client.time()
+            now = seconds + fraction / 1_000_000
+            turns = client.zrange(start + "turns", 0, count - 1, withscores=True)
+            return client.zcard(start + "turns"), [
+                Host(slot, client.zlexcount(start + "queue", *_range(slot)), max(0.0, turn - now))
+                for slot, turn in turns
+            ]
+
+    def upcoming(self, count: int) -> Iterator[Taken]:
+        """Yield the requests that are sent next, in order.
+
+        :raises BackendError: if the server cannot be used.
+        """
+        client, start = self._worker.client, beginning(self._key)
+        with self._worker.explained():
+            default = float(client.hget(self._key, "delay") or 0)
+            turns = client.zrange(start + "turns", 0, count - 1, withscores=True)
+            heap = [(turn, number, slot, 0) for number, (slot, turn) in enumerate(turns)]
+            while heap and count:
+                turn, number, slot, read = heapq.heappop(heap)
+                members = client.zrangebylex(start + "queue", *_range(slot), read, 1)
+                if not members:
+                    continue
+                yield Taken.read_member(members[0])
+                count -= 1
+                pace = client.hget(start + "delays", slot)
+                delay = float(pace.split()[0]) if pace else default if slot else 0.0
+                # Slots without a delay are served in turn.
+                heapq.heappush(heap, (turn + delay, number + len(turns), slot, read + 1))
 
     def _fields(self) -> dict[bytes, bytes]:
         """Return the header, using only commands that every worker may use."""
@@ -157,6 +210,11 @@ class Reader:
         values = client.hmget(self._key, names) if names else ()
         pairs = zip(names, values, strict=True)
         return {name: value for name, value in pairs if value is not None}
+
+
+def _range(slot: bytes) -> tuple[bytes, bytes]:
+    """Return between which members of the queue the requests of a slot are."""
+    return b"[" + with_length(slot), b"(" + with_length(slot) + b"\xff"
 
 
 def _read(fields: dict[bytes, bytes]) -> State:

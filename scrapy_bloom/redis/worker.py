@@ -29,12 +29,12 @@ T = TypeVar("T")
 LEASE: float = 30.0
 """Seconds without a heartbeat after which a worker counts as dead.
 
-A callback that holds the GIL for 10 seconds must not make it look dead. Looked up on each use, like
-BEAT: tests shorten both.
+A callback that holds the GIL for 10 seconds must not make it look dead. Looked up on each use:
+tests shorten it.
 """
 
-BEAT: float = 1.0
-"""Seconds between heartbeats."""
+BEATS: Final = 15
+"""Heartbeats in a lease, if a worker has nothing else to say."""
 
 _BEAT_IN_OUTAGE: Final = 0.25
 
@@ -221,7 +221,7 @@ class Worker:
             self.client.close()
 
     def _live(self, beat: Callable[[], object], stop: threading.Event) -> None:
-        while not stop.wait(BEAT if self.usable.is_set() else _BEAT_IN_OUTAGE):
+        while not stop.wait(LEASE / BEATS if self.usable.is_set() else _BEAT_IN_OUTAGE):
             try:
                 beat()
             except BackendError:  # noqa: PERF203 - after a call over the network

@@ -18,7 +18,8 @@ from support.waiting import until
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.redis import worker as lives
 from scrapy_bloom.redis.client import beginning
-from scrapy_bloom.redis.key import Call, Entry
+from scrapy_bloom.redis.key import Call
+from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.worker import LEASE, MOST_TRIES
 
@@ -239,8 +240,8 @@ def test_a_clock_that_is_moved_makes_nobody_dead(server, join, key, seconds):
     one.take(2)
     client = server.client()
     shift_leases(server, key, seconds)
-    since, last = map(float, client.hget(key, "well").split())
-    client.hset(key, "well", f"{since + seconds:.3f} {last + seconds:.3f}")
+    times = [float(each) + seconds for each in client.hget(key, "well").split()]
+    client.hset(key, "well", " ".join(f"{each:.3f}" for each in times))
     two.queue.shared.beat()
     two.queue.shared.beat()
     assert not one.exchange().void

@@ -17,7 +17,7 @@ from support.windows import START, WINDOW, WindowMachine
 from scrapy_bloom.filter.sizing import MOST_GENERATIONS
 from scrapy_bloom.redis.client import Target
 from scrapy_bloom.redis.filter import RedisFilter
-from scrapy_bloom.redis.key import Entry
+from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.reader import Reader
 
 QUICK = settings(deadline=None, max_examples=8, stateful_step_count=30)

@@ -19,7 +19,8 @@ from scrapy_bloom import RedisFilter
 from scrapy_bloom.commands import VERBS, delete, runner
 from scrapy_bloom.crawl.redirects import steps_to
 from scrapy_bloom.redis.client import Target
-from scrapy_bloom.redis.key import Call, Entry, SharedKey
+from scrapy_bloom.redis.key import Call, SharedKey
+from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.plan import Plan
 from scrapy_bloom.redis.worker import Worker
 

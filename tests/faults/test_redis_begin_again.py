@@ -24,6 +24,9 @@ SETS = {
         "faults": {"dead_before": 1, "dead_after": 1, "late": 1}
     },
     "any key lost": {"faults": {"key": 2, "late": 2, "freeze": 1}},
+    "hosts": {"faults": ALL | {"clock": 1}, "hosts": 7},
+    "hosts, retries": {"faults": ALL | {"clock": 1}, "hosts": 7, "retries": 0.2},
+    "many hosts, any key lost": {"faults": {"key": 3, "late": 2, "kill": 1}, "hosts": 40},
 }
 
 
@@ -35,11 +38,12 @@ def test_nothing_is_lost(server, name):
 
 LOST = "if last < answered or number < last or lives == 'dead' then return {'lost'} end"
 ANSWERED = """  digits, ids = call('HGET', header, 'a:' .. worker):match('^(%d*) (.*)$')
-  call('HSET', header, 'w:' .. worker, string.format('%.0f %.3f', number, now + lease))
+  write_worker(worker, number, now + lease, own_delay, well)
   return answer()"""
 VANISHED = """  if some then start_over() end
+  walk()
   return some"""
-NO_RECORD = {"(found[2] or '-1 0')": "(found[2] or '0 0')"}
+NO_RECORD = {"last = last or -1": "last = last or 0"}
 WHOLE = {"whole and '1' or '0'": "'1'"}
 CONTROLS = {
     "roll-backs without numbers": {"faults": BACK, "without": {LOST: "", ANSWERED: ""}},

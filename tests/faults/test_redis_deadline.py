@@ -13,7 +13,7 @@ from support.queues import Crawler, mark_of
 
 from scrapy_bloom import RedisFilter
 from scrapy_bloom.redis.client import Target
-from scrapy_bloom.redis.key import Entry
+from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.queue import SharedQueue
 from scrapy_bloom.redis.worker import Worker
 

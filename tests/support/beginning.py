@@ -13,10 +13,11 @@ import random
 from collections import Counter
 from contextlib import suppress
 
+from scrapy_bloom.crawl.pace import UNPACED, Pace
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis import client as clients
 from scrapy_bloom.redis.client import Target, beginning
-from scrapy_bloom.redis.key import Entry
+from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.queue import SharedQueue
 from scrapy_bloom.redis.worker import Worker
 from support.layouts import plan_of
@@ -25,6 +26,7 @@ KEY = "crawl"
 CLOCK = ("clock:seconds", "clock:micros")
 _TURNS = 900  # with faults
 _START = 1_700_000_000
+_PACES = UNPACED, Pace(0.5, 0.5), Pace(2.0, 0.0)
 
 
 class NeverEndsError(Exception):
@@ -41,6 +43,7 @@ class World:
         again: whether start() runs again after a surprise; without it pages must get lost.
         without: what is replaced in the scripts, and by what: for controls that must lose.
         retries: share of fetches that end in a retry with dont_filter.
+        hosts: how many hosts the pages have, each with a delay; without, all share one slot.
     """
 
     def __init__(
@@ -53,7 +56,9 @@ class World:
         again=True,
         without=None,
         retries=0.0,
+        hosts=0,
     ):
+        self.hosts = hosts
         self.chance = random.Random(seed)
         self.faults, self.again, self.retries = faults, again, retries
         self.without = without or {}
@@ -149,6 +154,13 @@ class World:
         if names := sorted(self.client.keys("crawl*")):
             self.client.delete(self.chance.choice(names))
 
+    def fault_clock(self):
+        """The server's clock goes back."""
+        back = self.chance.choice((3, 100, 4000))
+        self.now -= back
+        for worker in self.workers:
+            worker.frozen -= back
+
     def fault_queue(self):
         self.client.delete(beginning(KEY) + "queue")
 
@@ -169,7 +181,7 @@ class World:
         for _ in range(12):
             self.now += 6
             with suppress(BackendError):
-                other.worker.beat()
+                other.queue.shared.beat()
         self.workers = [worker]
         worker.worker.loss = loss
 
@@ -232,7 +244,7 @@ class Crawler:
         self.queue = SharedQueue(self.worker, KEY, world.plan)
         self.queue.open()
         self.worker.calm = False
-        self.ready, self.flight, self.children = [], {}, Counter()
+        self.ready, self.flight, self.children, self.overdue = [], {}, Counter(), []
         self.frozen = self.beaten = 0.0
         self.start()
 
@@ -249,23 +261,39 @@ class Crawler:
 
     def offer(self, page, parent, letter="f"):
         mark, body = (b"%d" % page).rjust(20, b"."), b"%d" % page
-        self.queue.offer(Entry(letter, None if letter == "p" else mark, body, source=parent))
+        entry = Entry(letter, None if letter == "p" else mark, body, source=parent)
+        if self.world.hosts:
+            entry.slot = b"host %d" % (page % self.world.hosts)
+            if self.world.chance.random() < 0.1:
+                self.queue.set_pace(entry.slot, self.world.chance.choice(_PACES))
+        self.queue.offer(entry)
 
     def step(self):
         world, chance = self.world, self.world.chance
         if self.frozen > world.now:
             return
-        if world.now - self.beaten > 6:
+        if not 0 <= world.now - self.beaten <= 6:
             self.beaten = world.now
-            self.worker.beat()
+            self.queue.shared.beat()
         able = [key for key in self.flight if key not in self.children]
         if able and chance.random() < 0.6:
             self.fetch(chance.choice(able))
         elif self.ready and chance.random() < 0.6:
-            taken = self.ready.pop(0)
-            self.flight[object()] = taken
+            self.begin(self.ready.pop(0))
         else:
             self.exchange(max(0, 3 - len(self.ready)))
+
+    def begin(self, taken):
+        """Begin with a request, whose turn may pass or not be used; or put it back."""
+        chance = self.world.chance.random()
+        if taken.delay and chance < 0.1:
+            self.queue.give_back(taken)
+            return
+        if taken.delay and chance < 0.2:
+            self.queue.give_back_turn(taken)
+        elif taken.delay and chance < 0.3:
+            self.overdue.append(taken)
+        self.flight[object()] = taken
 
     def fetch(self, key):
         world = self.world
@@ -284,7 +312,14 @@ class Crawler:
             self.finish(key)
 
     def exchange(self, want):
-        exchange = self.queue.prepare(want)
+        slots = [taken.slot for taken in self.flight.values()]
+        exchange = self.queue.prepare(
+            want,
+            default=Pace(0.5, 0.5) if self.world.hosts else UNPACED,
+            busy=slots[:1],
+            overdue=self.overdue,
+        )
+        self.overdue = []
         self.queue.carry_out(exchange)
         settled = self.queue.settle(exchange)
         for entry, _ in settled.verdicts:

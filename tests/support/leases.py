@@ -3,9 +3,9 @@
 _SHIFT = """
 local fields = redis.call('HGETALL', KEYS[1])
 for i = 1, #fields, 2 do
-  local number, lease = fields[i + 1]:match('^(%d+) ([%d.]+)$')
+  local number, lease, rest = fields[i + 1]:match('^(%d+) ([%d.]+)(.*)$')
   if fields[i]:sub(1, 2 + #ARGV[2]) == 'w:' .. ARGV[2] and lease then
-    lease = string.format('%s %.6f', number, lease + ARGV[1])
+    lease = string.format('%s %.6f%s', number, lease + ARGV[1], rest)
     redis.call('HSET', KEYS[1], fields[i], lease)
   end
 end

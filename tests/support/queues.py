@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 
+from scrapy_bloom.crawl.pace import UNPACED
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis.client import Target, beginning
-from scrapy_bloom.redis.key import Entry
+from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.queue import SharedQueue
 from scrapy_bloom.redis.worker import Worker
 from support.contract import fingerprints
@@ -19,24 +20,27 @@ class Crawler:
     Attributes:
         queue: what it uses.
         have: requests that it has taken, by their names.
+        default: its pace for slots that have no other.
     """
 
     def __init__(self, target, key, **options):
         self.plan = plan_of(**({"order": "fifo", "project": "p", "spider": "s"} | options))
         target = Target(target) if isinstance(target, str) else target
         self.queue = SharedQueue(Worker(target, 10.0), key, self.plan)
-        self.have = {}
+        self.have, self.default = {}, UNPACED
         self.queue.open()
 
-    def offer(self, *names, priority=0, filtered=True):
+    def offer(self, *names, priority=0, filtered=True, slot=""):
         """Say these with the next exchange; their fingerprints can be told from their names."""
         for name in names:
             letter, mark = ("f", mark_of(name)) if filtered else ("p", None)
-            self.queue.offer(Entry(letter, mark, str(name).encode(), priority, source=name))
+            entry = Entry(letter, mark, str(name).encode(), priority, source=name)
+            entry.slot = slot.encode()
+            self.queue.offer(entry)
 
-    def exchange(self, want=0):
+    def exchange(self, want=0, **said):
         """Make one exchange; return what came of it."""
-        made = self.queue.prepare(want, look=True)
+        made = self.queue.prepare(want, look=True, default=self.default, **said)
         self.queue.carry_out(made)
         settled = self.queue.settle(made)
         self.have = {

@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Iterable
 from typing import Any
 
-from scrapy_bloom.redis.key import Taken
+from scrapy_bloom.redis.member import Taken
 from support.localredis import LocalRedis
 from support.localsite import LocalSite
 
@@ -19,7 +19,7 @@ def taken_by(server: LocalRedis, pid: int) -> list[str]:
     """
     client: Any = server.client()
     return [
-        _request(Taken.read(value).body)["url"]
+        _request(Taken.read(value, 0.0).body)["url"]
         for key in client.scan_iter("*:taken")
         for field, value in client.hgetall(key).items()
         if f":{pid}:".encode() in field

@@ -14,25 +14,32 @@
 --                    how many requests there were after the last script
 --   forgotten        counts the pages that were forgotten
 --   seq              the last sequence number of a request
---   well             SINCE LAST: since when heartbeats have come without a gap, and the last one
+--   well             SINCE LAST SWEPT: since when workers have been heard without a gap, and when last; the last sweep
+--   sweep            where in `taken` the next sweep continues; only while a dead worker may have requests
+--   walk             the slot at which rebuilding `turns` continues; only while it is being rebuilt
+--   delay            seconds between requests of a slot that is not in `delays`: the longest that a worker wants
 --   deleted          the epoch that a user deleted last
---   w:WORKER         NUMBER LEASE: its last call, and when its lease ends. NUMBER dead SINCE: a
---                    tombstone of a worker that missed its lease
+--   w:WORKER         NUMBER LEASE DELAY: its last call, when its lease ends, and its own `delay`. NUMBER dead
+--                    SINCE: a tombstone of a worker that missed its lease
 --   a:WORKER         DIGITS IDS: the answer to that call
 -- KEYS[2]  the prefix of all other keys:
---   queue            sorted set of the waiting requests. Score: the priority, negated. Member: 8 bytes
---                    that order and identify the request; 1 byte, how many tries have failed; 4 bytes,
---                    1 + length of its fingerprint, or 0 without one; the fingerprint; the body
---   taken            hash, WORKER and 8 bytes -> SCORE, a space, MEMBER
---   failed           hash, 8 bytes -> SCORE, a space, MEMBER
+--   queue            sorted set of the waiting requests, see _queue.lua
+--   turns            sorted set: download slot with requests -> when it is served next
+--   frees            sorted set: download slot without requests -> when it may be served again
+--   delays           hash: download slot -> DELAY JITTER, where these are not the default
+--   taken            hash: WORKER and 8 bytes -> START NEXT DELAY JITTER LISTED MEMBER, see _queue.lua
+--   failed           hash: 8 bytes -> the same
 --   EPOCH.N.S        key S of slice N: up to 511 blocks of bits
 --   EPOCH.N.again    set of the probes in slice N that count as absent, because they were forgotten
 --   EPOCH.N.ages     hash of probes with a maximum age -> when they were last let through
 local call, unpack = redis.call, table.unpack or unpack
 local header, base = KEYS[1], KEYS[2]
 local queue, taken, failed = base .. 'queue', base .. 'taken', base .. 'failed'
+local turns, frees, delays = base .. 'turns', base .. 'frees', base .. 'delays'
 local time = call('TIME')
 local now = time[1] + time[2] / 1000000
+
+local function format_time(seconds) return string.format('%.6f', seconds) end
 
 local function read_numbers(text)
   local found = {}
@@ -107,57 +114,6 @@ local function delete_dropped()
   end
   if others == '' then call('HDEL', header, 'dropped') else call('HSET', header, 'dropped', others) end
   return left + last
-end
-
-local function count()
-  call('HSET', header, 'waiting', call('ZCARD', queue), 'taken', call('HLEN', taken), 'failed',
-    call('HLEN', failed))
-end
-
--- Put a taken request back: in its place, or behind all others if it is `late`, or on the failed list once
--- `most` tries have failed, of which `tried` are new. Return where it went; nil if it is not taken.
-local function put_back(field, tried, most, late)
-  local value = call('HGET', taken, field)
-  if not value then return nil end
-  call('HDEL', taken, field)
-  local score, member = value:match('^(%S+) (.*)$')
-  local tries = math.min(255, member:byte(9) + tried)
-  member = member:sub(1, 8) .. string.char(tries) .. member:sub(10)
-  if tried > 0 and tries >= most then
-    call('HSET', failed, member:sub(1, 8), score .. ' ' .. member)
-    return 'failed'
-  end
-  call('ZADD', queue, late and string.format('%.17g', score + 1e12) or score, member)
-  return 'queue'
-end
-
--- Put back everything taken: the workers start over under new names, so there is no lease to wait for.
-local function put_all_back()
-  for _, field in ipairs(call('HKEYS', taken)) do put_back(field, 0, 0) end
-end
-
--- Drop all marks: a new epoch with one empty slice. Every worker of the old one starts over.
-local function start_over()
-  local epoch, text, first = unpack(call('HMGET', header, 'epoch', 'slices', 'first'))
-  local slices = read_slices(text, epoch)
-  drop(slices)
-  put_all_back()
-  call('HSET', header, 'epoch', epoch:match('^%x+') .. '-' .. time[1] .. '-' .. time[2], 'slices',
-    string.format('%s:%.0f:%.6f:0:0', first, slices[#slices].number + 1, now))
-  count()
-end
-
--- Whether requests have vanished, or pages from a list of forgotten ones. Nothing may suppress these
--- pages, so all marks are dropped. Every script checks this before it counts or marks.
-local function vanished(slices)
-  local waiting, held, aside = unpack(call('HMGET', header, 'waiting', 'taken', 'failed'))
-  local some = call('ZCARD', queue) < tonumber(waiting) or call('HLEN', taken) < tonumber(held)
-    or call('HLEN', failed) < tonumber(aside)
-  for _, slice in ipairs(slices) do
-    some = some or (slice.again > 0 and call('SCARD', slice.name .. 'again') < slice.again)
-  end
-  if some then start_over() end
-  return some
 end
 
 -- The answer to a worker of another epoch.

@@ -3,11 +3,12 @@
 --
 -- ARGV, in this order:
 --   epoch, worker  who calls
---   numbers     nine: of this call; of the last call whose answer the worker has, 0 if it only has a record,
+--   numbers     twelve: of this call; of the last call whose answer the worker has, 0 if it only has a record,
 --               -1 if it need not have one; seconds of the lease; how many requests to take; how many bytes
 --               of them, after the first; how many failed ones to put back into the queue; the tries after
 --               which a request is moved to the failed list; after which it is risky; 1 if the worker has a
---               risky one, else 0
+--               risky one, else 0; its delay and jitter for slots that have no other; seconds before its turn
+--               that a request may be taken
 --   letters     one for each entry. "m": mark. "f": mark, and queue if it is new. "p": queue; the entry has
 --               no probe. "x": forget. Empty: all are "m"
 --   probes      of the entries
@@ -15,44 +16,60 @@
 --   next_slice  the slice to add, NUMBER:KIND:GEOMETRY, after an answer "slices"; else empty
 --   done        ids of requests that are done
 --   back        ids of requests to put back
---   unreadable  ids of requests that this worker could not read: another may, so they go to the end of the
---               queue
---   then for each entry "f" and "p" the score, and the member without its first 9 bytes
+--   unreadable  ids of requests that this worker could not read: another may, so they come last in their slot
+--   unused      ids of requests whose turns were not used, the latest first; they may be in `done`, too
+--   overdue     ids of requests whose turns have passed, and which are to be sent all the same
+--   paces       of slots: 2 bytes length, slot, two doubles: delay and jitter
+--   busy        slots of which this worker has enough: 2 bytes length, slot
+--   then for each entry "f" and "p" two parts of the member: up to the priority, and after the tries
 --
--- Answers {"ok", report, digits, request...}: a digit for each item, 1 if it was there, and what was taken.
---            Report: WAITING TAKEN FAILED FORGOTTEN SECONDS until the next marks expire
+-- Answers {"ok", report, digits, starts, request...}: a digit for each item, 1 if it was there; when each overdue
+--            request is to be sent; and what was taken.
+--            Report: WAITING TAKEN FAILED FORGOTTEN; SECONDS until the next marks expire; NOW; SECONDS until more can
+--            be taken, 0 if perhaps now, -1 if there is nothing; how many requests of dead workers this call has put
+--            back, and how many of them went to the failed list. Each request as in `taken`
 --     or  {"slices", slices, kind}  a slice is to be added: "due" if it begins a generation, else "full"
 --     or  {"dead", ...}     the worker missed its lease; what it had is back in the queue
 --     or  {"lost"}          the server does not know its earlier calls: it went back in time
 --     or  {"gone"}          there is another epoch        {"deleted"}  the user has deleted it
 --     or  {"broken", error} the call failed half-way; all marks were dropped
-local epoch, worker, numbers, letters, probes, max_ages, next_slice, done, back, unreadable = unpack(ARGV, 1, 10)
-local FIRST_QUEUED = 11  -- where in ARGV the requests to queue begin
+local epoch, worker, numbers, letters, probes, max_ages, next_slice = unpack(ARGV, 1, 7)
+local done, back, unreadable, unused, overdue, paces, busy = unpack(ARGV, 8, 14)
+local FIRST_QUEUED = 15  -- where in ARGV the requests to queue begin
 local found = call('HMGET', header, 'epoch', 'w:' .. worker, 'slices', 'window', 'forgotten', 'order', 'seq',
-  'deleted')
+  'deleted', 'delay', 'well')
 if found[1] ~= epoch then return other_epoch(epoch, found[8]) end
-local number, answered, lease, want, room, retry, most, risk, risky = read_numbers(numbers)
-local last, lives = (found[2] or '-1 0'):match('^(-?%d+) (%S+)')
-last = tonumber(last)
+local number, answered, lease, want, room, retry, most, risk, risky, own_delay, own_jitter, ahead =
+  read_numbers(numbers)
+local last, lives = read_worker(found[2])
+last = last or -1
 if lives == 'dead' and last >= answered then return {'dead'} end
 if last < answered or number < last or lives == 'dead' then return {'lost'} end
 
 local window, forgotten, digits, ids = tonumber(found[4]), tonumber(found[5]), '', ''
 local slices, over = divide(read_slices(found[3], epoch), window)
 local newest = slices[#slices] or over[#over]
+local next_turn, queued, failed_now = 0, 0, 0
 local function answer()
-  local counts = call('HMGET', header, 'waiting', 'taken', 'failed', 'forgotten')
+  local report = call('HMGET', header, 'waiting', 'taken', 'failed', 'forgotten')
   local oldest = slices[1] or newest
-  counts[5] = window > 0 and string.format('%.3f', oldest.since + window * 9 / 8 - now) or '1e9'
-  local values = {}
-  for at = 1, #ids, 8 do
-    values[#values + 1] = call('HGET', taken, worker .. ids:sub(at, at + 7)) or nil
+  report[5] = window > 0 and string.format('%.3f', oldest.since + window * 9 / 8 - now) or '1e9'
+  report[6], report[7], report[8], report[9] = format_time(now), format_time(next_turn), queued, failed_now
+  local fields, values, starts = {}, {}, {}
+  for at = 1, #overdue, 8 do
+    local value = call('HGET', taken, worker .. overdue:sub(at, at + 7))
+    starts[#starts + 1] = value and value:match('^%S+') or format_time(now)
   end
-  return {'ok', table.concat(counts, ' '), digits, unpack(values)}
+  for at = 1, #ids, 8 do fields[#fields + 1] = worker .. ids:sub(at, at + 7) end
+  for i, value in ipairs(#fields > 0 and call('HMGET', taken, unpack(fields)) or {}) do
+    if value then values[#values + 1] = value end
+  end
+  return {'ok', table.concat(report, ' '), digits, table.concat(starts, ' '), unpack(values)}
 end
+local well, heard_since, clock_back = hear(found[10], lease)
 if number == last then
   digits, ids = call('HGET', header, 'a:' .. worker):match('^(%d*) (.*)$')
-  call('HSET', header, 'w:' .. worker, string.format('%.0f %.3f', number, now + lease))
+  write_worker(worker, number, now + lease, own_delay, well)
   return answer()
 end
 if vanished(slices) then return {'gone'} end
@@ -146,53 +163,182 @@ end
 
 local function push()
   local seq = math.max(found[7] + 1, math.floor(now * 1000000))
-  local pushes, item, argument = {}, 0, FIRST_QUEUED
+  local pushes, slots, item, argument = {}, {}, 0, FIRST_QUEUED
   for entry = 1, #letters do
     local letter = letters:sub(entry, entry)
     if letter ~= 'p' then item = item + 1 end
     if letter == 'p' or letter == 'f' then
       if letter == 'p' or verdicts[item] == '0' then
         local place = found[6] == 'lifo' and 9007199254740992 - seq - entry or seq + entry
-        pushes[#pushes + 1] = ARGV[argument]
-        pushes[#pushes + 1] = struct.pack('>I8B', place, 0) .. ARGV[argument + 1]
+        local head = ARGV[argument]
+        pushes[#pushes + 1] = '0'
+        pushes[#pushes + 1] = head .. struct.pack('>I8B', place, 0) .. ARGV[argument + 1]
+        slots[head:sub(3, -10)] = true
       end
       argument = argument + 2
     end
   end
   if #pushes == 0 then return end
   call('ZADD', queue, unpack(pushes))
+  for slot in pairs(slots) do await_turn(slot) end
   call('HSET', header, 'seq', string.format('%.0f', seq + #letters))
 end
 
 local function put_failed_back()
   for _, id in ipairs(call('HKEYS', failed)) do
     if retry == 0 then break end
-    local score, member = call('HGET', failed, id):match('^(%S+) (.*)$')
+    local _, _, member = read_taken(call('HGET', failed, id))
+    local at = 3 + #slot_of(member)
     call('HDEL', failed, id)
-    call('ZADD', queue, score, id .. '\0' .. member:sub(10))
+    enqueue(member:sub(1, at - 1) .. '\0' .. member:sub(at + 1, at + 16) .. '\0' .. member:sub(at + 18))
     retry = retry - 1
   end
 end
 
--- Take requests, as long as there is room for them, but at least one. A worker has one risky request at a time,
--- so that none is moved to the failed list because of another.
-local function take()
-  local names, kept = {}, {}
-  local popped = call('ZPOPMIN', queue, want)
-  for i = 1, #popped, 2 do
-    local member, score = popped[i], popped[i + 1]
-    local danger = member:byte(9) >= risk
-    room = room - #member
-    if danger and risky == 1 or room < 0 and #names > 0 then
-      kept[#kept + 1], kept[#kept + 2] = score, member
+-- Delay and jitter of slots that are not in `delays`. Of what workers want, the longest counts.
+local default_delay = math.max(own_delay, tonumber(found[9] or 0))
+local function read_pace(text)
+  if not text then return default_delay, own_jitter, 0 end
+  local delay, jitter = read_numbers(text)
+  return delay, jitter, 1
+end
+
+-- Note the paces of slots, and move their next turns accordingly.
+local function hear_paces()
+  local at = 1
+  while at <= #paces do
+    local slot, delay, jitter
+    slot, delay, jitter, at = struct.unpack('>Hc0dd', paces, at)
+    local before, turn, key = read_pace(call('HGET', delays, slot)), turn_of(slot)
+    if delay == own_delay and jitter == own_jitter then
+      call('HDEL', delays, slot)
     else
-      if danger then risky = 1 end
-      names[#names + 1] = member:sub(1, 8)
-      call('HSET', taken, worker .. member:sub(1, 8), score .. ' ' .. member)
+      call('HSET', delays, slot, string.format('%.3f %.3f', delay, jitter))
+    end
+    if turn and turn > now then call('ZADD', key, format_time(turn + delay - before), slot) end
+  end
+end
+
+local function draw(delay, jitter) return delay * (1 + jitter * (2 * math.random() - 1)) end
+
+local function describe_turn(start, following, delay, jitter, listed)
+  return string.format('%.6f %.6f %.3f %.3f %d ', start, following, delay, jitter, listed)
+end
+
+-- Let an overdue request have the next turn of its slot.
+local function renew(field)
+  local value = call('HGET', taken, field)
+  if not value then return end
+  local _, _, member = read_taken(value)
+  local slot = slot_of(member)
+  local delay, jitter, listed = read_pace(call('HGET', delays, slot))
+  local turn, key = turn_of(slot)
+  local start = math.max(now, turn or now)
+  local following = start + draw(delay, jitter)
+  call('ZADD', key, format_time(following), slot)
+  call('HSET', taken, field, describe_turn(start, following, delay, jitter, listed) .. member)
+end
+
+local names, values, gone, passed, room_left = {}, {}, {}, {}, room
+
+-- Read up to `room` requests of a slot into `taken`. A worker has one risky request at a time, so that none is moved
+-- to the failed list because of another. Return how many were taken, and whether the slot has others.
+local function read_requests(slot, room, told)
+  local prefix, some, others, kept = struct.pack('>H', #slot) .. slot, 0, true, false
+  while some == 0 and others do  -- again if those that were read are risky
+    local skip = passed[slot] or 0
+    local members = call('ZRANGEBYLEX', queue, '[' .. prefix, '(' .. prefix .. '\255', 'LIMIT', skip, room + 1)
+    others = #members > room
+    for i = 1, math.min(room, #members) do
+      local member = members[i]
+      if room_left < #member and #names > 0 then
+        room_left = -1
+        return some, true
+      end
+      passed[slot] = skip + i
+      local dangerous = member:byte(#prefix + 18) >= risk
+      if dangerous and risky == 1 then
+        kept = true
+      else
+        if dangerous then risky = 1 end
+        local id = member:sub(#prefix + 10, #prefix + 17)
+        names[#names + 1], gone[#gone + 1], some, room_left = id, member, some + 1, room_left - #member
+        values[#values + 1], values[#values + 2] = worker .. id, told .. member
+      end
     end
   end
-  if #kept > 0 then call('ZADD', queue, unpack(kept)) end
+  return some, others or kept
+end
+
+-- Serve a slot: take up to `room` of its requests with one start, and set its next turn. Return how many were taken.
+local function serve(slot, turn, pace, room)
+  local delay, jitter, listed = read_pace(pace)
+  if slot == '' then delay, listed = 0, 0 end
+  local start = math.max(now, turn)
+  local following = start + draw(delay, jitter)
+  if delay > 0 then room = 1 else following = now + 1e-6 * (#names + 1) end  -- slots without a delay take turns
+  local told = describe_turn(start, following, delay, jitter, listed)
+  local some, others = read_requests(slot, room, told)
+  if others then
+    if some == 0 then following = now + ahead + 1 end  -- they are for another worker
+    call('ZADD', turns, format_time(following), slot)
+  else
+    call('ZREM', turns, slot)
+    if some > 0 and delay > 0 then
+      call('ZADD', frees, format_time(following), slot)
+    elseif listed == 1 and not call('ZSCORE', frees, slot) then
+      call('HDEL', delays, slot)
+    end
+  end
+  return some
+end
+
+-- Return slots whose turns have come, and their turns; none of those that are busy, or only these.
+local function due(left, is_busy, many, only_busy)
+  local slots, times = {}, {}
+  local reply = call('ZRANGEBYSCORE', turns, '-inf', format_time(now + ahead), 'WITHSCORES', 'LIMIT', '0', left + many)
+  for i = 1, #reply, 2 do
+    if (is_busy[reply[i]] or false) == only_busy then
+      slots[#slots + 1], times[#times + 1] = reply[i], tonumber(reply[i + 1])
+    end
+  end
+  return slots, times
+end
+
+-- Slots of which the worker has enough come last, and with a delay not at all: a slow host would fill it.
+local function take()
+  local is_busy, many, left, at, only_busy = {}, 0, want, 1, false
+  while at <= #busy do
+    local slot
+    slot, at = struct.unpack('>Hc0', busy, at)
+    is_busy[slot], many = true, many + 1
+  end
+  for _ = 1, PORTION do
+    local slots, times = due(left, is_busy, many, only_busy)
+    local own, progress = #slots > 0 and call('HMGET', delays, unpack(slots)) or {}, false
+    for i, slot in ipairs(slots) do
+      if left > 0 and room_left > 0 and not (only_busy and slot ~= '' and read_pace(own[i]) > 0) then
+        left = left - serve(slot, times[i], own[i], math.max(1, math.floor(left / #slots)))
+        progress = true
+      end
+    end
+    if left == 0 or room_left <= 0 or only_busy and not progress then break end
+    if not progress then
+      if many == 0 then break end
+      only_busy = true
+    end
+  end
+  if #gone > 0 then
+    call('ZREM', queue, unpack(gone))
+    call('HSET', taken, unpack(values))
+  end
   ids = table.concat(names)
+  if left == 0 or room_left <= 0 then return end
+  next_turn = -1
+  local later = call('ZRANGEBYSCORE', turns, '(' .. format_time(now + ahead), '+inf', 'WITHSCORES', 'LIMIT', '0', many + 1)
+  for i = #later - 1, 1, -2 do
+    if not is_busy[later[i]] then next_turn = math.max(0, later[i + 1] - ahead - now) end
+  end
 end
 
 local function each(text, act)
@@ -201,23 +347,32 @@ end
 
 local function carry_out()
   if #over > 0 and #probes > 0 then drop(over) end
+  each(unused, function(field)
+    local value = call('HGET', taken, field)
+    if value then free_turn(value) end
+  end)
   each(done, function(field) call('HDEL', taken, field) end)
   each(back, function(field) put_back(field, 0, most) end)
   each(unreadable, function(field) put_back(field, 1, most, true) end)
   judge()
   digits = table.concat(verdicts)
   push()
+  hear_paces()
+  each(overdue, renew)
+  if heard_since then queued, failed_now = sweep(heard_since, clock_back, lease, most) end
   if retry > 0 then put_failed_back() end
   if want > 0 then take() end
   if #probes > 0 then
     call('HSET', header, 'slices', write_slices(slices), 'forgotten', string.format('%.0f', forgotten))
   end
   call('HSET', header, 'a:' .. worker, digits .. ' ' .. ids)
+  if own_delay > tonumber(found[9] or 0) then call('HSET', header, 'delay', string.format('%.3f', own_delay)) end
   count()
 end
 
 -- A server that is full or read-only refuses this first write, and then nothing has changed.
-call('HSET', header, 'w:' .. worker, string.format('%.0f %.3f', number, now + lease))
+write_worker(worker, number, now + lease, own_delay, well)
+math.randomseed(time[2])  -- Redis begins each script with the same seed
 local whole, problem = pcall(carry_out)
 if whole then return answer() end
 start_over()

@@ -13,7 +13,7 @@ if epoch then
   for _, field in ipairs(call('HKEYS', header)) do
     local name = field:match('^w:(.*)$')
     local counts = name and not ARGV[1]:find(' ' .. name .. ' ', 1, true)
-    local lives = counts and tonumber(call('HGET', header, field):match('^%d+ ([%d.]+)$'))
+    local lives = counts and tonumber(call('HGET', header, field):match('^%d+ ([%d.]+)'))
     if lives and lives > now and lives <= now + 2 * ARGV[2] then
       used[#used + 1], used[#used + 2] = name, string.format('%.3f', lives - now)
     end
@@ -21,7 +21,7 @@ if epoch then
   if #used > 1 then return used end
   drop(read_slices(slices, epoch))
   local dropped, note = call('HGET', header, 'dropped'), ARGV[3] == '1' and epoch or deleted or ''
-  call('UNLINK', header, queue, taken, failed)
+  call('UNLINK', header, queue, turns, frees, delays, taken, failed)
   call('HSET', header, 'program', 'scrapy-bloom', 'deleted', note, 'dropped', dropped)
   call('EXPIRE', header, 86400)
 end

@@ -15,7 +15,8 @@
 -- Fails, with nothing changed, if a command that is needed is not allowed. May be repeated.
 local old_epoch, old_worker, answered, worker, lease = unpack(ARGV, 1, 5)
 local FIRST_FIELD = 6  -- where in ARGV the header of a new filter begins
-for key, kind in pairs({[header] = 'hash', [queue] = 'zset', [taken] = 'hash', [failed] = 'hash'}) do
+for key, kind in pairs({[header] = 'hash', [queue] = 'zset', [turns] = 'zset', [frees] = 'zset',
+  [delays] = 'hash', [taken] = 'hash', [failed] = 'hash'}) do
   local there = call('TYPE', key).ok
   if there ~= 'none' and there ~= kind then return {'type', key, there} end
 end
@@ -41,19 +42,20 @@ local function try(commands)
 end
 local problem = try(trial(key)) or try({
   {'HSET', key, 'a', '1'}, {'HGET', key, 'a'}, {'HMGET', key, 'a'}, {'HKEYS', key}, {'HLEN', key},
-  {'HDEL', key, 'a'},
+  {'HSCAN', key, '0', 'COUNT', '1'}, {'HDEL', key, 'a'},
 }) or try({
   {'SADD', key, '1'}, {'SCARD', key}, {'SISMEMBER', key, '1'}, {'SREM', key, '1'},
 }) or try({
-  {'ZADD', key, '0', '1'}, {'ZCARD', key}, {'ZPOPMIN', key, '1'}, {'EXPIRE', key, '1'}, {'PERSIST', key},
+  {'ZADD', key, '0', '1'}, {'ZCARD', key}, {'ZSCORE', key, '1'}, {'ZRANGEBYLEX', key, '-', '+'},
+  {'ZRANGEBYSCORE', key, '0', '1'}, {'ZREM', key, '2'}, {'EXPIRE', key, '1'}, {'PERSIST', key},
 })
 if problem then return problem end
 
 local made = not epoch
 if made then
-  put_all_back()
+  disown()
   call('PERSIST', header)
-  call('HSET', header, 'well', string.format('%.3f %.3f', now, now), unpack(ARGV, FIRST_FIELD))
+  call('HSET', header, 'well', string.format('%.3f %.3f %.3f', now, now, now), unpack(ARGV, FIRST_FIELD))
   local first = call('HGET', header, 'first')
   call('HSET', header, 'slices', string.format('%s:0:%.6f:0:0', first, now))
   count()

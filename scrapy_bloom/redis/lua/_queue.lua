@@ -1,0 +1,131 @@
+-- The requests: where each is, whose turn is next, and what to do when some have vanished.
+--
+-- A waiting request is a member of `queue`:
+--   2 bytes, the length of its download slot; the slot
+--   1 byte, how often a worker could not read it: such requests come last
+--   8 bytes, the priority, reversed; 8 bytes that order and identify the request
+--   1 byte, how many tries have failed; 4 bytes, 1 + length of its fingerprint, or 0 without one
+--   the fingerprint; the body
+-- All scores are 0, so Redis sorts by these bytes: the requests of a slot are next to each other, in the order in
+-- which they are sent.
+--
+-- `turns` and `frees` hold nothing but times: if they are lost, `turns` is rebuilt, and at worst each host gets one
+-- request too early.
+--
+-- Whoever takes a request is told its turn: when to send it. NEXT is the turn that was set after it.
+local PORTION = 500
+
+local function slot_of(member) return member:sub(3, 2 + struct.unpack('>H', member)) end
+
+local function count()
+  call('HSET', header, 'waiting', call('ZCARD', queue), 'taken', call('HLEN', taken), 'failed',
+    call('HLEN', failed))
+end
+
+-- Let a slot have a turn: now, or when it is free again.
+local function await_turn(slot)
+  call('ZADD', turns, 'NX', call('ZSCORE', frees, slot) or format_time(now), slot)
+end
+
+-- Return when a slot is served next, or may be, and the key that says so.
+local function turn_of(slot)
+  local turn = call('ZSCORE', turns, slot)
+  if turn then return tonumber(turn), turns end
+  turn = call('ZSCORE', frees, slot)
+  return turn and tonumber(turn), frees
+end
+
+local function enqueue(member)
+  call('ZADD', queue, '0', member)
+  await_turn(slot_of(member))
+end
+
+-- Rebuild `turns`, a portion with each call.
+local function walk()
+  local slot = call('HGET', header, 'walk')
+  if not slot then
+    if call('EXISTS', turns) >= call('EXISTS', queue) then return end
+    slot = ''
+  end
+  local from = slot == '' and '-' or '(' .. struct.pack('>H', #slot) .. slot .. '\255'
+  for _ = 1, PORTION do
+    local member = call('ZRANGEBYLEX', queue, from, '+', 'LIMIT', '0', '1')[1]
+    if not member then
+      call('HDEL', header, 'walk')
+      return
+    end
+    slot = slot_of(member)
+    await_turn(slot)
+    from = '(' .. member:sub(1, 2 + #slot) .. '\255'
+  end
+  call('HSET', header, 'walk', slot)
+end
+
+-- Return when a taken request is to be sent, the turn after it, and the request.
+local function read_taken(value)
+  local start, following, member = value:match('^(%S+) (%S+) %S+ %S+ %S+ (.*)$')
+  return tonumber(start), tonumber(following), member
+end
+
+-- Give back the turn of a taken request, unless a later one has been set.
+local function free_turn(value)
+  local start, following, member = read_taken(value)
+  local slot = slot_of(member)
+  local turn, key = turn_of(slot)
+  if turn == following then call('ZADD', key, format_time(start), slot) end
+end
+
+-- Put a taken request back: in its place, or behind all others of its slot if it is `late`, or on the failed list
+-- once `most` tries have failed, of which `tried` are new. Return where it went; nil if it is not taken.
+local function put_back(field, tried, most, late)
+  local value = call('HGET', taken, field)
+  if not value then return nil end
+  call('HDEL', taken, field)
+  local _, _, member = read_taken(value)
+  local at = 3 + #slot_of(member)  -- the first byte after the slot
+  local unread = math.min(254, member:byte(at) + (late and 1 or 0))
+  local tries = math.min(255, member:byte(at + 17) + tried)
+  member = member:sub(1, at - 1) .. string.char(unread) .. member:sub(at + 1, at + 16) .. string.char(tries)
+    .. member:sub(at + 18)
+  if tried > 0 and tries >= most then
+    call('HSET', failed, member:sub(at + 9, at + 16), '0 0 0 0 0 ' .. member)
+    return 'failed'
+  end
+  if tried == 0 then free_turn(value) end
+  enqueue(member)
+  return 'queue'
+end
+
+-- Let the next sweeps put back everything that was taken. The workers start over under new names.
+local function disown()
+  for _, field in ipairs(call('HKEYS', header)) do
+    local kind = field:sub(1, 2)
+    if kind == 'w:' or kind == 'a:' then call('HDEL', header, field) end
+  end
+  call('HSET', header, 'sweep', '0')
+end
+
+-- Drop all marks: a new epoch with one empty slice. Every worker of the old one starts over.
+local function start_over()
+  local epoch, text, first = unpack(call('HMGET', header, 'epoch', 'slices', 'first'))
+  local slices = read_slices(text, epoch)
+  drop(slices)
+  disown()
+  call('HSET', header, 'epoch', epoch:match('^%x+') .. '-' .. time[1] .. '-' .. time[2], 'slices',
+    string.format('%s:%.0f:%.6f:0:0', first, slices[#slices].number + 1, now))
+  count()
+end
+
+-- Whether requests have vanished, or pages from a list of forgotten ones. Nothing may suppress these
+-- pages, so all marks are dropped. Every script checks this before it counts or marks.
+local function vanished(slices)
+  local waiting, held, aside = unpack(call('HMGET', header, 'waiting', 'taken', 'failed'))
+  local some = call('ZCARD', queue) < tonumber(waiting) or call('HLEN', taken) < tonumber(held)
+    or call('HLEN', failed) < tonumber(aside)
+  for _, slice in ipairs(slices) do
+    some = some or (slice.again > 0 and call('SCARD', slice.name .. 'again') < slice.again)
+  end
+  if some then start_over() end
+  walk()
+  return some
+end

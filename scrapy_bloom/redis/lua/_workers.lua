@@ -1,0 +1,93 @@
+-- The workers: which are alive, and what becomes of what dead ones have taken.
+--
+-- A worker is dead if it has no lease although workers have been heard for a whole lease without a gap. So after the
+-- server has stood still, or its clock was changed, every worker gets another lease.
+local SWEEP, SCANNED, DAY = 1, 300, 86400
+
+-- Return the new `well`, since when workers have been heard without a gap if a sweep is due, and whether the clock
+-- went back.
+local function hear(well, lease)
+  local since, last, swept = read_numbers(well)
+  local back = last - now > 1  -- less is rounding: two calls may come within a millisecond
+  if back or now - last > lease / 3 then since = now end
+  local due = back or now - (swept or last) >= SWEEP
+  return string.format('%.3f %.3f %.3f', since, now, due and now or swept or last), due and since, back
+end
+
+local function write_worker(worker, number, ends, delay, well)
+  call('HSET', header, 'w:' .. worker, string.format('%.0f %.3f %.3f', number, ends, delay), 'well', well)
+end
+
+-- Return a worker's last call, when its lease ends, and its delay; for a tombstone the call, 'dead', and since when.
+local function read_worker(record)
+  local number, ends, delay = (record or ''):match('^(%d+) (%S+) ?(%S*)')
+  return tonumber(number), ends == 'dead' and ends or tonumber(ends), tonumber(delay)
+end
+
+-- Bury the workers that have missed their lease. Return whether some were.
+local function bury(lease, patient)
+  local buried, longest = false, 0
+  for _, field in ipairs(call('HKEYS', header)) do
+    if field:sub(1, 2) == 'w:' then
+      local number, ends, delay = read_worker(call('HGET', header, field))
+      if ends == 'dead' then
+        if now - delay > DAY then call('HDEL', header, field) end
+      elseif patient and (ends < now or ends > now + 2 * lease) then
+        call('HSET', header, field, string.format('%.0f dead %.0f', number, now))
+        call('HDEL', header, 'a:' .. field:sub(3))
+        buried = true
+      else
+        longest = math.max(longest, delay or 0)
+      end
+    end
+  end
+  call('HSET', header, 'delay', string.format('%.3f', longest))
+  return buried
+end
+
+-- Put back a portion of what dead workers have taken. Return how many requests went into the queue, and how many
+-- to the failed list.
+local function put_portion_back(cursor, most)
+  local places, lives = {queue = 0, failed = 0}, {}
+  local portion = call('HSCAN', taken, cursor, 'COUNT', SCANNED)
+  for i = 1, #portion[2], 2 do
+    local field = portion[2][i]
+    local worker = field:sub(1, -9)
+    if lives[worker] == nil then
+      local _, ends = read_worker(call('HGET', header, 'w:' .. worker))
+      lives[worker] = ends or false
+    end
+    if type(lives[worker]) ~= 'number' then
+      local place = put_back(field, lives[worker] == 'dead' and 1 or 0, most)
+      places[place] = places[place] + 1
+    end
+  end
+  if portion[1] == '0' then
+    call('HDEL', header, 'sweep')
+  else
+    call('HSET', header, 'sweep', portion[1])
+  end
+  return places.queue, places.failed
+end
+
+-- Once a second, across all workers: see who is dead, and put a portion of their requests back. The results are those
+-- of put_portion_back().
+local function sweep(since, back, lease, most)
+  if back then
+    call('UNLINK', turns, frees)
+    walk()
+  end
+  if bury(lease, now - since > lease) then call('HSET', header, 'sweep', '0') end
+  local queued, failed_now = 0, 0
+  local cursor = call('HGET', header, 'sweep')
+  if cursor then
+    queued, failed_now = put_portion_back(cursor, most)
+    count()
+  end
+  for _, slot in ipairs(call('ZRANGEBYSCORE', frees, '-inf', format_time(now), 'LIMIT', '0', PORTION)) do
+    call('ZREM', frees, slot)
+    if not call('ZSCORE', turns, slot) then call('HDEL', delays, slot) end
+  end
+  delete_dropped()
+  return queued, failed_now
+end

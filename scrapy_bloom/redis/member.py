@@ -1,0 +1,108 @@
+"""A request as Redis stores it, and as a worker takes it."""
+
+from __future__ import annotations
+
+import struct
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+_SLOT: Final = struct.Struct(">H")  # length of the slot
+_ORDER: Final = struct.Struct(">BQ")  # how often it could not be read, priority
+_HEAD: Final = struct.Struct(">BQ8sBI")  # the same, id, tries, 1 + length of the fingerprint
+_LENGTH: Final = struct.Struct(">I")
+
+_MOST_PRIORITY: Final = 2**53
+"""Beyond this, doubles cannot tell priorities apart."""
+
+_NUMBERS: Final = 5  # before the member of a request that was taken
+
+
+@dataclass(eq=False, slots=True)
+class Entry:
+    """What a worker sends about one page.
+
+    Attributes:
+        letter: ``m`` to mark it; ``f`` to mark it and queue a request if it is new; ``p`` to queue
+            a request without a fingerprint; ``x`` to forget it.
+        fingerprint: of the page; None with ``p``.
+        body: of the request.
+        priority: of the request; higher ones are taken first.
+        max_age: seconds after which the page is new again; None for never.
+        source: anything that the caller wants back with the verdict.
+        slot: the download slot of the request, at most 65,535 bytes.
+    """
+
+    letter: str
+    fingerprint: bytes | None
+    body: bytes = b""
+    priority: int = 0
+    max_age: float | None = None
+    source: Any = None
+    slot: bytes = b""
+
+    @property
+    def queued(self) -> tuple[bytes, bytes]:
+        """The member of the request, before and after what the server puts into it."""
+        mark = self.fingerprint
+        head = _LENGTH.pack(0 if mark is None else len(mark) + 1)
+        reversed_ = _MOST_PRIORITY - max(-_MOST_PRIORITY, min(_MOST_PRIORITY, self.priority))
+        return with_length(self.slot) + _ORDER.pack(0, reversed_), head + (mark or b"") + self.body
+
+
+@dataclass(eq=False, slots=True)
+class Taken:
+    """A request that this worker has taken.
+
+    Attributes:
+        id: 8 bytes, its name.
+        slot: as offered.
+        priority: as offered.
+        tries: how many workers have died with it or could not read it.
+        fingerprint: None if it was queued without one.
+        body: as offered.
+        start: when it may be sent, by ``time.monotonic()``.
+        delay: seconds until the next request of its slot, before jitter; 0 if it is not paced.
+        jitter: by how much the delay varies, as a share of it.
+        listed: whether a worker has told this pace; else it is the default one.
+    """
+
+    id: bytes
+    slot: bytes
+    priority: int
+    tries: int
+    fingerprint: bytes | None
+    body: bytes
+    start: float = 0.0
+    delay: float = 0.0
+    jitter: float = 0.0
+    listed: bool = False
+
+    @classmethod
+    def read(cls, value: bytes, now: float) -> Taken:
+        """Parse what the server stores of a request that was taken.
+
+        :param now: the server's time.
+        """
+        start, _, delay, jitter, listed, member = value.split(b" ", _NUMBERS)
+        taken = cls.read_member(member)
+        taken.start = time.monotonic() + float(start) - now
+        taken.delay, taken.jitter, taken.listed = float(delay), float(jitter), listed == b"1"
+        return taken
+
+    @classmethod
+    def read_member(cls, member: bytes) -> Taken:
+        """Parse a member of the queue."""
+        (length,) = _SLOT.unpack_from(member)
+        at = _SLOT.size + length
+        slot = member[_SLOT.size : at]
+        _, reversed_, name, tries, length = _HEAD.unpack_from(member, at)
+        at += _HEAD.size
+        end = at + max(0, length - 1)
+        mark = member[at:end] if length else None
+        return cls(name, slot, _MOST_PRIORITY - reversed_, tries, mark, member[end:])
+
+
+def with_length(slot: bytes) -> bytes:
+    """Return a slot with its length, as members begin."""
+    return _SLOT.pack(len(slot)) + slot

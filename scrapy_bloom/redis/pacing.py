@@ -1,0 +1,132 @@
+"""When a worker calls the server, and how many requests it asks for.
+
+Every period of a worker stands here, except its heartbeat's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from scrapy_bloom.redis.turns import Turns
+
+RETRY: Final = 0.25
+"""Seconds between calls during an outage."""
+
+_GATHER: Final = 0.05
+"""Seconds between calls while there is enough to fetch, so that they carry more."""
+
+_LINGER: Final = 0.2
+"""Seconds that a done page may wait for a call to be reported with."""
+
+_PATIENT: Final = 0.5
+"""The same while all that waits has to wait for its turn."""
+
+_POLL: Final = 0.05
+"""Seconds between the first two looks at an empty queue. They double each time."""
+
+_SLOWEST_POLL: Final = 2.0
+"""Seconds between looks of an idle worker. Each is its heartbeat, too."""
+
+_RECENT: Final = 1.0
+"""Besides what it can begin, a worker takes half of what it has ended in so many seconds."""
+
+
+class Pacing:
+    """Decides when the next call is due, and how many requests it takes.
+
+    :param turns: what was taken and has not begun.
+    :param most: most requests in flight.
+    """
+
+    def __init__(self, turns: Turns, most: int) -> None:
+        self._turns, self._most = turns, most
+        self._ended: deque[float] = deque(maxlen=2 * most)
+        self._called = self._look_at = self._next_turn = 0.0
+        self._poll = _POLL
+
+    def note_ended(self, count: int) -> None:
+        """Record that the engine is through with requests."""
+        self._ended.extend([time.monotonic()] * min(count, 2 * self._most))
+
+    def note_pushed(self) -> None:
+        """Record that this worker has put a request into the queue: there is one to take."""
+        self._look_at = 0.0
+
+    def note_called(self, wanted: int, taken: int, waiting: int, next_turn: float) -> None:
+        """Record the answer to a call that took requests.
+
+        :param wanted: how many it asked for.
+        :param waiting: how many there are in the queue.
+        :param next_turn: seconds until more can be taken; infinite if nothing waits.
+        """
+        self._called = now = time.monotonic()
+        if not wanted:
+            return
+        self._next_turn = now + next_turn if next_turn else 0.0
+        if taken:
+            self._poll = _POLL
+        if taken == wanted or (waiting and not next_turn):
+            self._look_at = 0.0
+        elif 0 < next_turn < inf:
+            self._poll = min(_SLOWEST_POLL, max(_PATIENT, 2 * self._poll))
+            soon = self._called + (_PATIENT if taken else self._poll)
+            self._look_at = min(max(soon, self._next_turn), now + _SLOWEST_POLL)
+        else:
+            self._look_at = now + self._poll
+            self._poll = min(_SLOWEST_POLL, 2 * self._poll)
+
+    def note_failed(self) -> None:
+        """Record that a call had no answer."""
+        self._called = time.monotonic()
+
+    # What is due
+
+    def _reserve(self, in_flight: int) -> int:
+        """Return how many requests should be here that have not begun.
+
+        While the engine is full, a slow worker would take what others could fetch at once.
+        """
+        since = time.monotonic() - _RECENT
+        recent = sum(when >= since for when in self._ended)
+        return min(self._most, max(0, self._most - in_flight) + recent // 2)
+
+    def is_low(self, in_flight: int) -> bool:
+        """Return whether more requests should be taken."""
+        reserve = self._reserve(in_flight)
+        return reserve > 0 and 2 * len(self._turns) <= reserve
+
+    def want(self, in_flight: int) -> int:
+        """Return how many requests the next call should take."""
+        if not self.is_low(in_flight) or time.monotonic() < self._look_at:
+            return 0
+        return self._reserve(in_flight) - len(self._turns)
+
+    def _is_patient(self, in_flight: int) -> bool:
+        """Return whether all that waits has to wait for its turn, or enough of it that is here."""
+        if len(self._turns) and not self.is_low(in_flight):
+            return self._turns.next_start > time.monotonic()
+        return 0 < self._next_turn < inf
+
+    def until_call(self, in_flight: int) -> float:
+        """Return the seconds until new requests and verdicts should be sent."""
+        patient = self._is_patient(in_flight)
+        if not patient and not len(self._turns) and in_flight <= self._most // 2:
+            return 0.0  # there is little to fetch
+        return max(0.0, self._called + (_PATIENT if patient else _GATHER) - time.monotonic())
+
+    def until_urgent(self) -> float:
+        """Return the seconds until something should be sent that cannot wait for long."""
+        return max(0.0, self._called + _GATHER - time.monotonic())
+
+    def until_report(self, in_flight: int) -> float:
+        """Return the seconds until done pages should be reported."""
+        return _PATIENT if self._is_patient(in_flight) else _LINGER
+
+    def until_look(self, in_flight: int) -> float:
+        """Return the seconds until the queue should be asked for requests."""
+        wait = self._look_at - time.monotonic()
+        return wait if wait > 0 else self.until_call(in_flight)

@@ -1,0 +1,285 @@
+"""The requests that this worker has taken: which may be sent now, and what became of their turns.
+
+A *turn* is when a request may be sent. The server sets it when it hands the request out, so all
+workers keep one pace for each download slot. Here each turn is used, given back, or lost:
+
+- A request that reaches the downloader in its slot has used its turn. The downloader sends it at
+  once: its own delay would be a second one.
+- One that never gets there (it came from a cache, or ``robots.txt`` forbids it) or reaches another
+  slot (a middleware chose a proxy) has not, and the server serves the slot again at once. If that
+  happens time and again, the slot is *unpaced*: its turns say nothing about what is sent.
+- One whose turn has passed, because a callback has blocked the process, goes back to the queue.
+  Sent late, it would get between the turns of other workers. If it has reached the downloader by
+  then, or if its slot has just sent something else (``robots.txt``, say), it waits there for
+  another turn.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
+
+from scrapy_bloom.crawl.pace import UNPACED, Pace
+from scrapy_bloom.redis.member import Taken
+
+if TYPE_CHECKING:
+    from scrapy import Request
+
+    from scrapy_bloom.crawl.engine import Downloads, Engine
+    from scrapy_bloom.crawl.report import Report
+
+_EARLY: Final = 0.001
+"""Seconds before its turn that a request may be sent: timers are no more exact."""
+
+_LATE: Final = 0.1
+"""Seconds after its turn that a request may be sent, or half the delay if that is longer."""
+
+_SHORT: Final = 0.25
+"""Share of a delay that the downloader may add to a turn by itself."""
+
+_UNUSED: Final = 8
+"""After so many unused turns in a row a slot is unpaced."""
+
+_MOST_SLOT: Final = 1_000  # bytes of a slot's name
+
+_MOST_SLOTS: Final = 10_000
+"""How many slots are remembered that this worker has no request of."""
+
+
+@dataclass(eq=False, slots=True)
+class _Slot:
+    """What this worker knows of a download slot.
+
+    Attributes:
+        sent: requests of it that the engine has.
+        unused: how many of its turns in a row were not used.
+        agreed: its delay as this worker has last told or heard it; None for neither.
+        returned: whether the last request went back because its turn had passed. The next one is
+            sent in any case, or a process that is always late would send nothing.
+    """
+
+    sent: int = 0
+    unused: int = 0
+    agreed: float | None = None
+    returned: bool = False
+
+
+class Turns:
+    """The requests that this worker has taken, by turn, until the engine is through with them.
+
+    :param engine: knows which requests it still has.
+    :param downloads: the downloader's slots.
+    :param report: writes to the log.
+    :param by_host: whether slots without a delay are served in turn, too; else they are one.
+    """
+
+    def __init__(
+        self, engine: Engine, downloads: Downloads, report: Report, *, by_host: bool
+    ) -> None:
+        self._engine, self._downloads = engine, downloads
+        self._report, self._by_host = report, by_host
+        self._numbers = itertools.count()
+        self._ready: list[tuple[float, int, Taken]] = []
+        self._slots: dict[bytes, _Slot] = {}
+        self._begun: dict[Request, Taken] = {}  # those that have a slot
+        self._reached: set[Request] = set()  # those of them that have reached the downloader
+        self._told: set[bytes] = set()  # slots of which the server knows the configured pace
+        self._paces: dict[bytes, Pace] = {}  # what it is to be told next
+        self._unused: list[Taken] = []
+        self._late: list[Taken] = []
+        self._overdue: dict[Taken, Request] = {}
+
+    def __len__(self) -> int:
+        """Return how many requests have not begun."""
+        return len(self._ready)
+
+    def slot_for(self, request: Request) -> bytes:
+        """Return the slot under which the queue files a request."""
+        key = self._downloads.slot_of(request)
+        if not (self._by_host or self._downloads.pace_of(key).delay):
+            return b""
+        slot = _name(key)
+        if slot not in self._told and self._downloads.is_configured(key):
+            self._told.add(slot)
+            self._paces[slot] = self._downloads.pace_of(key)
+        return slot
+
+    # Requests that have not begun
+
+    def add(self, taken: Iterable[Taken]) -> None:
+        """Add requests that were taken, in the order in which they came."""
+        for each in taken:
+            heapq.heappush(self._ready, (each.start, next(self._numbers), each))
+            if each.listed and self._downloads.adjusts:
+                self._adopt(each)
+
+    def _adopt(self, taken: Taken) -> None:
+        """Adopt the delay of a slot if another worker has told it."""
+        slot = self._slots.setdefault(taken.slot, _Slot())
+        if taken.delay and taken.delay != slot.agreed:
+            slot.agreed = taken.delay
+            self._downloads.set_delay(_key(taken.slot), taken.delay)
+
+    def pop(self) -> Taken | None:
+        """Return the next request that may be sent now; None if there is none."""
+        now = time.monotonic()
+        while self._ready and self._ready[0][0] <= now + _EARLY:
+            taken = heapq.heappop(self._ready)[-1]
+            if not _is_late(taken, now) or self._slots.setdefault(taken.slot, _Slot()).returned:
+                return taken
+            self._slots[taken.slot].returned = True
+            self._late.append(taken)
+        return None
+
+    @property
+    def next_start(self) -> float:
+        """When the next request may be sent, by ``time.monotonic()``; infinite if there is none."""
+        return self._ready[0][0] if self._ready else inf
+
+    def take_all(self) -> list[Taken]:
+        """Return all requests that have not begun, once, by turn."""
+        ready, self._ready = self._ready, []
+        return [each for _, _, each in sorted(ready)]
+
+    # Requests that the engine has
+
+    def begin(self, request: Request, taken: Taken) -> None:
+        """Record that the engine has a request."""
+        if taken.slot:
+            slot = self._slots.setdefault(taken.slot, _Slot())
+            slot.sent, slot.returned = slot.sent + 1, False
+            self._begun[request] = taken
+
+    def reach(self, request: Request) -> None:
+        """Let a request that has reached the downloader be sent at once if this is its turn."""
+        taken = self._begun.get(request)
+        if taken is None:
+            return
+        self._reached.add(request)
+        key = self._downloads.slot_of(request)
+        if _name(key) != taken.slot:
+            self._waste(taken)
+            return
+        self._slots[taken.slot].unused = 0
+        if taken.delay:
+            if taken.listed and self._downloads.adjusts:
+                self._downloads.set_first_delay(key, taken.delay)
+            if _is_late(taken, time.monotonic()):
+                self._downloads.wait_longer(key)
+            if self._downloads.skip_wait(key) > taken.delay * _SHORT:
+                self._overdue[taken] = request
+        elif taken.listed:  # it was unpaced, wrongly
+            self._paces[taken.slot] = self._downloads.pace_of(key)
+
+    def end(self) -> int:
+        """Record with which requests the engine is through; return how many these are."""
+        ended = [request for request in self._begun if not self._engine.has(request)]
+        for request in ended:
+            taken = self._begun.pop(request)
+            slot = self._slots[taken.slot]
+            slot.sent -= 1
+            if request not in self._reached:
+                self._waste(taken)
+            elif not slot.unused:
+                self._tell(taken)
+            self._reached.discard(request)
+            self._overdue.pop(taken, None)
+        if len(self._slots) > _MOST_SLOTS:
+            self._slots = {name: each for name, each in self._slots.items() if each.sent}
+        return len(ended)
+
+    def _tell(self, taken: Taken) -> None:
+        """Tell the server the delay of a slot if it is not the one by which it was served."""
+        pace = self._downloads.pace_of(_key(taken.slot))
+        is_default = pace.delay == self._downloads.default.delay
+        if is_default and (self._downloads.adjusts or not taken.listed):
+            return
+        if taken.delay and round(pace.delay, 3) != taken.delay:
+            self._paces[taken.slot] = pace
+
+    def _waste(self, taken: Taken) -> None:
+        """Give back a turn that was not used; if that happens often, pace the slot no more."""
+        if not taken.delay:
+            return
+        self._unused.append(taken)
+        slot = self._slots[taken.slot]
+        slot.unused += 1
+        if slot.unused >= _UNUSED:
+            self._paces[taken.slot] = UNPACED
+            self._report.once(
+                logging.INFO,
+                "The requests of %s are answered by a cache or a middleware, or sent in another"
+                " download slot: they are not paced here. More such slots are not shown.",
+                _key(taken.slot),
+            )
+
+    def renew(self, taken: Taken, start: float) -> None:
+        """Let a request that waits in the downloader have another turn.
+
+        :param start: when it may be sent, by ``time.monotonic()``.
+        """
+        request = self._overdue.pop(taken, None)
+        if request is None:
+            return
+        seconds = max(0.0, start - time.monotonic())
+        if not self._downloads.send_at(_key(taken.slot), request, seconds):
+            self._unused.append(taken)  # it could not wait
+
+    # What the next call says
+
+    @property
+    def overdue(self) -> Sequence[Taken]:
+        """Requests in the downloader that need another turn."""
+        return [*self._overdue]
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether there is something to tell without which turns are wasted."""
+        return bool(self._unused or self._late or self._overdue)
+
+    def take_paces(self) -> Mapping[bytes, Pace]:
+        """Return what the server is to be told about the pace of slots, once."""
+        paces, self._paces = self._paces, {}
+        for name, pace in paces.items():
+            if name in self._slots:
+                self._slots[name].agreed = round(pace.delay, 3)
+        return paces
+
+    def take_unused(self) -> list[Taken]:
+        """Return the requests whose turns were not used, once, the latest first."""
+        unused, self._unused = self._unused, []
+        return sorted(unused, key=attrgetter("start"), reverse=True)
+
+    def take_late(self) -> list[Taken]:
+        """Return the requests that go back because their turn has passed, once."""
+        late, self._late = self._late, []
+        return late
+
+    @property
+    def busy(self) -> Sequence[bytes]:
+        """Slots of which the engine has as many requests as the downloader sends at once."""
+        most = self._downloads.concurrency_of
+        return [name for name, each in self._slots.items() if 0 < most(_key(name)) <= each.sent]
+
+    def start_over(self) -> None:
+        """Tell the configured paces again: the server has lost something."""
+        self._told.clear()
+
+
+def _is_late(taken: Taken, now: float) -> bool:
+    return taken.delay > 0 and now - taken.start > max(_LATE, taken.delay / 2)
+
+
+def _name(key: str) -> bytes:
+    return key.encode("utf-8", "replace")[:_MOST_SLOT]
+
+
+def _key(slot: bytes) -> str:
+    return slot.decode("utf-8", "replace")

@@ -1,0 +1,350 @@
+"""Turns: all workers keep one pace for each download slot, and no loss makes a slot stand still."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from operator import attrgetter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.leases import all_are_well, shift_leases
+from support.queues import Crawler, left
+
+from scrapy_bloom.crawl.pace import UNPACED, Pace
+from scrapy_bloom.redis import key as keys
+from scrapy_bloom.redis.client import beginning
+from scrapy_bloom.redis.member import Entry, Taken
+from scrapy_bloom.redis.reader import Reader
+
+SECOND = Pace(1.0, 0.0)
+CLOCKS = 0.1
+"""Starts are told in this process's clock: two answers differ by how long they took."""
+
+
+@pytest.fixture
+def join(server):
+    """Open one more worker; it leaves at the end."""
+    workers = []
+
+    def join(key, default=SECOND):
+        workers.append(Crawler(server.url, key))
+        workers[-1].default = default
+        return workers[-1]
+
+    yield join
+    for worker in workers:
+        worker.queue.close()
+
+
+@pytest.fixture
+def far(monkeypatch):
+    """Let workers take requests a minute ahead."""
+    monkeypatch.setattr(keys, "AHEAD", 60.0)
+
+
+def names(taken):
+    return [each.body.decode() for each in taken]
+
+
+def gaps(taken):
+    """Return the seconds between the starts of requests."""
+    return [later - sooner for sooner, later in pairwise(sorted(each.start for each in taken))]
+
+
+def turns_of(server, key, which="turns"):
+    return dict(server.client().zrange(beginning(key) + which, 0, -1, withscores=True))
+
+
+# Order and pace
+
+
+@pytest.mark.usefixtures("far")
+def test_a_slot_is_served_by_time_and_its_requests_by_priority(join, key):
+    worker = join(key)
+    worker.offer("a1", "a2", slot="a")
+    worker.offer("b1", slot="b")
+    worker.offer("a0", slot="a", priority=5)
+    worker.say()
+    taken = worker.exchange(10).taken
+    assert sorted(names(taken[:2])) == ["a0", "b1"]
+    assert names(taken[2:]) == ["a1", "a2"]
+    assert taken[3].start - taken[2].start == pytest.approx(1.0, abs=1e-3)
+
+
+@pytest.mark.usefixtures("far")
+def test_workers_share_the_pace_of_a_slot(join, key):
+    one, two = join(key), join(key)
+    one.offer(*range(8), slot="a")
+    one.say()
+    taken = [each for _ in range(4) for worker in (one, two) for each in worker.exchange(1).taken]
+    assert len(taken) == 8
+    assert all(gap == pytest.approx(1.0, abs=CLOCKS) for gap in gaps(taken))
+
+
+def test_no_more_is_taken_than_what_is_due_soon(join, key):
+    worker = join(key, Pace(0.75 * keys.AHEAD, 0.0))
+    worker.offer(*range(5), slot="a")
+    worker.say()
+    exchange = worker.exchange(5)
+    assert len(exchange.taken) == 2  # one now, and one within the time ahead
+    assert 0 < exchange.answer.next_turn <= keys.AHEAD
+
+
+def test_slots_without_a_delay_are_served_in_turn(join, key):
+    worker = join(key, UNPACED)
+    for host in "abc":
+        worker.offer(*(f"{host}{n}" for n in range(4)), slot=host)
+    worker.say()
+    first = names(worker.exchange(3).taken)
+    assert sorted(name[0] for name in first) == ["a", "b", "c"]
+    assert len(names(worker.exchange(100).taken)) == 9
+
+
+def test_without_slots_there_is_one_order(join, key):
+    worker = join(key)
+    worker.offer("low", priority=-1)
+    worker.offer("high", priority=1)
+    worker.offer("middle")
+    worker.say()
+    assert names(worker.exchange(9).taken) == ["high", "middle", "low"]
+
+
+@pytest.mark.usefixtures("far")
+def test_jitter_is_that_of_the_slot(join, key):
+    worker = join(key, Pace(1.0, 0.5))
+    worker.offer(*range(40), slot="a")
+    worker.say()
+    taken = worker.exchange(40).taken
+    found = gaps(taken)
+    assert len(found) == 39
+    assert min(found) >= 0.5 - 1e-3
+    assert max(found) <= 1.5 + 1e-3
+    assert max(found) - min(found) > 0.2
+
+
+@pytest.mark.usefixtures("far")
+def test_the_longest_of_different_defaults_counts_while_its_worker_lives(server, join, key):
+    slow, fast = join(key, Pace(5.0, 0.0)), join(key)
+    slow.say()
+    fast.offer(*range(6), slot="a")
+    fast.say()
+    assert gaps(fast.exchange(3).taken) == [pytest.approx(5.0, abs=1e-3)] * 2
+    slow.queue.close()
+    all_are_well(server, key)
+    fast.queue.shared.beat()
+    fast.offer(*"xyz", slot="b")
+    fast.say()
+    taken = [each for each in fast.exchange(9).taken if each.slot == b"b"]
+    assert gaps(taken) == [pytest.approx(1.0, abs=1e-3)] * 2
+
+
+@pytest.mark.usefixtures("far")
+def test_a_told_pace_holds_for_all_and_moves_the_next_turn(join, key):
+    one, two = join(key), join(key)
+    one.offer(*range(6), slot="a")
+    one.say()
+    one.exchange(1)
+    one.queue.set_pace(b"a", Pace(10.0, 0.0))
+    one.exchange()
+    taken = two.exchange(2).taken
+    assert [each.delay for each in taken] == [10.0, 10.0]
+    assert all(each.listed for each in taken)
+    assert gaps([one.have["0"], *taken]) == [pytest.approx(10.0, abs=CLOCKS)] * 2
+    two.queue.set_pace(b"a", SECOND)  # as the default: nothing is kept of it
+    two.exchange()
+    assert not one.exchange(1).taken[0].listed
+
+
+@pytest.mark.usefixtures("far")
+def test_what_has_no_requests_keeps_its_pace(join, key):
+    worker = join(key)
+    worker.offer("a", slot="a")
+    worker.say()
+    first = worker.exchange(9).taken
+    worker.offer("b", slot="a")
+    worker.say()
+    second = worker.exchange(9).taken
+    assert gaps([*first, *second]) == [pytest.approx(1.0, abs=CLOCKS)]
+
+
+def test_busy_slots_come_last_and_with_a_delay_not_at_all(join, key):
+    worker = join(key)
+    worker.queue.set_pace(b"free", UNPACED)
+    worker.offer("a", slot="paced")
+    worker.offer("b", slot="free")
+    worker.offer("c", slot="other")
+    worker.say()
+    taken = worker.exchange(9, busy=[b"paced", b"free"]).taken
+    assert names(taken) == ["c", "b"]
+
+
+# Turns that are not used
+
+
+@pytest.mark.usefixtures("far")
+def test_an_unused_turn_is_given_back_unless_a_later_one_is_set(join, key):
+    worker = join(key)
+    worker.offer(*range(6), slot="a")
+    worker.say()
+    first, second = worker.exchange(2).taken
+    worker.queue.give_back_turn(first)  # the second one's is set
+    worker.exchange()
+    (third,) = worker.exchange(1).taken
+    assert third.start - second.start == pytest.approx(1.0, abs=CLOCKS)
+    worker.queue.give_back_turn(third)
+    worker.queue.done(third)
+    (fourth,) = worker.exchange(1).taken
+    assert fourth.start == pytest.approx(third.start, abs=CLOCKS)
+
+
+@pytest.mark.usefixtures("far")
+def test_what_is_put_back_gives_its_turn_back(join, key):
+    worker = join(key)
+    worker.offer(*range(3), slot="a")
+    worker.say()
+    taken = worker.exchange(3).taken
+    for each in reversed(taken):
+        worker.queue.give_back(each)
+    worker.exchange()
+    again = worker.exchange(3).taken
+    assert names(again) == names(taken)
+    assert again[0].start == pytest.approx(taken[0].start, abs=1.0)
+    assert gaps(again) == [pytest.approx(1.0, abs=1e-3)] * 2
+
+
+@pytest.mark.usefixtures("far")
+def test_an_overdue_request_gets_the_next_turn(join, key):
+    worker = join(key)
+    worker.offer(*range(3), slot="a")
+    worker.say()
+    first, second = worker.exchange(2).taken
+    exchange = worker.queue.prepare(0, overdue=[first])
+    worker.queue.carry_out(exchange)
+    worker.queue.settle(exchange)
+    ((request, start),) = exchange.answer.turns
+    assert request is first
+    assert start - second.start == pytest.approx(1.0, abs=CLOCKS)
+    (third,) = worker.exchange(1).taken
+    assert third.start - start == pytest.approx(1.0, abs=CLOCKS)
+
+
+# Losses
+
+
+@pytest.mark.parametrize("lost", ["turns", "frees", "delays"])
+@pytest.mark.usefixtures("far")
+def test_what_is_an_index_or_a_time_may_be_lost(server, join, key, lost):
+    worker = join(key)
+    for host in "abc":
+        worker.offer(f"{host}1", f"{host}2", slot=host)
+    worker.queue.set_pace(b"a", Pace(3.0, 0.0))
+    worker.say()
+    worker.exchange(1)
+    server.client().delete(beginning(key) + lost)
+    worker.exchange()
+    assert not worker.queue.surprises
+    assert len(worker.exchange(9).taken) == 5
+    assert left(server, key) == (0, 6, 0)
+
+
+def test_lost_turns_are_rebuilt_in_portions(server, join, key):
+    worker = join(key, UNPACED)
+    for host in range(1200):
+        worker.offer(host, slot=f"host {host}")
+    worker.say()
+    server.client().delete(beginning(key) + "turns")
+    sizes = []
+    while len(turns_of(server, key)) < 1200:
+        worker.exchange()
+        sizes.append(len(turns_of(server, key)))
+    assert len(sizes) > 1
+    assert sorted(map(int, worker.drain())) == [*range(1200)]
+
+
+def test_a_clock_that_goes_back_does_not_stop_a_slot(server, join, key):
+    worker = join(key)
+    worker.offer("a", "b", slot="a")
+    worker.say()
+    worker.exchange(1)
+    client, base = server.client(), beginning(key)
+    for which in ("turns", "frees"):
+        for slot in turns_of(server, key, which):
+            client.zincrby(base + which, 3600, slot)
+    ahead = client.time()[0] + 3600
+    client.hset(key, "well", f"{ahead}.0 {ahead}.0")
+    worker.queue.shared.beat()
+    assert names(worker.exchange(1).taken) == ["b"]
+
+
+def test_what_dead_workers_had_comes_back_in_portions(server, join, key):
+    rescuer, victim = join(key, UNPACED), join(key, UNPACED)
+    rescuer.offer(*range(1000), slot="a")
+    rescuer.say()
+    for _ in range(4):
+        victim.exchange(250)
+    shift_leases(server, key, -3600, victim.queue.shared.name)
+    counts = []
+    while left(server, key)[1]:
+        all_are_well(server, key)
+        rescuer.queue.shared.beat()
+        counts.append(left(server, key)[1])
+    assert len(counts) > 1
+    assert left(server, key) == (1000, 0, 0)
+
+
+def test_the_next_turn_is_told(join, key):
+    worker = join(key, Pace(10.0, 0.0))
+    assert worker.exchange(1).answer.next_turn == float("inf")
+    worker.offer("a", "b", slot="a")
+    worker.say()
+    assert worker.exchange(1).answer.next_turn == 0  # there may be more
+    assert 5 < worker.exchange(1).answer.next_turn <= 10.0
+
+
+def test_a_slot_with_nothing_but_risky_requests_does_not_block_others(server, join, key):
+    worker = join(key, UNPACED)
+    worker.offer("a", "b", slot="a")
+    worker.offer("c", slot="c")
+    worker.say()
+    client, base = server.client(), beginning(key)
+    for member in client.zrange(base + "queue", 0, -1):
+        if member[2:3] == b"a":
+            at = 2 + 1 + 17
+            client.zrem(base + "queue", member)
+            risky = member[:at] + bytes([keys.RISKY]) + member[at + 1 :]
+            client.zadd(base + "queue", {risky: 0})
+    taken = worker.exchange(9).taken
+    assert len(taken) == 2  # one of the risky ones, and the other slot's
+    worker.done()
+    assert len(worker.exchange(9).taken) + len(worker.exchange(9).taken) == 1
+
+
+@given(slot=st.binary(max_size=1000), body=st.binary(max_size=50), priority=st.integers())
+def test_members_sort_by_slot_and_priority(slot, body, priority):
+    head, tail = Entry("f", b"mark", body, priority, slot=slot).queued
+    taken = Taken.read_member(head + bytes(9) + tail)
+    assert (taken.slot, taken.body, taken.fingerprint) == (slot, body, b"mark")
+    assert taken.priority == max(-(2**53), min(2**53, priority))
+    higher, _ = Entry("f", b"mark", body, priority + 1, slot=slot).queued
+    assert higher <= head
+
+
+# Reading
+
+
+@pytest.mark.usefixtures("far")
+def test_upcoming_requests_are_listed_in_the_order_in_which_they_go(join, key):
+    worker = join(key)
+    worker.offer("a1", "a2", "a3", slot="a")
+    worker.offer("b1", "b2", slot="b")
+    worker.queue.set_pace(b"b", Pace(5.0, 0.0))
+    worker.say()
+    reader = Reader(worker.queue.worker, key)
+    listed = names(reader.upcoming(4))
+    assert sorted(listed[:2]) == ["a1", "b1"]
+    assert listed[2:] == ["a2", "a3"]
+    count, hosts = reader.hosts(1)
+    assert (count, hosts[0].due) == (2, 0.0)
+    taken = sorted(worker.exchange(5).taken, key=attrgetter("start"))
+    assert names(taken[:4]) == listed
