@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -150,7 +150,8 @@ class Scheduler(ScrapyScheduler):
             # In a refused crawl it would be marked but never fetched.
             return not self._refused and super().enqueue_request(request)
         if not isinstance(request.priority, int):  # Scrapy checks only what its constructor gets
-            request.priority = self._whole(request)
+            given: Any = request.priority
+            request.priority = int(given) if isinstance(given, float) and isfinite(given) else 0
         if frontier.enqueue(request):
             return True
         self.df.log(request, self.spider)
@@ -168,20 +169,6 @@ class Scheduler(ScrapyScheduler):
         """Return how many requests are waiting."""
         frontier = self._frontier
         return super().__len__() if frontier is None else len(frontier)
-
-    def _whole(self, request: Request) -> int:
-        """Return the priority of a request as a whole number, without which it cannot be stored."""
-        self.df.report.once(
-            logging.WARNING,
-            "%s has the priority %r, which is no whole number: it is rounded, or 0 if that"
-            " cannot be done. More such requests are not shown.",
-            request,
-            request.priority,
-        )
-        with suppress(Exception):  # whatever it is, and whatever it does
-            rounded = round(request.priority)
-            return rounded if isinstance(rounded, int) else 0
-        return 0
 
     def _open_frontier(self) -> Frontier | None:
         """Open what keeps the requests; return None if only Scrapy's own queue does.

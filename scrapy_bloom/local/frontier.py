@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import pickle
 import sqlite3
 from collections import deque
@@ -101,7 +100,6 @@ class LocalFrontier:
         self._timer: Any = None
         self._ticking: Deferred[None] | None = None
         self._closing = self._broken = self._failing = False
-        self._pid = os.getpid()
         more = f", {counted(len(self), 'request')} waiting"
         if job.in_flight:
             more += f", {job.in_flight:,} of them were in flight and are fetched again"
@@ -270,7 +268,7 @@ class LocalFrontier:
                 )
 
     async def _commit_done(self, *, last: bool) -> None:
-        if self._broken or os.getpid() != self._pid:  # a fork must not commit
+        if self._broken:
             return
         self._unwritten += self._in_flight.pop_done()
         if not self._unwritten and not self._store.dirty:

@@ -258,8 +258,7 @@ class Job:
         """Release the job directory without writing anything more, as a kill would."""
         if hasattr(self, "store"):
             self.store.abandon()
-        if os.getpid() == self._pid:
-            self._lock.release()
+        self._lock.release()
 
 
 def set_aside_if_unclean(folder: Path, spider: str) -> bool:

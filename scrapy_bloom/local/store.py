@@ -28,7 +28,6 @@ Nothing is written before the first commit, which also records that a run has be
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import sys
 from collections import Counter, defaultdict
@@ -151,7 +150,7 @@ class Store:
         exact: bool = False,
         read_only: bool = False,
     ) -> None:
-        self.path, self._read_only, self._process = path, read_only, os.getpid()
+        self.path, self._read_only = path, read_only
         self._marker = path.with_name(f"{path.name}-checkpoint")
         self._thread: Thread | None = None
         self._syncs: bool | None = None  # whether the connection syncs each commit
@@ -328,8 +327,6 @@ class Store:
 
         :raises sqlite3.Error: as :meth:`commit` does.
         """
-        if os.getpid() != self._process:
-            return  # a fork: the file is the parent's
         if self._read_only:
             self._database.close()
             return
@@ -481,8 +478,6 @@ class Store:
     # Writing
 
     def _commit(self, *, clean: int, sync: bool = False) -> None:
-        if os.getpid() != self._process:
-            return  # a fork: the file is the parent's
         database = self._database
         if database.in_transaction:
             database.execute("ROLLBACK")
