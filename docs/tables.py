@@ -20,8 +20,9 @@ from scrapy_bloom.canonical.names import TRACKING_PARAMS
 from scrapy_bloom.canonical.steps import STEPS
 from scrapy_bloom.commands import VERBS
 from scrapy_bloom.commands.plan import size
-from scrapy_bloom.options import DEFAULT_CAPACITY, OPTIONS, write_size
+from scrapy_bloom.settings import OPTIONS
 from scrapy_bloom.stats import STATS
+from scrapy_bloom.values import DEFAULT_CAPACITY, write_size
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]

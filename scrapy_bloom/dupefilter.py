@@ -19,8 +19,7 @@ from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.forgetting import check_watched
 from scrapy_bloom.local.job import set_aside_if_unclean
 from scrapy_bloom.local.plain import PlainFilter
-from scrapy_bloom.options import BACKEND
-from scrapy_bloom.settings import Settings, client_library
+from scrapy_bloom.settings import BACKEND, Settings, client_library
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider

@@ -10,8 +10,7 @@ from scrapy.exceptions import IgnoreRequest, NotConfigured
 
 from scrapy_bloom.crawl.engine import engine_of
 from scrapy_bloom.errors import SettingError
-from scrapy_bloom.options import FORGET_FAILED
-from scrapy_bloom.settings import Settings
+from scrapy_bloom.settings import FORGET_FAILED, Settings
 from scrapy_bloom.signals import forget_page
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from scrapy_bloom.commands.local_target import LocalTarget
 from scrapy_bloom.commands.output import show
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.target import target_of
-from scrapy_bloom.options import counted
+from scrapy_bloom.values import counted
 
 EXAMPLE = "job redis://localhost#books:books:bloom"
 

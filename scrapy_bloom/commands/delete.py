@@ -9,7 +9,7 @@ from scrapy_bloom.commands.output import show
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.target import add_target, target_of
 from scrapy_bloom.errors import SettingError
-from scrapy_bloom.options import counted
+from scrapy_bloom.values import counted
 
 EXAMPLE = "job --yes"
 

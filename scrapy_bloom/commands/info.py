@@ -9,7 +9,7 @@ from typing import Any
 from scrapy_bloom.commands.output import as_text, show, table
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.target import add_target, target_of
-from scrapy_bloom.options import counted, write_size, write_span
+from scrapy_bloom.values import counted, write_size, write_span
 
 EXAMPLE = "job"
 

@@ -12,11 +12,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+from scrapy_bloom import file
 from scrapy_bloom.commands.places import Marks, described, occupied, without_requests
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.requests import WaitingRequest, readable
 from scrapy_bloom.errors import SettingError, StateError
-from scrapy_bloom.filter import file
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local.job import (
     DIGEST,

@@ -23,7 +23,7 @@ from scrapy_bloom.commands.target import SCHEMES, target_of
 from scrapy_bloom.crawl.redirects import steps_to
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.filter.hashing import SHA1_BYTES
-from scrapy_bloom.options import counted
+from scrapy_bloom.values import counted
 
 EXAMPLE = "job http://example.com/"
 

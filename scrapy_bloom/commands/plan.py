@@ -11,7 +11,7 @@ from scrapy_bloom.commands.project import Project
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.filter.info import SliceCount, count_bits, expected_lost
 from scrapy_bloom.filter.sizing import BLOCK_BYTES, SliceSpec, next_slice
-from scrapy_bloom.options import (
+from scrapy_bloom.values import (
     DEFAULT_CAPACITY,
     DEFAULT_ERROR_RATE,
     MAX_CAPACITY,

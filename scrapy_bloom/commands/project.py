@@ -18,9 +18,8 @@ from scrapy_bloom.crawl.engine import apply_settings
 from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.local.job import Identity
-from scrapy_bloom.options import CANONICAL, DROP_PARAMS, KEEP_PARAMS, RULES
 from scrapy_bloom.scheduler import Scheduler
-from scrapy_bloom.settings import Settings
+from scrapy_bloom.settings import CANONICAL, DROP_PARAMS, KEEP_PARAMS, RULES, Settings
 
 _QUEUE: Final = "SCHEDULER_DISK_QUEUE"
 _CHOSEN: Final = (

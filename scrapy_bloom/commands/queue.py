@@ -12,7 +12,7 @@ from scrapy_bloom.commands.output import progress, show, table
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.requests import WaitingRequest
 from scrapy_bloom.commands.target import add_target, target_of
-from scrapy_bloom.options import counted
+from scrapy_bloom.values import counted
 
 EXAMPLE = "job --peek 5"
 

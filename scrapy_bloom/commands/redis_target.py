@@ -12,7 +12,6 @@ from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.requests import WaitingRequest, readable
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.local.job import Identity
-from scrapy_bloom.options import REDIS_TIMEOUT, OnBackendError
 from scrapy_bloom.redis.client import Target as Server
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.key import Call, SharedKey, Surprise, delete
@@ -20,6 +19,7 @@ from scrapy_bloom.redis.plan import BATCH, Plan
 from scrapy_bloom.redis.project import plan_of
 from scrapy_bloom.redis.reader import Reader, describe
 from scrapy_bloom.redis.worker import Worker as Link
+from scrapy_bloom.settings import REDIS_TIMEOUT, OnBackendError
 
 _HOSTS: Final = 5
 """How many of the hosts that are served next are described."""

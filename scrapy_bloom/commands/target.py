@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from scrapy_bloom.commands.local_target import LocalTarget
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.errors import SettingError
-from scrapy_bloom.options import REDIS_KEY
-from scrapy_bloom.settings import client_library
+from scrapy_bloom.settings import REDIS_KEY, client_library
 
 if TYPE_CHECKING:
     from scrapy_bloom.commands.redis_target import RedisTarget

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.engine import close_spider
 from scrapy_bloom.errors import BloomError
-from scrapy_bloom.options import counted, write_size, write_span
+from scrapy_bloom.values import counted, write_size, write_span
 
 if TYPE_CHECKING:
     from scrapy import Request

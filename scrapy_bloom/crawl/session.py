@@ -19,12 +19,8 @@ from scrapy_bloom.crawl.redirects import (
 )
 from scrapy_bloom.crawl.report import Report, Verdict
 from scrapy_bloom.errors import BloomError, SettingError
-from scrapy_bloom.options import (
-    MAX_AGE,
-    WINDOW,
-    read_age,
-)
-from scrapy_bloom.settings import Settings
+from scrapy_bloom.settings import MAX_AGE, WINDOW, Settings
+from scrapy_bloom.values import read_age
 
 if TYPE_CHECKING:
     from scrapy import Request

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from bitarray import bitarray
 
+from scrapy_bloom import file
 from scrapy_bloom.errors import SettingError
-from scrapy_bloom.filter import file
 from scrapy_bloom.filter.hashing import make_probe, new_secret
 from scrapy_bloom.filter.info import FilterInfo, count_bits, filter_info
 from scrapy_bloom.filter.sizing import (
@@ -27,7 +27,7 @@ from scrapy_bloom.filter.sizing import (
     next_slice,
 )
 from scrapy_bloom.filter.slices import EMPTY, Changes, Slice
-from scrapy_bloom.options import (
+from scrapy_bloom.values import (
     DEFAULT_CAPACITY,
     DEFAULT_ERROR_RATE,
     read_capacity,

@@ -24,9 +24,9 @@ from scrapy_bloom.errors import StateError
 from scrapy_bloom.local.job import IN_FLIGHT, REQUESTS, STATE, Identity, Job
 from scrapy_bloom.local.queue import QueueClasses, Queues
 from scrapy_bloom.local.scrapys import take_over
-from scrapy_bloom.options import COMMIT_SYNC, CommitSync, counted
-from scrapy_bloom.settings import Settings
+from scrapy_bloom.settings import COMMIT_SYNC, CommitSync, Settings
 from scrapy_bloom.signals import forget_page
+from scrapy_bloom.values import counted
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -25,13 +25,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from filelock import AcquireReturnProxy, FileLock, Timeout
 
+from scrapy_bloom import file
 from scrapy_bloom.canonical.rules import difference
 from scrapy_bloom.crawl.engine import slot_folder
 from scrapy_bloom.errors import JobInUseError, StateError
-from scrapy_bloom.filter import file
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local.store import NAME, Store
-from scrapy_bloom.options import BACKEND, CAPACITY, ERROR_RATE, EXACT, WINDOW, write_size
+from scrapy_bloom.settings import BACKEND, CAPACITY, ERROR_RATE, EXACT, WINDOW
+from scrapy_bloom.values import write_size
 
 if TYPE_CHECKING:
     from scrapy_bloom.settings import Settings

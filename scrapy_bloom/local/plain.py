@@ -19,8 +19,7 @@ from scrapy_bloom.local.job import (
     new_filter,
     waits_with_scrapy,
 )
-from scrapy_bloom.options import EXACT
-from scrapy_bloom.settings import Settings
+from scrapy_bloom.settings import EXACT, Settings
 from scrapy_bloom.signals import forget_page
 
 if TYPE_CHECKING:

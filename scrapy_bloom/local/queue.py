@@ -16,7 +16,7 @@ from scrapy.utils.misc import build_from_crawler
 from scrapy_bloom.crawl.engine import has_queues_by_slot
 from scrapy_bloom.crawl.serialize import QueueKind, read_request
 from scrapy_bloom.errors import SettingError, StateError
-from scrapy_bloom.filter.file import DamageError
+from scrapy_bloom.file import DamageError
 from scrapy_bloom.local.store import Store
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 from queuelib import queue as queuelib
 
+from scrapy_bloom import file
 from scrapy_bloom.errors import StateError
-from scrapy_bloom.filter import file
 from scrapy_bloom.local.job import (
     ACTIVE,
     FILTER,

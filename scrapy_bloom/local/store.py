@@ -39,13 +39,13 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Final
 
+from scrapy_bloom import file
 from scrapy_bloom.errors import SettingError
-from scrapy_bloom.filter import file
+from scrapy_bloom.file import Counters, Value, crc
 from scrapy_bloom.filter.bloom import LocalFilter
-from scrapy_bloom.filter.file import Counters, Value, crc
 from scrapy_bloom.filter.hashing import SHA1_BYTES
 from scrapy_bloom.filter.slices import Changes, Slice
-from scrapy_bloom.options import write_span
+from scrapy_bloom.values import write_span
 
 NAME: Final = "bloom.sqlite"
 """Name of the file in a job directory."""

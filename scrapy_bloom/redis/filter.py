@@ -10,17 +10,6 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from scrapy_bloom.errors import BackendError, FilterLostError
 from scrapy_bloom.filter.info import FilterInfo
-from scrapy_bloom.options import (
-    DEFAULT_CAPACITY,
-    DEFAULT_ERROR_RATE,
-    ON_BACKEND_ERROR,
-    REDIS_KEY,
-    REDIS_TIMEOUT,
-    OnBackendError,
-    read_capacity,
-    read_error_rate,
-    read_window,
-)
 from scrapy_bloom.redis import worker as pace
 from scrapy_bloom.redis.client import Target
 from scrapy_bloom.redis.key import KNOWN, Call, Kind, SharedKey, Surprise
@@ -28,6 +17,14 @@ from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.plan import BATCH, Plan
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.worker import Worker
+from scrapy_bloom.settings import ON_BACKEND_ERROR, REDIS_KEY, REDIS_TIMEOUT, OnBackendError
+from scrapy_bloom.values import (
+    DEFAULT_CAPACITY,
+    DEFAULT_ERROR_RATE,
+    read_capacity,
+    read_error_rate,
+    read_window,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self

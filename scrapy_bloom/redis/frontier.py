@@ -35,16 +35,6 @@ from scrapy_bloom.crawl.report import Verdict
 from scrapy_bloom.crawl.serialize import QueueKind, read_request
 from scrapy_bloom.crawl.session import Identified, Recent, Session
 from scrapy_bloom.errors import BackendError, BloomError
-from scrapy_bloom.options import (
-    COMMIT_SYNC,
-    ON_BACKEND_ERROR,
-    REDIS_TIMEOUT,
-    WINDOW,
-    CommitSync,
-    OnBackendError,
-    counted,
-    refusal,
-)
 from scrapy_bloom.redis import worker as pace
 from scrapy_bloom.redis.member import Entry, Taken
 from scrapy_bloom.redis.pacing import RETRY, Pacing
@@ -59,8 +49,17 @@ from scrapy_bloom.redis.project import (
 from scrapy_bloom.redis.queue import Exchange, SharedQueue
 from scrapy_bloom.redis.turns import Turns
 from scrapy_bloom.redis.worker import MOST_TRIES, Worker
-from scrapy_bloom.settings import Settings
+from scrapy_bloom.settings import (
+    COMMIT_SYNC,
+    ON_BACKEND_ERROR,
+    REDIS_TIMEOUT,
+    WINDOW,
+    CommitSync,
+    OnBackendError,
+    Settings,
+)
 from scrapy_bloom.signals import forget_page
+from scrapy_bloom.values import counted, refusal
 
 if TYPE_CHECKING:
     from scrapy import Spider

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.session import Session
 from scrapy_bloom.errors import BloomError
-from scrapy_bloom.options import ON_BACKEND_ERROR, REDIS_TIMEOUT, OnBackendError
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.key import KNOWN
 from scrapy_bloom.redis.project import (
@@ -18,7 +17,7 @@ from scrapy_bloom.redis.project import (
     report_state,
     target_of,
 )
-from scrapy_bloom.settings import Settings
+from scrapy_bloom.settings import ON_BACKEND_ERROR, REDIS_TIMEOUT, OnBackendError, Settings
 from scrapy_bloom.signals import forget_page
 
 if TYPE_CHECKING:

@@ -9,21 +9,20 @@ from typing import TYPE_CHECKING, Any
 from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
 from scrapy_bloom.canonical.rules import difference
 from scrapy_bloom.errors import BloomError, SettingError
-from scrapy_bloom.options import (
+from scrapy_bloom.redis.client import Target
+from scrapy_bloom.redis.plan import Plan
+from scrapy_bloom.redis.reader import Reader, State, describe
+from scrapy_bloom.redis.worker import Worker
+from scrapy_bloom.settings import (
     CAPACITY,
     ERROR_RATE,
     EXACT,
     REDIS_KEY,
     REDIS_URL,
     WINDOW,
-    counted,
-    refusal,
+    Settings,
 )
-from scrapy_bloom.redis.client import Target
-from scrapy_bloom.redis.plan import Plan
-from scrapy_bloom.redis.reader import Reader, State, describe
-from scrapy_bloom.redis.worker import Worker
-from scrapy_bloom.settings import Settings
+from scrapy_bloom.values import counted, refusal
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler

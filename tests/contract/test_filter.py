@@ -15,8 +15,8 @@ from hypothesis.stateful import rule
 from support.contract import FilterContract, fingerprints, share_of
 from support.windows import WINDOW, Clock, WindowMachine
 
+from scrapy_bloom import file
 from scrapy_bloom.errors import SettingError, StateError
-from scrapy_bloom.filter import file
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.filter.sizing import (
     BLOCK_BITS,

@@ -21,8 +21,8 @@ from support.contract import fingerprints, share_of
 from support.internals import database_of, marks_in_memory
 from support.windows import LONGEST, PAGES, WINDOW, Clock
 
+from scrapy_bloom import file
 from scrapy_bloom.errors import StateError
-from scrapy_bloom.filter import file
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local import store as module
 from scrapy_bloom.local.store import NUMBER_BITS, Store

@@ -17,7 +17,7 @@ from support.spiders import Walled
 import scrapy_bloom
 from scrapy_bloom import ForgetFailed
 from scrapy_bloom.crawl.report import Verdict
-from scrapy_bloom.options import FORGET_FAILED
+from scrapy_bloom.settings import FORGET_FAILED
 
 pytestmark = pytest.mark.server
 

@@ -9,7 +9,7 @@ import pytest
 from support.localsite import LocalSite
 from support.waiting import PATIENCE
 
-from scrapy_bloom.filter import file
+from scrapy_bloom import file
 from scrapy_bloom.local.store import Store
 
 

@@ -15,7 +15,7 @@ from bench import results
 from bench.claims import CLAIMS
 from bench.parts import PARTS
 from scrapy_bloom.filter.sizing import next_slice
-from scrapy_bloom.options import DEFAULT_CAPACITY, DEFAULT_ERROR_RATE
+from scrapy_bloom.values import DEFAULT_CAPACITY, DEFAULT_ERROR_RATE
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -79,3 +79,11 @@ def test_what_is_private_to_scrapy_stands_in_one_file():
     found = {path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py")}
     found = {name for name in found if private.search((PACKAGE / name).read_text())}
     assert found == {"crawl/engine.py"}
+
+
+def test_a_filter_without_a_crawl_loads_neither_scrapy_nor_what_urls_need():
+    run = run_line("import sys; from scrapy_bloom import LocalFilter; print(*sys.modules)")
+    loaded = {name.partition(".")[0] for name in run.stdout.split()}
+    assert "scrapy_bloom.filter.bloom" in run.stdout
+    assert "scrapy_bloom.canonical" not in run.stdout
+    assert not loaded & {"scrapy", "twisted", "w3lib", "redis", "filelock"}

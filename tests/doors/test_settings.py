@@ -15,9 +15,9 @@ from support.sites import Pages
 
 from scrapy_bloom.canonical.rules import Rule
 from scrapy_bloom.errors import SettingError
-from scrapy_bloom.options import MAX_CAPACITY, OPTIONS, OnBackendError, Option
-from scrapy_bloom.settings import Settings
+from scrapy_bloom.settings import OPTIONS, OnBackendError, Option, Settings
 from scrapy_bloom.stats import STATS
+from scrapy_bloom.values import MAX_CAPACITY
 
 SOURCE = [path.read_text() for path in (Path(__file__).parents[2] / "scrapy_bloom").rglob("*.py")]
 

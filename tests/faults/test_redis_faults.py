@@ -20,9 +20,9 @@ from support.queues import Crawler, left
 from support.waiting import PATIENCE, until
 
 from scrapy_bloom.errors import BackendError
-from scrapy_bloom.options import OnBackendError
 from scrapy_bloom.redis.client import Target, beginning
 from scrapy_bloom.redis.filter import RedisFilter
+from scrapy_bloom.settings import OnBackendError
 
 FAULT_SERIES = int(os.environ.get("FAULTS", "12"))
 """Faults in each of the long series; `make kills` asks for many."""

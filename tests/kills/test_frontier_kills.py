@@ -17,7 +17,7 @@ from support.filters import contents
 from support.kills import CLOSING, MOMENTS, ONCE, items_in, series, urls_in
 from support.localsite import LocalSite, StormySite
 
-from scrapy_bloom.filter import file
+from scrapy_bloom import file
 
 pytestmark = [pytest.mark.server, pytest.mark.long]
 

@@ -19,8 +19,8 @@ MOMENTS = (
 """Chosen moments of a crawl, without the number of the call."""
 
 ONCE = (
-    "scrapy_bloom.filter.file:write:before",
-    "scrapy_bloom.filter.file:write:after",
+    "scrapy_bloom.file:write:before",
+    "scrapy_bloom.file:write:after",
     "scrapy_bloom.local.job:Job._check:before",
     "scrapy_bloom.local.job:Job._read_state:after",
     "scrapy_bloom.local.job:Job.begin:after",

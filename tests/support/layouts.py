@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hashlib import sha1
 
-from scrapy_bloom.options import DEFAULT_CAPACITY, DEFAULT_ERROR_RATE
 from scrapy_bloom.redis.client import script
 from scrapy_bloom.redis.plan import Plan
+from scrapy_bloom.values import DEFAULT_CAPACITY, DEFAULT_ERROR_RATE
 
 
 def plan_of(*, capacity=DEFAULT_CAPACITY, error_rate=DEFAULT_ERROR_RATE, window=None, **options):
