@@ -1,4 +1,4 @@
-"""Crawl a local site by workers that share everything in Redis; kill, freeze and add some.
+"""Crawl a local site by workers that share a queue and a pace in Redis; kill, freeze and add some.
 
 ``make demo-distributed`` runs this. The exit status is 0 when no page was missed and only those
 were fetched twice that the killed and the frozen worker had in flight, else 1.
@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from signal import SIGCONT
+from statistics import median
 from tempfile import TemporaryDirectory
 from threading import Event
 from typing import Any, Final
@@ -27,7 +28,8 @@ from support.localsite import LocalSite
 from support.processes import freeze
 from support.taken import pages_of, taken_by
 
-PAGES: Final = 6000
+PAGES: Final = 3000
+PACE: Final = 100  # requests a second, of all workers together
 REQUESTS: Final = 8  # that one worker sends at a time
 FROZEN: Final = 35.0  # seconds; longer than a lease
 SETTLED: Final = 0.5  # seconds in which the site answers what it was asked
@@ -47,6 +49,7 @@ class Worker:
             "EXTENSIONS": EXTENSIONS,
             "STATS_FILE": str(self._stats),
             "CONCURRENT_REQUESTS": str(REQUESTS),
+            "DOWNLOAD_SLOTS": json.dumps({site.HOST: {"delay": 1 / PACE, "jitter": 0}}),
         }
         command = [sys.executable, "-m", "scrapy", "crawl", "site", "-a", f"url={site.url}"]
         for name, value in settings.items():
@@ -154,6 +157,9 @@ def report(
         "  for any other reason": f"{len(twice - killed - frozen):,}",
         "requests put back for those two": f"{total('bloom/frontier/requeued'):,}",
         "round trips per page": f"{trips / total('item_scraped_count'):.2f}",
+        "requests a second, as configured": f"{PACE:,}",
+        "  in the median second": f"{median(site.per_second):,.0f}",
+        "  in the busiest second": f"{max(site.per_second):,}",
         "URLs, redirects among them": f"{urls:,}",
         "memory of the filter in Redis": f"{of_filter / 1000:,.0f} kB",
         "memory of a SADD set of them": f"{of_set / 1000:,.0f} kB",

@@ -13,6 +13,7 @@ import random
 import re
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -82,6 +83,7 @@ class LocalSite:
         self._hits: Counter[int] = Counter()
         self._delivered = 0
         self._asked: set[str] = set()
+        self._seconds: Counter[int] = Counter()
         self._alarms: dict[int, Callable[[], object]] = {}
 
     def kind(self, page: int) -> Kind:
@@ -178,6 +180,12 @@ class LocalSite:
         with self._lock:
             return {self.url[:-1] + target for target in self._asked}
 
+    @property
+    def per_second(self) -> list[int]:
+        """How many requests were answered in each second, the first and the last one excluded."""
+        with self._lock:
+            return [count for _, count in sorted(self._seconds.items())][1:-1]
+
     def when(self, deliveries: int, do: Callable[[], object]) -> None:
         """Call ``do`` once, in a thread of the server, at the given number of deliveries."""
         with self._lock:
@@ -211,6 +219,7 @@ class LocalSite:
         """Answer a request and count it."""
         alarm = None
         with self._lock:
+            self._seconds[int(time.monotonic())] += 1
             answer = self.answer(target, again=target in self._asked)
             if answer.status is not HTTPStatus.NOT_FOUND:
                 self._asked.add(target)
