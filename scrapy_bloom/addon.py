@@ -29,34 +29,35 @@ class Addon:
     Redis, so does Scrapy's own scheduler. A job directory with requests of that scheduler stays
     with it until they are done.
 
-    Scrapy's commands that only look at pages, such as ``fetch`` and ``shell``, run without a job
+    Scrapy's commands that only inspect pages, such as ``fetch`` and ``shell``, run without a job
     directory and without this package.
 
-    :param looks: whether this is such a command.
+    :param is_inspection_command: whether this is such a command.
     """
 
-    def __init__(self, *, looks: bool = False) -> None:
-        self._looks = looks
+    def __init__(self, *, is_inspection_command: bool = False) -> None:
+        self._is_inspection_command = is_inspection_command
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Make the add-on of a crawl, or of a command."""
-        from scrapy_bloom.crawl.engine import only_looks  # noqa: PLC0415 - not in every command
+        # Imported only here: every Scrapy command imports this module.
+        from scrapy_bloom.crawl.engine import is_inspection_command  # noqa: PLC0415
 
-        return cls(looks=only_looks(crawler))
+        return cls(is_inspection_command=is_inspection_command(crawler))
 
     def update_settings(self, settings: BaseSettings) -> None:
         """Set ``DUPEFILTER_CLASS`` and ``SCHEDULER``, and add the middleware that sees failures.
 
         :raises NotConfigured: if the filter cannot be used.
         """
-        # Every Scrapy command imports this module; the others are for crawls.
+        # Imported only here, as above.
         from scrapy_bloom.dupefilter import BloomDupeFilter  # noqa: PLC0415
         from scrapy_bloom.forgetting import ForgetFailed  # noqa: PLC0415
         from scrapy_bloom.local.scrapys import is_for_scrapy  # noqa: PLC0415
         from scrapy_bloom.local.store import NAME  # noqa: PLC0415
 
-        if self._looks:
+        if self._is_inspection_command:
             settings.set("JOBDIR", None, priority="cmdline")
             return
         takes_filter = _is_default(settings, "DUPEFILTER_CLASS")

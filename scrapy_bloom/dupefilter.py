@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Protocol
 from scrapy import signals
 from scrapy.utils.request import referer_str
 
-from scrapy_bloom.crawl.engine import fail, only_looks, refuse
+from scrapy_bloom.crawl.engine import exit_with_error_code, is_inspection_command, refuse
+from scrapy_bloom.crawl.other_schedulers import scheduler_with, spare_queue, unstored, watch_pushes
 from scrapy_bloom.crawl.report import Report, Verdict
-from scrapy_bloom.crawl.schedulers import scheduler_with, spare_queue, unstored, watch_pushes
 from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.forgetting import check_watched
 from scrapy_bloom.local.job import set_aside_if_unclean
@@ -74,7 +74,7 @@ class BloomDupeFilter:
         is moved away here.
         """
         self, folder = cls(crawler), crawler.settings["JOBDIR"]
-        if folder and not only_looks(crawler):
+        if folder and not is_inspection_command(crawler):
             try:
                 if Settings.of(crawler).backend(shared_queue=False) == "local":
                     self.unclean = set_aside_if_unclean(Path(folder), name_of(crawler))
@@ -202,8 +202,8 @@ class BloomDupeFilter:
         crawler = self._crawler
         settings = Settings.of(crawler)
         check_watched(crawler, settings)
-        looks = only_looks(crawler) and not self._shared_queue
-        if settings.backend(shared_queue=self._shared_queue) == "redis" and not looks:
+        in_redis = settings.backend(shared_queue=self._shared_queue) == "redis"
+        if in_redis and (self._shared_queue or not is_inspection_command(crawler)):
             self._filter = self._open_shared(empty=empty)
         else:
             self._filter = PlainFilter(crawler, name_of(crawler), self.report, unclean=self.unclean)
@@ -241,7 +241,7 @@ class BloomDupeFilter:
         except Exception as error:  # noqa: BLE001 - raising would lose the page
             self.checks = Unfiltered(self.report, error)
             if isinstance(error, BloomError):
-                fail(self._crawler)
+                exit_with_error_code(self._crawler)
                 self.report.give_up(error)
         assert self.checks is not None  # noqa: S101 - set either way
         return self.checks

@@ -13,7 +13,7 @@ from scrapy.utils.misc import build_from_crawler, load_object
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl.engine import only_looks, refuse, write_no_state
+from scrapy_bloom.crawl.engine import is_inspection_command, refuse, write_no_state
 from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.dupefilter import BloomDupeFilter, Unfiltered
 from scrapy_bloom.errors import BloomError, SettingError
@@ -87,7 +87,7 @@ class Scheduler(ScrapyScheduler):
         by_default = settings.getpriority("DUPEFILTER_CLASS") == SETTINGS_PRIORITIES["default"]
         chosen = BloomDupeFilter if by_default else load_object(settings["DUPEFILTER_CLASS"])
         dupefilter: Any = build_from_crawler(chosen, crawler)
-        if only_looks(crawler):
+        if is_inspection_command(crawler):
             write_no_state(crawler)
         return cls(
             dupefilter,
@@ -178,7 +178,7 @@ class Scheduler(ScrapyScheduler):
         crawler, folder = self.crawler, self.crawler.settings["JOBDIR"]
         settings = Settings.of(crawler)
         shared = settings.backend(shared_queue=False) == "redis"
-        if only_looks(crawler) or not (shared or folder):
+        if is_inspection_command(crawler) or not (shared or folder):
             return None
         if not isinstance(self.df, BloomDupeFilter):
             kind = type(self.df)

@@ -2,8 +2,9 @@
 
 ``session`` identifies requests and judges them; ``redirects`` deals with redirect chains;
 ``in_flight`` tracks the pages in flight; ``items`` writes out a page's items before the page counts
-as done; ``engine`` is the only access to Scrapy's engine; ``report`` writes stats and log messages;
-``serialize`` turns requests into bytes; ``schedulers`` covers what other schedulers do not report.
+as done; ``engine`` has all that is private to Scrapy; ``report`` writes stats and log messages;
+``serialize`` turns requests into bytes; ``other_schedulers`` covers what other schedulers do not
+report.
 
 This package knows Scrapy, but neither SQLite nor Redis.
 """

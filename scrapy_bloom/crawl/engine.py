@@ -380,7 +380,7 @@ def has_queues_by_slot(priority_queue: type[Any]) -> bool | None:
     return False if issubclass(priority_queue, ScrapyPriorityQueue) else None
 
 
-def only_looks(crawler: Crawler) -> bool:
+def is_inspection_command(crawler: Crawler) -> bool:
     """Return whether this is one of Scrapy's inspection commands, which must not touch any job.
 
     ``fetch``, ``view``, ``parse``, ``check`` and ``bench`` replace the spider's ``start``. Not so
@@ -411,7 +411,7 @@ def refuse(crawler: Crawler, reason: str) -> None:
 
     :raises CloseSpider: if no spider is being opened.
     """
-    fail(crawler)
+    exit_with_error_code(crawler)
     write_no_state(crawler)
     engine = engine_of(crawler)
     if engine is None:
@@ -433,7 +433,7 @@ def refuse(crawler: Crawler, reason: str) -> None:
     crawler.signals.connect(handler, signal=signals.spider_opened, weak=False)
 
 
-def fail(crawler: Crawler) -> None:
+def exit_with_error_code(crawler: Crawler) -> None:
     """Make the ``scrapy`` command exit with code 1 once the spider is closed.
 
     Scrapy 2.13 to 2.19 does so if the crawler has no spider at the end, as after an error in the

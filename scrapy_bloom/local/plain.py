@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from scrapy.utils.job import job_dir
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl.engine import only_looks, run_beside
+from scrapy_bloom.crawl.engine import is_inspection_command, run_beside
 from scrapy_bloom.crawl.session import Session
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.local.job import (
@@ -48,7 +48,7 @@ class PlainFilter:
 
     def __init__(self, crawler: Crawler, spider: str, report: Report, *, unclean: bool) -> None:
         settings = Settings.of(crawler)
-        if settings[EXACT] and not only_looks(crawler):
+        if settings[EXACT] and not is_inspection_command(crawler):
             raise SettingError(
                 f"{EXACT.setting} = True: it needs SCHEDULER = 'scrapy_bloom.Scheduler' with a"
                 f" JOBDIR. Without these use Scrapy's own filter, which is exact:"
@@ -57,7 +57,7 @@ class PlainFilter:
         self._report = report
         self.session = session = Session(crawler, settings, report)
         made = session.fingerprinter
-        folder = None if only_looks(crawler) else job_dir(crawler.settings)
+        folder = None if is_inspection_command(crawler) else job_dir(crawler.settings)
         self.emptied = False
         self._job: Job | None = None
         if folder is None:
