@@ -53,7 +53,6 @@ class Addon:
         """
         # Imported only here, as above.
         from scrapy_bloom.dupefilter import BloomDupeFilter  # noqa: PLC0415
-        from scrapy_bloom.forgetting import ForgetFailed  # noqa: PLC0415
         from scrapy_bloom.local.scrapys import is_for_scrapy  # noqa: PLC0415
         from scrapy_bloom.local.store import NAME  # noqa: PLC0415
 
@@ -84,14 +83,20 @@ class Addon:
             settings.set("SCHEDULER", _SCHEDULER, priority="addon")
         if takes_filter:
             settings.set("DUPEFILTER_CLASS", _FILTER, priority="addon")
-        # Scrapy's own method for this takes only the class itself, and logs it as one.
-        middlewares = settings.getdict(_MIDDLEWARES)
-        if not any(_is_a(middleware, ForgetFailed) for middleware in middlewares):
-            middlewares[_FORGET_FAILED] = 0
-            settings.set(_MIDDLEWARES, middlewares, settings.getpriority(_MIDDLEWARES) or 0)
+        _add_forget_failed(settings)
 
     def __repr__(self) -> str:
         return "scrapy_bloom.Addon()"  # Scrapy lists its add-ons in the log
+
+
+def _add_forget_failed(settings: BaseSettings) -> None:
+    """Add the middleware by its path: Scrapy's own method adds the class, and logs it as one."""
+    from scrapy_bloom.forgetting import ForgetFailed  # noqa: PLC0415
+
+    middlewares = settings.getdict(_MIDDLEWARES)
+    if not any(_is_a(middleware, ForgetFailed) for middleware in middlewares):
+        middlewares[_FORGET_FAILED] = 0
+        settings.set(_MIDDLEWARES, middlewares, settings.getpriority(_MIDDLEWARES) or 0)
 
 
 def _is_default(settings: BaseSettings, name: str) -> bool:
