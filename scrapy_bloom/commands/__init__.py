@@ -50,7 +50,7 @@ class BloomCommand(ScrapyCommand):
     def add_options(self, parser: ArgumentParser) -> None:
         """Add Scrapy's options. Each verb reads its own from what is left."""
         super().add_options(parser)
-        # In the place of Scrapy's, which knows no verbs.
+        # Instead of Scrapy's, which knows no verbs.
         parser.add_argument("-h", "--help", action="store_true", help="show help, or a verb's")
 
     def run(self, args: list[str], opts: Namespace) -> None:

@@ -23,7 +23,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, project: Project) -> int:
-    """Print how each URL becomes canonical, and whether it is the same page as the first one."""
+    """Print how each URL becomes canonical, and whether it is the same page as the first."""
     ways = [way_of(url, project.fingerprinter) for url in args.urls]
     lines = []
     for way in ways:
@@ -32,12 +32,12 @@ def run(args: Namespace, project: Project) -> int:
             lines.append(f"  {step:<15} {url}")
         if way is not ways[0]:
             same = way["fingerprint"] == ways[0]["fingerprint"]
-            lines.append(f"  {'the same page as' if same else 'another page than'} the first one")
+            lines.append(f"  {'the same page' if same else 'not the same page'} as the first")
     show(args, ways, lines)
     return 0
 
 
-def way_of(url: str, made: CanonicalFingerprinter) -> dict[str, Any]:
+def way_of(url: str, fingerprinter: CanonicalFingerprinter) -> dict[str, Any]:
     """Follow a URL step by step to its fingerprint.
 
     A step is a name and the URL that it has left: ``request`` for what Scrapy changes when it makes
@@ -46,7 +46,7 @@ def way_of(url: str, made: CanonicalFingerprinter) -> dict[str, Any]:
     :raises ValueError: if Scrapy cannot make a request for the URL.
     """
     request = Request(url)
-    walked = [("", url), ("request", request.url), *made.walk(request.url)]
+    walked = [("", url), ("request", request.url), *fingerprinter.walk(request.url)]
     steps = [step for before, step in pairwise(walked) if before[1] != step[1]]
     steps.append(("canonical", walked[-1][1]))
-    return {"url": url, "steps": steps, "fingerprint": made.fingerprint(request).hex()}
+    return {"url": url, "steps": steps, "fingerprint": fingerprinter.fingerprint(request).hex()}

@@ -1,4 +1,4 @@
-"""``scrapy bloom copy``: a filter or a crawl to a place where there is none."""
+"""``scrapy bloom copy``: copy a filter or a crawl to an empty place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXAMPLE = "job redis://localhost#books:books:bloom"
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of this verb."""
     parser.add_argument("source", metavar="SRC", help="a TARGET; or the queue of scrapy-redis")
-    parser.add_argument("target", metavar="DST", help="where to put it: nothing may be there")
+    parser.add_argument("target", metavar="DST", help="where to put it; must not exist")
 
 
 def run(args: Namespace, project: Project) -> int:

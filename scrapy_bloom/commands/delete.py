@@ -1,4 +1,4 @@
-"""``scrapy bloom delete``: a filter, when nobody uses it."""
+"""``scrapy bloom delete``: delete a filter that no crawl uses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, project: Project) -> int:
-    """Ask, and delete; return 1 if the answer was no."""
+    """Confirm and delete; return 1 if the answer was no."""
     target = target_of(project, args.target)
     if not args.yes:
         facts = target.info()

@@ -1,18 +1,14 @@
-"""Copies the filter of a job directory to Redis, with its requests.
-
-The list of forgotten pages cannot be copied: a file keeps fingerprints, Redis keeps probes. So one
-bit of each forgotten page is cleared in the copy. The few other pages that share that bit are
-fetched again.
-"""
+"""Copies the filter of a job directory to Redis, with its requests and its forgotten pages."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from math import ceil
-from typing import Final
+from typing import Any, Final
 
 from scrapy_bloom.commands.local_target import LocalTarget
 from scrapy_bloom.commands.output import progress
@@ -21,7 +17,8 @@ from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.redis_target import RedisTarget
 from scrapy_bloom.commands.requests import slot_in
 from scrapy_bloom.errors import BackendError, StateError
-from scrapy_bloom.filter.hashing import make_probe
+from scrapy_bloom.filter.bloom import LocalFilter
+from scrapy_bloom.filter.hashing import make_hash, make_probe
 from scrapy_bloom.filter.slices import Slice
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.key import MOST_BYTES, Call, SharedKey
@@ -32,7 +29,7 @@ from scrapy_bloom.redis.worker import Worker
 
 _ENDING: Final = b"\x80"  # the bit behind a key's blocks, which gives it its full size
 _HOURS: Final = 6 * 3600
-"""Seconds after which the keys of a copy vanish that was killed."""
+"""Seconds after which the keys of an interrupted copy expire."""
 
 _FINISH: Final = """
 for i = 1, #KEYS do redis.call('PERSIST', KEYS[i]) end
@@ -44,36 +41,29 @@ return 1
 def copy_job(source: LocalTarget, target: RedisTarget, project: Project) -> None:
     """Put the filter of a job into Redis, with the requests beside it, which come first.
 
-    Until all is there its plan says that it has no requests, so that no crawl begins with a part.
-    If it fails everything is removed; after a kill it vanishes by itself.
+    Until everything is copied, its plan says that it has no requests, so no crawl can start with a
+    part of them. If copying fails, everything is deleted; after a kill it expires.
 
     :param project: of the spider whose it is from now on; of the job's spider if it names none.
     """
-    with source.reading() as (identity, state, requests), target.link() as link:
-        probe = make_probe(state.secret, digests=state.digests)
-        slices = state.slices
-        for positions in map(probe, state.again):
-            for slice_ in slices:
-                if slice_.has(positions):
-                    _leave_out(slice_, positions)
-        listed = [_listed(one, newest=one is slices[-1]) for one in slices]
+    with source.reading() as (identity, filter_, requests), target.connected() as worker:
         plan = Plan(
-            state.capacity,
-            state.error_rate,
-            state.digests,
+            filter_.capacity,
+            filter_.error_rate,
+            filter_.digests,
             identity.fingerprinter,
             json.dumps(identity.made_by, sort_keys=True),
-            window=state.window or 0.0,
+            window=filter_.window or 0.0,
         )
-        theirs = Project(project.given, project.spider or identity.spider)
-        owned = requests is not None or theirs.keeps_requests
-        owner = theirs.owner if owned else {"spider": theirs.spider}
-        target.check_free(link)
-        shared = SharedKey(link, target.key, plan)
+        owner_project = Project(project.given, project.spider or identity.spider)
+        owned = requests is not None or owner_project.keeps_requests
+        owner = owner_project.owner if owned else {"spider": owner_project.spider}
+        target.check_free(worker)
+        shared = SharedKey(worker, target.key, plan)
         if not shared.made:
             raise occupied(target.name)
-        client, start = link.client, beginning(target.key)
-        keys = [target.key, f"{start}queue", f"{start}turns"]
+        client, prefix = worker.client, beginning(target.key)
+        keys = [target.key, f"{prefix}queue", f"{prefix}turns"]
         try:
             client.hset(target.key, "order", owner.get("order", "").partition(" ")[0])
             client.expire(target.key, _HOURS)
@@ -82,22 +72,15 @@ def copy_job(source: LocalTarget, target: RedisTarget, project: Project) -> None
                 for priority, body in requests or ()
             )
             copied = 0
-            for some in batches(entries):
-                shared.call(Call(some))
-                copied += len(some)
+            for batch in batches(entries):
+                shared.call(Call(batch))
+                copied += len(batch)
                 for key in keys[1:]:
                     client.expire(key, _HOURS)
-            rows = (
-                f"{geometry(one)}:{one.number}:{one.since:.6f}:{one.items}:{one.again}"
-                for one in listed
-            )
-            client.hset(target.key, "slices", " ".join(rows))
-            for name, data in _strings(f"{start}{shared.epoch}.", slices, listed):
-                keys.append(name)
-                client.set(name, data, ex=_HOURS)
+            keys += _copy_slices(filter_, client, target.key, f"{prefix}{shared.epoch}.")
             shared.leave()
-            arrived(link, target, copied)
-            client.eval(_FINISH, len(keys), *keys, replace(plan, **owner).write(state.secret))
+            arrived(worker, target, copied)
+            client.eval(_FINISH, len(keys), *keys, replace(plan, **owner).write(filter_.secret))
         except BaseException:
             client.close()  # an interrupted call may still be answered on its connection
             with suppress(BackendError):  # the keys expire
@@ -105,49 +88,62 @@ def copy_job(source: LocalTarget, target: RedisTarget, project: Project) -> None
             raise
 
 
-def arrived(link: Worker, target: RedisTarget, count: int) -> State:
-    """Return the state of a copy, if all its requests are there.
+def arrived(worker: Worker, target: RedisTarget, count: int) -> State:
+    """Return the state of a copy, if all its requests are in Redis.
 
     :raises StateError: if the server has lost some: their pages would not be fetched.
     """
-    state = Reader(link, target.key).existing()
+    state = Reader(worker, target.key).existing()
     if state.waiting != count:
         raise StateError(f"{target.name}: the server has lost requests. Copy again.")
     return state
 
 
 def batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
-    """Yield requests, as many at a time as go with one call."""
-    some: list[Entry] = []
+    """Yield requests in batches, each as large as one call may be."""
+    batch: list[Entry] = []
     size = 0
     for entry in progress(entries, "requests copied"):
         size += len(entry.body)
-        if some and (size > MOST_BYTES or len(some) == BATCH):
-            yield some
-            some, size = [], len(entry.body)
-        some.append(entry)
-    if some:
-        yield some
+        if batch and (size > MOST_BYTES or len(batch) == BATCH):
+            yield batch
+            batch, size = [], len(entry.body)
+        batch.append(entry)
+    if batch:
+        yield batch
 
 
-def _strings(
-    start: str, slices: Sequence[Slice], listed: Sequence[SliceRow]
-) -> Iterator[tuple[str, bytes]]:
-    """Yield the names and the values of the keys that have the bits."""
-    for slice_, one in zip(slices, listed, strict=True):
-        for number in range(one.keys):
-            blocks = slice_.blocks[number * KEY_BLOCKS : (number + 1) * KEY_BLOCKS]
-            if any(block.any() for block in blocks):
-                data = b"".join(block.tobytes() for block in blocks)
-                yield f"{start}{one.number}.{number}", data + _ENDING
+def _copy_slices(filter_: LocalFilter, client: Any, header: str, prefix: str) -> list[str]:
+    """Write bits and forgotten pages, and then list the slices; return the names of the keys."""
+    rows, names = [], []
+    hash_ = make_hash(filter_.secret, digests=filter_.digests)
+    probe = make_probe(filter_.secret, digests=filter_.digests)
+    for slice_ in filter_.slices:
+        forgotten = (hash_(mark) for mark in filter_.again if slice_.has(probe(mark)))
+        row = _row_of(slice_, newest=slice_ is filter_.slices[-1])
+        start, count = f"{prefix}{row.number}.", 0
+        for number, data in _strings(slice_, row.keys):
+            names.append(f"{start}{number}")
+            client.set(names[-1], data, ex=_HOURS)
+        while batch := [*islice(forgotten, BATCH)]:
+            count += client.sadd(f"{start}again", *batch)
+            client.expire(f"{start}again", _HOURS)
+        if count:
+            names.append(f"{start}again")
+        rows.append(f"{geometry(row)}:{row.number}:{row.since:.6f}:{row.items}:{count}")
+    client.hset(header, "slices", " ".join(rows))
+    return names
 
 
-def _leave_out(slice_: Slice, probe: list[int]) -> None:
-    *positions, h = probe
-    slice_.writable(h * len(slice_.blocks) >> 32)[positions[0]] = 0
+def _strings(slice_: Slice, keys: int) -> Iterator[tuple[int, bytes]]:
+    """Yield number and value of each key that has bits."""
+    for number in range(keys):
+        blocks = slice_.blocks[number * KEY_BLOCKS : (number + 1) * KEY_BLOCKS]
+        if any(block.any() for block in blocks):
+            yield number, b"".join(block.tobytes() for block in blocks) + _ENDING
 
 
-def _listed(slice_: Slice, *, newest: bool) -> SliceRow:
+def _row_of(slice_: Slice, *, newest: bool) -> SliceRow:
     """Return how the header lists a slice; the newest one may get a whole batch too many."""
     spec = slice_.spec
     capacity = max(1, slice_.items, spec.capacity - BATCH) if newest else spec.capacity

@@ -2,8 +2,8 @@
 
 A mark without its request would suppress a page; a request without its mark is only fetched twice.
 So each request is in our queue before its page is marked, and what scrapy-redis has stays. Until
-all is there, the filter says that it has no requests beside it: ``scrapy_bloom.Scheduler`` refuses
-it then, and a copy that was killed can be made again.
+everything is copied, the filter says that it has no requests beside it: ``scrapy_bloom.Scheduler``
+refuses it, and an interrupted copy can be repeated.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from scrapy_bloom.redis.plan import BATCH, Plan
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.worker import Worker
 
-_WATCH: Final = 1.0  # seconds in which a worker that runs changes something
+_WATCH: Final = 1.0  # seconds in which a running worker changes something
 
 
 def copy_crawl(source: RedisTarget, target: Target, project: Project) -> None:
@@ -39,13 +39,13 @@ def copy_crawl(source: RedisTarget, target: Target, project: Project) -> None:
 
     :param source: the queue of scrapy-redis.
     :param target: where filter and queue go. A filter that was used beside scrapy-redis's scheduler
-        may be there, or what is left of a copy that was killed.
+        may be there, or what an interrupted copy left.
     :raises SettingError: if the spider is not named, or the settings cannot be used.
     :raises StateError: if a worker uses the source or the target, if requests wait at the target,
         or if one cannot be read.
     """
-    with source.link() as here:
-        queue = _Queue(here.client, source)
+    with source.connected() as source_worker:
+        queue = _Queue(source_worker.client, source)
         if not isinstance(target, RedisTarget):
             raise StateError(f"{target.name}: a crawl of scrapy-redis can only be copied to Redis.")
         if not project.spider:
@@ -54,33 +54,33 @@ def copy_crawl(source: RedisTarget, target: Target, project: Project) -> None:
         before = queue.state()
         time.sleep(_WATCH)
         queue.check(before)
-        with target.link() as link:
+        with target.connected() as worker:
             copied = 0
-            with target.opened(_plan(target, link)) as filter_:
+            with target.opened(_plan(target, worker)) as filter_:
                 fields = {"order": owner["order"].partition(" ")[0], "waiting": 0}
-                link.client.hset(target.key, mapping=fields)
-                # A copy that was killed may have left requests.
-                link.client.unlink(f"{beginning(target.key)}queue")
+                worker.client.hset(target.key, mapping=fields)
+                # An interrupted copy may have left requests.
+                worker.client.unlink(f"{beginning(target.key)}queue")
                 for entries in batches(queue.entries(project)):
                     filter_.shared.call(Call(entries))
                     filter_.add_many(entry.source for entry in entries if entry.source)
                     copied += len(entries)
             queue.check(before)
-            state = arrived(link, target, copied)
+            state = arrived(worker, target, copied)
             plan = replace(state.plan, **owner).write(state.secret)
-            link.client.hset(target.key, "plan", plan)  # from now on it has requests
+            worker.client.hset(target.key, "plan", plan)  # from now on it has requests
 
 
-def _plan(target: RedisTarget, link: Worker) -> Plan:
+def _plan(target: RedisTarget, worker: Worker) -> Plan:
     """Return the plan of the filter, without requests beside it for now.
 
     :raises StateError: if a crawl uses what is there, or requests wait.
     """
-    state = Reader(link, target.key).state()
-    if state is None or link.client.ttl(target.key) > 0:
-        target.check_free(link)
+    state = Reader(worker, target.key).state()
+    if state is None or worker.client.ttl(target.key) > 0:
+        target.check_free(worker)
         return target.plan()
-    now = float(link.client.time()[0])
+    now = float(worker.client.time()[0])
     if used := [name for name, end in state.leases.items() if end > now]:
         raise StateError(
             f"{target.name}: worker {used[0]} uses it, or was killed less than half a minute ago."
@@ -95,7 +95,7 @@ def _plan(target: RedisTarget, link: Worker) -> Plan:
 class _Queue:
     """The requests that a crawl of scrapy-redis has left.
 
-    :raises StateError: if there are none.
+    :raises StateError: if the key is not a queue.
     """
 
     def __init__(self, client: Any, source: RedisTarget) -> None:
@@ -111,13 +111,13 @@ class _Queue:
         self._is_list = kind == b"list"
 
     def state(self) -> tuple[object, ...]:
-        """Return what a worker that runs would change."""
+        """Return what a running worker would change."""
         return self._size(), self._part(0, 0), self._part(-1, -1)
 
     def check(self, before: tuple[object, ...]) -> None:
-        """Look whether it has changed.
+        """Check that it has not changed.
 
-        :raises StateError: if so.
+        :raises StateError: if it has.
         """
         if self.state() != before:
             raise StateError(
@@ -132,7 +132,7 @@ class _Queue:
 
         :raises StateError: if one cannot be read.
         """
-        made, dumps = project.fingerprinter, project.queue_kind.dumps
+        fingerprinter, dumps = project.fingerprinter, project.queue_kind.dumps
         serializer: Any = project.scrapys.get("SCHEDULER_SERIALIZER") or pickle
         if isinstance(serializer, str):
             serializer = import_module(serializer)
@@ -142,7 +142,7 @@ class _Queue:
                     # As safe as scrapy-redis itself: who can write its queue can run code.
                     fields = serializer.loads(body)
                     plain = request_from_dict({**fields, "callback": None, "errback": None})
-                    mark = None if plain.dont_filter else made.fingerprint(plain)
+                    mark = None if plain.dont_filter else fingerprinter.fingerprint(plain)
                     stored = dumps(fields)
                     slot = slot_in(stored)
                     entry = Entry("p", None, stored, plain.priority, source=mark, slot=slot)
@@ -160,7 +160,7 @@ class _Queue:
 
     def _part(self, first: int, last: int) -> Sequence[bytes]:
         if self._is_list:
-            found: list[bytes] = self._client.lrange(self._key, -1 - last, -1 - first)
-            return found[::-1]
-        some: list[bytes] = self._client.zrange(self._key, first, last)
-        return some
+            newest_first: list[bytes] = self._client.lrange(self._key, -1 - last, -1 - first)
+            return newest_first[::-1]
+        members: list[bytes] = self._client.zrange(self._key, first, last)
+        return members

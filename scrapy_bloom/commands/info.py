@@ -1,4 +1,4 @@
-"""``scrapy bloom info``: whose a filter is, how full, and how its crawl stands."""
+"""``scrapy bloom info``: fill level and owner of a filter, and the progress of its crawl."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, project: Project) -> int:
-    """Print what an operator asks; as JSON all that is known."""
+    """Print the most important facts; as JSON, all of them."""
     facts = target_of(project, args.target).info()
     show(args, facts, table(_summary(facts)))
     return 0
 
 
 def _summary(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what an operator asks: the name of it, and the answer."""
+    """Yield (label, value) rows."""
     yield "target", facts["target"]
     if spider := facts.get("spider"):
         project = facts.get("project")
         yield "spider", f"{spider}, project {project}" if project else spider
     yield "pages seen", as_text(facts["items"])
     if "waiting" in facts:
-        told = f"{counted(facts['waiting'], 'request')}, {facts['in_flight']:,} of them in flight"
-        yield "to be fetched", told
+        waiting = counted(facts["waiting"], "request")
+        yield "to be fetched", f"{waiting}, {facts['in_flight']:,} of them in flight"
     if hosts := facts.get("hosts"):
         upcoming = ", ".join(map(_described, facts["next_hosts"]))
         yield "hosts", f"{hosts:,}; next {upcoming}"
@@ -44,8 +44,8 @@ def _summary(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     full = facts["items"] / facts["capacity"]
     yield "fill level", f"{full:.2%} of {counted(facts['capacity'], 'page')}; grows when it is full"
     if "window" in facts:
-        told = f"{write_span(facts['window'])}, in {counted(facts['generations'], 'generation')}"
-        yield "window", told
+        generations = counted(facts["generations"], "generation")
+        yield "window", f"{write_span(facts['window'])}, in {generations}"
     yield "memory", write_size(facts["bytes"])
     if "disk" in facts:
         yield "disk", write_size(facts["disk"])

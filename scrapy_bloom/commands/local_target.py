@@ -46,11 +46,11 @@ _COMPANIONS: Final = ("", "-journal", "-wal", "-shm", "-checkpoint", ".new")
 class LocalTarget:
     """A filter in a file, as it was at the last commit of its crawl.
 
-    Methods that look create, lock and change nothing. All raise :class:`BloomError` if the place
+    Methods that inspect create, lock and change nothing. All raise :class:`BloomError` if the file
     cannot be used, or has no filter.
 
-    :param path: a file that is there, or a job directory, or ``bloom.sqlite`` in one.
-    :param project: whose filter a new one is, and in which order its queue is.
+    :param path: an existing file, or a job directory, or ``bloom.sqlite`` in one.
+    :param project: the owner of a new filter; its settings choose the order of the queue.
 
     Attributes:
         path: the file.
@@ -62,10 +62,10 @@ class LocalTarget:
         self.path = path if path.name == NAME or path.is_file() else path / NAME
         self._project = project
 
-    # Looking
+    # Inspecting
 
     def info(self) -> dict[str, Any]:
-        """Return what is known of the filter."""
+        """Return the facts of the filter."""
         with self._reading() as store:
             meta, has_queue = store.meta, store.meta.get(KIND) == REQUESTS
             return described(
@@ -85,8 +85,8 @@ class LocalTarget:
     def reading(self) -> Iterator[tuple[Identity, LocalFilter, Requests | None]]:
         """Open all that is to be copied into Redis.
 
-        It yields what the filter belongs to; the filter, which may be changed; and priority and
-        bytes of each request that is not done, the oldest first, or None if none are kept.
+        Yields the filter's identity; the filter, which may be changed; and priority and bytes of
+        each request that is not done, the oldest first, or None if the file has no requests.
 
         :raises StateError: if marks without their requests would be copied, or without the list
             that makes them exact.
@@ -104,7 +104,7 @@ class LocalTarget:
 
     @contextmanager
     def requests(self, *, failed: bool) -> Iterator[tuple[int, int, Iterator[WaitingRequest]]]:
-        """Yield how many requests are not done, how many are in flight of them, and the requests.
+        """Yield how many requests are not done, how many of them are in flight, and the requests.
 
         :param failed: whether to yield only those that cannot be read.
         """
@@ -112,8 +112,9 @@ class LocalTarget:
         with self._reading() as store:
             if store.meta.get(KIND) != REQUESTS:
                 raise without_requests(self.name)
-            found = (readable(body, at) for at, body in _bodies(store, newest_first=newest_first))
-            shown = (one for one in found if one.problem or not failed)
+            bodies = _bodies(store, newest_first=newest_first)
+            requests = (readable(body, priority) for priority, body in bodies)
+            shown = (request for request in requests if request.problem or not failed)
             yield len(store), int(store.meta.get(IN_FLIGHT, 0)), shown
 
     def upcoming(self, count: int) -> list[WaitingRequest]:
@@ -134,21 +135,21 @@ class LocalTarget:
     def marks(self, verb: str) -> Iterator[Marks]:
         """Open the filter for a verb: what a crawl would call seen, or a change in one commit.
 
-        :param verb: ``contains``, ``add`` or ``forget``. To add, a filter is made if there is none.
+        :param verb: ``contains``, ``add`` or ``forget``; ``add`` creates the filter if necessary.
         """
         new = verb == "add" and not self.path.exists()
         if new:
             self._check_spider(self._project.spider)
         else:
-            with self._reading() as store:  # nothing is locked if it is none of ours
+            with self._reading() as store:  # nothing is locked if it is not ours
                 if verb == "contains":
-                    yield _identity(store.meta), lambda some: [one in store for one in some]
+                    yield _identity(store.meta), lambda marks: [mark in store for mark in marks]
                     return
         with hold(self.path.parent), _explained(self.path):
-            store = self._made() if new else Store(self.path)
+            store = self._create() if new else Store(self.path)
             try:
                 forget, add = store.forget_many, store.add
-                change = forget if verb == "forget" else lambda some: [*map(add, some)]
+                change = forget if verb == "forget" else lambda marks: [*map(add, marks)]
                 yield _identity(store.meta), change
                 if store.clean:
                     store.close()
@@ -162,9 +163,9 @@ class LocalTarget:
                 raise
 
     def copy_from(self, source: LocalTarget) -> None:
-        """Copy a file with all that is in it, as of its last commit, for the project's spider.
+        """Copy a whole file, as of its last commit, for the project's spider.
 
-        :raises StateError: if something is here, or marks without their requests would be copied.
+        :raises StateError: if the target exists, or marks without their requests would be copied.
         """
         with source._reading() as store:
             source._check_requests(store)
@@ -224,7 +225,7 @@ class LocalTarget:
                 f"{self.name}: a new job directory needs the name of its spider: add --spider NAME."
             )
 
-    def _made(self) -> Store:
+    def _create(self) -> Store:
         project = self._project
         store = open_store(self.path, project.settings, digests=project.fingerprinter.digests)
         for key, value in self._notes(project.identity, FILTER).items():
@@ -255,17 +256,17 @@ def _identity(meta: dict[str, Any]) -> Identity:
 def _last_commit(path: Path) -> datetime:
     """Return when a file was last written to; the log beside it has the latest commits."""
     log = path.with_name(f"{path.name}-wal")
-    times = [one.stat().st_mtime for one in (path, log) if one.exists()]
+    times = [each.stat().st_mtime for each in (path, log) if each.exists()]
     return datetime.fromtimestamp(max(times)).astimezone()
 
 
 def _last_run(store: Store) -> str:
-    """Return how the last run ended, or that it is on, as far as this machine can tell."""
+    """Return how the last run ended, or that it is running, as far as this machine can tell."""
     if store.clean:
         return "stopped cleanly"
-    with suppress(PermissionError):  # it is there, and somebody else's
+    with suppress(PermissionError):  # it runs, and is somebody else's
         try:
-            os.kill(int(store.meta[PID]), 0)  # asks only whether it is there
+            os.kill(int(store.meta[PID]), 0)  # checks only whether it runs
         except ProcessLookupError:
             return "killed"
     return f"running as process {store.meta[PID]}"

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 _PATIENCE: Final = 2.0  # seconds before progress is shown, and between two times
-_LARGE: Final = 1000  # has no digits behind the point
+_LARGE: Final = 1000  # from here on without decimals
 
 
 def show(args: Namespace, value: object, lines: Iterable[str]) -> None:
@@ -30,13 +30,13 @@ def note(text: str) -> None:
 
 
 def table(rows: Iterable[Sequence[object]], header: Sequence[str] = ()) -> Iterator[str]:
-    """Yield rows, of which there is one at least, as aligned columns. Numbers stand to the right.
+    """Yield rows, at least one, as aligned columns. Numbers are aligned to the right.
 
     :param header: the names of the columns.
     """
-    found = [*rows]
-    right = [isinstance(cell, (int, float)) for cell in found[0]]
-    cells = [[as_text(cell) for cell in row] for row in found]
+    rows = [*rows]
+    right = [isinstance(cell, (int, float)) for cell in rows[0]]
+    cells = [[as_text(cell) for cell in row] for row in rows]
     if header:
         cells.insert(0, [*header])
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -51,7 +51,7 @@ def table(rows: Iterable[Sequence[object]], header: Sequence[str] = ()) -> Itera
 def progress(things: Iterable[T], what: str) -> Iterator[T]:
     """Yield things; if it takes long, show on a terminal how many there were so far.
 
-    :param what: what is counted.
+    :param what: their name in the plural.
     """
     due = time.monotonic() + _PATIENCE
     for count, thing in enumerate(things, 1):

@@ -45,54 +45,54 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace, project: Project) -> int:
     """Print for each page whether it is seen, or how many were added or forgotten.
 
-    Return 1 if a line was bad, or if a page that is asked for or to be forgotten is not there.
+    Return 1 if a line was invalid, or if a page to show or to forget is not in the filter.
     """
     verb, pages = args.verb, args.pages
     where = pages.pop(0) if pages and pages[0] != "-" and not _is_page(pages[0]) else None
     if not pages or ("-" in pages and len(pages) > 1):
         raise SettingError("expected URLs, or - for those on standard input")
     given = sys.stdin.buffer if pages == ["-"] else [page.encode() for page in pages]
-    there = new = bad = 0
+    known = new = bad = 0
     with target_of(project, where).marks(verb) as (identity, carry_out):
         fingerprinter, warning = project.fingerprinter_for(identity)
         if warning:
             note(warning)
         lines = progress(_read(given, fingerprinter), "pages")
-        while some := [*islice(lines, _AT_ONCE)]:
-            found = [page for page in some if page]
-            seen = carry_out([page.fingerprint for page in found])
+        while batch := [*islice(lines, _AT_ONCE)]:
+            valid = [page for page in batch if page]
+            seen = carry_out([page.fingerprint for page in valid])
             if verb == "forget":
-                carry_out([step for page in found for step in steps_to(page.fingerprint)])
-            if verb == "contains" and found:
-                urls = [page.url and fingerprinter.canonical_url(page.url) for page in found]
-                _show(args, found, seen, urls, first=there + new == 0)
-            there += sum(seen)
+                carry_out([step for page in valid for step in steps_to(page.fingerprint)])
+            if verb == "contains" and valid:
+                urls = [page.url and fingerprinter.canonical_url(page.url) for page in valid]
+                _show(args, valid, seen, urls, first=known + new == 0)
+            known += sum(seen)
             new += len(seen) - sum(seen)
-            bad += len(some) - len(found)
+            bad += len(batch) - len(valid)
     if bad:
-        note(f"skipped {bad:,} of {counted(there + new + bad, 'line')}")
+        note(f"skipped {bad:,} of {counted(known + new + bad, 'line')}")
     if verb == "add":
-        text = f"{counted(new, 'page')} marked; {there:,} marked before"
-        show(args, {"new": new, "seen": there, "bad": bad}, [text])
+        text = f"{counted(new, 'page')} marked; {known:,} marked before"
+        show(args, {"new": new, "seen": known, "bad": bad}, [text])
         return 1 if bad else 0
     if verb == "forget":
-        text = f"{counted(there, 'page')} eligible again; {new:,} not in the filter"
-        show(args, {"forgotten": there, "unknown": new, "bad": bad}, [text])
+        text = f"{counted(known, 'page')} eligible again; {new:,} not in the filter"
+        show(args, {"forgotten": known, "unknown": new, "bad": bad}, [text])
     return 1 if new or bad else 0
 
 
 def _show(
     args: Namespace, pages: list[Page], seen: list[bool], urls: list[str], *, first: bool
 ) -> None:
-    words = ["seen" if one else "new" for one in seen]
+    words = ["seen" if is_seen else "new" for is_seen in seen]
     rows = [(page.text, *more) for page, *more in zip(pages, words, urls, strict=True)]
     if not args.json:
         show(args, None, table(rows, ("page", "is", "canonical") if first else ()))
         return
     for page, (text, word, url) in zip(pages, rows, strict=True):
         fingerprint = page.fingerprint.hex()
-        told = {"text": text, "fingerprint": fingerprint, "canonical": url, "is": word}
-        sys.stdout.write(f"{json.dumps(told)}\n")
+        line = {"text": text, "fingerprint": fingerprint, "canonical": url, "is": word}
+        sys.stdout.write(f"{json.dumps(line)}\n")
 
 
 def _is_page(text: str) -> bool:
@@ -116,7 +116,7 @@ class Page(NamedTuple):
 
 
 def _read(lines: Iterable[bytes], fingerprinter: CanonicalFingerprinter) -> Iterator[Page | None]:
-    """Yield the page of each line that is not empty; None for a bad one, which is reported."""
+    """Yield the page of each line that is not empty; None for an invalid one, which is reported."""
     for number, line in enumerate(lines, 1):
         try:
             if text := line.decode().strip():

@@ -1,4 +1,4 @@
-"""What all places of filters have in common, be it a job directory, a file or a key in Redis."""
+"""What job directories, files and keys in Redis have in common as places of a filter."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from scrapy_bloom.filter.info import FilterInfo
 from scrapy_bloom.local.job import Identity
 
 Marks = tuple[Identity, Callable[[Sequence[bytes]], list[bool]]]
-"""What a filter belongs to, and what carries out a verb for a batch of fingerprints.
+"""A filter's identity, and a function that carries out a verb for a batch of fingerprints.
 
 It returns for each, in order, whether the filter had it.
 """
 
 
 def described(info: FilterInfo, identity: Identity, **more: object) -> dict[str, Any]:
-    """Return what is known of a filter, without what is not. Its secret is not among it."""
+    """Return a filter's facts as a dict, omitting unknown ones. Never includes the secret."""
     dates = {
         name: datetime.fromtimestamp(date).astimezone()
         for name, date in (("oldest", info.oldest), ("newest", info.newest))
@@ -29,16 +29,16 @@ def described(info: FilterInfo, identity: Identity, **more: object) -> dict[str,
     return {name: value for name, value in facts.items() if value not in ("", None, {})}
 
 
-def occupied(name: str, found: str = "a filter") -> StateError:
-    """Return the error that says that something is where nothing may be."""
+def occupied(name: str, contents: str = "a filter") -> StateError:
+    """Return the error for a target that is not empty."""
     return StateError(
-        f"{name}: found {found}, expected nothing. Nothing was changed. Choose another place, or"
+        f"{name}: found {contents}, expected nothing. Nothing was changed. Choose another place, or"
         f" make room with 'scrapy bloom delete'."
     )
 
 
 def without_requests(name: str) -> StateError:
-    """Return the error that says that requests are asked for where none are kept."""
+    """Return the error for a filter whose requests are kept elsewhere."""
     return StateError(
         f"{name}: found a filter without requests, expected those of scrapy_bloom.Scheduler. The"
         f" queues of other schedulers are not read."

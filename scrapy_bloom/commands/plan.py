@@ -1,4 +1,4 @@
-"""``scrapy bloom plan``: how large a filter gets; any of pages, rate and memory by the others."""
+"""``scrapy bloom plan``: compute pages, error rate or memory from the other two."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from scrapy_bloom.values import (
 EXAMPLE = "10M -p 1e-6"
 
 _HALF, _LEAST = 301, 15_000
-"""Error rates of 0.5 and 1e-15, as thousandths of a power of ten: what is searched for the rate."""
+"""Exponents of the error rates 0.5 and 1e-15, in thousandths: the range that is searched."""
 
 _read_memory: Final = number(
     int, BLOCK_BYTES, 1e18, "bytes, such as 512M or 4G, at least 8192", THOUSANDS
@@ -39,7 +39,7 @@ class Size(NamedTuple):
         items: how many pages it has.
         error_rate: bound for the share of new pages that are called seen, in total.
         bytes: bytes of its bits.
-        lost: how many pages are expected to have been called seen on the way, and so are lost.
+        lost: expected number of new pages that were called seen while it filled, and so lost.
     """
 
     items: int
@@ -48,7 +48,7 @@ class Size(NamedTuple):
     lost: float
 
     def row(self, name: str) -> tuple[object, ...]:
-        """Return what is shown of it."""
+        """Return it as a row of the table."""
         memory = write_size(self.bytes)
         return name, self.items, self.error_rate, memory, self.bytes / self.items, self.lost
 
@@ -92,10 +92,10 @@ def size(items: int, error_rate: float, capacity: int) -> Size:
     left = items
     while left:
         slices.append(next_slice(slices, capacity, error_rate))
-        some = min(left, slices[-1].capacity)
-        counts.append(count_bits(slices[-1], some))
-        left -= some
-    memory = sum(one.bytes_at_capacity for one in counts)
+        held = min(left, slices[-1].capacity)
+        counts.append(count_bits(slices[-1], held))
+        left -= held
+    memory = sum(count.bytes_at_capacity for count in counts)
     return Size(items, error_rate, memory, expected_lost(counts))
 
 

@@ -29,7 +29,7 @@ _CHOSEN: Final = (
 
 
 class Project:
-    """What the settings of a project say of filters; outside of a project, Scrapy's defaults.
+    """What the settings of a project say about filters; outside of a project, Scrapy's defaults.
 
     :param settings: Scrapy's settings.
     :param spider: name of the spider whose filter is meant, or that a new filter is for.
@@ -55,16 +55,16 @@ class Project:
 
     @cached_property
     def fingerprinter(self) -> CanonicalFingerprinter:
-        """What makes the fingerprints of the spider's crawl."""
+        """The fingerprinter of the spider's crawl."""
         wrapped = self._crawler.request_fingerprinter
         assert wrapped is not None  # noqa: S101 - the crawler has applied its settings
         return CanonicalFingerprinter.wrapping(wrapped, self.settings.rules)
 
     @property
     def identity(self) -> Identity:
-        """What a new filter for the spider belongs to."""
-        made = self.fingerprinter
-        return Identity(self.spider, made.wrapped, made.rules.record())
+        """The identity of a new filter for the spider."""
+        fingerprinter = self.fingerprinter
+        return Identity(self.spider, fingerprinter.wrapped, fingerprinter.rules.record())
 
     @property
     def name(self) -> str:
@@ -78,7 +78,7 @@ class Project:
 
     @property
     def owner(self) -> dict[str, Any]:
-        """What a plan in Redis says of requests beside the filter, with our scheduler."""
+        """The fields of a plan in Redis that tell whose requests are beside the filter."""
         return {"project": self.name, "spider": self.spider, "order": str(self.queue_kind)}
 
     @property
@@ -88,10 +88,10 @@ class Project:
         return bool(self.spider) and Scheduler in load_object(self.scrapys["SCHEDULER"]).__mro__
 
     def fingerprinter_for(self, identity: Identity) -> tuple[CanonicalFingerprinter, str]:
-        """Return what makes the fingerprints of a filter, and a warning where that is not sure.
+        """Return the fingerprinter for a filter, and a warning if its rules differ.
 
-        In a project, or where a setting chooses rules, it is what the next crawl would use; else
-        the rules that the filter was filled with.
+        In a project, or where a setting chooses rules, it is that of the next crawl; else it
+        follows the rules that the filter was filled with.
 
         :raises SettingError: if the filter was filled with fingerprints of another class.
         """

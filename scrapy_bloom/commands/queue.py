@@ -1,4 +1,4 @@
-"""``scrapy bloom queue``: what waits to be fetched."""
+"""``scrapy bloom queue``: the requests to be fetched."""
 
 from __future__ import annotations
 
@@ -28,35 +28,35 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, project: Project) -> int:
-    """Print what waits; return 1 if --failed asks for the failed list, and it is not empty."""
+    """Print the queue; with --failed the failed list, and return 1 if that is not empty."""
     target = target_of(project, args.target)
     if args.retry:
         retried = target.retry()
         show(args, {"retried": retried}, [f"{counted(retried, 'request')} put back in the queue"])
         return 0
-    with target.requests(failed=args.failed) as (total, taken, found):
+    with target.requests(failed=args.failed) as (total, in_flight, requests):
         if args.failed:
-            shown = [*islice(found, args.peek)]
+            shown = [*islice(requests, args.peek)]
             none = ["No request is on the failed list."]
-            value = {"failed": [one._asdict() for one in shown]}
+            value = {"failed": [request._asdict() for request in shown]}
             show(args, value, _table(shown) if shown else none)
             return 1 if shown else 0
         priorities: Counter[int] = Counter()
         hosts: Counter[str] = Counter()
-        for request in progress(found, "requests read"):
+        for request in progress(requests, "requests read"):
             priorities[request.priority] += 1
             hosts[request.host] += 1
     first = target.upcoming(args.peek)
     by_priority = sorted(priorities.items(), reverse=True)
     summary = {
         "waiting": total,
-        "in_flight": taken,
+        "in_flight": in_flight,
         "read": priorities.total(),
         "by_priority": dict(by_priority),
         "by_host": dict(hosts.most_common()),
-        "first": [one._asdict() for one in first],
+        "first": [request._asdict() for request in first],
     }
-    lines = [f"{counted(total, 'request')} to be fetched, {taken:,} of them in flight"]
+    lines = [f"{counted(total, 'request')} to be fetched, {in_flight:,} of them in flight"]
     if first:
         lines += ["", *table(by_priority, ("priority", "requests"))]
         lines += ["", *table(hosts.most_common(_HOSTS), ("host", "requests"))]
@@ -67,7 +67,7 @@ def run(args: Namespace, project: Project) -> int:
 
 def _table(requests: list[WaitingRequest]) -> Iterator[str]:
     rows = (
-        (one.priority, one.depth, one.method, one.callback or "parse", one.url or one.problem)
-        for one in requests
+        (each.priority, each.depth, each.method, each.callback or "parse", each.url or each.problem)
+        for each in requests
     )
     return table(rows, ("priority", "depth", "method", "callback", "URL"))

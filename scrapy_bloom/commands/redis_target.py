@@ -18,7 +18,7 @@ from scrapy_bloom.redis.key import Call, SharedKey, Surprise, delete
 from scrapy_bloom.redis.plan import BATCH, Plan
 from scrapy_bloom.redis.project import plan_of
 from scrapy_bloom.redis.reader import Reader, describe
-from scrapy_bloom.redis.worker import Worker as Link
+from scrapy_bloom.redis.worker import Worker
 from scrapy_bloom.settings import REDIS_TIMEOUT, OnBackendError
 
 _HOSTS: Final = 5
@@ -30,12 +30,12 @@ _TIMEOUT: Final = 10.0  # seconds for a call, at least: nobody waits for a page 
 class RedisTarget:
     """A filter under a key of a Redis server or cluster.
 
-    Methods that look create and change nothing. All raise :class:`BloomError` if the place cannot
+    Methods that inspect create and change nothing. All raise :class:`BloomError` if the key cannot
     be used, or has no filter.
 
     :param server: the server.
     :param key: the key of the filter.
-    :param project: how long a call may take, and what a new filter is like.
+    :param project: its settings: how long a call may take, and what a new filter is like.
 
     Attributes:
         key: as given.
@@ -49,29 +49,29 @@ class RedisTarget:
         self._timeout = max(_TIMEOUT, project.settings[REDIS_TIMEOUT])
 
     @contextmanager
-    def link(self) -> Iterator[Link]:
+    def connected(self) -> Iterator[Worker]:
         """Connect.
 
-        :raises StateError: if the server loses, in this block, what it was told.
+        :raises StateError: if the server loses data that was written in this block.
         """
-        link = Link(self._server, self._timeout)
-        link.connect()
+        worker = Worker(self._server, self._timeout)
+        worker.connect()
         try:
-            with link.explained():
-                yield link
+            with worker.explained():
+                yield worker
         except Surprise as surprise:
             raise StateError(f"{self.name}: {surprise}. Try again.") from None
         finally:
-            link.close()
+            worker.close()
 
-    # Looking
+    # Inspecting
 
     def info(self) -> dict[str, Any]:
-        """Return what is known of the filter."""
-        with self.link() as link:
-            state = Reader(link, self.key).existing()
-            plan, now = state.plan, float(link.client.time()[0])
-            hosts, upcoming = Reader(link, self.key).hosts(_HOSTS) if plan.order else (0, [])
+        """Return the facts of the filter."""
+        with self.connected() as worker:
+            state = Reader(worker, self.key).existing()
+            plan, now = state.plan, float(worker.client.time()[0])
+            hosts, upcoming = Reader(worker, self.key).hosts(_HOSTS) if plan.order else (0, [])
         alive = sum(end > now for end in state.leases.values())
         queue = {
             "waiting": state.waiting + state.taken,
@@ -100,12 +100,12 @@ class RedisTarget:
 
     @contextmanager
     def requests(self, *, failed: bool) -> Iterator[tuple[int, int, Iterator[WaitingRequest]]]:
-        """Yield how many requests are not done, how many are in flight of them, and who waits.
+        """Yield how many requests are not done, how many of them are in flight, and what waits.
 
-        :param failed: whether to yield those on the failed list instead.
+        :param failed: whether to yield the failed list instead.
         """
-        with self.link() as link:
-            reader = Reader(link, self.key)
+        with self.connected() as worker:
+            reader = Reader(worker, self.key)
             state = reader.existing()
             if not state.plan.order:
                 raise without_requests(self.name)
@@ -115,18 +115,18 @@ class RedisTarget:
 
     def upcoming(self, count: int) -> list[WaitingRequest]:
         """Return the requests that are sent next, in order."""
-        with self.link() as link:
-            requests = Reader(link, self.key).upcoming(count)
+        with self.connected() as worker:
+            requests = Reader(worker, self.key).upcoming(count)
             return [readable(each.body, each.priority) for each in requests]
 
     # Changing
 
     def retry(self) -> int:
-        """Put the failed list back into the queue, some at a time; return how many they were."""
+        """Put the failed list back into the queue, in batches; return how many they were."""
         count = 0
-        with self.link() as link:
-            state = Reader(link, self.key).existing()
-            shared = SharedKey(link, self.key, state.plan)
+        with self.connected() as worker:
+            state = Reader(worker, self.key).existing()
+            shared = SharedKey(worker, self.key, state.plan)
             try:
                 left = state.failed
                 while left:
@@ -139,12 +139,12 @@ class RedisTarget:
 
     @contextmanager
     def marks(self, verb: str) -> Iterator[Marks]:
-        """Connect for a verb: to look, or to join the workers for a change, which counts at once.
+        """Connect for a verb: to inspect, or to join the workers for a change.
 
-        :param verb: ``contains``, ``add`` or ``forget``. To add, a filter is made if there is none.
+        :param verb: ``contains``, ``add`` or ``forget``; ``add`` creates the filter if necessary.
         """
-        with self.link() as link:
-            reader = Reader(link, self.key)
+        with self.connected() as worker:
+            reader = Reader(worker, self.key)
             if verb == "contains":
                 yield identity_in(reader.existing().plan), reader.contains_many
                 return
@@ -165,36 +165,36 @@ class RedisTarget:
         return plan_of(project.settings, project.fingerprinter, made_by, **owner)
 
     def opened(self, plan: Plan) -> RedisFilter:
-        """Become a worker of the filter, or make it."""
+        """Become a worker of the filter, which is created if necessary."""
         close = OnBackendError.CLOSE
         return RedisFilter(self._server, self.key, plan, on_error=close, timeout=self._timeout)
 
-    def check_free(self, link: Link) -> None:
-        """Look whether nothing is there, or what a killed copy has left, which is deleted.
+    def check_free(self, worker: Worker) -> None:
+        """Check that the key is free; delete what an interrupted copy left.
 
-        :raises StateError: if something is.
+        :raises StateError: if it is not.
         """
-        # A header that is to expire is that of a copy which was killed.
-        if Reader(link, self.key).state() and (
-            link.client.ttl(self.key) <= 0 or delete(link, self.key, note=False)
+        # A header that expires is that of an interrupted copy.
+        if Reader(worker, self.key).state() and (
+            worker.client.ttl(self.key) <= 0 or delete(worker, self.key, note=False)
         ):
             raise occupied(self.name)
 
     def delete(self) -> None:
         """Delete header and requests at one moment, then the rest.
 
-        If it was killed it can be done again.
+        Safe to repeat after an interruption.
 
-        :raises StateError: if a worker uses it, or what is there is not ours. Nothing is deleted.
+        :raises StateError: if a worker uses it, or it is not ours. Nothing is deleted.
         """
-        with self.link() as link:
-            reader = Reader(link, self.key)
-            # A delete that was killed may have left its note, and some of the rest.
-            reader.state() if link.client.exists(self.key) else reader.existing()
-            if used := delete(link, self.key):
-                worker, left = used.popitem()
+        with self.connected() as worker:
+            reader = Reader(worker, self.key)
+            # An interrupted delete may have left its tombstone, and some of the rest.
+            reader.state() if worker.client.exists(self.key) else reader.existing()
+            if used := delete(worker, self.key):
+                name, left = used.popitem()
                 raise StateError(
-                    f"{self.name}: worker {worker} uses this filter, and it was not deleted."
+                    f"{self.name}: worker {name} uses this filter, and it was not deleted."
                     f" Stop the crawl first. If it was killed, its lease ends in {left:.0f} s."
                 )
 

@@ -1,4 +1,4 @@
-"""Requests that wait, as they are shown to people: read without running code of the crawl."""
+"""Decode stored requests for display without executing project code."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 
 class WaitingRequest(NamedTuple):
-    """A request that waits, as far as it can be told without running code of the crawl.
+    """A stored request, as far as it can be decoded without executing project code.
 
     Attributes:
         priority: Scrapy's priority, the highest first.
         method: its HTTP method.
-        url: its URL; empty if the request cannot be read.
-        host: the host of its URL; empty if there is none.
+        url: its URL; empty if the request cannot be decoded.
+        host: the host of its URL, if any.
         depth: ``meta["depth"]``, how many links from a start request.
-        callback: name of the spider's method that is to get the response; empty for `parse`.
-        problem: why it cannot be read; empty if it can.
+        callback: name of the spider's method for the response; empty for `parse`.
+        problem: why it cannot be decoded; empty if it can.
     """
 
     priority: int
@@ -35,7 +35,7 @@ class WaitingRequest(NamedTuple):
 
 
 def readable(body: bytes | None, priority: int) -> WaitingRequest:
-    """Return what a stored request tells; one with a problem, if it cannot be read.
+    """Decode a stored request; if that fails, return one with a problem.
 
     :param body: the request as Scrapy's disk queues write it; None if its checksum is wrong.
     """
@@ -52,7 +52,7 @@ def readable(body: bytes | None, priority: int) -> WaitingRequest:
             depth if isinstance(depth, int) else 0,
             str(fields.get("callback") or ""),
         )
-    except Exception as error:  # noqa: BLE001 - whatever it is made of, it is shown as unreadable
+    except Exception as error:  # noqa: BLE001 - whatever it contains, it is shown as unreadable
         return WaitingRequest(priority, problem=f"{type(error).__name__}: {error}")
 
 
@@ -74,7 +74,7 @@ def _fields(body: bytes) -> dict[str, Any]:
 
 
 class _Unknown:
-    """Stands for an object of a class that is not looked for."""
+    """Stands in for an object whose class is not imported."""
 
     def __new__(cls, *_: object, **__: object) -> Self:
         return super().__new__(cls)
@@ -89,7 +89,7 @@ class _Unknown:
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Reads what is made of plain values, and puts a dummy in the place of every other object."""
+    """Unpickles plain values, and replaces every other object with a dummy."""
 
-    def find_class(self, module: str, name: str) -> Any:  # noqa: ARG002 - no class is looked for
+    def find_class(self, module: str, name: str) -> Any:  # noqa: ARG002 - no class is imported
         return _Unknown

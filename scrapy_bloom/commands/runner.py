@@ -1,4 +1,4 @@
-"""Around every verb: arguments are read, errors become one line and an exit code."""
+"""Runs a verb: parses its arguments, and turns errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from scrapy_bloom.errors import BloomError
 def load(name: str) -> Any:
     """Import the module of a verb; three of them share one.
 
-    It has ``EXAMPLE``, the arguments of a call that works, and ``add_arguments(parser)``. Its
+    It has ``EXAMPLE``, the arguments of a working call, and ``add_arguments(parser)``. Its
     ``run(args, project)`` returns the exit code, 0 for yes or done and 1 for no, and raises
-    :class:`BloomError` if it cannot be done.
+    :class:`BloomError` if it fails.
     """
     module = "pages" if name in ("contains", "add", "forget") else name
     return import_module(f"scrapy_bloom.commands.{module}")
@@ -30,7 +30,7 @@ def load(name: str) -> Any:
 def call(name: str, args: Sequence[str], settings: Settings) -> int:
     """Run a verb with these arguments; return the exit code: 2 for an error, 130 after Ctrl-C.
 
-    :raises SystemExit: if the arguments cannot be read, or ask for help, which is shown.
+    :raises SystemExit: if the arguments are invalid, or ask for help, which is shown.
     """
     verb, summary = load(name), VERBS[name]
     parser = ArgumentParser(
@@ -50,7 +50,7 @@ def call(name: str, args: Sequence[str], settings: Settings) -> int:
         code: int = verb.run(read, project)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read has seen enough; nothing may be written at the end either.
+        # The reader closed the pipe, as `head` does. Nothing may be flushed at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (BloomError, ValueError, OSError) as error:

@@ -1,4 +1,4 @@
-"""From what a user calls a filter to the place where it is, and what all places have in common."""
+"""Resolve a TARGET argument."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def add_target(parser: ArgumentParser) -> None:
 
 
 def target_of(project: Project, where: str | None) -> Target:
-    """Return the place that a user means; without a word for it, that of the spider's crawl.
+    """Return the target that a user names; by default that of the spider's crawl.
 
-    :raises SettingError: if no place is meant.
+    :raises SettingError: if no target is named.
     """
     if not where:
         return _own_target(project)
@@ -63,7 +63,7 @@ def _own_target(project: Project) -> Target:
 
             key = key_of(settings, spider=project.spider, project=project.name)
             return RedisTarget(target_of(settings), key, project)
-    folder = project.scrapys["JOBDIR"]  # Scrapy's own function would make it
+    folder = project.scrapys["JOBDIR"]  # Scrapy's own function would create it
     if not folder:
         raise SettingError(
             f"expected a TARGET: {_KINDS}. The settings have neither a JOBDIR nor a BLOOM_REDIS_URL"
