@@ -73,7 +73,8 @@ REQUEUED: Final = Stat(
 )
 MOVED_ASIDE: Final = Stat(
     "bloom/frontier/failed",
-    "requests moved to the failed list, because ten workers died with them or could not read them",
+    "requests moved to the failed list after ten tries: each time a worker died with them, took"
+    " longer than its lease, or could not load them",
 )
 
 FROM_INFO: Final = {

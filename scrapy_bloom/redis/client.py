@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import redis
 from redis.backoff import ExponentialBackoff, NoBackoff
@@ -123,10 +123,15 @@ class Target:
             fits = False
         if not fits:
             raise SettingError(
-                "The Redis URL cannot be read; it is not shown because of its password."
+                "The Redis URL cannot be read; it is not shown, as it may contain a password."
                 " Expected redis://[user:password@]host[:port][/database], rediss:// for TLS,"
                 " sentinel://host,host/service or unix:///path. Characters such as / @ # : in a"
                 " password are written %2F %40 %23 %3A."
+            )
+        if ours := sorted(_OURS.intersection(parse_qs(parts.query, keep_blank_values=True))):
+            raise SettingError(
+                f"The Redis URL sets {', '.join(ours)}, which scrapy-bloom sets itself. Remove that"
+                f" from the URL; BLOOM_REDIS_TIMEOUT is the setting for timeouts."
             )
 
     @classmethod
@@ -192,21 +197,25 @@ class Target:
 
     def error(self, error: Exception) -> BackendError:
         """Return an error of redis-py as ours, with advice where the remedy is not obvious."""
-        text = f"Redis at {self.where()}: {error}"
+        text = f"Redis at {self.where()}: {str(error).rstrip('. ')}."
         refused = isinstance(error, (redis.AuthenticationError, NoPermissionError)) or any(
             sign in str(error) for sign in ("NOPERM", "can't run this command", "ACL failure")
         )
         if isinstance(error, redis.AuthenticationError):
-            text += ". Check user and password in its URL (BLOOM_REDIS_URL)."
+            text += " Check user and password in its URL (BLOOM_REDIS_URL)."
         elif refused:
             text += (
-                f". On all keys that begin with the filter's key the ACL must allow"
+                f" On all keys that begin with the filter's key the ACL must allow"
                 f" +{' +'.join(COMMANDS)}; in a cluster also +{' +'.join(CLUSTER_COMMANDS)}."
             )
         elif isinstance(error, (redis.TimeoutError, TimeoutError)):
-            text += ". If it is far or busy, raise the timeout (BLOOM_REDIS_TIMEOUT)."
+            text += " If it is far or busy, raise the timeout (BLOOM_REDIS_TIMEOUT)."
+        elif isinstance(error, redis.OutOfMemoryError) or "OOM" in str(error):
+            text += " The server is out of memory: raise its maxmemory, or delete other data."
         passing = isinstance(error, _LATER) or _TAKES_NO_WRITES.search(str(error)) is not None
-        return BackendError(text, temporary=passing and not refused, refused=refused)
+        return BackendError(
+            text, temporary=passing and not refused, refused=refused, answered=_is_reply(error)
+        )
 
     def _master(self, options: dict[str, Any]) -> Any:
         parts = urlsplit(self.url)
@@ -224,9 +233,15 @@ class Target:
         sentinels: Any = Sentinel(  # type: ignore[no-untyped-call]
             [(host or "localhost", int(port or 26379)) for host, _, port in named],
             sentinel_kwargs={
-                name: options[name] for name in ("socket_timeout", "socket_connect_timeout")
+                "retry": Retry(NoBackoff(), 0),  # there are others to ask
+                **{name: options[name] for name in ("socket_timeout", "socket_connect_timeout")},
             },
         )
+        try:
+            sentinels.discover_master(service)
+        except MasterNotFoundError as error:
+            if not any(map(_answers, sentinels.sentinels)):
+                raise redis.ConnectionError(str(error)) from None
         return sentinels.master_for(service, **options, db=int(database or 0))
 
 
@@ -238,3 +253,25 @@ def _is_clustered(client: Any) -> bool:
         return bool(info.get("cluster_enabled"))
     except NoPermissionError:  # if that is wrong, the first call fails with MOVED
         return False
+
+
+def _answers(client: Any) -> bool:
+    try:
+        client.ping()
+    except redis.RedisError as error:
+        return _is_reply(error)
+    return True
+
+
+def _is_reply(error: Exception) -> bool:
+    """Return whether a server has answered, if only with an error: it is not a wrong address."""
+    replies = (redis.ResponseError, redis.BusyLoadingError, redis.AuthenticationError)
+    return isinstance(error, (*replies, RedisClusterException)) or "max number" in str(error)
+
+
+def eviction_policy(client: Any, key: str) -> str:
+    """Return what the server of a key does when its memory is full: its ``maxmemory-policy``."""
+    node = {}
+    if isinstance(client, RedisCluster):
+        node = {"target_nodes": client.get_node_from_key(key)}  # type: ignore[no-untyped-call]
+    return str(client.execute_command("INFO", "memory", **node).get("maxmemory_policy", ""))

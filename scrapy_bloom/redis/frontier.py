@@ -26,6 +26,7 @@ from scrapy_bloom.crawl.engine import (
     Downloads,
     Engine,
     call_later,
+    fail,
     rotates_hosts,
     run_beside,
 )
@@ -165,9 +166,10 @@ class SharedFrontier:
         state = report_opened(self._report, self._session, worker, key, crawl=True)
         place = f"Redis at {worker.where}, key {key}"
         if state is None:
+            limit = "" if worker.reached else f", at most {pace.FIRST_ANSWER:g} s for an answer"
             self._report.info(
                 f"Crawl state in {place}: the server cannot be used yet, and the crawl waits for"
-                f" it. Check BLOOM_REDIS_URL; with BLOOM_ON_BACKEND_ERROR = 'close' it would end."
+                f" it{limit}. With BLOOM_ON_BACKEND_ERROR = 'close' it would end."
             )
             return
         if state.items and not state.waiting and not state.taken and not settings[WINDOW]:
@@ -591,6 +593,8 @@ class SharedFrontier:
         if isinstance(error, BackendError) and error.temporary and self._waits:
             return  # the worker logs it and retries
         self._gave_up = True
+        if not self._queue.worker.reached:
+            fail(self._crawler)
         self._report.give_up(error)
 
     # Starting over
@@ -734,9 +738,10 @@ class SharedFrontier:
     def _warn_of_failed(self) -> None:
         if failed := self._queue.counts.failed:
             self._report.warn(
-                f"{counted(failed, 'request')} on the failed list: no worker could process them,"
-                f" and their pages are not fetched. 'scrapy bloom queue --failed' shows them, and"
-                f" 'scrapy bloom queue --retry' puts them back."
+                f"{counted(failed, 'request')} on the failed list, after {MOST_TRIES} tries: each"
+                f" time a worker died with it, took longer than its lease of {pace.LEASE:g} s, or"
+                f" could not load it. 'scrapy bloom queue --failed' shows them, and 'scrapy bloom"
+                f" queue --retry' puts them back."
             )
 
     def _write_stats(self) -> None:

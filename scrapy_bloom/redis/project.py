@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
 from scrapy_bloom.canonical.rules import difference
 from scrapy_bloom.errors import BloomError, SettingError
-from scrapy_bloom.redis.client import Target
+from scrapy_bloom.redis.client import Target, eviction_policy
 from scrapy_bloom.redis.plan import Plan
 from scrapy_bloom.redis.reader import Reader, State, describe
 from scrapy_bloom.redis.worker import Worker
@@ -109,6 +109,8 @@ def report_opened(
         return None
     try:
         state = Reader(worker, key).state()
+        with worker.explained():
+            policy = eviction_policy(worker.client, key)
     except BloomError:  # checks will report it
         state = None
     if state is None:
@@ -121,6 +123,12 @@ def report_opened(
     else:
         more = "; a kill loses what this process has to fetch"
         report.opened(f"Bloom filter {place}", describe(state), more, restored=restored)
+    if policy not in ("", "noeviction"):
+        report.warn(
+            f"Redis at {worker.where}: maxmemory-policy is {policy}, expected noeviction. If the"
+            f" server deletes keys of a crawl because it is full, the crawl starts over, and pages"
+            f" are fetched again."
+        )
     changed = difference(json.loads(state.plan.canonical), session.made_by)
     if restored and changed:
         report.warn(changed)

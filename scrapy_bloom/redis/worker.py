@@ -38,8 +38,11 @@ BEATS: Final = 15
 
 _BEAT_IN_OUTAGE: Final = 0.25
 
+FIRST_ANSWER: float = 30.0
+"""Seconds after which a server that has never answered counts as a wrong address."""
+
 _AGAIN: Final = 60.0
-"""Seconds after which the same error is logged again."""
+"""Seconds between two warnings of one outage."""
 
 MOST_TRIES: Final = 10
 """A request goes to the failed list after this many workers died with it or could not read it."""
@@ -103,6 +106,7 @@ class Worker:
         client: of redis-py; safe to use from any thread.
         error: of the last failed call.
         usable: set while the server is available, as far as is known.
+        reached: whether a server has ever answered, if only with an error.
         counters: what went over the wire.
     """
 
@@ -113,9 +117,12 @@ class Worker:
         self.client: Any = None
         self.usable = threading.Event()
         self.usable.set()
+        self.reached = False
         self.error = BackendError("")
         self._target = target
         self._scripts: dict[str, Any] = {}
+        self._failing = threading.Lock()  # heartbeats fail in a thread of their own
+        self._created = time.monotonic()
         self._reported, self._warned = ("", float("-inf")), False
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -136,7 +143,8 @@ class Worker:
             raise self.error from None
         except BackendError as error:
             self._fail(error)
-            raise
+            raise self.error from None
+        self.reached = True
 
     def explained(self) -> AbstractContextManager[None]:
         """Turn what the client raises into a :class:`BackendError`."""
@@ -193,16 +201,25 @@ class Worker:
         return RETRY.call_with_retry(once, lambda _: None)
 
     def _fail(self, error: BackendError) -> None:
-        """Record that the server is unavailable, and log that once per outage."""
-        self.error = error
-        if not self.usable.is_set():
-            return
-        self.counters.outages += 1
-        self.usable.clear()
-        text, since = self._reported
-        if text != str(error) or time.monotonic() - since > _AGAIN:
-            self._reported, self._warned = (str(error), time.monotonic()), True
-            logger.warning("%s Retrying.", error)
+        """Record that the server is unavailable, and log that once a minute."""
+        with self._failing:
+            self.reached = self.reached or error.answered
+            now, begins = time.monotonic(), self.usable.is_set()
+            if error.temporary and not self.reached and now - self._created > FIRST_ANSWER:
+                error = BackendError(
+                    f"{error} Nothing has answered there for {FIRST_ANSWER:g} s: check"
+                    f" BLOOM_REDIS_URL."
+                )
+            self.error = error
+            self.counters.outages += begins
+            self.usable.clear()
+            text, since = self._reported
+            if begins and self._thread is None:
+                return  # the first error of all is its caller's: perhaps nobody tries again
+            retried = error.temporary or self._thread is not None
+            if retried and (now - since > _AGAIN or (begins and text != str(error))):
+                self._reported, self._warned = (str(error), now), True
+                logger.warning("%s Retrying.", error)
 
     def start_heartbeats(self, beat: Callable[[], object]) -> None:
         """Call this once a second in a thread of its own, and more often during an outage."""

@@ -6,11 +6,14 @@ import pytest
 from support.contract import fingerprints
 from support.filters import everything_in
 from support.layouts import plan_of
+from support.localcluster import LocalCluster
 from support.localredis import LocalRedis, free_port
+from support.proxy import Answering
 from support.waiting import until
 
 from scrapy_bloom import BackendError, RedisFilter, SettingError, StateError
-from scrapy_bloom.redis.client import Target
+from scrapy_bloom.redis import worker
+from scrapy_bloom.redis.client import Target, eviction_policy
 from scrapy_bloom.redis.project import key_of
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.worker import Worker
@@ -68,6 +71,8 @@ def test_what_is_not_allowed_is_said(guarded, user, password, key, words, caplog
     with pytest.raises(BackendError, match=words) as raised:
         open_filter(as_user(guarded, user, password), key)
     assert "s3cr3t" not in f"{raised.value!r} {raised.value.__cause__} {caplog.text}"
+    assert ".." not in str(raised.value)
+    assert not caplog.text  # nothing is tried again
 
 
 @pytest.mark.parametrize(
@@ -85,11 +90,21 @@ def test_what_is_not_allowed_is_said(guarded, user, password, key, words, caplog
     ],
 )
 def test_a_broken_url_is_refused_without_its_password(url, key):
-    with pytest.raises(SettingError) as raised:
+    with pytest.raises(SettingError, match="not shown, as it may contain a password") as raised:
         open_filter(url, key)
     told = f"{raised.value!r} {raised.value.__cause__} {raised.value.__suppress_context__}"
     assert "cr3t" not in told
     assert raised.value.__suppress_context__ or raised.value.__context__ is None
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://me:s3cr3t@host?{}=1", "unix:///a.sock?{}=1&db=1", "sentinel://host/name?{}"]
+)
+@pytest.mark.parametrize("name", ["decode_responses", "socket_timeout", "protocol"])
+def test_an_argument_in_the_url_that_is_not_the_users_is_refused(url, name):
+    with pytest.raises(SettingError, match=f"URL sets {name}, which scrapy-bloom sets") as raised:
+        Target(url.format(name))
+    assert "s3cr3t" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -103,6 +118,66 @@ def test_a_broken_url_is_refused_without_its_password(url, key):
 )
 def test_what_looks_like_a_broken_url_and_is_none_is_taken(url):
     assert Target(url).url == url
+
+
+# A server that has not answered yet
+
+
+def unreached(url):
+    """Return the error of a worker that tries to connect and then tries again."""
+    reader = Worker(Target(url), 2.0)
+    for _ in range(2):
+        with pytest.raises(BackendError) as raised:
+            reader.connect()
+    return raised.value
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(worker, "FIRST_ANSWER", 0.0)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    "url",
+    ["redis://127.0.0.1:{}", "redis://nowhere.invalid:{}", "sentinel://127.0.0.1:{}/service"],
+)
+def test_an_address_where_nothing_ever_answers_is_not_waited_for_long(url):
+    error = unreached(url.format(free_port()))
+    assert not error.temporary
+    assert "Nothing has answered there for 0 s: check BLOOM_REDIS_URL" in str(error)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_one_who_answers_something_else_is_no_server_of_redis():
+    with Answering(b"HTTP/1.1 400 Bad Request\r\n") as port:
+        assert "Nothing has answered" in str(unreached(f"redis://127.0.0.1:{port}"))
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"-LOADING Redis is loading the dataset in memory\r\n",
+        b"-ERR max number of clients reached\r\n",
+        b"-MASTERDOWN Link with MASTER is down\r\n",
+    ],
+)
+@pytest.mark.parametrize("url", ["redis://127.0.0.1:{}/1", "sentinel://127.0.0.1:{}/service"])
+def test_a_server_that_is_loading_has_answered(url, reply):
+    with Answering(reply) as port:
+        reader = Worker(Target(url.format(port)), 2.0)
+        for _ in range(2):
+            with pytest.raises(BackendError) as raised:  # noqa: PT012 - whichever is the first
+                reader.connect()
+                reader.run("open", "key", probe=True)
+            assert raised.value.temporary, raised.value
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_cluster_that_is_down_has_answered():
+    with LocalRedis("--cluster-enabled", "yes") as node:
+        assert unreached(node.url.removesuffix("/0")).temporary
 
 
 def test_a_target_is_shown_without_its_password():
@@ -238,3 +313,15 @@ def test_a_header_that_is_damaged_in_mid_crawl_makes_nothing_seen(server, key, f
 def test_a_key_that_cannot_be_is_refused(pattern):
     with pytest.raises(SettingError, match="BLOOM_REDIS_KEY"):
         key_of(Settings({"BLOOM_REDIS_KEY": pattern}), spider="s", project="p")
+
+
+def test_what_a_full_server_does_is_asked_of_the_node_that_has_the_key(server):
+    client = server.client()
+    assert eviction_policy(client, "key") == "noeviction"
+    with LocalCluster() as cluster:
+        whole = Target(cluster.url).connect(2.0)
+        node = whole.get_node_from_key("key")
+        [own] = [each.client() for each in cluster.nodes if each.port == node.port]
+        own.config_set("maxmemory-policy", "allkeys-lru")
+        assert eviction_policy(whole, "key") == "allkeys-lru"
+        whole.close()

@@ -11,7 +11,8 @@ from scrapy import Request, signals
 from scrapy.exceptions import CloseSpider
 from scrapy.utils.request import fingerprint
 from support import kept_spiders
-from support.crawling import Follower, crawl, make_crawler
+from support.crawling import KEPT, SCRAPYS, Follower, crawl, make_crawler
+from support.localredis import free_port
 from support.localsite import LocalSite, StormySite
 from support.proxy import Proxy
 from support.queues import left
@@ -22,7 +23,7 @@ from twisted.internet.defer import gatherResults
 
 from scrapy_bloom.crawl.engine import call_later, close_spider
 from scrapy_bloom.crawl.redirects import step_fingerprint
-from scrapy_bloom.redis import frontier
+from scrapy_bloom.redis import frontier, worker
 from scrapy_bloom.redis.key import SharedKey
 
 START_REQUESTS = int(os.environ.get("START_REQUESTS", "3000"))
@@ -302,10 +303,9 @@ async def test_the_event_loop_goes_on_while_the_server_is_frozen(own_server, key
 # Faults
 
 
-# What the error of a server names that has no room or no replica, and the setting that makes it so.
-# redis-py cuts off the error's first word on newer servers.
+# What a warning says of a server that has no room or no replica, and the setting that makes it so.
 REFUSALS = {
-    "maxmemory": ("maxmemory", 1000),
+    "The server is out of memory": ("maxmemory", 1000),
     "good replicas": ("min-replicas-to-write", 1),
 }
 
@@ -317,8 +317,10 @@ async def test_a_server_that_takes_no_writes_is_waited_for(own_server, key, capl
 
     def refuse():
         own.client.config_set(name, value)
-        until(lambda: "Retrying" in caplog.text)
-        own.client.config_set(name, 0)
+        try:
+            until(lambda: "Retrying" in caplog.text)
+        finally:
+            own.client.config_set(name, 0)
 
     with LocalSite(pages=60, links=8) as pages:
         pages.when(20, refuse)
@@ -327,6 +329,50 @@ async def test_a_server_that_takes_no_writes_is_waited_for(own_server, key, capl
     assert pages.missed == set()
     assert crawler.stats.get_value("finish_reason") == "finished"
     assert own.left() == (0, 0, 0)
+
+
+@ensureDeferred
+@pytest.mark.parametrize("scheduler", ["scrapy_bloom.Scheduler", SCRAPYS])
+async def test_a_server_that_deletes_keys_when_it_is_full_is_warned_of_once(
+    own_server, key, caplog, scheduler
+):
+    own = Shared(own_server, key)
+    own.client.config_set("maxmemory-policy", "allkeys-lru")
+    with LocalSite(pages=5, links=2) as pages:
+        await crawl(settings=own.settings(SCHEDULER=scheduler), url=pages.url)
+    assert caplog.text.count("maxmemory-policy is allkeys-lru, expected noeviction") == 1
+
+
+@ensureDeferred
+async def test_a_wrong_address_ends_the_crawl_with_one_line(caplog, monkeypatch):
+    monkeypatch.setattr(worker, "FIRST_ANSWER", 1.0)
+    wrong = {"BLOOM_REDIS_URL": f"redis://127.0.0.1:{free_port()}"}
+    settings = {**KEPT, **wrong, "CLOSESPIDER_TIMEOUT": PATIENCE}
+    crawler = await crawl(settings=settings, url="http://127.0.0.1:1")
+    assert crawler.stats.get_value("finish_reason") == "bloom_backend"
+    assert crawler.spider is None  # what makes `scrapy crawl` exit with code 1
+    [line] = [line for line in caplog.messages if "Nothing has answered" in line]
+    assert "check BLOOM_REDIS_URL" in line
+    assert crawler.stats.get_value("log_count/ERROR") == 1
+
+
+@ensureDeferred
+async def test_an_outage_is_reported_once_a_minute(own_server, key, caplog, monkeypatch):
+    monkeypatch.setattr(worker, "_AGAIN", 0.3)
+    own = Shared(own_server, key)
+
+    def pause():
+        own.client.config_set("min-replicas-to-write", 1)
+        try:
+            until(lambda: caplog.text.count("Retrying") == 3)
+        finally:
+            own.client.config_set("min-replicas-to-write", 0)
+
+    with LocalSite(pages=60, links=8) as pages:
+        pages.when(20, pause)
+        crawler = await crawl(settings=own.settings(), url=pages.url)
+    assert pages.missed == set()
+    assert crawler.stats.get_value("bloom/redis/outages") == 1
 
 
 @ensureDeferred

@@ -113,6 +113,34 @@ class Proxy:
                 threading.Thread(target=work, daemon=True).start()
 
 
+class Answering:
+    """Gives the same answer to everything, as a context manager that returns its port."""
+
+    def __init__(self, reply):
+        self._reply = reply
+
+    def __enter__(self):
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self._listener.getsockname()[1]
+
+    def __exit__(self, *exc_info):
+        with suppress(OSError):  # wakes up accept()
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self):
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._answer, args=(client,), daemon=True).start()
+
+    def _answer(self, client):
+        with suppress(OSError), client:
+            while client.recv(1 << 20):
+                client.sendall(self._reply)
+
+
 class _Connection:
     def __init__(self, proxy, client, server):
         self.proxy = proxy
