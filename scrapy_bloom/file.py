@@ -130,8 +130,8 @@ def write(
             beside.chmod(0o600)  # it holds the secret
             database.executescript(SCHEMA)
             put(database, "counters", [(1, *Counters(slice=next_slice))])
-            for table, found in (tables or {}).items():
-                put(database, table, found)
+            for table, entries in (tables or {}).items():
+                put(database, table, entries)
             database.execute("COMMIT")
         beside.replace(path)
     except (OSError, sqlite3.Error) as error:
@@ -193,19 +193,19 @@ def rows(database: sqlite3.Connection, table: str, rest: str = "") -> Iterator[t
         yield tuple(row)
 
 
-def put(database: sqlite3.Connection, table: str, found: Iterable[tuple[Value, ...]]) -> None:
+def put(database: sqlite3.Connection, table: str, entries: Iterable[tuple[Value, ...]]) -> None:
     """Write rows with their checksums, replacing rows with the same keys."""
-    for row in found:
+    for row in entries:
         places = "?," * len(row) + "?"
         database.execute(f"INSERT OR REPLACE INTO {table} VALUES ({places})", (*row, crc(*row)))  # noqa: S608
 
 
 def read_counters(database: sqlite3.Connection) -> Counters:
     """Return the counters."""
-    found = [*rows(database, "counters")]
-    if len(found) != 1:
-        raise DamageError(f"{len(found)} rows of counters")
-    return Counters(*found[0][1:])
+    counters = [*rows(database, "counters")]
+    if len(counters) != 1:
+        raise DamageError(f"{len(counters)} rows of counters")
+    return Counters(*counters[0][1:])
 
 
 def journal(database: sqlite3.Connection) -> Iterator[tuple[int, list[bytes]]]:
@@ -215,10 +215,10 @@ def journal(database: sqlite3.Connection) -> Iterator[tuple[int, list[bytes]]]:
         yield slice_, [packed[at : at + size] for at in range(0, max(len(packed), 1), count)]
 
 
-def damaged(path: Path, found: object) -> StateError:
+def damaged(path: Path, damage: object) -> StateError:
     """Return the error for a damaged file."""
     return StateError(
-        f"{path}: found damage ({found}), expected an undamaged file of scrapy-bloom. It was left"
+        f"{path}: found damage ({damage}), expected an undamaged file of scrapy-bloom. It was left"
         f" as it is. Restore it and its -wal from a copy, or move it away to start over."
     )
 

@@ -123,9 +123,9 @@ def _read_statuses(name: str, value: object) -> bool | tuple[int, ...]:
     if isinstance(value, int) and value in (0, 1):
         return bool(value)
     given = value if isinstance(value, Collection) else [value]
-    numbers = [finite(one) for one in given]
-    statuses = tuple(int(one) for one in numbers if one is not None and one == int(one))
-    if statuses and len(statuses) == len(numbers) and all(100 <= one <= 599 for one in statuses):  # noqa: PLR2004
+    numbers = [finite(item) for item in given]
+    statuses = tuple(int(code) for code in numbers if code is not None and code == int(code))
+    if statuses and len(statuses) == len(numbers) and all(100 <= code <= 599 for code in statuses):  # noqa: PLR2004
         return statuses
     raise refusal(
         name, written, "must be True, False or a list of HTTP statuses, such as [403, 404, 503]."
@@ -255,7 +255,7 @@ RULES: Final[Option[Mapping[str, Rule]]] = Option(
 )
 
 OPTIONS: Final[tuple[Option[Any], ...]] = tuple(
-    one for one in tuple(globals().values()) if isinstance(one, Option)
+    value for value in tuple(globals().values()) if isinstance(value, Option)
 )
 """All of them, in the order of the docs."""
 

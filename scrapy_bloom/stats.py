@@ -101,7 +101,7 @@ FROM_BACKEND: Final = {
 """Those of a filter or a queue in Redis, by their names in what its ``numbers`` returns."""
 
 STATS: Final = (
-    *(one for one in tuple(globals().values()) if isinstance(one, Stat)),
+    *(value for value in tuple(globals().values()) if isinstance(value, Stat)),
     *FROM_INFO.values(),
     *FROM_BACKEND.values(),
 )

@@ -53,10 +53,10 @@ def number(
     """
 
     def read(name: str, value: object) -> N:
-        found = finite(value, suffixes)
-        if found is None or not low <= found <= high or kind(found) != found:
+        parsed = finite(value, suffixes)
+        if parsed is None or not low <= parsed <= high or kind(parsed) != parsed:
             raise refusal(name, value, f"must be {expected}.")
-        return kind(found)
+        return kind(parsed)
 
     return read
 
@@ -72,10 +72,10 @@ def finite(value: object, suffixes: Mapping[str, float] = MappingProxyType({})) 
         factor = suffixes.get(suffix, 1.0)
         value = value[:-1] if suffix in suffixes else value
     try:
-        found = float(value) * factor
+        parsed = float(value) * factor
     except (ValueError, OverflowError):
         return None
-    return found if isfinite(found) else None
+    return parsed if isfinite(parsed) else None
 
 
 DEFAULT_CAPACITY: Final = 1_000_000

@@ -103,7 +103,7 @@ def canonical(url: str) -> str:
 
 
 def join(scheme: str, host: str, port: str, path: str, query: str) -> str:
-    """Return the canonical URL of what :func:`take` has returned."""
+    """Return the canonical URL for the parts that :func:`take` returns."""
     if "%" in path or ";" in path or "/." in path:
         path = _canonical_path(path)
     if query:
@@ -112,7 +112,7 @@ def join(scheme: str, host: str, port: str, path: str, query: str) -> str:
 
 
 def join_parts(parts: Parts) -> str:
-    """Return the same of what steps have made of a tame URL."""
+    """Return the same for a tame URL that steps have changed."""
     port = f":{parts.port}" if parts.port else ""
     return join(parts.scheme, parts.host, port, parts.path, parts.query or "")
 

@@ -1,4 +1,4 @@
-"""Levels and rules: what a user may ask for, how it is written, and how a filter remembers it."""
+"""Levels and rules: what a user may set, how it is written, and how a filter stores it."""
 
 from __future__ import annotations
 
@@ -96,10 +96,10 @@ class Rules:
         return replace(rule, level=level) if level else rule
 
     def record(self) -> dict[str, Any]:
-        """Return what a filter remembers of how its fingerprints are made, ready for JSON."""
+        """Return what a filter stores about how its fingerprints are made, ready for JSON."""
         ordered = sorted(self.domains.items())
-        told = {EVERYWHERE: _given(self.general)} | {name: _given(rule) for name, rule in ordered}
-        return {"form": FORM, "rules": told}
+        rules = {EVERYWHERE: _given(self.general)} | {name: _given(rule) for name, rule in ordered}
+        return {"form": FORM, "rules": rules}
 
     @classmethod
     def of_record(cls, then: Mapping[str, Any]) -> Rules | None:
@@ -163,8 +163,8 @@ def read_names(name: str, value: object) -> tuple[str, ...]:
     if isinstance(value, (list, tuple, set, frozenset)) and all(map(_is_name, value)):
         return tuple(sorted(value) if isinstance(value, (set, frozenset)) else value)
     raise SettingError(
-        f"{name} = {shown(value)}: must be a list of parameter names, with a '*' at the end for all"
-        f" that begin so: ['sid', 'utm_*']."
+        f"{name} = {shown(value)}: must be a list of parameter names; a trailing '*' matches any"
+        f" suffix: ['sid', 'utm_*']."
     )
 
 

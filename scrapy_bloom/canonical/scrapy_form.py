@@ -89,7 +89,7 @@ _URLS = (
     "http://example.com/?a=" + _LOWER,
     "http://example.com/?a=" + _CHARS.replace("#", ""),
     *(f"http://example.com/{char}?{char}=1&a{char}=2" for char in "!$'()*+,-.:;=@[]^_`{|}~"),
-    *(f"http://example.com/{some}?{some}=1" for some in (_UPPER, _LOWER)),
+    *(f"http://example.com/{escapes}?{escapes}=1" for escapes in (_UPPER, _LOWER)),
     *("http://example.com", "https://example.com:443?b=2&a=1", "data:,x", "about:blank"),
     *("file:///tmp/a", "ftp://example.com/a"),
 )

@@ -3,7 +3,7 @@
 A step belongs to level ``safe`` only if RFC 3986 (section 6) or the WHATWG URL standard call both
 variants the same *and* Scrapy fetches both. Browsers also follow ``http://ex%61mple.com/`` and
 ``http://@example.com/``, but Scrapy cannot download them. No step changes such URLs: otherwise the
-failed download would hide the page behind the good variant.
+failed download would suppress the page reachable under the working spelling.
 
 Steps work on the URL as Scrapy sends it. They may remove text or replace a host, port or scheme,
 but they never decode text that stays in the URL. Names of parameters are decoded

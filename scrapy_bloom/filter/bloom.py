@@ -6,7 +6,7 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import astuple, replace
 from itertools import chain, zip_longest
 from math import inf
 from pathlib import Path
@@ -104,13 +104,13 @@ class LocalFilter:
     def adopt(self, secret: bytes, slices: list[Slice], next_id: int) -> None:
         """Take over these slices, oldest first; without any, begin the first one."""
         self.secret, self.slices, self.next_id = secret, slices, next_id
-        self._told = False
+        self._growth_logged = False
         self._probe = make_probe(secret, digests=self.digests)
         self._since, self._due = inf, -inf  # the next look at the clock sets them
         if self.window is not None:
-            self._turn(self.clock())
+            self._rotate(self.clock())
         elif slices:
-            self._follow()
+            self._use_newest()
         else:
             self._begin(0.0)
 
@@ -119,7 +119,7 @@ class LocalFilter:
         if fingerprint.__class__ is not bytes:
             fingerprint = _as_bytes(fingerprint)
         if self.window is not None and not self._since <= (now := self.clock()) < self._due:
-            self._turn(now)
+            self._rotate(now)
         positions = self._probe(fingerprint)
         h = positions.pop()
         blocks = self._blocks
@@ -129,9 +129,9 @@ class LocalFilter:
             return not self.again or self._stays_seen(fingerprint)
         first, last = positions[0], positions[-1]
         for older in self._older:
-            there = older[h * len(older) >> 32]
+            held = older[h * len(older) >> 32]
             # For most new items one of these is unset: testing two bits is cheaper than all.
-            if there[first] and there[last] and there[positions].all():
+            if held[first] and held[last] and held[positions].all():
                 return not self.again or self._stays_seen(fingerprint)
         newest = self._newest
         if newest.items >= self._limit:
@@ -144,7 +144,7 @@ class LocalFilter:
         newest.items += 1
         self._dirty(index)
         if self.again and fingerprint in self.again:  # it outlived its slice
-            self._date(self.again, fingerprint, None)
+            self._set_date(self.again, fingerprint, None)
         if self.changes is not None:
             self.changes.mark(newest.id, fingerprint)
         return False
@@ -164,20 +164,20 @@ class LocalFilter:
         last = self.ages.get(fingerprint)
         if last is not None and last > now:  # the clock went back: it counts as now
             last = now
-            self._date(self.ages, fingerprint, now)
+            self._set_date(self.ages, fingerprint, now)
         if last is not None and now - last < max_age and fingerprint not in self.again:
             return True
-        self._date(self.ages, fingerprint, now)
+        self._set_date(self.ages, fingerprint, now)
         if self.add(fingerprint) and self.window is not None:  # its time starts over
-            self.put(fingerprint)
+            self.add_to_newest(fingerprint)
         return False
 
-    def put(self, fingerprint: bytes) -> None:
+    def add_to_newest(self, fingerprint: bytes) -> None:
         """Add a fingerprint to the newest generation, even if older ones have it."""
         fingerprint = _as_bytes(fingerprint)
         probe, newest = self._probe(fingerprint), self._newest
-        own = (one for one in self.slices if one.since == newest.since)
-        holder = next((one for one in own if one.has(probe)), None)
+        generation = (slice_ for slice_ in self.slices if slice_.since == newest.since)
+        holder = next((slice_ for slice_ in generation if slice_.has(probe)), None)
         if holder is None:
             holder = self._grow() if newest.items >= newest.spec.capacity else newest
             holder.put(probe)
@@ -218,18 +218,18 @@ class LocalFilter:
     def info(self) -> FilterInfo:
         """Return the state of the filter now."""
         self._look_at_clock()
-        counts = [count_bits(one.spec, one.items) for one in self.slices]
+        counts = [count_bits(slice_.spec, slice_.items) for slice_ in self.slices]
         info = filter_info(
             counts,
             capacity=self.capacity,
             error_rate=self.error_rate,
-            memory=sum(len(one.touched()) for one in self.slices) * BLOCK_BYTES,
+            memory=sum(len(slice_.touched()) for slice_ in self.slices) * BLOCK_BYTES,
             window=self.window,
-            dates=[one.since for one in self.slices],
+            dates=[slice_.since for slice_ in self.slices],
         )
-        made = sum(one.spec.capacity for one in self.slices)
-        if self.window is None and made < self.capacity:  # it was raised: a slice will follow
-            full = sum(one.spec.blocks for one in self.slices) + self._next_spec(0.0).blocks
+        sized = sum(slice_.spec.capacity for slice_ in self.slices)
+        if self.window is None and sized < self.capacity:  # it was raised: a slice will follow
+            full = sum(slice_.spec.blocks for slice_ in self.slices) + self._next_spec(0.0).blocks
             info = replace(info, bytes_at_capacity=full * BLOCK_BYTES)
         return replace(info, items=self.items)
 
@@ -247,17 +247,17 @@ class LocalFilter:
             raise _not_united("their secret or window differs")
         united, next_id = [], self.next_id
         for mine, theirs in zip_longest(self.slices, other.slices):
-            one = mine or Slice(next_id, theirs.since, theirs.spec)
-            two = theirs or Slice(0, mine.since, mine.spec)
-            if (one.since, one.spec) != (two.since, two.spec):
+            own = mine or Slice(next_id, theirs.since, theirs.spec)
+            added = theirs or Slice(0, own.since, own.spec)
+            if (own.since, own.spec) != (added.since, added.spec):
                 raise _not_united("they have slices of different size or age")
-            united.append(one.united(two))
-            if united[-1].items > 1.01 * one.spec.capacity:  # an estimate
-                raise _not_united(f"a slice for {one.spec.capacity:,} items would hold more")
+            united.append(own.united(added))
+            if united[-1].items > 1.01 * own.spec.capacity:  # an estimate
+                raise _not_united(f"a slice for {own.spec.capacity:,} items would hold more")
             next_id += mine is None
         again = {**other.again, **self.again}
         self.again = {
-            one: since for one, since in again.items() if one not in self and one not in other
+            mark: since for mark, since in again.items() if mark not in self and mark not in other
         }
         for fingerprint, last in other.ages.items():
             self.ages[fingerprint] = max(last, self.ages.get(fingerprint, last))
@@ -284,7 +284,7 @@ class LocalFilter:
         tables: dict[str, Iterable[tuple[file.Value, ...]]] = {
             "meta": ((key, value) for key, value in meta.items() if value is not None),
             "slices": self.slice_rows(),
-            "blocks": chain.from_iterable(one.block_rows(one.touched()) for one in self.slices),
+            "blocks": chain.from_iterable(each.block_rows(each.touched()) for each in self.slices),
             "again": sorted(self.again.items()),
             "ages": sorted(self.ages.items()),
         }
@@ -318,10 +318,7 @@ class LocalFilter:
 
     def slice_rows(self) -> list[tuple[int, float, int, float, int, int]]:
         """Return the rows of its slices for a file."""
-        return [
-            (one.id, one.since, one.spec.capacity, one.spec.error_rate, one.spec.blocks, one.items)
-            for one in self.slices
-        ]
+        return [(each.id, each.since, *astuple(each.spec), each.items) for each in self.slices]
 
     def read(self, database: sqlite3.Connection, meta: dict[str, Any]) -> int:
         """Become the filter stored in a file; return how many marks its journal has.
@@ -347,7 +344,7 @@ class LocalFilter:
         self.ages = dict(file.rows(database, "ages"))
         next_id = file.read_counters(database).slice
         self.adopt(meta["secret"], slices, next_id)
-        live, count = {one.id: one for one in self.slices}, 0
+        live, count = {slice_.id: slice_ for slice_ in self.slices}, 0
         for id_, fingerprints in file.journal(database):
             count += len(fingerprints)
             if id_ in live:  # else it has expired; items were counted when first added
@@ -362,9 +359,9 @@ class LocalFilter:
         """Begin a new slice, and add to it from now on."""
         self.slices.append(Slice(self.next_id, since, self._next_spec(since)))
         self.next_id += 1
-        self._follow()
+        self._use_newest()
 
-    def _follow(self) -> None:
+    def _use_newest(self) -> None:
         """Add to the newest slice from now on, and check the others as well."""
         *older, newest = self.slices
         # Newest first: each slice holds more items than all older ones.
@@ -375,16 +372,16 @@ class LocalFilter:
     def _next_spec(self, since: float) -> SliceSpec:
         capacity, rate = self.capacity, self.error_rate
         if self.window is not None:
-            others = [one for one in self.slices if one.since != since]
-            capacity = generation_capacity(sum(one.items for one in others), capacity)
-            rate = generation_rate([one.spec for one in others], rate)
-        own = [one.spec for one in self.slices if one.since == since]
-        return next_slice(own, capacity, rate)
+            others = [slice_ for slice_ in self.slices if slice_.since != since]
+            capacity = generation_capacity(sum(slice_.items for slice_ in others), capacity)
+            rate = generation_rate([slice_.spec for slice_ in others], rate)
+        generation = [slice_.spec for slice_ in self.slices if slice_.since == since]
+        return next_slice(generation, capacity, rate)
 
     def _grow(self) -> Slice:
         items = sum(slice_.items for slice_ in self.slices)
-        if items - self._newest.items < self.capacity <= items and not self._told:
-            self._told = True
+        if items - self._newest.items < self.capacity <= items and not self._growth_logged:
+            self._growth_logged = True
             logger.warning(
                 "Bloom filter is full at %s pages and is growing. It keeps its error rate of %g,"
                 " but takes more memory per page and gets a little slower. Next time, set capacity"
@@ -397,9 +394,9 @@ class LocalFilter:
 
     def _look_at_clock(self) -> None:
         if self.window is not None:
-            self._turn(self.clock())
+            self._rotate(self.clock())
 
-    def _turn(self, now: float) -> None:
+    def _rotate(self, now: float) -> None:
         """Drop expired generations, and begin a new one if it is time."""
         window = self.window
         if window is None or self._since <= now < self._due:
@@ -407,18 +404,18 @@ class LocalFilter:
         now, length = float(now), window / PARTS
         life = window + length  # of its first item; its last one lives for the window
         self._redate(now)
-        self.slices = live = [one for one in self.slices if one.since + life > now]
+        self.slices = live = [slice_ for slice_ in self.slices if slice_.since + life > now]
         for dates, stay in (self.again, life), (self.ages, window):
-            over = [one for one, date in dates.items() if date + stay <= now]
-            for fingerprint in over:
-                del dates[fingerprint]
+            over = [mark for mark, date in dates.items() if date + stay <= now]
+            for mark in over:
+                del dates[mark]
             if self.changes is not None:
                 self.changes.over += over
         if not live or now >= live[-1].since + length:
             if live and not live[-1].items:  # nothing was added since it began
                 live.pop()
             self._begin(now)
-        self._follow()
+        self._use_newest()
         self._since = self._newest.since
         self._due = min(self._since + length, live[0].since + life)
 
@@ -428,34 +425,34 @@ class LocalFilter:
             slice_.since = min(slice_.since, now)
         for fingerprint, since in self.again.items():
             if since > now:
-                self._date(self.again, fingerprint, now)
+                self._set_date(self.again, fingerprint, now)
 
     def _find(self, fingerprint: bytes) -> Slice | None:
         """Return the newest slice that has a fingerprint; None if that was forgotten."""
         if fingerprint in self.again:
             return None
         probe = self._probe(fingerprint)
-        return next((one for one in reversed(self.slices) if one.has(probe)), None)
+        return next((slice_ for slice_ in reversed(self.slices) if slice_.has(probe)), None)
 
     def _forget(self, fingerprint: bytes) -> bool:
         if fingerprint in self.ages:
-            self._date(self.ages, fingerprint, None)
-        found = self._find(fingerprint)
-        if found is None:
+            self._set_date(self.ages, fingerprint, None)
+        slice_ = self._find(fingerprint)
+        if slice_ is None:
             return False
-        self._date(self.again, fingerprint, found.since)
+        self._set_date(self.again, fingerprint, slice_.since)
         return True
 
     def _stays_seen(self, fingerprint: bytes) -> bool:
         """Return True for what is seen, and False once for what was forgotten."""
         if fingerprint not in self.again:
             return True
-        self._date(self.again, fingerprint, None)
+        self._set_date(self.again, fingerprint, None)
         if self.window is not None:  # its time starts over
-            self.put(fingerprint)
+            self.add_to_newest(fingerprint)
         return False
 
-    def _date(self, dates: dict[bytes, float], fingerprint: bytes, date: float | None) -> None:
+    def _set_date(self, dates: dict[bytes, float], fingerprint: bytes, date: float | None) -> None:
         """Set a date in `again` or `ages`; None removes it."""
         if date is None:
             del dates[fingerprint]

@@ -94,23 +94,23 @@ def filter_info(
     """Return the state of a filter.
 
     :param slices: of the filter, oldest first.
-    :param capacity: items that it was made for. With a window, nine generations of an eighth each
+    :param capacity: items that it is sized for. With a window, nine generations of an eighth each
         may be live; the extra one is not growth.
     :param error_rate: as the user set it.
     :param memory: bytes that the filter takes now.
     :param dates: with a window, when the slices began.
     """
-    made, items = sum(one.capacity for one in slices), sum(one.items for one in slices)
-    full = sum(one.bytes_at_capacity for one in slices)
+    sized, items = sum(count.capacity for count in slices), sum(count.items for count in slices)
+    full = sum(count.bytes_at_capacity for count in slices)
     return FilterInfo(
-        capacity=capacity if window and items <= capacity else max(capacity, made),
+        capacity=capacity if window and items <= capacity else max(capacity, sized),
         error_rate=error_rate,
         items=items,
         fill_ratio=sum(slice_.used for slice_ in slices) / sum(slice_.room for slice_ in slices),
         estimated_fp_rate=1 - prod(1 - slice_.rate for slice_ in slices),
         expected_lost=expected_lost(slices),
         bytes=memory,
-        bytes_at_capacity=round(full * max(1.0, capacity / made)),
+        bytes_at_capacity=round(full * max(1.0, capacity / sized)),
         slices=len(slices),
         window=window,
         generations=len({*dates}) if window else None,

@@ -175,7 +175,7 @@ class Store:
         """Mark a fingerprint; return whether it was marked before."""
         seen = self.filter.add(fingerprint)
         if self._exact and seen and not self._is_listed(fingerprint):
-            self.filter.put(fingerprint)
+            self.filter.add_to_newest(fingerprint)
             seen = False
         if self._exact and not seen:
             self._list(self.filter.slices[-1].id, fingerprint)
