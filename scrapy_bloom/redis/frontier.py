@@ -26,7 +26,7 @@ from scrapy_bloom.crawl.engine import (
     Downloads,
     Engine,
     call_later,
-    fail,
+    exit_with_error_code,
     rotates_hosts,
     run_beside,
 )
@@ -594,7 +594,7 @@ class SharedFrontier:
             return  # the worker logs it and retries
         self._gave_up = True
         if not self._queue.worker.reached:
-            fail(self._crawler)
+            exit_with_error_code(self._crawler)
         self._report.give_up(error)
 
     # Starting over
