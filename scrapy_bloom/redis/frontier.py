@@ -34,7 +34,7 @@ from scrapy_bloom.crawl.in_flight import InFlight
 from scrapy_bloom.crawl.items import Items
 from scrapy_bloom.crawl.report import Verdict
 from scrapy_bloom.crawl.serialize import QueueKind, read_request
-from scrapy_bloom.crawl.session import Identified, Recent, Session
+from scrapy_bloom.crawl.session import Identified, Page, Recent, Session
 from scrapy_bloom.errors import BackendError, BloomError
 from scrapy_bloom.redis import worker as pace
 from scrapy_bloom.redis.member import Entry, Taken
@@ -71,6 +71,8 @@ if TYPE_CHECKING:
     from scrapy_bloom.crawl.report import Report
 
 logger = logging.getLogger(__name__)
+
+NEW, SEEN, _, ERROR = Verdict
 
 _PAUSE: Final = 0.05
 """Seconds after which start() looks again whether it may go on."""
@@ -189,25 +191,31 @@ class SharedFrontier:
 
         Marks nothing: every mark must have a request.
         """
-        found = self._session.identify(request)
-        if found is None:
-            return Verdict.ERROR
-        return self._session.judge(found, seen=self._is_known(found))
+        identified, _, verdict = self._judge_here(request)
+        return verdict if identified is None else self._session.count(identified, verdict)
 
     def enqueue(self, request: Request) -> bool:
         """Take a request; return False if this worker knows that it is a duplicate.
 
         Other duplicates are found later.
         """
-        found = None if request.dont_filter else self._session.identify(request)
-        if found is not None and self._is_known(found):
-            return self._drop_known(found)
+        identified, mark, verdict = None, None, NEW
+        if not request.dont_filter:
+            identified, mark, verdict = self._judge_here(request)
+        if identified is not None and verdict is SEEN:
+            self._drop(identified)
+            return False
         self._finished = False
         try:
             body = self._dumps(request.to_dict(spider=self._spider))
         except Exception as error:  # noqa: BLE001 - raising would lose the page
-            return self._hold(request, found, error)
-        Deferred.fromCoroutine(self._offer(request, found, body, self._slot_for(request)))
+            marks = () if identified is None or mark is None else (identified.fingerprint, mark)
+            self._hold(request, error, (*dict.fromkeys(marks),))
+            if identified is not None:
+                self._session.count(identified, verdict)
+        else:
+            offering = self._offer(request, identified, mark, body, self._slot_for(request))
+            Deferred.fromCoroutine(offering)
         return True
 
     def next(self) -> Request | None:
@@ -240,11 +248,9 @@ class SharedFrontier:
         except Exception as error:  # noqa: BLE001 - raising in a callback would lose its items
             self._report.not_forgotten(request, error)
             return False
-        has_failed = self._session.failed.has
-        known = any(
-            self._queue.knows(one) or self._held.has(one) or has_failed(one) for one in page
-        )
-        self._forget_pages([page], failed=failed)
+        knows, failed_here = self._queue.knows, self._session.failed.has
+        known = any(knows(each) or self._held.has(each) or failed_here(each) for each in page)
+        Deferred.fromCoroutine(self._forget(page, failed=failed))
         return known
 
     async def close(self) -> bool:
@@ -282,24 +288,32 @@ class SharedFrontier:
 
     # Requests on their way to the queue
 
-    def _is_known(self, found: Identified) -> bool:
-        """Return whether this worker knows, without asking, that a request is a duplicate."""
-        if found.fingerprint in self._forgetting:
-            return False
-        redirected = "redirect_urls" in found.request.meta
-        if self._session.failed.has(found.fingerprint, found.max_age):
-            try:
-                step = self._session.step_of(found) if redirected else None
-            except Exception:  # noqa: BLE001 - asked again later, and counted there
-                return False
-            return step is None or self._has_failed(step, found.step_age)
-        if redirected or found.max_age is not None:
-            return False
-        return self._queue.knows(found.fingerprint) or self._held.has(found.fingerprint)
+    def _judge_here(self, request: Request) -> tuple[Identified | None, bytes | None, Verdict]:
+        """Return the verdict on a request as far as this worker knows, without counting it.
 
-    def _has_failed(self, mark: bytes, max_age: float | None) -> bool:
-        """Return whether a mark is that of a failed page, which the server has forgotten."""
-        return mark not in self._forgetting and self._session.failed.has(mark, max_age)
+        :returns: the request, its first mark that is not known to be there, and the verdict. The
+            first two are None if that failed, which has been counted.
+        """
+        identified = self._session.identify(request)
+        if identified is None:
+            return None, None, ERROR
+        try:
+            for mark, max_age, verdict in self._session.questions(identified):
+                if not self._knows(mark, max_age):
+                    return identified, mark, verdict
+        except Exception as error:  # noqa: BLE001 - raising would lose the page
+            return None, None, self._session.fail(request, error)
+        return identified, None, SEEN
+
+    def _knows(self, mark: bytes, max_age: float | None) -> bool:
+        """Return whether this worker knows, without asking, that a mark is there."""
+        if self._held.has(mark, max_age):
+            return True
+        if mark in self._forgetting:
+            return False
+        if self._session.failed.has(mark, max_age):
+            return True
+        return max_age is None and self._queue.knows(mark)
 
     def _send(self, entry: Entry) -> Deferred[bool]:
         """Send an entry with the next exchange; return a Deferred that fires with the verdict."""
@@ -323,91 +337,74 @@ class SharedFrontier:
             return b""
 
     async def _offer(
-        self, request: Request, found: Identified | None, body: bytes, slot: bytes
+        self,
+        request: Request,
+        identified: Identified | None,
+        missing: bytes | None,
+        body: bytes,
+        slot: bytes,
     ) -> None:
         """Queue a request if its page is new, or if it is not filtered.
 
         The page that yielded it is not done before the last verdict.
+
+        :param identified: None if it is not filtered.
+        :param missing: the first of its marks that is not known to be there.
         """
-        number, step, seen = next(self._numbers), None, False
+        number, verdict = next(self._numbers), SEEN
         self._outstanding[number] = None
         try:
-            while found is not None and found.fingerprint in self._failing:
-                answered: Deferred[None] = Deferred()
-                self._undecided.append(answered)
-                await answered
-                seen = self._is_known(found)
-            if found is not None and not seen:
-                mark, age = found.fingerprint, found.max_age
-                seen = self._has_failed(mark, age) or await self._send(
-                    Entry("f", mark, body, request.priority, age, slot=slot)
-                )
-                if seen:
-                    found, step = self._continued(found)
-                age = found and found.step_age
-                if step is not None and not self._has_failed(step, age):
-                    seen = await self._send(
-                        Entry("f", step, body, request.priority, age, slot=slot)
-                    )
-            if found is None:
-                await self._send(Entry("p", None, body, request.priority, slot=slot))
-        finally:
-            del self._outstanding[number]
-        if found is not None and seen:
-            self._judge_seen(found)
+            questions = self._session.questions(identified) if identified else ()
+            for mark, max_age, if_missing in questions:
+                while mark in self._failing and not self._knows(mark, max_age):
+                    missing, answered = None, Deferred[None]()
+                    self._undecided.append(answered)
+                    await answered
+                if mark != missing and self._knows(mark, max_age):
+                    continue
+                entry = Entry("f", mark, body, request.priority, max_age, slot=slot)
+                if not await self._send(entry):
+                    verdict = if_missing
+                    break
+        except Exception as error:  # noqa: BLE001 - raising would lose the page
+            self._session.fail(request, error)
+            identified = None
+        if identified is None:
+            await self._send(Entry("p", None, body, request.priority, slot=slot))
+        del self._outstanding[number]
+        if identified is not None and verdict is SEEN:
+            self._drop(identified)
             self._dupefilter.log(request, self._spider)
             self._crawler.signals.send_catch_log(
                 signals.request_dropped, request=request, spider=self._spider
             )
             return
-        if found is not None:
-            self._session.judge(found, seen=False, step=step is not None)
+        if identified is not None:
+            self._session.count(identified, verdict)
         self._pacing.note_pushed()
         self._report.inc("scheduler/enqueued/redis")
         self._report.inc("scheduler/enqueued")
 
-    def _continued(self, found: Identified) -> tuple[Identified | None, bytes | None]:
-        """Return a request that was seen, and its step if it continues a chain of redirects.
+    def _drop(self, identified: Identified) -> None:
+        """Count a duplicate, and keep the pages that led to it if its page is held here."""
+        self._in_flight.note_duplicate(identified.request, identified.fingerprint)
+        if page := self._session.note_dropped(identified):
+            Deferred.fromCoroutine(self._forget(page, failed=True))
+        self._session.count(identified, SEEN)
 
-        The request is None if that cannot be told: it is let through then, which was counted.
-        """
-        try:
-            return found, self._session.step_of(found)
-        except Exception as error:  # noqa: BLE001 - raising would lose the page
-            self._session.fail(found.request, error)
-            return None, None
-
-    def _drop_known(self, found: Identified) -> bool:
-        """Drop a duplicate of what this worker knows itself; returns False."""
-        self._judge_seen(found)
-        return False
-
-    def _judge_seen(self, found: Identified) -> None:
-        self._in_flight.note_duplicate(found.request, found.fingerprint)
-        if pages := self._session.note_dropped(found):
-            self._forget_pages(pages, failed=True)
-        self._session.judge(found, seen=True)
-
-    def _hold(self, request: Request, found: Identified | None, error: Exception) -> bool:
+    def _hold(self, request: Request, error: Exception, marks: Page) -> None:
         """Hold a request in memory, and keep the page that yielded it in Redis.
 
-        It is unique for this worker only. Return False if it is a duplicate of one that was held.
+        It is unique for this worker only.
+
+        :param error: why it cannot be stored.
+        :param marks: what makes it unique; none if it is not filtered.
         """
-        marks: tuple[bytes, ...] = ()
-        step = None
-        if found is not None and self._held.has(found.fingerprint, found.max_age):
-            found, step = self._continued(found)
-            if found is not None and (step is None or self._held.has(step, found.step_age)):
-                return self._drop_known(found)
-        if found is not None:
-            marks = (found.fingerprint,) if step is None else (found.fingerprint, step)
-            self._held.update(marks)
-            self._session.judge(found, seen=False, step=step is not None)
+        self._held.update(marks)
         self._in_flight.hold(request, error, marks)
         self._memory.append(request)
         self._report.inc("scheduler/enqueued/memory")
         self._report.inc("scheduler/enqueued")
-        return True
 
     # Requests that were taken
 
@@ -657,38 +654,46 @@ class SharedFrontier:
 
     # Forgetting
 
-    def _forget_pages(self, pages: Sequence[Sequence[bytes]], *, failed: bool) -> None:
-        for page in pages:
-            marked = {mark for mark in page if self._queue.knows(mark) or self._held.has(mark)}
-            self._held.discard(page)
-            if failed:
-                # Whether the others are marked only the server knows: to call them failed before
-                # its answer would drop pages that nobody has requested.
-                self._session.failed.update(marked)
-                self._failing.update(page)
-            else:
-                self._forgetting.update(page)  # a callback may yield the page again at once
-            Deferred.fromCoroutine(self._forget_page(page, marked, failed=failed))
+    async def _forget(self, page: Page, *, failed: bool) -> None:
+        """Make the server forget a page, and those that follow it.
 
-    async def _forget_page(
-        self, page: Sequence[bytes], marked: set[bytes], *, failed: bool
-    ) -> None:
-        """Make the server forget a page. If the page has failed, it is not done before that.
-
-        :param marked: those of its marks that are there for sure.
+        If the page has failed, it is not done before that.
         """
         number = next(self._numbers)
         self._outstanding[number] = None
-        asked = {mark: self._send(Entry("x", mark)) for mark in dict.fromkeys(page)}
-        there = {mark: await verdict or mark in marked for mark, verdict in asked.items()}
+        pending = self._failing if failed else self._forgetting
+        for pages in self._session.following(page):
+            asked = []
+            for each in pages:
+                here = self._forget_here(each, failed=failed)
+                pending.update(each)  # a callback may yield the page again at once
+                asked.append((here, [self._send(Entry("x", mark)) for mark in each]))
+            self._decide()
+            for each, (here, verdicts) in zip(pages, asked, strict=True):
+                there = [await verdict for verdict in verdicts]
+                for mark in each:  # to subtract a counter takes as long as the other one is large
+                    pending[mark] -= 1
+                    if not pending[mark]:
+                        del pending[mark]
+                marked = (was or mark in here for mark, was in zip(each, there, strict=True))
+                self._session.forgotten(each, marked, failed=failed)
         del self._outstanding[number]
-        waiting = self._failing if failed else self._forgetting
-        for mark in page:  # to subtract a counter takes as long as the other one is large
-            waiting[mark] -= 1
-            if not waiting[mark]:
-                del waiting[mark]
-        pages = self._session.forgotten(page, [there[mark] for mark in page], failed=failed)
-        self._forget_pages(pages, failed=failed)
+        self._decide()
+
+    def _forget_here(self, page: Page, *, failed: bool) -> set[bytes]:
+        """Forget a page in this worker; return those of its marks that are there for sure.
+
+        Whether the others are marked only the server knows: to call them failed before its answer
+        would drop pages that nobody has requested.
+        """
+        marked = {mark for mark in page if self._queue.knows(mark) or self._held.has(mark)}
+        self._held.discard(page)
+        if failed:
+            self._session.failed.update(marked)
+        return marked
+
+    def _decide(self) -> None:
+        """Decide on the requests that have waited for what is forgotten."""
         undecided, self._undecided = self._undecided, deque()
         for each in undecided:
             each.callback(None)
