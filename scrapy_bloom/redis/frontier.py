@@ -203,8 +203,9 @@ class SharedFrontier:
         if not request.dont_filter:
             identified, mark, verdict = self._judge_here(request)
         if identified is not None and verdict is SEEN:
-            self._drop(identified)
-            return False
+            if self._drop(identified):
+                return False
+            identified = None
         self._finished = False
         try:
             body = self._dumps(request.to_dict(spider=self._spider))
@@ -369,11 +370,12 @@ class SharedFrontier:
         except Exception as error:  # noqa: BLE001 - raising would lose the page
             self._session.fail(request, error)
             identified = None
+        if identified is not None and verdict is SEEN and not self._drop(identified):
+            identified = None
         if identified is None:
             await self._send(Entry("p", None, body, request.priority, slot=slot))
         del self._outstanding[number]
         if identified is not None and verdict is SEEN:
-            self._drop(identified)
             self._dupefilter.log(request, self._spider)
             self._crawler.signals.send_catch_log(
                 signals.request_dropped, request=request, spider=self._spider
@@ -385,12 +387,21 @@ class SharedFrontier:
         self._report.inc("scheduler/enqueued/redis")
         self._report.inc("scheduler/enqueued")
 
-    def _drop(self, identified: Identified) -> None:
-        """Count a duplicate, and keep the pages that led to it if its page is held here."""
+    def _drop(self, identified: Identified) -> bool:
+        """Count a duplicate, and keep the pages that led to it if its page is held here.
+
+        Return False if it is to be let through: that failed, which has been counted.
+        """
+        try:
+            page = self._session.note_dropped(identified)
+        except Exception as error:  # noqa: BLE001 - raising would lose the page
+            self._session.fail(identified.request, error)
+            return False
         self._in_flight.note_duplicate(identified.request, identified.fingerprint)
-        if page := self._session.note_dropped(identified):
+        if page:
             Deferred.fromCoroutine(self._forget(page, failed=True))
         self._session.count(identified, SEEN)
+        return True
 
     def _hold(self, request: Request, error: Exception, marks: Page) -> None:
         """Hold a request in memory, and keep the page that yielded it in Redis.
