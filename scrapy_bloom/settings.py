@@ -160,7 +160,7 @@ WINDOW: Final[Option[float | None]] = Option(
     "BLOOM_WINDOW",
     None,
     read_window,
-    "How long a page is seen after it was let through, or up to an eighth longer: seconds, or a"
+    "How long a page counts as seen. Pages may be kept up to 1/8 longer. Seconds, or a"
     ' number with `s`, `m` (minutes), `h`, `d` or `w`, such as `"30d"` or `"1.5h"`; from 1 second'
     " to 100 years. `None`: forever. All workers of a filter in Redis need the same value.",
 )
@@ -184,7 +184,7 @@ EXACT: Final[Option[bool]] = Option(
     "BLOOM_EXACT",
     default=False,
     read=_read_flag,
-    meaning="Whether to rule out that a new page is called seen. It needs"
+    meaning="Never mistake a new page for a seen one. It needs"
     " `scrapy_bloom.Scheduler` with a `JOBDIR`. The guide Exact has the costs.",
 )
 BACKEND: Final = Option(
