@@ -85,7 +85,7 @@ def store(size: int, per_commit: int, marks: int, *, exact: bool) -> None:
     fresh = LocalFilter(size)
     _fill(fresh, int(size * 0.9))
     job = Store(path, fresh, exact=exact)
-    job.journal = size  # so that closing writes the blocks
+    job.marks.journal = size  # so that closing writes the blocks
     _timed("first close", job.close)
     print(f"size {size:,}: file {path.stat().st_size / 1e6:.1f} MB", flush=True)
     job = _timed("open", lambda: Store(path, LocalFilter(size), exact=exact))
@@ -100,7 +100,7 @@ def store(size: int, per_commit: int, marks: int, *, exact: bool) -> None:
             job.add(fingerprint)
         middle, start = time.thread_time(), time.perf_counter()
         job.commit()
-        passing = job.passing
+        passing = job.marks.passing
         cpu[passing].append((time.thread_time() - middle) * 1e3)
         wall[passing].append((time.perf_counter() - start) * 1e3)
         add += middle - begin
@@ -113,7 +113,7 @@ def store(size: int, per_commit: int, marks: int, *, exact: bool) -> None:
             )
     log = path.with_name(f"{path.name}-wal").stat().st_size
     print(
-        f"written {(_written() - written) / marks:.0f} bytes a mark; journal {job.journal:,};"
+        f"written {(_written() - written) / marks:.0f} bytes a mark; journal {job.marks.journal:,};"
         f" file {path.stat().st_size / 1e6:.1f} MB, log {log / 1e6:.1f} MB",
         flush=True,
     )

@@ -107,6 +107,12 @@ class Scheduler(ScrapyScheduler):
     def open(self, spider: Spider) -> Deferred[None] | None:
         """Open filter and requests.
 
+        (1) Initialize the memory queue, for requests that cannot be stored
+        (2) Check the settings: which backend, which filter, which queues
+        (3) Open the frontier: in a ``JOBDIR`` see :class:`LocalFrontier`, in Redis
+            :class:`SharedFrontier`
+        (4) With neither, open Scrapy's own queues and the filter
+
         If the crawl cannot be kept as configured, the reason is logged, and the crawl ends before
         its first request.
 
@@ -128,7 +134,12 @@ class Scheduler(ScrapyScheduler):
         return None
 
     def close(self, reason: str) -> Deferred[None] | None:
-        """Store everything; a crawl that was refused stores nothing."""
+        """Store everything; a crawl that was refused stores nothing.
+
+        (1) Refuse what is enqueued from now on
+        (2) Close the frontier, which stores requests and marks
+        (3) Close the filter, which writes the summary
+        """
         if self._frontier is None:
             return super().close(reason)
         self._closing = True

@@ -56,6 +56,9 @@ class InFlight:
 
     :param engine: knows which requests it still has.
     :param report: writes to stats and log.
+
+    Attributes:
+        held: by mark, the requests that wait or waited in memory, until :meth:`release`.
     """
 
     def __init__(self, engine: Engine, report: Report) -> None:
@@ -63,7 +66,7 @@ class InFlight:
         self._report = report
         self._visits: dict[Request, Visit] = {}
         self._held: dict[Request, deque[Visit]] = {}
-        self._held_pages: dict[bytes, list[Visit]] = {}  # those not done, by mark
+        self.held: dict[bytes, list[Visit]] = {}
         self._done: list[Visit] = []
         self._closed_by_page = False
         engine.watch_errors(self._raised)
@@ -91,7 +94,7 @@ class InFlight:
         for each in visit.parents:
             each.waits_for += 1
         for mark in marks:
-            self._held_pages.setdefault(mark, []).append(visit)
+            self.held.setdefault(mark, []).append(visit)
         self._held.setdefault(request, deque()).append(visit)
         self._report.add(stats.HELD)
         self._report.inc("scheduler/unserializable")
@@ -118,7 +121,9 @@ class InFlight:
         If the page it duplicates is only held in memory, the pages that led here must wait for it
         as well: only the stored ones, since a held page waits for nothing but what it has yielded.
         """
-        for held in self._held_pages.get(mark, ()):
+        for held in self.held.get(mark, ()):
+            if not held.waits_for:
+                continue  # it is done
             for parent in _stored(self._led_to(request)) - held.roots:
                 parent.waits_for += 1
                 held.parents += (parent,)
@@ -147,12 +152,19 @@ class InFlight:
         return request
 
     def pop_done(self) -> list[Visit]:
-        """Return the visits that were done since the last call."""
+        """Return the visits that were done since the last call, to be released once stored."""
         has = self._engine.has
         for request in [request for request in self._visits if not has(request)]:
             self._end(self._visits.pop(request))
         done, self._done = self._done, []
         return done
+
+    def release(self, visit: Visit) -> None:
+        """Forget the marks of a visit that is done, and stored as such."""
+        for mark in visit.marks:
+            self.held[mark].remove(visit)
+            if not self.held[mark]:
+                del self.held[mark]
 
     def _end(self, visit: Visit) -> None:
         stack = [visit]
@@ -162,10 +174,6 @@ class InFlight:
             if not visit.waits_for:
                 self._done.append(visit)
                 stack += visit.parents
-                for mark in visit.marks:
-                    self._held_pages[mark].remove(visit)
-                    if not self._held_pages[mark]:
-                        del self._held_pages[mark]
 
     def _raised(self, failure: Failure, request: Request) -> None:
         """Keep a page whose callback closes the spider, or fails while the spider is closing.

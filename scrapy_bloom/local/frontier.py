@@ -57,6 +57,14 @@ class LocalFrontier:
     items are written out. So whenever a crawl is killed, every marked page is done, stored, or
     eligible again.
 
+    It is opened in these steps; the first that fails releases the job directory, as it was:
+
+    (1) Lock the job directory, and check whose it is
+    (2) Take over a job of Scrapy's own scheduler, if there is one
+    (3) Check the file, and read the filter
+    (4) Open Scrapy's priority queue over the stored requests
+    (5) Commit that a run has begun, and give Scrapy the spider's state of the last commit
+
     :param report: writes to stats and log.
     :param folder: the job directory.
     :param classes: Scrapy's queues, as chosen by the settings.
@@ -93,6 +101,7 @@ class LocalFrontier:
         self._spider, self._report, self._inc = spider, report, report.inc
         self._sync = settings[COMMIT_SYNC] is CommitSync.MACHINE
         self._in_flight = InFlight(engine, report)
+        job.store.marks.withheld = self._in_flight.held
         unsure = job.killed or not job.previous
         self._items = Items(crawler, engine, report, sync=self._sync, unclean=unsure)
         self._unwritten: list[Visit] = []  # done, but their items are not written out yet
@@ -100,6 +109,11 @@ class LocalFrontier:
         self._timer: Any = None
         self._ticking: Deferred[None] | None = None
         self._closing = self._broken = self._failing = False
+        self._report_opened(job, unclean=unclean or job.killed)
+        crawler.signals.connect(self.forget, signal=forget_page)
+
+    def _report_opened(self, job: Job, *, unclean: bool) -> None:
+        report = self._report
         more = f", {counted(len(self), 'request')} waiting"
         if job.in_flight:
             more += f", {job.in_flight:,} of them were in flight and are fetched again"
@@ -110,12 +124,11 @@ class LocalFrontier:
             self._store.filter.info(),
             more,
             restored=job.restored,
-            unclean=unclean or job.killed,
+            unclean=unclean,
         )
         report.set(stats.PENDING, len(self._store))
         if job.is_finished(waiting=self.pending()):
             report.finished(job.folder, job.restored)
-        crawler.signals.connect(self.forget, signal=forget_page)
 
     def __len__(self) -> int:
         """Return how many requests are waiting."""
@@ -133,7 +146,7 @@ class LocalFrontier:
     def enqueue(self, request: Request) -> bool:
         """Store a request with its mark; return False if it is a duplicate."""
         if not request.dont_filter and self._session.check(request) is SEEN:
-            if self._store.withheld:
+            if self._in_flight.held:
                 self._note_duplicate(request)
             self._arm()
             return False
@@ -177,7 +190,13 @@ class LocalFrontier:
         return known
 
     async def close(self) -> bool:
-        """Commit, sync and close the file; return whether everything was stored."""
+        """Store everything; return whether that worked.
+
+        (1) Wait for a commit that is in progress
+        (2) Write out items, and commit the pages that are done
+        (3) Write the filter's blocks, note that the run was stopped cleanly, and close the file
+        (4) Release the job directory
+        """
         self._closing = True
         if self._ticking is not None:
             await self._ticking
@@ -189,7 +208,7 @@ class LocalFrontier:
         if self._broken:  # the file is left as it is
             self._job.abandon()
         info = self._store.filter.info()  # minus what the next run will not know
-        self._report.describe(replace(info, items=info.items - len(self._store.withheld)))
+        self._report.describe(replace(info, items=info.items - len(self._in_flight.held)))
         self._report.set(stats.PENDING, len(self._store))
         self._report.flush()
         return stored
@@ -222,8 +241,8 @@ class LocalFrontier:
                 marks = self._session.marks_of(request)
             except Exception:  # noqa: BLE001 - not checked either, so not marked
                 marks = ()
-        self._store.withhold(marks)
         self._in_flight.hold(request, error, marks)
+        self._store.marks.withheld_changed(marks)
         try:
             self._memory.push(request)
         except Exception:  # noqa: BLE001 - no slot, say: the downloader reports what is wrong
@@ -284,7 +303,8 @@ class LocalFrontier:
         for visit in done:
             if visit.row is not None:
                 self._store.done(visit.row)
-            self._store.release(visit.marks)
+            self._in_flight.release(visit)
+            self._store.marks.withheld_changed(visit.marks)
         if self._broken:  # leave the file as it is
             return
         began = perf_counter()

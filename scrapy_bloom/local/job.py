@@ -195,7 +195,7 @@ class Job:
         except sqlite3.Error as error:
             raise file.unusable(self.path, error) from error
         if plain:
-            store.commit_at_close_only()
+            store.marks.collect_few()
 
     def _read_state(self) -> bytes:
         """Return and note the spider's state: that of the last commit, or what Scrapy wrote since.
@@ -225,6 +225,10 @@ class Job:
 
     def close(self) -> bool:
         """Write everything and release the job directory; return whether everything was written.
+
+        (1) Beside another scheduler, note what Scrapy's queue is now
+        (2) Close the file
+        (3) Unlock the job directory
 
         If not, that is logged, and the job is left as after a kill. Call it after Scrapy has stored
         its queue.

@@ -476,6 +476,7 @@ class SharedFrontier:
         visits = self._in_flight.pop_done()
         self._pacing.note_ended(len(visits))
         for visit in visits:
+            self._in_flight.release(visit)
             if visit.row is not None:
                 self._unreported.append((number, visit.row))
 

@@ -10,7 +10,7 @@ from support.localsite import LocalSite
 from support.stopping import Stopping
 
 from scrapy_bloom import BloomDupeFilter
-from scrapy_bloom.local import store
+from scrapy_bloom.local import marks
 
 pytestmark = pytest.mark.server
 
@@ -27,7 +27,7 @@ async def test_no_page_is_missed_over_stops_though_the_filter_loses_many(
 ):
     lossy.install(monkeypatch.setattr)
     for name in ("LEAST_JOURNAL", "SMALL_JOURNAL"):
-        monkeypatch.setattr(store, name, 30)
+        monkeypatch.setattr(marks, name, 30)
     with LocalSite(pages=130, links=6) as pages:
         for _ in range(20):
             crawler = await crawl(Stopping35, kept(job, **EXACT), url=pages.url)

@@ -24,6 +24,7 @@ from support.windows import LONGEST, PAGES, WINDOW, Clock
 from scrapy_bloom import file
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.filter.bloom import LocalFilter
+from scrapy_bloom.local import log, marks
 from scrapy_bloom.local import store as module
 from scrapy_bloom.local.store import NUMBER_BITS, Store
 
@@ -68,6 +69,7 @@ class StoreMachine(RuleBasedStateMachine):
     def open(self):
         fresh = LocalFilter(20, 1e-9, window=self.WINDOW, clock=self.clock)
         self.store = Store(self.path, fresh, exact=self.EXACT)
+        self.store.marks.withheld = self.held
 
     @rule(page=st.sampled_from(PAGES))
     def mark(self, page):
@@ -98,15 +100,17 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(page=st.sampled_from(PAGES))
     def withhold(self, page):
         self.mark(page)
-        self.store.withhold([page])
         self.held[page] += 1
+        self.store.marks.withheld_changed([page])
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
     def release(self, data):
         page = data.draw(st.sampled_from(sorted(self.held)))
-        self.store.release([page])
-        self.held -= Counter([page])
+        self.held.subtract([page])
+        if not self.held[page]:
+            del self.held[page]
+        self.store.marks.withheld_changed([page])
 
     @rule(name=st.sampled_from(QUEUES), size=st.sampled_from([0, 5, 500, 20_000]))
     def add(self, name, size):
@@ -185,8 +189,8 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.store.clean
 
     def begin_again(self):
-        self.open()
         self.held, self.taken = Counter(), set()
+        self.open()
         for page in self.saved_held:
             self.saved.marked.pop(page, None)
         self.saved_held = set()
@@ -484,7 +488,7 @@ def test_queues_that_are_empty_again_leave_nothing_behind(path):
 
 @pytest.mark.parametrize("reader", [False, True])
 def test_the_log_is_bounded_in_back_to_back_commits(path, monkeypatch, reader):
-    monkeypatch.setattr(module, "LOG_BYTES", 500_000)
+    monkeypatch.setattr(log, "LOG_BYTES", 500_000)
     store = Store(path)
     store.commit()
     with file.reading(path) if reader else file.connect(path, "ro") as other:
@@ -506,16 +510,16 @@ def test_the_log_is_bounded_in_back_to_back_commits(path, monkeypatch, reader):
 
 
 def test_a_store_that_is_written_at_close_only_keeps_few_marks_in_memory(path):
-    marks = fingerprints(30_000)
+    pages = fingerprints(30_000)
     store = Store(path, LocalFilter())
     store.commit()
-    store.commit_at_close_only()
-    for mark in marks:
-        store.add(mark)
-    assert marks_in_memory(store) <= module.SMALL_JOURNAL
+    store.marks.collect_few()
+    for page in pages:
+        store.add(page)
+    assert marks_in_memory(store) <= marks.SMALL_JOURNAL
     store.close()
     store = Store(path, LocalFilter())
     assert store.clean
-    assert all(one in store for one in marks)
+    assert all(page in store for page in pages)
     assert store.filter.items == 30_000
     store.close()

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 from scrapy_bloom.filter.bloom import LocalFilter
-from scrapy_bloom.local import store as module
+from scrapy_bloom.local import exact, log, marks
 from scrapy_bloom.local.store import Store
 
 PER_COMMIT = 10
@@ -16,15 +16,16 @@ _WAITING = 30  # commits that a request waits
 
 def hasty(patch=setattr):
     """Have a store do with few marks what it does with many otherwise."""
-    for name, value in (
-        ("LEAST_JOURNAL", 100),
-        ("SMALL_JOURNAL", 20),
-        ("BLOCKS_AT_ONCE", 3),
-        ("SWEPT_AT_ONCE", 2),
-        ("MARKS_A_ROW", 7),
-        ("LISTED_AT_ONCE", 5),
-        ("CHECKPOINT_COMMITS", 7),
-        ("LOG_BYTES", 200_000),
+    for module, name, value in (
+        (marks, "LEAST_JOURNAL", 100),
+        (marks, "SMALL_JOURNAL", 20),
+        (marks, "BLOCKS_AT_ONCE", 3),
+        (marks, "SWEPT_AT_ONCE", 2),
+        (marks, "OVER_AT_ONCE", 5),
+        (marks, "MARKS_A_ROW", 7),
+        (exact, "LISTED_AT_ONCE", 5),
+        (log, "CHECKPOINT_COMMITS", 7),
+        (log, "LOG_BYTES", 200_000),
     ):
         patch(module, name, value)
 

@@ -9,7 +9,7 @@ from functools import wraps
 from importlib import import_module
 from itertools import count
 
-from scrapy_bloom.local import store
+from scrapy_bloom.local import log, marks
 from scrapy_bloom.scheduler import Scheduler as Ours
 
 
@@ -18,8 +18,8 @@ class Scheduler(Ours):
 
     @classmethod
     def from_crawler(cls, crawler):
-        store.LEAST_JOURNAL = store.SMALL_JOURNAL = 60
-        store.BLOCKS_AT_ONCE, store.CHECKPOINT_COMMITS = 2, 5
+        marks.LEAST_JOURNAL = marks.SMALL_JOURNAL = 60
+        marks.BLOCKS_AT_ONCE, log.CHECKPOINT_COMMITS = 2, 5
         if "DIE" in os.environ:
             die_at(*os.environ.pop("DIE").split(":"))
         return super().from_crawler(crawler)

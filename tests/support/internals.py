@@ -39,7 +39,7 @@ def database_of(store):
 
 def marks_in_memory(store):
     """Return how many marks a store keeps in memory for its next commit."""
-    return sum(map(len, (store._changes.marks or {}).values()))
+    return sum(map(len, (store.marks._changes.marks or {}).values()))
 
 
 def secret_of(filter_):

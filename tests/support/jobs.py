@@ -48,7 +48,8 @@ def kept_job(folder, *, known=(), withheld=(), urls=(), **options):
     job = open_job(folder, requests=True, **options)
     for fingerprint in [*known, *withheld]:
         job.store.add(fingerprint)
-    job.store.withhold(withheld)
+    job.store.marks.withheld = withheld
+    job.store.marks.withheld_changed(withheld)
     for url in urls:
         body = pickle.dumps(Request(url).to_dict(), protocol=4)
         job.store.push(job.store.queue("0", None), body)

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from support.waiting import until
 
 MOMENTS = (
-    "scrapy_bloom.local.store:Store._sweep:after",
-    "scrapy_bloom.local.store:Store._discard_written:before",
-    "scrapy_bloom.local.store:Store._begin_pass:after",
-    "scrapy_bloom.local.store:Store._write_pass:after",
-    "scrapy_bloom.local.store:Store._checkpoint:before",
-    "scrapy_bloom.local.store:Store._checkpoint:after",
+    "scrapy_bloom.local.marks:Marks._sweep:after",
+    "scrapy_bloom.local.marks:Marks.keep:before",
+    "scrapy_bloom.local.marks:Marks.begin_pass:after",
+    "scrapy_bloom.local.marks:Marks._write_pass:after",
+    "scrapy_bloom.local.log:Log.checkpoint:before",
+    "scrapy_bloom.local.log:Log.checkpoint:after",
 )
 """Chosen moments of a crawl, without the number of the call."""
 
@@ -31,7 +31,7 @@ CLOSING = (
     "scrapy_bloom.crawl.items:Items._close_pipelines:before",
     "scrapy_bloom.local.job:Job.close:before",
     "scrapy_bloom.local.store:Store.close:before",
-    "scrapy_bloom.local.store:Store._compact:before",
+    "scrapy_bloom.local.store:_compact:before",
     "scrapy_bloom.local.store:Store.close:after",
     "scrapy_bloom.local.job:Job.close:after",
 )
@@ -88,7 +88,7 @@ def series(project, site, kills, *, seed=0, stops=0.15, step=30, **crawl):
             kind = "at any moment"
         else:
             kind = dice.choice(MOMENTS + ONCE)
-            number = 1 if "local.store" not in kind else dice.randint(1, 5)
+            number = dice.randint(1, 5) if kind in MOMENTS else 1
             run = project.crawl(site, environment={"DIE": f"{kind}:{number}"}, **crawl)
             site.when(site.delivered + 4 * step, run.kill)  # it may never come to that
         code = run.end()

@@ -1,0 +1,106 @@
+"""SQLite's log beside the file of a store: whether it is whole, and when it is checkpointed."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from contextlib import closing, suppress
+from pathlib import Path
+from threading import Thread
+from typing import Final
+
+from scrapy_bloom import file
+
+CHECKPOINT_COMMITS: Final = 100
+"""Commits between checkpoints, which copy the log into the file and sync both."""
+
+LOG_BYTES: Final = 16 << 20
+"""A longer log is checkpointed at once. At four times this size, a commit waits for that."""
+
+KEPT_BYTES: Final = 4 << 20
+"""A log that is restarted is truncated to this size."""
+
+
+class Log:
+    """The log of one file, which must have been opened at least once.
+
+    A marker file exists while the log is copied into the file. If it is found later, the log is
+    required: some pages of the file are newer than others.
+
+    :param path: of the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._marker = path.with_name(f"{path.name}-checkpoint")
+        self._thread: Thread | None = None
+
+    def check(self, database: sqlite3.Connection, *, alone: bool) -> None:
+        """Check that no commit of the log is missing, by reading only.
+
+        SQLite ignores the log after a damaged frame. But later frames may be in the file already,
+        where older pages from before the damage would hide them.
+
+        :param database: the file, with its log.
+        :param alone: whether no other process is writing, so that the file is compared as well.
+        :raises DamageError: if one is missing.
+        """
+        before = 0
+        if alone:
+            with closing(file.connect(self._path, "immutable")) as without_log:
+                # An interrupted checkpoint leaves a file that is shorter than its header says.
+                without_log.execute("PRAGMA writable_schema = ON")  # else SQLite reports damage
+                before = file.read_counters(without_log).commits
+        commits = file.read_counters(database).commits
+        if commits < before or (self._marker.exists() and not self._frames()):
+            raise file.DamageError(f"{self._path.name}-wal has lost commits")
+
+    def _frames(self) -> int:
+        """Return how many frames of the log SQLite uses; the file must be open."""
+        if not file.log_size(self._path):
+            return 0
+        with self._path.with_name(f"{self._path.name}-shm").open("rb") as index:
+            return int.from_bytes(index.read(20)[16:], sys.byteorder)  # "mxFrame", see walformat
+
+    def checkpoint_if_due(self, commits: int) -> None:
+        """Checkpoint the log now and then, and at once if it is long.
+
+        :param commits: how many there were so far.
+        """
+        size = file.log_size(self._path)
+        running = self._thread is not None and self._thread.is_alive()
+        if size > 4 * LOG_BYTES:  # costs little if a reader blocks it
+            self.wait()
+            self.checkpoint()
+        elif not running and (size > LOG_BYTES or commits % CHECKPOINT_COMMITS == 0):
+            self._thread = Thread(target=self.checkpoint, daemon=True)
+            self._thread.start()
+
+    def checkpoint(self) -> None:
+        """Copy the log into the file, as far as readers allow. May run in a thread."""
+        with suppress(OSError, sqlite3.Error), closing(file.connect(self._path, "rw")) as database:
+            self._marker.touch(mode=0o600)
+            database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            self._marker.unlink()
+
+    def wait(self) -> None:
+        """Wait for the checkpoint thread, if one is running."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def closed(self) -> None:
+        """Remove the marker if the last connection to close has removed the log."""
+        if not file.log_size(self._path):
+            self._marker.unlink(missing_ok=True)
+
+    def keep(self) -> sqlite3.Connection | None:
+        """Return a connection that keeps the log if it is closed after all others.
+
+        The last connection to close checkpoints the log, unless it is read-only. None without a
+        log.
+        """
+        if not file.log_size(self._path):
+            return None
+        other = file.connect(self._path, "ro")
+        other.execute("SELECT count(*) FROM counters").fetchone()
+        return other

@@ -1,0 +1,244 @@
+"""The marks of a filter in the file of a store: a journal of new ones, and passes over blocks.
+
+A new mark goes to the journal, about 20 bytes, with the next commit. When the journal is long, a
+*pass* writes the blocks that have changed, a few with each commit, and then deletes the part of the
+journal that was there when it began. Blocks may be newer than that part: bits are only ever set, so
+replaying it is harmless. Item counts are stored with each commit; a replay does not count.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Container, Iterable
+from dataclasses import dataclass
+from itertools import groupby, islice
+from typing import Any, Final
+
+from scrapy_bloom import file
+from scrapy_bloom.filter.bloom import LocalFilter
+from scrapy_bloom.filter.slices import Changes, Slice
+from scrapy_bloom.local.exact import MOST_UNLISTED, ExactList
+
+LEAST_JOURNAL: Final = 200_000
+"""A pass begins when the journal has more marks than this, and than 1 / :data:`JOURNAL_SHARE` of
+all items. After a kill they are replayed, at 3 µs each; but each pass writes nearly every block."""
+
+JOURNAL_SHARE: Final = 20
+
+SMALL_JOURNAL: Final = 20_000
+"""A journal of at most this many marks stays at a clean stop: it is smaller than their blocks."""
+
+BLOCKS_AT_ONCE: Final = 64  # blocks written by one commit of a pass: 0.5 MB
+SWEPT_AT_ONCE: Final = 128  # most rows that one commit deletes from each table
+OVER_AT_ONCE: Final = 1_000  # most expired fingerprints that one commit deletes from each list
+MARKS_A_ROW: Final = 1_000  # most marks in one row of the journal
+
+
+@dataclass(eq=False)
+class Pass:
+    """A pass in progress.
+
+    Attributes:
+        blocks: slice and number of each block still to be written, the first one last.
+        buckets: buckets of the exact list still to be written.
+        upto: the last row of the journal when the pass began.
+        marks: how many marks the journal had then.
+    """
+
+    blocks: list[tuple[Slice, int]]
+    buckets: list[bytes]
+    upto: int
+    marks: int
+
+
+@dataclass(eq=False)
+class _Written:
+    """What a transaction has written, to be dropped from memory once it is committed."""
+
+    slices: set[tuple[Any, ...]]
+    rows: int  # the last one of the journal
+    marks: int
+    blocks: int
+    buckets: list[bytes]
+    swept: bool  # whether obsolete rows may be left
+
+
+class Marks:
+    """What is stored of a filter. :meth:`write` its changes in a transaction, then :meth:`keep`.
+
+    :param filter_: as read from the file. It records its changes, perhaps since it was read.
+    :param database: the file.
+    :param journal: how many marks the journal has.
+    :param exact: the exact list, if there is one.
+
+    Attributes:
+        journal: as above, at the last commit.
+        withheld: fingerprints that the next run must fetch, although they are marked: their
+            requests are in memory only. Say with :meth:`withheld_changed` what has changed in it.
+    """
+
+    def __init__(
+        self,
+        filter_: LocalFilter,
+        database: sqlite3.Connection,
+        *,
+        journal: int,
+        exact: ExactList | None,
+    ) -> None:
+        self._filter, self._database, self._exact = filter_, database, exact
+        self.journal = journal
+        self.withheld: Container[bytes] = ()
+        self._changes = filter_.changes = filter_.changes or Changes()
+        self._pass: Pass | None = None
+        self._written: _Written | None = None
+        self._stored: set[tuple[Any, ...]] = {*file.rows(database, "slices")}
+        query = "SELECT coalesce(max(id), 0) FROM marks"
+        self._last_row: int = database.execute(query).fetchone()[0]
+        self._swept = 0
+        self._sweeping = True  # a kill may have left expired rows behind
+
+    @property
+    def changed(self) -> bool:
+        """Whether there is something to write."""
+        changes = self._changes
+        return bool(changes.marks or changes.again or changes.ages)
+
+    @property
+    def passing(self) -> bool:
+        """Whether a pass is writing blocks."""
+        return self._pass is not None
+
+    @property
+    def sweeping(self) -> bool:
+        """Whether obsolete rows may be left."""
+        return self._sweeping
+
+    def withheld_changed(self, fingerprints: Iterable[bytes]) -> None:
+        """Record that these may have come to :attr:`withheld`, or gone."""
+        self._changes.again.update(fingerprints)
+
+    def collect_few(self) -> None:
+        """Collect no more marks in memory than the journal keeps: the last pass has them all."""
+        self._changes.room = max(0, SMALL_JOURNAL - self.journal)
+
+    def begin_pass_if_due(self) -> None:
+        """Begin a pass if the journal is long. It takes what is committed: the next may fail."""
+        limit = max(LEAST_JOURNAL, self._filter.items // JOURNAL_SHARE)
+        if self._exact is not None:
+            limit = min(limit, MOST_UNLISTED)
+        if self.journal > limit and self._pass is None:
+            self.begin_pass()
+
+    def begin_last_pass(self) -> None:
+        """Begin a pass at a clean stop, unless the journal is small."""
+        if self.journal > SMALL_JOURNAL or self._changes.marks is None:
+            self.begin_pass()
+
+    def begin_pass(self) -> None:
+        """Start writing all blocks that have changed so far, a few with each commit."""
+        blocks = [(one, index) for one in self._filter.slices for index in sorted(one.dirty)]
+        for slice_ in self._filter.slices:
+            slice_.dirty.clear()
+        blocks.reverse()  # they are taken from the end
+        buckets = [] if self._exact is None else self._exact.buckets()
+        self._pass = Pass(blocks, buckets, self._last_row, self.journal)
+
+    def write(self) -> None:
+        """Write all changes, and some of the pass, in the transaction that is open."""
+        slices = {*self._filter.slice_rows()}
+        swept = self._write_slices(slices)
+        rows, marks = self._write_journal()
+        self._write_lists()
+        blocks, buckets = self._write_pass()
+        swept = self._sweep() if swept or self._changes.over else False
+        self._written = _Written(slices, rows, marks, blocks, buckets, swept)
+
+    def keep(self) -> None:
+        """Drop the changes that :meth:`write` has written: they are committed."""
+        written, self._written = self._written, None
+        assert written is not None  # noqa: S101 - after a write
+        self._stored, self._sweeping = written.slices, written.swept
+        self._last_row = written.rows
+        self.journal += written.marks
+        over = self._changes.over[:-OVER_AT_ONCE]
+        self._changes = self._filter.changes = Changes(
+            None if self._changes.marks is None else {}, over=over
+        )
+        if self._pass is not None:
+            del self._pass.blocks[len(self._pass.blocks) - written.blocks :]
+            for bucket in written.buckets:
+                self._pass.buckets.remove(bucket)
+            if self._exact is not None:
+                self._exact.written(written.buckets)
+            if not (self._pass.blocks or self._pass.buckets):
+                self.journal -= self._pass.marks
+                self._swept, self._pass, self._sweeping = self._pass.upto, None, True
+
+    # The parts of a transaction
+
+    def _write_slices(self, slices: set[tuple[Any, ...]]) -> bool:
+        """Write the slices that have changed; return whether obsolete rows may be left."""
+        gone = {row[0] for row in self._stored} - {row[0] for row in slices}
+        self._database.executemany("DELETE FROM slices WHERE id = ?", ((id_,) for id_ in gone))
+        file.put(self._database, "slices", slices - self._stored)
+        return self._sweeping or bool(gone)
+
+    def _write_journal(self) -> tuple[int, int]:
+        """Add the new marks to the journal; return its last row, and how many marks were added."""
+        row, count = self._last_row, 0
+        for id_, marks in (self._changes.marks or {}).items():
+            for size, group in groupby(sorted(marks, key=len), len):
+                while part := [*islice(group, MARKS_A_ROW)]:
+                    row += 1
+                    file.put(self._database, "marks", [(row, id_, size, b"".join(part))])
+            count += len(marks)
+        return row, count
+
+    def _write_lists(self) -> None:
+        """Write the changes to `again` and `ages`."""
+        for table, changed in ("again", self._changes.again), ("ages", self._changes.ages):
+            dates = {mark: self._date(table, mark) for mark in sorted(changed)}
+            listed = ((mark, date) for mark, date in dates.items() if date is not None)
+            file.put(self._database, table, listed)
+            gone = ((mark,) for mark, date in dates.items() if date is None)
+            self._database.executemany(f"DELETE FROM {table} WHERE fingerprint = ?", gone)  # noqa: S608
+
+    def _date(self, table: str, fingerprint: bytes) -> float | None:
+        """Return a fingerprint's date in `again` or `ages`; None if it is not there."""
+        if table == "ages":
+            return self._filter.ages.get(fingerprint)
+        held = self._filter.slices[-1].since if fingerprint in self.withheld else None
+        return self._filter.again.get(fingerprint, held)
+
+    def _write_pass(self) -> tuple[int, list[bytes]]:
+        """Write a part of the pass; return its number of blocks, and its exact-list buckets."""
+        if self._pass is None:
+            return 0, []
+        part = self._pass.blocks[-BLOCKS_AT_ONCE:]
+        for slice_, index in reversed(part):
+            if slice_.id >= self._filter.slices[0].id:  # else it has expired
+                file.put(self._database, "blocks", slice_.block_rows([index]))
+        exact = self._exact
+        return len(part), [] if exact is None else exact.write(self._pass.buckets)
+
+    def _sweep(self) -> bool:
+        """Delete some of the rows that are obsolete: a long delete would be a long commit.
+
+        Rows that an error brings back are harmless, and go with the next pass or in the next run.
+
+        :returns: whether any were found, so that more may be left.
+        """
+        ended = self._changes.over[-OVER_AT_ONCE:]
+        oldest, count = self._filter.slices[0].id, len(ended)
+        for table in ("again", "ages"):
+            gone = ((mark,) for mark in ended if self._date(table, mark) is None)
+            self._database.executemany(f"DELETE FROM {table} WHERE fingerprint = ?", gone)  # noqa: S608
+        for table, key, over in (
+            ("marks", "id", f"id <= {self._swept}"),
+            ("blocks", "id", f"id < {oldest << 32}"),
+            ("exact", "slice, fingerprint", f"slice > 0 AND slice < {oldest}"),
+        ):
+            some = f"SELECT {key} FROM {table} WHERE {over} LIMIT {SWEPT_AT_ONCE}"  # noqa: S608
+            delete = f"DELETE FROM {table} WHERE ({key}) IN ({some})"  # noqa: S608
+            count += self._database.execute(delete).rowcount
+        return count > 0
