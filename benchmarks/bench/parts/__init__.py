@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import Final
 
 from bench.part import Part
-from bench.parts import core, frontier_crawl, kills, memory, request_seen, shared_crawl, urls
+from bench.parts import (
+    core,
+    frontier_crawl,
+    kills,
+    memory,
+    request_seen,
+    saturation,
+    shared_crawl,
+    urls,
+)
 
 PARTS: Final[dict[str, Part]] = {
     part.name: part
@@ -16,6 +25,7 @@ PARTS: Final[dict[str, Part]] = {
         memory.PART,
         frontier_crawl.PART,
         shared_crawl.PART,
+        saturation.PART,
         kills.PART,
     )
 }
