@@ -348,3 +348,17 @@ def test_upcoming_requests_are_listed_in_the_order_in_which_they_go(join, key):
     assert (count, hosts[0].due) == (2, 0.0)
     taken = sorted(worker.exchange(5).taken, key=attrgetter("start"))
     assert names(taken[:4]) == listed
+
+
+def test_what_a_scan_left_out_comes_back_with_the_next_one(server, join, key):
+    """A scan of a hash does not survive a restart of the server in its middle."""
+    rescuer, victim = join(key, UNPACED), join(key, UNPACED)
+    rescuer.offer(*range(3), slot="a")
+    rescuer.say()
+    victim.exchange(3)
+    name = victim.queue.shared.name
+    server.client().hdel(key, f"w:{name}", f"a:{name}", "sweep")
+    all_are_well(server, key)
+    server.client().hset(key, "begun", "1")
+    rescuer.queue.shared.beat()
+    assert left(server, key) == (3, 0, 0)

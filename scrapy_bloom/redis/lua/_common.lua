@@ -16,6 +16,7 @@
 --   seq              the last sequence number of a request
 --   well             SINCE LAST SWEPT: since when workers have been heard without a gap, and when last; the last sweep
 --   sweep            where in `taken` the next sweep continues; only while a dead worker may have requests
+--   begun            when that began the last time
 --   walk             the slot at which rebuilding `turns` continues; only while it is being rebuilt
 --   delay            seconds between requests of a slot that is not in `delays`: the longest that a worker wants
 --   deleted          the epoch that a user deleted last

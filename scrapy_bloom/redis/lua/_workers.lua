@@ -79,8 +79,11 @@ local function sweep(since, back, lease, most)
   end
   if bury(lease, now - since > lease) then call('HSET', header, 'sweep', '0') end
   local queued, failed_now = 0, 0
-  local cursor = call('HGET', header, 'sweep')
+  local cursor, begun = unpack(call('HMGET', header, 'sweep', 'begun'))
+  -- Also once a lease: a server that was restarted in the middle of a scan may have left something out.
+  if not cursor and math.abs(now - (begun or 0)) > lease then cursor = '0' end
   if cursor then
+    if cursor == '0' then call('HSET', header, 'begun', string.format('%.0f', now)) end
     queued, failed_now = put_portion_back(cursor, most)
     count()
   end
