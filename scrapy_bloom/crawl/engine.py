@@ -265,10 +265,15 @@ class Downloads:
         jitter = 0.5 * jitter if isinstance(jitter, bool) else float(jitter)
         return Pace(float(own.get("delay", default.delay)), jitter)
 
-    def concurrency_of(self, key: str) -> int:
-        """Return how many requests of a slot the downloader sends at once; 0 for no limit."""
+    def has_enough(self, key: str, sent: int) -> bool:
+        """Return whether a slot should get no more requests for now.
+
+        What waits in it would not drain: it would get new ones as fast as it sends them.
+
+        :param sent: how many requests of it are in flight.
+        """
         slot = self._downloader.slots.get(key)
-        return 0 if slot is None else int(slot.concurrency)
+        return slot is not None and (0 < slot.concurrency <= sent or bool(slot.queue))
 
     def set_delay(self, key: str, delay: float) -> None:
         """Set the delay of a slot, if the downloader has it."""

@@ -48,7 +48,7 @@ _NO_REQUESTS: Final = (
     ". It may be the filter of a crawl with scrapy-redis: 'scrapy bloom copy' copies its requests,"
     " and resumes a copy that was interrupted"
 )
-AHEAD: float = 0.5
+AHEAD: float = 0.4
 """Seconds before its turn that a request may be taken, so that few calls are needed."""
 
 _PACE: Final = struct.Struct(">dd")  # delay, jitter

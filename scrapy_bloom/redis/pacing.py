@@ -22,7 +22,7 @@ _GATHER: Final = 0.05
 _LINGER: Final = 0.2
 """Seconds that a done page may wait for a call to be reported with."""
 
-_PATIENT: Final = 0.3
+_PATIENT: Final = 0.25
 """The same while all that waits has to wait for its turn."""
 
 _POLL: Final = 0.05

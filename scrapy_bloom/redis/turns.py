@@ -264,9 +264,9 @@ class Turns:
 
     @property
     def busy(self) -> Sequence[bytes]:
-        """Slots of which the engine has as many requests as the downloader sends at once."""
-        most = self._downloads.concurrency_of
-        return [name for name, each in self._slots.items() if 0 < most(_key(name)) <= each.sent]
+        """Slots of which the engine has enough requests."""
+        sent = ((name, each.sent) for name, each in self._slots.items() if each.sent)
+        return [name for name, count in sent if self._downloads.has_enough(_key(name), count)]
 
     def start_over(self) -> None:
         """Tell the configured paces again: the server has lost something."""

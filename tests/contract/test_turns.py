@@ -194,6 +194,16 @@ def test_slots_with_as_many_requests_as_are_sent_at_once_are_busy(worker):
     assert worker.turns.busy == []
 
 
+def test_a_slot_in_which_requests_wait_gets_no_more_until_they_are_sent(worker):
+    worker.take(0.0)
+    request, _ = worker.begin()
+    slot = worker.reach(request)
+    slot.concurrency = 8
+    assert worker.turns.busy == [b"a"]
+    slot.queue.clear()
+    assert worker.turns.busy == []
+
+
 @pytest.mark.parametrize("by_host", [True, False])
 def test_slots_are_hosts_if_they_have_a_delay_or_take_turns(monkeypatch, by_host):
     worker = Worker(monkeypatch, delay=0.0, by_host=by_host, slow={"delay": 3.0})
