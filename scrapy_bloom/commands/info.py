@@ -49,8 +49,11 @@ def _summary(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "memory", write_size(facts["bytes"])
     if "disk" in facts:
         yield "disk", write_size(facts["disk"])
-        name = "last run" if "last_run" in facts else "written"
-        yield name, f"{facts.get('last_run', '')} {as_text(facts['written'])}".strip()
+        run, written = facts.get("last_run", ""), as_text(facts["written"])
+        if run.startswith("running"):
+            yield "status", f"{run}; last commit {written}"
+        else:
+            yield "last run" if run else "written", f"{run} {written}".strip()
     if "workers_alive" in facts:
         yield "workers", as_text(facts["workers_alive"])
     lost = facts["expected_lost"]

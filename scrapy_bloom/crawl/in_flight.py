@@ -68,7 +68,6 @@ class InFlight:
         self._held: dict[Request, deque[Visit]] = {}
         self.held: dict[bytes, list[Visit]] = {}
         self._done: list[Visit] = []
-        self._closed_by_page = False
         engine.watch_errors(self._raised)
         engine.watch_output()
 
@@ -184,14 +183,15 @@ class InFlight:
         closes = isinstance(error, CloseSpider)
         if not (closes or self._engine.closing) or self._visits.pop(request, None) is None:
             return
-        if closes and not self._closed_by_page:
-            self._closed_by_page = True
-            text = "%s closed the spider (%s): it is not done, and is fetched again."
-            self._report.log(logging.INFO, text, request, getattr(error, "reason", error))
+        if closes:
+            text = "%s closed the spider (%s): the next run will fetch it again."
+            self._report.once(logging.INFO, text, request, getattr(error, "reason", error))
         else:
-            level = logging.DEBUG if closes else logging.INFO
-            text = "%s failed while the spider was closing: it is not done, and is fetched again."
-            self._report.log(level, text, request)
+            text = (
+                "%s failed while the spider was closing: the next run will fetch it again. More"
+                " such pages are not shown."
+            )
+            self._report.once(logging.INFO, text, request)
 
 
 def _stored(visits: tuple[Visit, ...]) -> frozenset[Visit]:

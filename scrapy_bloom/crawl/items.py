@@ -211,10 +211,10 @@ class Items:
                 elif slot.format in _WHOLE and "%(" not in str(slot.uri_template):
                     self._report.log(
                         logging.WARNING,
-                        "The feed %s is %s, to which no other run can append: after a kill or a"
-                        " stop it cannot be read. Use jsonlines or csv, or one feed a run.",
-                        _WHO.sub("//", str(slot.uri_template)),
+                        "A second run cannot append to the %s feed %s: the file would not be valid."
+                        " Use jsonlines or csv, or one feed per run.",
                         slot.format,
+                        _WHO.sub("//", str(slot.uri_template)),
                     )
             elif processed or not plain:
                 self._report.log(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.engine import close_spider
 from scrapy_bloom.errors import BloomError
+from scrapy_bloom.settings import EXACT, Settings
 from scrapy_bloom.values import counted, write_size, write_span
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class Report:
         self._steps: Counter[str] = Counter()
         self._total = 0
         self._due = 1
+        self._noun = "Bloom filter"  # for the log
         self._gave_up = False
         self._known = True  # whether the state of the filter is
         self._said: set[str] = set()
@@ -119,28 +121,37 @@ class Report:
     # Log
 
     def opened(
-        self, place: str, info: FilterInfo, more: str, *, restored: int, unclean: bool = False
+        self,
+        noun: str,
+        where: str,
+        contents: str,
+        info: FilterInfo,
+        *,
+        restored: int,
+        unclean: bool = False,
     ) -> None:
         """Log that the filter was opened, and set its stats.
 
-        :param place: what was opened, and where.
-        :param more: more for the log: what is waiting there, and what a kill costs.
+        :param noun: what was opened: "Crawl state" or "Bloom filter".
+        :param where: where it is.
+        :param contents: what it holds, and what a kill costs; empty for a new crawl.
         :param restored: number of fingerprints from earlier runs.
         :param unclean: whether the last run was killed.
         """
         self.set(stats.RESTORED, restored)
         if unclean:
             self.set(stats.UNCLEAN_STOP, 1)
+        self._noun, settings = noun, Settings.of(self._crawler)
         self.log(
             logging.INFO,
-            "%s: %s pages known%s. Capacity %s, error rate %g, %s when full%s",
-            place,
-            f"{restored:,}",
-            more,
+            "%s. Capacity %s, error rate %g, %s when full, URLs %r%s%s",
+            f"{noun} {where}: {contents}" if contents else f"New crawl, stored {where}",
             f"{info.capacity:,}",
             info.error_rate,
             write_size(info.bytes_at_capacity),
+            settings.rules.general.level,
             f", window {write_span(info.window)}" if info.window else "",
+            ", exact" if settings[EXACT] else "",
         )
         self.describe(info)
 
@@ -153,15 +164,14 @@ class Report:
             lost = now(stats.FROM_INFO["expected_lost"])
             self.once(
                 logging.INFO,
-                "Bloom filter closed: %s of %s requests of this run were new, %s%s",
+                "%s closed: %s of %s requests of this run were new, %s%s",
+                self._noun,
                 f"{now(stats.NEW):,}",
                 f"{checked:,}",
                 f"{now(stats.FROM_INFO['items']):,} pages known, expected loss {lost} pages"
                 if self._known
                 else "and the number of known pages is unknown",
-                ""
-                if pending is None
-                else f", {counted(pending, 'request')} waiting for the next run",
+                "" if pending is None else f", {counted(pending, 'request')} left for the next run",
             )
 
     def finished(

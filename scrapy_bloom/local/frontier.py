@@ -114,15 +114,18 @@ class LocalFrontier:
 
     def _report_opened(self, job: Job, *, unclean: bool) -> None:
         report = self._report
-        more = f", {counted(len(self), 'request')} waiting"
+        contents = ""
+        if job.previous or job.restored or len(self):
+            contents = f"{job.restored:,} pages known, {counted(len(self), 'request')} to fetch"
         if job.in_flight:
-            more += f", {job.in_flight:,} of them were in flight and are fetched again"
+            contents += f", {job.in_flight:,} of them were in flight when the crawl was killed"
             report.set(stats.RECOVERED, job.in_flight)
         resumed = ", resumed after a kill" if job.killed else ", resumed" if job.previous else ""
         report.opened(
-            f"Crawl state in {job.path}{resumed}",
+            "Crawl state",
+            f"in {job.path}{resumed}",
+            contents,
             self._store.filter.info(),
-            more,
             restored=job.restored,
             unclean=unclean,
         )

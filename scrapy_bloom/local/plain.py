@@ -63,9 +63,10 @@ class PlainFilter:
         if folder is None:
             session.filter = self._filter = memory = new_filter(settings, digests=made.digests)
             report.opened(
-                "Bloom filter in memory only",
+                "Bloom filter",
+                "in memory only",
+                "0 pages known; without a JOBDIR nothing is kept after this run",
                 memory.info(),
-                "; without a JOBDIR nothing is kept after this run",
                 restored=0,
             )
         else:
@@ -74,10 +75,14 @@ class PlainFilter:
                 job.open(settings, digests=made.digests)
                 job.begin()
             self._job, self._filter, session.filter = job, job.store.filter, job.store
-            info = self._filter.info()
-            more = "; after a kill the crawl starts over"
-            place = f"Bloom filter in {job.path}"
-            report.opened(place, info, more, restored=job.restored, unclean=unclean)
+            report.opened(
+                "Bloom filter",
+                f"in {job.path}",
+                f"{job.restored:,} pages known; after a kill the crawl starts over",
+                self._filter.info(),
+                restored=job.restored,
+                unclean=unclean,
+            )
             if job.is_finished(waiting=waits_with_scrapy(job.folder)):
                 report.finished(job.folder, job.restored)
             theirs = job.folder / SCRAPYS_MARKS

@@ -116,13 +116,16 @@ def report_opened(
     if state is None:
         return None
     restored = state.items
-    place = f"in Redis at {worker.where}, key {key}"
-    if crawl:
-        more = f", {counted(state.waiting, 'request')} waiting"
-        report.opened(f"Crawl state {place}", describe(state), more, restored=restored)
+    contents = f"{restored:,} pages known"
+    if not crawl:
+        contents += "; a kill loses what this process has to fetch"
+    elif restored or state.waiting or state.taken:
+        contents += f", {counted(state.waiting, 'request')} waiting"
     else:
-        more = "; a kill loses what this process has to fetch"
-        report.opened(f"Bloom filter {place}", describe(state), more, restored=restored)
+        contents = ""
+    noun = "Crawl state" if crawl else "Bloom filter"
+    place = f"in Redis at {worker.where}, key {key}"
+    report.opened(noun, place, contents, describe(state), restored=restored)
     if policy not in ("", "noeviction"):
         report.warn(
             f"Redis at {worker.where}: maxmemory-policy is {policy}, expected noeviction. If the"

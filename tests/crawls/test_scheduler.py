@@ -349,6 +349,27 @@ def test_the_slot_of_a_request_is_asked_of_the_throttler_where_there_is_one():
     assert Engine(crawler).slot_of(request) == "scopes of http://a.test/"
 
 
+@ensureDeferred
+async def test_the_log_says_in_one_word_what_was_opened_and_closed(job, caplog):
+    caplog.set_level(logging.INFO)
+    chosen = kept(job, BLOOM_CANONICAL="usual", BLOOM_EXACT=True)
+    with site() as pages:
+        await crawl(Stopping, chosen, url=pages.url)
+        crawler = await crawl(Follower, chosen, url=pages.url)
+    new, stopped, resumed, finished = (
+        r.getMessage() for r in caplog.records if r.name == "scrapy_bloom.crawl.report"
+    )
+    state, known = f"{job}/bloom.sqlite", crawler.stats.get_value("bloom/restored")
+    size = "Capacity 1,000,000, error rate 1e-06, 4.1 MB when full, URLs 'usual', exact"
+    assert new == f"New crawl, stored in {state}. {size}"
+    left = stopped.partition(", expected loss 0.0 pages, ")[2]
+    assert stopped.startswith("Crawl state closed: ")
+    assert left.endswith(" requests left for the next run")
+    waiting = f"{left.partition(' ')[0]} requests to fetch"
+    assert resumed == f"Crawl state in {state}, resumed: {known} pages known, {waiting}. {size}"
+    assert finished.endswith("0 requests left for the next run")
+
+
 # What it refuses
 
 

@@ -299,7 +299,7 @@ def test_after_a_loss_the_crawl_starts_over_by_itself(site, tmp_path, loss, orde
         for _ in range(2):
             workers.join()
         for run in workers.runs:
-            run.said("Crawl state in Redis")
+            run.said("Crawl state in Redis", "New crawl, stored in Redis")
         reach(site, site.delivered + 20)
         LOSSES[loss](server, site)
         assert workers.wait() == ["finished"] * 2

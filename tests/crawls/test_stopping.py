@@ -456,7 +456,8 @@ async def test_feeds_that_a_kill_does_harm_to_are_warned_of_at_the_start(job, tm
         await crawl(Items, settings, url=site.url + "/")
     warned = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     uploaded, processed, overwritten, whole = warned
-    assert "items.json is json, to which no other run can append" in whole
+    assert "A second run cannot append to the json feed" in whole
+    assert "items.json: the file would not be valid" in whole
     assert "anew.jsonl is overwritten by each run" in overwritten
     assert "The feed far://a.test/items.jsonl is uploaded when it ends" in uploaded
     assert "items.gz is post-processed: a kill loses the last items" in processed

@@ -307,8 +307,8 @@ def test_many_lines_with_bad_ones(bloom):
 def test_a_job_in_use_is_looked_at_and_not_changed(bloom, job):
     crawl = open_job(job)
     os.utime(job / "bloom.sqlite", (0, 0))  # what was committed since is in the log
-    shown = fields(bloom("info job")[1])["last run"]
-    assert shown.startswith(f"running as process {os.getpid()} 20")
+    shown = fields(bloom("info job")[1])["status"]
+    assert shown.startswith(f"running as process {os.getpid()}; last commit 20")
     assert seen(bloom, "job", fingerprints(1)) == [True]
     before = everything(job)
     for line in (f"add job {URLS[0]}", f"forget job {URLS[0]}", "delete job --yes"):

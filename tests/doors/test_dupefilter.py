@@ -198,7 +198,7 @@ async def test_a_crawl_without_faults_has_few_lines_and_few_stats(caplog):
     )
     assert opened == (
         "Bloom filter in memory only: 0 pages known; without a JOBDIR nothing is kept after this"
-        " run. Capacity 50, error rate 1e-06, 8.2 kB when full"
+        " run. Capacity 50, error rate 1e-06, 8.2 kB when full, URLs 'safe'"
     )
     (growth,) = messages(caplog, logging.WARNING)
     assert "50 pages" in growth
