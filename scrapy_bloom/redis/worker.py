@@ -234,6 +234,8 @@ class Worker:
         self._stop.set()
         if self._thread is not None:
             self._thread.join(self.timeout)
+        if isinstance(self.client, RedisCluster):
+            self.client.disconnect_connection_pools()  # its close() leaves them open
         if self.client is not None:
             self.client.close()
 

@@ -47,6 +47,15 @@ def test_all_keys_of_a_crawl_are_on_one_node(cluster, key):
     assert sum(map(bool, have)) == 1
 
 
+def test_closing_ends_the_connections_to_all_nodes(cluster, key):
+    def connections():
+        return [node.client().info("clients")["connected_clients"] for node in cluster.nodes]
+
+    with Crawler(cluster.url, key):
+        assert sum(connections()) > len(cluster.nodes)
+    until(lambda: connections() == [1] * len(cluster.nodes))  # the one that asks
+
+
 def test_a_node_is_killed_and_another_one_takes_its_place():
     """What the replica has been told is neither lost nor done twice."""
     on_third = (f"crawl{number}" for number in itertools.count())
