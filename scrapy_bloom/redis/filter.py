@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Literal
 
 from scrapy_bloom.errors import BackendError, FilterLostError
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_STILL: Final = 3  # missed heartbeats after which a worker seems dead
-_LOOK: Final = 0.1
+_LOOK: Final = 0.1  # seconds between looks at leases
+_STILL: Final = 3  # missed heartbeats after which it is logged that a lease is waited for
 
 
 class RedisFilter:
@@ -248,7 +249,7 @@ class RedisFilter:
     def clear(self) -> bool:
         """Empty the filter; return False, with nothing done, if another worker uses it.
 
-        A worker that misses its heartbeats for three seconds, as after a kill, no longer counts.
+        A lease that is not renewed, as that of a killed worker, is waited for: up to 30 seconds.
 
         :raises BackendError: if Redis is unavailable.
         """
@@ -260,8 +261,7 @@ class RedisFilter:
     def delete(self) -> bool:
         """Delete the filter, for a worker that has finished; return False as :meth:`clear` does.
 
-        The worker leaves first. Otherwise, two that do this at once would wait for each other, and
-        the filter they leave behind would suppress the pages of the next crawl.
+        The worker leaves first: if two did this at once, each would find the other's lease.
 
         :raises BackendError: if Redis is unavailable.
         """
@@ -269,7 +269,22 @@ class RedisFilter:
         self._owed.clear()
         self.shared.known.clear()
         self.shared.leave()
-        return _delete(self.shared)
+        leases = self.shared.delete()
+        began, waits = time.monotonic(), False
+        while leases:
+            time.sleep(_LOOK)
+            left = self.shared.delete()
+            if any(seconds > leases.get(name, 0) for name, seconds in left.items()):
+                return False  # that worker lives, or has just arrived
+            leases = left
+            if leases and not waits and time.monotonic() - began > _STILL * pace.LEASE / pace.BEATS:
+                waits = True
+                logger.info(
+                    "Redis at %s, key %r: worker %s does not renew its lease, and was probably"
+                    " killed. Waiting until it ends: at most %.0f s.",
+                    *(self.worker.where, self._key, *max(leases.items(), key=itemgetter(1))),
+                )
+        return True
 
     def close(self) -> None:
         """Release the lease. Later calls do nothing."""
@@ -389,18 +404,3 @@ class RedisFilter:
                 where,
                 surprise if surprise.kind is not Kind.DEAD else Kind.LOST.value,
             )
-
-
-def _delete(shared: SharedKey) -> bool:
-    """Delete what is under a key, unless a worker that still sends heartbeats uses it."""
-    leases = shared.delete()
-    end = time.monotonic() + _STILL * pace.LEASE / pace.BEATS
-    while leases:
-        if time.monotonic() >= end:
-            return not shared.delete(leases)  # except if more workers have arrived
-        time.sleep(_LOOK)
-        left = shared.delete()
-        if any(seconds > leases.get(name, 0) for name, seconds in left.items()):
-            return False
-        leases = left
-    return True

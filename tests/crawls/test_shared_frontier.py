@@ -24,6 +24,7 @@ from twisted.internet.defer import gatherResults
 from scrapy_bloom.crawl.engine import call_later, close_spider
 from scrapy_bloom.crawl.redirects import step_fingerprint
 from scrapy_bloom.redis import frontier, worker
+from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.key import SharedKey
 
 START_REQUESTS = int(os.environ.get("START_REQUESTS", "3000"))
@@ -354,6 +355,18 @@ async def test_a_wrong_address_ends_the_crawl_with_one_line(caplog, monkeypatch)
     [line] = [line for line in caplog.messages if "Nothing has answered" in line]
     assert "check BLOOM_REDIS_URL" in line
     assert crawler.stats.get_value("log_count/ERROR") == 1
+
+
+@ensureDeferred
+async def test_a_request_on_the_failed_list_may_only_have_been_slow(shared, caplog):
+    with LocalSite(pages=5, links=2) as pages:
+        await crawl(settings=shared.settings(), url=pages.url)
+        shared.client.hset(beginning(shared.key) + "failed", b"12345678", b"0 ...")
+        shared.client.hset(shared.key, "failed", 1)
+        await crawl(settings=shared.settings(), url=pages.url)
+    assert "1 request on the failed list, after 10 tries" in caplog.text
+    assert "took longer than its lease of 30 s" in caplog.text
+    assert "no worker could process" not in caplog.text
 
 
 @ensureDeferred
