@@ -235,7 +235,8 @@ class Worker:
         if self._thread is not None:
             self._thread.join(self.timeout)
         if isinstance(self.client, RedisCluster):
-            self.client.disconnect_connection_pools()  # its close() leaves them open
+            # Its close() leaves them open.
+            self.client.disconnect_connection_pools()  # type: ignore[no-untyped-call]
         if self.client is not None:
             self.client.close()
 
