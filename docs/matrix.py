@@ -60,12 +60,12 @@ def main() -> None:
     bad = False
     for python in arguments.python or pythons():
         for minor in arguments.scrapy or minors():
-            told = run(python, minor, arguments.wheel)
-            kept = [row for row in kept if pair_of(row) != pair_of(told)] + [told]
-            bad = bad or "no" in told["columns"].values()
+            row = run(python, minor, arguments.wheel)
+            kept = [other for other in kept if pair_of(other) != pair_of(row)] + [row]
+            bad = bad or "no" in row["columns"].values()
             kept.sort(key=pair_of)
             RESULTS.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-            print(told["python"], told["scrapy"], *told["columns"].values(), flush=True)
+            print(row["python"], row["scrapy"], *row["columns"].values(), flush=True)
     sys.exit(bad)
 
 
@@ -95,9 +95,9 @@ def pythons() -> Iterator[str]:
 def minors() -> list[str]:
     """Return the minor versions of Scrapy that pip finds, oldest first."""
     asked = [sys.executable, "-m", "pip", "index", "versions", "scrapy"]
-    told = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
-    found = {(int(a), int(b)) for a, b in re.findall(r"\b(\d+)\.(\d+)\.\d+\b", told)}
-    return [f"{a}.{b}" for a, b in sorted(found) if (a, b) >= OLDEST_SCRAPY]
+    output = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    versions = {(int(a), int(b)) for a, b in re.findall(r"\b(\d+)\.(\d+)\.\d+\b", output)}
+    return [f"{a}.{b}" for a, b in sorted(versions) if (a, b) >= OLDEST_SCRAPY]
 
 
 def run(python: str, minor: str, wheel: Path) -> dict[str, object]:

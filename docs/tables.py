@@ -131,12 +131,13 @@ def code(url: str) -> str:
 def matrix_table() -> str:
     """Return on which versions `make matrix` has stopped, killed and resumed crawls."""
     rows = json.loads((ROOT / "docs" / "matrix.json").read_text(encoding="utf-8"))
-    found = {(r["python"], r["scrapy"]): set(r["columns"].values()) for r in rows}
-    pythons, scrapys = (list(dict.fromkeys(pair[i] for pair in found)) for i in (0, 1))
-    shown = [
-        (scrapy, *("yes" if found.get((python, scrapy)) == {"yes"} else "no" for python in pythons))
-        for scrapy in sorted(scrapys)
-    ]
+    columns = {(r["python"], r["scrapy"]): set(r["columns"].values()) for r in rows}
+    pythons, scrapys = (list(dict.fromkeys(pair[i] for pair in columns)) for i in (0, 1))
+
+    def cell(python: str, scrapy: str) -> str:
+        return "yes" if columns.get((python, scrapy)) == {"yes"} else "no"
+
+    shown = [(scrapy, *(cell(python, scrapy) for python in pythons)) for scrapy in sorted(scrapys)]
     days = sorted({r["date"] for r in rows})
     table = markdown(("Scrapy", *(f"Python {python}" for python in pythons)), shown)
     return f"{table}\n\nRun on {' and '.join(days)}: {'; '.join(rows[0]['columns'])}."
@@ -179,9 +180,9 @@ def filled(file: str, text: str) -> str:
         return PAGES[file](results.read())
     for name, table in TABLES[file].items():
         place = re.compile(rf"(<!-- table: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        text, found = place.subn(lambda m, table=table: f"{m[1]}\n{table()}\n\n{m[2]}", text)
-        if found != 1:
-            sys.exit(f"{file} has {found} places for the table {name!r}, and needs one.")
+        text, count = place.subn(lambda m, table=table: f"{m[1]}\n{table()}\n\n{m[2]}", text)
+        if count != 1:
+            sys.exit(f"{file} has {count} places for the table {name!r}, and needs one.")
     return text
 
 

@@ -1,4 +1,4 @@
-"""Having pages fetched again: what a callback calls, and what notices failures."""
+"""Having pages fetched again: a function for callbacks, and a middleware that sees failures."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class ForgetFailed:
         """
         try:
             chosen = FORGET_FAILED.read_from(crawler.settings)
-        except SettingError as error:  # the filter says so when it is opened
+        except SettingError as error:  # reported when the filter is opened
             raise NotConfigured from error
         if chosen is False:
             raise NotConfigured

@@ -173,7 +173,7 @@ class Scheduler(ScrapyScheduler):
         frontier = self._frontier
         if frontier is not None:
             return frontier.next()
-        # A refused crawl may be asked once more before the engine closes it.
+        # The engine may ask again before it closes a refused crawl.
         return None if self._refused else super().next_request()
 
     def __len__(self) -> int:

@@ -57,7 +57,7 @@ def readable(body: bytes | None, priority: int) -> WaitingRequest:
 
 
 def slot_in(body: bytes) -> bytes:
-    """Return the download slot of a stored request, as far as it can be told: else the host."""
+    """Return the download slot of a stored request, if it can be decoded; else the host."""
     try:
         fields = _fields(body)
         slot = (fields.get("meta") or {}).get("download_slot")

@@ -110,7 +110,7 @@ class Engine:
             self._engine._start = wrap(start)  # noqa: SLF001 - see above
 
     async def run_start(self, spider: Spider) -> AsyncIterator[Any]:
-        """Return what the spider's ``start()`` yields when it runs once more."""
+        """Return what the spider's ``start()`` yields when it is run again."""
         process = self._scraper.spidermw.process_start
         start: AsyncIterator[Any]
         start = await (process(spider) if scrapy.version_info < (2, 14) else process())

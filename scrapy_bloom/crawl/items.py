@@ -132,7 +132,7 @@ class Items:
             try:
                 self._feeds.item_scraped(item, spider)
                 self._end_lines()  # of the next batch's file
-            except OSError:  # after any other error Scrapy goes on without the item
+            except OSError:  # after any other error Scrapy continues without the item
                 self._refused.appendleft((item, spider))
                 self._ends = ends
                 raise

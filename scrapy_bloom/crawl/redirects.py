@@ -28,8 +28,8 @@ MOST_DROPPED: Final = 10_000
 
 
 _MOST_STEPS: Final = 5
-"""Whoever forgets a page forgets that so many redirects have led back to it, whether they know of
-them or not. More lead back only where nobody means to, as in a ring."""
+"""Forgetting a page also forgets up to five redirect steps back to it, seen or not. More steps lead
+back only by mistake, as in a loop."""
 
 
 def note_mark(request: Request, fingerprint: bytes) -> None:

@@ -113,7 +113,7 @@ class Report:
             self._stats_failed(error)
 
     def describe(self, info: FilterInfo | None) -> None:
-        """Write the state of the filter to the stats; None if it cannot be told."""
+        """Write the state of the filter to the stats; None if it is unknown."""
         self._known = info is not None
         for name, stat in stats.FROM_INFO.items() if info else ():
             self.set(stat, getattr(info, name))
