@@ -36,7 +36,7 @@ COMMANDS: Final = (
     *("expire", "persist", "hget", "hmget", "hkeys", "hlen", "hset", "hdel"),
     *("hscan", "sadd", "scard", "sismember", "srem", "zadd", "zcard"),
     *("zrangebylex", "zrangebyscore", "zrem", "zscore"),
-    *("getbit", "setbit", "bitfield", "bitfield_ro"),
+    *("bitfield", "bitfield_ro"),
 )
 """Commands that a user's ACL must allow."""
 
@@ -69,6 +69,15 @@ _TAKES_NO_WRITES: Final = re.compile(
 """Errors, also from scripts, of a server that is full, has become a replica, or is starting."""
 
 _SCHEMES: Final = ("redis", "rediss", "unix", "sentinel")
+_REQUESTS: Final = ("_queue", "_workers")
+_PARTS: Final = {
+    "ask": ("_bits",),
+    "call": (*_REQUESTS, "_bits", "_marks"),
+    "mark": ("_bits", "_marks"),
+}
+"""What is prepended to scripts; to the others those about requests. A part that is not needed takes
+the server time: each function in it is made anew for each call."""
+
 _FIRST: Final = "--!df flags=allow-undeclared-keys\n"
 """Without this line Dragonfly refuses scripts that build key names. To others it is a comment."""
 
@@ -83,7 +92,7 @@ _OURS: Final = {
 def script(name: str) -> str:
     """Return the source of a script: the shared parts, then the script itself."""
     folder = files(__package__) / "lua"
-    parts = (f"{part}.lua" for part in ("_common", "_queue", "_workers", "_bits", name))
+    parts = (f"{part}.lua" for part in ("_common", "_losses", *_PARTS.get(name, _REQUESTS), name))
     return _FIRST + "\n".join((folder / part).read_text("utf-8") for part in parts)
 
 

@@ -111,6 +111,12 @@ class Call:
     busy: Sequence[bytes] = ()
     doubted: bool = False
 
+    @property
+    def has_requests(self) -> bool:
+        """Whether it is about more than marks."""
+        asked = self.take or self.retry or self.done or self.back or self.unreadable
+        return bool(asked) or any(entry.letter not in "mx" for entry in self.entries)
+
 
 class Counts(NamedTuple):
     """The counts of a key, as in an answer.
@@ -298,23 +304,7 @@ class SharedKey:
             assert self.unanswered is None  # noqa: S101 - its number would be skipped
             self._number, self.unanswered = self._number + 1, call
         before = time.monotonic()
-        next_slice = ""
-        while True:
-            word, *told = self._worker.run("call", self.key, *self._arguments(call, next_slice))
-            if word != b"slices":
-                break
-            self.slices, kind = read_slices(told[0]), told[1].decode()
-            spec = self.plan.next(self.slices, due=kind == "due")
-            next_slice = f"{self.slices[-1].number + 1}:{kind}:{geometry(spec)}"
-        if word == b"broken":
-            raise BackendError(
-                f"Redis at {self._worker.where}, key {self.key!r}: a call failed half-way"
-                f" ({told[0].decode(errors='replace')}). All marks were dropped, and pages are"
-                f" fetched again. Does another program write to keys that begin with this"
-                f" one?"
-            )
-        if word != b"ok":
-            raise Surprise(Kind[word.decode().upper()])
+        told = self._send(call)
         numbers = told[0].split()
         counts = Counts(*map(int, numbers[:4]))
         verdicts = iter(told[1])
@@ -332,6 +322,31 @@ class SharedKey:
         self._known_until = before + float(numbers[4])
         self.counts = counts
         return answer
+
+    def _send(self, call: Call) -> list[bytes]:
+        """Run the script for a call; add a slice if there must be one. Return what it answers."""
+        plain = not (self.plan.order or call.has_requests)
+        next_slice = ""
+        while True:
+            word, *told = self._worker.run(
+                *("mark" if plain else "call", self.key),
+                *self._arguments(call, next_slice, plain=plain),
+            )
+            if word != b"slices":
+                break
+            self.slices, kind = read_slices(told[0]), told[1].decode()
+            spec = self.plan.next(self.slices, due=kind == "due")
+            next_slice = f"{self.slices[-1].number + 1}:{kind}:{geometry(spec)}"
+        if word == b"broken":
+            raise BackendError(
+                f"Redis at {self._worker.where}, key {self.key!r}: a call failed half-way"
+                f" ({told[0].decode(errors='replace')}). All marks were dropped, and pages are"
+                f" fetched again. Does another program write to keys that begin with this"
+                f" one?"
+            )
+        if word != b"ok":
+            raise Surprise(Kind[word.decode().upper()])
+        return told
 
     def ask(self, fingerprints: Sequence[bytes]) -> list[bool]:
         """Return for each fingerprint whether it is there. Changes nothing.
@@ -406,28 +421,32 @@ class SharedKey:
         """
         return delete(self._worker, self.key, {self.name, *dead}, note=False)
 
-    def _arguments(self, call: Call, next_slice: str) -> list[object]:
-        marked = [entry for entry in call.entries if entry.fingerprint is not None]
-        letters = "".join(entry.letter for entry in call.entries)
-        ages = (
-            f"{item}:{entry.max_age}"
-            for item, entry in enumerate(marked, 1)
-            if entry.max_age is not None
+    def _arguments(self, call: Call, next_slice: str, *, plain: bool) -> list[object]:
+        marked = [
+            (entry.fingerprint, entry.max_age)
+            for entry in call.entries
+            if entry.fingerprint is not None
+        ]
+        letters = "".join([entry.letter for entry in call.entries])
+        ages = [f"{item}:{age}" for item, (_, age) in enumerate(marked, 1) if age is not None]
+        marks = (
+            "" if letters == "m" * len(letters) else letters,
+            b"".join([self._hash(fingerprint) for fingerprint, _ in marked]),
+            " ".join(ages),
+            next_slice,
         )
-        numbers = (
-            *(self._number, self._answered, pace.LEASE, call.take, call.room, call.retry),
+        numbers = f"{self._number} {self._answered} {pace.LEASE}"
+        if plain:
+            return [*self._lives, numbers, *marks]
+        more = (
+            *(call.take, call.room, call.retry),
             *(MOST_TRIES, RISKY, int(call.risky), *call.default, AHEAD),
         )
         queued = [entry.queued for entry in call.entries if entry.letter in "fp"]
         return [
             *self._lives,
-            " ".join(map(str, numbers)),
-            "" if letters == "m" * len(letters) else letters,
-            b"".join(
-                [self._hash(entry.fingerprint) for entry in marked if entry.fingerprint is not None]
-            ),
-            " ".join(ages),
-            next_slice,
+            " ".join([numbers, *map(str, more)]),
+            *marks,
             *(b"".join(ids) for ids in (call.done, call.back, call.unreadable, call.unused)),
             b"".join(each.id for each in call.overdue),
             b"".join(with_length(slot) + _PACE.pack(*pace) for slot, pace in call.paces.items()),

@@ -13,11 +13,12 @@ from support.leases import all_are_well, shift_leases
 from support.localredis import keys
 
 from scrapy_bloom.errors import BackendError, FilterLostError
+from scrapy_bloom.filter.sizing import BLOCK_BYTES
 from scrapy_bloom.redis import worker as pace
-from scrapy_bloom.redis.client import Target
+from scrapy_bloom.redis.client import Target, beginning
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.key import Known, delete
-from scrapy_bloom.redis.plan import BATCH
+from scrapy_bloom.redis.plan import BATCH, KEY_BLOCKS
 from scrapy_bloom.redis.worker import Worker
 
 
@@ -70,6 +71,18 @@ def test_a_question_that_fails_half_way_grants_nothing(server, opened, key):
     with patch.object(mine.shared, "call", half_way), pytest.raises(BackendError):
         mine.forget_many(marks)
     assert [other.add(marks[0]), mine.add(marks[0])] == [False, True]
+
+
+def test_a_key_has_its_full_size_from_the_first_mark_on(server, opened, key):
+    """A string that grows takes more memory than it needs."""
+    seen = opened(server, key, capacity=3_000_000)
+    seen.add_many(fingerprints(500))
+    names = server.client().keys(f"{beginning(key)}{seen.shared.epoch}.0.*")
+    (row,) = seen.shared.slices
+    last = row.blocks % KEY_BLOCKS
+    sizes = {server.client().strlen(name) for name in names}
+    assert len(names) == row.keys
+    assert sizes == {KEY_BLOCKS * BLOCK_BYTES + 1, last * BLOCK_BYTES + 1}
 
 
 def test_delete_ends_a_frozen_worker_and_leaves_a_note_only(server, opened, key):

@@ -76,6 +76,7 @@ def add_with(faults, opened, server, proxy, known):
         if start == 20:
             proxy.deliver()
         crowd.add("sound", pages[: start + 5])
+    assert proxy.requests >= max(faults)
     until(lambda: crowd.workers["faulty"].usable)
     proxy.deliver()
     crowd.add("faulty", pages)
@@ -86,7 +87,7 @@ def add_with(faults, opened, server, proxy, known):
 
 @pytest.mark.parametrize(("fault", "known"), [*zip(MORE_FAULTS, cycle((0, 1000)))])
 def test_one_fault_in_any_call_changes_no_verdict(server, opened, fault, known):
-    with Proxy(server.port, counted=name_of("call")) as proxy:
+    with Proxy(server.port, counted=name_of("mark")) as proxy:
         for call in (2, 5) if "stall" in fault else (2, 3, 5):
             crowd = add_with({call: fault}, opened, server, proxy, known)
             assert not crowd.twice
@@ -95,7 +96,7 @@ def test_one_fault_in_any_call_changes_no_verdict(server, opened, fault, known):
 
 @pytest.mark.parametrize("fault", MORE_FAULTS)
 def test_a_call_that_is_given_up_costs_a_second_fetch_at_most(server, opened, fault):
-    with Proxy(server.port, counted=name_of("call")) as proxy:
+    with Proxy(server.port, counted=name_of("mark")) as proxy:
         add_with({3: fault, 4: fault}, opened, server, proxy, 1000)
 
 
@@ -103,7 +104,7 @@ def test_a_call_that_is_given_up_costs_a_second_fetch_at_most(server, opened, fa
 def test_what_one_batch_was_granted_is_not_seen_when_the_next_one_fails(server, opened, policy):
     """The first 500 of these were called seen in the second try, though nobody had them."""
     pages = fingerprints(1200)
-    with Proxy(server.port, counted=name_of("call")) as proxy:
+    with Proxy(server.port, counted=name_of("mark")) as proxy:
         seen = opened(proxy.url, next(keys), on_error=policy, timeout=20.0)
         seen.add(b"loads the script")
         proxy.requests, proxy.faults = 0, {2: "drop reply", 3: "drop reply"}
@@ -194,11 +195,12 @@ def test_what_one_forgets_is_granted_to_one_of_many(server, key):
 def test_a_fault_takes_nothing_out_twice(server, opened, key, fault):
     """If a repeated call did, it would undo what somebody was granted since."""
     one = fingerprints(1)[0]
-    with Proxy(server.port, counted=name_of("call")) as proxy:
+    with Proxy(server.port, counted=name_of("mark")) as proxy:
         faulty, other = opened(proxy.url, key, timeout=3.0), opened(server.url, key)
         faulty.add(one)
         proxy.requests, proxy.faults = 0, {1: fault}
         assert faulty.forget(one)
+        assert proxy.requests
         assert other.add(one) is False
         proxy.deliver()
         assert other.add(one) is True
@@ -280,6 +282,17 @@ def test_a_loss_is_noticed_at_once_and_nothing_is_known_any_more(
     assert caplog.text.count("continues with what the server has") == 2
     assert one.add_many(ones) == [False] * 100
     assert two.add_many([*ones, *twos]) == [True] * 100 + [False] * 100
+
+
+def test_a_worker_that_has_sent_nothing_yet_notices_a_loss(own_server, opened, key):
+    """Else it would mark pages where nobody looks, and all would be granted twice."""
+    one, silent = (opened(own_server.url, key) for _ in range(2))
+    own_server.client().flushall()
+    known = fingerprints(10)
+    assert one.add_many(known) == [False] * 10
+    assert silent.add(b"next") is False
+    assert silent.add_many(known) == [True] * 10
+    assert silent.numbers()["losses"] == 1
 
 
 def test_a_lost_list_of_forgotten_pages_hides_none_of_them(own_server, opened, key):

@@ -4,28 +4,20 @@
 -- local filter. The bit after a key's blocks gives it its full size.
 --
 --   PROBE_BYTES       the size of a probe
---   aim(probes, at)   reads the probe at this offset, which has() and put() are about
---   has(slice)        whether a slice has the item
---   put(slice)        adds it to a slice; returns whether it was there
---   trial(key)        the commands it needs, to be tried on a key
+--   has(slice, item)  whether a slice has the item with this probe
+--   put(slice, item)  adds it to a slice; returns whether it was there
 --
--- Variables instead of tables, which would take a fifth more of the server's time; and numbers formatted
--- all at once, because Redis formats them one by one, slowly.
+-- Variables instead of tables, which would take a fifth more of the server's time, and local ones instead of
+-- shared ones; and numbers formatted all at once, because Redis formats them one by one, slowly.
 local PROBE_BYTES, KEY_BLOCKS = 32, 511
 local floor, format, read = math.floor, string.format, struct.unpack
-local p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13, p14, h
 
-local function aim(probes, at)
-  p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13, p14, h =
-    read('>HHHHHHHHHHHHHHI4', probes, at)
-end
-
--- Where the item's block is in a slice: its segment, which is one key, and the first bit of the block in it.
-local function place(slice)
+-- Where the item's block is in a slice: its segment, which is one key, and the first bit of the block in it. The
+-- last number of the probe, h, is given in two halves.
+local function place(slice, high, low)
   local blocks = slice.blocks
   -- floor(h * blocks / 2^32), in parts, because doubles are exact only up to 2^53.
-  local high = floor(h / 65536)
-  local block = floor((high * blocks + floor((h - high * 65536) * blocks / 65536)) / 65536)
+  local block = floor((high * blocks + floor(low * blocks / 65536)) / 65536)
   local number = floor(block / KEY_BLOCKS)
   local segment = slice.segments[number]
   if not segment then
@@ -45,13 +37,15 @@ local function all_set(bits)
 end
 
 -- Four bits first: they end most searches in a slice that does not have the item.
-local function has(slice)
-  local segment, base = place(slice)
+local function has(slice, item)
+  local segment, base = place(slice, read('>HH', item, 29))
+  local p1, p2, p3, p4 = read('>HHHH', item)
   local t1, t2, t3, t4 = read('ssss',
     format('%d\0%d\0%d\0%d\0', base + p1, base + p2, base + p3, base + p4))
   local bits = call('BITFIELD_RO', segment.key,
     'GET', 'u1', t1, 'GET', 'u1', t2, 'GET', 'u1', t3, 'GET', 'u1', t4)
   if not all_set(bits) then return false end
+  local p5, p6, p7, p8, p9, p10, p11, p12, p13, p14 = read('>HHHHHHHHHH', item, 9)
   local t5, t6, t7, t8, t9, t10, t11, t12, t13, t14 = read('ssssssssss',
     format('%d\0%d\0%d\0%d\0%d\0%d\0%d\0%d\0%d\0%d\0',
       base + p5, base + p6, base + p7, base + p8, base + p9, base + p10, base + p11, base + p12,
@@ -61,31 +55,20 @@ local function has(slice)
     'GET', 'u1', t10, 'GET', 'u1', t11, 'GET', 'u1', t12, 'GET', 'u1', t13, 'GET', 'u1', t14))
 end
 
-local function put(slice)
-  local segment, base = place(slice)
+local function put(slice, item)
+  local p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13, p14, high, low =
+    read('>HHHHHHHHHHHHHHHH', item)
+  local segment, base = place(slice, high, low)
   local t1, t2, t3, t4, t5, t6, t7, t8, t9, t10, t11, t12, t13, t14 =
     read('ssssssssssssss', format('%d\0%d\0%d\0%d\0%d\0%d\0%d\0%d\0%d\0%d\0%d\0%d\0%d\0%d\0',
       base + p1, base + p2, base + p3, base + p4, base + p5, base + p6, base + p7, base + p8, base + p9,
       base + p10, base + p11, base + p12, base + p13, base + p14))
-  if not segment.made then
-    -- At its full size at once: strings that grow take more memory than they need.
-    if call('GETBIT', segment.key, segment.last) == 0 then
-      call('SETBIT', segment.key, segment.last, '1')
-    end
-    segment.made = true
-  end
-  return all_set(call('BITFIELD', segment.key,
+  -- The last bit gives the key its full size at once: strings that grow take more memory than they need.
+  local bits = call('BITFIELD', segment.key, 'SET', 'u1', segment.last, '1',
     'SET', 'u1', t1, '1', 'SET', 'u1', t2, '1', 'SET', 'u1', t3, '1', 'SET', 'u1', t4, '1',
     'SET', 'u1', t5, '1', 'SET', 'u1', t6, '1', 'SET', 'u1', t7, '1', 'SET', 'u1', t8, '1',
     'SET', 'u1', t9, '1', 'SET', 'u1', t10, '1', 'SET', 'u1', t11, '1', 'SET', 'u1', t12, '1',
-    'SET', 'u1', t13, '1', 'SET', 'u1', t14, '1'))
-end
-
-local function trial(key)
-  return {
-    {'SETBIT', key, '0', '1'},
-    {'GETBIT', key, '0'},
-    {'BITFIELD', key, 'SET', 'u1', '0', '1'},
-    {'BITFIELD_RO', key, 'GET', 'u1', '0'},
-  }
+    'SET', 'u1', t13, '1', 'SET', 'u1', t14, '1')
+  bits[1] = 1
+  return all_set(bits)
 end

@@ -1,4 +1,4 @@
--- What all scripts share: names, the clock, slices, and what to do when requests have vanished.
+-- What all scripts share: names, the clock and slices.
 -- It is prepended to each of them.
 --
 -- KEYS[1]  the header, a hash:
@@ -50,13 +50,11 @@ end
 
 local function read_slices(text, epoch)
   local slices = {}
-  for row in text:gmatch('%S+') do
-    local capacity, rate, blocks, keys, number, since, items, again =
-      row:match('^(%d+):([^:]+):(%d+):(%d+):(%d+):([^:]+):(%d+):(%d+)$')
+  local ROW = '((%d+):[^:]+:(%d+):(%d+)):(%d+):([^:]+):(%d+):(%d+)'
+  for geometry, capacity, blocks, keys, number, since, items, again in text:gmatch(ROW) do
     slices[#slices + 1] = {
-      geometry = table.concat({capacity, rate, blocks, keys}, ':'),
+      geometry = geometry,
       capacity = tonumber(capacity),
-      rate = tonumber(rate),
       blocks = tonumber(blocks),
       keys = tonumber(keys),
       number = tonumber(number),
@@ -73,7 +71,7 @@ end
 local function write_slices(slices)
   local rows = {}
   for i, slice in ipairs(slices) do
-    rows[i] = string.format('%s:%.0f:%.6f:%.0f:%.0f', slice.geometry, slice.number, slice.since,
+    rows[i] = string.format('%s:%d:%.6f:%d:%d', slice.geometry, slice.number, slice.since,
       slice.items, slice.again)
   end
   return table.concat(rows, ' ')
@@ -83,9 +81,10 @@ end
 -- A slice lives for 9/8 of the window.
 local function divide(slices, window)
   local live, over = {}, {}
+  if window == 0 then return slices, over end
   for _, slice in ipairs(slices) do
     slice.since = math.min(slice.since, now)
-    local some = (window > 0 and slice.since + window * 9 / 8 <= now) and over or live
+    local some = slice.since + window * 9 / 8 <= now and over or live
     some[#some + 1] = slice
   end
   return live, over

@@ -17,11 +17,6 @@ local PORTION = 500
 
 local function slot_of(member) return member:sub(3, 2 + struct.unpack('>H', member)) end
 
-local function count()
-  call('HSET', header, 'waiting', call('ZCARD', queue), 'taken', call('HLEN', taken), 'failed',
-    call('HLEN', failed))
-end
-
 -- Let a slot have a turn: now, or when it is free again.
 local function await_turn(slot)
   call('ZADD', turns, 'NX', call('ZSCORE', frees, slot) or format_time(now), slot)
@@ -96,35 +91,12 @@ local function put_back(field, tried, most, late)
   return 'queue'
 end
 
--- Let the next sweeps put back everything that was taken. The workers start over under new names.
-local function disown()
-  for _, field in ipairs(call('HKEYS', header)) do
-    local kind = field:sub(1, 2)
-    if kind == 'w:' or kind == 'a:' then call('HDEL', header, field) end
-  end
-  call('HSET', header, 'sweep', '0')
-end
-
--- Drop all marks: a new epoch with one empty slice. Every worker of the old one starts over.
-local function start_over()
-  local epoch, text, first = unpack(call('HMGET', header, 'epoch', 'slices', 'first'))
-  local slices = read_slices(text, epoch)
-  drop(slices)
-  disown()
-  call('HSET', header, 'epoch', epoch:match('^%x+') .. '-' .. time[1] .. '-' .. time[2], 'slices',
-    string.format('%s:%.0f:%.6f:0:0', first, slices[#slices].number + 1, now))
-  count()
-end
-
 -- Whether requests have vanished, or pages from a list of forgotten ones. Nothing may suppress these
 -- pages, so all marks are dropped. Every script checks this before it counts or marks.
 local function vanished(slices)
   local waiting, held, aside = unpack(call('HMGET', header, 'waiting', 'taken', 'failed'))
   local some = call('ZCARD', queue) < tonumber(waiting) or call('HLEN', taken) < tonumber(held)
-    or call('HLEN', failed) < tonumber(aside)
-  for _, slice in ipairs(slices) do
-    some = some or (slice.again > 0 and call('SCARD', slice.name .. 'again') < slice.again)
-  end
+    or call('HLEN', failed) < tonumber(aside) or again_vanished(slices)
   if some then start_over() end
   walk()
   return some

@@ -6,12 +6,11 @@ local found = call('HMGET', header, 'epoch', 'slices', 'window', 'deleted')
 if found[1] ~= ARGV[1] then return other_epoch(ARGV[1], found[4]) end
 local slices, probes, digits = divide(read_slices(found[2], ARGV[1]), tonumber(found[3])), ARGV[2], {}
 for at = 1, #probes, PROBE_BYTES do
-  aim(probes, at)
+  local item = probes:sub(at, at + PROBE_BYTES - 1)
   local digit = '0'
   for i = #slices, 1, -1 do
     local slice = slices[i]
-    local raw = slice.again > 0 and probes:sub(at, at + PROBE_BYTES - 1)
-    if has(slice) and not (raw and call('SISMEMBER', slice.name .. 'again', raw) == 1) then
+    if has(slice, item) and (slice.again == 0 or call('SISMEMBER', slice.name .. 'again', item) == 0) then
       digit = '1'
       break
     end

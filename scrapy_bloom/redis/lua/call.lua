@@ -41,19 +41,15 @@ local found = call('HMGET', header, 'epoch', 'w:' .. worker, 'slices', 'window',
 if found[1] ~= epoch then return other_epoch(epoch, found[8]) end
 local number, answered, lease, want, room, retry, most, risk, risky, own_delay, own_jitter, ahead =
   read_numbers(numbers)
-local last, lives = read_worker(found[2])
-last = last or -1
-if lives == 'dead' and last >= answered then return {'dead'} end
-if last < answered or number < last or lives == 'dead' then return {'lost'} end
+local surprise, last = surprise_of(found[2], number, answered)
+if surprise then return {surprise} end
 
-local window, forgotten, digits, ids = tonumber(found[4]), tonumber(found[5]), '', ''
-local slices, over = divide(read_slices(found[3], epoch), window)
-local newest = slices[#slices] or over[#over]
+local digits, ids = '', ''
+read_marks(found[3], epoch, found[4], found[5])
 local next_turn, queued, failed_now = 0, 0, 0
 local function answer()
   local report = call('HMGET', header, 'waiting', 'taken', 'failed', 'forgotten')
-  local oldest = slices[1] or newest
-  report[5] = window > 0 and string.format('%.3f', oldest.since + window * 9 / 8 - now) or '1e9'
+  report[5] = seconds_left()
   report[6], report[7], report[8], report[9] = format_time(now), format_time(next_turn), queued, failed_now
   local fields, values, starts = {}, {}, {}
   for at = 1, #overdue, 8 do
@@ -75,90 +71,8 @@ end
 if vanished(slices) then return {'gone'} end
 
 if #probes > 0 then
-  local begun = newest.since + window / 8
-  local kind = #slices == 0 and 'due' or window > 0 and begun <= now and 'due'
-    or newest.items >= newest.capacity and 'full'
-  if kind == 'due' and #slices > 0 and newest.items == 0 then
-    newest.since, kind = now, false
-  end
-  if kind then
-    local next_number, next_kind, geometry = next_slice:match('^(%d+):(%a+):(.*)$')
-    if tonumber(next_number) ~= newest.number + 1 or next_kind ~= kind then
-      return {'slices', found[3], kind}
-    end
-    local since = kind == 'due' and now or newest.since
-    newest = read_slices(string.format('%s:%s:%.6f:0:0', geometry, next_number, since), epoch)[1]
-    slices[#slices + 1] = newest
-  end
-end
-
-local at = 1  -- where the probe of the current item begins
-local function raw() return probes:sub(at, at + PROBE_BYTES - 1) end
-
-local function is_in(slice)
-  return has(slice) and (slice.again == 0 or call('SISMEMBER', slice.name .. 'again', raw()) == 0)
-end
-
-local function is_there(since)
-  for i = #slices - 1, 1, -1 do
-    if slices[i].since >= since and is_in(slices[i]) then return true end
-  end
-  return false
-end
-
--- Whether the item was let through less than `age` seconds ago.
-local function is_fresh(age)
-  for i = #slices, 1, -1 do
-    local since = call('HGET', slices[i].name .. 'ages', raw())
-    if since then return now - math.min(now, tonumber(since)) < age end
-  end
-  return false
-end
-
-local function forget()
-  local there = false
-  for _, slice in ipairs(slices) do
-    call('HDEL', slice.name .. 'ages', raw())
-    if is_in(slice) then
-      call('SADD', slice.name .. 'again', raw())
-      slice.again, there = slice.again + 1, true
-    end
-  end
-  if there then forgotten = forgotten + 1 end
-  return there
-end
-
--- Mark the item; return whether it was there. One let through for its age is kept for as long as a new one,
--- so older generations do not count.
-local function mark(age)
-  if age then
-    if is_fresh(age) then return true end
-    call('HSET', newest.name .. 'ages', raw(), string.format('%.6f', now))
-  end
-  if #slices > 1 and is_there(age and newest.since or 0) then return not age end
-  local seen = put(newest)
-  if not seen then newest.items = newest.items + 1 end
-  if newest.again > 0 and call('SREM', newest.name .. 'again', raw()) == 1 then
-    newest.again, seen = newest.again - 1, false
-  end
-  return seen and not age
-end
-
-local ages, verdicts = {}, {}
-for item, age in max_ages:gmatch('(%d+):(%S+)') do ages[tonumber(item)] = tonumber(age) end
-local acts = {f = mark, m = mark, x = forget}
-local function judge()
-  local item, mixed = 0, letters ~= ''
-  for entry = 1, mixed and #letters or #probes / PROBE_BYTES do
-    local act = mark
-    if mixed then act = acts[letters:sub(entry, entry)] end
-    if act then
-      item = item + 1
-      aim(probes, at)
-      verdicts[item] = act(ages[item]) and '1' or '0'
-      at = at + PROBE_BYTES
-    end
-  end
+  local kind = grow(epoch, next_slice)
+  if kind then return {'slices', found[3], kind} end
 end
 
 local function push()
@@ -168,7 +82,7 @@ local function push()
     local letter = letters:sub(entry, entry)
     if letter ~= 'p' then item = item + 1 end
     if letter == 'p' or letter == 'f' then
-      if letter == 'p' or verdicts[item] == '0' then
+      if letter == 'p' or digits:sub(item, item) == '0' then
         local place = found[6] == 'lifo' and 9007199254740992 - seq - entry or seq + entry
         local head = ARGV[argument]
         pushes[#pushes + 1] = '0'
@@ -354,8 +268,7 @@ local function carry_out()
   each(done, function(field) call('HDEL', taken, field) end)
   each(back, function(field) put_back(field, 0, most) end)
   each(unreadable, function(field) put_back(field, 1, most, true) end)
-  judge()
-  digits = table.concat(verdicts)
+  digits = judge(letters, probes, max_ages)
   push()
   hear_paces()
   each(overdue, renew)

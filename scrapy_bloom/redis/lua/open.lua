@@ -40,7 +40,9 @@ local function try(commands)
   end
   call('UNLINK', key)
 end
-local problem = try(trial(key)) or try({
+local problem = try({
+  {'BITFIELD', key, 'SET', 'u1', '0', '1'}, {'BITFIELD_RO', key, 'GET', 'u1', '0'},
+}) or try({
   {'HSET', key, 'a', '1'}, {'HGET', key, 'a'}, {'HMGET', key, 'a'}, {'HKEYS', key}, {'HLEN', key},
   {'HSCAN', key, '0', 'COUNT', '1'}, {'HDEL', key, 'a'},
 }) or try({

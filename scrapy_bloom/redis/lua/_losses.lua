@@ -1,0 +1,33 @@
+-- What to do when something has vanished.
+local function count()
+  call('HSET', header, 'waiting', call('ZCARD', queue), 'taken', call('HLEN', taken), 'failed',
+    call('HLEN', failed))
+end
+
+-- Let the next sweeps put back everything that was taken. The workers start over under new names.
+local function disown()
+  for _, field in ipairs(call('HKEYS', header)) do
+    local kind = field:sub(1, 2)
+    if kind == 'w:' or kind == 'a:' then call('HDEL', header, field) end
+  end
+  call('HSET', header, 'sweep', '0')
+end
+
+-- Drop all marks: a new epoch with one empty slice. Every worker of the old one starts over.
+local function start_over()
+  local epoch, text, first = unpack(call('HMGET', header, 'epoch', 'slices', 'first'))
+  local slices = read_slices(text, epoch)
+  drop(slices)
+  disown()
+  call('HSET', header, 'epoch', epoch:match('^%x+') .. '-' .. time[1] .. '-' .. time[2], 'slices',
+    string.format('%s:%.0f:%.6f:0:0', first, slices[#slices].number + 1, now))
+  count()
+end
+
+-- Whether pages have vanished from a list of forgotten ones.
+local function again_vanished(slices)
+  for _, slice in ipairs(slices) do
+    if slice.again > 0 and call('SCARD', slice.name .. 'again') < slice.again then return true end
+  end
+  return false
+end

@@ -1,0 +1,115 @@
+-- Marking and forgetting. It is prepended to the scripts that do so, after _bits.lua.
+--
+--   slices, over, newest  what read_marks() has read: the slices that count, those that have expired, and the
+--                         one that new marks go to
+--   forgotten             counts the pages that were forgotten
+--   grow(next_slice)      adds the slice that is needed; returns its kind if that is not `next_slice`
+--   judge(letters, probes, max_ages)
+--                         marks or forgets the items; returns a digit for each, 1 if it was there
+local slices, over, newest, window, forgotten
+
+local function read_marks(text, epoch, seconds, pages)
+  window, forgotten = tonumber(seconds), tonumber(pages)
+  slices, over = divide(read_slices(text, epoch), window)
+  newest = slices[#slices] or over[#over]
+end
+
+-- Seconds until the next marks expire.
+local function seconds_left()
+  if window == 0 then return '1e9' end
+  return format('%.3f', (slices[1] or newest).since + window * 9 / 8 - now)
+end
+
+local function grow(epoch, next_slice)
+  local begun = newest.since + window / 8
+  local kind = #slices == 0 and 'due' or window > 0 and begun <= now and 'due'
+    or newest.items >= newest.capacity and 'full'
+  if kind == 'due' and #slices > 0 and newest.items == 0 then
+    newest.since, kind = now, false
+  end
+  if not kind then return nil end
+  local next_number, next_kind, geometry = next_slice:match('^(%d+):(%a+):(.*)$')
+  if tonumber(next_number) ~= newest.number + 1 or next_kind ~= kind then return kind end
+  local since = kind == 'due' and now or newest.since
+  newest = read_slices(format('%s:%s:%.6f:0:0', geometry, next_number, since), epoch)[1]
+  slices[#slices + 1] = newest
+end
+
+-- What surprises a worker whose record this is, if anything does; and the number of its last call here.
+local function surprise_of(record, number, answered)
+  local last, lives = (record or ''):match('^(%d+) (%S+)')
+  last = tonumber(last) or -1
+  if lives == 'dead' and last >= answered then return 'dead' end
+  if last < answered or number < last or lives == 'dead' then return 'lost' end
+  return nil, last
+end
+
+local item  -- the probe of the current one, as it is in `again` and `ages`
+
+local function is_in(slice)
+  return has(slice, item) and (slice.again == 0 or call('SISMEMBER', slice.name .. 'again', item) == 0)
+end
+
+local function is_there(since)
+  for i = #slices - 1, 1, -1 do
+    if slices[i].since >= since and is_in(slices[i]) then return true end
+  end
+  return false
+end
+
+-- Whether the item was let through less than `age` seconds ago.
+local function is_fresh(age)
+  for i = #slices, 1, -1 do
+    local since = call('HGET', slices[i].name .. 'ages', item)
+    if since then return now - math.min(now, tonumber(since)) < age end
+  end
+  return false
+end
+
+local function forget()
+  local there = false
+  for _, slice in ipairs(slices) do
+    call('HDEL', slice.name .. 'ages', item)
+    if is_in(slice) then
+      call('SADD', slice.name .. 'again', item)
+      slice.again, there = slice.again + 1, true
+    end
+  end
+  if there then forgotten = forgotten + 1 end
+  return there
+end
+
+-- Mark the item; return whether it was there. One let through for its age is kept for as long as a new one,
+-- so older generations do not count.
+local function mark(age)
+  if age then
+    if is_fresh(age) then return true end
+    call('HSET', newest.name .. 'ages', item, format('%.6f', now))
+  end
+  if #slices > 1 and is_there(age and newest.since or 0) then return not age end
+  local seen = put(newest, item)
+  if not seen then newest.items = newest.items + 1 end
+  if newest.again > 0 and call('SREM', newest.name .. 'again', item) == 1 then
+    newest.again, seen = newest.again - 1, false
+  end
+  return seen and not age
+end
+
+local function judge(letters, probes, max_ages)
+  local ages, digits, at, number = {}, {}, 1, 0
+  if max_ages ~= '' then
+    for one, age in max_ages:gmatch('(%d+):(%S+)') do ages[tonumber(one)] = tonumber(age) end
+  end
+  for entry = 1, letters == '' and #probes / PROBE_BYTES or #letters do
+    local letter = letters:sub(entry, entry)
+    if letter ~= 'p' then
+      number = number + 1
+      item = probes:sub(at, at + PROBE_BYTES - 1)
+      local there
+      if letter == 'x' then there = forget() else there = mark(ages[number]) end
+      digits[number] = there and '1' or '0'
+      at = at + PROBE_BYTES
+    end
+  end
+  return table.concat(digits)
+end
