@@ -53,8 +53,8 @@ class Addon:
         """
         # Imported only here, as above.
         from scrapy_bloom.dupefilter import BloomDupeFilter  # noqa: PLC0415
-        from scrapy_bloom.local.scrapys import is_for_scrapy  # noqa: PLC0415
         from scrapy_bloom.local.store import NAME  # noqa: PLC0415
+        from scrapy_bloom.local.taking_over import is_for_scrapy  # noqa: PLC0415
 
         if self._is_inspection_command:
             settings.set("JOBDIR", None, priority="cmdline")

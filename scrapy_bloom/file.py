@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 from zlib import crc32
@@ -110,12 +111,14 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def write(
-    path: Path, tables: dict[str, Iterable[tuple[Value, ...]]] | None = None, next_slice: int = 1
+    path: Path,
+    tables: Mapping[str, Iterable[tuple[Value, ...]]] = MappingProxyType({}),
+    counters: Callable[[], Counters] = Counters,
 ) -> None:
-    """Create a file, atomically; what was there is replaced.
+    """Create a file in one transaction, atomically; what was there is replaced.
 
-    :param tables: the initial rows.
-    :param next_slice: as in :class:`Counters`.
+    :param tables: the initial rows, which may be made while they are written.
+    :param counters: returns the counters, once all rows are written.
     :raises StateError: if that fails, or a log is there: SQLite would apply it to the new file.
     """
     if log_size(path):
@@ -129,9 +132,9 @@ def write(
         with closing(sqlite3.connect(beside, isolation_level=None)) as database:
             beside.chmod(0o600)  # it holds the secret
             database.executescript(SCHEMA)
-            put(database, "counters", [(1, *Counters(slice=next_slice))])
-            for table, entries in (tables or {}).items():
+            for table, entries in tables.items():
                 put(database, table, entries)
+            put(database, "counters", [(1, *counters())])
             database.execute("COMMIT")
         beside.replace(path)
     except (OSError, sqlite3.Error) as error:

@@ -26,15 +26,13 @@ from scrapy_bloom.local.job import (
     KIND,
     PID,
     REQUESTS,
-    SCRAPYS_QUEUE,
     Identity,
-    digest,
     hold,
     identity_of,
     open_store,
     owner_notes,
-    waits_with_scrapy,
 )
+from scrapy_bloom.local.scrapys import SCRAPYS_QUEUE, digest, waits_with_scrapy
 from scrapy_bloom.local.store import NAME, Store
 
 Requests = Iterator[tuple[int, bytes]]

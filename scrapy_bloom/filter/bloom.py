@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, replace
 from itertools import chain, zip_longest
 from math import inf
@@ -280,15 +280,8 @@ class LocalFilter:
 
         :raises StateError: if it cannot be written.
         """
-        meta = {"kind": "filter", **self.notes()}
-        tables: dict[str, Iterable[tuple[file.Value, ...]]] = {
-            "meta": ((key, value) for key, value in meta.items() if value is not None),
-            "slices": self.slice_rows(),
-            "blocks": chain.from_iterable(each.block_rows(each.touched()) for each in self.slices),
-            "again": sorted(self.again.items()),
-            "ages": sorted(self.ages.items()),
-        }
-        file.write(Path(path), tables, self.next_id)
+        tables = self.tables({"kind": "filter", **self.notes()})
+        file.write(Path(path), tables, lambda: file.Counters(slice=self.next_id))
 
     @classmethod
     def load(cls, path: str | Path, *, clock: Callable[[], float] = time.time) -> Self:
@@ -315,6 +308,19 @@ class LocalFilter:
         """Return the filter's entries for the table ``meta`` of a file."""
         names = "secret", "digests", "window", "capacity", "error_rate"
         return {name: getattr(self, name) for name in names} | {"digests": int(self.digests)}
+
+    def tables(self, meta: Mapping[str, file.Value]) -> dict[str, Iterable[tuple[file.Value, ...]]]:
+        """Return all rows that a file has of a filter, by table.
+
+        :param meta: those of the table ``meta``.
+        """
+        return {
+            "meta": ((key, value) for key, value in meta.items() if value is not None),
+            "slices": self.slice_rows(),
+            "blocks": chain.from_iterable(each.block_rows(each.touched()) for each in self.slices),
+            "again": sorted(self.again.items()),
+            "ages": sorted(self.ages.items()),
+        }
 
     def slice_rows(self) -> list[tuple[int, float, int, float, int, int]]:
         """Return the rows of its slices for a file."""

@@ -21,9 +21,10 @@ from scrapy_bloom.crawl.items import Items
 from scrapy_bloom.crawl.report import Verdict
 from scrapy_bloom.crawl.session import Session
 from scrapy_bloom.errors import StateError
-from scrapy_bloom.local.job import IN_FLIGHT, REQUESTS, STATE, Identity, Job
+from scrapy_bloom.local.job import IN_FLIGHT, REQUESTS, Identity, Job
 from scrapy_bloom.local.queue import QueueClasses, Queues
-from scrapy_bloom.local.scrapys import take_over
+from scrapy_bloom.local.scrapys import STATE
+from scrapy_bloom.local.taking_over import take_over
 from scrapy_bloom.settings import COMMIT_SYNC, CommitSync, Settings
 from scrapy_bloom.signals import forget_page
 from scrapy_bloom.values import counted

@@ -9,7 +9,6 @@ away together, and the crawl starts over.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -27,9 +26,15 @@ from filelock import AcquireReturnProxy, FileLock, Timeout
 
 from scrapy_bloom import file
 from scrapy_bloom.canonical.rules import difference
-from scrapy_bloom.crawl.engine import slot_folder
 from scrapy_bloom.errors import JobInUseError, StateError
 from scrapy_bloom.filter.bloom import LocalFilter
+from scrapy_bloom.local.scrapys import (
+    SCRAPYS_MARKS,
+    SCRAPYS_QUEUE,
+    STATE,
+    digest,
+    waits_with_scrapy,
+)
 from scrapy_bloom.local.store import NAME, Store
 from scrapy_bloom.settings import BACKEND, CAPACITY, ERROR_RATE, EXACT, WINDOW
 from scrapy_bloom.values import write_size
@@ -40,13 +45,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOCK: Final = "bloom.lock"
-SCRAPYS_QUEUE: Final = "requests.queue"  # this and the following are Scrapy's
-SCRAPYS_MARKS: Final = "requests.seen"
-STATE: Final = "spider.state"
-"""Scrapy's file, and the key of our note with the spider's state at the last commit, pickled."""
-ACTIVE: Final = "active.json"
-"""The file in Scrapy's queue that names the others to be read; written at a clean stop."""
-
 _MARK: Final = b"# put here by scrapy-bloom"
 """Appended to the pickle in Scrapy's file until Scrapy rewrites it; pickle ignores it."""
 
@@ -63,9 +61,6 @@ DIGEST: Final = "queue"
 """Key of a note: Scrapy's queue at the last clean stop, see :func:`digest`."""
 IN_FLIGHT: Final = "in flight"
 """Key of a note: how many requests were in flight at the last commit."""
-
-_COUNT: Final = 4  # bytes, all zero: an empty queue's file
-_CHUNK: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -316,61 +311,6 @@ def _set_aside(folder: Path) -> Path:
         if (folder / name).exists():
             (folder / name).rename(aside / name)
     return aside
-
-
-def digest(folder: Path) -> str:
-    """Return a digest that tells Scrapy's queue from any other that holds requests.
-
-    It depends on contents, not on times, so a job directory may be copied; nor does it change when
-    Scrapy opens the queue.
-
-    :raises OSError: if a file cannot be read.
-    """
-    root, found = folder / SCRAPYS_QUEUE, hashlib.sha256()
-    active = root / ACTIVE
-    found.update(active.read_bytes() if waits_with_scrapy(folder) and active.exists() else b"")
-    for path in queue_files(folder):
-        found.update(path.relative_to(root).as_posix().encode("utf-8", "surrogateescape") + b"\0")
-        with path.open("rb") as content:
-            while chunk := content.read(_CHUNK):
-                found.update(chunk)
-    return found.hexdigest()
-
-
-def waits_with_scrapy(folder: Path) -> bool:
-    """Return whether requests are waiting in Scrapy's queue of a job.
-
-    :raises OSError: if a file cannot be read.
-    """
-    active = folder / SCRAPYS_QUEUE / ACTIVE
-    named = active.exists() and active.read_bytes().strip() not in (b"[]", b"{}")
-    return named or any(queue_files(folder))
-
-
-def queue_files(folder: Path) -> Iterator[Path]:
-    """Yield the files in Scrapy's queue that hold requests; Scrapy leaves empty ones behind."""
-    for path in sorted((folder / SCRAPYS_QUEUE).rglob("*")):
-        if path.name == ACTIVE or not path.is_file():
-            continue
-        if path.stat().st_size > _COUNT or any(path.read_bytes()):
-            yield path
-
-
-def saved_queues(folder: Path) -> Iterator[tuple[str | None, str]]:
-    """Yield the queues that Scrapy would read: download slot, and path in the queue's folder.
-
-    Start requests may be in another queue beside it, whose name ends in ``s``.
-
-    :raises ValueError: if ``active.json`` is invalid.
-    :raises TypeError: likewise.
-    """
-    path = folder / SCRAPYS_QUEUE / ACTIVE
-    state: Any = json.loads(path.read_bytes()) if path.exists() else []
-    slots = state if isinstance(state, dict) else {None: state}
-    for slot, priorities in slots.items():
-        before = "" if slot is None else slot_folder(slot) + "/"
-        for priority in priorities:
-            yield slot, f"{before}{int(priority)}"
 
 
 def check_unused(folder: Path) -> None:

@@ -11,14 +11,8 @@ from scrapy_bloom import stats
 from scrapy_bloom.crawl.engine import is_inspection_command, run_beside
 from scrapy_bloom.crawl.session import Session
 from scrapy_bloom.errors import SettingError
-from scrapy_bloom.local.job import (
-    FILTER,
-    SCRAPYS_MARKS,
-    Identity,
-    Job,
-    new_filter,
-    waits_with_scrapy,
-)
+from scrapy_bloom.local.job import FILTER, Identity, Job, new_filter
+from scrapy_bloom.local.scrapys import SCRAPYS_MARKS, waits_with_scrapy
 from scrapy_bloom.settings import EXACT, Settings
 from scrapy_bloom.signals import forget_page
 

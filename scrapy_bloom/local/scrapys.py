@@ -1,49 +1,34 @@
-"""Takes over a cleanly stopped job of Scrapy's own scheduler: its queue and its fingerprints.
+"""A job directory of Scrapy's own scheduler: its files, how they are read, and how a run ended.
 
-The new file is built in a temporary folder and replaces the job's once it is complete; until then a
-kill changes nothing. Reading Scrapy's queue empties it, so a copy of it is read.
+Nothing here changes a file, and nothing is read whole.
 """
 
 from __future__ import annotations
 
-import logging
-import shutil
+import hashlib
+import json
 import sqlite3
+import struct
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from queuelib import queue as queuelib
-
-from scrapy_bloom import file
-from scrapy_bloom.errors import StateError
-from scrapy_bloom.local.job import (
-    ACTIVE,
-    FILTER,
-    KIND,
-    REQUESTS,
-    SCRAPYS_MARKS,
-    SCRAPYS_QUEUE,
-    STATE,
-    Job,
-    open_store,
-    owner_notes,
-    queue_files,
-    read_meta,
-    saved_queues,
-    unusable,
-    waits_with_scrapy,
-)
-from scrapy_bloom.local.store import NAME
+from scrapy_bloom.crawl.engine import slot_folder
 
 if TYPE_CHECKING:
     from scrapy_bloom.crawl.serialize import QueueKind
-    from scrapy_bloom.local.store import Store
-    from scrapy_bloom.settings import Settings
 
-logger = logging.getLogger(__name__)
+SCRAPYS_QUEUE: Final = "requests.queue"
+SCRAPYS_MARKS: Final = "requests.seen"
+STATE: Final = "spider.state"
+"""Scrapy's file, and the key of our note with the spider's state at the last commit, pickled."""
+ACTIVE: Final = "active.json"
+"""The file in Scrapy's queue that names the others to be read; written at a clean stop."""
 
+_SIZE: Final = struct.Struct(">L")  # beside each request in a queue: its size in bytes
+_SEGMENT: Final = 1 << 20
 _CHUNK: Final = 1 << 20
 _DIGIT: Final = ord("0")
 _LENGTH: Final = 2  # bytes
@@ -57,15 +42,18 @@ def why_unclean(folder: Path) -> str:
     When a queue runs empty later, its file is removed at once, which changes the folder. What a
     killed run had queued is still there after a later clean stop, unnamed in ``active.json``.
 
+    Only the times of files show a kill in a queue on SQLite, or in a file that has lost as many
+    requests as it was given.
+
     :raises OSError: if a file cannot be read.
     """
     root, state = folder / SCRAPYS_QUEUE, folder / STATE
-    if not (found := [*root.rglob("*")]):
+    if not (files := [*root.rglob("*")]):
         return ""
     for path in (root / ACTIVE, state):
         if not path.exists():
             return f"there is no {path}, which Scrapy writes when a spider has closed"
-    for path in (root, *found, folder / SCRAPYS_MARKS):
+    for path in (root, *files, folder / SCRAPYS_MARKS):
         late = path.exists() and path.stat().st_mtime_ns > state.stat().st_mtime_ns
         if late and path != root / ACTIVE:
             return f"{path} was written after {state}"
@@ -80,120 +68,120 @@ def why_unclean(folder: Path) -> str:
     return ""
 
 
-def is_for_scrapy(folder: Path) -> bool:
-    """Return whether Scrapy's own scheduler began a job and can resume it.
+def digest(folder: Path) -> str:
+    """Return a digest that tells Scrapy's queue from any other that holds requests.
 
-    It cannot after a kill: it will not read the files with the queued requests. A job that cannot
-    be read does not count; opening it reports what is wrong.
+    It depends on contents, not on times, so a job directory may be copied; nor does it change when
+    Scrapy opens the queue.
+
+    :raises OSError: if a file cannot be read.
     """
-    try:
-        if (folder / NAME).exists():
-            return read_meta(folder / NAME)[0].get(KIND) == FILTER and waits_with_scrapy(folder)
-        return waits_with_scrapy(folder) and not why_unclean(folder)
-    except (StateError, OSError):
-        return False
+    root, hashed = folder / SCRAPYS_QUEUE, hashlib.sha256()
+    active = root / ACTIVE
+    hashed.update(active.read_bytes() if waits_with_scrapy(folder) and active.exists() else b"")
+    for path in queue_files(folder):
+        hashed.update(path.relative_to(root).as_posix().encode("utf-8", "surrogateescape") + b"\0")
+        with path.open("rb") as content:
+            while chunk := content.read(_CHUNK):
+                hashed.update(chunk)
+    return hashed.hexdigest()
 
 
-def take_over(
-    job: Job, settings: Settings, plain: QueueKind, start: QueueKind | None, *, digests: bool
-) -> None:
-    """Move what Scrapy's own scheduler has stored for a job, if anything, into the job's file.
+def waits_with_scrapy(folder: Path) -> bool:
+    """Return whether requests are waiting in Scrapy's queue of a job.
 
-    A job that was not stopped cleanly stays as it is, and the crawl starts over beside it: the job
-    may belong to a running crawl, since Scrapy locks nothing.
-
-    :param job: the job directory, not opened yet.
-    :param plain: the kind of queue that stored the requests.
-    :param start: the kind that stored start requests; None if they are among the others.
-    :param digests: whether all fingerprints are SHA-1 digests.
-    :raises StateError: if something cannot be read or written. Scrapy's files are as they were.
+    :raises OSError: if a file cannot be read.
     """
-    folder, queue = job.folder, job.folder / SCRAPYS_QUEUE
-    if not job.previous and (why := why_unclean(folder)):
-        logger.warning(
-            "%s: the job of Scrapy's own scheduler cannot be taken over: its last run was killed"
-            " or is still running (%s). It was left as it is. The crawl starts over.",
-            folder,
-            why,
-        )
-        return
-    if not (queue / ACTIVE).exists():
-        return
-    beside = folder / "taking-over"
-    shutil.rmtree(beside, ignore_errors=True)
-    try:
-        shutil.copytree(queue, beside / SCRAPYS_QUEUE)
-        if job.previous == FILTER:  # it was closed, so there is no log
-            shutil.copyfile(job.path, beside / NAME)
-        with closing(open_store(beside / NAME, settings, digests=digests)) as store:
-            _fill(store, job, _read_queues(job, beside, plain, start))
-            requests, marks = len(store), store.filter.items
-        (beside / NAME).replace(job.path)
-        (folder / SCRAPYS_MARKS).unlink(missing_ok=True)  # first: marks alone would suppress pages
-        shutil.rmtree(queue)
-    except OSError as error:
-        raise unusable(folder, error) from error
-    except sqlite3.Error as error:
-        raise file.unusable(beside / NAME, error) from error
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
-    if requests or marks:
-        logger.info(
-            "%s: took over %s requests and %s fingerprints of Scrapy's own scheduler.",
-            job.path,
-            f"{requests:,}",
-            f"{marks:,}",
-        )
+    active = folder / SCRAPYS_QUEUE / ACTIVE
+    named = active.exists() and active.read_bytes().strip() not in (b"[]", b"{}")
+    return named or any(queue_files(folder))
 
 
-def _fill(
-    store: Store, job: Job, queues: Iterable[tuple[str, str | None, Iterable[bytes]]]
-) -> None:
-    for path, slot, bodies in queues:
-        for body in bodies:
-            store.push(store.queue(path, slot), body)
-        store.commit()
-    seen = job.folder / SCRAPYS_MARKS
-    if job.previous != FILTER and seen.exists():  # else it predates the filter
-        with seen.open("rb") as stream:
-            for batch in read_seen(iter(lambda: stream.read(_CHUNK), b"")):
-                for fingerprint in batch:
-                    store.add(fingerprint)
-                store.commit()
-    for key, value in owner_notes(job.identity, REQUESTS).items():
-        store.note(key, value)
+def queue_files(folder: Path) -> Iterator[Path]:
+    """Yield the files in Scrapy's queue that hold requests; Scrapy leaves empty ones behind."""
+    for path in sorted((folder / SCRAPYS_QUEUE).rglob("*")):
+        if path.name == ACTIVE or not path.is_file():
+            continue
+        if path.stat().st_size > _SIZE.size or any(path.read_bytes()):
+            yield path
 
 
-def _read_queues(
-    job: Job, beside: Path, plain: QueueKind, start: QueueKind | None
-) -> Iterator[tuple[str, str | None, list[bytes]]]:
-    """Yield what Scrapy would read when resuming: each queue's path, download slot and requests."""
-    source = job.folder / SCRAPYS_QUEUE / ACTIVE
-    try:
-        for slot, name in saved_queues(beside):
-            for path, kind in ((name, plain), (f"{name}s", start or plain)):
-                source = job.folder / SCRAPYS_QUEUE / path
-                yield path, slot, _bodies(beside / SCRAPYS_QUEUE / path, kind)
-    except Exception as error:  # truncated files raise anything
-        raise StateError(
-            f"{source}: found a queue that cannot be read ({type(error).__name__}: {error}),"
-            f" expected what Scrapy stores when a crawl stops cleanly. It was left as it is. Start"
-            f" with the settings of that crawl, or delete the whole job directory and crawl again."
-        ) from error
+def saved_queues(folder: Path) -> Iterator[tuple[str | None, str]]:
+    """Yield the queues that Scrapy would read: download slot, and path in the queue's folder.
+
+    Start requests may be in another queue beside it, whose name ends in ``s``.
+
+    :raises ValueError: if ``active.json`` is invalid.
+    :raises TypeError: likewise.
+    """
+    path = folder / SCRAPYS_QUEUE / ACTIVE
+    state: Any = json.loads(path.read_bytes()) if path.exists() else []
+    slots = state if isinstance(state, dict) else {None: state}
+    for slot, priorities in slots.items():
+        before = "" if slot is None else slot_folder(slot) + "/"
+        for priority in priorities:
+            yield slot, f"{before}{int(priority)}"
 
 
-def _bodies(path: Path, kind: QueueKind) -> list[bytes]:
-    """Empty one of Scrapy's queues; return its requests, the oldest first."""
-    if not path.exists():
-        return []
-    queue = getattr(queuelib, kind.files)(path)
-    try:
-        found = [queue.pop() for _ in range(len(queue))]
-    finally:
-        queue.close()
-    if None in found:
-        raise ValueError(f"it ends after {found.index(None):,} of {len(found):,} requests")
-    return found[::-1] if kind.newest_first else found
+def read_queue(path: Path, kind: QueueKind) -> Iterator[bytes]:
+    """Yield the requests of one of Scrapy's queues, the oldest first.
+
+    :param kind: the kind of queue that stored them.
+    :raises Exception: any, if the queue is not whole, or of another kind.
+    """
+    if path.exists():
+        read = {"LifoDiskQueue": _read_lifo, "FifoDiskQueue": _read_fifo}.get(kind.files)
+        yield from (read or _read_sqlite)(path)
+
+
+def _read_lifo(path: Path) -> Iterator[bytes]:
+    """Each request is followed by its size: from the end, segments are found that begin with one.
+
+    The file begins with the number of requests.
+    """
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+        (count,) = _SIZE.unpack_from(data, 0)
+        end, segments = len(data), [len(data)]
+        for _ in range(count):
+            end -= _SIZE.size + _SIZE.unpack_from(data, end - _SIZE.size)[0]
+            if end < _SIZE.size:
+                break
+            if segments[-1] - end >= _SEGMENT:
+                segments.append(end)
+        if end != _SIZE.size:
+            raise ValueError(f"it does not hold {count:,} requests, as it should")
+        segments.append(end)
+        for start, stop in zip(segments[:0:-1], segments[-2::-1], strict=True):
+            requests, end = [], stop
+            while end > start:
+                (size,) = _SIZE.unpack_from(data, end - _SIZE.size)
+                requests.append(data[end - _SIZE.size - size : end - _SIZE.size])
+                end -= _SIZE.size + size
+            yield from reversed(requests)
+
+
+def _read_fifo(path: Path) -> Iterator[bytes]:
+    """Each request follows its size, in files of so many requests."""
+    info = json.loads((path / "info.json").read_bytes())
+    number, position, offset = info["tail"]
+    left = info["size"]
+    while left:
+        with (path / f"q{number:05d}").open("rb") as file:
+            file.seek(offset)
+            for _ in range(min(left, info["chunksize"] - position)):
+                (size,) = _SIZE.unpack(file.read(_SIZE.size))
+                request = file.read(size)
+                if len(request) < size:
+                    raise ValueError(f"it ends before its last {left:,} requests")
+                yield request
+                left -= 1
+        number, position, offset = number + 1, 0, 0
+
+
+def _read_sqlite(path: Path) -> Iterator[bytes]:
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+        for (request,) in database.execute("SELECT item FROM queue ORDER BY id"):
+            yield bytes(request)
 
 
 def read_seen(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:

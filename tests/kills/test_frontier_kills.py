@@ -95,10 +95,12 @@ def test_a_large_queue_is_taken_over_whole_however_often_that_is_killed(project)
         before = contents(queue)
         on_the_way = [
             "scrapy_bloom.local.frontier:take_over:before:1",
-            "scrapy_bloom.local.store:Store.close:before:1",
-            "scrapy_bloom.local.store:Store.close:after:1",
+            "scrapy_bloom.local.taking_over:read_queue:within:1",
+            "scrapy_bloom.file:write:after:1",
+            "scrapy_bloom.local.store:Store.close:before:2",
+            "scrapy_bloom.local.store:Store.close:after:2",
             *(
-                f"scrapy_bloom.local.store:Store.push:after:{dice.randint(1, len(waiting))}"
+                f"scrapy_bloom.file:crc:after:{dice.randint(1, len(waiting))}"
                 for _ in range(min(KILLS, 10))
             ),
         ]

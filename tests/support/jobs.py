@@ -57,10 +57,10 @@ def kept_job(folder, *, known=(), withheld=(), urls=(), **options):
     return folder
 
 
-def lifo(path, count=10, kind=LifoDiskQueue):
+def lifo(path, count=10, kind=LifoDiskQueue, body=b"request"):
     """Make one of Scrapy's queues as it is after a clean stop."""
     path.parent.mkdir(parents=True, exist_ok=True)
     queue = kind(path)
     for number in range(count):
-        queue.push(b"request %d" % number)
+        queue.push(b"%s %d" % (body, number))
     queue.close()

@@ -1,0 +1,188 @@
+"""Takes over a cleanly stopped job of Scrapy's own scheduler: its queue and its fingerprints.
+
+The new file is built in a temporary folder and replaces the job's once it is complete; until then a
+kill changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from scrapy_bloom import file
+from scrapy_bloom.errors import StateError
+from scrapy_bloom.local.job import (
+    FILTER,
+    KIND,
+    REQUESTS,
+    Job,
+    new_filter,
+    open_store,
+    owner_notes,
+    read_meta,
+    unusable,
+)
+from scrapy_bloom.local.scrapys import (
+    ACTIVE,
+    SCRAPYS_MARKS,
+    SCRAPYS_QUEUE,
+    STATE,
+    read_queue,
+    read_seen,
+    saved_queues,
+    waits_with_scrapy,
+    why_unclean,
+)
+from scrapy_bloom.local.store import NAME, NUMBER_BITS, Store
+from scrapy_bloom.settings import EXACT
+
+if TYPE_CHECKING:
+    from scrapy_bloom.crawl.serialize import QueueKind
+    from scrapy_bloom.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+_CHUNK: Final = 1 << 20
+
+_Queue = tuple[str, str | None, Iterator[bytes]]
+"""Path, download slot and requests of a queue, the oldest first."""
+
+
+def is_for_scrapy(folder: Path) -> bool:
+    """Return whether Scrapy's own scheduler began a job and can resume it.
+
+    It cannot after a kill: it will not read the files with the queued requests. A job that cannot
+    be read does not count; opening it reports what is wrong.
+    """
+    try:
+        if (folder / NAME).exists():
+            return read_meta(folder / NAME)[0].get(KIND) == FILTER and waits_with_scrapy(folder)
+        return waits_with_scrapy(folder) and not why_unclean(folder)
+    except (StateError, OSError):
+        return False
+
+
+def take_over(
+    job: Job, settings: Settings, plain: QueueKind, start: QueueKind | None, *, digests: bool
+) -> None:
+    """Move what Scrapy's own scheduler has stored for a job, if anything, into the job's file.
+
+    A job that was not stopped cleanly stays as it is, and the crawl starts over beside it: the job
+    may belong to a running crawl, since Scrapy locks nothing.
+
+    :param job: the job directory, not opened yet.
+    :param plain: the kind of queue that stored the requests.
+    :param start: the kind that stored start requests; None if they are among the others.
+    :param digests: whether all fingerprints are SHA-1 digests.
+    :raises StateError: if something cannot be read or written. Scrapy's files are as they were.
+    """
+    folder, queue = job.folder, job.folder / SCRAPYS_QUEUE
+    if not job.previous and (why := why_unclean(folder)):
+        logger.warning(
+            "%s: the job of Scrapy's own scheduler cannot be taken over: its last run was killed"
+            " or is still running (%s). It was left as it is. The crawl starts over. If it was"
+            " stopped cleanly, and copied in another order, update the time of %s.",
+            folder,
+            why,
+            folder / STATE,
+        )
+        return
+    if not (queue / ACTIVE).exists():
+        return
+    beside = folder / "taking-over"
+    shutil.rmtree(beside, ignore_errors=True)
+    try:
+        beside.mkdir()
+        queues = _read_queues(folder, plain, start)
+        if job.previous == FILTER:
+            empty = new_filter(settings, digests=digests)
+            with closing(Store(job.path, empty, exact=settings[EXACT], read_only=True)) as before:
+                _write(beside / NAME, before, queues)
+        else:
+            _write(beside / NAME, None, queues)
+        with closing(open_store(beside / NAME, settings, digests=digests)) as store:
+            if job.previous != FILTER:  # else they predate the filter
+                _add_marks(store, folder / SCRAPYS_MARKS)
+            for key, value in owner_notes(job.identity, REQUESTS).items():
+                store.note(key, value)
+            requests, marks = len(store), store.filter.items
+        (beside / NAME).replace(job.path)
+        (folder / SCRAPYS_MARKS).unlink(missing_ok=True)  # first: marks alone would suppress pages
+        shutil.rmtree(queue)
+    except OSError as error:
+        raise unusable(folder, error) from error
+    except sqlite3.Error as error:
+        raise file.unusable(beside / NAME, error) from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    if requests or marks:
+        logger.info(
+            "%s: took over %s requests and %s fingerprints of Scrapy's own scheduler.",
+            job.path,
+            f"{requests:,}",
+            f"{marks:,}",
+        )
+
+
+def _write(path: Path, filter_: Store | None, queues: Iterable[_Queue]) -> None:
+    """Write a file with these requests, each as it is read, and with the marks of a filter."""
+    stored: list[tuple[file.Value, ...]] = []
+    total = 0
+
+    def requests() -> Iterator[tuple[file.Value, ...]]:
+        nonlocal total
+        for number, (name, slot, bodies) in enumerate(queues, 1):
+            before = total
+            for body in bodies:
+                total += 1
+                yield number << NUMBER_BITS | total, body
+            if total > before:
+                stored.append((number, name, slot, total - before))
+
+    def counters() -> file.Counters:
+        next_slice = 1 if filter_ is None else filter_.filter.next_id
+        return file.Counters(request=total + 1, slice=next_slice)
+
+    marks = {} if filter_ is None else filter_.filter.tables(filter_.meta)
+    file.write(path, {**marks, "requests": requests(), "queues": stored}, counters)
+
+
+def _add_marks(store: Store, path: Path) -> None:
+    if path.exists():
+        with path.open("rb") as stream:
+            for batch in read_seen(iter(lambda: stream.read(_CHUNK), b"")):
+                for fingerprint in batch:
+                    store.add(fingerprint)
+                store.commit()
+
+
+def _read_queues(folder: Path, plain: QueueKind, start: QueueKind | None) -> Iterator[_Queue]:
+    """Yield what Scrapy would read when resuming: each queue's path, download slot and requests."""
+    root = folder / SCRAPYS_QUEUE
+    with _refusing(root / ACTIVE):
+        saved = [*saved_queues(folder)]
+    for slot, name in saved:
+        for path, kind in ((name, plain), (f"{name}s", start or plain)):
+            yield path, slot, _read(root / path, kind)
+
+
+def _read(path: Path, kind: QueueKind) -> Iterator[bytes]:
+    with _refusing(path):
+        yield from read_queue(path, kind)
+
+
+@contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # truncated files raise anything
+        raise StateError(
+            f"{path}: found a queue that cannot be read ({type(error).__name__}: {error}), expected"
+            f" what Scrapy stores when a crawl stops cleanly. It was left as it is. Start with the"
+            f" settings of that crawl, or delete the whole job directory and crawl again."
+        ) from error
