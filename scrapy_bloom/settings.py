@@ -80,8 +80,6 @@ class OnBackendError(str, Enum):
     """What to do when Redis cannot be used."""
 
     AUTO = "auto"
-    ALLOW = "allow"
-    WAIT = "wait"
     CLOSE = "close"
 
 
@@ -220,11 +218,9 @@ ON_BACKEND_ERROR: Final = Option(
     "BLOOM_ON_BACKEND_ERROR",
     OnBackendError.AUTO,
     one_of(OnBackendError),
-    "What to do while Redis is unavailable. With `scrapy_bloom.Scheduler`: `wait` for it, or"
-    " `close` the spider. With another scheduler: `allow` fetches the pages that this worker does"
-    " not know, without marking them; `wait` first waits once per outage, up to"
-    " `BLOOM_REDIS_TIMEOUT`; `close` closes the spider. `auto` is `allow` with Scrapy's"
-    " scheduler, else `wait`.",
+    "What to do while Redis is unavailable. `auto`: with `scrapy_bloom.Scheduler` wait for it, with"
+    " another scheduler fetch the pages that this worker does not know, without marking them."
+    " `close`: close the spider.",
 )
 CANONICAL: Final = Option(
     "BLOOM_CANONICAL",

@@ -53,9 +53,8 @@ class RedisFilter:
     :param target: the server. It must be reachable now: `on_error` is for later outages.
     :param key: of the filter, such as ``crawl:bloom``.
     :param plan: what the filter must be; if there is none, it is created so.
-    :param on_error: what to do while Redis is unavailable. ``allow``: call pages new at once if
-        this worker does not know them. ``wait``: the same, but first wait, for at most `timeout`
-        per outage. ``close``: raise.
+    :param on_error: what to do while Redis is unavailable. ``auto``: call pages new if this worker
+        does not know them. ``close``: raise.
     :param timeout: most seconds that one call may take.
     :param known: how many fingerprints the worker remembers itself.
     :raises BackendError: if the server cannot be used.
@@ -73,12 +72,11 @@ class RedisFilter:
         key: str,
         plan: Plan,
         *,
-        on_error: OnBackendError = OnBackendError.ALLOW,
+        on_error: OnBackendError = OnBackendError.AUTO,
         timeout: float = REDIS_TIMEOUT.default,
         known: int = KNOWN,
     ) -> None:
         self._key, self._policy = key, on_error
-        self._timeout = self._patience = timeout
         self._pid, self._closed = os.getpid(), False
         self._owed: set[bytes] = set()  # granted by the server, but the caller may not know
         self._unknown = self._surprises = 0
@@ -100,7 +98,7 @@ class RedisFilter:
         capacity: int = DEFAULT_CAPACITY,
         error_rate: float = DEFAULT_ERROR_RATE,
         window: float | None = None,
-        on_error: OnBackendError | Literal["auto", "allow", "wait", "close"] = "auto",
+        on_error: OnBackendError | Literal["auto", "close"] = "auto",
         timeout: float = REDIS_TIMEOUT.default,
     ) -> Self:
         """Open the filter under a key of the server at a URL, or create it.
@@ -121,12 +119,11 @@ class RedisFilter:
             read_error_rate("error_rate", error_rate),
             window=read_window("window", window) or 0.0,
         )
-        policy = ON_BACKEND_ERROR.read("on_error", on_error)
         return cls(
             Target(url),
             REDIS_KEY.read("key", key),
             plan,
-            on_error=OnBackendError.ALLOW if policy is OnBackendError.AUTO else policy,
+            on_error=ON_BACKEND_ERROR.read("on_error", on_error),
             timeout=REDIS_TIMEOUT.read("timeout", timeout),
         )
 
@@ -331,25 +328,14 @@ class RedisFilter:
         Some are missing if the server is unavailable and the policy is to continue without it.
         """
         self._check_process()
-        policy = policy or self._policy
-        start = 0
-        while start < len(fingerprints):
-            began = time.monotonic()
+        for start in range(0, len(fingerprints), BATCH):
             batch = fingerprints[start : start + BATCH]
             try:
                 answers.update(zip(batch, ask(batch), strict=True))
             except BackendError:
-                if policy is OnBackendError.CLOSE:
+                if (policy or self._policy) is OnBackendError.CLOSE:
                     raise
-                left = self._patience - (time.monotonic() - began)
-                waits = policy is OnBackendError.WAIT and left > 0
-                back = waits and self.worker.usable.wait(left)
-                self._patience -= time.monotonic() - began
-                if not back:
-                    break
-            else:
-                self._patience = self._timeout
-                start += BATCH
+                return
 
     def _saying(
         self, letter: str, max_age: float | None = None

@@ -60,7 +60,7 @@ from scrapy_bloom.settings import (
     Settings,
 )
 from scrapy_bloom.signals import forget_page
-from scrapy_bloom.values import counted, refusal
+from scrapy_bloom.values import counted
 
 if TYPE_CHECKING:
     from scrapy import Spider
@@ -141,15 +141,8 @@ class SharedFrontier:
         crawler.signals.connect(self._reached, signal=signals.request_reached_downloader)
 
     def _open_queue(self, settings: Settings, kind: QueueKind) -> SharedQueue:
-        policy, project = settings[ON_BACKEND_ERROR], project_of(self._crawler)
-        if policy is OnBackendError.ALLOW:
-            raise refusal(
-                ON_BACKEND_ERROR.setting,
-                "allow",
-                "with SCHEDULER = 'scrapy_bloom.Scheduler' the requests are in Redis as well, and"
-                " no page can be fetched without it. Use 'auto', 'wait' or 'close'.",
-            )
-        self._waits = policy is not OnBackendError.CLOSE
+        self._waits = settings[ON_BACKEND_ERROR] is not OnBackendError.CLOSE
+        project = project_of(self._crawler)
         owner = {"project": project, "spider": self._spider.name, "order": str(kind)}
         plan = plan_of(settings, self._session.fingerprinter, self._session.made_by, **owner)
         worker = Worker(target_of(settings), settings[REDIS_TIMEOUT])

@@ -17,7 +17,7 @@ from scrapy_bloom.redis.project import (
     report_state,
     target_of,
 )
-from scrapy_bloom.settings import ON_BACKEND_ERROR, REDIS_TIMEOUT, OnBackendError, Settings
+from scrapy_bloom.settings import ON_BACKEND_ERROR, REDIS_TIMEOUT, Settings
 from scrapy_bloom.signals import forget_page
 
 if TYPE_CHECKING:
@@ -48,9 +48,6 @@ class SharedFilter:
         self, crawler: Crawler, spider: str, report: Report, *, shared_queue: bool, empty: bool
     ) -> None:
         settings = Settings.of(crawler)
-        policy = settings[ON_BACKEND_ERROR]
-        if policy is OnBackendError.AUTO:
-            policy = OnBackendError.WAIT if shared_queue else OnBackendError.ALLOW
         self._report, self._kept = report, shared_queue
         self.session = session = Session(crawler, settings, report)
         self._key = key_of(settings, spider=spider, project=project_of(crawler))
@@ -58,7 +55,7 @@ class SharedFilter:
             target_of(settings),
             self._key,
             plan_of(settings, session.fingerprinter, session.made_by),
-            on_error=policy,
+            on_error=settings[ON_BACKEND_ERROR],
             timeout=settings[REDIS_TIMEOUT],
             # A flush empties a shared queue too: what this worker knows would suppress its pages.
             known=0 if shared_queue else KNOWN,

@@ -32,7 +32,7 @@ FAULT_SERIES = int(os.environ.get("FAULTS", "12"))
 def opened():
     filters = []
 
-    def opened(url, key, *, on_error=OnBackendError.ALLOW, known=0, timeout=2.0, window=None):
+    def opened(url, key, *, on_error=OnBackendError.AUTO, known=0, timeout=2.0, window=None):
         plan = plan_of(capacity=10, error_rate=1e-9, window=window)
         one = RedisFilter(
             *(Target(url), key, plan), on_error=on_error, timeout=timeout, known=known
@@ -100,18 +100,16 @@ def test_a_call_that_is_given_up_costs_a_second_fetch_at_most(server, opened, fa
         add_with({3: fault, 4: fault}, opened, server, proxy, 1000)
 
 
-@pytest.mark.parametrize("policy", [OnBackendError.WAIT, OnBackendError.CLOSE])
-def test_what_one_batch_was_granted_is_not_seen_when_the_next_one_fails(server, opened, policy):
+def test_what_one_batch_was_granted_is_not_seen_when_the_next_one_fails(server, opened):
     """The first 500 of these were called seen in the second try, though nobody had them."""
     pages = fingerprints(1200)
     with Proxy(server.port, counted=name_of("mark")) as proxy:
-        seen = opened(proxy.url, next(keys), on_error=policy, timeout=20.0)
+        seen = opened(proxy.url, next(keys), on_error=OnBackendError.CLOSE, timeout=20.0)
         seen.add(b"loads the script")
         proxy.requests, proxy.faults = 0, {2: "drop reply", 3: "drop reply"}
-        if policy is OnBackendError.CLOSE:
-            with pytest.raises(BackendError):
-                seen.add_many(pages)
-            until(lambda: seen.usable)
+        with pytest.raises(BackendError):
+            seen.add_many(pages)
+        until(lambda: seen.usable)
         assert seen.add_many(pages) == [False] * 1200
         assert seen.add_many(pages) == [True] * 1200
 
@@ -223,7 +221,7 @@ def test_nothing_can_be_forgotten_in_an_outage(server, opened, key):
 # Outages
 
 
-def test_allow_lets_through_what_it_does_not_know(lasting_server, opened, key, caplog):
+def test_an_outage_lets_through_what_the_worker_does_not_know(lasting_server, opened, key, caplog):
     server = lasting_server
     seen = opened(server.url, key, known=1000)
     before, during, after = (fingerprints(50, tag) for tag in ("before", "during", "after"))
@@ -238,24 +236,6 @@ def test_allow_lets_through_what_it_does_not_know(lasting_server, opened, key, c
     assert opened(server.url, key).contains_many([*before, *after]) == [True] * 100
     assert seen.add_many(before) == [True] * 50
     assert (seen.worker.counters.outages, seen.numbers()["losses"]) == (1, 0)
-
-
-def test_wait_holds_the_check_until_the_server_is_back_and_has_an_end(lasting_server, opened, key):
-    server = lasting_server
-    seen = opened(server.url, key, on_error=OnBackendError.WAIT, known=1000, timeout=30.0)
-    hasty = opened(server.url, key, on_error=OnBackendError.WAIT, timeout=1.0)
-    known = fingerprints(20)
-    seen.add_many(known[:10])
-    server.kill()
-    assert hasty.add_many(known) == [False] * 20
-    helper = threading.Thread(
-        target=lambda: (until(lambda: seen.worker.counters.outages), server.start())
-    )
-    helper.start()
-    assert seen.add_many(known) == [True] * 10 + [False] * 10
-    helper.join()
-    assert seen.numbers()["unknown"] == 0
-    assert opened(server.url, key).add_many(known) == [True] * 20
 
 
 # Losses: the worker continues with what the server has

@@ -118,7 +118,7 @@ def with_all_arguments() -> None:
         error_rate=1e-6,
         window=30 * 86_400,
         timeout=1.5,
-        on_error="wait",
+        on_error="close",
     )
     made = CanonicalFingerprinter(
         "usual",
