@@ -157,7 +157,7 @@ def test_a_queue_that_is_not_whole_is_not_read(tmp_path, name, harm):
 
 def test_a_large_queue_is_never_in_memory_as_a_whole(tmp_path):
     path, size = tmp_path / "requests.queue" / "0", 40_000_000
-    lifo(path, count=20, body=bytes(size // 20))
+    lifo(path, count=400, body=bytes(size // 400))
     (path.parent / "active.json").write_text("[0]")
     (tmp_path / "spider.state").touch()
     tracemalloc.start()
@@ -166,7 +166,7 @@ def test_a_large_queue_is_never_in_memory_as_a_whole(tmp_path):
         assert tracemalloc.get_traced_memory()[1] < size / 4
     finally:
         tracemalloc.stop()
-    assert len(job.store) == 20
+    assert len(job.store) == 400
     job.abandon()
 
 
