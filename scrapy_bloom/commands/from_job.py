@@ -20,6 +20,7 @@ from scrapy_bloom.errors import BackendError, StateError
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.filter.hashing import make_hash, make_probe
 from scrapy_bloom.filter.slices import Slice
+from scrapy_bloom.local.job import Identity
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.key import MOST_BYTES, Call, SharedKey
 from scrapy_bloom.redis.member import Entry
@@ -47,14 +48,7 @@ def copy_job(source: LocalTarget, target: RedisTarget, project: Project) -> None
     :param project: of the spider whose it is from now on; of the job's spider if it names none.
     """
     with source.reading() as (identity, filter_, requests), target.connected() as worker:
-        plan = Plan(
-            filter_.capacity,
-            filter_.error_rate,
-            filter_.digests,
-            identity.fingerprinter,
-            json.dumps(identity.made_by, sort_keys=True),
-            window=filter_.window or 0.0,
-        )
+        plan = _plan_of(filter_, identity)
         owner_project = Project(project.given, project.spider or identity.spider)
         owned = requests is not None or owner_project.keeps_requests
         owner = owner_project.owner if owned else {"spider": owner_project.spider}
@@ -86,6 +80,17 @@ def copy_job(source: LocalTarget, target: RedisTarget, project: Project) -> None
             with suppress(BackendError):  # the keys expire
                 shared.delete()
             raise
+
+
+def _plan_of(filter_: LocalFilter, identity: Identity) -> Plan:
+    return Plan(
+        filter_.capacity,
+        filter_.error_rate,
+        filter_.digests,
+        identity.fingerprinter,
+        json.dumps(identity.made_by, sort_keys=True),
+        window=filter_.window or 0.0,
+    )
 
 
 def arrived(worker: Worker, target: RedisTarget, count: int) -> State:

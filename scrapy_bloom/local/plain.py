@@ -69,23 +69,26 @@ class PlainFilter:
                 job.open(settings, digests=made.digests)
                 job.begin()
             self._job, self._filter, session.filter = job, job.store.filter, job.store
-            report.opened(
-                "Bloom filter",
-                f"in {job.path}",
-                f"{job.restored:,} pages known; after a kill the crawl starts over",
-                self._filter.info(),
-                restored=job.restored,
-                unclean=unclean,
-            )
-            if job.is_finished(waiting=waits_with_scrapy(job.folder)):
-                report.finished(job.folder, job.restored)
-            theirs = job.folder / SCRAPYS_MARKS
-            if not job.previous and theirs.exists():
-                report.warn(
-                    f"{theirs}: the marks of Scrapy's own filter are not read, so pages are fetched"
-                    f" again. SCHEDULER = 'scrapy_bloom.Scheduler' takes them over."
-                )
+            self._report_opened(job, unclean=unclean)
         crawler.signals.connect(session.forget, signal=forget_page)
+
+    def _report_opened(self, job: Job, *, unclean: bool) -> None:
+        self._report.opened(
+            "Bloom filter",
+            f"in {job.path}",
+            f"{job.restored:,} pages known; after a kill the crawl starts over",
+            self._filter.info(),
+            restored=job.restored,
+            unclean=unclean,
+        )
+        if job.is_finished(waiting=waits_with_scrapy(job.folder)):
+            self._report.finished(job.folder, job.restored)
+        theirs = job.folder / SCRAPYS_MARKS
+        if not job.previous and theirs.exists():
+            self._report.warn(
+                f"{theirs}: the marks of Scrapy's own filter are not read, so pages are fetched"
+                f" again. SCHEDULER = 'scrapy_bloom.Scheduler' takes them over."
+            )
 
     def clear(self, *, at_end: bool = False) -> bool:  # noqa: ARG002 - as in a shared filter
         """Empty the filter; returns True."""
