@@ -206,7 +206,10 @@ class Target:
 
     def error(self, error: Exception) -> BackendError:
         """Return an error of redis-py as ours, with advice where the remedy is not obvious."""
-        text = f"Redis at {self.where()}: {str(error).rstrip('. ')}."
+        cause = str(error)
+        if isinstance(error, MasterNotFoundError):  # then it shows the insides of its connections
+            cause = cause.partition(" : ")[0]
+        text = f"Redis at {self.where()}: {cause.rstrip('. ')}."
         refused = isinstance(error, (redis.AuthenticationError, NoPermissionError)) or any(
             sign in str(error) for sign in ("NOPERM", "can't run this command", "ACL failure")
         )
@@ -244,13 +247,14 @@ class Target:
             sentinel_kwargs={
                 "retry": Retry(NoBackoff(), 0),  # there are others to ask
                 **{name: options[name] for name in ("socket_timeout", "socket_connect_timeout")},
+                "protocol": 2,
             },
         )
         try:
             sentinels.discover_master(service)
-        except MasterNotFoundError as error:
+        except MasterNotFoundError:
             if not any(map(_answers, sentinels.sentinels)):
-                raise redis.ConnectionError(str(error)) from None
+                raise redis.ConnectionError("none of the Sentinels answers") from None
         return sentinels.master_for(service, **options, db=int(database or 0))
 
 

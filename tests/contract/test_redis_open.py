@@ -175,6 +175,18 @@ def test_a_server_that_is_loading_has_answered(url, reply):
 
 
 @pytest.mark.usefixtures("impatient")
+def test_a_sentinel_that_knows_no_master_has_answered():
+    with Answering(b"*0\r\n") as port:
+        reader = Worker(Target(f"sentinel://127.0.0.1:1,127.0.0.1:{port}/service"), 2.0)
+        reader.connect()
+        for _ in range(2):
+            with pytest.raises(BackendError, match=r"/service: No master found for 'service'\.$"):
+                reader.run("open", "key", probe=True)
+    error = unreached("sentinel://127.0.0.1:1,127.0.0.1:2/service")
+    assert "none of the Sentinels answers. Nothing has answered there" in str(error)
+
+
+@pytest.mark.usefixtures("impatient")
 def test_a_cluster_that_is_down_has_answered():
     with LocalRedis("--cluster-enabled", "yes") as node:
         assert unreached(node.url.removesuffix("/0")).temporary
