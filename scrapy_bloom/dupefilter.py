@@ -224,9 +224,9 @@ class BloomDupeFilter:
                 f" are in Redis, too; or remove your JOBDIR; or set {BACKEND.setting} = 'local'."
             )
         with client_library():
-            from scrapy_bloom.redis import plain as redis  # noqa: PLC0415
+            from scrapy_bloom.redis import plain  # noqa: PLC0415
 
-        return redis.SharedFilter(
+        return plain.SharedFilter(
             crawler,
             name_of(crawler),
             self.report,

@@ -219,10 +219,10 @@ class Scheduler(ScrapyScheduler):
 
     def _open_shared(self) -> SharedFrontier:
         with client_library():
-            from scrapy_bloom.redis import frontier as redis  # noqa: PLC0415 - needs an extra
+            from scrapy_bloom.redis import frontier  # noqa: PLC0415 - needs an extra
 
         kind = QueueKind.of("SCHEDULER_DISK_QUEUE", self.dqclass)
-        return redis.SharedFrontier(self.crawler, self.spider, self.df.report, kind, self.df)
+        return frontier.SharedFrontier(self.crawler, self.spider, self.df.report, kind, self.df)
 
     async def _close(self, frontier: Frontier, reason: str) -> None:
         stored = False

@@ -102,9 +102,9 @@ class _Queue:
         self._client, self._key = client, source.key
         kind = client.type(source.key)
         if kind not in (b"zset", b"list"):
-            found = "nothing" if kind == b"none" else f"a {kind.decode()}"
+            contents = "nothing" if kind == b"none" else f"a {kind.decode()}"
             raise StateError(
-                f"{source.name}: found {found}, expected the queue of scrapy-redis, such as"
+                f"{source.name}: found {contents}, expected the queue of scrapy-redis, such as"
                 f" books:requests. A filter in Redis is copied by Redis itself: as a replica, or by"
                 f" its RDB file."
             )
