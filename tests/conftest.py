@@ -104,10 +104,10 @@ def bloom(capsys, monkeypatch):
 @pytest.fixture(scope="module")
 def short_leases():
     """Leases are over sooner for all tests of a file, also in the processes that they start."""
-    from support import pace
+    from support import short_leases
 
     with pytest.MonkeyPatch.context() as patch:
-        pace.shorten(patch)
+        short_leases.shorten(patch)
         yield
 
 

@@ -4,10 +4,10 @@ import pytest
 from pytest_twisted import ensureDeferred
 from scrapy.exceptions import CloseSpider
 from scrapy.utils.test import get_crawler
-from support import lossy
+from support import false_positives
 from support.crawling import Follower, crawl, kept
+from support.graceful_stop import Stopping
 from support.localsite import LocalSite
-from support.stopping import Stopping
 
 from scrapy_bloom import BloomDupeFilter
 from scrapy_bloom.local import marks
@@ -25,7 +25,7 @@ class Stopping35(Stopping):
 async def test_no_page_is_missed_over_stops_though_the_filter_loses_many(
     job, tmp_path, monkeypatch
 ):
-    lossy.install(monkeypatch.setattr)
+    false_positives.install(monkeypatch.setattr)
     for name in ("LEAST_JOURNAL", "SMALL_JOURNAL"):
         monkeypatch.setattr(marks, name, 30)
     with LocalSite(pages=130, links=6) as pages:

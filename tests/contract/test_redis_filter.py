@@ -8,9 +8,9 @@ from unittest.mock import DEFAULT, Mock, patch
 import pytest
 from support.contract import FilterContract, fingerprints
 from support.internals import stop_beating
-from support.layouts import plan_of
-from support.leases import all_are_well, shift_leases
+from support.lease_times import all_are_well, shift_leases
 from support.localredis import keys
+from support.redis_plan import plan_of
 
 from scrapy_bloom.errors import BackendError, FilterLostError
 from scrapy_bloom.filter.sizing import BLOCK_BYTES

@@ -5,10 +5,10 @@ import os
 import pytest
 from support.contract import fingerprints
 from support.filters import everything_in
-from support.layouts import plan_of
 from support.localcluster import LocalCluster
 from support.localredis import LocalRedis, free_port
 from support.proxy import Answering
+from support.redis_plan import plan_of
 from support.waiting import until
 
 from scrapy_bloom import BackendError, RedisFilter, SettingError, StateError

@@ -7,12 +7,12 @@ import signal
 import time
 
 import pytest
-from support import pace
+from support import short_leases
 from support.internals import clock_of_redis, stop_beating
-from support.layouts import name_of
-from support.leases import all_are_well, shift_leases
+from support.lease_times import all_are_well, shift_leases
 from support.proxy import Proxy
 from support.queues import Crawler, left, mark_of
+from support.redis_plan import name_of
 from support.waiting import until
 
 from scrapy_bloom.errors import StateError
@@ -210,7 +210,7 @@ def test_a_callback_may_hold_the_gil_for_13_s(server, key, seconds, dead):
 
 def test_when_the_server_stands_still_nobody_is_dead(own_server, key, monkeypatch):
     """For longer than a lease. Then all get another one."""
-    pace.shorten(monkeypatch)
+    short_leases.shorten(monkeypatch)
     with Crawler(own_server.url, key) as one, Crawler(own_server.url, key) as two:
         one.offer(*range(10))
         one.say()

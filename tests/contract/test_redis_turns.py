@@ -8,7 +8,7 @@ from operator import attrgetter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.leases import all_are_well, shift_leases
+from support.lease_times import all_are_well, shift_leases
 from support.queues import Crawler, left
 
 from scrapy_bloom.crawl.pace import UNPACED, Pace

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 from support.contract import fingerprints
 from support.internals import clock_of_redis
-from support.layouts import plan_of
 from support.localredis import keys
 from support.queues import Crawler
+from support.redis_plan import plan_of
 from support.waiting import until
 from support.windows import START, WINDOW, WindowMachine
 

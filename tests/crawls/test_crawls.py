@@ -10,11 +10,11 @@ from pytest_twisted import ensureDeferred
 from scrapy import Request, signals
 from scrapy.squeues import PickleLifoDiskQueue
 from support.crawling import RFP, Follower, crawl
+from support.graceful_stop import Stopping, close, hold, stop_after
 from support.localsite import LocalSite, SteadySite
 from support.sessions import check_all, open_session, page
 from support.sites import Pages
 from support.spiders import Lambdas
-from support.stopping import Stopping, close, hold, stop_after
 from support.waiting import PATIENCE
 from w3lib.url import canonicalize_url
 

@@ -22,10 +22,10 @@ from scrapy.pqueues import ScrapyPriorityQueue
 from scrapy.settings import default_settings
 from support.crawling import KEPT, RFP, Follower, Run, crawl, kept
 from support.filters import contents
+from support.graceful_stop import Stopping, stop_after
 from support.internals import scheduler_of
 from support.localsite import LocalSite, SteadySite
 from support.sites import Pages
-from support.stopping import Stopping, stop_after
 
 from scrapy_bloom.crawl.engine import Engine
 from scrapy_bloom.local import frontier

@@ -7,11 +7,11 @@ import signal
 import pytest
 from pytest_twisted import ensureDeferred
 from support.crawling import RFP, crawl
+from support.graceful_stop import stop
+from support.in_flight import pages_of, taken_by
 from support.localredis import LocalRedis
 from support.localsite import LocalSite
 from support.redis_crawls import Crawl, reach
-from support.stopping import stop
-from support.taken import pages_of, taken_by
 from support.waiting import until
 
 from scrapy_bloom.redis.client import Target

@@ -12,12 +12,12 @@ from scrapy.exceptions import CloseSpider
 from scrapy.utils.request import fingerprint
 from support import kept_spiders
 from support.crawling import KEPT, SCRAPYS, Follower, crawl, make_crawler
+from support.graceful_stop import Stopping
 from support.localredis import free_port
 from support.localsite import LocalSite, StormySite
 from support.proxy import Proxy
 from support.queues import left
 from support.sites import Pages
-from support.stopping import Stopping
 from support.waiting import PATIENCE, until
 from twisted.internet.defer import gatherResults
 

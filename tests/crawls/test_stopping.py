@@ -18,10 +18,10 @@ from scrapy.exceptions import CloseSpider
 from scrapy.extensions.feedexport import BlockingFeedStorage
 from scrapy.utils.defer import maybe_deferred_to_future
 from support.crawling import KEPT, Follower, crawl, kept
+from support.graceful_stop import close
 from support.localsite import LocalSite
 from support.queues import left
 from support.sites import Pages
-from support.stopping import close
 from support.waiting import PATIENCE, until
 
 from scrapy_bloom import Scheduler

@@ -7,10 +7,10 @@ from scrapy.crawler import Crawler
 from scrapy.settings import SETTINGS_PRIORITIES, Settings
 from scrapy.utils.test import get_crawler
 from support.crawling import ADDONS, OURS, RFP, SCRAPYS, Follower
+from support.graceful_stop import close
 from support.jobs import lifo
 from support.localsite import LocalSite
 from support.sites import Pages
-from support.stopping import close
 
 from scrapy_bloom import Addon, BloomDupeFilter, ForgetFailed
 

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 from scrapy import Request
+from support.graceful_stop import stop_after
 from support.localsite import LocalSite
 from support.shared_spiders import TheirFingerprints
-from support.stopping import stop_after
 from support.waiting import until
 
 from scrapy_bloom.commands import from_scrapy_redis

@@ -5,7 +5,7 @@ import json
 import pytest
 from pytest_twisted import ensureDeferred
 from support.crawling import Follower, crawl
-from support.disks import Limited
+from support.full_disk import Limited
 from support.internals import synchronous
 from support.kills import urls_in
 from support.localsite import LocalSite
@@ -14,7 +14,7 @@ from support.waiting import until
 from scrapy_bloom.local import frontier
 
 OURS = {"SCHEDULER": "scrapy_bloom.Scheduler"}
-PASSES = {"SCHEDULER": "support.dying.Scheduler"}  # one for every 60 marks
+PASSES = {"SCHEDULER": "support.kill_points.Scheduler"}  # one for every 60 marks
 FULL = "The crawl continues and retries"
 
 

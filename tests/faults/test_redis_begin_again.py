@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from support.beginning import NeverEndsError, World
+from support.begin_again import NeverEndsError, World
 
 pytestmark = pytest.mark.usefixtures("server")
 

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 import pytest
 from support.contract import fingerprints
-from support.layouts import plan_of
 from support.proxy import Proxy
 from support.queues import Crawler, mark_of
+from support.redis_plan import plan_of
 
 from scrapy_bloom import RedisFilter
 from scrapy_bloom.redis.client import Target

@@ -13,10 +13,10 @@ from itertools import cycle
 
 import pytest
 from support.contract import fingerprints
-from support.layouts import name_of, plan_of
 from support.localredis import LocalRedis, keys
 from support.proxy import MORE_FAULTS, Proxy
 from support.queues import Crawler, left
+from support.redis_plan import name_of, plan_of
 from support.waiting import PATIENCE, until
 
 from scrapy_bloom.errors import BackendError

@@ -117,7 +117,7 @@ def test_a_large_queue_is_taken_over_whole_however_often_that_is_killed(project)
 
 def kill_at(project, site, moment):
     run = project.crawl(
-        site, spider="swarm", SCHEDULER="support.dying.Scheduler", environment={"DIE": moment}
+        site, spider="swarm", SCHEDULER="support.kill_points.Scheduler", environment={"DIE": moment}
     )
     assert run.end() == -9, run.log
 

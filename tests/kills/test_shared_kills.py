@@ -4,10 +4,10 @@ import os
 import random
 
 import pytest
+from support.in_flight import pages_of, taken_by
 from support.localredis import LocalRedis
 from support.localsite import LocalSite, StormySite
 from support.redis_crawls import Crawl
-from support.taken import pages_of, taken_by
 from support.waiting import until
 
 pytestmark = [pytest.mark.server, pytest.mark.long, pytest.mark.usefixtures("short_leases")]

@@ -11,7 +11,7 @@ from scrapy import Request, Spider
 from scrapy.crawler import Crawler
 
 from support.processes import environment
-from support.starting import Program
+from support.programs import Program
 from support.waiting import PATIENCE, until
 
 ADDONS = {"scrapy_bloom.Addon": 500}
@@ -21,9 +21,9 @@ SCRAPYS = "scrapy.core.scheduler.Scheduler"
 KEPT = {"SCHEDULER": "scrapy_bloom.Scheduler"}
 
 SETTINGS = """
-from support import pace
+from support import short_leases
 
-pace.follow()
+short_leases.follow()
 ADDONS = {"scrapy_bloom.Addon": 500}
 SCHEDULER = "scrapy.core.scheduler.Scheduler"
 SPIDER_MODULES = [

@@ -70,7 +70,7 @@ def series(project, site, kills, *, seed=0, stops=0.15, step=30, **crawl):
     """
     dice = random.Random(seed)
     tally = Tally()
-    crawl = {"SCHEDULER": "support.dying.Scheduler", "LOG_LEVEL": "INFO", **crawl}
+    crawl = {"SCHEDULER": "support.kill_points.Scheduler", "LOG_LEVEL": "INFO", **crawl}
     while tally.kills < kills:
         run = None
         if dice.random() < stops:

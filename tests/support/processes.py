@@ -32,7 +32,7 @@ def workers() -> BaseContext:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     forks = multiprocessing.get_context("forkserver")
-    forks.set_forkserver_preload(["support.imported"])
+    forks.set_forkserver_preload(["support.preload"])
     before = dict(os.environ)
     os.environ.update(environment())  # where it finds that
     forkserver.ensure_running()

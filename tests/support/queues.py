@@ -11,7 +11,7 @@ from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.queue import SharedQueue
 from scrapy_bloom.redis.worker import Worker
 from support.contract import fingerprints
-from support.layouts import plan_of
+from support.redis_plan import plan_of
 
 
 class Crawler:

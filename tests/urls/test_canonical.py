@@ -12,8 +12,8 @@ from scrapy import FormRequest, Request
 from scrapy.http import JsonRequest
 from scrapy.utils.request import RequestFingerprinter, fingerprint
 from support.internals import repeat_the_self_check
-from support.properties import URLS, request_for
-from support.spellings import NAMES
+from support.url_pieces import NAMES
+from support.url_strategies import URLS, request_for
 from w3lib.url import canonicalize_url, parse_qsl_to_bytes, parse_url
 
 from scrapy_bloom import CanonicalFingerprinter, SettingError

@@ -6,7 +6,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from scrapy import Request
 from scrapy.utils.request import fingerprint
-from support.properties import PAGES, URLS, request_for
+from support.url_strategies import PAGES, URLS, request_for
 
 from scrapy_bloom import CanonicalFingerprinter
 from scrapy_bloom.canonical.rules import LEVELS, OPT_IN

@@ -20,7 +20,7 @@ from scrapy_bloom.redis.client import Target, beginning
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.queue import SharedQueue
 from scrapy_bloom.redis.worker import Worker
-from support.layouts import plan_of
+from support.redis_plan import plan_of
 
 KEY = "crawl"
 CLOCK = ("clock:seconds", "clock:micros")

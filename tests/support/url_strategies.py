@@ -6,7 +6,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 from scrapy import Request
 
-from support.spellings import HOSTS, NAMES, PORTS, SCHEMES, USERS, WORDS
+from support.url_pieces import HOSTS, NAMES, PORTS, SCHEMES, USERS, WORDS
 
 # Of these, escapes, half escapes, escaped escapes and dot segments are made.
 PIECES = (
