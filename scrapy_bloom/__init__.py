@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from scrapy_bloom.fingerprinter import CanonicalFingerprinter
     from scrapy_bloom.forgetting import ForgetFailed, forget
     from scrapy_bloom.redis.filter import RedisFilter
+    from scrapy_bloom.retry_after import RetryAfter
     from scrapy_bloom.scheduler import Scheduler
 
     __all__ = [
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
         "JobInUseError",
         "LocalFilter",
         "RedisFilter",
+        "RetryAfter",
         "Scheduler",
         "SettingError",
         "StateError",
@@ -57,6 +59,7 @@ _ROOMS = {
     "JobInUseError": "errors",
     "LocalFilter": "filter.bloom",
     "RedisFilter": "redis.filter",
+    "RetryAfter": "retry_after",
     "Scheduler": "scheduler",
     "SettingError": "errors",
     "StateError": "errors",

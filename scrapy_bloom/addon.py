@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 _FILTER: Final = "scrapy_bloom.BloomDupeFilter"
 _SCHEDULER: Final = "scrapy_bloom.Scheduler"
 _FORGET_FAILED: Final = "scrapy_bloom.ForgetFailed"
+_RETRY_AFTER: Final = "scrapy_bloom.RetryAfter"
 _MIDDLEWARES: Final = "DOWNLOADER_MIDDLEWARES"
 
 
@@ -47,7 +48,7 @@ class Addon:
         return cls(is_inspection_command=is_inspection_command(crawler))
 
     def update_settings(self, settings: BaseSettings) -> None:
-        """Set ``DUPEFILTER_CLASS`` and ``SCHEDULER``, and add the middleware that sees failures.
+        """Set ``DUPEFILTER_CLASS`` and ``SCHEDULER``, and add the middlewares that see failures.
 
         :raises NotConfigured: if the filter cannot be used.
         """
@@ -83,19 +84,26 @@ class Addon:
             settings.set("SCHEDULER", _SCHEDULER, priority="addon")
         if takes_filter:
             settings.set("DUPEFILTER_CLASS", _FILTER, priority="addon")
-        _add_forget_failed(settings)
+        _add_middlewares(settings)
 
     def __repr__(self) -> str:
         return "scrapy_bloom.Addon()"  # Scrapy lists its add-ons in the log
 
 
-def _add_forget_failed(settings: BaseSettings) -> None:
-    """Add the middleware by its path: Scrapy's own method adds the class, and logs it as one."""
+def _add_middlewares(settings: BaseSettings) -> None:
+    """Add them by their paths: Scrapy's own method adds the classes, and logs them as such."""
     from scrapy_bloom.forgetting import ForgetFailed  # noqa: PLC0415
+    from scrapy_bloom.retry_after import RetryAfter  # noqa: PLC0415
 
     middlewares = settings.getdict(_MIDDLEWARES)
-    if not any(_is_a(middleware, ForgetFailed) for middleware in middlewares):
-        middlewares[_FORGET_FAILED] = 0
+    wanted = (_FORGET_FAILED, ForgetFailed, 0), (_RETRY_AFTER, RetryAfter, 560)
+    missing = {
+        path: place
+        for path, ours, place in wanted
+        if not any(_is_a(middleware, ours) for middleware in middlewares)
+    }
+    if missing:
+        middlewares.update(missing)
         settings.set(_MIDDLEWARES, middlewares, settings.getpriority(_MIDDLEWARES) or 0)
 
 

@@ -28,6 +28,7 @@ from scrapy_bloom.values import (
     finite,
     number,
     one_of,
+    read_age,
     read_capacity,
     read_error_rate,
     read_window,
@@ -177,6 +178,14 @@ FORGET_FAILED: Final[Option[bool | tuple[int, ...]]] = Option(
     meaning="Whether failed pages are eligible again in the next run: `True` for those whose"
     " download failed after all retries or ended in a status of Scrapy's `RETRY_HTTP_CODES`, or"
     " a list of statuses to use instead: `[403, 404, 503]`.",
+)
+RETRY_AFTER: Final = Option(
+    "BLOOM_RETRY_AFTER",
+    600.0,
+    read_age,
+    "How long a host that answers 429 or 503 with `Retry-After` is left alone, at most: seconds, or"
+    ' a number with `s`, `m`, `h`, `d` or `w`, such as `"10m"`. `0` ignores the header. It needs'
+    " `scrapy_bloom.Scheduler`.",
 )
 EXACT: Final[Option[bool]] = Option(
     "BLOOM_EXACT",

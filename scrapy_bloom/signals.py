@@ -13,6 +13,11 @@ handler raises, the pages are not done, and the next commit calls it again. It i
 last time when the spider closes, before any pipeline's ``close_spider``.
 """
 
+hold_slot: Final = object()
+"""Sent by :class:`scrapy_bloom.RetryAfter` with a ``request``, whose download slot is to be left
+alone, and for how many ``seconds``, to the open frontier of the crawl.
+"""
+
 forget_page: Final = object()
 """Sent by :func:`scrapy_bloom.forget` and by :class:`scrapy_bloom.ForgetFailed`, with a ``request``
 and whether it has ``failed``, to the open filter or frontier of the crawl.

@@ -56,6 +56,13 @@ PENDING: Final = Stat(
     "requests that `scrapy_bloom.Scheduler` has stored: in a `JOBDIR` those that are not done, in"
     " Redis those that wait, as last reported",
 )
+LATER: Final = Stat(
+    "bloom/frontier/later",
+    "of these, requests that may not be sent yet, because of `bloom_delay` or `Retry-After`",
+)
+HOLDS: Final = Stat(
+    "bloom/frontier/holds", "times that a host was left alone for as long as it had asked"
+)
 RECOVERED: Final = Stat(
     "bloom/frontier/recovered",
     "requests that were in flight when the last run was killed, and are fetched again",

@@ -39,6 +39,7 @@ def _summary(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if hosts := facts.get("hosts"):
         upcoming = ", ".join(map(_described, facts["next_hosts"]))
         yield "hosts", f"{hosts:,}; next {upcoming}"
+    yield from _delays(facts)
     if failed := facts.get("failed"):
         yield "failed", f"{counted(failed, 'request')}; 'scrapy bloom queue --failed' shows them"
     full = facts["items"] / facts["capacity"]
@@ -58,6 +59,14 @@ def _summary(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "workers", as_text(facts["workers_alive"])
     lost = facts["expected_lost"]
     yield "expected lost", "less than one page" if lost < 1 else f"about {lost:,.0f} pages"
+
+
+def _delays(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    if later := facts.get("later"):
+        yield "not yet", f"{counted(later, 'request')}, the next {as_text(facts['next_due'])}"
+    if holds := facts.get("holds"):
+        until = (f"{host} until {as_text(end)}" for host, end in holds.items())
+        yield "left alone", ", ".join(until)
 
 
 def _described(host: dict[str, Any]) -> str:

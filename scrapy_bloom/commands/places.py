@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -27,6 +27,22 @@ def described(info: FilterInfo, identity: Identity, **more: object) -> dict[str,
     }
     facts = {**asdict(identity), **asdict(info), **dates, **more}
     return {name: value for name, value in facts.items() if value not in ("", None, {})}
+
+
+def described_delays(
+    later: int, next_due: float | None, holds: Mapping[str, float]
+) -> dict[str, Any]:
+    """Return what must not be sent yet, for :func:`described`.
+
+    :param later: how many requests wait for a time.
+    :param next_due: when the first of them may be sent, in seconds since 1970.
+    :param holds: hosts that are left alone, each until when; likewise.
+    """
+    if not later and not holds:
+        return {}
+    due = None if next_due is None else datetime.fromtimestamp(next_due).astimezone()
+    hosts = {name: datetime.fromtimestamp(until).astimezone() for name, until in holds.items()}
+    return {"later": later, "next_due": due, "holds": hosts}
 
 
 def occupied(name: str, contents: str = "a filter") -> StateError:

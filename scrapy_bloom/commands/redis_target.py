@@ -7,7 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from scrapy_bloom.commands.places import Marks, described, occupied, without_requests
+from scrapy_bloom.commands.places import (
+    Marks,
+    described,
+    described_delays,
+    occupied,
+    without_requests,
+)
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.requests import WaitingRequest, readable
 from scrapy_bloom.errors import StateError
@@ -72,6 +78,7 @@ class RedisTarget:
             state = Reader(worker, self.key).existing()
             plan, now = state.plan, float(worker.client.time()[0])
             hosts, upcoming = Reader(worker, self.key).hosts(_HOSTS) if plan.order else (0, [])
+            delays = Reader(worker, self.key).delays(_HOSTS)
         alive = sum(end > now for end in state.leases.values())
         queue = {
             "waiting": state.waiting + state.taken,
@@ -86,6 +93,11 @@ class RedisTarget:
                 }
                 for host in upcoming
             ],
+            **described_delays(
+                delays.later,
+                delays.next_due,
+                {slot.decode(errors="replace"): until for slot, until in delays.holds},
+            ),
         }
         return described(
             describe(state),
@@ -109,8 +121,11 @@ class RedisTarget:
             state = reader.existing()
             if not state.plan.order:
                 raise without_requests(self.name)
-            requests = reader.requests("failed" if failed else "queue")
-            shown = (readable(each.body, each.priority) for each in requests)
+            shown = (
+                (readable(each.body, each.priority) for each in reader.failed())
+                if failed
+                else (readable(one.body, one.priority, due) for one, due in reader.requests())
+            )
             yield state.waiting + state.taken, state.taken, shown
 
     def upcoming(self, count: int) -> list[WaitingRequest]:

@@ -23,6 +23,7 @@ class WaitingRequest(NamedTuple):
         depth: ``meta["depth"]``, how many links from a start request.
         callback: name of the spider's method for the response; empty for `parse`.
         problem: why it cannot be decoded; empty if it can.
+        not_before: when it may be sent, in seconds since 1970; 0 if it need not wait for a time.
     """
 
     priority: int
@@ -32,12 +33,14 @@ class WaitingRequest(NamedTuple):
     depth: int = 0
     callback: str = ""
     problem: str = ""
+    not_before: float = 0.0
 
 
-def readable(body: bytes | None, priority: int) -> WaitingRequest:
+def readable(body: bytes | None, priority: int, not_before: float = 0.0) -> WaitingRequest:
     """Decode a stored request; if that fails, return one with a problem.
 
     :param body: the request as Scrapy's disk queues write it; None if its checksum is wrong.
+    :param not_before: as :attr:`WaitingRequest.not_before`.
     """
     try:
         if body is None:
@@ -51,9 +54,11 @@ def readable(body: bytes | None, priority: int) -> WaitingRequest:
             urlsplit(url).hostname or "",
             depth if isinstance(depth, int) else 0,
             str(fields.get("callback") or ""),
+            not_before=not_before,
         )
     except Exception as error:  # noqa: BLE001 - whatever it contains, it is shown as unreadable
-        return WaitingRequest(priority, problem=f"{type(error).__name__}: {error}")
+        problem = f"{type(error).__name__}: {error}"
+        return WaitingRequest(priority, problem=problem, not_before=not_before)
 
 
 def slot_in(body: bytes) -> bytes:

@@ -98,7 +98,7 @@ class Engine:
 
     def slot_of(self, request: Request) -> str:
         """Return the download slot of a request."""
-        return _slot_of(self._crawler, request)
+        return slot_of(self._crawler, request)
 
     def wrap_start(self, wrap: Callable[[AsyncIterator[Any]], AsyncIterator[Any]]) -> None:
         """Have the engine read ``wrap(start)`` instead of the spider's ``start()``, if it has one.
@@ -236,7 +236,7 @@ class Downloads:
 
     def slot_of(self, request: Request) -> str:
         """Return the slot of a request."""
-        return _slot_of(self._crawler, request)
+        return slot_of(self._crawler, request)
 
     @property
     def default(self) -> Pace:
@@ -332,7 +332,8 @@ class Downloads:
             self._downloader._process_queue(self._engine.spider, slot)  # noqa: SLF001
 
 
-def _slot_of(crawler: Crawler, request: Request) -> str:
+def slot_of(crawler: Crawler, request: Request) -> str:
+    """Return the download slot of a request."""
     throttler: Any = getattr(crawler, "throttler", None)  # scrapy#6931
     if throttler is not None:
         return str(throttler.get_scopes_key(request))

@@ -12,6 +12,7 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
@@ -32,6 +33,7 @@ from scrapy_bloom.crawl.engine import (
 )
 from scrapy_bloom.crawl.in_flight import InFlight
 from scrapy_bloom.crawl.items import Items
+from scrapy_bloom.crawl.later import Waiting, pop_due, report_rest
 from scrapy_bloom.crawl.report import Verdict
 from scrapy_bloom.crawl.serialize import QueueKind, read_request
 from scrapy_bloom.crawl.session import Identified, Page, Recent, Session
@@ -59,7 +61,7 @@ from scrapy_bloom.settings import (
     OnBackendError,
     Settings,
 )
-from scrapy_bloom.signals import forget_page
+from scrapy_bloom.signals import forget_page, hold_slot
 from scrapy_bloom.values import counted
 
 if TYPE_CHECKING:
@@ -105,19 +107,19 @@ class SharedFrontier:
         self._dumps, self._dupefilter = kind.dumps, dupefilter
         self._engine = Engine(crawler)
         self._session = Session(crawler, settings, report)
-        self._queue = self._open_queue(settings, kind)
+        by_host = rotates_hosts(crawler.settings)
+        self._queue = self._open_queue(settings, kind, by_host=by_host)
         self._items = Items(
             crawler, self._engine, report, sync=settings[COMMIT_SYNC] is CommitSync.MACHINE
         )
         self._downloads = Downloads(crawler)
-        self._turns = Turns(
-            self._engine, self._downloads, report, by_host=rotates_hosts(crawler.settings)
-        )
+        self._turns = Turns(self._engine, self._downloads, report, by_host=by_host)
         most = max(1, crawler.settings.getint("CONCURRENT_REQUESTS"))
         self._pacing = Pacing(self._turns, most)
         self._turn_timer: Any = None
         self._turn_at = inf
         self._memory: deque[Request] = deque()  # requests that cannot be stored
+        self._waiting: Waiting[Request] = Waiting()  # those of them that must not be sent yet
         self._held = Recent(settings[WINDOW])  # their fingerprints
         self._in_flight = InFlight(self._engine, report)
         self._numbers = itertools.count()  # for what is asked, in order
@@ -131,6 +133,7 @@ class SharedFrontier:
         self._timer: Any = None
         self._due = 0.0
         self._idle_since, self._idle_logged = inf, False
+        self._wait_logged = self._waited = False
         self._closing = self._gave_up = self._finished = False
         self._starting = self._start_due = False
         self._engine.wrap_start(self._gated)
@@ -138,16 +141,17 @@ class SharedFrontier:
         crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
         self._log_opened(settings)
         crawler.signals.connect(self.forget, signal=forget_page)
+        crawler.signals.connect(self.hold, signal=hold_slot)
         crawler.signals.connect(self._reached, signal=signals.request_reached_downloader)
 
-    def _open_queue(self, settings: Settings, kind: QueueKind) -> SharedQueue:
+    def _open_queue(self, settings: Settings, kind: QueueKind, *, by_host: bool) -> SharedQueue:
         self._waits = settings[ON_BACKEND_ERROR] is not OnBackendError.CLOSE
         project = project_of(self._crawler)
         owner = {"project": project, "spider": self._spider.name, "order": str(kind)}
         plan = plan_of(settings, self._session.fingerprinter, self._session.made_by, **owner)
         worker = Worker(target_of(settings), settings[REDIS_TIMEOUT])
         key = key_of(settings, spider=self._spider.name, project=project)
-        queue = SharedQueue(worker, key, plan)
+        queue = SharedQueue(worker, key, plan, one_slot=not by_host)
         try:
             queue.open()
         except BaseException as error:
@@ -174,7 +178,7 @@ class SharedFrontier:
 
     def __len__(self) -> int:
         """Return how many requests are waiting, here and in the queue as last reported."""
-        here = len(self._turns) + len(self._memory)
+        here = len(self._turns) + len(self._memory) + len(self._waiting)
         return here + self._queue.offering + self._queue.waiting
 
     # What the scheduler calls
@@ -192,6 +196,7 @@ class SharedFrontier:
 
         Other duplicates are found later.
         """
+        due = pop_due(request, self._report)
         identified, mark, verdict = None, None, NEW
         if not request.dont_filter:
             identified, mark, verdict = self._judge_here(request)
@@ -204,18 +209,20 @@ class SharedFrontier:
             body = self._dumps(request.to_dict(spider=self._spider))
         except Exception as error:  # noqa: BLE001 - raising would lose the page
             marks = () if identified is None or mark is None else (identified.fingerprint, mark)
-            self._hold(request, error, (*dict.fromkeys(marks),))
+            self._hold(request, error, (*dict.fromkeys(marks),), due)
             if identified is not None:
                 self._session.count(identified, verdict)
         else:
-            offering = self._offer(request, identified, mark, body, self._slot_for(request))
-            Deferred.fromCoroutine(offering)
+            slot = self._slot_for(request)
+            entry = Entry("p", None, body, request.priority, slot=slot, due=due)
+            Deferred.fromCoroutine(self._offer(request, identified, mark, entry))
         return True
 
     def next(self) -> Request | None:
         """Return the next request to send; those that could not be stored come first."""
         if self._closing or self._queue.offering >= _FULL:
             return None
+        self._memory.extend(self._waiting.pop_due(len(self._waiting)))
         if self._memory:
             self._report.inc("scheduler/dequeued/memory")
             self._report.inc("scheduler/dequeued")
@@ -231,9 +238,13 @@ class SharedFrontier:
         return request
 
     def pending(self) -> bool:
-        """Return whether this worker has anything left to do."""
+        """Return whether this worker has anything left to do soon.
+
+        While all that waits has to wait for longer, the spider is idle: some are fed only then.
+        """
         here = len(self._turns) or self._memory or self._starting or self._unreported
-        return bool(here or self._queue.waiting or self._queue.burdened)
+        waiting = self._queue.waiting and not self._pacing.rests
+        return bool(here or waiting or self._queue.burdened)
 
     def forget(self, request: Request, failed: bool = False) -> bool:  # noqa: FBT001, FBT002 - a signal
         """Make a page eligible again (next run if it has failed); return whether we knew it."""
@@ -246,6 +257,14 @@ class SharedFrontier:
         known = any(knows(each) or self._held.has(each) or failed_here(each) for each in page)
         Deferred.fromCoroutine(self._forget(page, failed=failed))
         return known
+
+    def hold(self, request: Request, seconds: float) -> bool:
+        """Have all workers leave the slot of a request alone; return that it was done."""
+        slot, until = self._turns.hold(request, seconds)
+        self._queue.hold(slot, until)
+        self._note_done()
+        self._soon(self._pacing.until_urgent())
+        return True
 
     async def close(self) -> bool:
         """Send what is left, put back what was not begun; return whether everything is stored."""
@@ -335,8 +354,7 @@ class SharedFrontier:
         request: Request,
         identified: Identified | None,
         missing: bytes | None,
-        body: bytes,
-        slot: bytes,
+        entry: Entry,
     ) -> None:
         """Queue a request if its page is new, or if it is not filtered.
 
@@ -344,6 +362,7 @@ class SharedFrontier:
 
         :param identified: None if it is not filtered.
         :param missing: the first of its marks that is not known to be there.
+        :param entry: that of a request that is not filtered.
         """
         number, verdict = next(self._numbers), SEEN
         self._outstanding[number] = None
@@ -356,8 +375,8 @@ class SharedFrontier:
                     await answered
                 if mark != missing and self._knows(mark, max_age):
                     continue
-                entry = Entry("f", mark, body, request.priority, max_age, slot=slot)
-                if not await self._send(entry):
+                filtered = replace(entry, letter="f", fingerprint=mark, max_age=max_age)
+                if not await self._send(filtered):
                     verdict = if_missing
                     break
         except Exception as error:  # noqa: BLE001 - raising would lose the page
@@ -366,7 +385,7 @@ class SharedFrontier:
         if identified is not None and verdict is SEEN and not self._drop(identified):
             identified = None
         if identified is None:
-            await self._send(Entry("p", None, body, request.priority, slot=slot))
+            await self._send(entry)
         del self._outstanding[number]
         if identified is not None and verdict is SEEN:
             self._dupefilter.log(request, self._spider)
@@ -396,17 +415,22 @@ class SharedFrontier:
         self._session.count(identified, SEEN)
         return True
 
-    def _hold(self, request: Request, error: Exception, marks: Page) -> None:
+    def _hold(self, request: Request, error: Exception, marks: Page, due: float) -> None:
         """Hold a request in memory, and keep the page that yielded it in Redis.
 
         It is unique for this worker only.
 
         :param error: why it cannot be stored.
         :param marks: what makes it unique; none if it is not filtered.
+        :param due: before when it must not be sent; 0 for no such time.
         """
         self._held.update(marks)
         self._in_flight.hold(request, error, marks)
-        self._memory.append(request)
+        if due:
+            self._waiting.push(due, request)
+            self._await_turn()
+        else:
+            self._memory.append(request)
         self._report.inc("scheduler/enqueued/memory")
         self._report.inc("scheduler/enqueued")
 
@@ -421,6 +445,10 @@ class SharedFrontier:
             except Exception as error:  # noqa: BLE001 - third-party code and data
                 self._queue.cannot_read(taken)
                 self._log_unreadable(error)
+                continue
+            if not taken.slot and (until := self._turns.held_until(request)):
+                self._queue.put_aside(taken, until)
+                self._call_now()
                 continue
             self._in_flight.start(request, taken)
             self._turns.begin(request, taken)
@@ -439,7 +467,7 @@ class SharedFrontier:
 
     def _await_turn(self) -> None:
         """Wake the engine when the next request may be sent."""
-        start = self._turns.next_start
+        start = min(self._turns.next_start, self._waiting.next_due)
         if start < self._turn_at and not self._closing:
             if self._turn_timer is not None:
                 self._turn_timer.cancel()
@@ -560,18 +588,20 @@ class SharedFrontier:
             self._deliver(exchange)
         works = exchange.error is None
         if exchange.taken:
-            self._idle_since, self._idle_logged = inf, False
+            self._idle_since, self._idle_logged, self._wait_logged = inf, False, False
         answer = exchange.answer
         if answer is not None:
             for overdue, start in answer.turns:
                 self._turns.renew(overdue, start)
+            self._turns.heed(answer.held)
             self._pacing.note_called(
                 exchange.call.take if exchange.call else 0,
                 len(exchange.taken),
                 self._queue.waiting,
                 answer.next_turn,
             )
-        self._finished = works and self._is_idle and self._queue.is_over()
+        idle = self._is_idle and not self._waiting
+        self._finished = works and idle and self._queue.is_over()
         if exchange.verdicts or exchange.taken or not self.pending():
             self._write_stats()
             if not self._closing:
@@ -587,6 +617,8 @@ class SharedFrontier:
             entry.source.callback(seen)
         if exchange.void:
             void = self._turns.take_all()  # with its lease this worker has lost all of them
+            for slot, until in self._turns.holds.items():
+                self._queue.hold(slot, until)
             if exchange.begin_again:
                 self._start_over(void)
         self._turns.add(exchange.taken)
@@ -721,6 +753,10 @@ class SharedFrontier:
         """
         if self._gave_up or (self._finished and not self.pending()):
             return
+        if self._pacing.rests and not self._wait_logged:
+            self._wait_logged = True
+            waiting = self._queue.waiting + len(self._waiting)
+            report_rest(self._report, waiting, self._pacing.next_turn)
         now = time.monotonic()
         self._idle_since = min(self._idle_since, now)
         taken = self._queue.counts.taken
@@ -764,5 +800,9 @@ class SharedFrontier:
         ):
             if value:
                 self._report.set(stat, value)
+        later = self._queue.counts.later + len(self._waiting)
+        self._waited = self._waited or bool(later)
+        if self._waited:
+            self._report.set(stats.LATER, later)
         self._report.set(stats.PENDING, self._queue.waiting)
         self._report.set(stats.FROM_BACKEND["round_trips"], counters.round_trips)

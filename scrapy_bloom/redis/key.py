@@ -12,7 +12,7 @@ import logging
 import secrets
 import struct
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
@@ -52,6 +52,8 @@ AHEAD: float = 0.4
 """Seconds before its turn that a request may be taken, so that few calls are needed."""
 
 _PACE: Final = struct.Struct(">dd")  # delay, jitter
+_SECONDS: Final = struct.Struct(">d")
+_LENGTH: Final = struct.Struct(">H")  # of a slot
 _YES: Final = ord("1")
 
 
@@ -94,6 +96,9 @@ class Call:
         default: the pace of slots that have no other.
         paces: of other slots, if they have changed.
         busy: slots of which this worker has enough.
+        holds: slots to be left alone, each until when, by ``time.monotonic()``.
+        aside: ids of requests that are to wait, each until when; likewise.
+        one_slot: whether hosts without a delay share one slot.
     """
 
     entries: Sequence[Entry] = ()
@@ -109,6 +114,9 @@ class Call:
     default: Pace = UNPACED
     paces: Mapping[bytes, Pace] = field(default_factory=dict)
     busy: Sequence[bytes] = ()
+    holds: Mapping[bytes, float] = field(default_factory=dict)
+    aside: Sequence[tuple[bytes, float]] = ()
+    one_slot: bool = False
     doubted: bool = False
 
     @property
@@ -122,19 +130,22 @@ class Counts(NamedTuple):
     """The counts of a key, as in an answer.
 
     Attributes:
-        waiting: requests in the queue.
+        waiting: requests that no worker has.
         taken: requests that workers have, this one included.
         failed: requests on the failed list.
         forgotten: how often pages were forgotten.
+        later: how many of those that wait may not be sent yet.
     """
 
     waiting: int = 0
     taken: int = 0
     failed: int = 0
     forgotten: int = 0
+    later: int = 0
 
 
-_NUMBERS: Final = (*Counts._fields, "seq")
+_COUNTED: Final = ("waiting", "taken", "failed", "forgotten")
+_NUMBERS: Final = (*_COUNTED, "seq")
 _FOUND: Final = ("program", "format", "epoch", "plan", "slices", "window", "order", *_NUMBERS)
 
 
@@ -147,6 +158,8 @@ class Answer(NamedTuple):
         counts: as they are now.
         next_turn: seconds until more can be taken; infinite if nothing waits.
         turns: requests that were overdue, each with when it may be sent.
+        held: if hosts share one slot, those that are left alone, each until when, by
+            ``time.monotonic()``.
     """
 
     seen: list[bool]
@@ -154,6 +167,7 @@ class Answer(NamedTuple):
     counts: Counts
     next_turn: float
     turns: list[tuple[Taken, float]]
+    held: dict[bytes, float]
 
 
 class Known(set[bytes]):
@@ -270,7 +284,7 @@ class SharedKey:
         self.epoch = found["epoch"].decode()
         self.slices = slices
         self.known.clear()
-        self.counts = Counts(*(int(found[name]) for name in Counts._fields))
+        self.counts = Counts(*(int(found[name]) for name in _COUNTED))
         self._forgotten = 0
         self._known_until = float("inf")
 
@@ -306,14 +320,15 @@ class SharedKey:
         before = time.monotonic()
         told = self._send(call)
         numbers = told[0].split()
-        counts = Counts(*map(int, numbers[:4]))
+        counts = Counts(*map(int, (*numbers[:4], numbers[9])))
         verdicts = iter(told[1])
         seen = [entry.fingerprint is not None and next(verdicts) == _YES for entry in call.entries]
         now, next_turn = float(numbers[5]), float(numbers[6])
-        taken = [Taken.read(value, now) for value in told[3:]]
+        taken = [Taken.read(value, now) for value in told[4:]]
         starts = [time.monotonic() + float(start) - now for start in told[2].split()]
         turns = [*zip(call.overdue, starts, strict=True)]
-        answer = Answer(seen, taken, counts, next_turn if next_turn >= 0 else inf, turns)
+        next_turn = next_turn if next_turn >= 0 else inf
+        answer = Answer(seen, taken, counts, next_turn, turns, dict(_read_holds(told[3])))
         self._note_swept(int(numbers[7]), int(numbers[8]))
         self._answered, self.unanswered = self._number, None
         self.renewed = before
@@ -440,8 +455,14 @@ class SharedKey:
             return [*self._lives, numbers, *marks]
         more = (
             *(call.take, call.room, call.retry),
-            *(MOST_TRIES, RISKY, int(call.risky), *call.default, AHEAD),
+            *(MOST_TRIES, RISKY, int(call.risky), *call.default, AHEAD, int(call.one_slot)),
         )
+        now = time.monotonic()
+        waits = [
+            f"{number}:{entry.due - now:.6f}"
+            for number, entry in enumerate(call.entries, 1)
+            if entry.due > now
+        ]
         queued = [entry.queued for entry in call.entries if entry.letter in "fp"]
         return [
             *self._lives,
@@ -451,8 +472,23 @@ class SharedKey:
             b"".join(each.id for each in call.overdue),
             b"".join(with_length(slot) + _PACE.pack(*pace) for slot, pace in call.paces.items()),
             b"".join(map(with_length, call.busy)),
+            " ".join(waits),
+            b"".join(
+                with_length(slot) + _SECONDS.pack(max(0.0, until - now))
+                for slot, until in call.holds.items()
+            ),
+            b"".join(id_ + _SECONDS.pack(max(0.0, due - now)) for id_, due in call.aside),
             *(part for pair in queued for part in pair),
         ]
+
+
+def _read_holds(text: bytes) -> Iterator[tuple[bytes, float]]:
+    at, now = 0, time.monotonic()
+    while at < len(text):
+        (length,) = _LENGTH.unpack_from(text, at)
+        end = at + _LENGTH.size + length
+        yield text[at + _LENGTH.size : end], now + _SECONDS.unpack_from(text, end)[0]
+        at = end + _SECONDS.size
 
 
 def ask(

@@ -31,6 +31,7 @@ class Entry:
         max_age: seconds after which the page is new again; None for never.
         source: anything that the caller wants back with the verdict.
         slot: the download slot of the request, at most 65,535 bytes.
+        due: before when the request must not be sent, by ``time.monotonic()``; 0 for no such time.
     """
 
     letter: str
@@ -40,6 +41,7 @@ class Entry:
     max_age: float | None = None
     source: Any = None
     slot: bytes = b""
+    due: float = 0.0
 
     @property
     def queued(self) -> tuple[bytes, bytes]:

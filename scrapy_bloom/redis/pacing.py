@@ -10,6 +10,8 @@ from collections import deque
 from math import inf
 from typing import TYPE_CHECKING, Final
 
+from scrapy_bloom.crawl.later import REST
+
 if TYPE_CHECKING:
     from scrapy_bloom.redis.turns import Turns
 
@@ -104,6 +106,16 @@ class Pacing:
         if not self.is_low(in_flight) or time.monotonic() < self._look_at:
             return 0
         return self._reserve(in_flight) - len(self._turns)
+
+    @property
+    def rests(self) -> bool:
+        """Whether nothing of what waits can be taken soon."""
+        return REST < self._next_turn - time.monotonic() < inf
+
+    @property
+    def next_turn(self) -> float:
+        """When more can be taken, by ``time.monotonic()``; infinite if nothing waits."""
+        return self._next_turn
 
     def _is_patient(self, in_flight: int) -> bool:
         """Return whether all that waits has to wait for its turn, or enough of it that is here."""

@@ -65,7 +65,8 @@ class Exchange:
 class _Outbox:
     """What this worker has to send, and what it has taken."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, one_slot: bool) -> None:
+        self.one_slot = one_slot
         self.buffer: deque[Entry] = deque()
         self.call: Call | None = None  # until it is answered
         self.forget()
@@ -81,11 +82,13 @@ class _Outbox:
         self.unreadable: list[bytes] = []
         self.unused: list[bytes] = []
         self.paces: dict[bytes, Pace] = {}
+        self.holds: dict[bytes, float] = {}
+        self.aside: list[tuple[bytes, float]] = []
 
     @property
     def has_work(self) -> bool:
-        lists = self.buffer, self.done, self.back, self.unreadable, self.unused
-        return self.call is not None or any(lists)
+        lists = self.buffer, self.done, self.back, self.unreadable, self.unused, self.aside
+        return self.call is not None or any(lists) or bool(self.holds)
 
     def next_call(
         self, take: int, default: Pace, busy: Sequence[bytes], overdue: Sequence[Taken]
@@ -112,9 +115,12 @@ class _Outbox:
                 paces=self.paces,
                 busy=busy,
                 overdue=overdue,
+                holds=self.holds,
+                aside=self.aside,
+                one_slot=self.one_slot,
             )
             self.done, self.back, self.unreadable, self.unused = [], [], [], []
-            self.paces = {}
+            self.paces, self.holds, self.aside = {}, {}, []
         return self.call
 
 
@@ -124,6 +130,7 @@ class SharedQueue:
     :param worker: runs the scripts.
     :param key: of the filter.
     :param plan: with project, spider and order.
+    :param one_slot: whether hosts without a delay share one slot.
 
     Attributes:
         key: as given.
@@ -132,12 +139,12 @@ class SharedQueue:
         shared: the worker at the key; None until the server was reached.
     """
 
-    def __init__(self, worker: Worker, key: str, plan: Plan) -> None:
+    def __init__(self, worker: Worker, key: str, plan: Plan, *, one_slot: bool = False) -> None:
         self.worker, self.key = worker, key
         self.offering = self.surprises = 0
         self.shared: SharedKey | None = None
         self._plan = plan
-        self._outbox = _Outbox()
+        self._outbox = _Outbox(one_slot=one_slot)
         self._surprise: Surprise | None = None  # until the key is open again
 
     def open(self) -> None:
@@ -177,6 +184,22 @@ class SharedQueue:
         if self._release(taken):
             self._outbox.unreadable.append(taken.id)
 
+    def put_aside(self, taken: Taken, due: float) -> None:
+        """Let a request that was taken wait: its host is left alone.
+
+        :param due: until when, by ``time.monotonic()``.
+        """
+        if self._release(taken):
+            self._outbox.aside.append((taken.id, due))
+
+    def hold(self, slot: bytes, until: float) -> None:
+        """Let all workers leave a slot alone.
+
+        :param until: by ``time.monotonic()``.
+        """
+        holds = self._outbox.holds
+        holds[slot] = max(until, holds.get(slot, 0.0))
+
     def still_ours(self, taken: Taken) -> bool:
         """Return whether this worker still has a request that it took, as far as is known."""
         return taken in self._outbox.taken
@@ -205,7 +228,7 @@ class SharedQueue:
 
     @property
     def waiting(self) -> int:
-        """How many requests are in the queue, as last reported."""
+        """How many requests no worker has, as last reported."""
         return self.counts.waiting
 
     @property

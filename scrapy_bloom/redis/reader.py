@@ -26,7 +26,7 @@ class State:
         epoch: identifies the filter that is there.
         plan: what its workers agree on.
         slices: oldest first, without expired ones.
-        waiting: requests in the queue.
+        waiting: requests that no worker has.
         taken: requests that workers have.
         failed: requests on the failed list.
         leases: when the lease of each worker ends, in seconds since 1970 by the server's clock.
@@ -71,6 +71,20 @@ class Host(NamedTuple):
     slot: bytes
     waiting: int
     due: float
+
+
+class Delays(NamedTuple):
+    """What must not be sent yet.
+
+    Attributes:
+        later: how many requests wait for a time.
+        next_due: when the first of them may be sent, in seconds since 1970; None if there are none.
+        holds: download slots that are left alone, each until when; likewise.
+    """
+
+    later: int
+    next_due: float | None
+    holds: list[tuple[bytes, float]]
 
 
 class Reader:
@@ -150,21 +164,52 @@ class Reader:
                 f" over. Try again."
             ) from None
 
-    def requests(self, which: str) -> Iterator[Taken]:
-        """Yield the waiting requests, by download slot and in order, or those on the failed list.
+    def failed(self) -> Iterator[Taken]:
+        """Yield the requests on the failed list.
 
-        :param which: ``queue`` or ``failed``.
         :raises BackendError: if the server cannot be used.
         """
-        client, name = self._worker.client, beginning(self._key) + which
         with self._worker.explained():
-            if which == "failed":
-                yield from (Taken.read(value, 0.0) for value in client.hvals(name))
-                return
-            start = 0
-            while members := client.zrange(name, start, start + _AT_ONCE - 1):
-                yield from map(Taken.read_member, members)
-                start += len(members)
+            values = self._worker.client.hvals(beginning(self._key) + "failed")
+            yield from (Taken.read(value, 0.0) for value in values)
+
+    def requests(self) -> Iterator[tuple[Taken, float]]:
+        """Yield the waiting requests, by download slot and in order, each with when it may be sent.
+
+        That is in seconds since 1970, or 0 if it need not wait for a time.
+
+        :raises BackendError: if the server cannot be used.
+        """
+        client, base = self._worker.client, beginning(self._key)
+        with self._worker.explained():
+            skew = self._skew()
+            for which in "queue", "later":
+                start = 0
+                while rows := client.zrange(
+                    base + which, start, start + _AT_ONCE - 1, withscores=True
+                ):
+                    for member, due in rows:
+                        yield Taken.read_member(member), due and due - skew
+                    start += len(rows)
+
+    def delays(self, count: int) -> Delays:
+        """Return what must not be sent yet, with the slots whose time comes next.
+
+        :raises BackendError: if the server cannot be used.
+        """
+        client, base = self._worker.client, beginning(self._key)
+        with self._worker.explained():
+            seconds, fraction = client.time()
+            skew, now = self._skew(), seconds + fraction / 1_000_000
+            first = client.zrange(base + "later", 0, 0, withscores=True)
+            rows = client.zrangebyscore(
+                base + "holds", now + skew, "inf", 0, count, withscores=True
+            )
+            return Delays(
+                client.zcard(base + "later"),
+                first[0][1] - skew if first else None,
+                [(slot, until - skew) for slot, until in rows],
+            )
 
     def hosts(self, count: int) -> tuple[int, list[Host]]:
         """Return how many download slots have requests, and those that are served next.
@@ -174,7 +219,7 @@ class Reader:
         client, start = self._worker.client, beginning(self._key)
         with self._worker.explained():
             seconds, fraction = client.time()
-            now = seconds + fraction / 1_000_000
+            now = seconds + fraction / 1_000_000 + self._skew()
             turns = client.zrange(start + "turns", 0, count - 1, withscores=True)
             return client.zcard(start + "turns"), [
                 Host(slot, client.zlexcount(start + "queue", *_range(slot)), max(0.0, turn - now))
@@ -202,6 +247,11 @@ class Reader:
                 delay = float(pace.split()[0]) if pace else default if slot else 0.0
                 # Slots without a delay are served in turn.
                 heapq.heappush(heap, (turn + delay, number + len(turns), slot, read + 1))
+
+    def _skew(self) -> float:
+        """Return what the times of requests and slots are ahead of the server's clock."""
+        words = (self._worker.client.hget(self._key, "well") or b"").split()
+        return float(words[3]) if len(words) > 3 else 0.0  # noqa: PLR2004 - the fourth of them
 
     def _fields(self) -> dict[bytes, bytes]:
         """Return the header, using only commands that every worker may use."""

@@ -8,6 +8,7 @@ workers keep one pace for each download slot. Here each turn is used, given back
 - One that never gets there (it came from a cache, or ``robots.txt`` forbids it) or reaches another
   slot (a middleware chose a proxy) has not, and the server serves the slot again at once. If that
   happens time and again, the slot is *unpaced*: its turns say nothing about what is sent.
+- One whose slot is to be left alone for a time goes back to the queue.
 - One whose turn has passed, because a callback has blocked the process, goes back to the queue.
   Sent late, it would get between the turns of other workers. If it has reached the downloader by
   then, or if its slot has just sent something else (``robots.txt``, say), it waits there for
@@ -26,6 +27,7 @@ from math import inf
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
+from scrapy_bloom.crawl.later import Holds
 from scrapy_bloom.crawl.pace import UNPACED, Pace
 from scrapy_bloom.redis.member import Taken
 
@@ -78,6 +80,9 @@ class Turns:
     :param downloads: the downloader's slots.
     :param report: writes to the log.
     :param by_host: whether slots without a delay are served in turn, too; else they are one.
+
+    Attributes:
+        holds: slots that are left alone, as far as this worker knows.
     """
 
     def __init__(
@@ -95,6 +100,7 @@ class Turns:
         self._unused: list[Taken] = []
         self._late: list[Taken] = []
         self._overdue: dict[Taken, Request] = {}
+        self.holds: Holds[bytes] = Holds()
 
     def __len__(self) -> int:
         """Return how many requests have not begun."""
@@ -116,6 +122,9 @@ class Turns:
     def add(self, taken: Iterable[Taken]) -> None:
         """Add requests that were taken, in the order in which they came."""
         for each in taken:
+            if self._is_held(each):
+                self._late.append(each)
+                continue
             heapq.heappush(self._ready, (each.start, next(self._numbers), each))
             if each.listed and self._downloads.adjusts:
                 self._adopt(each)
@@ -147,6 +156,32 @@ class Turns:
         """Return all requests that have not begun, once, by turn."""
         ready, self._ready = self._ready, []
         return [each for _, _, each in sorted(ready)]
+
+    # Slots that are left alone
+
+    def hold(self, request: Request, seconds: float) -> tuple[bytes, float]:
+        """Leave the slot of a request alone; return its name, and until when."""
+        slot, until = _name(self._downloads.slot_of(request)), time.monotonic() + seconds
+        self.heed({slot: until})
+        return slot, until
+
+    def heed(self, holds: Mapping[bytes, float]) -> None:
+        """Leave slots alone, each until its time. What was taken too early of them goes back."""
+        for slot, until in holds.items():
+            self.holds.hold(slot, until)
+        if any(self._is_held(each) for _, _, each in self._ready):
+            self._late += [each for _, _, each in self._ready if self._is_held(each)]
+            self._ready = [entry for entry in self._ready if not self._is_held(entry[-1])]
+            heapq.heapify(self._ready)
+
+    def held_until(self, request: Request) -> float:
+        """Return until when the slot of a request is left alone, 0 if it is not."""
+        if not self.holds:
+            return 0.0
+        return self.holds.until(_name(self._downloads.slot_of(request)))
+
+    def _is_held(self, taken: Taken) -> bool:
+        return bool(self.holds) and self.holds.until(taken.slot) > taken.start + _EARLY
 
     # Requests that the engine has
 
@@ -258,7 +293,7 @@ class Turns:
         return sorted(unused, key=attrgetter("start"), reverse=True)
 
     def take_late(self) -> list[Taken]:
-        """Return the requests that go back because their turn has passed, once."""
+        """Return the requests that go back, as their turn has passed or was moved, once."""
         late, self._late = self._late, []
         return late
 

@@ -40,7 +40,9 @@ def join(server):
 
 def requests(worker, key, which):
     """Return the names of the requests that wait or were put aside."""
-    return [one.body.decode() for one in Reader(worker.queue.worker, key).requests(which)]
+    reader = Reader(worker.queue.worker, key)
+    found = reader.failed() if which == "failed" else (one for one, _ in reader.requests())
+    return [one.body.decode() for one in found]
 
 
 # Order

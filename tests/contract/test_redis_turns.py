@@ -8,6 +8,7 @@ from operator import attrgetter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.internals import clock_of_redis
 from support.lease_times import all_are_well, shift_leases
 from support.queues import Crawler, left
 
@@ -263,18 +264,15 @@ def test_lost_turns_are_rebuilt_in_portions(server, join, key):
 
 
 def test_a_clock_that_goes_back_does_not_stop_a_slot(server, join, key):
-    worker = join(key)
-    worker.offer("a", "b", slot="a")
-    worker.say()
-    worker.exchange(1)
-    client, base = server.client(), beginning(key)
-    for which in ("turns", "frees"):
-        for slot in turns_of(server, key, which):
-            client.zincrby(base + which, 3600, slot)
-    ahead = client.time()[0] + 3600
-    client.hset(key, "well", f"{ahead}.0 {ahead}.0")
-    worker.queue.shared.beat()
-    assert names(worker.exchange(1).taken) == ["b"]
+    with clock_of_redis(server.client(), 10_000.0) as set_clock:
+        worker = join(key)
+        worker.offer("a", "b", slot="a")
+        worker.say()
+        worker.exchange(1)
+        set_clock(10_000.0 - 3600)
+        worker.exchange()
+        set_clock(10_000.0 - 3600 + 1)
+        assert names(worker.exchange(1).taken) == ["b"]
 
 
 def test_what_dead_workers_had_comes_back_in_portions(server, join, key):

@@ -249,3 +249,31 @@ def test_a_worker_that_is_new_to_a_host_begins_with_the_delay_of_others(monkeypa
     assert worker.reach(request).delay == 0.4
     worker.end(request)
     assert not worker.turns.take_paces()
+
+
+def test_what_waits_here_of_a_slot_that_is_left_alone_goes_back(worker):
+    first, _ = worker.take(0.0, 0.5), worker.take(0.0, slot=b"b")
+    assert worker.turns.hold(Request("http://a/"), 60) == (b"a", worker.now + 60)
+    assert worker.turns.pop().slot == b"b"
+    assert worker.turns.pop() is None
+    assert worker.turns.take_late() == first
+    (more,) = worker.take(1.0)  # the server did not know it yet
+    assert worker.turns.take_late() == [more]
+    (after,) = worker.take(60.0)
+    worker.now += 60
+    assert worker.turns.pop() is after
+    assert worker.turns.take_late() == []
+
+
+def test_of_hosts_that_share_a_slot_those_that_are_left_alone_are_known(monkeypatch):
+    worker = Worker(monkeypatch, delay=0.0, by_host=False)
+    request = Request("http://a/")
+    assert worker.turns.held_until(request) == 0
+    worker.turns.heed({b"a": worker.now + 60, b"b": worker.now + 90})
+    (taken,) = worker.take(0.0, slot=b"", delay=0.0)
+    assert worker.turns.pop() is taken
+    assert worker.turns.held_until(request) == worker.now + 60
+    worker.now += 60
+    assert worker.turns.held_until(request) == 0
+    worker.turns.heed({b"c": worker.now + 1})
+    assert set(worker.turns.holds) == {b"b", b"c"}

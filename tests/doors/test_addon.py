@@ -4,7 +4,7 @@ import pytest
 from pytest_twisted import ensureDeferred
 from scrapy.core.downloader.middleware import DownloaderMiddlewareManager
 from scrapy.crawler import Crawler
-from scrapy.settings import SETTINGS_PRIORITIES, Settings
+from scrapy.settings import SETTINGS_PRIORITIES, Settings, default_settings
 from scrapy.utils.test import get_crawler
 from support.crawling import ADDONS, OURS, RFP, SCRAPYS, Follower
 from support.graceful_stop import close
@@ -12,12 +12,14 @@ from support.jobs import lifo
 from support.localsite import LocalSite
 from support.sites import Pages
 
-from scrapy_bloom import Addon, BloomDupeFilter, ForgetFailed
+from scrapy_bloom import Addon, BloomDupeFilter, ForgetFailed, RetryAfter
 
 pytestmark = pytest.mark.each_scrapy
 
 SCHEDULER = "scrapy_bloom.Scheduler"
+RETRY = "scrapy.downloadermiddlewares.retry.RetryMiddleware"
 FORGET_FAILED = "scrapy_bloom.ForgetFailed"
+RETRY_AFTER = "scrapy_bloom.RetryAfter"
 LINE = {"ADDONS": ADDONS, "TELNETCONSOLE_ENABLED": False}
 
 
@@ -69,13 +71,25 @@ def test_a_filter_that_stands_in_its_way_is_named_in_one_line(priority, theirs, 
 
 
 @pytest.mark.parametrize(
-    "theirs", [FORGET_FAILED, ForgetFailed, "scrapy_bloom.forgetting.ForgetFailed"]
+    ("theirs", "other"),
+    [
+        (FORGET_FAILED, {RETRY_AFTER: 560}),
+        (ForgetFailed, {RETRY_AFTER: 560}),
+        ("scrapy_bloom.forgetting.ForgetFailed", {RETRY_AFTER: 560}),
+        (RETRY_AFTER, {FORGET_FAILED: 0}),
+        (RetryAfter, {FORGET_FAILED: 0}),
+    ],
 )
-def test_the_middleware_that_sees_failures_is_there_once(theirs):
+def test_each_middleware_is_there_once(theirs, other):
     name = "DOWNLOADER_MIDDLEWARES"
-    assert dict(updated(**{name: {"a.B": None}})[name]) == {"a.B": None, FORGET_FAILED: 0}
+    ours = {FORGET_FAILED: 0, RETRY_AFTER: 560}
+    assert dict(updated(**{name: {"a.B": None}})[name]) == {"a.B": None, **ours}
     for value in (5, None):
-        assert dict(updated(**{name: {theirs: value}})[name]) == {theirs: value}
+        assert dict(updated(**{name: {theirs: value}})[name]) == {theirs: value, **other}
+
+
+def test_a_wish_is_heard_before_scrapy_retries():
+    assert default_settings.DOWNLOADER_MIDDLEWARES_BASE[RETRY] < 560
 
 
 def test_the_log_lists_the_middleware_by_its_path(caplog):

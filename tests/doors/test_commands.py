@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pickle
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from support.filters import contents, everything, everything_in, seen
 from support.jobs import SPIDER, kept_job, open_job, stored_job
 from support.localredis import keys
 from support.processes import run
+from support.queues import Crawler
 
 from scrapy_bloom import RedisFilter
 from scrapy_bloom.commands import VERBS, delete, runner
@@ -179,6 +181,24 @@ def test_the_page_shows_what_is_printed(bloom, job):
             assert [*fields(lines)] == [*fields(there)]
         elif not code:
             assert lines == there
+
+
+def test_what_waits_until_when_is_shown(bloom, server):
+    key = next(keys)
+    with Crawler(server.url, key) as worker:
+        worker.offer("a")
+        worker.offer("b", wait=600)
+        worker.offer("c", wait=1200)
+        worker.queue.hold(b"busy.test", time.monotonic() + 300)
+        worker.say()
+    target = f"{server.url}#{key}"
+    shown = fields(bloom(f"info {target}")[1])
+    assert shown["not yet"].startswith("2 requests, the next 2")
+    assert shown["left alone"].startswith("busy.test until 2")
+    assert told(bloom, target)["later"] == 2
+    _, lines, _ = bloom(f"queue {target}")
+    assert lines[0] == "3 requests to be fetched, 0 of them in flight"
+    assert lines[1].startswith("2 requests of these not before a time between 2")
 
 
 def test_the_failed_list_is_shown_and_put_back(bloom, server):

@@ -26,6 +26,9 @@ SETS = {
     "any key lost": {"faults": {"key": 2, "late": 2, "freeze": 1}},
     "hosts": {"faults": ALL | {"clock": 1}, "hosts": 7},
     "hosts, retries": {"faults": ALL | {"clock": 1}, "hosts": 7, "retries": 0.2},
+    "waits": {"faults": ALL | {"clock": 1}, "hosts": 7, "waits": 0.3, "retries": 0.2},
+    "waits, one order": {"faults": ALL | {"clock": 1}, "waits": 0.3},
+    "waits, any key lost": {"faults": {"key": 3, "late": 2, "kill": 1}, "hosts": 7, "waits": 0.3},
     "many hosts, any key lost": {"faults": {"key": 3, "late": 2, "kill": 1}, "hosts": 40},
 }
 
@@ -51,6 +54,12 @@ CONTROLS = {
     "requests that vanish unnoticed": {
         "faults": {"queue": 2, "late": 2},
         "without": {VANISHED: ""},
+    },
+    "waiting requests that vanish unnoticed": {
+        "faults": {"later": 2, "late": 2},
+        "hosts": 7,
+        "waits": 0.3,
+        "without": {"call('ZCARD', queue) + call('ZCARD', later) < tonumber(waiting)": "false"},
     },
     "a loss before the new name of a worker that was taken for dead": {
         "faults": {"dead_before": 1},

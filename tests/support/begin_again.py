@@ -10,6 +10,7 @@ The server's clock is a key that the test sets: leases end in turns, not in seco
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from contextlib import suppress
 
@@ -44,6 +45,7 @@ class World:
         without: what is replaced in the scripts, and by what: for controls that must lose.
         retries: share of fetches that end in a retry with dont_filter.
         hosts: how many hosts the pages have, each with a delay; without, all share one slot.
+        waits: share of requests that wait for a time, or after which a host is left alone.
     """
 
     def __init__(
@@ -57,8 +59,9 @@ class World:
         without=None,
         retries=0.0,
         hosts=0,
+        waits=0.0,
     ):
-        self.hosts = hosts
+        self.hosts, self.waits = hosts, waits
         self.chance = random.Random(seed)
         self.faults, self.again, self.retries = faults, again, retries
         self.without = without or {}
@@ -99,7 +102,8 @@ class World:
         if any(worker.busy for worker in self.workers):
             return False
         base = beginning(KEY)
-        return not (self.client.zcard(base + "queue") or self.client.hlen(base + "taken"))
+        waiting = self.client.zcard(base + "queue") + self.client.zcard(base + "later")
+        return not (waiting or self.client.hlen(base + "taken"))
 
     def shot(self):
         names = list(self.client.keys("crawl*"))
@@ -163,6 +167,9 @@ class World:
 
     def fault_queue(self):
         self.client.delete(beginning(KEY) + "queue")
+
+    def fault_later(self):
+        self.client.delete(beginning(KEY) + "later")
 
     def fault_dead_before(self):
         """One is taken for dead, the others die, and the server loses something.
@@ -266,6 +273,8 @@ class Crawler:
             entry.slot = b"host %d" % (page % self.world.hosts)
             if self.world.chance.random() < 0.1:
                 self.queue.set_pace(entry.slot, self.world.chance.choice(_PACES))
+        if self.world.chance.random() < self.world.waits:
+            entry.due = time.monotonic() + self.world.chance.choice((1, 10, 300))
         self.queue.offer(entry)
 
     def step(self):
@@ -286,6 +295,12 @@ class Crawler:
     def begin(self, taken):
         """Begin with a request, whose turn may pass or not be used; or put it back."""
         chance = self.world.chance.random()
+        if chance < self.world.waits / 2:
+            until = time.monotonic() + self.world.chance.choice((1, 10, 300))
+            self.queue.hold(taken.slot or b"host", until)
+            if not taken.slot or chance < self.world.waits / 4:
+                self.queue.put_aside(taken, until)
+                return
         if taken.delay and chance < 0.1:
             self.queue.give_back(taken)
             return

@@ -24,18 +24,20 @@ class Crawler:
     """
 
     def __init__(self, target, key, **options):
+        one_slot = options.pop("one_slot", False)
         self.plan = plan_of(**({"order": "fifo", "project": "p", "spider": "s"} | options))
         target = Target(target) if isinstance(target, str) else target
-        self.queue = SharedQueue(Worker(target, 10.0), key, self.plan)
+        self.queue = SharedQueue(Worker(target, 10.0), key, self.plan, one_slot=one_slot)
         self.have, self.default = {}, UNPACED
         self.queue.open()
 
-    def offer(self, *names, priority=0, filtered=True, slot=""):
+    def offer(self, *names, priority=0, filtered=True, slot="", wait=0.0):
         """Say these with the next exchange; their fingerprints can be told from their names."""
         for name in names:
             letter, mark = ("f", mark_of(name)) if filtered else ("p", None)
             entry = Entry(letter, mark, str(name).encode(), priority, source=name)
             entry.slot = slot.encode()
+            entry.due = time.monotonic() + wait if wait else 0.0
             self.queue.offer(entry)
 
     def exchange(self, want=0, **said):
@@ -102,4 +104,5 @@ def mark_of(name):
 def left(server, key):
     """Return how many requests wait, how many are taken, and how many were put aside."""
     client, base = server.client(), beginning(key)
-    return client.zcard(base + "queue"), client.hlen(base + "taken"), client.hlen(base + "failed")
+    waiting = client.zcard(base + "queue") + client.zcard(base + "later")
+    return waiting, client.hlen(base + "taken"), client.hlen(base + "failed")

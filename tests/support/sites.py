@@ -51,7 +51,7 @@ class _Server(ThreadingHTTPServer):
 
 class Pages:
     """Serves `{path: page}`; a page is called with (path, cookie) and returns where it redirects
-    to, or its links, or a status, or `...` for no answer at all.
+    to, or its links, or a status, or that with a dict of headers, or `...` for no answer at all.
 
     Attributes:
         hits: how often each path (with its query) was asked for, redirects included. The path of a
@@ -85,9 +85,12 @@ class Pages:
                     return
                 if answer is ...:
                     return
+                answer, headers = answer if isinstance(answer, tuple) else (answer, {})
                 status = 404 if answer is None else answer if isinstance(answer, int) else 200
                 self.send_response(status)
                 self.send_header("Content-Type", "text/html")
+                for name, value in headers.items():
+                    self.send_header(name, value)
                 self.end_headers()
                 listed = answer if isinstance(answer, list) else []
                 links = "".join(f'<a href="{href}">link</a>' for href in listed)

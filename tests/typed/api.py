@@ -26,6 +26,7 @@ from scrapy_bloom import (
     JobInUseError,
     LocalFilter,
     RedisFilter,
+    RetryAfter,
     Scheduler,
     SettingError,
     StateError,
@@ -44,7 +45,7 @@ class MyAddon(Addon):
         """Look first, and do by hand what the add-on does."""
         if settings.getbool("FILTER"):
             super().update_settings(settings)
-        settings.set("DOWNLOADER_MIDDLEWARES", {ForgetFailed: 0})
+        settings.set("DOWNLOADER_MIDDLEWARES", {ForgetFailed: 0, RetryAfter: 560})
 
 
 class MyDupeFilter(BloomDupeFilter):

@@ -14,7 +14,8 @@
 --                    how many requests there were after the last script
 --   forgotten        counts the pages that were forgotten
 --   seq              the last sequence number of a request
---   well             SINCE LAST SWEPT: since when workers have been heard without a gap, and when last; the last sweep
+--   well             SINCE LAST SWEPT SKEW: since when workers have been heard without a gap, and when last; the last
+--                    sweep; by how much the clock has gone back in all, see hear()
 --   sweep            where in `taken` the next sweep continues; only while a dead worker may have requests
 --   begun            when that began the last time
 --   walk             the slot at which rebuilding `turns` continues; only while it is being rebuilt
@@ -25,8 +26,10 @@
 --   a:WORKER         DIGITS IDS: the answer to that call
 -- KEYS[2]  the prefix of all other keys:
 --   queue            sorted set of the waiting requests, see _queue.lua
+--   later            sorted set: waiting requests that may not be sent yet -> when they may
 --   turns            sorted set: download slot with requests -> when it is served next
 --   frees            sorted set: download slot without requests -> when it may be served again
+--   holds            sorted set: download slot that is left alone -> until when
 --   delays           hash: download slot -> DELAY JITTER, where these are not the default
 --   taken            hash: WORKER and 8 bytes -> START NEXT DELAY JITTER LISTED MEMBER, see _queue.lua
 --   failed           hash: 8 bytes -> the same
@@ -35,8 +38,8 @@
 --   EPOCH.N.ages     hash of probes with a maximum age -> when they were last let through
 local call, unpack = redis.call, table.unpack or unpack
 local header, base = KEYS[1], KEYS[2]
-local queue, taken, failed = base .. 'queue', base .. 'taken', base .. 'failed'
-local turns, frees, delays = base .. 'turns', base .. 'frees', base .. 'delays'
+local queue, later, taken, failed = base .. 'queue', base .. 'later', base .. 'taken', base .. 'failed'
+local turns, frees, holds, delays = base .. 'turns', base .. 'frees', base .. 'holds', base .. 'delays'
 local time = call('TIME')
 local now = time[1] + time[2] / 1000000
 

@@ -1,7 +1,7 @@
 -- What to do when something has vanished.
 local function count()
-  call('HSET', header, 'waiting', call('ZCARD', queue), 'taken', call('HLEN', taken), 'failed',
-    call('HLEN', failed))
+  call('HSET', header, 'waiting', call('ZCARD', queue) + call('ZCARD', later), 'taken', call('HLEN', taken),
+    'failed', call('HLEN', failed))
 end
 
 -- Let the next sweeps put back everything that was taken. The workers start over under new names.

@@ -9,17 +9,36 @@
 -- All scores are 0, so Redis sorts by these bytes: the requests of a slot are next to each other, in the order in
 -- which they are sent.
 --
+-- A member of `later` is the same, and moves to `queue` when its time has come.
+--
 -- `turns` and `frees` hold nothing but times: if they are lost, `turns` is rebuilt, and at worst each host gets one
--- request too early.
+-- request too early. No time that is set for a slot comes before the end of its hold.
+--
+-- All these times are by `clock`, which never goes back: see hear().
 --
 -- Whoever takes a request is told its turn: when to send it. NEXT is the turn that was set after it.
 local PORTION = 500
+local MOVED = 50  -- requests that one call moves from `later` to `queue`, at most
+local clock = now
 
 local function slot_of(member) return member:sub(3, 2 + struct.unpack('>H', member)) end
 
+-- Return until when a slot is left alone; 0 if it is not.
+local some_held
+local function hold_of(slot)
+  if some_held == nil then some_held = call('EXISTS', holds) == 1 end
+  return some_held and tonumber(call('ZSCORE', holds, slot) or 0) or 0
+end
+
 -- Let a slot have a turn: now, or when it is free again.
 local function await_turn(slot)
-  call('ZADD', turns, 'NX', call('ZSCORE', frees, slot) or format_time(now), slot)
+  local free = tonumber(call('ZSCORE', frees, slot) or clock)
+  call('ZADD', turns, 'NX', format_time(math.max(free, hold_of(slot))), slot)
+end
+
+-- Set when a slot is served next, or may be.
+local function set_turn(key, slot, turn)
+  call('ZADD', key, format_time(math.max(turn, hold_of(slot))), slot)
 end
 
 -- Return when a slot is served next, or may be, and the key that says so.
@@ -33,6 +52,15 @@ end
 local function enqueue(member)
   call('ZADD', queue, '0', member)
   await_turn(slot_of(member))
+end
+
+-- Move a portion of the requests that have waited for long enough. Return when the next one has, if there are more.
+local function move_due()
+  for _, member in ipairs(call('ZRANGEBYSCORE', later, '-inf', format_time(clock), 'LIMIT', '0', MOVED)) do
+    call('ZREM', later, member)
+    enqueue(member)
+  end
+  return tonumber(call('ZRANGEBYSCORE', later, '-inf', '+inf', 'WITHSCORES', 'LIMIT', '0', '1')[2])
 end
 
 -- Rebuild `turns`, a portion with each call.
@@ -67,7 +95,7 @@ local function free_turn(value)
   local start, following, member = read_taken(value)
   local slot = slot_of(member)
   local turn, key = turn_of(slot)
-  if turn == following then call('ZADD', key, format_time(start), slot) end
+  if turn == following then set_turn(key, slot, start) end
 end
 
 -- Put a taken request back: in its place, or behind all others of its slot if it is `late`, or on the failed list
@@ -95,8 +123,8 @@ end
 -- pages, so all marks are dropped. Every script checks this before it counts or marks.
 local function vanished(slices)
   local waiting, held, aside = unpack(call('HMGET', header, 'waiting', 'taken', 'failed'))
-  local some = call('ZCARD', queue) < tonumber(waiting) or call('HLEN', taken) < tonumber(held)
-    or call('HLEN', failed) < tonumber(aside) or again_vanished(slices)
+  local some = call('ZCARD', queue) + call('ZCARD', later) < tonumber(waiting)
+    or call('HLEN', taken) < tonumber(held) or call('HLEN', failed) < tonumber(aside) or again_vanished(slices)
   if some then start_over() end
   walk()
   return some

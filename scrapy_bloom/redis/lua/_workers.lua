@@ -4,14 +4,17 @@
 -- server has stood still, or its clock was changed, every worker gets another lease.
 local SWEEP, SCANNED, DAY = 1, 300, 86400
 
--- Return the new `well`, since when workers have been heard without a gap if a sweep is due, and whether the clock
--- went back.
+-- Return the new `well`, and since when workers have been heard without a gap if a sweep is due.
+--
+-- If the server's clock has gone back, `clock` stays where it was, so that nobody waits the longer for that.
 local function hear(well, lease)
-  local since, last, swept = read_numbers(well)
+  local since, last, swept, skew = read_numbers(well)
   local back = last - now > 1  -- less is rounding: two calls may come within a millisecond
   if back or now - last > lease / 3 then since = now end
+  skew = (skew or 0) + (back and last - now or 0)
+  clock = now + skew
   local due = back or now - (swept or last) >= SWEEP
-  return string.format('%.3f %.3f %.3f', since, now, due and now or swept or last), due and since, back
+  return string.format('%.3f %.3f %.3f %.3f', since, now, due and now or swept or last, skew), due and since
 end
 
 local function write_worker(worker, number, ends, delay, well)
@@ -72,11 +75,7 @@ end
 
 -- Once a second, across all workers: see who is dead, and put a portion of their requests back. The results are those
 -- of put_portion_back().
-local function sweep(since, back, lease, most)
-  if back then
-    call('UNLINK', turns, frees)
-    walk()
-  end
+local function sweep(since, lease, most)
   if bury(lease, now - since > lease) then call('HSET', header, 'sweep', '0') end
   local queued, failed_now = 0, 0
   local cursor, begun = unpack(call('HMGET', header, 'sweep', 'begun'))
@@ -87,9 +86,13 @@ local function sweep(since, back, lease, most)
     queued, failed_now = put_portion_back(cursor, most)
     count()
   end
-  for _, slot in ipairs(call('ZRANGEBYSCORE', frees, '-inf', format_time(now), 'LIMIT', '0', PORTION)) do
+  local over = format_time(clock)
+  for _, slot in ipairs(call('ZRANGEBYSCORE', frees, '-inf', over, 'LIMIT', '0', PORTION)) do
     call('ZREM', frees, slot)
     if not call('ZSCORE', turns, slot) then call('HDEL', delays, slot) end
+  end
+  for _, slot in ipairs(call('ZRANGEBYSCORE', holds, '-inf', over, 'LIMIT', '0', PORTION)) do
+    call('ZREM', holds, slot)
   end
   delete_dropped()
   return queued, failed_now

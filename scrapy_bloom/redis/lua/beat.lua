@@ -9,12 +9,12 @@ if found[1] ~= epoch then return other_epoch(epoch, found[5]) end
 if vanished(read_slices(found[3], epoch)) then return {'gone'} end
 local number, ends, delay = read_worker(found[2])
 if ends == 'dead' then return {'dead'} end  -- what it had is put back: its next call finds out
-local well, since, back = hear(found[6], lease)
+local well, since = hear(found[6], lease)
 if number then
   write_worker(worker, number, now + lease, delay or 0, well)
 else
   call('HSET', header, 'well', well)
 end
 local queued, failed_now = 0, 0
-if since then queued, failed_now = sweep(since, back, lease, most) end
+if since then queued, failed_now = sweep(since, lease, most) end
 return {'ok', queued, failed_now, found[4]}

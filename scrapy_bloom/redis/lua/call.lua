@@ -3,12 +3,12 @@
 --
 -- ARGV, in this order:
 --   epoch, worker  who calls
---   numbers     twelve: of this call; of the last call whose answer the worker has, 0 if it only has a record,
+--   numbers     thirteen: of this call; of the last call whose answer the worker has, 0 if it only has a record,
 --               -1 if it need not have one; seconds of the lease; how many requests to take; how many bytes
 --               of them, after the first; how many failed ones to put back into the queue; the tries after
 --               which a request is moved to the failed list; after which it is risky; 1 if the worker has a
 --               risky one, else 0; its delay and jitter for slots that have no other; seconds before its turn
---               that a request may be taken
+--               that a request may be taken; 1 if hosts without a delay share one slot, else 0
 --   letters     one for each entry. "m": mark. "f": mark, and queue if it is new. "p": queue; the entry has
 --               no probe. "x": forget. Empty: all are "m"
 --   probes      of the entries
@@ -21,13 +21,18 @@
 --   overdue     ids of requests whose turns have passed, and which are to be sent all the same
 --   paces       of slots: 2 bytes length, slot, two doubles: delay and jitter
 --   busy        slots of which this worker has enough: 2 bytes length, slot
+--   waits       ENTRY:SECONDS of each entry whose request may not be sent yet, entries from 1
+--   holds       slots to be left alone: 2 bytes length, slot, a double: for how many seconds
+--   aside       requests that this worker has, to be sent later: 8 bytes id, a double: in how many seconds
 --   then for each entry "f" and "p" two parts of the member: up to the priority, and after the tries
 --
--- Answers {"ok", report, digits, starts, request...}: a digit for each item, 1 if it was there; when each overdue
---            request is to be sent; and what was taken.
+-- Answers {"ok", report, digits, starts, held, request...}: a digit for each item, 1 if it was there; when each overdue
+--            request is to be sent; if hosts share a slot, those that are left alone, as in `holds`, at most 500; and
+--            what was taken.
 --            Report: WAITING TAKEN FAILED FORGOTTEN; SECONDS until the next marks expire; NOW; SECONDS until more can
 --            be taken, 0 if perhaps now, -1 if there is nothing; how many requests of dead workers this call has put
---            back, and how many of them went to the failed list. Each request as in `taken`
+--            back, and how many of them went to the failed list; how many requests are in `later`. Each request as in
+--            `taken`
 --     or  {"slices", slices, kind}  a slice is to be added: "due" if it begins a generation, else "full"
 --     or  {"dead", ...}     the worker missed its lease; what it had is back in the queue
 --     or  {"lost"}          the server does not know its earlier calls: it went back in time
@@ -35,11 +40,12 @@
 --     or  {"broken", error} the call failed half-way; all marks were dropped
 local epoch, worker, numbers, letters, probes, max_ages, next_slice = unpack(ARGV, 1, 7)
 local done, back, unreadable, unused, overdue, paces, busy = unpack(ARGV, 8, 14)
-local FIRST_QUEUED = 15  -- where in ARGV the requests to queue begin
+local waits, held, aside = unpack(ARGV, 15, 17)
+local FIRST_QUEUED = 18  -- where in ARGV the requests to queue begin
 local found = call('HMGET', header, 'epoch', 'w:' .. worker, 'slices', 'window', 'forgotten', 'order', 'seq',
   'deleted', 'delay', 'well')
 if found[1] ~= epoch then return other_epoch(epoch, found[8]) end
-local number, answered, lease, want, room, retry, most, risk, risky, own_delay, own_jitter, ahead =
+local number, answered, lease, want, room, retry, most, risk, risky, own_delay, own_jitter, ahead, one_slot =
   read_numbers(numbers)
 local surprise, last = surprise_of(found[2], number, answered)
 if surprise then return {surprise} end
@@ -50,19 +56,25 @@ local next_turn, queued, failed_now = 0, 0, 0
 local function answer()
   local report = call('HMGET', header, 'waiting', 'taken', 'failed', 'forgotten')
   report[5] = seconds_left()
-  report[6], report[7], report[8], report[9] = format_time(now), format_time(next_turn), queued, failed_now
-  local fields, values, starts = {}, {}, {}
+  report[6], report[7], report[8], report[9] = format_time(clock), format_time(next_turn), queued, failed_now
+  report[10] = call('ZCARD', later)
+  local fields, values, starts, left_alone = {}, {}, {}, {}
   for at = 1, #overdue, 8 do
     local value = call('HGET', taken, worker .. overdue:sub(at, at + 7))
-    starts[#starts + 1] = value and value:match('^%S+') or format_time(now)
+    starts[#starts + 1] = value and value:match('^%S+') or format_time(clock)
+  end
+  local rows = one_slot == 1
+    and call('ZRANGEBYSCORE', holds, format_time(clock), '+inf', 'WITHSCORES', 'LIMIT', '0', PORTION) or {}
+  for i = 1, #rows, 2 do
+    left_alone[#left_alone + 1] = struct.pack('>Hc0d', #rows[i], rows[i], rows[i + 1] - clock)
   end
   for at = 1, #ids, 8 do fields[#fields + 1] = worker .. ids:sub(at, at + 7) end
   for i, value in ipairs(#fields > 0 and call('HMGET', taken, unpack(fields)) or {}) do
     if value then values[#values + 1] = value end
   end
-  return {'ok', table.concat(report, ' '), digits, table.concat(starts, ' '), unpack(values)}
+  return {'ok', table.concat(report, ' '), digits, table.concat(starts, ' '), table.concat(left_alone), unpack(values)}
 end
-local well, heard_since, clock_back = hear(found[10], lease)
+local well, heard_since = hear(found[10], lease)
 if number == last then
   digits, ids = call('HGET', header, 'a:' .. worker):match('^(%d*) (.*)$')
   write_worker(worker, number, now + lease, own_delay, well)
@@ -77,7 +89,8 @@ end
 
 local function push()
   local seq = math.max(found[7] + 1, math.floor(now * 1000000))
-  local pushes, slots, item, argument = {}, {}, 0, FIRST_QUEUED
+  local times, pushes, slots, item, argument, some = {}, {}, {}, 0, FIRST_QUEUED, false
+  for entry, seconds in waits:gmatch('(%d+):(%S+)') do times[tonumber(entry)] = format_time(clock + seconds) end
   for entry = 1, #letters do
     local letter = letters:sub(entry, entry)
     if letter ~= 'p' then item = item + 1 end
@@ -85,17 +98,21 @@ local function push()
       if letter == 'p' or digits:sub(item, item) == '0' then
         local place = found[6] == 'lifo' and 9007199254740992 - seq - entry or seq + entry
         local head = ARGV[argument]
-        pushes[#pushes + 1] = '0'
-        pushes[#pushes + 1] = head .. struct.pack('>I8B', place, 0) .. ARGV[argument + 1]
-        slots[head:sub(3, -10)] = true
+        local member = head .. struct.pack('>I8B', place, 0) .. ARGV[argument + 1]
+        some = true
+        if times[entry] then
+          call('ZADD', later, times[entry], member)
+        else
+          pushes[#pushes + 1], pushes[#pushes + 2] = '0', member
+          slots[head:sub(3, -10)] = true
+        end
       end
       argument = argument + 2
     end
   end
-  if #pushes == 0 then return end
-  call('ZADD', queue, unpack(pushes))
+  if #pushes > 0 then call('ZADD', queue, unpack(pushes)) end
   for slot in pairs(slots) do await_turn(slot) end
-  call('HSET', header, 'seq', string.format('%.0f', seq + #letters))
+  if some then call('HSET', header, 'seq', string.format('%.0f', seq + #letters)) end
 end
 
 local function put_failed_back()
@@ -129,7 +146,35 @@ local function hear_paces()
     else
       call('HSET', delays, slot, string.format('%.3f %.3f', delay, jitter))
     end
-    if turn and turn > now then call('ZADD', key, format_time(turn + delay - before), slot) end
+    if turn and turn > clock then set_turn(key, slot, turn + delay - before) end
+  end
+end
+
+-- Leave slots alone for a time.
+local function hear_holds()
+  local at = 1
+  while at <= #held do
+    local slot, seconds
+    slot, seconds, at = struct.unpack('>Hc0d', held, at)
+    some_held = true
+    if clock + seconds > hold_of(slot) then call('ZADD', holds, format_time(clock + seconds), slot) end
+    local turn, key = turn_of(slot)
+    if turn then set_turn(key, slot, turn) end
+  end
+end
+
+-- Let requests that this worker has wait: their host is left alone.
+local function put_aside()
+  local at = 1
+  while at <= #aside do
+    local id, seconds
+    id, seconds, at = struct.unpack('>c8d', aside, at)
+    local value = call('HGET', taken, worker .. id)
+    if value then
+      local _, _, member = read_taken(value)
+      call('HDEL', taken, worker .. id)
+      call('ZADD', later, format_time(clock + seconds), member)
+    end
   end
 end
 
@@ -147,9 +192,9 @@ local function renew(field)
   local slot = slot_of(member)
   local delay, jitter, listed = read_pace(call('HGET', delays, slot))
   local turn, key = turn_of(slot)
-  local start = math.max(now, turn or now)
+  local start = math.max(clock, turn or clock, hold_of(slot))
   local following = start + draw(delay, jitter)
-  call('ZADD', key, format_time(following), slot)
+  set_turn(key, slot, following)
   call('HSET', taken, field, describe_turn(start, following, delay, jitter, listed) .. member)
 end
 
@@ -188,14 +233,14 @@ end
 local function serve(slot, turn, pace, room)
   local delay, jitter, listed = read_pace(pace)
   if slot == '' then delay, listed = 0, 0 end
-  local start = math.max(now, turn)
+  local start = math.max(clock, turn)
   local following = start + draw(delay, jitter)
-  if delay > 0 then room = 1 else following = now + 1e-6 * (#names + 1) end  -- slots without a delay take turns
+  if delay > 0 then room = 1 else following = clock + 1e-6 * (#names + 1) end  -- slots without a delay take turns
   local told = describe_turn(start, following, delay, jitter, listed)
   local some, others = read_requests(slot, room, told)
   if others then
-    if some == 0 then following = now + ahead + 1 end  -- they are for another worker
-    call('ZADD', turns, format_time(following), slot)
+    if some == 0 then following = clock + ahead + 1 end  -- they are for another worker
+    set_turn(turns, slot, following)
   else
     call('ZREM', turns, slot)
     if some > 0 and delay > 0 then
@@ -210,7 +255,7 @@ end
 -- Return slots whose turns have come, and their turns; none of those that are busy, or only these.
 local function due(left, is_busy, many, only_busy)
   local slots, times = {}, {}
-  local reply = call('ZRANGEBYSCORE', turns, '-inf', format_time(now + ahead), 'WITHSCORES', 'LIMIT', '0', left + many)
+  local reply = call('ZRANGEBYSCORE', turns, '-inf', format_time(clock + ahead), 'WITHSCORES', 'LIMIT', '0', left + many)
   for i = 1, #reply, 2 do
     if (is_busy[reply[i]] or false) == only_busy then
       slots[#slots + 1], times[#times + 1] = reply[i], tonumber(reply[i + 1])
@@ -249,9 +294,9 @@ local function take()
   ids = table.concat(names)
   if left == 0 or room_left <= 0 then return end
   next_turn = -1
-  local later = call('ZRANGEBYSCORE', turns, '(' .. format_time(now + ahead), '+inf', 'WITHSCORES', 'LIMIT', '0', many + 1)
-  for i = #later - 1, 1, -2 do
-    if not is_busy[later[i]] then next_turn = math.max(0, later[i + 1] - ahead - now) end
+  local after = call('ZRANGEBYSCORE', turns, '(' .. format_time(clock + ahead), '+inf', 'WITHSCORES', 'LIMIT', '0', many + 1)
+  for i = #after - 1, 1, -2 do
+    if not is_busy[after[i]] then next_turn = math.max(0, after[i + 1] - ahead - clock) end
   end
 end
 
@@ -261,6 +306,7 @@ end
 
 local function carry_out()
   if #over > 0 and #probes > 0 then drop(over) end
+  hear_holds()
   each(unused, function(field)
     local value = call('HGET', taken, field)
     if value then free_turn(value) end
@@ -268,13 +314,21 @@ local function carry_out()
   each(done, function(field) call('HDEL', taken, field) end)
   each(back, function(field) put_back(field, 0, most) end)
   each(unreadable, function(field) put_back(field, 1, most, true) end)
+  put_aside()
   digits = judge(letters, probes, max_ages)
   push()
   hear_paces()
   each(overdue, renew)
-  if heard_since then queued, failed_now = sweep(heard_since, clock_back, lease, most) end
+  if heard_since then queued, failed_now = sweep(heard_since, lease, most) end
   if retry > 0 then put_failed_back() end
-  if want > 0 then take() end
+  local due_next = move_due()
+  if want > 0 then
+    take()
+    if due_next and next_turn ~= 0 then
+      local wait = math.max(0, due_next - clock)
+      next_turn = next_turn < 0 and wait or math.min(next_turn, wait)
+    end
+  end
   if #probes > 0 then
     call('HSET', header, 'slices', write_slices(slices), 'forgotten', string.format('%.0f', forgotten))
   end

@@ -21,7 +21,7 @@ if epoch then
   if #used > 1 then return used end
   drop(read_slices(slices, epoch))
   local dropped, note = call('HGET', header, 'dropped'), ARGV[3] == '1' and epoch or deleted or ''
-  call('UNLINK', header, queue, turns, frees, delays, taken, failed)
+  call('UNLINK', header, queue, later, turns, frees, holds, delays, taken, failed)
   call('HSET', header, 'program', 'scrapy-bloom', 'deleted', note, 'dropped', dropped)
   call('EXPIRE', header, 86400)
 end

@@ -1,0 +1,315 @@
+"""What must not be sent yet: requests that wait for a time, and slots that are left alone."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from support.internals import clock_of_redis
+from support.queues import Crawler, left
+
+from scrapy_bloom.crawl.pace import UNPACED, Pace
+from scrapy_bloom.redis import key as keys
+from scrapy_bloom.redis.client import beginning
+from scrapy_bloom.redis.reader import Reader
+
+NOW = 1_700_000_000.0
+SECOND = Pace(1.0, 0.0)
+HOUR = 3600.0
+NEAR = 0.2
+"""Waits are counted in this process's clock, and the server's stands still meanwhile."""
+
+
+@pytest.fixture
+def set_clock(server):
+    with clock_of_redis(server.client(), NOW) as set_clock:
+        yield set_clock
+
+
+@pytest.fixture
+def join(server, key, set_clock):  # noqa: ARG001 - its scripts ask for that time
+    """Open one more worker; it leaves at the end."""
+    workers = []
+
+    def join(default=UNPACED, **options):
+        workers.append(Crawler(server.url, key, **options))
+        workers[-1].default = default
+        return workers[-1]
+
+    yield join
+    for worker in workers:
+        worker.queue.close()
+
+
+def names(taken):
+    return [each.body.decode() for each in taken]
+
+
+def hold(worker, slot, seconds):
+    worker.queue.hold(slot, time.monotonic() + seconds)
+    worker.exchange()
+
+
+# Requests
+
+
+def test_a_request_waits_until_its_time_for_whichever_worker(server, key, join, set_clock):
+    worker, other = join(), join()
+    worker.offer("soon", slot="a")
+    worker.offer("later", slot="a", wait=60)
+    worker.offer("filtered", slot="b", wait=90, filtered=False)
+    worker.say()
+    exchange = worker.exchange(9)
+    assert names(exchange.taken) == ["soon"]
+    assert worker.queue.counts[:2] == (2, 1)
+    assert worker.queue.counts.later == 2
+    assert exchange.answer.next_turn == pytest.approx(60, abs=NEAR)
+    assert not worker.queue.is_over()
+    worker.queue.close()
+    set_clock(NOW + 60 - NEAR)
+    assert names(other.exchange(9).taken) == ["soon"]  # the other one has left
+    set_clock(NOW + 60 + NEAR)
+    assert names(other.exchange(9).taken) == ["later"]
+    set_clock(NOW + 90 + NEAR)
+    assert names(other.exchange(9).taken) == ["filtered"]
+    assert other.queue.counts.later == 0
+    assert left(server, key) == (0, 3, 0)
+
+
+def test_the_page_of_a_request_that_waits_is_seen(join):
+    worker = join()
+    worker.offer("a", wait=60)
+    assert worker.say() == ["a"]
+    other = join()
+    other.offer("a")
+    assert other.say() == []
+    assert other.queue.counts.waiting == 1
+
+
+def test_each_call_moves_a_portion_and_says_that_there_are_more(join, set_clock):
+    worker = join()
+    worker.offer(*range(120), wait=60)
+    worker.say()
+    set_clock(NOW + 61)
+    counts = []
+    while not counts or counts[-1]:
+        exchange = worker.exchange(500)
+        counts.append(worker.queue.counts.later)
+        assert (exchange.answer.next_turn == 0) is bool(counts[-1])
+    assert counts == [70, 20, 0]
+    assert sorted(map(int, worker.have)) == [*range(120)]
+
+
+def test_a_wait_is_counted_from_when_the_request_was_enqueued(join, set_clock):
+    worker = join()
+    worker.offer("a", wait=60)
+    worker.queue._outbox.buffer[0].due -= 50  # noqa: SLF001 - it could not be sent for so long
+    worker.say()
+    set_clock(NOW + 10 + NEAR)
+    assert names(worker.exchange(1).taken) == ["a"]
+
+
+def test_a_repeated_call_makes_a_request_wait_once(server, key, join):
+    worker = join()
+    worker.offer("a", wait=60)
+    call = worker.queue.prepare(0).call
+    worker.queue.shared.call(call)
+    worker.queue.shared.unanswered, worker.queue.shared._answered = call, 0  # noqa: SLF001 - the reply was lost
+    worker.queue.shared.call(call)
+    assert server.client().zcard(beginning(key) + "later") == 1
+
+
+def test_requests_that_vanish_while_they_wait_are_noticed(server, key, join):
+    worker = join()
+    worker.offer("a", wait=60)
+    worker.say()
+    server.client().delete(beginning(key) + "later")
+    assert worker.exchange().begin_again
+    worker.offer("a")
+    assert worker.say() == ["a"]
+
+
+def test_waiting_requests_are_deleted_with_the_others(server, key, join):
+    worker = join()
+    worker.offer("a", slot="a", wait=60)
+    hold(worker, b"a", 60)
+    worker.say()
+    assert worker.queue.shared.delete() == {}
+    assert not server.client().keys(f"*{key}*")
+
+
+# Slots
+
+
+@pytest.mark.parametrize("pace", [UNPACED, SECOND])
+def test_a_slot_is_left_alone_and_others_are_not(join, set_clock, pace):
+    worker, other = join(pace), join(pace)
+    worker.offer("a1", "a2", slot="a")
+    worker.offer("b1", slot="b")
+    worker.say()
+    hold(worker, b"a", 60)
+    hold(worker, b"a", 30)  # what is shorter changes nothing
+    exchange = other.exchange(9)
+    assert names(exchange.taken) == ["b1"]
+    assert exchange.answer.next_turn == pytest.approx(60 - keys.AHEAD, abs=NEAR)
+    other.offer("a3", slot="a")
+    other.say()
+    assert not other.exchange(9).taken
+    set_clock(NOW + 60 - keys.AHEAD / 2)  # taken ahead, and sent when it is over
+    taken = other.exchange(9).taken
+    assert names(taken) == (["a1"] if pace.delay else ["a1", "a2", "a3"])
+    assert all(
+        each.start - time.monotonic() == pytest.approx(keys.AHEAD / 2, abs=NEAR) for each in taken
+    )
+
+
+def test_a_slot_without_requests_is_left_alone_when_some_come(join, set_clock):
+    worker = join()
+    hold(worker, b"a", 60)
+    hold(worker, b"a", 30)
+    worker.offer("a1", slot="a")
+    worker.say()
+    set_clock(NOW + 31)
+    assert not worker.exchange(9).taken
+    set_clock(NOW + 60 + NEAR)
+    assert names(worker.exchange(9).taken) == ["a1"]
+
+
+@pytest.mark.parametrize("lost", ["turns", "frees", "delays"])
+def test_lost_turns_keep_holds(server, key, join, lost):
+    worker = join()
+    worker.offer("a1", "a2", slot="a")
+    worker.offer("b", slot="b")
+    worker.say()
+    hold(worker, b"a", 60)
+    server.client().delete(beginning(key) + lost)
+    assert names(worker.exchange(9).taken) == ["b"]
+    assert not worker.queue.surprises
+
+
+def test_nothing_that_moves_a_turn_ends_a_hold(join):
+    worker = join(Pace(40.0, 0.0))
+    worker.offer(*range(9), slot="a")
+    worker.say()
+    (first,) = worker.exchange(9).taken
+    worker.queue.give_back(first)  # its turn would be now
+    hold(worker, b"a", 30)
+    assert not worker.exchange(9).taken
+    worker.queue.set_pace(b"a", SECOND)  # the next turn would be a second after the last one
+    worker.exchange()
+    assert not worker.exchange(9).taken
+
+
+def test_what_is_given_back_after_a_hold_waits_for_its_end(join):
+    worker = join(Pace(40.0, 0.0))
+    worker.offer("a1", "a2", slot="a")
+    worker.say()
+    (first,) = worker.exchange(9).taken
+    hold(worker, b"a", 30)
+    worker.queue.give_back_turn(first)
+    worker.queue.done(first)
+    worker.exchange()
+    assert not worker.exchange(9).taken
+
+
+def test_an_overdue_request_waits_for_the_end_of_a_hold(join, set_clock):
+    worker = join(SECOND)
+    worker.offer("a1", slot="a")
+    worker.say()
+    (first,) = worker.exchange(9).taken
+    set_clock(NOW + 5)
+    worker.exchange()  # nothing else tells when the slot may be served
+    hold(worker, b"a", 30)
+    exchange = worker.queue.prepare(0, overdue=[first])
+    worker.queue.carry_out(exchange)
+    worker.queue.settle(exchange)
+    ((_, start),) = exchange.answer.turns
+    assert start - time.monotonic() == pytest.approx(30, abs=NEAR)
+
+
+def test_holds_that_are_over_are_deleted(server, key, join, set_clock):
+    worker = join()
+    hold(worker, b"a", 60)
+    set_clock(NOW + 30)
+    worker.exchange()
+    assert server.client().zcard(beginning(key) + "holds") == 1
+    set_clock(NOW + 62)
+    worker.exchange()
+    assert server.client().zcard(beginning(key) + "holds") == 0
+
+
+def test_what_waits_and_which_slots_are_left_alone_can_be_read(key, join, set_clock):
+    worker = join()
+    worker.offer("a", slot="a")
+    worker.offer("b", slot="a", wait=60)
+    worker.offer("c", slot="a", wait=90)
+    hold(worker, b"x", 30)
+    worker.say()
+    set_clock(NOW - HOUR)
+    worker.exchange()
+    reader = Reader(worker.queue.worker, key)
+    later, due, holds = reader.delays(5)
+    assert (later, round(due - (NOW - HOUR))) == (2, 60)
+    dates = {one.body: date and round(date - (NOW - HOUR)) for one, date in reader.requests()}
+    assert dates == {b"a": 0, b"b": 60, b"c": 90}
+    assert holds == []  # that is over by the clock of the machine, which the reader asks
+
+
+# Hosts that share one slot
+
+
+def test_where_hosts_share_a_slot_the_answer_names_those_that_are_left_alone(join, set_clock):
+    worker, other = join(one_slot=True), join(one_slot=True)
+    hold(worker, b"a", 60)
+    hold(worker, b"b", 30)
+    held = other.exchange().answer.held
+    assert {name: round(until - time.monotonic()) for name, until in held.items()} == {
+        b"a": 60,
+        b"b": 30,
+    }
+    set_clock(NOW + 31)
+    assert [*other.exchange().answer.held] == [b"a"]
+    assert join().exchange().answer.held == {}
+
+
+def test_what_was_taken_of_a_held_host_waits_and_keeps_its_place(server, key, join, set_clock):
+    worker = join(one_slot=True)
+    worker.offer("a1", "a2", "b1")
+    worker.say()
+    first, second, _ = worker.exchange(3).taken
+    for each in (first, second):
+        worker.queue.put_aside(each, time.monotonic() + 60)
+    worker.exchange()
+    assert worker.queue.counts.later == 2
+    assert not worker.exchange(9).taken
+    assert left(server, key) == (2, 1, 0)
+    worker.offer("c")
+    worker.say()
+    set_clock(NOW + 60 + NEAR)
+    assert names(worker.exchange(9).taken) == ["a1", "a2", "c"]
+
+
+# The clock
+
+
+def test_a_clock_that_goes_back_lets_nobody_wait_longer(join, set_clock):
+    worker = join()
+    worker.offer("waits", slot="a", wait=60)
+    worker.offer("held", slot="b")
+    worker.say()
+    hold(worker, b"b", 60)
+    for hours in (1, 2):
+        set_clock(NOW - hours * HOUR)
+        assert not worker.exchange(9).taken
+    set_clock(NOW - 2 * HOUR + 60 + NEAR)
+    assert sorted(names(worker.exchange(9).taken)) == ["held", "waits"]
+
+
+def test_a_heartbeat_notices_a_clock_that_goes_back(join, set_clock):
+    worker = join()
+    worker.offer("waits", slot="a", wait=60)
+    worker.say()
+    set_clock(NOW - HOUR)
+    worker.queue.shared.beat()
+    set_clock(NOW - HOUR + 60 + NEAR)
+    assert names(worker.exchange(9).taken) == ["waits"]

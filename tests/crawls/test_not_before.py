@@ -1,0 +1,268 @@
+"""Crawls in which requests wait for a time, and hosts are left alone."""
+
+import logging
+import time
+
+import pytest
+from pytest_twisted import ensureDeferred
+from scrapy import Request, signals
+from scrapy.exceptions import CloseSpider, DontCloseSpider
+from support.crawling import Follower, crawl
+from support.sites import Pages
+from twisted.internet.defer import Deferred, gatherResults
+
+pytestmark = [pytest.mark.server, pytest.mark.each_scrapy]
+
+LONG = 600
+"""Seconds that no test survives if it waits for them."""
+
+EARLY = 0.02
+"""Seconds by which a request may seem early: two clocks, and timers."""
+
+ROTATING = "scrapy.pqueues.DownloaderAwarePriorityQueue"
+ONE_ORDER = "scrapy.pqueues.ScrapyPriorityQueue"
+
+
+@pytest.fixture
+def kept(server, key):
+    """The settings of a crawl that can wait."""
+    return {
+        "SCHEDULER": "scrapy_bloom.Scheduler",
+        "CLOSESPIDER_TIMEOUT": 100,  # instead of a test that hangs
+        "BLOOM_REDIS_URL": server.url,
+        "BLOOM_REDIS_KEY": key,
+        "BLOOM_REDIS_TIMEOUT": 10,
+    }
+
+
+class Site(dict):
+    """Pages that note when they were asked for.
+
+    Attributes:
+        times: for each path, when it was asked for.
+    """
+
+    def __init__(self, **pages):
+        super().__init__()
+        self.times = {}
+        for name, answer in pages.items():
+            self[f"/{name}"] = self.page(answer)
+        self["/"] = self.page([*self])
+
+    def page(self, answer):
+        def visited(path, _cookie):
+            self.times.setdefault(path, []).append(time.monotonic())
+            return answer(self, path) if callable(answer) else answer
+
+        return visited
+
+
+def busy(seconds, times=1):
+    """Return a page that asks to be left alone so often, and then has no links."""
+
+    def answer(site, path):
+        asked = len(site.times[path]) <= times
+        return (503, {"Retry-After": str(seconds)}) if asked else []
+
+    return answer
+
+
+class Delaying(Follower):
+    """Delays the pages that it is told, and gives its meta to all links."""
+
+    def __init__(self, delays, **arguments):
+        super().__init__(**arguments)
+        self.delays, self.metas = delays, []
+
+    def request(self, response, href):
+        meta = {**response.meta, **self.delays.get(href, {})}
+        return response.follow(href, meta=meta)
+
+    def parse(self, response):
+        self.metas.append(response.meta)
+        yield from super().parse(response)
+
+
+def delays(**seconds):
+    return {f"/{name}": {"bloom_delay": value} for name, value in seconds.items()}
+
+
+# Requests
+
+
+@ensureDeferred
+async def test_a_request_waits_and_its_children_do_not(kept):
+    site = Site(a=["/c"], b=[], c=[])
+    kept["BLOOM_RETRY_AFTER"] = 0  # its middleware would remove the key from the meta
+    with Pages(site) as pages:
+        crawler = await crawl(Delaying, kept, url=pages.url + "/", delays=delays(a="1.2s", b=0))
+    (begin,) = site.times["/"]
+    assert site.times["/a"][0] - begin >= 1.2 - EARLY
+    assert pages.hits == dict.fromkeys(["/", "/a", "/b", "/c"], 1)
+    assert not any("bloom_delay" in meta for meta in crawler.spider.metas)
+
+
+@ensureDeferred
+async def test_a_request_that_cannot_be_stored_waits_too(kept):
+    class Lambdas(Delaying):
+        def request(self, response, href):
+            request = super().request(response, href)
+            return request.replace(callback=lambda page: self.parse(page))  # noqa: PLW0108
+
+        async def start(self):
+            async for request in super().start():
+                yield request
+            wait = {"bloom_delay": 2.0}
+            yield Request(self.url + "begin", lambda page: self.parse(page), meta=wait)  # noqa: PLW0108
+
+    site = Site(a=[], b=[])
+    site["/begin"] = site.page([])
+    with Pages(site) as pages:
+        await crawl(Lambdas, kept, url=pages.url + "/", delays=delays(a=1.2))
+    assert pages.hits.pop("/begin") == 1  # nothing but memory knows of it
+    assert site.times["/a"][0] - site.times["/"][0] >= 1.2 - EARLY
+    assert pages.hits == dict.fromkeys(["/", "/a", "/b"], 1)
+
+
+@ensureDeferred
+async def test_a_wrong_delay_is_logged_once_and_means_none(kept, caplog):
+    with Pages(Site(a=[], b=[])) as pages:
+        url, wrong = pages.url + "/", delays(a="soon", b=-1)
+        crawler = await crawl(Delaying, kept, url=url, delays=wrong)
+    assert len(crawler.spider.parsed) == 3
+    (error,) = (r.getMessage() for r in caplog.records if r.levelno == logging.ERROR)
+    assert "does not wait: meta['bloom_delay'] = 'soon': must be a time" in error
+
+
+@ensureDeferred
+async def test_while_all_waits_the_spider_is_idle_and_fed_and_says_until_when(kept, caplog):
+    caplog.set_level("INFO")
+
+    class Fed(Delaying):
+        """Gets a request when it is idle, as spiders of scrapy-redis do."""
+
+        @classmethod
+        def from_crawler(cls, crawler, *arguments, **keywords):
+            spider = super().from_crawler(crawler, *arguments, **keywords)
+            crawler.signals.connect(spider.feed, signal=signals.spider_idle)
+            return spider
+
+        def feed(self):
+            if self.parsed and self.parsed[-1].endswith("/"):
+                self.crawler.engine.crawl(Request(self.url + "fed", callback=self.enough))
+            raise DontCloseSpider
+
+        def enough(self, response):  # noqa: ARG002 - Scrapy's signature
+            raise CloseSpider("enough")
+
+    site = Site(a=[])
+    site["/fed"] = site.page([])
+    with Pages(site) as pages:
+        crawler = await crawl(Fed, kept, url=pages.url + "/", delays=delays(a=LONG))
+    assert crawler.stats.get_value("finish_reason") == "enough"
+    assert "/a" not in pages.hits
+    lines = [text for text in caplog.messages if text.startswith("Nothing can be fetched before")]
+    assert len(lines) == 1
+    assert lines[0].endswith(": 1 request waiting until then or longer.")
+    assert crawler.stats.get_value("bloom/frontier/later") == 1
+
+
+# Hosts
+
+
+@ensureDeferred
+@pytest.mark.parametrize("queue", [ROTATING, ONE_ORDER])
+async def test_a_host_that_asks_for_it_is_left_alone(kept, queue, caplog):
+    caplog.set_level("INFO")
+    site = Site(**{f"p{number}": [] for number in range(5)}, busy=busy(2))
+    settings = {**kept, "SCHEDULER_PRIORITY_QUEUE": queue, "CONCURRENT_REQUESTS": 1}
+    with Pages(site) as pages:
+        crawler = await crawl(Follower, settings, url=pages.url + "/")
+    first, second = site.times.pop("/busy")
+    assert second - first >= 2 - EARLY
+    others = sorted(moment for times in site.times.values() for moment in times)
+    assert len(others) == 6
+    assert not [moment for moment in others if first < moment < first + 2 - EARLY]
+    assert crawler.stats.get_value("bloom/frontier/holds") == 1
+    assert sum("asks to be left alone" in text for text in caplog.messages) == 1
+
+
+@ensureDeferred
+@pytest.mark.parametrize("queue", [ROTATING, ONE_ORDER])
+async def test_all_workers_leave_a_host_alone(kept, queue):
+    names = {f"p{number:02}": [] for number in range(40)}
+    site = Site(**names, busy=busy(3))
+    settings = {
+        **kept,
+        "SCHEDULER_PRIORITY_QUEUE": queue,
+        "CONCURRENT_REQUESTS": 1,
+        "DOWNLOAD_DELAY": 0.1,
+    }
+    with Pages(site) as pages:
+        url = pages.url + "/"
+        both = [Deferred.fromCoroutine(crawl(Follower, settings, url=url)) for _ in range(2)]
+        await gatherResults(both)
+    first, _ = site.times.pop("/busy")
+    others = [moment for times in site.times.values() for moment in times]
+    assert len([moment for moment in others if first < moment < first + 3]) < 15  # of 30
+
+
+@ensureDeferred
+@pytest.mark.parametrize("queue", [ROTATING, ONE_ORDER])
+async def test_other_hosts_are_not_held_up(kept, queue):
+    class Hosts(Follower):
+        free = 0
+
+        def request(self, response, href):
+            slot = "busy" if "busy" in href else "free"
+            return response.follow(href, meta={"download_slot": slot})
+
+        def parse(self, response):
+            yield from super().parse(response)
+            self.free += response.meta["download_slot"] == "free"
+            if self.free == 20:
+                raise CloseSpider("enough")
+
+    pages = {f"busy{number}": busy(LONG, 99) for number in range(20)}
+    pages |= {f"free{number}": [] for number in range(20)}
+    with Pages(Site(**pages)) as pages:
+        settings = {**kept, "SCHEDULER_PRIORITY_QUEUE": queue}
+        crawler = await crawl(Hosts, settings, url=pages.url + "/")
+    assert crawler.stats.get_value("finish_reason") == "enough"
+    assert crawler.spider.free == 20
+
+
+@ensureDeferred
+async def test_a_host_that_never_answers_well_does_not_keep_a_crawl_alive(kept):
+    names = {f"p{number}": busy(LONG, 99) for number in range(30)}
+    settings = {**kept, "BLOOM_RETRY_AFTER": 0.4, "RETRY_TIMES": 4}
+    with Pages(Site(**names)) as pages:
+        crawler = await crawl(Follower, settings, url=pages.url + "/")
+    assert crawler.stats.get_value("finish_reason") == "finished"
+    assert crawler.stats.get_value("bloom/frontier/holds") <= 3
+    assert all(hits == 5 for path, hits in pages.hits.items() if path != "/")
+
+
+@ensureDeferred
+async def test_a_custom_retry_and_autothrottle_get_along(kept):
+    class Retrying(Follower):
+        """Retries in its callback, and gives all links its meta."""
+
+        handle_httpstatus_list = (503,)
+        metas = ()
+
+        def parse(self, response):
+            self.metas = (*self.metas, response.meta)
+            if response.status == 503:
+                yield response.request.replace(dont_filter=True)
+            else:
+                yield from super().parse(response)
+
+    site = Site(a=busy(1), b=[])
+    settings = {**kept, "RETRY_ENABLED": False, "AUTOTHROTTLE_ENABLED": True}
+    settings |= {"AUTOTHROTTLE_START_DELAY": 0.1, "AUTOTHROTTLE_MAX_DELAY": 0.2}
+    with Pages(site) as pages:
+        crawler = await crawl(Retrying, settings, url=pages.url + "/")
+    assert pages.hits == {"/": 1, "/a": 2, "/b": 1}
+    assert site.times["/a"][1] - site.times["/a"][0] >= 1 - EARLY  # its host is left alone
+    assert not any("bloom_delay" in meta for meta in crawler.spider.metas)

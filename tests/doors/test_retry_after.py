@@ -1,0 +1,156 @@
+"""Which wishes of hosts to be left alone are granted, and what becomes of the request."""
+
+import time
+from email.utils import formatdate
+
+import pytest
+from scrapy import Request, signals
+from scrapy.exceptions import NotConfigured
+from scrapy.http import Response
+from scrapy.utils.test import get_crawler
+
+from scrapy_bloom import RetryAfter, retry_after
+from scrapy_bloom.retry_after import read_wish
+from scrapy_bloom.signals import hold_slot
+
+pytestmark = pytest.mark.each_scrapy
+
+URL = "http://a.test/"
+
+
+class Site:
+    """A middleware, and what it has held.
+
+    :param heard: whether a frontier listens.
+    """
+
+    def __init__(self, monkeypatch, *, heard=True, longest=600):
+        self.now, self.held = 1000.0, []
+        monkeypatch.setattr(retry_after.time, "monotonic", lambda: self.now)
+        self.slots = {}
+        monkeypatch.setattr(
+            retry_after, "slot_of", lambda _, request: request.meta.get("download_slot", "a")
+        )
+        self.crawler = get_crawler(settings_dict={"BLOOM_RETRY_AFTER": longest})
+        self.middleware = RetryAfter.from_crawler(self.crawler)
+        if heard:
+            self.crawler.signals.connect(self.hold, signal=hold_slot)
+
+    def hold(self, request, seconds):
+        self.held.append((request.meta.get("download_slot", "a"), seconds))
+        return True
+
+    def answer(self, status=503, wish=None, *, slot="a", **fields):
+        """Answer a request; return the delay of its retry, None if it has none."""
+        request = Request(URL, meta={"download_slot": slot})
+        headers = {} if wish is None else {"Retry-After": wish}
+        response = Response(URL, status=status, headers=headers, **fields)
+        assert self.middleware.process_response(request, response) is response
+        return request.meta.get("bloom_delay")
+
+
+@pytest.fixture
+def site(monkeypatch):
+    return Site(monkeypatch)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_wish_is_granted(site, status):
+    assert site.answer(status, "120") == 120
+    assert site.held == [("a", 120)]
+
+
+@pytest.mark.parametrize(
+    ("status", "wish"),
+    [(503, None), (503, "0"), (503, "soon"), (503, ""), (503, "-5"), (200, "9"), (500, "9")],
+)
+def test_no_other_answer_has_an_effect(site, status, wish):
+    assert site.answer(status, wish) is None
+    assert site.held == []
+
+
+def test_a_wish_may_be_a_date():
+    assert read_wish(formatdate(time.time() + 90, usegmt=True).encode()) == pytest.approx(90, abs=5)
+    assert read_wish(formatdate(time.time() - 90, usegmt=True).encode()) < 0
+    assert read_wish(b"Tue, 99 Foo 2026 25:00:00 GMT") == 0
+    assert read_wish(b"9" * 500) == float("inf")
+
+
+def test_a_long_wish_is_cut(site):
+    year = 365 * 86400
+    assert site.answer(503, str(year)) == 600
+    site.now += 601
+    assert site.answer(503, formatdate(time.time() + year, usegmt=True)) == 600
+    assert site.held == [("a", 600), ("a", 600)]
+
+
+def test_an_answer_out_of_a_cache_does_not_count(site):
+    assert site.answer(503, "120", flags=["cached"]) is None
+    assert site.held == []
+    for _ in range(3):
+        site.answer(503, "600")
+        site.now += 601
+    site.answer(200, flags=["cached"])
+    assert site.answer(503, "600") is None  # its budget is still spent
+
+
+def test_answers_at_the_same_moment_are_one_hold(site, caplog):
+    caplog.set_level("INFO")
+    caplog.clear()
+    for _ in range(8):
+        assert site.answer(503, "600") == 600
+        site.now += 0.01
+    assert len(caplog.messages) == 1
+    assert caplog.messages[0].startswith(
+        "a asks to be left alone: no request is sent to it for 10m"
+    )
+    assert site.crawler.stats.get_value("bloom/frontier/holds") == 1
+
+
+def test_a_host_has_one_budget_until_it_answers_well(site):
+    for _ in range(3):
+        assert site.answer(503, "600") == 600
+        site.now += 600
+    assert site.answer(503, "600") is None
+    assert site.answer(503, "600", slot="b") == 600
+    site.answer(404)
+    assert site.answer(503, "600") == 600
+
+
+def test_a_short_wish_is_granted_more_often(site):
+    for _ in range(30):
+        assert site.answer(503, "60") == 60
+        site.now += 61
+    assert site.answer(503, "60") is None
+
+
+def test_without_a_frontier_that_can_wait_nothing_changes(monkeypatch, caplog):
+    caplog.set_level("INFO")
+    site = Site(monkeypatch, heard=False)
+    caplog.clear()
+    assert site.answer(503, "120") is None
+    assert caplog.messages == []
+
+
+def test_the_delay_of_what_is_not_retried_is_removed_before_the_callback(site):
+    request = Request(URL, meta={"download_slot": "a"})
+    response = Response(URL, status=503, headers={"Retry-After": "9"})
+    site.middleware.process_response(request, response)
+    assert request.copy().meta["bloom_delay"] == 9  # as a retry is made
+    site.crawler.signals.send_catch_log(
+        signals.response_received, request=request, response=response, spider=None
+    )
+    assert "bloom_delay" not in request.meta
+
+
+def test_few_hosts_are_remembered(site, monkeypatch):
+    monkeypatch.setattr(retry_after, "_MOST_HOSTS", 3)
+    for name in "abcde":
+        site.answer(503, "600", slot=name)
+    assert len(site.middleware._hosts) == 3  # noqa: SLF001 - memory is seen nowhere else
+
+
+@pytest.mark.parametrize("longest", [0, "0", "never"])
+def test_it_can_be_switched_off(longest):
+    with pytest.raises(NotConfigured):
+        RetryAfter.from_crawler(get_crawler(settings_dict={"BLOOM_RETRY_AFTER": longest}))
