@@ -99,7 +99,7 @@ KILLS ?= 22
 kills: installed redis
 	cd $(ROOT) && $(RUN) KILLS=$(KILLS) $(VENV)/bin/pytest -s tests/kills/test_frontier_kills.py tests/kills/test_shared_kills.py $(PYTEST_ARGS)
 	cd $(ROOT) && $(RUN) FAULTS=500 SEEDS=24 $(VENV)/bin/pytest -s -n 2 -o faulthandler_timeout=0 tests/faults/test_redis_faults.py tests/faults/test_redis_begin_again.py \
-		-k "long_series or nothing_is_lost" $(PYTEST_ARGS)
+		-k "long_series or no_page_is_lost" $(PYTEST_ARGS)
 	cd $(ROOT) && $(RUN) START_REQUESTS=1000000 $(VENV)/bin/pytest -s tests/crawls/test_shared_frontier.py -k start_requests
 
 # The demos run the checkout, and install only what the package itself needs.

@@ -29,7 +29,7 @@ OLDEST_SCRAPY = (2, 13)
 SMOKE = {
     "stop and resume": [
         "crawls/test_crawls.py::test_a_crawl_stopped_and_resumed_misses_nothing_and_repeats_nothing",
-        "crawls/test_scheduler.py::test_a_crawl_that_is_stopped_goes_on_where_it_was",
+        "crawls/test_scheduler.py::test_a_stopped_crawl_resumes_where_it_was",
     ],
     "kill and resume": [
         "kills/test_frontier_kills.py::test_nothing_is_lost_however_often_a_crawl_is_killed[plain]",
@@ -38,7 +38,7 @@ SMOKE = {
         "crawls/test_shared_frontier.py::test_a_crawl_that_is_stopped_is_resumed_by_the_next_worker",
     ],
     "Redis, kill a worker": [
-        "crawls/test_shared_crawls.py::test_what_a_killed_worker_had_is_fetched_by_another_one",
+        "crawls/test_shared_crawls.py::test_requests_of_a_killed_worker_are_fetched_by_another_one",
     ],
     "scrapy-redis": [
         "crawls/test_redis_crawl.py::test_three_scrapy_redis_workers_fetch_each_page_once"

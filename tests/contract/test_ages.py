@@ -42,7 +42,7 @@ def page(name, age=None, **meta):
     return Request(f"https://example.com/{name}", meta=meta)
 
 
-def test_lists_are_new_after_their_age_and_articles_never(clock):
+def test_list_pages_are_new_after_their_age_and_articles_never(clock):
     seen, stats = open_filter()
     times = {"list": [], "feed": [], "always": [], "article": []}
     ages = {"list": "1h", "feed": 1800, "always": 0}

@@ -47,7 +47,7 @@ async def test_no_page_is_missed_over_stops_though_the_filter_loses_many(
         ({"BLOOM_BACKEND": "redis"}, "BLOOM_ERROR_RATE = 1e-12 instead, about 13 bytes per page"),
     ],
 )
-def test_where_it_cannot_be_kept_it_is_refused(more, told, tmp_path, monkeypatch, caplog):
+def test_exact_is_refused_where_it_cannot_be_kept(more, told, tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)
     dupefilter = BloomDupeFilter.from_crawler(
         get_crawler(settings_dict={"BLOOM_EXACT": True, **more})

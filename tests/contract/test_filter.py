@@ -227,7 +227,7 @@ def cut(path):
         (lambda _: None, "No such file"),
     ],
 )
-def test_what_is_not_a_filter_is_refused_and_left_as_it_is(tmp_path, make, found):
+def test_a_file_that_is_no_filter_is_refused_and_left_as_it_is(tmp_path, make, found):
     path = tmp_path / "filter"
     make(path)
     before = path.read_bytes() if path.is_file() else None

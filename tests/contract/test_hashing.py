@@ -10,7 +10,7 @@ from scrapy_bloom.filter.hashing import make_probe
 SECRET = bytes(range(16))
 
 
-def test_the_layout_is_written_in_stone():
+def test_the_layout_of_the_bits_does_not_change():
     """Filters are stored: these bytes must mean these bits in every version."""
     fingerprint = hashlib.sha1(b"page").digest()
     keyed = SECRET + fingerprint

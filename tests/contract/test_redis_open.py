@@ -29,7 +29,7 @@ def open_filter(url, key, **options):
     ("host", "policy"),
     [("127.0.0.1", "auto"), ("nowhere.invalid", "close")],
 )
-def test_nobody_listens(key, host, policy):
+def test_a_server_that_nobody_runs_is_a_temporary_error(key, host, policy):
     port = free_port()
     with pytest.raises(BackendError, match=rf"Redis at {host}:{port}/0: ") as told:
         open_filter(f"redis://{host}:{port}", key, on_error=policy)
@@ -65,7 +65,7 @@ def as_user(server, user, password=QUOTED):
         ("reader", QUOTED, "crawl:2", "the ACL must allow"),
     ],
 )
-def test_what_is_not_allowed_is_said(guarded, user, password, key, words, caplog):
+def test_what_the_acl_forbids_is_named_in_the_error(guarded, user, password, key, words, caplog):
     with open_filter(as_user(guarded, "worker"), "crawl:1") as seen:
         assert [seen.add(os.urandom(20)) for _ in range(2)] == [False, False]
     with pytest.raises(BackendError, match=words) as raised:
@@ -116,7 +116,7 @@ def test_an_argument_in_the_url_that_is_not_the_users_is_refused(url, name):
         "redis://",
     ],
 )
-def test_what_looks_like_a_broken_url_and_is_none_is_taken(url):
+def test_a_url_that_only_looks_broken_is_taken(url):
     assert Target(url).url == url
 
 
@@ -149,7 +149,7 @@ def test_an_address_where_nothing_ever_answers_is_not_waited_for_long(url):
 
 
 @pytest.mark.usefixtures("impatient")
-def test_one_who_answers_something_else_is_no_server_of_redis():
+def test_a_server_of_another_protocol_has_not_answered():
     with Answering(b"HTTP/1.1 400 Bad Request\r\n") as port:
         assert "Nothing has answered" in str(unreached(f"redis://127.0.0.1:{port}"))
 
@@ -205,19 +205,19 @@ def test_a_target_is_shown_without_its_password():
     assert Target.of("redis://host", {"url": "redis://other"}).options == {}
 
 
-def test_arguments_that_redis_does_not_know():
+def test_arguments_that_redis_py_does_not_know_are_refused():
     with pytest.raises(SettingError, match="REDIS_PARAMS"):
         Target.of("", {"pasword": "s3cr3t"}).connect(1)
 
 
-def test_a_unix_socket(tmp_path, key):
+def test_a_url_may_name_a_unix_socket(tmp_path, key):
     with LocalRedis("--unixsocket", str(tmp_path / "redis.sock")):
         seen = open_filter(f"unix://{tmp_path}/redis.sock", key)
         assert [seen.add(b"x"), seen.add(b"x")] == [False, True]
         seen.close()
 
 
-def test_a_replica(key):
+def test_a_replica_is_refused_as_read_only(key):
     with LocalRedis() as primary, LocalRedis() as replica:
         replica.client().replicaof(primary.HOST, primary.port)
         until(lambda: replica.client().info("replication")["master_link_status"] == "up")
@@ -232,7 +232,7 @@ def test_a_replica(key):
 
 
 @pytest.mark.parametrize("kind", ["string", "set", "hash"])
-def test_something_of_another_program_is_left_alone(server, key, kind):
+def test_keys_of_another_program_are_left_alone(server, key, kind):
     client = server.client()
     {
         "string": lambda: client.set(key, "foreign"),
@@ -263,7 +263,7 @@ def test_a_filter_of_other_parameters_is_refused(server, key):
     assert everything_in(server) == before
 
 
-def test_another_capacity_is_taken_as_it_is(server, key):
+def test_a_filter_of_another_capacity_is_used_as_it_is(server, key):
     one = open_filter(server.url, key, capacity=1000)
     two = open_filter(server.url, key, capacity=5000)
     assert two.info().capacity == 1000

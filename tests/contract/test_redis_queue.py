@@ -48,7 +48,7 @@ def requests(worker, key, which):
 # Order
 
 
-def test_what_a_worker_leaves_goes_back_to_its_place(server, join, key):
+def test_requests_of_a_leaving_worker_go_back_to_their_places(server, join, key):
     with Crawler(server.url, key) as one:
         one.offer(*range(10))
         one.say()
@@ -73,7 +73,7 @@ def test_seen_means_queued_and_what_is_not_filtered_is_queued_each_time(server, 
     assert not two.queue.knows(mark_of("a"))
 
 
-def test_batches_that_outgrow_the_filter(join, key):
+def test_batches_larger_than_the_filter_are_taken_whole(join, key):
     worker = join(key, capacity=50)
     worker.offer(*range(2000))
     assert sorted(worker.say()) == [*range(2000)]
@@ -85,7 +85,7 @@ def test_batches_that_outgrow_the_filter(join, key):
 # Requests that nobody can read, and those that kill their workers
 
 
-def test_what_a_worker_cannot_read_goes_behind_all_others_and_aside_after_many_tries(join, key):
+def test_an_unreadable_request_goes_to_the_end_and_after_ten_tries_to_the_failed_list(join, key):
     worker, order = join(key), []
     for number in range(3):
         worker.offer(number, priority=9 - number)
@@ -210,7 +210,7 @@ def test_a_callback_may_hold_the_gil_for_13_s(server, key, seconds, dead):
             assert left(server, key)[1] == 0
 
 
-def test_when_the_server_stands_still_nobody_is_dead(own_server, key, monkeypatch):
+def test_a_frozen_server_makes_no_worker_dead(own_server, key, monkeypatch):
     """For longer than a lease. Then all get another one."""
     short_leases.shorten(monkeypatch)
     with Crawler(own_server.url, key) as one, Crawler(own_server.url, key) as two:
@@ -286,7 +286,7 @@ def test_a_worker_that_is_cut_off_knows_that_its_lease_may_be_over(server, key, 
 
 
 @pytest.mark.parametrize("which", ["queue", "taken", "failed"])
-def test_something_else_in_its_place_is_refused_and_stays(server, join, key, which):
+def test_a_foreign_value_in_place_of_a_queue_is_refused_and_left(server, join, key, which):
     name = beginning(key) + which
     server.client().set(name, "foreign")
     with pytest.raises(StateError, match=f"found a string under '{name}' that is not ours"):
@@ -302,7 +302,7 @@ def test_something_else_in_its_place_is_refused_and_stays(server, join, key, whi
         ({"order": "lifo pickle"}, "order 'fifo', not 'lifo pickle'"),
     ],
 )
-def test_another_crawl_is_refused(server, join, key, other, words):
+def test_a_worker_of_another_crawl_is_refused(server, join, key, other, words):
     worker = join(key)
     worker.offer(1)
     worker.say()

@@ -92,7 +92,7 @@ def test_two_workers_see_what_the_model_allows(server, clock):
     case("runTest").debug()
 
 
-def test_what_is_over_takes_no_room_on_the_server(server, join, clock):
+def test_an_expired_generation_takes_no_memory_of_the_server(server, join, clock):
     key = next(keys)
     seen = join(key, capacity=1000)
     client = server.client()

@@ -34,7 +34,7 @@ def test_space_is_close_to_the_textbook_optimum(error_rate, bits, most):
 
 
 @pytest.mark.parametrize("mean", [1, 63, 64, 300, 5000, 60_000])
-def test_it_is_the_average_over_all_loads_though_few_are_summed_up(mean):
+def test_the_rate_is_the_average_over_all_loads_of_a_block(mean):
     spread = range(max(0, mean - 9 * math.isqrt(mean) - 9), mean + 9 * math.isqrt(mean) + 9)
     chances = [math.exp(n * math.log(mean) - mean - math.lgamma(n + 1)) for n in spread]
     rates = [sizing.false_positive_rate(n, 1) for n in spread]

@@ -51,7 +51,7 @@ class Told(Follower):
 
 @ensureDeferred
 @pytest.mark.parametrize("seed", range(8))
-async def test_both_places_take_the_same_requests_and_count_the_same(job, server, key, seed):
+async def test_a_job_and_redis_take_the_same_requests_and_count_the_same(job, server, key, seed):
     dice, told = random.Random(seed), []
     for kind in dice.choices([*KINDS], [*KINDS.values()], k=30):
         chain = dice.choices(PAGES, k=dice.randrange(4))

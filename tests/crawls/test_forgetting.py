@@ -56,7 +56,7 @@ def walls(times, *links):
 
 @at("memory", "redis")
 @ensureDeferred
-async def test_the_next_link_fetches_what_was_forgotten(place):
+async def test_a_forgotten_page_is_fetched_by_the_next_link(place):
     pages = {"/": lambda *_: ["/a"], "/a": walls(1, "/c"), "/again": lambda *_: ["/a"]}
     pages["/c"] = lambda *_: ["/a", "/c", "/again"]
     with Pages(pages) as site:
@@ -67,7 +67,7 @@ async def test_the_next_link_fetches_what_was_forgotten(place):
 
 @at("job", "kept job", "shared")
 @ensureDeferred
-async def test_so_does_the_next_run_and_then_no_other(place):
+async def test_a_forgotten_page_is_fetched_by_the_next_run_and_by_no_later_one(place):
     pages = {"/": lambda *_: ["/a", "/b"], "/a": walls(1, "/c"), "/b": walls(0), "/c": walls(0)}
     pages["/again"] = walls(0)
     hits = []
@@ -82,7 +82,7 @@ async def test_so_does_the_next_run_and_then_no_other(place):
 
 @at("job", "shared")
 @ensureDeferred
-async def test_the_pages_whose_redirects_led_to_it_are_forgotten_with_it(place):
+async def test_a_page_is_forgotten_with_the_pages_that_redirected_to_it(place):
     pages = {
         "/": lambda *_: ["/old"],
         "/again": lambda *_: ["/old"],
@@ -104,7 +104,7 @@ LAST = {"REDIRECT_PRIORITY_ADJUST": -10}
 
 @at("redis", "kept job", "shared")
 @ensureDeferred
-async def test_so_are_the_pages_whose_redirects_to_it_were_dropped(place):
+async def test_a_page_is_forgotten_with_the_pages_whose_redirects_to_it_were_dropped(place):
     pages = {"/": lambda *_: ONE_WALL, "/again": lambda *_: ONE_WALL, "/c": walls(0)}
     pages |= dict.fromkeys(ONE_WALL, lambda *_: "/wall") | {"/wall": walls(1, "/c")}
     with Pages(pages) as site:
@@ -197,7 +197,7 @@ async def test_a_page_that_only_looks_like_one_that_failed_is_fetched(place):
 
 @at("kept job", "shared")
 @ensureDeferred
-async def test_those_that_led_to_one_that_failed_are_tried_again_by_the_next_run(place):
+async def test_pages_that_redirected_to_a_failed_page_are_fetched_by_the_next_run(place):
     failing = True
     pages = {"/": lambda *_: [*ONE_WALL, "/again"], "/again": lambda *_: ONE_WALL}
     pages |= dict.fromkeys(ONE_WALL, lambda *_: "/bad")
@@ -215,7 +215,7 @@ async def test_those_that_led_to_one_that_failed_are_tried_again_by_the_next_run
 
 @at("job", "kept job", "shared")
 @ensureDeferred
-async def test_what_has_failed_is_tried_again_by_the_next_run(place):
+async def test_a_failed_page_is_fetched_by_the_next_run(place):
     """And not by this one, whose other links to it would only fail as well."""
     failing = True
     pages = {
@@ -240,7 +240,7 @@ async def test_what_has_failed_is_tried_again_by_the_next_run(place):
 
 
 @ensureDeferred
-async def test_a_list_of_statuses_takes_the_place_of_scrapys(tmp_path):
+async def test_forget_failed_may_be_a_list_of_statuses(tmp_path):
     pages = {"/": lambda *_: ["/bad", "/gone", "/none"], "/bad": lambda *_: 503}
     pages["/none"] = lambda *_: ...
     settings = {**ONE, "JOBDIR": str(tmp_path), "BLOOM_FORGET_FAILED": [404]}
@@ -250,7 +250,7 @@ async def test_a_list_of_statuses_takes_the_place_of_scrapys(tmp_path):
     assert site.hits == {"/": 2, "/bad": 2, "/gone": 2, "/none": 4}
 
 
-def test_a_kill_takes_nothing_back(project):
+def test_a_forgotten_page_is_fetched_again_after_a_kill(project):
     pages = {"/": lambda *_: ["/a"], "/a": walls(1, "/c"), "/again": walls(0), "/c": walls(0)}
     settings = {**ONE, "spider": "walled", "SCHEDULER": "scrapy_bloom.Scheduler"}
     with Pages(pages) as site:
@@ -290,7 +290,7 @@ def test_a_redirect_to_a_page_that_has_failed_forgets_its_pages_once(tmp_path):
     session.close()
 
 
-def test_pages_that_led_to_pages_that_led_to_it_are_forgotten_with_it():
+def test_a_page_is_forgotten_with_the_whole_chain_that_led_to_it():
     session, crawler = open_session()
     first, second, third = map(page, "abc")
     assert check_all(session, [first, second, third]) == [NEW] * 3
@@ -331,7 +331,7 @@ def test_a_page_that_redirects_to_itself_is_forgotten_with_its_steps():
     assert stat(crawler, "forgotten") == 2
 
 
-def test_what_has_failed_is_not_remembered_longer_than_the_window(monkeypatch):
+def test_failed_pages_are_remembered_no_longer_than_the_window(monkeypatch):
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now)
     session, _ = open_session({"BLOOM_WINDOW": "1d"})
@@ -361,7 +361,7 @@ def test_in_a_window_a_step_expires_before_its_page(monkeypatch):
     session.close()
 
 
-def test_meta_that_is_passed_on_misleads_nobody_and_does_not_grow():
+def test_copied_meta_forgets_no_other_page_and_does_not_grow():
     session, crawler = open_session()
     form = page("form", method="POST", body=b"a")
     assert session.check(form) is NEW
@@ -375,7 +375,7 @@ def test_meta_that_is_passed_on_misleads_nobody_and_does_not_grow():
     session.close()
 
 
-def test_what_cannot_be_forgotten_costs_nothing_else(caplog):
+def test_forget_returns_false_where_the_fingerprinter_raises(caplog):
     class Odd:
         def fingerprint(self, request):
             raise ValueError(f"an odd page: {request}")
@@ -388,7 +388,7 @@ def test_what_cannot_be_forgotten_costs_nothing_else(caplog):
     assert caplog.text.count("could not be forgotten") == 1
 
 
-def test_a_crawl_without_our_filter_says_so(caplog):
+def test_forget_in_a_crawl_without_our_filter_is_logged(caplog):
     assert scrapy_bloom.forget(page("a"), get_crawler()) is False
     assert "has no open filter of scrapy-bloom" in caplog.text
 
@@ -403,12 +403,12 @@ def test_a_crawl_without_our_filter_says_so(caplog):
         ("404", (404,)),
     ],
 )
-def test_the_setting_is_read(written, read):
+def test_forget_failed_is_read_from_its_setting(written, read):
     assert FORGET_FAILED.read("BLOOM_FORGET_FAILED", written) == read
 
 
 @ensureDeferred
-async def test_without_its_middleware_a_crawl_is_refused(caplog):
+async def test_forget_failed_without_its_middleware_is_refused(caplog):
     settings = {"ADDONS": {}, "BLOOM_FORGET_FAILED": True}
     settings["DUPEFILTER_CLASS"] = "scrapy_bloom.BloomDupeFilter"
     with Pages({"/": lambda *_: []}) as site:
@@ -420,7 +420,7 @@ async def test_without_its_middleware_a_crawl_is_refused(caplog):
         assert site.hits
 
 
-def test_the_middleware_looks_away_from_what_is_ignored_on_purpose():
+def test_a_request_ignored_on_purpose_is_not_forgotten_as_failed():
     session, crawler = open_session({"ADDONS": ADDONS, "BLOOM_FORGET_FAILED": True})
     watch = ForgetFailed.from_crawler(crawler)
     session.check(page("a"))

@@ -88,7 +88,7 @@ async def test_a_redirect_whose_chain_has_no_fingerprint_is_let_through(place, c
 @ensureDeferred
 @pytest.mark.parametrize("again", [ask("a"), ask("a", "b"), ask("a", bloom_max_age="1h")])
 @pytest.mark.parametrize("held", [True, False])
-async def test_what_is_held_in_memory_is_known_however_it_is_led_to(place, again, held):
+async def test_a_page_held_in_memory_is_a_duplicate_however_it_is_reached(place, again, held):
     first = ask("a", held=True, **again[3])
     page, chain, _, meta = again
     steps = [first, (page, chain, held, meta), ask("b"), (page, chain, held, meta)]

@@ -120,7 +120,7 @@ def test_workers_with_queues_of_their_own_share_a_filter(site, server, tmp_path)
         assert server.client().keys("*:worker:*") == []
 
 
-def test_what_a_killed_crawl_left_is_emptied(site, server, tmp_path):
+def test_the_filter_of_a_killed_crawl_is_emptied(site, server, tmp_path):
     with Crawl(site, server, tmp_path, BLOOM_REDIS_URL=server.url) as crawl:
         killed = crawl.join()
         reach(site, 75)

@@ -96,7 +96,7 @@ async def crawl_refused(settings, caplog, **arguments):
     ],
 )
 @pytest.mark.each_scrapy
-async def test_a_crawl_that_is_stopped_goes_on_where_it_was(job, settings):
+async def test_a_stopped_crawl_resumes_where_it_was(job, settings):
     with site() as pages:
         first = await crawl(Stopping, kept(job, **settings), url=pages.url)
         assert pages.missed
@@ -112,7 +112,7 @@ async def test_a_crawl_that_is_stopped_goes_on_where_it_was(job, settings):
 
 
 @ensureDeferred
-async def test_a_priority_that_is_no_whole_number_is_cut_off(job, caplog):
+async def test_a_priority_that_is_no_integer_is_truncated(job, caplog):
     """Scrapy checks what a request is made with, and not what is assigned later."""
 
     class Scored(Stopping):
@@ -176,7 +176,7 @@ async def test_the_order_is_that_of_scrapys_own_queues(tmp_path, settings):
 
 @ensureDeferred
 @pytest.mark.each_scrapy
-async def test_without_a_job_directory_it_is_scrapys_own(tmp_path, monkeypatch):
+async def test_the_scheduler_without_a_job_directory_is_scrapys_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with site(60) as pages:
         crawler = await crawl(settings=KEPT, url=pages.url)
@@ -188,7 +188,7 @@ async def test_without_a_job_directory_it_is_scrapys_own(tmp_path, monkeypatch):
 
 
 @ensureDeferred
-async def test_the_very_same_request_may_be_under_way_twice(job):
+async def test_the_same_request_object_may_be_in_flight_twice(job):
     class Again(Follower):
         times = 0
 
@@ -222,7 +222,7 @@ on_sqlite = hasattr(scrapy.squeues, "PickleLifoSQLiteQueue")  # from Scrapy 2.19
     ],
 )
 @pytest.mark.each_scrapy
-async def test_a_job_of_scrapys_own_scheduler_goes_on(job, by, queue, filter_class):
+async def test_a_job_of_scrapys_own_scheduler_is_resumed(job, by, queue, filter_class):
     settings = {
         "SCHEDULER_PRIORITY_QUEUE": by,
         "SCHEDULER_DISK_QUEUE": f"scrapy.squeues.{queue}",
@@ -296,7 +296,7 @@ async def test_our_filter_with_scrapys_scheduler_refuses_the_job(job, caplog):
 
 
 @ensureDeferred
-async def test_who_asks_the_filter_hears_what_the_scheduler_would_let_through(job):
+async def test_request_seen_answers_as_the_scheduler_would(job):
     class Asking(Follower):
         def parse(self, response):
             asked = response.request.replace(dont_filter=False)
@@ -445,7 +445,7 @@ async def test_an_engine_that_does_not_show_what_is_done_is_refused(job, caplog,
 
 @pytest.mark.long
 @ensureDeferred
-async def test_a_stored_request_that_is_damaged_stays_and_is_said(job, caplog):
+async def test_a_damaged_stored_request_stays_and_is_logged(job, caplog):
     with site() as pages:
         await crawl(Stopping, kept(job), url=pages.url)
         with closing(sqlite3.connect(job / "bloom.sqlite")) as database:
@@ -461,7 +461,7 @@ async def test_a_stored_request_that_is_damaged_stays_and_is_said(job, caplog):
 
 @pytest.mark.long
 @ensureDeferred
-async def test_damage_that_is_found_in_mid_run_ends_the_crawl_and_writes_nothing(
+async def test_damage_found_during_a_run_ends_the_crawl_and_writes_nothing(
     job, caplog, monkeypatch
 ):
     def read(*_, **__):
@@ -525,7 +525,7 @@ def test_the_state_of_a_spider_is_that_of_its_requests(project):
 
 @ensureDeferred
 @pytest.mark.each_scrapy
-async def test_a_state_that_scrapy_has_not_written_is_put_back(job, monkeypatch):
+async def test_a_spider_state_that_scrapy_has_not_written_is_restored(job, monkeypatch):
     """It was killed between the end of our file and that of its own."""
 
     class Counting(Remembering):
@@ -576,7 +576,7 @@ async def test_a_state_that_is_slow_to_store_is_stored_less_often(job, monkeypat
 
 
 @ensureDeferred
-async def test_a_state_that_cannot_be_pickled_is_told_of(job, caplog):
+async def test_a_spider_state_that_cannot_be_pickled_is_logged(job, caplog):
     class Locked(Remembering):
         def parse(self, response):
             self.state["lock"] = threading.Lock()

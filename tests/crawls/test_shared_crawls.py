@@ -107,7 +107,9 @@ def warnings(caplog):
 
 @ensureDeferred
 @few_pages
-async def test_a_crawl_that_was_finished_says_so_and_can_be_begun_anew(site, server, caplog, bloom):
+async def test_a_finished_shared_crawl_is_logged_and_can_be_started_over(
+    site, server, caplog, bloom
+):
     caplog.set_level("WARNING")
     ours = ours_in(server)
     await crawl(settings=ours, url=site.url)
@@ -127,7 +129,7 @@ async def test_a_crawl_that_was_finished_says_so_and_can_be_begun_anew(site, ser
 
 
 @pytest.mark.each_scrapy
-def test_what_a_killed_worker_had_is_fetched_by_another_one(site, server, tmp_path):
+def test_requests_of_a_killed_worker_are_fetched_by_another_one(site, server, tmp_path):
     with shared(site, server, tmp_path) as workers:
         workers.kill_one_of_two(75)
         assert workers.wait() == ["", "finished"]
@@ -144,7 +146,7 @@ def test_what_a_killed_worker_had_is_fetched_by_another_one(site, server, tmp_pa
 
 @pytest.mark.each_scrapy
 @few_pages
-def test_spiders_of_scrapy_redis(project, site, server):
+def test_spiders_of_scrapy_redis_are_fed_from_redis_by_our_scheduler(project, site, server):
     """They take start URLs from a list while they are idle, and end after `max_idle_time`."""
     pytest.importorskip("scrapy_redis")
     ours = {"SCHEDULER": "scrapy_bloom.Scheduler", "BLOOM_REDIS_URL": server.url}
@@ -166,7 +168,7 @@ def test_spiders_of_scrapy_redis(project, site, server):
     assert queue_is_empty(server)
 
 
-def test_a_worker_that_stands_still_gives_up_what_it_had(site, server, tmp_path):
+def test_a_frozen_worker_gives_up_its_requests(site, server, tmp_path):
     with shared(site, server, tmp_path) as workers:
         with workers.two(50) as stopped:
             stopped.freeze()
@@ -215,7 +217,7 @@ async def test_another_filter_is_refused(site, server, caplog):
     assert "with the filter in Redis" in said
 
 
-def test_what_a_worker_with_older_code_cannot_read_is_never_lost(site, server, tmp_path, bloom):
+def test_a_request_that_older_code_cannot_read_is_not_lost(site, server, tmp_path, bloom):
     """It does not know their callback. Others do, or a command brings them back."""
     with shared(site, server, tmp_path) as workers:
         workers.join(arguments={"newer": 1})

@@ -148,7 +148,7 @@ async def test_a_crawl_that_is_stopped_is_resumed_by_the_next_worker(shared):
 
 
 @ensureDeferred
-async def test_duplicates_that_are_found_late_are_told(shared):
+async def test_duplicates_found_after_enqueueing_are_signalled(shared):
     """The second worker does not know what the first one has marked."""
 
     class Again(Listening):
@@ -199,7 +199,7 @@ async def test_a_redirect_is_asked_about_again_when_another_worker_has_marked_it
 
 @ensureDeferred
 @pytest.mark.parametrize("name", ["SomeLambdas", "Waiting", "Errors", "Ruled"])
-async def test_all_that_spiders_do_leads_to_every_page(distant, name):
+async def test_every_kind_of_spider_fetches_every_page(distant, name):
     shared = distant
     spider = getattr(kept_spiders, name)
     kind = StormySite if name == "Errors" else LocalSite

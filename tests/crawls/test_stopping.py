@@ -103,7 +103,7 @@ async def test_pages_whose_callbacks_close_the_spider_are_fetched_again(place, c
 
 @ensureDeferred
 @pytest.mark.each_scrapy
-async def test_so_is_the_first_page_and_one_that_has_given_its_links(place):
+async def test_a_page_that_closed_the_spider_after_its_links_is_fetched_again(place):
     class First(Follower):
         def parse(self, response):
             yield from super().parse(response)
@@ -200,7 +200,7 @@ def links(*to):
 
 
 @ensureDeferred
-async def test_a_page_that_is_only_held_is_not_lost_with_the_page_that_has_yielded_it(place):
+async def test_a_page_held_in_memory_is_not_lost_with_the_page_that_yielded_it(place):
     """Another page links to it, too, and is not done before it: the first one may have changed."""
     front, archive = threading.Event(), threading.Event()
 
@@ -253,7 +253,7 @@ async def test_held_requests_are_filtered_whatever_their_meta_says(place, meta):
 
 
 @ensureDeferred
-async def test_a_held_request_that_no_page_led_to_is_told_of(place, caplog):
+async def test_a_held_request_that_no_page_led_to_is_logged_as_lost(place, caplog):
     class Idle(Follower):
         async def start(self):
             yield Request(self.url, callback=lambda page: self.parse(page))  # noqa: PLW0108
@@ -317,7 +317,7 @@ async def test_a_request_that_is_held_for_want_of_a_slot_goes_to_its_errback(job
 
 
 @ensureDeferred
-async def test_what_is_enqueued_while_the_crawl_is_stored_is_refused_and_told_of(place, caplog):
+async def test_a_request_enqueued_after_the_crawl_was_stored_is_refused_and_logged(place, caplog):
     original, refused = Scheduler.close, []
 
     def close(scheduler, reason):
@@ -386,7 +386,7 @@ class Items(Follower):
 @ensureDeferred
 @pytest.mark.each_scrapy
 @pytest.mark.parametrize("error", [OSError("no room for items"), asyncio.CancelledError()])
-async def test_handlers_that_are_coroutines_are_awaited(place, monkeypatch, error):
+async def test_coroutine_handlers_of_before_commit_are_awaited(place, monkeypatch, error):
     Gathering.written, Gathering.fails = [], 2
     monkeypatch.setattr(Gathering, "raises", error)
     with LocalSite(pages=60, links=6) as site:
@@ -442,7 +442,7 @@ class Uploading(BlockingFeedStorage):
 
 @ensureDeferred
 @pytest.mark.each_scrapy
-async def test_feeds_that_a_kill_does_harm_to_are_warned_of_at_the_start(job, tmp_path, caplog):
+async def test_feeds_that_a_kill_would_damage_are_warned_of_at_the_start(job, tmp_path, caplog):
     gzip = {"postprocessing": ["scrapy.extensions.postprocessing.GzipPlugin"]}
     lines = {"format": "jsonlines"}
     feeds = {"far://me:secret@a.test/items.jsonl": lines}

@@ -46,7 +46,7 @@ def test_the_one_line_gives_a_crawl_our_filter_and_our_scheduler(tmp_path):
 
 
 @pytest.mark.parametrize("priority", ["addon", "cmdline"])
-def test_a_choice_that_is_ours_stays_and_so_does_any_scheduler(priority, tmp_path):
+def test_the_addon_keeps_a_scheduler_or_filter_that_was_chosen(priority, tmp_path):
     chosen = {"DUPEFILTER_CLASS": (Further, priority), "SCHEDULER": (SCRAPYS, priority)}
     settings = updated(**chosen, JOBDIR=str(tmp_path))
     assert settings["DUPEFILTER_CLASS"] is Further
@@ -109,7 +109,7 @@ def test_the_log_lists_the_middleware_by_its_path(caplog):
         ("JOBDIR", "", SCRAPYS),
     ],
 )
-def test_it_takes_the_scheduler_where_requests_can_be_kept(name, value, scheduler):
+def test_the_addon_sets_our_scheduler_where_requests_can_be_kept(name, value, scheduler):
     assert updated(**{name: value})["SCHEDULER"] == scheduler
 
 

@@ -60,7 +60,7 @@ def told(bloom, target):
     return json.loads("\n".join(bloom(f"info {target} --json")[1]))
 
 
-def test_a_target_is_asked_and_looking_changes_nothing(bloom, target, tmp_path, server):
+def test_info_and_contains_change_nothing(bloom, target, tmp_path, server):
     key = target.partition("#")[2]
     before = everything(tmp_path), everything_in(server, key)
     assert seen(bloom, target, fingerprints(50)) == [True] * 50
@@ -91,7 +91,7 @@ def test_marks_are_added_and_forgotten(bloom, target):
     assert seen(bloom, target, [one, two, new]) == [True, True, False]
 
 
-def test_it_is_deleted_with_all_that_belongs_to_it(bloom, target, server):
+def test_delete_removes_all_files_or_keys_of_a_target(bloom, target, server):
     assert bloom(f"delete {target} --yes")[0] == 0
     assert bloom(f"info {target}")[0] == 2
     if key := target.partition("#")[2]:
@@ -102,7 +102,7 @@ def test_it_is_deleted_with_all_that_belongs_to_it(bloom, target, server):
 
 
 @pytest.mark.parametrize("place", ["new", "redis"])
-def test_a_new_filter_is_made_as_the_settings_say(bloom, tmp_path, monkeypatch, server, place):
+def test_add_creates_a_filter_by_the_settings(bloom, tmp_path, monkeypatch, server, place):
     monkeypatch.chdir(tmp_path)
     target = f"{server.url}#{next(keys)}" if place == "redis" else place
     made = {"BLOOM_CAPACITY": 1000, "BLOOM_WINDOW": "8h"}
@@ -121,7 +121,7 @@ def test_a_new_filter_is_made_as_the_settings_say(bloom, tmp_path, monkeypatch, 
     assert bloom(f"contains {target} {URLS[1]}x")[0] == 1
 
 
-def test_it_uses_the_rules_that_the_filter_was_filled_with(bloom, job):
+def test_contains_uses_the_rules_that_the_filter_was_filled_with(bloom, job):
     tracked = f"{URLS[0]}?utm_source=x"
     assert bloom(f"add new {URLS[0]} --spider a", BLOOM_CANONICAL="usual")[0] == 0
     assert bloom(f"contains new {tracked}")[0] == 0
@@ -135,7 +135,7 @@ def test_it_uses_the_rules_that_the_filter_was_filled_with(bloom, job):
     assert bloom(f"contains {URLS[0]}", JOBDIR=str(job.parent / "new"))[0] == 0
 
 
-def test_a_plan_has_any_of_three_from_the_others(bloom):
+def test_plan_computes_size_rate_or_capacity_from_the_other_two(bloom):
     plan = json.loads("\n".join(bloom("plan 10M --json")[1]))
     sized, grown = plan["sized"], plan["grown"]
     assert (sized["items"], sized["error_rate"]) == (10_000_000, 1e-6)
@@ -167,7 +167,7 @@ def test_the_requests_of_a_job_are_shown_and_copied(bloom, job, server):
     assert everything(kept) == before
 
 
-def test_the_page_shows_what_is_printed(bloom, job):
+def test_the_docs_show_what_the_commands_print(bloom, job):
     kept_job(job.parent / "job2", known=fingerprints(334), urls=URLS, spider="site")
     (job.parent / "job2").rename(job / "job")
     os.chdir(job)
@@ -250,7 +250,7 @@ def test_the_failed_list_is_shown_and_put_back(bloom, server):
         ("queue job -s SCHEDULER_DISK_QUEUE=foo.Bar", "cannot be loaded: No module named 'foo'"),
     ],
 )
-def test_what_cannot_be_done_ends_in_one_line(bloom, job, line, said):
+def test_an_impossible_command_ends_with_one_line(bloom, job, line, said):
     stored_job(job.parent / "waiting", fingerprints(5))
     (job.parent / "waiting" / "requests.queue").mkdir()
     (job.parent / "waiting" / "requests.queue" / "active.json").write_text("[0]")
@@ -305,7 +305,7 @@ def test_a_wrong_verb_and_help_and_what_needs_redis():
 
 
 @pytest.mark.usefixtures("job")
-def test_many_lines_with_bad_ones(bloom):
+def test_each_of_many_lines_is_answered_or_reported(bloom):
     """Every line is answered or reported."""
     lines = [f"http://example.com/{number}" for number in range(30_000)]
     for number in range(0, 30_000, 10_000):

@@ -82,7 +82,7 @@ SHARED = {
 
 
 @pytest.mark.parametrize("fault", [*LOCAL, *SHARED])
-def test_what_is_not_there_or_cannot_be_read_is_refused_by_every_verb(bloom, place, server, fault):
+def test_a_missing_or_unreadable_target_is_refused_by_every_verb(bloom, place, server, fault):
     target = named = fault
     key = next(keys)
     if fault in LOCAL:
@@ -223,7 +223,7 @@ def test_a_mark_by_hand_does_not_make_a_killed_run_a_clean_one(bloom, place):
         assert bloom(f"contains {folder} {URL}x")[0] == 0
 
 
-def test_what_cannot_be_copied_is_told(bloom, place, server):
+def test_copy_names_what_it_cannot_copy(bloom, place, server):
     target = filled(server, next(keys))
     stored_job(place / "exact", fingerprints(9), BLOOM_EXACT=True)
     for line, told in (
@@ -235,7 +235,7 @@ def test_what_cannot_be_copied_is_told(bloom, place, server):
     assert not (place / "new").exists()
 
 
-def test_what_is_forgotten_stays_so_in_every_copy(bloom, place, server):
+def test_forgotten_pages_stay_forgotten_in_every_copy(bloom, place, server):
     """A page that a copy suppressed would be lost in silence."""
     known, there = fingerprints(500), f"{server.url}#{next(keys)}"
     stored_job(place / "job", known, BLOOM_ERROR_RATE=0.001)

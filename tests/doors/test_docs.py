@@ -138,7 +138,7 @@ def test_links_of_the_readme_work_on_pypi_too():
 # Benchmarks
 
 
-def test_every_part_is_kept_in_full_and_drawn():
+def test_every_benchmark_was_run_in_full_and_drawn():
     kept = results.read()
     assert set(kept) == set(PARTS)
     assert not [name for name, result in kept.items() if result["quick"]]
@@ -148,5 +148,5 @@ def test_every_part_is_kept_in_full_and_drawn():
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.text)
-def test_what_we_claim_holds(claim):
+def test_each_claim_about_benchmarks_holds(claim):
     assert claim.holds(results.read())

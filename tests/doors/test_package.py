@@ -58,7 +58,7 @@ def test_without_the_client_library_a_star_import_brings_the_rest():
     assert PUBLIC & set(run.stdout.split()) == PUBLIC - {"RedisFilter"}
 
 
-def test_what_is_imported_loads_what_it_uses_and_no_more():
+def test_an_import_loads_what_it_uses_and_no_more():
     run = run_line(
         "import sys, scrapy_bloom; print(*sys.modules);"
         "from scrapy_bloom import CanonicalFingerprinter; print(*sys.modules)"

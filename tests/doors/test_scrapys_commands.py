@@ -22,7 +22,7 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("way", SETTINGS)
-def test_they_touch_no_file_and_no_key(project, server, way):
+def test_scrapys_commands_touch_no_file_and_no_key(project, server, way):
     chosen, commands = SETTINGS[way]
     with (project.folder / "project_settings.py").open("a") as settings:
         settings.write(chosen.format(server=server.url))

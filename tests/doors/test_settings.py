@@ -41,7 +41,7 @@ SOURCE = [path.read_text() for path in (Path(__file__).parents[2] / "scrapy_bloo
         ("CANONICAL_RULES", '{"a.test": {"steps": ["www"]}}', {"a.test": Rule(steps=("www",))}),
     ],
 )
-def test_what_is_written_is_read(name, written, value):
+def test_each_form_of_a_value_is_read(name, written, value):
     read = Settings(ScrapySettings({f"BLOOM_{name}": written}))
     [option] = [option for option in OPTIONS if option.setting == f"BLOOM_{name}"]
     assert read[option] == value
@@ -111,7 +111,7 @@ def test_the_server_of_scrapy_redis_is_taken_over_and_its_password_not_shown():
         *((name, ".") for name in ("BLOOM_NONSENSE", "BLOOM_", "BLOOM_LOG", "BLOOM_ENABLED")),
     ],
 )
-def test_a_name_that_is_none_of_ours_is_told_with_the_one_that_was_meant(name, hint, caplog):
+def test_an_unknown_setting_is_reported_with_the_one_that_was_meant(name, hint, caplog):
     Settings({name: False, "BLOOMFILTER_BIT": 30, "JOBDIR": ""})
     (record,) = caplog.records
     assert record.getMessage() == f"There is no setting {name}{hint}"

@@ -77,13 +77,13 @@ def test_the_documented_commands_are_enough(server):
     use(url, "crawl:window", window=60)
 
 
-def test_they_are_enough_in_a_cluster(cluster):
+def test_the_documented_commands_are_enough_in_a_cluster(cluster):
     for node in cluster.nodes:
         allow(node.client(), [*COMMANDS, *CLUSTER_COMMANDS])
     use(as_worker(cluster.url), "crawl", window=60)
 
 
-def test_without_one_of_them_it_is_refused_and_nothing_is_left(server):
+def test_without_a_documented_command_a_filter_is_refused_and_leaves_nothing(server):
     admin = server.client()
     admin.flushall()
     for command in sorted({*COMMANDS} - {"info", "select"}):
@@ -96,7 +96,7 @@ def test_without_one_of_them_it_is_refused_and_nothing_is_left(server):
         assert not everything_in(server)
 
 
-def test_the_commands_are_documented():
+def test_every_command_of_the_acl_is_documented():
     text = DOCS.read_text("utf-8")
     line = re.search(r"ACL SETUSER .*?\n```", text, re.DOTALL)[0]
     assert set(re.findall(r"\+(\S+)", line)) == {*COMMANDS, *CLUSTER_COMMANDS}

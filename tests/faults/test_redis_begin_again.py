@@ -34,7 +34,7 @@ SETS = {
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_nothing_is_lost(server, name):
+def test_no_page_is_lost_in_any_order_of_faults(server, name):
     for seed in range(SEEDS):
         assert not World(server, seed, **SETS[name]).run(), f"seed {seed}"
 
@@ -81,5 +81,5 @@ def loses(server, seed, **options):
 
 
 @pytest.mark.parametrize("name", CONTROLS)
-def test_controls_lose(server, name):
+def test_pages_are_lost_without_each_guard(server, name):
     assert any(loses(server, seed, **CONTROLS[name]) for seed in range(8))

@@ -41,7 +41,7 @@ def in_time(seconds=TIMEOUT):
     assert time.monotonic() - start < seconds + SLACK
 
 
-def test_a_name_that_nobody_resolves_any_more(server, key, dead_names, caplog):
+def test_a_host_name_that_no_longer_resolves_blocks_no_check(server, key, dead_names, caplog):
     with Proxy(server.port) as proxy:
         seen = RedisFilter.from_url(f"redis://localhost:{proxy.port}", key=key, timeout=TIMEOUT)
         assert seen.add(b"x") is False
@@ -57,7 +57,7 @@ def test_a_name_that_nobody_resolves_any_more(server, key, dead_names, caplog):
     assert caplog.text.count("Retrying.") == 1
 
 
-def test_a_reply_that_drips(server, key):
+def test_a_reply_that_drips_blocks_no_check(server, key):
     with Proxy(server.port) as proxy:
         seen = RedisFilter.from_url(proxy.url, key=key, timeout=TIMEOUT)
         assert seen.add_many(fingerprints(20)) == [False] * 20

@@ -100,7 +100,7 @@ def test_a_call_that_is_given_up_costs_a_second_fetch_at_most(server, opened, fa
         add_with({3: fault, 4: fault}, opened, server, proxy, 1000)
 
 
-def test_what_one_batch_was_granted_is_not_seen_when_the_next_one_fails(server, opened):
+def test_fingerprints_granted_in_one_batch_are_not_seen_when_the_next_fails(server, opened):
     """The first 500 of these were called seen in the second try, though nobody had them."""
     pages = fingerprints(1200)
     with Proxy(server.port, counted=name_of("mark")) as proxy:
@@ -152,7 +152,7 @@ def test_a_long_series_of_faults_in_a_crawl_of_two(server, key):
         assert left(server, key) == (0, 0, 0)
 
 
-def test_what_one_forgets_is_granted_to_one_of_many(server, key):
+def test_a_forgotten_fingerprint_is_granted_to_one_worker_again(server, key):
     """All workers ask for the same fingerprints in step, before and after one forgets them all."""
     known, in_step, granted = fingerprints(400), threading.Barrier(4, timeout=PATIENCE), Counter()
     plan = plan_of(capacity=100, error_rate=1e-9)
@@ -286,7 +286,7 @@ def test_a_lost_list_of_forgotten_pages_hides_none_of_them(own_server, opened, k
     assert seen.numbers()["losses"] == 1
 
 
-def test_something_else_under_the_header_is_an_outage_and_stays(server, opened, key):
+def test_a_foreign_value_in_place_of_the_header_is_an_outage_and_is_left(server, opened, key):
     seen = opened(server.url, key)
     seen.add(b"x")
     server.client().delete(key)
@@ -324,7 +324,7 @@ def pair():
 
 
 @pytest.mark.parametrize("behind", [False, True])
-def test_a_failover_to_a_replica(pair, opened, key, behind):
+def test_a_failover_forgets_what_the_replica_had_not_received(pair, opened, key, behind):
     primary, replica = pair
     early, late = fingerprints(100, "early"), fingerprints(100, "late")
     with Proxy(primary.port) as proxy:

@@ -100,7 +100,7 @@ def test_a_job_whose_requests_may_be_lost_is_put_aside_as_a_whole(job, harm, wor
     assert_restored(job, 0)
 
 
-def test_what_cannot_be_put_aside_refuses_the_crawl(job):
+def test_a_job_that_cannot_be_moved_away_refuses_the_crawl(job):
     kill(job)
     (job / "unclean").write_bytes(b"")
     before = contents(job)

@@ -77,7 +77,7 @@ def test_nothing_is_lost_however_often_a_crawl_is_killed(project, name):
 
 
 @pytest.mark.parametrize("moment", [*MOMENTS, *ONCE, *CLOSING])
-def test_a_chosen_moment_is_one_of_the_code(moment):
+def test_each_kill_point_names_a_function_of_the_code(moment):
     module, name, when = moment.split(":")
     assert callable(attrgetter(name)(import_module(module)))
     assert when in {"before", "after", "within"}

@@ -60,7 +60,7 @@ class FilterContract:
         assert seen.add_many(different) == [False] * len(different)
         assert seen.add_many(different) == [True] * len(different)
 
-    def test_it_grows_and_forgets_nothing(self, make):
+    def test_a_filter_grows_and_forgets_nothing(self, make):
         capacity = self.SMALL
         seen = make(capacity=capacity, error_rate=1e-6)
         known = fingerprints(20 * capacity)
@@ -81,7 +81,7 @@ class FilterContract:
         wrong = sum(seen.contains_many(fingerprints(many, "never added")))
         assert wrong <= many / 100
 
-    def test_info_tells_what_went_in(self, make):
+    def test_info_counts_what_was_added(self, make):
         seen = make(capacity=10_000, error_rate=1e-4)
         empty = seen.info()
         assert (empty.items, empty.fill_ratio, empty.estimated_fp_rate) == (0, 0, 0)
@@ -95,7 +95,7 @@ class FilterContract:
         assert 0 < full.expected_lost < 10_000 * 1e-4
         assert full.bytes > empty.bytes
 
-    def test_what_is_forgotten_is_new_once(self, make):
+    def test_a_forgotten_fingerprint_is_new_once(self, make):
         seen = make(capacity=100, error_rate=1e-9)
         known = fingerprints(1000)
         assert seen.forget(known[0]) is False
@@ -113,7 +113,7 @@ class FilterContract:
         assert seen.add_many(known) == [False] * 1000
         assert seen.add_many(known) == [True] * 1000
 
-    def test_it_adds_and_forgets_as_a_set_does(self, make):
+    def test_a_filter_adds_and_forgets_as_a_set_does(self, make):
         items = st.lists(st.integers(0, 60).map(b"%d".__mod__), max_size=40)
 
         @settings(deadline=None, max_examples=share_of(self.EXAMPLES))

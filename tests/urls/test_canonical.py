@@ -71,7 +71,7 @@ def test_no_request_that_scrapy_takes_makes_it_raise(url, how):
 
 
 @given(URLS, st.sampled_from((*LEVELS, "all")))
-def test_the_canonical_form_is_its_own(url, how):
+def test_the_canonical_form_is_idempotent(url, how):
     fingerprinter = WITH_ALL if how == "all" else AT[how]
     canonical = fingerprinter.canonical_url(request_for(url).url)
     assume(canonicalize_url(canonical, keep_fragments=True) == canonical)  # w3lib's own doing
@@ -119,7 +119,7 @@ def test_the_query_is_the_original_without_what_is_dropped(url):
 
 
 @given(URLS, st.sampled_from(("usual", "drop", "keep_only")), st.lists(st.sampled_from(NAMES[1:])))
-def test_the_short_way_ends_where_all_steps_and_w3lib_do(url, how, names):
+def test_the_fast_path_agrees_with_all_steps_and_w3lib(url, how, names):
     names = [unquote_plus(name) for name in names if name]
     rules = {"*": {} if how == "usual" else {how: names}}
     fingerprinter = CanonicalFingerprinter("usual", rules=rules)
@@ -192,7 +192,7 @@ def test_a_request_may_choose_its_level(wish, canonical):
     assert AT["usual"].fingerprint(request) == fingerprint(Request(canonical))
 
 
-def test_a_wish_that_is_none_is_said_once(caplog):
+def test_an_invalid_bloom_canonical_is_reported_once(caplog):
     fingerprinter = CanonicalFingerprinter()
     for _ in range(2):
         fingerprinter.fingerprint(Request("http://a.example", meta={"bloom_canonical": "no"}))
@@ -258,7 +258,7 @@ def nested(depth):
         ),
     ],
 )
-def test_what_cannot_be_asked_for_is_refused_with_its_name(options, error):
+def test_an_invalid_canonical_setting_is_refused_by_name(options, error):
     with pytest.raises(SettingError, match=error):
         CanonicalFingerprinter(**options)
 
@@ -271,6 +271,6 @@ def test_what_cannot_be_asked_for_is_refused_with_its_name(options, error):
         ("usual", "http://localhost./a", "http://localhost/a"),  # may be in /etc/hosts only
     ],
 )
-def test_a_host_that_scrapy_may_fail_at_hides_no_page(level, one, other):
+def test_a_host_that_scrapy_may_refuse_suppresses_no_page(level, one, other):
     assert AT[level].canonical_url(one) != AT[level].canonical_url(other)
     assert AT[level].fingerprint(Request(one)) != AT[level].fingerprint(Request(other))

@@ -74,7 +74,7 @@ def test_steps_are_counted():
         assert crawl.stats() == {"tracking": 3, "default_port": 2}
 
 
-def test_other_rules_are_told_when_a_job_goes_on(tmp_path, caplog):
+def test_a_job_resumed_with_other_rules_is_reported(tmp_path, caplog):
     job = {"JOBDIR": str(tmp_path)}
     for settings, expected in (
         ({}, 0),
@@ -92,7 +92,7 @@ def test_other_rules_are_told_when_a_job_goes_on(tmp_path, caplog):
     assert "are fetched again" in said[0]
 
 
-def test_a_project_may_use_it_for_all_of_scrapy():
+def test_the_fingerprinter_may_serve_all_of_scrapy():
     asked = []
 
     class Asked(CanonicalFingerprinter):
@@ -142,13 +142,13 @@ def test_a_job_names_the_subclass_that_decides(tmp_path, caplog):
     assert f"found the filter of fingerprinter '{__name__}.FirstPathSegment'" in caplog.text
 
 
-def test_the_documentation_shows_what_the_command_prints():
+def test_the_docs_show_what_canon_prints():
     text = (Path(__file__).parents[2] / "docs" / "reference" / "canonical.md").read_text()
     command, _, shown = text.partition("$ scrapy bloom ")[2].partition("```")[0].partition("\n")
     assert run("-m", "scrapy", "bloom", *shlex.split(command)).stdout == shown
 
 
-def test_the_command_prints_json_by_the_settings_given(bloom):
+def test_canon_prints_json_by_the_settings_given(bloom):
     urls = [rf"{PORT}?utm_id=1&sid=1\b", f"{PLAIN}#b", "http://example.com/A"]
     settings = {"BLOOM_CANONICAL": "usual", "BLOOM_CANONICAL_DROP_PARAMS": "sid"}
     code, lines, _ = bloom(shlex.join(["canon", "--json", *urls]), **settings)
@@ -160,7 +160,7 @@ def test_the_command_prints_json_by_the_settings_given(bloom):
     assert other["fingerprint"] != first["fingerprint"]
 
 
-def test_the_command_says_what_is_wrong(bloom):
+def test_canon_reports_what_is_wrong(bloom):
     code, _, [said] = bloom("canon example.com")
     assert code == 2
     assert said.startswith("scrapy bloom canon: Missing scheme in request url: example.com")

@@ -130,7 +130,7 @@ def final_pages():
     ],
 )
 @ensureDeferred
-async def test_every_final_page_is_parsed_once(settings, tmp_path):
+async def test_every_page_behind_redirects_is_parsed_once(settings, tmp_path):
     """In this run, and not in the next one."""
     kept = {**settings, "JOBDIR": str(tmp_path)}
     parsed, stats = await crawl_chains(**kept)
@@ -160,6 +160,6 @@ async def test_the_fingerprinter_of_scrapy_zyte_api_is_asked(monkeypatch):
 
 
 @ensureDeferred
-async def test_scrapys_own_filter_loses_some_of_them():
+async def test_scrapys_own_filter_loses_pages_behind_redirects():
     parsed, _ = await crawl_chains(DUPEFILTER_CLASS=RFP)
     assert set(parsed) < final_pages()
