@@ -26,7 +26,7 @@ ONE = {"CONCURRENT_REQUESTS": 1, "RETRY_TIMES": 1, "BLOOM_REDIS_TIMEOUT": 10}
 
 
 @pytest.fixture
-def place(request, tmp_path, key):
+def storage_settings(request, tmp_path, key):
     """Settings of a crawl, for each place of filter and queue."""
     kind = request.param
     settings = dict(ONE)
@@ -41,7 +41,7 @@ def place(request, tmp_path, key):
 
 
 def at(*places):
-    return pytest.mark.parametrize("place", places, indirect=True)
+    return pytest.mark.parametrize("storage_settings", places, indirect=True)
 
 
 def stat(crawler, name):
@@ -56,24 +56,24 @@ def walls(times, *links):
 
 @at("memory", "redis")
 @ensureDeferred
-async def test_a_forgotten_page_is_fetched_by_the_next_link(place):
+async def test_a_forgotten_page_is_fetched_by_the_next_link(storage_settings):
     pages = {"/": lambda *_: ["/a"], "/a": walls(1, "/c"), "/again": lambda *_: ["/a"]}
     pages["/c"] = lambda *_: ["/a", "/c", "/again"]
     with Pages(pages) as site:
-        crawler = await crawl(Walled, place, url=site.url + "/")
+        crawler = await crawl(Walled, storage_settings, url=site.url + "/")
     assert site.hits == {"/": 1, "/a": 2, "/again": 1, "/c": 1}
     assert (stat(crawler, "forgotten"), stat(crawler, "not_forgotten")) == (1, 0)
 
 
 @at("job", "kept job", "shared")
 @ensureDeferred
-async def test_a_forgotten_page_is_fetched_by_the_next_run_and_by_no_later_one(place):
+async def test_a_forgotten_page_is_fetched_by_the_next_run_and_by_no_later_one(storage_settings):
     pages = {"/": lambda *_: ["/a", "/b"], "/a": walls(1, "/c"), "/b": walls(0), "/c": walls(0)}
     pages["/again"] = walls(0)
     hits = []
     with Pages(pages) as site:
         for _ in range(3):
-            await crawl(Walled, place, url=site.url + "/")
+            await crawl(Walled, storage_settings, url=site.url + "/")
             hits.append(dict(site.hits))
     assert hits[0] == {"/": 1, "/a": 1, "/b": 1, "/again": 1}
     assert hits[1] == hits[0] | {"/": 2, "/a": 2, "/c": 1}
@@ -82,7 +82,7 @@ async def test_a_forgotten_page_is_fetched_by_the_next_run_and_by_no_later_one(p
 
 @at("job", "shared")
 @ensureDeferred
-async def test_a_page_is_forgotten_with_the_pages_that_redirected_to_it(place):
+async def test_a_page_is_forgotten_with_the_pages_that_redirected_to_it(storage_settings):
     pages = {
         "/": lambda *_: ["/old"],
         "/again": lambda *_: ["/old"],
@@ -92,8 +92,8 @@ async def test_a_page_is_forgotten_with_the_pages_that_redirected_to_it(place):
         "/c": lambda *_: ["/old", "/middle", "/new"],
     }
     with Pages(pages) as site:
-        await crawl(Walled, place, url=site.url + "/")
-        await crawl(Walled, place, url=site.url + "/")
+        await crawl(Walled, storage_settings, url=site.url + "/")
+        await crawl(Walled, storage_settings, url=site.url + "/")
     assert site.hits == {"/": 2, "/again": 1, "/old": 2, "/middle": 2, "/new": 2, "/c": 1}
 
 
@@ -104,11 +104,13 @@ LAST = {"REDIRECT_PRIORITY_ADJUST": -10}
 
 @at("redis", "kept job", "shared")
 @ensureDeferred
-async def test_a_page_is_forgotten_with_the_pages_whose_redirects_to_it_were_dropped(place):
+async def test_a_page_is_forgotten_with_the_pages_whose_redirects_to_it_were_dropped(
+    storage_settings,
+):
     pages = {"/": lambda *_: ONE_WALL, "/again": lambda *_: ONE_WALL, "/c": walls(0)}
     pages |= dict.fromkeys(ONE_WALL, lambda *_: "/wall") | {"/wall": walls(1, "/c")}
     with Pages(pages) as site:
-        crawler = await crawl(Walled, place | LAST, url=site.url + "/")
+        crawler = await crawl(Walled, storage_settings | LAST, url=site.url + "/")
     assert site.hits == {"/": 1, **dict.fromkeys(ONE_WALL, 2), "/wall": 2, "/again": 1, "/c": 1}
     assert (stat(crawler, "forgotten"), stat(crawler, "not_forgotten")) == (4, 0)
     assert crawler.stats.get_value("walls/known") == 1
@@ -116,7 +118,7 @@ async def test_a_page_is_forgotten_with_the_pages_whose_redirects_to_it_were_dro
 
 @at("kept job", "shared")
 @ensureDeferred
-async def test_a_page_with_an_age_that_failed_is_not_tried_again_in_this_run(place):
+async def test_a_page_with_an_age_that_failed_is_not_tried_again_in_this_run(storage_settings):
     class Aged(Walled):
         async def parse(self, response):
             async for request in super().parse(response):
@@ -124,7 +126,7 @@ async def test_a_page_with_an_age_that_failed_is_not_tried_again_in_this_run(pla
                 yield request.replace(meta={"bloom_max_age": "1h"}, priority=first)
 
     pages = {"/": lambda *_: ["/bad", "/a"], "/a": lambda *_: ["/bad"], "/bad": lambda *_: 503}
-    settings = {**place, "RETRY_ENABLED": False, "BLOOM_FORGET_FAILED": True}
+    settings = {**storage_settings, "RETRY_ENABLED": False, "BLOOM_FORGET_FAILED": True}
     with Pages(pages) as site:
         for run in (1, 2):
             crawler = await crawl(Aged, settings, url=site.url + "/")
@@ -134,7 +136,7 @@ async def test_a_page_with_an_age_that_failed_is_not_tried_again_in_this_run(pla
 
 @at("kept job", "shared")
 @ensureDeferred
-async def test_a_page_that_failed_is_tried_again_at_once_if_the_spider_forgets_it(place):
+async def test_a_page_that_failed_is_tried_again_at_once_if_the_spider_forgets_it(storage_settings):
     class Insisting(Walled):
         async def parse(self, response):
             if response.url.endswith("/c"):
@@ -146,7 +148,7 @@ async def test_a_page_that_failed_is_tried_again_at_once_if_the_spider_forgets_i
 
     pages = {"/": lambda *_: ["/a", "/bad"], "/a": lambda *_: ["/b"], "/b": lambda *_: ["/c"]}
     pages |= {"/c": walls(0), "/bad": lambda *_: 503}
-    settings = {**place, "RETRY_ENABLED": False, "BLOOM_FORGET_FAILED": True}
+    settings = {**storage_settings, "RETRY_ENABLED": False, "BLOOM_FORGET_FAILED": True}
     with Pages(pages) as site:
         crawler = await crawl(Insisting, settings, url=site.url + "/")
     assert site.hits == dict.fromkeys(["/", "/a", "/b", "/c"], 1) | {"/bad": 2}
@@ -155,7 +157,9 @@ async def test_a_page_that_failed_is_tried_again_at_once_if_the_spider_forgets_i
 
 @at("kept job", "shared")
 @ensureDeferred
-async def test_a_failed_page_that_is_yielded_with_its_own_meta_is_not_fetched_for_ever(place):
+async def test_a_failed_page_that_is_yielded_with_its_own_meta_is_not_fetched_for_ever(
+    storage_settings,
+):
     """It looks like a step of its own redirects, which has failed as well."""
 
     class Repeating(Walled):
@@ -168,7 +172,7 @@ async def test_a_failed_page_that_is_yielded_with_its_own_meta_is_not_fetched_fo
                 yield Request(response.url, meta=response.meta)
 
     pages = {"/": lambda *_: ["/bad"], "/bad": lambda _, been: 503 if been else "/bad"}
-    settings = {**place, "RETRY_ENABLED": False, "BLOOM_FORGET_FAILED": [503]}
+    settings = {**storage_settings, "RETRY_ENABLED": False, "BLOOM_FORGET_FAILED": [503]}
     with Pages(pages) as site:
         await crawl(Repeating, settings, url=site.url + "/")
     assert site.hits == {"/": 1, "/bad": 2}
@@ -176,7 +180,7 @@ async def test_a_failed_page_that_is_yielded_with_its_own_meta_is_not_fetched_fo
 
 @at("kept job", "shared")
 @ensureDeferred
-async def test_a_page_that_only_looks_like_one_that_failed_is_fetched(place):
+async def test_a_page_that_only_looks_like_one_that_failed_is_fetched(storage_settings):
     """Neither a failed request that was not filtered nor a form that led to one marks a page."""
 
     class Unmarked(Walled):
@@ -188,7 +192,7 @@ async def test_a_page_that_only_looks_like_one_that_failed_is_fetched(place):
     pages = {"/": lambda *_: ["/a"], "/a": lambda *_: ["/b"], "/b": lambda *_: ["/bad", "/form"]}
     pages |= {"/bad": lambda *_: 503, "/form": lambda _, been: [] if been else "/wall"}
     pages |= {"/wall": lambda *_: 503}
-    settings = {**place, "RETRY_ENABLED": False, "BLOOM_FORGET_FAILED": True}
+    settings = {**storage_settings, "RETRY_ENABLED": False, "BLOOM_FORGET_FAILED": True}
     with Pages(pages) as site:
         await crawl(Unmarked, settings, url=site.url + "/")
     once = dict.fromkeys(["/", "/a", "/b", "/wall", "/form", "POST /form a"], 1)
@@ -197,12 +201,12 @@ async def test_a_page_that_only_looks_like_one_that_failed_is_fetched(place):
 
 @at("kept job", "shared")
 @ensureDeferred
-async def test_pages_that_redirected_to_a_failed_page_are_fetched_by_the_next_run(place):
+async def test_pages_that_redirected_to_a_failed_page_are_fetched_by_the_next_run(storage_settings):
     failing = True
     pages = {"/": lambda *_: [*ONE_WALL, "/again"], "/again": lambda *_: ONE_WALL}
     pages |= dict.fromkeys(ONE_WALL, lambda *_: "/bad")
     pages |= {"/bad": lambda *_: 503 if failing else ["/c"], "/c": walls(0)}
-    settings = {**place, **LAST, "BLOOM_FORGET_FAILED": True}
+    settings = {**storage_settings, **LAST, "BLOOM_FORGET_FAILED": True}
     hits = {"/": 1, "/again": 1, **dict.fromkeys(ONE_WALL, 1), "/bad": 2}
     with Pages(pages) as site:
         crawler = await crawl(Walled, settings, url=site.url + "/")
@@ -215,7 +219,7 @@ async def test_pages_that_redirected_to_a_failed_page_are_fetched_by_the_next_ru
 
 @at("job", "kept job", "shared")
 @ensureDeferred
-async def test_a_failed_page_is_fetched_by_the_next_run(place):
+async def test_a_failed_page_is_fetched_by_the_next_run(storage_settings):
     """And not by this one, whose other links to it would only fail as well."""
     failing = True
     pages = {
@@ -225,7 +229,7 @@ async def test_a_failed_page_is_fetched_by_the_next_run(place):
         "/mute": lambda *_: ... if failing else ["/c"],
         "/c": lambda *_: ["/bad", "/mute"],
     }
-    settings = {**place, "BLOOM_FORGET_FAILED": True}
+    settings = {**storage_settings, "BLOOM_FORGET_FAILED": True}
     with Pages(pages) as site:
         crawler = await crawl(Walled, settings, url=site.url + "/")
         hits = {"/": 1, "/again": 1, "/bad": 2, "/mute": 2, "/gone": 1}

@@ -57,7 +57,7 @@ def ask(page, *chain, held=False, **meta):
 
 
 @pytest.fixture(params=["kept job", "shared"])
-def place(request, job):
+def storage_settings(request, job):
     """Settings of a crawl, for each place of filter and queue."""
     if request.param == "kept job":
         return kept(job)
@@ -66,36 +66,40 @@ def place(request, job):
     return kept(job) | {"JOBDIR": ""} | redis
 
 
-async def taken(place, steps, **settings):
+async def taken(storage_settings, steps, **settings):
     """Return which of these steps were taken, and how many could not be checked."""
     pages = {"/a": lambda *_: [], "/b": lambda *_: [], "/broken": lambda *_: []}
     with Pages(pages) as site:
         spider = type("Asking", (Asking,), {"steps": steps})
-        crawler = await crawl(spider, place | settings, url=f"{site.url}/")
+        crawler = await crawl(spider, storage_settings | settings, url=f"{site.url}/")
     return crawler.spider.parsed, crawler.stats.get_value("bloom/errors", 0)
 
 
 @ensureDeferred
 @pytest.mark.parametrize("chain", [("a", "broken"), ("broken", "a")])
-async def test_a_redirect_whose_chain_has_no_fingerprint_is_let_through(place, chain):
+async def test_a_redirect_whose_chain_has_no_fingerprint_is_let_through(storage_settings, chain):
     """It is needed to ask for the step, or to note what was dropped with it."""
     steps = [ask("a"), ask("a"), ask("a", *chain), ask("a", *chain), ask("a", *chain)]
     settings = {"REQUEST_FINGERPRINTER_CLASS": Failing}
     first_is_a_step = chain[-1] == "a"  # found before the page without a fingerprint
-    assert await taken(place, steps, **settings) == ([0, 2, 3, 4], 3 - first_is_a_step)
+    assert await taken(storage_settings, steps, **settings) == ([0, 2, 3, 4], 3 - first_is_a_step)
 
 
 @ensureDeferred
 @pytest.mark.parametrize("again", [ask("a"), ask("a", "b"), ask("a", bloom_max_age="1h")])
 @pytest.mark.parametrize("held", [True, False])
-async def test_a_page_held_in_memory_is_a_duplicate_however_it_is_reached(place, again, held):
+async def test_a_page_held_in_memory_is_a_duplicate_however_it_is_reached(
+    storage_settings, again, held
+):
     first = ask("a", held=True, **again[3])
     page, chain, _, meta = again
     steps = [first, (page, chain, held, meta), ask("b"), (page, chain, held, meta)]
-    assert (await taken(place, steps))[0] == [0, 2]
+    assert (await taken(storage_settings, steps))[0] == [0, 2]
 
 
 @ensureDeferred
-async def test_a_held_page_that_redirects_to_itself_is_no_duplicate_but_the_next_is(place):
+async def test_a_held_page_that_redirects_to_itself_is_no_duplicate_but_the_next_is(
+    storage_settings,
+):
     steps = [ask("a", held=True), ask("a", "a", held=True), ask("a", "a", held=True)]
-    assert (await taken(place, steps))[0] == [0, 1]
+    assert (await taken(storage_settings, steps))[0] == [0, 1]

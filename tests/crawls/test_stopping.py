@@ -61,7 +61,7 @@ class InRedis:
 
 
 @pytest.fixture(params=[InJob, InRedis])
-def place(request):
+def storage(request):
     """Where a crawl is kept. What asks for it runs once for each place."""
     return request.param(request)
 
@@ -89,38 +89,38 @@ def fan(count):
 
 @ensureDeferred
 @pytest.mark.each_scrapy
-async def test_pages_whose_callbacks_close_the_spider_are_fetched_again(place, caplog):
+async def test_pages_whose_callbacks_close_the_spider_are_fetched_again(storage, caplog):
     caplog.set_level(logging.INFO)
     with Pages(fan(60)) as site:
-        await crawl(Enough, place.settings(), url=site.url + "/")
+        await crawl(Enough, storage.settings(), url=site.url + "/")
         parsed = [text for text in caplog.messages if "closed the spider (enough)" in text]
         assert len(parsed) == 1
         assert f"<GET {site.url}/" in parsed[0]
-        spider = (await crawl(Follower, place.settings(), url=site.url + "/")).spider
+        spider = (await crawl(Follower, storage.settings(), url=site.url + "/")).spider
     assert len(spider.parsed) == 61 - Enough.pages
-    assert place.left() == 0
+    assert storage.left() == 0
 
 
 @ensureDeferred
 @pytest.mark.each_scrapy
-async def test_a_page_that_closed_the_spider_after_its_links_is_fetched_again(place):
+async def test_a_page_that_closed_the_spider_after_its_links_is_fetched_again(storage):
     class First(Follower):
         def parse(self, response):
             yield from super().parse(response)
             raise CloseSpider("enough")
 
     with Pages(fan(3)) as site:
-        one = place.settings(CONCURRENT_REQUESTS=1)
+        one = storage.settings(CONCURRENT_REQUESTS=1)
         await crawl(First, one, url=site.url + "/")
         assert site.hits == {"/": 1}
         await crawl(Follower, one, url=site.url + "/")
     assert site.hits == {"/": 2, "/0": 1, "/1": 1, "/2": 1}
-    assert place.left() == 0
+    assert storage.left() == 0
 
 
 @ensureDeferred
 @pytest.mark.each_scrapy
-async def test_a_page_whose_callback_fails_in_a_stop_is_fetched_again(place):
+async def test_a_page_whose_callback_fails_in_a_stop_is_fetched_again(storage):
     """Once more, and no more: in the next run it fails by itself, or it does not."""
 
     class Failing(Follower):
@@ -145,14 +145,14 @@ async def test_a_page_whose_callback_fails_in_a_stop_is_fetched_again(place):
             return super().request(response, href)
 
     with Pages({"/": lambda *_: ["/a"], "/a": lambda *_: ["/b"], "/b": lambda *_: []}) as pages:
-        await crawl(Failing, place.settings(), url=pages.url + "/")
+        await crawl(Failing, storage.settings(), url=pages.url + "/")
         assert pages.hits == {"/": 1}
-        assert place.left() == 1
+        assert storage.left() == 1
         Failing.stops = False
         for _ in range(2):
-            await crawl(Failing, place.settings(), url=pages.url + "/")
+            await crawl(Failing, storage.settings(), url=pages.url + "/")
             assert pages.hits == {"/": 2, "/a": 1, "/b": 1}
-    assert place.left() == 0
+    assert storage.left() == 0
 
 
 class Twice:
@@ -200,7 +200,7 @@ def links(*to):
 
 
 @ensureDeferred
-async def test_a_page_held_in_memory_is_not_lost_with_the_page_that_yielded_it(place):
+async def test_a_page_held_in_memory_is_not_lost_with_the_page_that_yielded_it(storage):
     """Another page links to it, too, and is not done before it: the first one may have changed."""
     front, archive = threading.Event(), threading.Event()
 
@@ -224,17 +224,17 @@ async def test_a_page_held_in_memory_is_not_lost_with_the_page_that_yielded_it(p
     pages["/archive"] = lambda *_: front.wait(PATIENCE) and news
     pages |= dict.fromkeys(news, lambda *_: archive.wait(PATIENCE) and [])
     with Pages(pages) as site:
-        await crawl(Two, place.settings(), url=site.url + "/")
+        await crawl(Two, storage.settings(), url=site.url + "/")
         assert site.hits["/front"] == site.hits["/archive"] == 1
         Two.stops = False
-        spider = (await crawl(Two, place.settings(), url=site.url + "/")).spider
+        spider = (await crawl(Two, storage.settings(), url=site.url + "/")).spider
     assert {site.url + path for path in news} <= {*spider.parsed}
-    assert place.left() == 0
+    assert storage.left() == 0
 
 
 @ensureDeferred
 @pytest.mark.parametrize("meta", ["an age", "a redirect"])
-async def test_held_requests_are_filtered_whatever_their_meta_says(place, meta):
+async def test_held_requests_are_filtered_whatever_their_meta_says(storage, meta):
     """Pages that link to each other would be crawled without end."""
 
     class Held(Follower):
@@ -246,14 +246,14 @@ async def test_held_requests_are_filtered_whatever_their_meta_says(place, meta):
 
     pages = {"/": lambda *_: "/a", "/a": links("/b", "/a"), "/b": links("/a", "/b")}
     with Pages(pages) as site:
-        crawler = await crawl(Held, place.settings(), url=site.url + "/")
+        crawler = await crawl(Held, storage.settings(), url=site.url + "/")
     assert site.hits["/b"] == 1
     assert crawler.stats.get_value("finish_reason") == "finished"
-    assert place.left() == 0
+    assert storage.left() == 0
 
 
 @ensureDeferred
-async def test_a_held_request_that_no_page_led_to_is_logged_as_lost(place, caplog):
+async def test_a_held_request_that_no_page_led_to_is_logged_as_lost(storage, caplog):
     class Idle(Follower):
         async def start(self):
             yield Request(self.url, callback=lambda page: self.parse(page))  # noqa: PLW0108
@@ -261,14 +261,14 @@ async def test_a_held_request_that_no_page_led_to_is_logged_as_lost(place, caplo
             yield Request(self.url + "?2", callback=lambda page: self.parse(page))  # noqa: PLW0108
 
     with Pages({"/": links()}) as site:
-        await crawl(Idle, place.settings(), url=site.url + "/")
+        await crawl(Idle, storage.settings(), url=site.url + "/")
     assert caplog.text.count("no page led to it: after a kill or a stop it is lost unless") == 1
     assert caplog.text.count("Unable to serialize request") == 1
 
 
 @ensureDeferred
 @pytest.mark.each_scrapy
-async def test_a_start_request_that_is_held_keeps_no_page_in_flight(place):
+async def test_a_start_request_that_is_held_keeps_no_page_in_flight(storage):
     both, sent = threading.Event(), threading.Event()
 
     class Both(Follower):
@@ -289,10 +289,10 @@ async def test_a_start_request_that_is_held_keeps_no_page_in_flight(place):
         return both.wait(PATIENCE) and []
 
     with Pages({"/a": a, "/b": lambda *_: sent.wait(PATIENCE) and []}) as site:
-        await crawl(Both, place.settings(), url=site.url)
+        await crawl(Both, storage.settings(), url=site.url)
         assert not Both.first
-        assert place.left() == 0
-        await crawl(Both, place.settings(), url=site.url)
+        assert storage.left() == 0
+        await crawl(Both, storage.settings(), url=site.url)
     assert site.hits == {"/a": 1, "/b": 1}
 
 
@@ -317,7 +317,7 @@ async def test_a_request_that_is_held_for_want_of_a_slot_goes_to_its_errback(job
 
 
 @ensureDeferred
-async def test_a_request_enqueued_after_the_crawl_was_stored_is_refused_and_logged(place, caplog):
+async def test_a_request_enqueued_after_the_crawl_was_stored_is_refused_and_logged(storage, caplog):
     original, refused = Scheduler.close, []
 
     def close(scheduler, reason):
@@ -327,11 +327,11 @@ async def test_a_request_enqueued_after_the_crawl_was_stored_is_refused_and_logg
 
     with pytest.MonkeyPatch.context() as patch, Pages({"/": links()}) as site:
         patch.setattr(Scheduler, "close", close)
-        crawler = await crawl(Follower, place.settings(), url=site.url + "/")
+        crawler = await crawl(Follower, storage.settings(), url=site.url + "/")
     assert refused == [False]
     assert "was enqueued after the spider had closed, so it is not stored" in caplog.text
     assert crawler.stats.get_value("bloom/not_stored") == 1
-    assert place.left() == 0
+    assert storage.left() == 0
 
 
 # Items
@@ -386,23 +386,23 @@ class Items(Follower):
 @ensureDeferred
 @pytest.mark.each_scrapy
 @pytest.mark.parametrize("error", [OSError("no room for items"), asyncio.CancelledError()])
-async def test_coroutine_handlers_of_before_commit_are_awaited(place, monkeypatch, error):
+async def test_coroutine_handlers_of_before_commit_are_awaited(storage, monkeypatch, error):
     Gathering.written, Gathering.fails = [], 2
     monkeypatch.setattr(Gathering, "raises", error)
     with LocalSite(pages=60, links=6) as site:
         site.when(50, lambda: until(lambda: not Gathering.fails))  # else it may end before that
-        settings = place.settings(ITEM_PIPELINES={Gathering: 1})
+        settings = storage.settings(ITEM_PIPELINES={Gathering: 1})
         crawler = await crawl(Items, settings, url=site.url)
     assert site.missed == set()
     assert crawler.stats.get_value("bloom/frontier/commit_errors", 0) == 2
-    done = 60 - place.left()
+    done = 60 - storage.left()
     assert len(set(Gathering.written)) >= done > 40
 
 
 @ensureDeferred
 @pytest.mark.parametrize(("fails_in", "lost"), [("write", 40), ("close", 0)])
 async def test_pages_whose_items_are_lost_at_the_end_are_fetched_again(
-    place, caplog, monkeypatch, fails_in, lost
+    storage, caplog, monkeypatch, fails_in, lost
 ):
     """What the handler has written last is safe; what it could not write is not done."""
 
@@ -417,18 +417,18 @@ async def test_pages_whose_items_are_lost_at_the_end_are_fetched_again(
                 raise OSError("no room for items")
             self.save()
 
-    settings = place.settings(ITEM_PIPELINES={Down: 1})
+    settings = storage.settings(ITEM_PIPELINES={Down: 1})
     Gathering.written, Gathering.fails = [], 0
     monkeypatch.setattr(Items, "stops_after", 40)
     with Pages(fan(39)) as site:
         await crawl(Items, settings, url=site.url + "/")
         assert len(Gathering.written) == 40 - lost
-        assert place.left() == lost
+        assert storage.left() == lost
         assert caplog.text.count("Items of 40 pages could not be written out") == bool(lost)
         fails_in = ""
         crawler = await crawl(Items, settings, url=site.url + "/")
     assert len(set(Gathering.written)) == 40
-    assert place.left() == 0
+    assert storage.left() == 0
     assert "bloom/unclean_stop" not in crawler.stats.get_stats()
 
 
@@ -505,7 +505,7 @@ async def test_each_file_of_a_feed_in_batches_is_repaired(job, tmp_path):
 
 
 @ensureDeferred
-async def test_an_item_that_one_feed_cannot_write_stays_in_the_others(place, tmp_path):
+async def test_an_item_that_one_feed_cannot_write_stays_in_the_others(storage, tmp_path):
     class Odd(Items):
         def parse(self, response):
             for item in super().parse(response):
@@ -516,7 +516,7 @@ async def test_an_item_that_one_feed_cannot_write_stays_in_the_others(place, tmp
     feeds = {str(tmp_path / "items.csv"): {"format": "csv", "fields": ["url"]}}
     feeds[str(tmp_path / "items.jsonl")] = {"format": "jsonlines"}
     with Pages(fan(5)) as site:
-        await crawl(Odd, place.settings(FEEDS=feeds), url=site.url + "/")
+        await crawl(Odd, storage.settings(FEEDS=feeds), url=site.url + "/")
     assert len({*(tmp_path / "items.csv").read_text().splitlines()}) == 7
     assert len((tmp_path / "items.jsonl").read_text().splitlines()) == 5
 

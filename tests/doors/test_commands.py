@@ -101,10 +101,10 @@ def test_delete_removes_all_files_or_keys_of_a_target(bloom, target, server):
         assert not [*Path().glob("**/*.sqlite*")]
 
 
-@pytest.mark.parametrize("place", ["new", "redis"])
-def test_add_creates_a_filter_by_the_settings(bloom, tmp_path, monkeypatch, server, place):
+@pytest.mark.parametrize("kind", ["new", "redis"])
+def test_add_creates_a_filter_by_the_settings(bloom, tmp_path, monkeypatch, server, kind):
     monkeypatch.chdir(tmp_path)
-    target = f"{server.url}#{next(keys)}" if place == "redis" else place
+    target = f"{server.url}#{next(keys)}" if kind == "redis" else kind
     made = {"BLOOM_CAPACITY": 1000, "BLOOM_WINDOW": "8h"}
     urls = "\n".join(URLS).encode()
     assert bloom(f"add {target} - --spider books", stdin=urls, **made)[0] == 0

@@ -29,7 +29,7 @@ MAKING = ("add", "copy whole")
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
+def work_dir(tmp_path, monkeypatch):
     """An empty working directory, but for what is read."""
     monkeypatch.chdir(tmp_path)
     stored_job(tmp_path / "whole", fingerprints(50))
@@ -39,8 +39,8 @@ def place(tmp_path, monkeypatch):
 # What is there is nothing, none of ours, or cannot be read
 
 
-def kept(place, statement=None):
-    folder = kept_job(place / "kept", known=fingerprints(9), urls=[URL])
+def kept(work_dir, statement=None):
+    folder = kept_job(work_dir / "kept", known=fingerprints(9), urls=[URL])
     if statement:
         in_database(folder / "bloom.sqlite", statement)
 
@@ -65,13 +65,13 @@ def changed(server, key, field, value):
 
 LOCAL = {
     "nowhere": lambda _: None,
-    "text.bloom": lambda place: (place / "text.bloom").write_text("nothing of ours\n"),
-    "empty.bloom": lambda place: (place / "empty.bloom").touch(),
-    "theirs.bloom": lambda place: in_database(place / "theirs.bloom", "CREATE TABLE a (b)"),
-    "cut.bloom": lambda place: (place / "cut.bloom").write_bytes(
-        (place / "whole" / "bloom.sqlite").read_bytes()[:9000]
+    "text.bloom": lambda work_dir: (work_dir / "text.bloom").write_text("nothing of ours\n"),
+    "empty.bloom": lambda work_dir: (work_dir / "empty.bloom").touch(),
+    "theirs.bloom": lambda work_dir: in_database(work_dir / "theirs.bloom", "CREATE TABLE a (b)"),
+    "cut.bloom": lambda work_dir: (work_dir / "cut.bloom").write_bytes(
+        (work_dir / "whole" / "bloom.sqlite").read_bytes()[:9000]
     ),
-    "kept": lambda place: kept(place, "PRAGMA user_version = 99"),  # is newer
+    "kept": lambda work_dir: kept(work_dir, "PRAGMA user_version = 99"),  # is newer
 }
 SHARED = {
     "nothing": lambda *_: None,
@@ -82,16 +82,16 @@ SHARED = {
 
 
 @pytest.mark.parametrize("fault", [*LOCAL, *SHARED])
-def test_a_missing_or_unreadable_target_is_refused_by_every_verb(bloom, place, server, fault):
+def test_a_missing_or_unreadable_target_is_refused_by_every_verb(bloom, work_dir, server, fault):
     target = named = fault
     key = next(keys)
     if fault in LOCAL:
-        LOCAL[fault](place)
+        LOCAL[fault](work_dir)
     else:
         target, named = f"{server.url}#{key}", key
         SHARED[fault](server, key)
     nothing = fault in ("nowhere", "nothing")
-    before = contents(place), everything_in(server, key)
+    before = contents(work_dir), everything_in(server, key)
     for line in (*LOOKING, *CHANGING):
         if nothing and line.startswith(MAKING):
             continue
@@ -100,12 +100,12 @@ def test_a_missing_or_unreadable_target_is_refused_by_every_verb(bloom, place, s
         assert "found" in errors[0], (line, errors)
         assert ("found no" in errors[0]) is nothing, (line, errors)
         assert named in errors[0], (line, errors)
-        assert (contents(place), everything_in(server, key)) == before, line
+        assert (contents(work_dir), everything_in(server, key)) == before, line
 
 
-def test_damage_that_a_disk_does_is_found(bloom, place, server):
+def test_damage_that_a_disk_does_is_found(bloom, work_dir, server):
     """Each other request is shown, and none is copied: its page would be lost."""
-    kept(place, "UPDATE requests SET body = zeroblob(40)")
+    kept(work_dir, "UPDATE requests SET body = zeroblob(40)")
     code, lines, _ = bloom("queue kept --failed")
     assert (code, len(lines)) == (1, 2)
     code, _, (error,) = bloom(f"copy kept {server.url}#{(key := next(keys))}")
@@ -113,7 +113,7 @@ def test_damage_that_a_disk_does_is_found(bloom, place, server):
     assert not everything_in(server, key)
 
 
-@pytest.mark.usefixtures("place")
+@pytest.mark.usefixtures("work_dir")
 def test_a_filter_whose_key_begins_with_another_is_not_deleted_with_it(bloom, server):
     key = next(keys)
     for number in (1, 2):
@@ -134,12 +134,12 @@ def test_a_filter_whose_key_begins_with_another_is_not_deleted_with_it(bloom, se
 
 
 @pytest.mark.parametrize("line", ["add whole -", "copy large other", "add new - --spider books"])
-def test_a_full_disk_leaves_what_was_there(bloom, place, line):
-    stored_job(place / "large", fingerprints(20_000))
-    before = contents(place)
+def test_a_full_disk_leaves_what_was_there(bloom, work_dir, line):
+    stored_job(work_dir / "large", fingerprints(20_000))
+    before = contents(work_dir)
     done = subprocess.run(
         ["bash", "-c", f"trap '' XFSZ; ulimit -f 80; exec {' '.join(BLOOM)} {line}"],
-        cwd=place,
+        cwd=work_dir,
         env=environment(),
         input=hexadecimal(fingerprints(20_000, "b")).decode(),
         capture_output=True,
@@ -149,7 +149,7 @@ def test_a_full_disk_leaves_what_was_there(bloom, place, line):
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
-    left = contents(place)
+    left = contents(work_dir)
     left = {path: data for path, data in left.items() if data or path in before}
     left = {path: data for path, data in left.items() if "-" not in path.name}
     assert left == before  # beside a file there may be a log without a commit
@@ -177,15 +177,15 @@ def interrupt():
     raise KeyboardInterrupt
 
 
-def test_an_interrupted_copy_leaves_nothing_that_counts(bloom, place, server, monkeypatch):
-    kept(place)
+def test_an_interrupted_copy_leaves_nothing_that_counts(bloom, work_dir, server, monkeypatch):
+    kept(work_dir)
     target = f"{server.url}#{(key := next(keys))}"
-    before = contents(place)
+    before = contents(work_dir)
     with monkeypatch.context() as patched:
         during(patched, ("GET", "SET"), 1, interrupt)
         told = bloom(f"copy kept {target}")
     assert told == (130, [], ["scrapy bloom copy: interrupted"])
-    assert contents(place) == before
+    assert contents(work_dir) == before
     assert bloom(f"info {target}")[0] == 2
     # Bits that were on their way may come when all else is deleted.
     assert all(server.client().ttl(name) > 0 for name in everything_in(server, key))
@@ -196,9 +196,9 @@ def test_an_interrupted_copy_leaves_nothing_that_counts(bloom, place, server, mo
 
 
 def test_a_server_that_goes_back_in_mid_copy_gets_no_mark_without_its_request(
-    bloom, place, server, monkeypatch
+    bloom, work_dir, server, monkeypatch
 ):
-    kept(place)
+    kept(work_dir)
     target, client = f"{server.url}#{(key := next(keys))}", server.client()
 
     def go_back():
@@ -213,32 +213,32 @@ def test_a_server_that_goes_back_in_mid_copy_gets_no_mark_without_its_request(
     assert bloom(f"copy kept {target}")[0] == 0
 
 
-def test_a_mark_by_hand_does_not_make_a_killed_run_a_clean_one(bloom, place):
-    kept(place)
+def test_a_mark_by_hand_does_not_make_a_killed_run_a_clean_one(bloom, work_dir):
+    kept(work_dir)
     for folder, requests in (("whole", False), ("kept", True)):
-        open_job(place / folder, requests=requests).abandon()
+        open_job(work_dir / folder, requests=requests).abandon()
         assert bloom(f"add {folder} {URL}x")[0] == 0
         told = "\n".join(bloom(f"info {folder}")[1])
         assert "stopped cleanly" not in told
         assert bloom(f"contains {folder} {URL}x")[0] == 0
 
 
-def test_copy_names_what_it_cannot_copy(bloom, place, server):
+def test_copy_names_what_it_cannot_copy(bloom, work_dir, server):
     target = filled(server, next(keys))
-    stored_job(place / "exact", fingerprints(9), BLOOM_EXACT=True)
+    stored_job(work_dir / "exact", fingerprints(9), BLOOM_EXACT=True)
     for line, told in (
         (f"copy {target} new --spider a", "found a hash, expected the queue of scrapy-r"),
         (f"copy exact {server.url}#exact", "found the table of BLOOM_EXACT"),
     ):
         code, _, (error,) = bloom(line)
         assert (code, told in error) == (2, True), error
-    assert not (place / "new").exists()
+    assert not (work_dir / "new").exists()
 
 
-def test_forgotten_pages_stay_forgotten_in_every_copy(bloom, place, server):
+def test_forgotten_pages_stay_forgotten_in_every_copy(bloom, work_dir, server):
     """A page that a copy suppressed would be lost in silence."""
     known, there = fingerprints(500), f"{server.url}#{next(keys)}"
-    stored_job(place / "job", known, BLOOM_ERROR_RATE=0.001)
+    stored_job(work_dir / "job", known, BLOOM_ERROR_RATE=0.001)
     assert bloom("forget job -", stdin=hexadecimal(known[:50]))[0] == 0
     assert bloom("copy job other")[0] == bloom(f"copy other {there}")[0] == 0
     for target in ("job", "other", there):

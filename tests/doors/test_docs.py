@@ -97,6 +97,18 @@ def test_the_matrix_of_versions_runs_tests_that_are_there(monkeypatch):
         assert re.search(rf"^(async )?def {name.partition('[')[0]}\(", text, re.MULTILINE), test
 
 
+def test_each_promise_names_tests_that_are_there():
+    law = (DOCS / "how" / "law.md").read_text()
+    promises = re.findall(r"^(\d)\. \*\*", law, re.MULTILINE)
+    rows = dict(re.findall(r"^\| ([^|]+) \| (`test_.+`) \|$", law, re.MULTILINE))
+    assert [*rows] == [*promises, "the error rate"]
+    source = "".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
+    tests = set(re.findall(r"def (test_\w+)\(", source))
+    assert [
+        name for row in rows.values() for name in re.findall(r"`(\w+)`", row) if name not in tests
+    ] == []
+
+
 # Links
 
 

@@ -39,8 +39,12 @@ def theirs(server, queue="PriorityQueue", **settings):
     }
 
 
+PATIENT = {"BLOOM_REDIS_TIMEOUT": 10}  # a busy machine is no outage
+
+
 def ours(server, **settings):
-    return {"SCHEDULER": "scrapy_bloom.Scheduler", "BLOOM_REDIS_URL": server.url, **settings}
+    ours = {"SCHEDULER": "scrapy_bloom.Scheduler", "BLOOM_REDIS_URL": server.url}
+    return ours | PATIENT | settings
 
 
 def begin(project, site, settings):
@@ -53,7 +57,7 @@ def begin(project, site, settings):
 
 def copy(project, server, **settings):
     """Copy the crawl with the sub-command; return the run."""
-    options = [f"-s{name}={value}" for name, value in settings.items()]
+    options = [f"-s{name}={value}" for name, value in (PATIENT | settings).items()]
     where = [f"{server.url}#{key}" for key in (OLD, KEY)]
     run = project.start("bloom", "copy", *where, "--spider", "follower", *options)
     run.end()
