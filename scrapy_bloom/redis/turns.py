@@ -62,6 +62,7 @@ class _Slot:
     Attributes:
         sent: requests of it that the engine has.
         unused: how many of its turns in a row were not used.
+        used: whether a request of it was ever sent to it.
         agreed: its delay as this worker has last told or heard it; None for neither.
         returned: whether the last request went back because its turn had passed. The next one is
             sent in any case, or a process that is always late would send nothing.
@@ -69,6 +70,7 @@ class _Slot:
 
     sent: int = 0
     unused: int = 0
+    used: bool = False
     agreed: float | None = None
     returned: bool = False
 
@@ -200,9 +202,9 @@ class Turns:
         self._reached.add(request)
         key = self._downloads.slot_of(request)
         if _name(key) != taken.slot:
-            self._waste(taken)
+            self._waste(taken, is_elsewhere=True)
             return
-        self._slots[taken.slot].unused = 0
+        self._slots[taken.slot].unused, self._slots[taken.slot].used = 0, True
         if taken.delay:
             if taken.listed and self._downloads.adjusts:
                 self._downloads.set_first_delay(key, taken.delay)
@@ -239,14 +241,19 @@ class Turns:
         if taken.delay and round(pace.delay, 3) != taken.delay:
             self._paces[taken.slot] = pace
 
-    def _waste(self, taken: Taken) -> None:
-        """Give back a turn that was not used; if that happens often, pace the slot no more."""
+    def _waste(self, taken: Taken, *, is_elsewhere: bool = False) -> None:
+        """Give back a turn that was not used; if that happens often, pace the slot no more.
+
+        A host that gets some requests is paced, however many others ``robots.txt`` forbids.
+
+        :param is_elsewhere: whether the request was sent in another slot.
+        """
         if not taken.delay:
             return
         self._unused.append(taken)
         slot = self._slots[taken.slot]
         slot.unused += 1
-        if slot.unused >= _UNUSED:
+        if slot.unused >= _UNUSED and (is_elsewhere or not slot.used):
             self._paces[taken.slot] = UNPACED
             self._report.once(
                 logging.INFO,

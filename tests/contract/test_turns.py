@@ -185,6 +185,18 @@ def test_a_slot_whose_turns_are_not_used_is_unpaced_until_one_is(worker):
     assert worker.turns.take_paces() == {b"a": Pace(1.0, 0.0)}
 
 
+def test_a_host_that_gets_some_requests_is_paced_however_many_are_forbidden(worker):
+    worker.take(*[0.0] * 20)
+    sent, _ = worker.begin()
+    worker.reach(sent)
+    worker.end(sent)
+    for _ in range(19):
+        forbidden, _ = worker.begin()
+        worker.end(forbidden)
+    assert len(worker.turns.take_unused()) == 19
+    assert not worker.turns.take_paces()
+
+
 def test_slots_with_as_many_requests_as_are_sent_at_once_are_busy(worker):
     worker.take(0.0)
     request, _ = worker.begin()
