@@ -82,35 +82,15 @@ def take_over(
     :raises StateError: if something cannot be read or written. Scrapy's files are as they were.
     """
     folder, queue = job.folder, job.folder / SCRAPYS_QUEUE
-    if not job.previous and (why := why_unclean(folder)):
-        logger.warning(
-            "%s: the job of Scrapy's own scheduler cannot be taken over: its last run was killed"
-            " or is still running (%s). It was left as it is. The crawl starts over. If it was"
-            " stopped cleanly, and copied in another order, update the time of %s.",
-            folder,
-            why,
-            folder / STATE,
-        )
-        return
-    if not (queue / ACTIVE).exists():
+    if not _is_stopped(job) or not (queue / ACTIVE).exists():
         return
     beside = folder / "taking-over"
     shutil.rmtree(beside, ignore_errors=True)
     try:
         beside.mkdir()
         queues = _read_queues(folder, plain, start)
-        if job.previous == FILTER:
-            empty = new_filter(settings, digests=digests)
-            with closing(Store(job.path, empty, exact=settings[EXACT], read_only=True)) as before:
-                _write(beside / NAME, before, queues)
-        else:
-            _write(beside / NAME, None, queues)
-        with closing(open_store(beside / NAME, settings, digests=digests)) as store:
-            if job.previous != FILTER:  # else they predate the filter
-                _add_marks(store, folder / SCRAPYS_MARKS)
-            for key, value in owner_notes(job.identity, REQUESTS).items():
-                store.note(key, value)
-            requests, marks = len(store), store.filter.items
+        with _built(beside / NAME, job, settings, queues, digests=digests) as new:
+            requests, marks = len(new), new.filter.items
         (beside / NAME).replace(job.path)
         (folder / SCRAPYS_MARKS).unlink(missing_ok=True)  # first: marks alone would suppress pages
         shutil.rmtree(queue)
@@ -127,6 +107,40 @@ def take_over(
             f"{requests:,}",
             f"{marks:,}",
         )
+
+
+def _is_stopped(job: Job) -> bool:
+    """Return whether the last run was stopped cleanly, as far as files show; if not, log that."""
+    why = "" if job.previous else why_unclean(job.folder)
+    if why:
+        logger.warning(
+            "%s: the job of Scrapy's own scheduler cannot be taken over: its last run was killed"
+            " or is still running (%s). It was left as it is. The crawl starts over. If it was"
+            " stopped cleanly, and copied in another order, update the time of %s.",
+            job.folder,
+            why,
+            job.folder / STATE,
+        )
+    return not why
+
+
+@contextmanager
+def _built(
+    path: Path, job: Job, settings: Settings, queues: Iterable[_Queue], *, digests: bool
+) -> Iterator[Store]:
+    """Build the new file of a job, and close it cleanly at the end."""
+    if job.previous == FILTER:
+        empty = new_filter(settings, digests=digests)
+        with closing(Store(job.path, empty, exact=settings[EXACT], read_only=True)) as before:
+            _write(path, before, queues)
+    else:
+        _write(path, None, queues)
+    with closing(open_store(path, settings, digests=digests)) as store:
+        if job.previous != FILTER:  # else they predate the filter
+            _add_marks(store, job.folder / SCRAPYS_MARKS)
+        for key, value in owner_notes(job.identity, REQUESTS).items():
+            store.note(key, value)
+        yield store
 
 
 def _write(path: Path, filter_: Store | None, queues: Iterable[_Queue]) -> None:
