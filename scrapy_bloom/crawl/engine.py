@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
 from functools import partial
+from math import inf
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakKeyDictionary
@@ -480,6 +481,32 @@ def call_later(seconds: float, do: Callable[[], object]) -> Any:
         twisted: Any = reactor  # its module is not typed
         return twisted.callLater(seconds, do)
     return scrapys(seconds, do)
+
+
+class Timer:
+    """Calls a function once, at the earliest of the times that were set since the last call."""
+
+    def __init__(self, do: Callable[[], object]) -> None:
+        self._do = do
+        self._handle: Any = None
+        self._due = inf
+
+    def set(self, seconds: float) -> None:
+        """Call it after so many seconds; not at all if they are infinite."""
+        due = time.monotonic() + max(0.0, seconds)
+        if due < self._due:
+            self.cancel()
+            self._due, self._handle = due, call_later(max(0.0, seconds), self._run)
+
+    def cancel(self) -> None:
+        """Do not call it."""
+        if self._handle is not None:
+            self._handle.cancel()
+        self._due, self._handle = inf, None
+
+    def _run(self) -> None:
+        self._due, self._handle = inf, None
+        self._do()
 
 
 def run_beside(function: Callable[[], T]) -> Deferred[T]:

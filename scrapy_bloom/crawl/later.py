@@ -9,6 +9,7 @@ import heapq
 import itertools
 import logging
 import time
+from collections import deque
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from math import inf
@@ -94,6 +95,47 @@ class Waiting(Generic[T]):
     def next_due(self) -> float:
         """When the next one's time comes; infinite if none waits."""
         return self._heap[0][0] if self._heap else inf
+
+
+class Memory:
+    """Requests that cannot be stored, and wait in this process: oldest first once they may be sent."""
+
+    def __init__(self) -> None:
+        self._due: deque[Request] = deque()
+        self._waiting: Waiting[Request] = Waiting()
+
+    def __len__(self) -> int:
+        return len(self._due) + len(self._waiting)
+
+    def push(self, request: Request, due: float) -> None:
+        """Add a request.
+
+        :param due: before when it must not be sent; 0 for no such time.
+        """
+        if due:
+            self._waiting.push(due, request)
+        else:
+            self._due.append(request)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether one may be sent."""
+        self._due.extend(self._waiting.pop_due(len(self._waiting)))
+        return bool(self._due)
+
+    def pop(self) -> Request:
+        """Remove and return the next one that may be sent."""
+        return self._due.popleft()
+
+    @property
+    def later(self) -> int:
+        """How many wait for their time."""
+        return len(self._waiting)
+
+    @property
+    def next_due(self) -> float:
+        """When the next one's time comes; infinite if none waits for it."""
+        return self._waiting.next_due
 
 
 class Holds(dict[T, float]):

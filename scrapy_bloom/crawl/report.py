@@ -112,6 +112,11 @@ class Report:
         except Exception as error:  # noqa: BLE001 - the collector may be third-party
             self._stats_failed(error)
 
+    def set_if_used(self, stat: Stat, value: float) -> None:
+        """Set one of our stats, unless it is 0 and was never set."""
+        if value or self._get(stat):
+            self.set(stat, value)
+
     def describe(self, info: FilterInfo | None) -> None:
         """Write the state of the filter to the stats; None if it is unknown."""
         self._known = info is not None

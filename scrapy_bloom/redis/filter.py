@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from scrapy_bloom.errors import BackendError, FilterLostError
 from scrapy_bloom.filter.info import FilterInfo
-from scrapy_bloom.redis import worker as pace
+from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.client import Target
 from scrapy_bloom.redis.key import KNOWN, Call, Kind, SharedKey, Surprise
 from scrapy_bloom.redis.member import Entry
@@ -267,14 +267,14 @@ class RedisFilter:
         self.shared.known.clear()
         self.shared.leave()
         leases = self.shared.delete()
-        began, waits = time.monotonic(), False
+        patience, waits = time.monotonic() + _STILL * upkeep.LEASE / upkeep.BEATS, False
         while leases:
             time.sleep(_LOOK)
             left = self.shared.delete()
             if any(seconds > leases.get(name, 0) for name, seconds in left.items()):
                 return False  # that worker lives, or has just arrived
             leases = left
-            if leases and not waits and time.monotonic() - began > _STILL * pace.LEASE / pace.BEATS:
+            if leases and not waits and time.monotonic() > patience:
                 waits = True
                 logger.info(
                     "Redis at %s, key %r: worker %s does not renew its lease, and was probably"

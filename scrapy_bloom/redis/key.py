@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from scrapy_bloom.crawl.pace import UNPACED, Pace
 from scrapy_bloom.errors import BackendError, StateError
 from scrapy_bloom.filter.hashing import new_secret
-from scrapy_bloom.redis import worker as pace
+from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.member import Entry, Taken, with_length
 from scrapy_bloom.redis.plan import BATCH, Plan, geometry, read_slices
 from scrapy_bloom.redis.worker import MOST_TRIES, Worker, new_name
@@ -243,7 +243,7 @@ class SharedKey:
         word, *told = self._worker.run(
             "open",
             self.key,
-            *(self.epoch, self.name, self._answered, name, pace.LEASE),
+            *(self.epoch, self.name, self._answered, name, upkeep.LEASE),
             *(part for pair in fields.items() for part in pair),
             probe=True,
         )
@@ -383,7 +383,7 @@ class SharedKey:
         :raises BackendError: if there was no answer.
         """
         silent = time.monotonic() - self.renewed
-        if silent > 1.5 * pace.LEASE / pace.BEATS or not self._worker.usable.is_set():
+        if silent > 1.5 * upkeep.LEASE / upkeep.BEATS or not self._worker.usable.is_set():
             self.beat()
 
     def beat(self) -> None:
@@ -395,7 +395,9 @@ class SharedKey:
         """
         before = time.monotonic()
         lives = self._lives
-        word, *told = self._worker.run("beat", self.key, *lives, pace.LEASE, MOST_TRIES, probe=True)
+        word, *told = self._worker.run(
+            "beat", self.key, *lives, upkeep.LEASE, MOST_TRIES, probe=True
+        )
         if word != b"ok" or lives != self._lives:
             return
         self.renewed = max(self.renewed, before)
@@ -450,7 +452,7 @@ class SharedKey:
             " ".join(ages),
             next_slice,
         )
-        numbers = f"{self._number} {self._answered} {pace.LEASE}"
+        numbers = f"{self._number} {self._answered} {upkeep.LEASE}"
         if plain:
             return [*self._lives, numbers, *marks]
         more = (
@@ -522,7 +524,7 @@ def delete(
     """
     ignored = f" {' '.join(dead)} "
     while True:
-        word, *told = worker.run("drop", key, ignored, pace.LEASE, int(note), probe=True)
+        word, *told = worker.run("drop", key, ignored, upkeep.LEASE, int(note), probe=True)
         if word == b"used":
             names = (name.decode() for name in told[::2])
             return dict(zip(names, map(float, told[1::2]), strict=True))

@@ -1,7 +1,4 @@
-"""When a worker calls the server, and how many requests it asks for.
-
-Every period of a worker stands here, except its heartbeat's.
-"""
+"""When a worker calls the server, and how many requests it asks for."""
 
 from __future__ import annotations
 
@@ -11,27 +8,10 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from scrapy_bloom.crawl.later import REST
+from scrapy_bloom.redis.upkeep import GATHER, LINGER, PATIENT, POLL, SLOWEST_POLL
 
 if TYPE_CHECKING:
     from scrapy_bloom.redis.turns import Turns
-
-RETRY: Final = 0.25
-"""Seconds between calls during an outage."""
-
-_GATHER: Final = 0.05
-"""Seconds between calls while there is enough to fetch, so that they carry more."""
-
-_LINGER: Final = 0.2
-"""Seconds that a done page may wait for a call to be reported with."""
-
-_PATIENT: Final = 0.25
-"""The same while all that waits has to wait for its turn."""
-
-_POLL: Final = 0.05
-"""Seconds between the first two looks at an empty queue. They double each time."""
-
-_SLOWEST_POLL: Final = 2.0
-"""Seconds between looks of an idle worker. Each is its heartbeat, too."""
 
 _RECENT: Final = 1.0
 """Besides what it can begin, a worker takes half of what it has ended in so many seconds."""
@@ -48,7 +28,7 @@ class Pacing:
         self._turns, self._most = turns, most
         self._ended: deque[float] = deque(maxlen=2 * most)
         self._called = self._look_at = self._next_turn = 0.0
-        self._poll = _POLL
+        self._poll = POLL
 
     def note_ended(self, count: int) -> None:
         """Record that the engine is through with requests."""
@@ -70,20 +50,16 @@ class Pacing:
             return
         self._next_turn = now + next_turn if next_turn else 0.0
         if taken:
-            self._poll = _POLL
+            self._poll = POLL
         if taken == wanted or (waiting and not next_turn):
             self._look_at = 0.0
         elif 0 < next_turn < inf:
-            self._poll = min(_SLOWEST_POLL, max(_PATIENT, 2 * self._poll))
-            soon = self._called + (_PATIENT if taken else self._poll)
-            self._look_at = min(max(soon, self._next_turn), now + _SLOWEST_POLL)
+            self._poll = min(SLOWEST_POLL, max(PATIENT, 2 * self._poll))
+            soon = self._called + (PATIENT if taken else self._poll)
+            self._look_at = min(max(soon, self._next_turn), now + SLOWEST_POLL)
         else:
             self._look_at = now + self._poll
-            self._poll = min(_SLOWEST_POLL, 2 * self._poll)
-
-    def note_failed(self) -> None:
-        """Record that a call had no answer."""
-        self._called = time.monotonic()
+            self._poll = min(SLOWEST_POLL, 2 * self._poll)
 
     # What is due
 
@@ -128,15 +104,15 @@ class Pacing:
         patient = self._is_patient(in_flight)
         if not patient and not len(self._turns) and in_flight <= self._most // 2:
             return 0.0  # there is little to fetch
-        return max(0.0, self._called + (_PATIENT if patient else _GATHER) - time.monotonic())
+        return max(0.0, self._called + (PATIENT if patient else GATHER) - time.monotonic())
 
     def until_urgent(self) -> float:
         """Return the seconds until something should be sent that cannot wait for long."""
-        return max(0.0, self._called + _GATHER - time.monotonic())
+        return max(0.0, self._called + GATHER - time.monotonic())
 
     def until_report(self, in_flight: int) -> float:
         """Return the seconds until done pages should be reported."""
-        return _PATIENT if self._is_patient(in_flight) else _LINGER
+        return PATIENT if self._is_patient(in_flight) else LINGER
 
     def until_look(self, in_flight: int) -> float:
         """Return the seconds until the queue should be asked for requests."""

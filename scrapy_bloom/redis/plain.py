@@ -13,10 +13,9 @@ from scrapy_bloom.redis.project import (
     key_of,
     plan_of,
     project_of,
-    report_opened,
-    report_state,
     target_of,
 )
+from scrapy_bloom.redis.reporting import report_opened, report_state
 from scrapy_bloom.settings import ON_BACKEND_ERROR, REDIS_TIMEOUT, Settings
 from scrapy_bloom.signals import forget_page
 

@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
-from scrapy_bloom.canonical.rules import difference
-from scrapy_bloom.errors import BloomError, SettingError
-from scrapy_bloom.redis.client import Target, eviction_policy
+from scrapy_bloom.errors import BackendError, SettingError
+from scrapy_bloom.redis.client import Target
 from scrapy_bloom.redis.plan import Plan
-from scrapy_bloom.redis.reader import Reader, State, describe
+from scrapy_bloom.redis.queue import SharedQueue
 from scrapy_bloom.redis.worker import Worker
 from scrapy_bloom.settings import (
     CAPACITY,
     ERROR_RATE,
     EXACT,
+    ON_BACKEND_ERROR,
     REDIS_KEY,
+    REDIS_TIMEOUT,
     REDIS_URL,
     WINDOW,
+    OnBackendError,
     Settings,
 )
-from scrapy_bloom.values import counted, refusal
+from scrapy_bloom.values import refusal
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
-    from scrapy_bloom.crawl.report import Report
+    from scrapy_bloom.crawl.serialize import QueueKind
     from scrapy_bloom.crawl.session import Session
 
 
@@ -97,51 +98,28 @@ def plan_of(
     )
 
 
-def report_opened(
-    report: Report, session: Session, worker: Worker, key: str, *, crawl: bool = False
-) -> State | None:
-    """Log the state in which a filter was found, unless the server is unavailable.
+def queue_of(
+    crawler: Crawler, settings: Settings, session: Session, kind: QueueKind, *, one_slot: bool
+) -> SharedQueue:
+    """Return the queue of a crawl, open unless the server is to be waited for.
 
-    :param crawl: whether the requests are there, too.
-    :returns: the state; None if the server is unavailable.
+    :param kind: the order of requests with the same priority, and their serialization.
+    :param one_slot: whether hosts without a delay share one slot.
+    :raises BloomError: if the crawl cannot be kept as configured.
     """
-    if worker.client is None:
-        return None
+    project = project_of(crawler)
+    assert crawler.spider is not None  # noqa: S101 - it is being opened
+    spider = crawler.spider.name
+    owner = {"project": project, "spider": spider, "order": str(kind)}
+    plan = plan_of(settings, session.fingerprinter, session.made_by, **owner)
+    worker = Worker(target_of(settings), settings[REDIS_TIMEOUT])
+    key = key_of(settings, spider=spider, project=project)
+    queue = SharedQueue(worker, key, plan, one_slot=one_slot)
     try:
-        state = Reader(worker, key).state()
-        with worker.explained():
-            policy = eviction_policy(worker.client, key)
-    except BloomError:  # checks will report it
-        state = None
-    if state is None:
-        return None
-    restored = state.items
-    contents = f"{restored:,} pages known"
-    if not crawl:
-        contents += "; a kill loses what this process has to fetch"
-    elif restored or state.waiting or state.taken:
-        contents += f", {counted(state.waiting, 'request')} waiting"
-    else:
-        contents = ""
-    noun = "Crawl state" if crawl else "Bloom filter"
-    place = f"in Redis at {worker.where}, key {key}"
-    report.opened(noun, place, contents, describe(state), restored=restored)
-    if policy not in ("", "noeviction"):
-        report.warn(
-            f"Redis at {worker.where}: maxmemory-policy is {policy}, expected noeviction. If the"
-            f" server deletes keys of a crawl because it is full, the crawl starts over, and pages"
-            f" are fetched again."
-        )
-    changed = difference(json.loads(state.plan.canonical), session.made_by)
-    if restored and changed:
-        report.warn(changed)
-    return state
-
-
-def report_state(report: Report, worker: Worker, key: str) -> None:
-    """Write the state of a filter to the stats, if the server can be used."""
-    info = None
-    if worker.usable.is_set():
-        with suppress(BloomError):  # logged when the outage began
-            info = Reader(worker, key).info()
-    report.describe(info)
+        queue.open()
+    except BaseException as error:
+        waits = settings[ON_BACKEND_ERROR] is not OnBackendError.CLOSE
+        if not (waits and isinstance(error, BackendError) and error.temporary):
+            worker.close()
+            raise
+    return queue

@@ -18,7 +18,7 @@ from typing import Final
 
 from scrapy_bloom.crawl.pace import UNPACED, Pace
 from scrapy_bloom.errors import BackendError, BloomError, FilterLostError
-from scrapy_bloom.redis import worker as pace
+from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.key import (
     MOST_BYTES,
     RISKY,
@@ -34,6 +34,9 @@ from scrapy_bloom.redis.plan import BATCH, Plan
 from scrapy_bloom.redis.worker import Worker
 
 logger = logging.getLogger(__name__)
+
+FULL: Final = 5_000
+"""When this many entries wait here, no more pages are fetched, and ``start()`` has to wait."""
 
 _ENTRY_BYTES: Final = 64  # besides fingerprint and body
 
@@ -217,6 +220,11 @@ class SharedQueue:
         self._outbox.paces[slot] = pace
 
     @property
+    def is_full(self) -> bool:
+        """Whether too many entries wait here."""
+        return self.offering >= FULL
+
+    @property
     def burdened(self) -> bool:
         """Whether there is anything to send."""
         return self._outbox.has_work
@@ -234,7 +242,7 @@ class SharedQueue:
     @property
     def holds_lease(self) -> bool:
         """Whether, by its own clock, this worker cannot have been taken for dead."""
-        return self.shared is not None and self.shared.renewed > time.monotonic() - pace.LEASE
+        return self.shared is not None and self.shared.renewed > time.monotonic() - upkeep.LEASE
 
     # Exchanges
 

@@ -109,7 +109,20 @@ class Turns:
         return len(self._ready)
 
     def slot_for(self, request: Request) -> bytes:
-        """Return the slot under which the queue files a request."""
+        """Return the slot under which the queue files a request; empty if it is not paced."""
+        try:
+            return self._slot_for(request)
+        except Exception as error:  # noqa: BLE001 - it reads the meta; raising would lose the page
+            self._report.once(
+                logging.ERROR,
+                "The download slot of %s is unknown, so it is not paced (%r). More such errors are"
+                " not shown.",
+                request,
+                error,
+            )
+            return b""
+
+    def _slot_for(self, request: Request) -> bytes:
         key = self._downloads.slot_of(request)
         if not (self._by_host or self._downloads.pace_of(key).delay):
             return b""

@@ -19,6 +19,7 @@ import redis
 from redis.cluster import RedisCluster
 
 from scrapy_bloom.errors import BackendError
+from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.client import FAULTS, RETRY, Target, beginning, script
 from scrapy_bloom.redis.connection import NotConnectedError, by
 
@@ -26,23 +27,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-LEASE: float = 30.0
-"""Seconds without a heartbeat after which a worker counts as dead.
-
-A callback that holds the GIL for 10 seconds must not make it look dead. Looked up on each use:
-tests shorten it.
-"""
-
-BEATS: Final = 15
-"""Heartbeats in a lease, if a worker has nothing else to say."""
-
-_BEAT_IN_OUTAGE: Final = 0.25
-
 FIRST_ANSWER: float = 30.0
 """Seconds after which a server that has never answered counts as a wrong address."""
-
-_AGAIN: Final = 60.0
-"""Seconds between two warnings of one outage."""
 
 MOST_TRIES: Final = 10
 """A request goes to the failed list after this many workers died with it or could not read it."""
@@ -217,7 +203,7 @@ class Worker:
             if begins and self._thread is None:
                 return  # the first error of all is its caller's: perhaps nobody tries again
             retried = error.temporary or self._thread is not None
-            if retried and (now - since > _AGAIN or (begins and text != str(error))):
+            if retried and (now - since > upkeep.WARN or (begins and text != str(error))):
                 self._reported, self._warned = (str(error), now), True
                 logger.warning("%s Retrying.", error)
 
@@ -241,7 +227,9 @@ class Worker:
             self.client.close()
 
     def _live(self, beat: Callable[[], object], stop: threading.Event) -> None:
-        while not stop.wait(LEASE / BEATS if self.usable.is_set() else _BEAT_IN_OUTAGE):
+        while not stop.wait(
+            upkeep.LEASE / upkeep.BEATS if self.usable.is_set() else upkeep.BEAT_IN_OUTAGE
+        ):
             try:
                 beat()
             except BackendError:  # noqa: PERF203 - after a call over the network

@@ -16,12 +16,13 @@ from support.redis_plan import name_of
 from support.waiting import until
 
 from scrapy_bloom.errors import StateError
-from scrapy_bloom.redis import worker as lives
+from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.key import Call
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.reader import Reader
-from scrapy_bloom.redis.worker import LEASE, MOST_TRIES
+from scrapy_bloom.redis.upkeep import LEASE
+from scrapy_bloom.redis.worker import MOST_TRIES
 
 
 @pytest.fixture
@@ -275,7 +276,7 @@ def test_a_worker_that_is_cut_off_knows_that_its_lease_may_be_over(server, key, 
         assert one.queue.holds_lease
         with proxy.down():
             stop_beating(one.queue.worker)
-            monkeypatch.setattr(lives, "LEASE", 0.01)
+            monkeypatch.setattr(upkeep, "LEASE", 0.01)
             until(lambda: not one.queue.holds_lease)
         monkeypatch.undo()
         until(lambda: one.exchange().error is None)

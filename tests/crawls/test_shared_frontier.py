@@ -23,7 +23,7 @@ from twisted.internet.defer import gatherResults
 
 from scrapy_bloom.crawl.engine import call_later, close_spider
 from scrapy_bloom.crawl.redirects import step_fingerprint
-from scrapy_bloom.redis import frontier, worker
+from scrapy_bloom.redis import queue, upkeep, worker
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.key import SharedKey
 
@@ -221,7 +221,7 @@ async def test_every_kind_of_spider_fetches_every_page(distant, name):
 @ensureDeferred
 async def test_start_requests_wait_for_the_server(shared, monkeypatch):
     """While the downloader is full, Scrapy reads them without giving the event loop a turn."""
-    monkeypatch.setattr(frontier, "_FULL", FULL)
+    monkeypatch.setattr(queue, "FULL", FULL)
     most = 0
     read = threading.Event()
 
@@ -253,7 +253,7 @@ async def test_start_requests_wait_for_the_server(shared, monkeypatch):
 @ensureDeferred
 async def test_no_more_pages_are_fetched_while_too_many_requests_wait(distant, monkeypatch):
     """Each page has 200 links, and the server takes a quarter of a second for 500."""
-    monkeypatch.setattr(frontier, "_FULL", 500)
+    monkeypatch.setattr(queue, "FULL", 500)
     shared = distant
     shared.proxy.delay = 0.25
     most = 0
@@ -371,7 +371,7 @@ async def test_a_request_on_the_failed_list_may_only_have_been_slow(shared, capl
 
 @ensureDeferred
 async def test_an_outage_is_reported_once_a_minute(own_server, key, caplog, monkeypatch):
-    monkeypatch.setattr(worker, "_AGAIN", 0.3)
+    monkeypatch.setattr(upkeep, "WARN", 0.3)
     own = Shared(own_server, key)
 
     def pause():

@@ -52,8 +52,8 @@ def is_settled(crawler):
     frontier = scheduler_of(crawler)._frontier
     if not hasattr(frontier, "_exchanging"):
         return True
-    waits = frontier._outstanding or frontier._forgetting or frontier._failing
-    return not (waits or frontier._exchanging or frontier._queue.burdened)
+    busy = frontier._exchanging or frontier._queue.burdened
+    return frontier._decider.is_settled and not busy
 
 
 def remembered(recent):

@@ -4,7 +4,7 @@ import os
 
 from scrapy.core.engine import ExecutionEngine
 
-from scrapy_bloom.redis import worker
+from scrapy_bloom.redis import upkeep
 
 SHORT = 4.0
 """Seconds. Less, and a machine that is busy takes live workers for dead."""
@@ -14,14 +14,14 @@ _LEASE = "SHORT_LEASES"
 
 def shorten(patch):
     """Make leases short in this process and in all that it starts, until the patch is undone."""
-    patch.setattr(worker, "LEASE", SHORT)
+    patch.setattr(upkeep, "LEASE", SHORT)
     patch.setenv(_LEASE, str(SHORT))
 
 
 def follow():
     """Make them short in this process if they are in the one that has started it."""
     if _LEASE in os.environ:
-        worker.LEASE = float(os.environ[_LEASE])
+        upkeep.LEASE = float(os.environ[_LEASE])
         # An idle worker looks for work, and for the end, more often than every 5 seconds.
         for name in ("_SLOT_HEARTBEAT_INTERVAL", "_MIN_BACK_IN_SECONDS"):
             if hasattr(ExecutionEngine, name):

@@ -1,0 +1,294 @@
+"""Which requests of a worker are new, and what is forgotten: what it knows, and what it asks Redis.
+
+A request is offered with its mark. Redis answers with the next exchange, so it is accepted at once
+and may turn out to be a duplicate later.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from twisted.internet.defer import Deferred
+
+from scrapy_bloom.crawl.report import Verdict
+from scrapy_bloom.crawl.session import Identified, Page, Recent, Session
+from scrapy_bloom.redis.member import Entry, Taken
+
+if TYPE_CHECKING:
+    from scrapy import Request
+
+    from scrapy_bloom.crawl.in_flight import InFlight
+    from scrapy_bloom.crawl.report import Report
+    from scrapy_bloom.redis.ledger import Ledger
+    from scrapy_bloom.redis.queue import SharedQueue
+
+NEW, SEEN, _, ERROR = Verdict
+
+
+class Judged(NamedTuple):
+    """A request, judged by what this worker knows.
+
+    Attributes:
+        identified: None if it is not filtered, or could not be checked.
+        missing: the first of its marks that is not known to be there, if any.
+        verdict: if that mark is missing in Redis as well.
+    """
+
+    identified: Identified | None
+    missing: bytes | None
+    verdict: Verdict
+
+
+_UNFILTERED = Judged(None, None, NEW)
+
+
+class Decider:
+    """Decides which requests are new.
+
+    :param session: says what is asked about a request.
+    :param queue: what this worker knows of Redis, and what it sends.
+    :param in_flight: the pages that requests come from.
+    :param ledger: keeps these pages from being done before everything is answered.
+    :param report: writes to stats and log.
+    :param window: for how many seconds a mark counts; None for ever.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        queue: SharedQueue,
+        in_flight: InFlight,
+        ledger: Ledger[Taken],
+        report: Report,
+        window: float | None,
+    ) -> None:
+        self._session, self._queue, self._in_flight = session, queue, in_flight
+        self._ledger, self._report = ledger, report
+        self._late: list[Request] = []  # were accepted, and are duplicates
+        # Marks of requests that were held in memory: Redis has none of them.
+        self._held = Recent(window)
+        self._forgetting: Counter[bytes] = Counter()  # marks that the server has yet to forget
+        self._failing: Counter[bytes] = Counter()  # those of failed pages, if they are marked
+        self._undecided: deque[Deferred[None]] = deque()  # fire when some of these are answered
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether everything that was asked is answered."""
+        return not (self._ledger.is_open or self._forgetting or self._failing)
+
+    # Requests
+
+    def check(self, request: Request) -> Verdict:
+        """Return this worker's own verdict on a request, which is not marked."""
+        judged = self._judge(request)
+        if judged.identified is not None:
+            self._session.count(judged.identified, judged.verdict)
+        return judged.verdict
+
+    def judge(self, request: Request) -> Judged | None:
+        """Judge a request that is to be queued; return None if it is dropped as a duplicate.
+
+        To the others :meth:`offer` or :meth:`hold` come next.
+        """
+        if request.dont_filter:
+            return _UNFILTERED
+        judged = self._judge(request)
+        if judged.identified is None or judged.verdict is not SEEN:
+            return judged
+        return None if self._drop(judged.identified) else _UNFILTERED
+
+    def offer(self, request: Request, judged: Judged, entry: Entry) -> None:
+        """Queue a request with one of the next exchanges, unless it is a duplicate in Redis.
+
+        :param entry: what queues it without a mark.
+        """
+        Deferred.fromCoroutine(self._offer(request, judged, entry))
+
+    def hold(self, request: Request, judged: Judged, error: Exception) -> None:
+        """Note that a request is held in memory, and keep the page that yielded it in Redis.
+
+        It is unique for this worker only.
+
+        :param error: why it cannot be stored.
+        """
+        identified, missing, verdict = judged
+        marks: Page = ()
+        if identified is not None and missing is not None:
+            self._session.count(identified, verdict)
+            marks = (*dict.fromkeys((identified.fingerprint, missing)),)
+        self._held.update(marks)
+        self._in_flight.hold(request, error, marks)
+        self._report.inc("scheduler/enqueued/memory")
+        self._report.inc("scheduler/enqueued")
+
+    def start_over(self, void: Iterable[Taken]) -> None:
+        """Offer again what the server may have lost, and forget what is in no server.
+
+        :param void: requests that this worker had taken and not begun.
+        """
+        self._held.clear()
+        for taken in void:
+            letter = "p" if taken.fingerprint is None else "f"
+            entry = Entry(letter, taken.fingerprint, taken.body, taken.priority, slot=taken.slot)
+            self._send(entry)
+
+    def deliver(self, verdicts: Iterable[tuple[Entry, bool]]) -> bool:
+        """Go on with what has waited for these answers of Redis; return whether any was queued."""
+        queued = False
+        for entry, seen in verdicts:
+            queued = queued or not (seen or entry.letter == "x")
+            entry.source.callback(seen)
+        return queued
+
+    def take_late(self) -> list[Request]:
+        """Return the requests that were accepted and turned out to be duplicates, once."""
+        late, self._late = self._late, []
+        return late
+
+    def _judge(self, request: Request) -> Judged:
+        """Judge a request by what this worker knows, without counting it.
+
+        If that fails, it has been counted.
+        """
+        identified = self._session.identify(request)
+        if identified is None:
+            return Judged(None, None, ERROR)
+        try:
+            for mark, max_age, verdict in self._session.questions(identified):
+                if not self._knows(mark, max_age):
+                    return Judged(identified, mark, verdict)
+        except Exception as error:  # noqa: BLE001 - raising would lose the page
+            return Judged(None, None, self._session.fail(request, error))
+        return Judged(identified, None, SEEN)
+
+    def _knows(self, mark: bytes, max_age: float | None) -> bool:
+        """Return whether this worker knows, without asking, that a mark is there."""
+        if self._held.has(mark, max_age):
+            return True
+        if mark in self._forgetting:
+            return False
+        if self._session.failed.has(mark, max_age):
+            return True
+        return max_age is None and self._queue.knows(mark)
+
+    def _send(self, entry: Entry) -> Deferred[bool]:
+        """Send an entry with the next exchange; return a Deferred that fires with the verdict."""
+        verdict: Deferred[bool] = Deferred()
+        entry.source = verdict
+        self._queue.offer(entry)
+        return verdict
+
+    async def _offer(self, request: Request, judged: Judged, plain: Entry) -> None:
+        """Queue a request if its page is new, or if it is not filtered.
+
+        The page that yielded it is not done before the last verdict.
+        """
+        question, verdict = self._ledger.ask(), SEEN
+        identified, missing, _ = judged
+        try:
+            questions = self._session.questions(identified) if identified else ()
+            for mark, max_age, if_missing in questions:
+                while mark in self._failing and not self._knows(mark, max_age):
+                    missing, answered = None, Deferred[None]()
+                    self._undecided.append(answered)
+                    await answered
+                if mark != missing and self._knows(mark, max_age):
+                    continue
+                if not await self._send(plain.marking(mark, max_age)):
+                    verdict = if_missing
+                    break
+        except Exception as error:  # noqa: BLE001 - raising would lose the page
+            self._session.fail(request, error)
+            identified = None
+        if identified is not None and verdict is SEEN and not self._drop(identified):
+            identified = None
+        if identified is None:
+            await self._send(plain)
+        self._ledger.answer(question)
+        if identified is not None and verdict is SEEN:
+            self._late.append(request)
+            return
+        if identified is not None:
+            self._session.count(identified, verdict)
+        self._report.inc("scheduler/enqueued/redis")
+        self._report.inc("scheduler/enqueued")
+
+    def _drop(self, identified: Identified) -> bool:
+        """Count a duplicate, and keep the pages that led to it if its page is held here.
+
+        Return False if it is to be let through: that failed, which has been counted.
+        """
+        try:
+            page = self._session.note_dropped(identified)
+        except Exception as error:  # noqa: BLE001 - raising would lose the page
+            self._session.fail(identified.request, error)
+            return False
+        self._in_flight.note_duplicate(identified.request, identified.fingerprint)
+        if page:
+            Deferred.fromCoroutine(self._forget(page, failed=True))
+        self._session.count(identified, SEEN)
+        return True
+
+    # Forgetting
+
+    def forget(self, request: Request, *, failed: bool) -> bool:
+        """Make a page eligible again: at once, or in the next run if it has failed.
+
+        :returns: whether this worker knew it.
+        """
+        try:
+            page = self._session.page_of(request)
+        except Exception as error:  # noqa: BLE001 - raising in a callback would lose its items
+            self._report.not_forgotten(request, error)
+            return False
+        known = any(self._is_marked(mark) or self._session.failed.has(mark) for mark in page)
+        Deferred.fromCoroutine(self._forget(page, failed=failed))
+        return known
+
+    def _is_marked(self, mark: bytes) -> bool:
+        return self._queue.knows(mark) or self._held.has(mark)
+
+    async def _forget(self, page: Page, *, failed: bool) -> None:
+        """Make the server forget a page, and those that follow it.
+
+        If the page has failed, it is not done before that.
+        """
+        question = self._ledger.ask()
+        pending = self._failing if failed else self._forgetting
+        for pages in self._session.following(page):
+            asked = []
+            for each in pages:
+                here = self._forget_here(each, failed=failed)
+                pending.update(each)  # a callback may yield the page again at once
+                asked.append((here, [self._send(Entry("x", mark)) for mark in each]))
+            self._go_on()
+            for each, (here, verdicts) in zip(pages, asked, strict=True):
+                there = [await verdict for verdict in verdicts]
+                for mark in each:  # to subtract a counter takes as long as the other one is large
+                    pending[mark] -= 1
+                    if not pending[mark]:
+                        del pending[mark]
+                marked = (was or mark in here for mark, was in zip(each, there, strict=True))
+                self._session.forgotten(each, marked, failed=failed)
+        self._ledger.answer(question)
+        self._go_on()
+
+    def _forget_here(self, page: Page, *, failed: bool) -> set[bytes]:
+        """Forget a page in this worker; return those of its marks that are there for sure.
+
+        Whether the others are marked only the server knows: to call them failed before its answer
+        would drop pages that nobody has requested.
+        """
+        marked = {*filter(self._is_marked, page)}
+        self._held.discard(page)
+        if failed:
+            self._session.failed.update(marked)
+        return marked
+
+    def _go_on(self) -> None:
+        """Go on with requests that have waited for what is forgotten."""
+        undecided, self._undecided = self._undecided, deque()
+        for each in undecided:
+            each.callback(None)

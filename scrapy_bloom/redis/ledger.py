@@ -1,0 +1,66 @@
+"""The rule that orders everything: a page is reported as done after all that was asked before.
+
+What a page has led to is asked about before the page is done. Until Redis has answered, only this
+worker knows of it, so the page must stay in Redis: after a kill it is fetched again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import count
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Ledger(Generic[T]):
+    """Questions and pages that are done, in the order in which they came.
+
+    Whoever reports pages does so in three steps, since their items are to be written first::
+
+        until = ledger.due()
+        ...                        # write out the items of all pages that are done by now
+        for page in ledger.take(until):
+            ...
+    """
+
+    def __init__(self) -> None:
+        self._numbers = count()
+        self._questions: dict[int, None] = {}  # without an answer, oldest first
+        self._pages: deque[tuple[int, T]] = deque()
+
+    def __len__(self) -> int:
+        """Return how many pages are done and not reported."""
+        return len(self._pages)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a question has no answer."""
+        return bool(self._questions)
+
+    def ask(self) -> int:
+        """Record a question; return its number."""
+        number = next(self._numbers)
+        self._questions[number] = None
+        return number
+
+    def answer(self, question: int) -> None:
+        """Record that a question was answered. Others may have come before it."""
+        del self._questions[question]
+
+    def add(self, pages: Iterable[T]) -> None:
+        """Record pages that are done."""
+        number = next(self._numbers)
+        self._pages.extend((number, page) for page in pages)
+
+    def due(self) -> int | None:
+        """Return what to pass to :meth:`take`; None if no page can be reported."""
+        now = next(self._numbers)
+        until = next(iter(self._questions), now)
+        return until if self._pages and self._pages[0][0] < until else None
+
+    def take(self, until: int) -> Iterator[T]:
+        """Yield the pages that could be reported when :meth:`due` was called, oldest first."""
+        while self._pages and self._pages[0][0] < until:
+            yield self._pages.popleft()[1]

@@ -1,0 +1,154 @@
+"""What a worker writes about Redis to stats and log."""
+
+from __future__ import annotations
+
+import json
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from scrapy_bloom import stats
+from scrapy_bloom.canonical.rules import difference
+from scrapy_bloom.errors import BloomError
+from scrapy_bloom.redis import upkeep
+from scrapy_bloom.redis import worker as pace
+from scrapy_bloom.redis.client import eviction_policy
+from scrapy_bloom.redis.reader import Reader, State, describe
+from scrapy_bloom.redis.worker import MOST_TRIES, Worker
+from scrapy_bloom.values import counted
+
+if TYPE_CHECKING:
+    from scrapy_bloom.crawl.engine import Downloads
+    from scrapy_bloom.crawl.report import Report
+    from scrapy_bloom.crawl.session import Session
+    from scrapy_bloom.redis.queue import SharedQueue
+
+
+def report_opened(
+    report: Report, session: Session, worker: Worker, key: str, *, crawl: bool = False
+) -> State | None:
+    """Log the state in which a filter was found, unless the server is unavailable.
+
+    :param crawl: whether the requests are there, too.
+    :returns: the state; None if the server is unavailable.
+    """
+    if worker.client is None:
+        return None
+    try:
+        state = Reader(worker, key).state()
+        with worker.explained():
+            policy = eviction_policy(worker.client, key)
+    except BloomError:  # checks will report it
+        state = None
+    if state is None:
+        return None
+    restored = state.items
+    contents = f"{restored:,} pages known"
+    if not crawl:
+        contents += "; a kill loses what this process has to fetch"
+    elif restored or state.waiting or state.taken:
+        contents += f", {counted(state.waiting, 'request')} waiting"
+    else:
+        contents = ""
+    noun = "Crawl state" if crawl else "Bloom filter"
+    place = f"in Redis at {worker.where}, key {key}"
+    report.opened(noun, place, contents, describe(state), restored=restored)
+    if policy not in ("", "noeviction"):
+        report.warn(
+            f"Redis at {worker.where}: maxmemory-policy is {policy}, expected noeviction. If the"
+            f" server deletes keys of a crawl because it is full, the crawl starts over, and pages"
+            f" are fetched again."
+        )
+    changed = difference(json.loads(state.plan.canonical), session.made_by)
+    if restored and changed:
+        report.warn(changed)
+    return state
+
+
+def report_state(report: Report, worker: Worker, key: str) -> None:
+    """Write the state of a filter to the stats, if the server can be used."""
+    info = None
+    if worker.usable.is_set():
+        with suppress(BloomError):  # logged when the outage began
+            info = Reader(worker, key).info()
+    report.describe(info)
+
+
+def report_crawl(report: Report, session: Session, queue: SharedQueue, *, windowed: bool) -> None:
+    """Log the state in which a crawl was found, or that the server cannot be used yet.
+
+    :param windowed: whether pages are fetched again after some time.
+    """
+    worker, key = queue.worker, queue.key
+    state = report_opened(report, session, worker, key, crawl=True)
+    place = f"Redis at {worker.where}, key {key}"
+    if state is None:
+        limit = "" if worker.reached else f", at most {pace.FIRST_ANSWER:g} s for an answer"
+        report.info(
+            f"Crawl state in {place}: the server cannot be used yet, and the crawl waits for"
+            f" it{limit}. With BLOOM_ON_BACKEND_ERROR = 'close' it would end."
+        )
+        return
+    if state.items and not state.waiting and not state.taken and not windowed:
+        way = "use 'scrapy bloom delete' or set another BLOOM_REDIS_KEY"
+        report.finished(place, state.items, way)
+    warn_of_failed(report, queue)
+
+
+def log_unreadable(report: Report, error: Exception) -> None:
+    """Count a request that this worker could not read, and log the first one."""
+    report.add(stats.UNREADABLE)
+    report.once(
+        logging.ERROR,
+        "A request in Redis cannot be read by this worker (%r). It goes back to the queue for"
+        " workers with newer code. After %s tries it is moved to the failed list, and"
+        " 'scrapy bloom queue --retry' puts it back. More are counted in %s and not shown.",
+        error,
+        MOST_TRIES,
+        stats.UNREADABLE.key,
+    )
+
+
+def log_paces(report: Report, downloads: Downloads) -> None:
+    """Log which pace the workers keep together."""
+    if downloads.adjusts:
+        report.info("AutoThrottle finds one delay for each host, shared by all workers.")
+    elif delay := downloads.default.delay:
+        report.info(f"DOWNLOAD_DELAY = {delay:g} holds for all workers together, for each host.")
+
+
+def log_waiting(report: Report, taken: int) -> None:
+    """Log that other workers have all there is to fetch."""
+    report.info(
+        f"Nothing to fetch right now: waiting for {counted(taken, 'request')} in flight. If a"
+        f" worker was killed, its requests come back when its lease ends."
+    )
+
+
+def warn_of_failed(report: Report, queue: SharedQueue) -> None:
+    """Warn if there are requests on the failed list."""
+    if failed := queue.counts.failed:
+        report.warn(
+            f"{counted(failed, 'request')} on the failed list, after {MOST_TRIES} tries: each"
+            f" time a worker died with it, took longer than its lease of {upkeep.LEASE:g} s, or"
+            f" could not load it. 'scrapy bloom queue --failed' shows them, and 'scrapy bloom"
+            f" queue --retry' puts them back."
+        )
+
+
+def write_stats(report: Report, queue: SharedQueue, *, later: int) -> None:
+    """Write to the stats how many requests there are, and what went over the wire.
+
+    :param later: how many requests wait for a time in this process.
+    """
+    counters = queue.worker.counters
+    for stat, value in (
+        (stats.LATER, queue.counts.later + later),
+        (stats.REQUEUED, counters.requeued),
+        (stats.MOVED_ASIDE, queue.counts.failed),
+        (stats.FROM_BACKEND["outages"], counters.outages),
+        (stats.FROM_BACKEND["losses"], queue.surprises),
+    ):
+        report.set_if_used(stat, value)
+    report.set(stats.PENDING, queue.waiting)
+    report.set(stats.FROM_BACKEND["round_trips"], counters.round_trips)

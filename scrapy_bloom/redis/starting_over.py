@@ -1,0 +1,85 @@
+"""Running ``start()`` again after the server has lost something."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from scrapy import Request
+from scrapy.utils.defer import maybe_deferred_to_future
+from twisted.internet.defer import Deferred
+
+from scrapy_bloom.crawl.engine import call_later
+from scrapy_bloom.redis.upkeep import PAUSE
+
+if TYPE_CHECKING:
+    from scrapy import Spider
+
+    from scrapy_bloom.crawl.engine import Engine
+    from scrapy_bloom.redis.queue import SharedQueue
+
+logger = logging.getLogger(__name__)
+
+
+class Starts:
+    """Runs the spider's ``start()``, no faster than the server takes its requests.
+
+    :param engine: which is about to run it for the first time.
+    :param queue: takes the requests.
+
+    Attributes:
+        running: whether it is running again.
+    """
+
+    def __init__(self, engine: Engine, spider: Spider, queue: SharedQueue) -> None:
+        self._engine, self._spider, self._queue = engine, spider, queue
+        self.running = self._due = self._stopped = False
+        engine.wrap_start(self._paused)
+
+    def stop(self) -> None:
+        """Run it no further: the crawl ends."""
+        self._stopped = True
+
+    async def run(self) -> None:
+        """Run it again, and once more if that is asked for meanwhile. Never raises."""
+        self._due = True
+        if self.running or self._stopped:
+            return
+        self.running = True
+        try:
+            while self._due:
+                self._due = False
+                await self._run()
+        except Exception as error:  # noqa: BLE001 - it is the spider's
+            logger.error(  # noqa: TRY400 - as Scrapy logs it, without a traceback
+                "start() failed when it ran again: %s", error, extra={"spider": self._spider}
+            )
+        finally:
+            self.running = False
+
+    async def _run(self) -> None:
+        """Run it as the engine does, but without its items, which were scraped before."""
+        requests = 0
+        async for each in self._paused(await self._engine.run_start(self._spider)):
+            if self._stopped or self._engine.closing:
+                return
+            if isinstance(each, Request):
+                requests += 1
+                self._engine.crawl(each)
+        if not requests:
+            logger.warning(
+                "start() yielded nothing when it ran again: a page that only it leads to is lost if"
+                " Redis has lost it. Make start() yield the same requests each time.",
+                extra={"spider": self._spider},
+            )
+
+    async def _paused(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        """Pause whenever too many requests wait to be sent."""
+        async for each in start:
+            yield each
+            while self._queue.is_full and not self._stopped:
+                pause: Deferred[None] = Deferred()
+                call_later(PAUSE, partial(pause.callback, None))
+                await maybe_deferred_to_future(pause)

@@ -1,0 +1,42 @@
+"""What a worker does again and again, and how often: all periods, in seconds."""
+
+from __future__ import annotations
+
+from typing import Final
+
+LEASE: float = 30.0
+"""Without a heartbeat for so long, a worker counts as dead.
+
+A callback that holds the GIL for 10 seconds must not make it look dead. Looked up on each use:
+tests shorten it.
+"""
+
+BEATS: Final = 15
+"""Heartbeats in a lease, if a worker has nothing else to say."""
+
+BEAT_IN_OUTAGE: Final = 0.25
+"""Between heartbeats while the server does not answer."""
+
+RETRY: Final = 0.25
+"""Between calls during an outage."""
+
+WARN: Final = 60.0
+"""Between two warnings of one outage."""
+
+GATHER: Final = 0.05
+"""Between calls while there is enough to fetch, so that they carry more."""
+
+LINGER: Final = 0.2
+"""For so long a done page may wait for a call to be reported with."""
+
+PATIENT: Final = 0.25
+"""The same while all that waits has to wait for its turn."""
+
+POLL: Final = 0.05
+"""Between the first two looks at an empty queue. The time doubles with each look."""
+
+SLOWEST_POLL: Final = 2.0
+"""Between looks of an idle worker. Each is its heartbeat, too."""
+
+PAUSE: Final = 0.05
+"""After so long a paused ``start()`` looks again whether it may go on."""
