@@ -98,7 +98,7 @@ class Waiting(Generic[T]):
 
 
 class Memory:
-    """Requests that cannot be stored, and wait in this process: oldest first once they may be sent."""
+    """Requests that cannot be stored: they wait in this process, and come back oldest first."""
 
     def __init__(self) -> None:
         self._due: deque[Request] = deque()

@@ -11,7 +11,6 @@ from scrapy_bloom import stats
 from scrapy_bloom.canonical.rules import difference
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.redis import upkeep
-from scrapy_bloom.redis import worker as pace
 from scrapy_bloom.redis.client import eviction_policy
 from scrapy_bloom.redis.reader import Reader, State, describe
 from scrapy_bloom.redis.worker import MOST_TRIES, Worker
@@ -83,7 +82,7 @@ def report_crawl(report: Report, session: Session, queue: SharedQueue, *, window
     state = report_opened(report, session, worker, key, crawl=True)
     place = f"Redis at {worker.where}, key {key}"
     if state is None:
-        limit = "" if worker.reached else f", at most {pace.FIRST_ANSWER:g} s for an answer"
+        limit = "" if worker.reached else f", at most {upkeep.FIRST_ANSWER:g} s for an answer"
         report.info(
             f"Crawl state in {place}: the server cannot be used yet, and the crawl waits for"
             f" it{limit}. With BLOOM_ON_BACKEND_ERROR = 'close' it would end."

@@ -20,6 +20,9 @@ BEAT_IN_OUTAGE: Final = 0.25
 RETRY: Final = 0.25
 """Between calls during an outage."""
 
+FIRST_ANSWER: float = 30.0
+"""A server that has not answered once in so long counts as a wrong address."""
+
 WARN: Final = 60.0
 """Between two warnings of one outage."""
 

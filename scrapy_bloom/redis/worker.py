@@ -27,9 +27,6 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-FIRST_ANSWER: float = 30.0
-"""Seconds after which a server that has never answered counts as a wrong address."""
-
 MOST_TRIES: Final = 10
 """A request goes to the failed list after this many workers died with it or could not read it."""
 
@@ -191,9 +188,9 @@ class Worker:
         with self._failing:
             self.reached = self.reached or error.answered
             now, begins = time.monotonic(), self.usable.is_set()
-            if error.temporary and not self.reached and now - self._created > FIRST_ANSWER:
+            if error.temporary and not self.reached and now - self._created > upkeep.FIRST_ANSWER:
                 error = BackendError(
-                    f"{error} Nothing has answered there for {FIRST_ANSWER:g} s: check"
+                    f"{error} Nothing has answered there for {upkeep.FIRST_ANSWER:g} s: check"
                     f" BLOOM_REDIS_URL."
                 )
             self.error = error

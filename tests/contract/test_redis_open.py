@@ -12,7 +12,7 @@ from support.redis_plan import plan_of
 from support.waiting import until
 
 from scrapy_bloom import BackendError, RedisFilter, SettingError, StateError
-from scrapy_bloom.redis import worker
+from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.client import Target, eviction_policy
 from scrapy_bloom.redis.project import key_of
 from scrapy_bloom.redis.reader import Reader
@@ -134,7 +134,7 @@ def unreached(url):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(worker, "FIRST_ANSWER", 0.0)
+    monkeypatch.setattr(upkeep, "FIRST_ANSWER", 0.0)
 
 
 @pytest.mark.usefixtures("impatient")

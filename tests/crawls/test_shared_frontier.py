@@ -23,7 +23,7 @@ from twisted.internet.defer import gatherResults
 
 from scrapy_bloom.crawl.engine import call_later, close_spider
 from scrapy_bloom.crawl.redirects import step_fingerprint
-from scrapy_bloom.redis import queue, upkeep, worker
+from scrapy_bloom.redis import queue, upkeep
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.key import SharedKey
 
@@ -346,7 +346,7 @@ async def test_a_server_that_deletes_keys_when_it_is_full_is_warned_of_once(
 
 @ensureDeferred
 async def test_a_wrong_address_ends_the_crawl_with_one_line(caplog, monkeypatch):
-    monkeypatch.setattr(worker, "FIRST_ANSWER", 1.0)
+    monkeypatch.setattr(upkeep, "FIRST_ANSWER", 1.0)
     wrong = {"BLOOM_REDIS_URL": f"redis://127.0.0.1:{free_port()}"}
     settings = {**KEPT, **wrong, "CLOSESPIDER_TIMEOUT": PATIENCE}
     crawler = await crawl(settings=settings, url="http://127.0.0.1:1")
