@@ -119,11 +119,9 @@ def join_parts(parts: Parts) -> str:
 
 def _canonical_path(path: str) -> str:
     """Return a tame path as w3lib does: it keeps what follows a ``;`` in the last segment."""
-    cut = path.find(";", path.rfind("/")) if ";" in path else -1
-    if cut < 0:
-        cut = len(path)
-    rest = path[cut:]
-    path = path[:cut]
+    rest = ""
+    if ";" in path and (cut := path.find(";", path.rfind("/"))) >= 0:
+        path, rest = path[:cut], path[cut:]
     if "%" in path:
         path = _in_path(lambda match: _OF_PATH[match[0]], path)
     if "/." in path and HOST_RESOLVES_DOTS:

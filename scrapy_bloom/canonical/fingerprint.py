@@ -54,6 +54,7 @@ class CanonicalFingerprinter:
         self.rules = rules
         self._wrapped = wrapped or RequestFingerprinter()
         self._pipeline_of = pipelines(rules)
+        self._everywhere = None if rules.domains else self._pipeline_of("", None)
         self._identical = type(self._wrapped) is RequestFingerprinter and _trusted()
         self._takes_steps = True
         self._warned = False
@@ -113,7 +114,7 @@ class CanonicalFingerprinter:
         """Return the fingerprint of `request`, and the names of the steps that changed it."""
         meta = request.meta
         level = None
-        if meta:
+        if meta and (META_KEY in meta or "verbatim_url" in meta):
             wish = self._read_wish(meta.get(META_KEY))
             if wish is False or meta.get("verbatim_url"):
                 return self.untouched(request), ()
@@ -144,7 +145,9 @@ class CanonicalFingerprinter:
             parts = split_url(url)
         else:
             scheme, host, port, path, query, fragment = tame
-            pipeline = self._pipeline_of(host, level)
+            pipeline = None if level else self._everywhere
+            if pipeline is None:
+                pipeline = self._pipeline_of(host, level)
             if not pipeline.any_part:
                 steps: tuple[str, ...] = ()
                 if port or host[-1] == ".":

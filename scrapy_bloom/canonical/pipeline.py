@@ -87,7 +87,8 @@ class Pipeline:
 
 def names_of(taken: list[tuple[str, Parts]]) -> tuple[str, ...]:
     """Return the names of the steps that were taken, each once."""
-    return (*dict.fromkeys([name for name, _ in taken]),)
+    names = [name for name, _ in taken]
+    return tuple(names if len(names) == 1 else dict.fromkeys(names))
 
 
 def _chooses(rule: Rule, step: Step) -> bool:

@@ -199,7 +199,7 @@ def _without(parts: Parts, unwanted: Callable[[str, str], bool]) -> Parts:
     kept = [field for field in fields if not field or not unwanted(*name_and_value(field))]
     if len(kept) == len(fields):
         return parts
-    return parts._replace(query="&".join(kept) if any(kept) else None)
+    return parts.with_query("&".join(kept) if any(kept) else None)
 
 
 _H = "http://example.com"

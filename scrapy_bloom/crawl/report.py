@@ -69,9 +69,11 @@ class Report:
 
     # Stats
 
-    def count(self, verdict: Verdict) -> None:
-        """Count one check by its verdict."""
+    def count(self, verdict: Verdict, steps: tuple[str, ...] = ()) -> None:
+        """Count one check by its verdict, and the steps that changed the URL."""
         self._pending[verdict] += 1
+        for step in steps:
+            self._steps[step] += 1
         self._due -= 1
         if not self._due:
             self.flush()
@@ -93,10 +95,6 @@ class Report:
     def add(self, stat: Stat, count: int = 1) -> None:
         """Add to one of our stats."""
         self.inc(stat.key, count)
-
-    def add_step(self, step: str) -> None:
-        """Count a URL that a canonicalization step has changed; its verdict comes next."""
-        self._steps[step] += 1
 
     def inc(self, key: str, count: int = 1) -> None:
         """Add to one of Scrapy's stats."""

@@ -9,7 +9,6 @@ from scrapy import Request
 from scrapy.exceptions import IgnoreRequest
 from scrapy.utils.test import get_crawler
 from support.crawling import ADDONS, crawl
-from support.internals import remembered
 from support.sessions import check_all, open_session, page
 from support.sites import Pages
 from support.spiders import Walled
@@ -343,7 +342,7 @@ def test_failed_pages_are_remembered_no_longer_than_the_window(monkeypatch):
         session.check(page(number))
         session.forget(page(number), failed=True)
         now += 3600
-    assert remembered(session.failed) == 24
+    assert len(session.failed.since) == 24
     assert session.check(page(99)) is SEEN
     session.close()
 

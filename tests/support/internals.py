@@ -56,11 +56,6 @@ def is_settled(crawler):
     return frontier._decider.is_settled and not busy
 
 
-def remembered(recent):
-    """Return how many marks a crawl remembers itself: they must not pile up over weeks."""
-    return len(recent._since)
-
-
 def stop_beating(one):
     """Let a worker of Redis renew its leases no more, as one does that is frozen."""
     one._stop.set()
