@@ -270,8 +270,9 @@ class Turns:
             self._paces[taken.slot] = UNPACED
             self._report.once(
                 logging.INFO,
-                "The requests of %s are answered by a cache or a middleware, or sent in another"
-                " download slot: they are not paced here. More such slots are not shown.",
+                "No request of %s is sent to it: a cache or a middleware answers them, or sets"
+                " another download_slot. Until one is, they do not wait for each other. More such"
+                " hosts are not shown.",
                 _key(taken.slot),
             )
 
