@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -57,13 +58,14 @@ def copy_job(source: LocalTarget, target: RedisTarget, project: Project) -> None
         if not shared.made:
             raise occupied(target.name)
         client, prefix = worker.client, beginning(target.key)
-        keys = [target.key, f"{prefix}queue", f"{prefix}turns"]
+        keys = [target.key, f"{prefix}queue", f"{prefix}later", f"{prefix}turns"]
+        since = time.monotonic() - time.time()
         try:
             client.hset(target.key, "order", owner.get("order", "").partition(" ")[0])
             client.expire(target.key, _HOURS)
             entries = (
-                Entry("p", None, body, priority, slot=slot_in(body))
-                for priority, body in requests or ()
+                Entry("p", None, body, priority, slot=slot_in(body), due=date and date + since)
+                for priority, body, date in requests or ()
             )
             copied = 0
             for batch in batches(entries):

@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from scrapy_bloom import file
-from scrapy_bloom.commands.places import Marks, described, occupied, without_requests
+from scrapy_bloom.commands.places import (
+    Marks,
+    described,
+    described_delays,
+    occupied,
+    without_requests,
+)
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.requests import WaitingRequest, readable
 from scrapy_bloom.errors import SettingError, StateError
@@ -32,11 +38,13 @@ from scrapy_bloom.local.job import (
     open_store,
     owner_notes,
 )
+from scrapy_bloom.local.later import stored_holds, stored_requests
+from scrapy_bloom.local.queue import LATER
 from scrapy_bloom.local.scrapys import SCRAPYS_QUEUE, digest, waits_with_scrapy
 from scrapy_bloom.local.store import NAME, Store
 
-Requests = Iterator[tuple[int, bytes]]
-"""Priority and bytes of each request."""
+Requests = Iterator[tuple[int, bytes, float]]
+"""Priority and bytes of each request, and when it may be sent: in seconds since 1970, or 0."""
 
 _COMPANIONS: Final = ("", "-journal", "-wal", "-shm", "-checkpoint", ".new")
 
@@ -77,14 +85,15 @@ class LocalTarget:
                 disk=self.path.stat().st_size + file.log_size(self.path),
                 waiting=len(store) if has_queue else None,
                 in_flight=int(meta.get(IN_FLIGHT, 0)) if has_queue else None,
+                **_delays(store),
             )
 
     @contextmanager
     def reading(self) -> Iterator[tuple[Identity, LocalFilter, Requests | None]]:
         """Open all that is to be copied into Redis.
 
-        Yields the filter's identity; the filter, which may be changed; and priority and bytes of
-        each request that is not done, the oldest first, or None if the file has no requests.
+        Yields the filter's identity; the filter, which may be changed; and the
+        requests that are not done, the oldest first, or None if the file has no requests.
 
         :raises StateError: if marks without their requests would be copied, or without the list
             that makes them exact.
@@ -111,14 +120,15 @@ class LocalTarget:
             if store.meta.get(KIND) != REQUESTS:
                 raise without_requests(self.name)
             bodies = _bodies(store, newest_first=newest_first)
-            requests = (readable(body, priority) for priority, body in bodies)
+            requests = (readable(body, priority, date) for priority, body, date in bodies)
             shown = (request for request in requests if request.problem or not failed)
             yield len(store), int(store.meta.get(IN_FLIGHT, 0)), shown
 
     def upcoming(self, count: int) -> list[WaitingRequest]:
         """Return the requests that are sent next, in order."""
         with self.requests(failed=False) as (_, _, requests):
-            return [*islice(requests, count)]
+            now = (request for request in requests if not request.not_before)
+            return [*islice(now, count)]
 
     # Changing
 
@@ -270,27 +280,35 @@ def _last_run(store: Store) -> str:
     return f"running as process {store.meta[PID]}"
 
 
-def _bodies(store: Store, *, newest_first: bool) -> Iterator[tuple[int, bytes | None]]:
-    """Yield priority and bytes of all requests, in the order of priorities and of their queues.
+def _delays(store: Store) -> dict[str, Any]:
+    dates = [each.date for each in stored_requests(store)]
+    return described_delays(len(dates), min(dates, default=None), stored_holds(store))
 
-    None for those that do not match their checksums.
+
+def _bodies(store: Store, *, newest_first: bool) -> Iterator[tuple[int, bytes | None, float]]:
+    """Yield all requests, in the order of priorities and of their queues, those that wait last.
+
+    Each with priority, bytes, None if these do not match their checksum, and when it may be sent.
     """
     # The last part of a queue's name is Scrapy's priority, negated; of start requests with an s.
     queues = sorted(
         (int(queue.path.rpartition("/")[2].rstrip("s")), queue.path, number)
         for number, queue in store.queues.items()
+        if queue.path != LATER
     )
     for negated, _, number in queues:
         for _, body in store.read(number, newest=newest_first):
-            yield -negated, body
+            yield -negated, body, 0.0
+    for _, date, priority, waiting in stored_requests(store):
+        yield priority, waiting, date
 
 
 def _stored(store: Store) -> Requests:
-    """Yield priority and bytes of all requests, the oldest first.
+    """Yield all requests, the oldest first.
 
     :raises StateError: if one does not match its checksum: its page would be lost.
     """
-    for priority, body in _bodies(store, newest_first=False):
+    for priority, body, date in _bodies(store, newest_first=False):
         if body is None:
             raise file.damaged(store.path, "a request does not match its checksum")
-        yield priority, body
+        yield priority, body, date

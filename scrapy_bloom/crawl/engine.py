@@ -484,7 +484,10 @@ def call_later(seconds: float, do: Callable[[], object]) -> Any:
 
 
 class Timer:
-    """Calls a function once, at the earliest of the times that were set since the last call."""
+    """Calls a function once, at the earliest of the times that were set since the last call.
+
+    After an hour it calls it in any case: some event loops take no time of weeks.
+    """
 
     def __init__(self, do: Callable[[], object]) -> None:
         self._do = do
@@ -496,7 +499,7 @@ class Timer:
         due = time.monotonic() + max(0.0, seconds)
         if due < self._due:
             self.cancel()
-            self._due, self._handle = due, call_later(max(0.0, seconds), self._run)
+            self._due, self._handle = due, call_later(min(3600.0, max(0.0, seconds)), self._run)
 
     def cancel(self) -> None:
         """Do not call it."""

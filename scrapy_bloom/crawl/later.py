@@ -10,7 +10,7 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from math import inf
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
@@ -123,9 +123,17 @@ class Memory:
         self._due.extend(self._waiting.pop_due(len(self._waiting)))
         return bool(self._due)
 
-    def pop(self) -> Request:
-        """Remove and return the next one that may be sent."""
-        return self._due.popleft()
+    def pop(self, held_until: Callable[[Request], float]) -> Request | None:
+        """Remove and return the next one that may be sent, None if none may.
+
+        :param held_until: returns until when the slot of a request is left alone, 0 if it is not.
+        """
+        while self.is_due:
+            request = self._due.popleft()
+            if not (until := held_until(request)):
+                return request
+            self._waiting.push(until, request)
+        return None
 
     @property
     def later(self) -> int:

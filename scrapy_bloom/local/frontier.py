@@ -5,28 +5,32 @@ from __future__ import annotations
 import logging
 import pickle
 import sqlite3
+import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
-from scrapy import Request
+from scrapy import Request, signals
+from scrapy.exceptions import DontCloseSpider
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.engine import Engine, call_later, run_beside
 from scrapy_bloom.crawl.in_flight import InFlight, Visit
 from scrapy_bloom.crawl.items import Items
+from scrapy_bloom.crawl.later import REST, pop_due, report_rest
 from scrapy_bloom.crawl.report import Verdict
 from scrapy_bloom.crawl.session import Session
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.local.job import IN_FLIGHT, REQUESTS, Identity, Job
+from scrapy_bloom.local.later import Later
 from scrapy_bloom.local.queue import QueueClasses, Queues
 from scrapy_bloom.local.scrapys import STATE
 from scrapy_bloom.local.taking_over import take_over
 from scrapy_bloom.settings import COMMIT_SYNC, CommitSync, Settings
-from scrapy_bloom.signals import forget_page
+from scrapy_bloom.signals import forget_page, hold_slot
 from scrapy_bloom.values import counted
 
 if TYPE_CHECKING:
@@ -95,9 +99,11 @@ class LocalFrontier:
                 take_over(job, settings, classes.plain, classes.start, digests=made.digests)
             job.open(settings, digests=made.digests)
             self._queues = Queues(crawler, spider, engine, job.store, classes)
+            self._later = Later(job.store, self._queues, engine)
             job.begin()
         self._job, self._store, self._memory = job, job.store, memory
         self._unordered: deque[Request] = deque()  # those that the queue in memory does not take
+        self._rest_logged = self._waited = False
         session.filter = job.store
         self._spider, self._report, self._inc = spider, report, report.inc
         self._sync = settings[COMMIT_SYNC] is CommitSync.MACHINE
@@ -112,6 +118,8 @@ class LocalFrontier:
         self._closing = self._broken = self._failing = False
         self._report_opened(job, unclean=unclean or job.killed)
         crawler.signals.connect(self.forget, signal=forget_page)
+        crawler.signals.connect(self.hold, signal=hold_slot)
+        crawler.signals.connect(self._spider_idle, signal=signals.spider_idle)
 
     def _report_opened(self, job: Job, *, unclean: bool) -> None:
         report = self._report
@@ -131,12 +139,13 @@ class LocalFrontier:
             unclean=unclean,
         )
         report.set(stats.PENDING, len(self._store))
-        if job.is_finished(waiting=self.pending()):
+        if job.is_finished(waiting=len(self) > 0):
             report.finished(job.folder, job.restored)
 
     def __len__(self) -> int:
         """Return how many requests are waiting."""
-        return len(self._queues) + len(self._memory) + len(self._unordered)
+        held = len(self._memory) + len(self._unordered)
+        return len(self._queues) + len(self._later) + held
 
     # What the scheduler calls
 
@@ -149,32 +158,33 @@ class LocalFrontier:
 
     def enqueue(self, request: Request) -> bool:
         """Store a request with its mark; return False if it is a duplicate."""
+        due = pop_due(request, self._report)
         if not request.dont_filter and self._session.check(request) is SEEN:
             if self._in_flight.held:
                 self._note_duplicate(request)
             self._arm()
             return False
-        error = self._queues.push(request)
+        error = self._later.push(request, due) if due else self._queues.push(request)
         if error is None:
             self._inc("scheduler/enqueued/disk")
         else:
-            self._hold(request, error)
+            self._hold(request, error, due)
             self._inc("scheduler/enqueued/memory")
         self._inc("scheduler/enqueued")
         self._arm()
+        self._later.await_due()
         return True
 
     def next(self) -> Request | None:
         """Return the next request to send; those that could not be stored come first."""
-        request: Request | None = self._unordered.popleft() if self._unordered else None
-        if request is None:
-            request = self._memory.pop()
+        request = self._pop_memory()
         if request is not None:
             request = self._in_flight.start_held(request)
             self._inc("scheduler/dequeued/memory")
         else:
             taken = self._pop()
             if taken is None:
+                self._later.await_due()
                 return None
             request, row = taken
             self._in_flight.start(request, row)
@@ -184,14 +194,29 @@ class LocalFrontier:
         return request
 
     def pending(self) -> bool:
-        """Return whether a request is waiting."""
-        return len(self) > 0
+        """Return whether a request may be sent soon.
+
+        While all that waits has to wait for longer, the spider is idle: some are fed only then.
+        """
+        return self._ready > 0 or self._later.next_due <= time.monotonic() + REST
+
+    @property
+    def _ready(self) -> int:
+        """How many requests may be sent now."""
+        held = self._later.held
+        return len(self._memory) + len(self._unordered) + self._queues.size_without(held)
 
     def forget(self, request: Request, failed: bool = False) -> bool:  # noqa: FBT001, FBT002 - a signal
         """Make a page eligible again (next run if it has failed); return whether it was known."""
         known = self._session.forget(request, failed)
         self._arm()
         return known
+
+    def hold(self, request: Request, seconds: float) -> bool:
+        """Leave the download slot of a request alone; return that it was done."""
+        self._later.hold(self._queues.slot_of(request), seconds)
+        self._arm()
+        return True
 
     async def close(self) -> bool:
         """Store everything; return whether that worked.
@@ -206,6 +231,7 @@ class LocalFrontier:
             await self._ticking
         elif self._timer is not None:
             self._timer.cancel()
+        self._later.close()
         self._note_state()
         await self._commit(last=True)
         stored = not self._broken and await run_beside(self._job.close)
@@ -220,16 +246,49 @@ class LocalFrontier:
     # Requests in flight
 
     def _pop(self) -> tuple[Request, int] | None:
-        if self._broken:
+        later = self._later
+        if self._broken or not later.has_room:
             return None
         try:
-            taken = self._queues.pop()
+            later.move_due()
+            taken = self._queues.pop(later.held)
+            while taken is not None and (until := later.held_until(taken[0])):
+                if not later.put_aside(*taken, until):
+                    break
+                self._arm()
+                taken = self._queues.pop() if later.has_room else None
         except sqlite3.Error as error:
             self._break(error)
             return None
         if self._queues.unreadable:
             self._log_unreadable()
+        if taken is not None:
+            self._rest_logged = False
         return taken
+
+    def _pop_memory(self) -> Request | None:
+        waiting = self._later.memory
+        for due in waiting.pop_due(len(waiting)):
+            self._push_memory(due)
+        request: Request | None
+        while True:
+            request = self._unordered.popleft() if self._unordered else self._memory.pop()
+            until = 0.0 if request is None else self._later.held_until(request)
+            if request is None or not until:
+                return request
+            waiting.push(until, request)
+
+    def _spider_idle(self) -> None:
+        """Keep the spider open while requests wait for their time.
+
+        :raises DontCloseSpider: in that case.
+        """
+        if self._broken or not len(self):
+            return
+        if not self._rest_logged and self._later.next_due > time.monotonic() + REST:
+            self._rest_logged = True
+            report_rest(self._report, len(self) - self._ready, self._later.next_due)
+        raise DontCloseSpider
 
     def _note_duplicate(self, request: Request) -> None:
         """Keep the pages that led to a duplicate of a held request, which is lost at a stop."""
@@ -237,7 +296,7 @@ class LocalFrontier:
             for mark in self._session.marks_of(request):
                 self._in_flight.note_duplicate(request, mark)
 
-    def _hold(self, request: Request, error: Exception) -> None:
+    def _hold(self, request: Request, error: Exception, due: float) -> None:
         """Hold a request in memory, and keep the page that yielded it in the store."""
         marks: tuple[bytes, ...] = ()
         if not request.dont_filter:
@@ -247,6 +306,12 @@ class LocalFrontier:
                 marks = ()
         self._in_flight.hold(request, error, marks)
         self._store.marks.withheld_changed(marks)
+        if due:
+            self._later.memory.push(due, request)
+        else:
+            self._push_memory(request)
+
+    def _push_memory(self, request: Request) -> None:
         try:
             self._memory.push(request)
         except Exception:  # noqa: BLE001 - no slot, say: the downloader reports what is wrong
@@ -265,6 +330,7 @@ class LocalFrontier:
 
     def _ticked(self, _: None) -> None:
         self._timer = self._ticking = None
+        self._later.note_committed()
         busy = len(self._in_flight) or self._unwritten or self._store.dirty
         if busy and not self._broken:
             self._arm()
@@ -319,6 +385,9 @@ class LocalFrontier:
             self._failing = False
             logger.info("%s: commits work again.", self._store.path, extra={"spider": self._spider})
         self._delay = max(INTERVAL, PAUSE * (perf_counter() - began))
+        self._waited = self._waited or bool(len(self._later))
+        if self._waited:
+            self._report.set(stats.LATER, len(self._later))
         self._report.set(stats.PENDING, len(self._store))
 
     def _note_state(self) -> None:

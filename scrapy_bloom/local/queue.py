@@ -7,6 +7,8 @@ the first rows of each bucket are in memory. The others are read when their turn
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from scrapy_bloom.crawl.engine import Engine
+
+LATER: Final = "later"
+"""Name of the queue of requests that wait for a time. Scrapy's begin with a slot, or a priority."""
 
 Row = tuple[int, bytes | None]
 
@@ -61,6 +66,7 @@ class Queues:
     Attributes:
         row: that of the request a bucket returned last: Scrapy's classes pass on only the request.
         unreadable: why stored requests could not be read; the caller empties it.
+        by_slot: whether each download slot has queues of its own.
     """
 
     def __init__(
@@ -70,6 +76,8 @@ class Queues:
         self.store = store
         self.spider = spider
         self.slot_of = engine.slot_of
+        self._dumps = classes.plain.dumps
+        self.by_slot = bool(has_queues_by_slot(classes.priority))
         self.row = 0
         self._queue = build_from_crawler(
             classes.priority,
@@ -79,7 +87,9 @@ class Queues:
             startprios=_start_priorities(store, classes.priority),
             start_queue_cls=classes.start and _BucketMaker(self, classes.start),
         )
-        if len(self._queue) != len(store):
+        later = store.find(LATER)
+        waiting = 0 if later is None else store.waiting(later)
+        if len(self._queue) + waiting != len(store):
             raise _other_queues(store)
 
     def __len__(self) -> int:
@@ -94,15 +104,39 @@ class Queues:
             return error
         return None
 
-    def pop(self) -> tuple[Request, int] | None:
+    def dumps(self, request: Request) -> bytes:
+        """Serialize a request. Raises whatever its contents raise."""
+        return self._dumps(request.to_dict(spider=self.spider))
+
+    def pop(self, held: Collection[str] = ()) -> tuple[Request, int] | None:
         """Take the next readable request, with its row, which stays until the request is done.
 
+        :param held: download slots that are left alone, if each has queues of its own.
         :raises sqlite3.Error: if the rows cannot be read, or some are missing.
         """
-        request = self._queue.pop()
-        while request is None and len(self._queue):  # one could not be read
+        with self._without(held):
             request = self._queue.pop()
+            while request is None and len(self._queue):  # one could not be read
+                request = self._queue.pop()
         return None if request is None else (request, self.row)
+
+    def size_without(self, held: Collection[str]) -> int:
+        """Return how many requests are waiting, except those of some download slots."""
+        with self._without(held):
+            return len(self._queue)
+
+    @contextmanager
+    def _without(self, held: Collection[str]) -> Iterator[None]:
+        """Hide the queues of download slots: Scrapy's class takes from the slot that does least."""
+        if not (held and self.by_slot):
+            yield
+            return
+        all_slots = self._queue.pqueues
+        hidden = {slot: all_slots.pop(slot) for slot in held if slot in all_slots}
+        try:
+            yield
+        finally:
+            all_slots.update(hidden)
 
 
 class Bucket:
@@ -212,7 +246,7 @@ def _start_priorities(store: Store, queue_class: type[Any]) -> Any:
         )
     slots: dict[str | None, set[int]] = {}
     for queue in store.queues.values():
-        if queue.size:
+        if queue.size and queue.path != LATER:
             if (queue.slot is not None) != by_slot:
                 raise _other_queues(store)
             priority = int(queue.path.rpartition("/")[2].rstrip("s"))

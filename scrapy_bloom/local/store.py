@@ -248,6 +248,20 @@ class Store:
         found = chain(later, committed) if newest else chain(committed, later)
         return (one for one in found if one[0] not in self._taken and one[0] not in self._gone)
 
+    def get(self, row: int) -> bytes | None:
+        """Return a waiting request, None if it does not match its checksum.
+
+        :raises sqlite3.Error: if it cannot be read, or is missing.
+        """
+        if (body := self.queues[row >> NUMBER_BITS].new.get(row)) is not None:
+            return body
+        asked = "SELECT body, crc FROM requests WHERE id = ?"
+        stored = self._database.execute(asked, (row,)).fetchone()
+        if stored is None:
+            raise file.DamageError("a request that waits for a time is missing")
+        body, checksum = stored
+        return body if checksum == crc(row, body) else None
+
     # Commits
 
     def note(self, key: str, value: Value) -> None:

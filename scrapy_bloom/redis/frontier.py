@@ -161,10 +161,10 @@ class SharedFrontier:
         """Return the next request to send; those that could not be stored come first."""
         if self._closing or self._queue.is_full:
             return None
-        if self._memory.is_due:
+        if (held := self._memory.pop(self._turns.held_until)) is not None:
             self._report.inc("scheduler/dequeued/memory")
             self._report.inc("scheduler/dequeued")
-            return self._in_flight.start_held(self._memory.pop())
+            return self._in_flight.start_held(held)
         if not self._queue.holds_lease:  # what was taken may be another worker's by now
             self._soon(upkeep.RETRY)
             return None

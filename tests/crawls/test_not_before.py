@@ -6,10 +6,14 @@ import time
 import pytest
 from pytest_twisted import ensureDeferred
 from scrapy import Request, signals
+from scrapy.core.engine import ExecutionEngine
 from scrapy.exceptions import CloseSpider, DontCloseSpider
 from support.crawling import Follower, crawl
 from support.sites import Pages
 from twisted.internet.defer import Deferred, gatherResults
+
+from scrapy_bloom.local import frontier as local
+from scrapy_bloom.redis import pacing
 
 pytestmark = [pytest.mark.server, pytest.mark.each_scrapy]
 
@@ -24,8 +28,8 @@ ONE_ORDER = "scrapy.pqueues.ScrapyPriorityQueue"
 
 
 @pytest.fixture
-def kept(server, key):
-    """The settings of a crawl that can wait."""
+def shared(server, key):
+    """The settings of workers that share a crawl."""
     return {
         "SCHEDULER": "scrapy_bloom.Scheduler",
         "CLOSESPIDER_TIMEOUT": 100,  # instead of a test that hangs
@@ -33,6 +37,23 @@ def kept(server, key):
         "BLOOM_REDIS_KEY": key,
         "BLOOM_REDIS_TIMEOUT": 10,
     }
+
+
+@pytest.fixture
+def restless(monkeypatch):
+    """Nothing but its own timers wakes a crawl, which is idle whenever it waits."""
+    for module in local, pacing:
+        monkeypatch.setattr(module, "REST", 0.0)
+    for name in ("_SLOT_HEARTBEAT_INTERVAL", "_MIN_BACK_IN_SECONDS"):
+        if hasattr(ExecutionEngine, name):
+            monkeypatch.setattr(ExecutionEngine, name, LONG)
+
+
+@pytest.fixture(params=["local", "redis"])
+def kept(request, shared, tmp_path):
+    """The settings of a crawl that can wait."""
+    more = {"JOBDIR": str(tmp_path / "job")} if request.param == "local" else {}
+    return {**shared, "BLOOM_BACKEND": request.param, **more}
 
 
 class Site(dict):
@@ -91,20 +112,25 @@ def delays(**seconds):
 
 
 @ensureDeferred
+@pytest.mark.usefixtures("restless")
 async def test_a_request_waits_and_its_children_do_not(kept):
-    site = Site(a=["/c"], b=[], c=[])
+    site = Site(a=["/c"], b=[], c=[], d=[])
     kept["BLOOM_RETRY_AFTER"] = 0  # its middleware would remove the key from the meta
     with Pages(site) as pages:
-        crawler = await crawl(Delaying, kept, url=pages.url + "/", delays=delays(a="1.2s", b=0))
+        crawler = await crawl(
+            Delaying, kept, url=pages.url + "/", delays=delays(a="1.2s", b=0, d=2)
+        )
     (begin,) = site.times["/"]
     assert site.times["/a"][0] - begin >= 1.2 - EARLY
-    assert pages.hits == dict.fromkeys(["/", "/a", "/b", "/c"], 1)
+    assert site.times["/d"][0] - begin >= 2 - EARLY
+    assert pages.hits == dict.fromkeys(["/", "/a", "/b", "/c", "/d"], 1)
     assert not any("bloom_delay" in meta for meta in crawler.spider.metas)
 
 
 @ensureDeferred
+@pytest.mark.usefixtures("restless")
 async def test_a_request_that_cannot_be_stored_waits_too(kept):
-    class Lambdas(Delaying):
+    class DelayedLambdas(Delaying):
         def request(self, response, href):
             request = super().request(response, href)
             return request.replace(callback=lambda page: self.parse(page))  # noqa: PLW0108
@@ -118,7 +144,7 @@ async def test_a_request_that_cannot_be_stored_waits_too(kept):
     site = Site(a=[], b=[])
     site["/begin"] = site.page([])
     with Pages(site) as pages:
-        await crawl(Lambdas, kept, url=pages.url + "/", delays=delays(a=1.2))
+        await crawl(DelayedLambdas, kept, url=pages.url + "/", delays=delays(a=1.2))
     assert pages.hits.pop("/begin") == 1  # nothing but memory knows of it
     assert site.times["/a"][0] - site.times["/"][0] >= 1.2 - EARLY
     assert pages.hits == dict.fromkeys(["/", "/a", "/b"], 1)
@@ -170,14 +196,22 @@ async def test_while_all_waits_the_spider_is_idle_and_fed_and_says_until_when(ke
 # Hosts
 
 
+class Lambdas(Follower):
+    """Its requests cannot be stored."""
+
+    def request(self, response, href):
+        return response.follow(href, lambda page: self.parse(page))  # noqa: PLW0108
+
+
 @ensureDeferred
 @pytest.mark.parametrize("queue", [ROTATING, ONE_ORDER])
-async def test_a_host_that_asks_for_it_is_left_alone(kept, queue, caplog):
+@pytest.mark.parametrize("spider", [Follower, Lambdas])
+async def test_a_host_that_asks_for_it_is_left_alone(kept, queue, spider, caplog):
     caplog.set_level("INFO")
     site = Site(**{f"p{number}": [] for number in range(5)}, busy=busy(2))
     settings = {**kept, "SCHEDULER_PRIORITY_QUEUE": queue, "CONCURRENT_REQUESTS": 1}
     with Pages(site) as pages:
-        crawler = await crawl(Follower, settings, url=pages.url + "/")
+        crawler = await crawl(spider, settings, url=pages.url + "/")
     first, second = site.times.pop("/busy")
     assert second - first >= 2 - EARLY
     others = sorted(moment for times in site.times.values() for moment in times)
@@ -189,11 +223,11 @@ async def test_a_host_that_asks_for_it_is_left_alone(kept, queue, caplog):
 
 @ensureDeferred
 @pytest.mark.parametrize("queue", [ROTATING, ONE_ORDER])
-async def test_all_workers_leave_a_host_alone(kept, queue):
+async def test_all_workers_leave_a_host_alone(shared, queue):
     names = {f"p{number:02}": [] for number in range(40)}
     site = Site(**names, busy=busy(3))
     settings = {
-        **kept,
+        **shared,
         "SCHEDULER_PRIORITY_QUEUE": queue,
         "CONCURRENT_REQUESTS": 1,
         "DOWNLOAD_DELAY": 0.1,

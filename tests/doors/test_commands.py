@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -183,22 +184,29 @@ def test_the_docs_show_what_the_commands_print(bloom, job):
             assert lines == there
 
 
-def test_what_waits_until_when_is_shown(bloom, server):
-    key = next(keys)
-    with Crawler(server.url, key) as worker:
-        worker.offer("a")
-        worker.offer("b", wait=600)
-        worker.offer("c", wait=1200)
+def test_what_waits_until_when_is_shown_and_copied(bloom, job, server):
+    waits = [(f"{URLS[0]}?{seconds}", seconds) for seconds in (600, 1200)]
+    holds = [("busy.test", 300)]
+    kept_job(job.parent / "kept", urls=URLS[:1], waits=waits, holds=holds)
+    key = f"{server.url}#{next(keys)}"
+    assert bloom("copy kept backup")[0] == bloom(f"copy kept {key}")[0] == 0
+    for target in ("kept", "backup", key):
+        shown = fields(bloom(f"info {target}")[1])
+        assert shown["to be fetched"] == "3 requests, 0 of them in flight"
+        assert shown["not yet"].startswith("2 requests, the next 2")
+        assert shown.get("left alone", "none")[:9] == ("none" if target == key else "busy.test")
+        facts = told(bloom, target)
+        assert facts["later"] == 2
+        due = datetime.fromisoformat(facts["next_due"]).timestamp()
+        assert due - time.time() == pytest.approx(600, abs=300)
+        _, lines, _ = bloom(f"queue {target}")
+        assert lines[0] == "3 requests to be fetched, 0 of them in flight"
+        assert lines[1].startswith("2 requests of these not before a time between 2")
+        assert lines[-1].split()[-1] == URLS[0]  # only that is sent next
+    with Crawler(server.url, "x") as worker:
         worker.queue.hold(b"busy.test", time.monotonic() + 300)
-        worker.say()
-    target = f"{server.url}#{key}"
-    shown = fields(bloom(f"info {target}")[1])
-    assert shown["not yet"].startswith("2 requests, the next 2")
-    assert shown["left alone"].startswith("busy.test until 2")
-    assert told(bloom, target)["later"] == 2
-    _, lines, _ = bloom(f"queue {target}")
-    assert lines[0] == "3 requests to be fetched, 0 of them in flight"
-    assert lines[1].startswith("2 requests of these not before a time between 2")
+        worker.exchange()
+    assert fields(bloom(f"info {server.url}#x")[1])["left alone"].startswith("busy.test until 2")
 
 
 def test_the_failed_list_is_shown_and_put_back(bloom, server):

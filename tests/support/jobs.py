@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import time
+from types import SimpleNamespace
 
 from queuelib.queue import LifoDiskQueue
 from scrapy import Request
@@ -10,6 +12,7 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import CanonicalFingerprinter
 from scrapy_bloom.local.job import FILTER, REQUESTS, Identity, Job
+from scrapy_bloom.local.later import Later
 from scrapy_bloom.settings import Settings
 
 SPIDER = "books"
@@ -43,18 +46,31 @@ def stored_job(folder, known, **options):
     return folder / NAME
 
 
-def kept_job(folder, *, known=(), withheld=(), urls=(), **options):
-    """Make a job of `scrapy_bloom.Scheduler` that has stopped cleanly; return its folder."""
+def kept_job(folder, *, known=(), withheld=(), urls=(), waits=(), holds=(), **options):
+    """Make a job of `scrapy_bloom.Scheduler` that has stopped cleanly; return its folder.
+
+    :param waits: pairs of a URL and for how long its request waits.
+    :param holds: pairs of a download slot and for how long it is left alone.
+    """
     job = open_job(folder, requests=True, **options)
     for fingerprint in [*known, *withheld]:
         job.store.add(fingerprint)
     job.store.marks.withheld = withheld
     job.store.marks.withheld_changed(withheld)
     for url in urls:
-        body = pickle.dumps(Request(url).to_dict(), protocol=4)
-        job.store.push(job.store.queue("0", None), body)
+        job.store.push(job.store.queue("0", None), stored(Request(url)))
+    later = Later(job.store, SimpleNamespace(dumps=stored), SimpleNamespace(wake=None))
+    for url, seconds in waits:
+        assert later.push(Request(url), time.monotonic() + seconds) is None
+    for slot, seconds in holds:
+        later.hold(slot, seconds)
     job.close()
     return folder
+
+
+def stored(request):
+    """Return a request as Scrapy's disk queues write it."""
+    return pickle.dumps(request.to_dict(), protocol=4)
 
 
 def lifo(path, count=10, kind=LifoDiskQueue, body=b"request"):

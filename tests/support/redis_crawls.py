@@ -16,10 +16,10 @@ class Crawl(Project):
         self.server = server
         self.settings = {"BLOOM_REDIS_TIMEOUT": 10} | settings  # a busy machine is no outage
 
-    def join(self, **options):
+    def join(self, spider="worker", **options):
         """Start one more worker."""
         options = self.settings | options
-        return self.crawl(self.site, spider="worker", keep=False, **options)
+        return self.crawl(self.site, spider=spider, keep=False, **options)
 
     @contextmanager
     def two(self, deliveries):

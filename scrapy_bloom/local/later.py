@@ -1,0 +1,193 @@
+"""What must not be sent yet in a crawl with a job directory: requests, and hosts left alone.
+
+A waiting request is a row like any other, in a queue of its own. When its time comes it moves to
+Scrapy's queue: the new row comes and the old one goes with the same commit. Holds are a note.
+
+Dates are stored with how long the wait was, so that a clock that was set back while no crawl ran
+makes nobody wait longer than that again.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+from collections.abc import Iterator
+from math import inf
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from scrapy_bloom.crawl.engine import Timer
+from scrapy_bloom.crawl.later import Holds, Waiting
+from scrapy_bloom.crawl.serialize import read_request
+from scrapy_bloom.local.queue import LATER, Queues
+
+if TYPE_CHECKING:
+    from scrapy import Request
+
+    from scrapy_bloom.crawl.engine import Engine
+    from scrapy_bloom.local.store import Store
+
+_HOLDS: Final = "holds"  # the note: slot -> date, seconds
+_HEAD: Final = struct.Struct(">ddq")  # date, seconds of the wait, priority; then the request
+_MOST_PRIORITY: Final = 2**63 - 1
+_MOVED: Final = 50  # most requests that move at once
+_ASIDE: Final = 100  # most that are put aside between two commits
+
+
+class Stored(NamedTuple):
+    """A waiting request as it is stored.
+
+    Attributes:
+        row: its row.
+        date: when it may be sent, in seconds since 1970.
+        priority: Scrapy's.
+        body: the request; None if it does not match its checksum.
+    """
+
+    row: int
+    date: float
+    priority: int
+    body: bytes | None
+
+
+def stored_requests(store: Store) -> Iterator[Stored]:
+    """Yield the waiting requests of a job."""
+    number = store.find(LATER)
+    if number is None:
+        return
+    now = time.time()
+    for row, body in store.read(number, newest=False):
+        if body is None:
+            yield Stored(row, now, 0, None)
+            continue
+        date, seconds, priority = _HEAD.unpack_from(body)
+        yield Stored(row, min(date, now + seconds), priority, body[_HEAD.size :])
+
+
+def stored_holds(store: Store) -> dict[str, float]:
+    """Return the slots of a job that are left alone, each until when, in seconds since 1970."""
+    now = time.time()
+    dates: dict[str, tuple[float, float]] = json.loads(store.meta.get(_HOLDS) or "{}")
+    ends = {slot: min(date, now + seconds) for slot, (date, seconds) in dates.items()}
+    return {slot: end for slot, end in ends.items() if end > now}
+
+
+class Later:
+    """The requests of a job that wait for a time, and the slots that are left alone.
+
+    :param store: of the job.
+    :param queues: where requests go when their time has come.
+    :param engine: is woken then.
+
+    Attributes:
+        memory: requests that cannot be stored and must not be sent yet.
+    """
+
+    def __init__(self, store: Store, queues: Queues, engine: Engine) -> None:
+        self._store, self._queues, self._engine = store, queues, engine
+        self._rows: Waiting[int] = Waiting()
+        self.memory: Waiting[Request] = Waiting()
+        self._holds: Holds[str] = Holds()
+        self._room = _ASIDE
+        self._timer = Timer(engine.wake)
+        since = time.monotonic() - time.time()
+        for each in stored_requests(store):
+            self._rows.push(since + each.date, each.row)
+        for slot, date in stored_holds(store).items():
+            self._holds.hold(slot, since + date)
+
+    def __len__(self) -> int:
+        """Return how many requests wait for a time."""
+        return len(self._rows) + len(self.memory)
+
+    def push(self, request: Request, due: float) -> Exception | None:
+        """Add a request that waits until `due`.
+
+        :returns: None, or why it cannot be stored, with nothing changed.
+        """
+        seconds = max(0.0, due - time.monotonic())
+        priority = max(-_MOST_PRIORITY, min(_MOST_PRIORITY, request.priority))
+        try:
+            body = self._queues.dumps(request)
+        except Exception as error:  # noqa: BLE001 - its parts may raise anything
+            return error
+        head = _HEAD.pack(time.time() + seconds, seconds, priority)
+        self._rows.push(due, self._store.push(self._store.queue(LATER, None), head + body))
+        return None
+
+    def move_due(self) -> None:
+        """Move some requests whose time has come to Scrapy's queue.
+
+        Those that cannot be read are listed in its ``unreadable``, and stay stored.
+
+        :raises sqlite3.Error: if a row is missing or cannot be read.
+        """
+        for row in self._rows.pop_due(_MOVED):
+            body = self._store.get(row)
+            try:
+                if body is None:
+                    raise ValueError("its bytes do not match their checksum")
+                request = read_request(body[_HEAD.size :], self._queues.spider)
+                problem = self._queues.push(request)
+            except Exception as error:  # noqa: BLE001 - its parts may raise anything
+                problem = error
+            if problem is None:
+                self._store.done(row)
+            else:
+                self._queues.unreadable.append(problem)
+
+    def hold(self, slot: str, seconds: float) -> None:
+        """Leave a slot alone for so long."""
+        now = time.monotonic()
+        self._holds.hold(slot, now + seconds)
+        ends = {name: until - now for name, until in self._holds.items()}
+        dates = {name: (time.time() + left, left) for name, left in ends.items()}
+        self._store.note(_HOLDS, json.dumps(dates))
+
+    @property
+    def held(self) -> list[str]:
+        """The slots that are left alone now."""
+        return [slot for slot in self._holds if self._holds.until(slot)]
+
+    def held_until(self, request: Request) -> float:
+        """Return until when the slot of a request is left alone, 0 if it is not."""
+        return self._holds.until(self._queues.slot_of(request)) if self._holds else 0.0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether requests may be put aside before the next commit."""
+        return self._room > 0
+
+    def put_aside(self, request: Request, row: int, until: float) -> bool:
+        """Let a request wait that was taken from the one queue of all slots.
+
+        Return False, with nothing changed, if it cannot be stored.
+        """
+        if self.push(request, until) is not None:
+            return False
+        self._store.done(row)
+        self._room -= 1
+        return True
+
+    def note_committed(self) -> None:
+        """Record a commit: more requests may be put aside."""
+        if not self.has_room:
+            self._engine.wake()
+        self._room = _ASIDE
+
+    # Waking the engine
+
+    @property
+    def next_due(self) -> float:
+        """When the next request or slot is due, by ``time.monotonic()``; infinite if none is."""
+        now = time.monotonic()
+        ends = (end for end in self._holds.values() if end > now)
+        return min(self._rows.next_due, self.memory.next_due, min(ends, default=inf))
+
+    def await_due(self) -> None:
+        """Wake the engine when the next request or slot is due."""
+        self._timer.set(self.next_due - time.monotonic())
+
+    def close(self) -> None:
+        """Wake the engine no more."""
+        self._timer.cancel()

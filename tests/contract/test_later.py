@@ -1,0 +1,252 @@
+"""What must not be sent yet in a job: rows that wait, through stops, kills and changed clocks."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from contextlib import closing
+from types import SimpleNamespace
+
+import pytest
+from scrapy import Request, Spider
+from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
+from scrapy.squeues import PickleFifoDiskQueue
+from scrapy.utils.test import get_crawler
+from support.internals import database_of
+
+from scrapy_bloom.crawl.serialize import QueueKind
+from scrapy_bloom.filter.bloom import LocalFilter
+from scrapy_bloom.local import later as module
+from scrapy_bloom.local.later import Later, stored_holds, stored_requests
+from scrapy_bloom.local.queue import QueueClasses, Queues
+from scrapy_bloom.local.store import Store
+
+
+def slot_of(request):
+    return request.meta.get("slot", "a")
+
+
+class Job:
+    """A job whose clocks are set by a test."""
+
+    def __init__(self, path, monkeypatch, priority=ScrapyPriorityQueue):
+        self.priority = priority
+        self.path, self.now, self.date = path, 1000.0, 1_700_000_000.0
+        monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(module.time, "time", lambda: self.date)
+        self.crawler = get_crawler(Spider)
+        downloader = SimpleNamespace(slots={}, get_slot_key=slot_of)
+        self.crawler.engine = SimpleNamespace(downloader=downloader)
+        self.store = None
+        self.open()
+
+    def open(self):
+        kind = QueueKind.of("", PickleFifoDiskQueue)
+        self.store = Store(self.path, LocalFilter())
+        classes = QueueClasses(self.priority, kind, None)
+        self.woken = 0
+        engine = SimpleNamespace(slot_of=slot_of, wake=self.wake)
+        self.queues = Queues(self.crawler, Spider("spider"), engine, self.store, classes)
+        self.later = Later(self.store, self.queues, engine)
+
+    def wake(self):
+        self.woken += 1
+
+    def pass_time(self, seconds):
+        self.now, self.date = self.now + seconds, self.date + seconds
+
+    def push(self, *names, wait):
+        for name in names:
+            request = Request(f"http://a/{name}")
+            assert self.later.push(request, self.now + wait) is None
+
+    def pop(self):
+        """Return the names of all requests that may be sent, in order."""
+        self.later.move_due()
+        names = []
+        while (taken := self.queues.pop()) is not None:
+            names.append(taken[0].url.rpartition("/")[2])
+            self.store.done(taken[1])
+        return names
+
+    def kill(self):
+        """Lose what was not committed, and open the job again."""
+        self.store.abandon()
+        self.open()
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    job = Job(tmp_path / "bloom.sqlite", monkeypatch)
+    yield job
+    job.store.abandon()
+
+
+def test_a_request_waits_until_its_time_and_keeps_the_order_of_its_time(job):
+    job.push("c", wait=30)
+    job.push("a", "b", wait=10)
+    assert job.pop() == []
+    job.pass_time(9.9)
+    assert job.pop() == []
+    job.pass_time(0.2)
+    assert job.pop() == ["a", "b"]
+    job.pass_time(20)
+    assert job.pop() == ["c"]
+    job.store.commit()
+    assert len(job.store) == len(job.later) == 0
+
+
+@pytest.mark.parametrize("stop", ["kill", "close"])
+def test_it_waits_on_in_the_next_run(job, stop):
+    job.push("a", wait=10)
+    job.store.commit()
+    if stop == "close":
+        job.store.close()
+        job.open()
+    else:
+        job.kill()
+    assert len(job.store) == len(job.later) == 1
+    job.date += 5  # while no crawl ran; the other clock begins anew
+    job.kill()
+    job.now += 4.9
+    assert job.pop() == []
+    job.now += 0.2
+    assert job.pop() == ["a"]
+
+
+def test_a_kill_while_requests_move_loses_none_and_doubles_none(job):
+    job.push("a", "b", wait=10)
+    job.store.commit()
+    job.pass_time(11)
+    job.later.move_due()
+    assert len(job.store) == 2  # the rows that were there are gone with the commit
+    job.kill()
+    assert len(job.later) == 2
+    job.later.move_due()
+    job.store.commit()
+    job.kill()
+    assert len(job.later) == 0
+    assert job.pop() == ["a", "b"]
+
+
+def test_few_requests_move_at_once(job):
+    job.push(*range(120), wait=10)
+    job.pass_time(11)
+    job.later.move_due()
+    assert len(job.queues) == 50
+    assert len(job.later) == 70
+
+
+def test_a_clock_that_was_set_back_costs_at_most_the_wait(job):
+    job.push("a", wait=10)
+    job.later.hold("a", 20)
+    job.store.commit()
+    job.date -= 3600
+    job.kill()
+    assert stored_holds(job.store) == {"a": job.date + 20}
+    job.pass_time(10.1)
+    assert job.pop() == ["a"]
+    assert job.later.held == ["a"]
+    job.pass_time(10)
+    assert job.later.held == []
+
+
+def test_a_clock_that_is_set_back_meanwhile_costs_nothing(job):
+    job.push("a", wait=10)
+    job.date -= 3600
+    job.now += 10.1
+    assert job.pop() == ["a"]
+
+
+def test_holds_are_kept(job):
+    job.later.hold("a", 20)
+    job.later.hold("b", 50)
+    job.later.hold("a", 10)  # it is left alone for longer already
+    job.store.commit()
+    job.kill()
+    assert sorted(job.later.held) == ["a", "b"]
+    request = Request("http://a/", meta={"slot": "a"})
+    assert job.later.held_until(request) == pytest.approx(job.now + 20)
+    assert job.later.next_due == pytest.approx(job.now + 20)
+    job.pass_time(21)
+    assert job.later.held == ["b"]
+    assert job.later.held_until(request) == 0
+    job.later.hold("c", 5)
+    assert set(stored_holds(job.store)) == {"b", "c"}
+
+
+def test_requests_of_a_held_slot_that_has_a_queue_of_its_own_stay_in_it(tmp_path, monkeypatch):
+    job = Job(tmp_path / "bloom.sqlite", monkeypatch, DownloaderAwarePriorityQueue)
+    for slot in "aabc":
+        assert job.queues.push(Request("http://a/", meta={"slot": slot})) is None
+    held = ["a", "c", "other"]
+    assert job.queues.size_without(held) == 1
+    request, _ = job.queues.pop(held)
+    assert slot_of(request) == "b"
+    assert job.queues.pop(held) is None
+    assert len(job.queues) == 3
+    assert [slot_of(job.queues.pop()[0]) for _ in range(3)].count("a") == 2
+    job.store.abandon()
+
+
+def test_what_is_put_aside_is_bounded_and_stays_stored(job):
+    for number in range(150):
+        assert job.queues.push(Request(f"http://a/{number}")) is None
+    aside = []
+    while job.later.has_room:
+        request, row = job.queues.pop()
+        assert job.later.put_aside(request, row, job.now + 20)
+        aside.append(request.url.rpartition("/")[2])
+    assert len(aside) == 100
+    assert len(job.store) == 150
+    job.later.note_committed()
+    assert job.later.has_room
+    assert job.woken == 1
+    job.later.note_committed()
+    assert job.woken == 1
+    assert len(job.pop()) == 50
+    job.pass_time(21)
+    assert job.pop() + job.pop() == aside
+
+
+def test_what_cannot_be_stored_changes_nothing(job):
+    request = Request("http://a/", callback=lambda _: None)
+    assert isinstance(job.later.push(request, job.now + 5), Exception)
+    assert not job.later.put_aside(request, 0, job.now + 5)
+    assert len(job.store) == len(job.later) == 0
+
+
+def test_what_cannot_be_read_stays_and_is_listed(job):
+    job.push("a", "b", wait=10)
+    job.store.commit()
+    with closing(sqlite3.connect(job.path)) as other:
+        other.execute(
+            "UPDATE requests SET body = zeroblob(99) WHERE id = (SELECT min(id) FROM requests)"
+        )
+        other.commit()
+    assert [each.body is None for each in stored_requests(job.store)] == [True, False]
+    job.kill()
+    job.pass_time(11)
+    assert job.pop() == ["b"]
+    (error,) = job.queues.unreadable
+    assert "checksum" in str(error)
+    assert len(job.store) == 1
+
+
+def test_a_row_that_is_missing_is_damage(job):
+    job.push("a", wait=10)
+    job.store.commit()
+    database_of(job.store).execute("DELETE FROM requests")
+    job.pass_time(11)
+    with pytest.raises(sqlite3.DatabaseError, match="missing"):
+        job.later.move_due()
+
+
+def test_priorities_are_kept(job):
+    for priority in (-5, 7, 2**70):
+        request = Request("http://a/", priority=priority)
+        assert job.later.push(request, job.now + 5) is None
+    assert [each.priority for each in stored_requests(job.store)] == [-5, 7, 2**63 - 1]
+    dates = {round(each.date - job.date) for each in stored_requests(job.store)}
+    assert dates == {5}
+    assert time.monotonic() == job.now

@@ -1,0 +1,174 @@
+"""Kills while hundreds of requests and three hosts wait: none is lost, none sent too early."""
+
+import os
+import random
+import threading
+import time
+from collections import defaultdict
+
+import pytest
+from support.localredis import LocalRedis
+from support.redis_crawls import Crawl
+from support.sites import Pages
+from support.waiting import until
+
+pytestmark = [pytest.mark.server, pytest.mark.long, pytest.mark.usefixtures("short_leases")]
+
+KILLS = int(os.environ.get("KILLS", "1"))
+"""Kills in each of the series; `make kills` asks for many."""
+
+WORKERS = 3
+PAGES = 300
+HOSTS = 6
+HOLD = 2
+"""Seconds for which a host asks to be left alone."""
+
+GRACE = 1.0
+"""Seconds after which nothing is sent to it that was on its way."""
+
+EARLY = 0.05
+
+
+class WaitingSite(dict):
+    """A tree of pages. The links say on which host a page is, and for how long to wait for it.
+
+    Some pages of three hosts ask to be left alone when they are first asked for.
+    """
+
+    def __init__(self, spread, seed):
+        super().__init__()
+        dice = random.Random(seed)
+        self.spread, self.lock = spread, threading.Lock()
+        self.delays = {page: dice.choice((0, dice.uniform(1, spread))) for page in range(1, PAGES)}
+        self.links = defaultdict(list)
+        for page in range(1, PAGES):
+            self.links[dice.randrange(0, 1 + page // 10)].append(page)
+        self.asked = defaultdict(list)  # page: when, and whether it was delivered
+        self.holds = []  # page, when
+        for page in range(PAGES):
+            self[f"/{page}"] = self.visit
+        self["/"] = self["/0"]
+
+    def visit(self, path, _cookie):
+        page, now = int(path.partition("?")[0][1:] or 0), time.monotonic()
+        with self.lock:
+            busy = page % 20 == 4 and not self.asked[page]
+            self.asked[page].append((now, not busy))
+            if busy:
+                self.holds.append((page, now))
+        if busy:
+            return 503, {"Retry-After": str(HOLD)}
+        return [
+            f"/{child}?host={child % HOSTS}&wait={self.delays[child]:.2f}"
+            for child in self.links[page]
+        ]
+
+    @property
+    def delivered(self):
+        with self.lock:
+            return sum(done for visits in self.asked.values() for _, done in visits)
+
+    @property
+    def missed(self):
+        with self.lock:
+            fetched = {
+                page for page, visits in self.asked.items() if any(done for _, done in visits)
+            }
+        return set(range(PAGES)) - fetched
+
+    def too_early(self, kills):
+        """Return the pages that were asked for before their time, and why."""
+        found = []
+        for parent, children in self.links.items():
+            begin = min(now for now, done in self.asked[parent] if done)
+            for child in children:
+                first = self.asked[child][0][0]
+                if first < begin + self.delays[child] - EARLY:
+                    found.append((child, first - begin, self.delays[child]))
+        for page, moment in self.holds:
+            if any(moment <= kill <= moment + HOLD for kill in kills):
+                continue  # what is in flight is fetched again
+            found += [
+                (page, now - moment, HOLD)
+                for now, _ in self.asked[page][1:]
+                if now < moment + HOLD - EARLY
+            ]
+        return found
+
+    def sent_to_held(self, kills):
+        """Return how many requests went to a host that was to be left alone."""
+        count = 0
+        for page, moment in self.holds:
+            if any(moment <= kill <= moment + HOLD for kill in kills):
+                continue
+            count += sum(
+                moment + GRACE < now < moment + HOLD - EARLY
+                for other, visits in self.asked.items()
+                if other % HOSTS == page % HOSTS
+                for now, _ in visits
+            )
+        return count
+
+
+def settings(name):
+    return {
+        "SCHEDULER": "scrapy_bloom.Scheduler",
+        "SCHEDULER_PRIORITY_QUEUE": f"scrapy.pqueues.{name}",
+        "LOG_LEVEL": "INFO",
+    }
+
+
+def check(site, kills, name):
+    assert site.missed == set()
+    assert site.too_early(kills) == []
+    print(  # noqa: T201 - `make kills` shows it
+        f"{name}: {len(kills)} kills, {len(site.holds)} holds,"
+        f" {sum(map(len, site.asked.values())) - len(site.holds) - PAGES} again,"
+        f" {site.sent_to_held(kills)} late to a held host"
+    )
+
+
+QUEUES = ["DownloaderAwarePriorityQueue", "ScrapyPriorityQueue"]
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+def test_a_crawl_that_waits_may_be_killed(project, queue):
+    dice, kills = random.Random(queue), []
+    site = WaitingSite(3 + 2 * KILLS, queue)
+    with Pages(site) as pages:
+        while len(kills) < KILLS:
+            enough = site.delivered + dice.randint(1, 2 * PAGES // (KILLS + 1))
+            run = project.crawl(pages, spider="late", **settings(queue))
+            until(lambda: site.delivered >= enough or run.ended)  # noqa: B023 - called at once
+            if run.ended:
+                break  # it is over
+            run.kill()
+            run.end()
+            kills.append(time.monotonic())
+        project.crawl(pages, spider="late", **settings(queue)).complete()
+    check(site, kills, f"local, {queue}")
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+def test_workers_that_wait_may_be_killed(tmp_path, queue):
+    dice, kills = random.Random(queue), []
+    site = WaitingSite(3 + 2 * KILLS, queue)
+    with (
+        LocalRedis() as server,
+        Pages(site) as pages,
+        Crawl(pages, server, tmp_path, BLOOM_REDIS_URL=server.url, **settings(queue)) as crawl,
+    ):
+        workers = [crawl.join(spider="late") for _ in range(WORKERS)]
+        while len(kills) < KILLS:
+            enough = site.delivered + dice.randint(1, 2 * PAGES // (KILLS + 1))
+            until(lambda: site.delivered >= enough or all(each.ended for each in workers))  # noqa: B023
+            victim = dice.randrange(WORKERS)
+            if workers[victim].ended:
+                break
+            workers[victim].kill()
+            workers[victim].end()
+            kills.append(time.monotonic())
+            workers[victim] = crawl.join(spider="late")
+        crawl.wait()
+    assert "Traceback" not in "".join(run.log for run in crawl.runs)
+    check(site, kills, f"workers, {queue}")
