@@ -2,6 +2,7 @@
 
 import logging
 import time
+from itertools import pairwise
 
 import pytest
 from pytest_twisted import ensureDeferred
@@ -14,6 +15,7 @@ from twisted.internet.defer import Deferred, gatherResults
 
 from scrapy_bloom.local import frontier as local
 from scrapy_bloom.redis import pacing
+from scrapy_bloom.signals import hold_slot
 
 pytestmark = [pytest.mark.server, pytest.mark.each_scrapy]
 
@@ -275,6 +277,53 @@ async def test_a_host_that_never_answers_well_does_not_keep_a_crawl_alive(kept):
     assert crawler.stats.get_value("finish_reason") == "finished"
     assert crawler.stats.get_value("bloom/frontier/holds") <= 3
     assert all(hits == 5 for path, hits in pages.hits.items() if path != "/")
+
+
+@ensureDeferred
+async def test_a_page_that_schedules_its_next_visit_has_one_chain(kept):
+    class Watch(Follower):
+        async def start(self):
+            for _ in range(2):  # as after a kill
+                yield Request(self.url, dont_filter=True)
+
+        def parse(self, response):
+            self.parsed.append(response.url)
+            if len(self.parsed) == 6:
+                raise CloseSpider("enough")
+            wait = {"bloom_delay": 1, "bloom_max_age": 0.5}
+            yield response.request.replace(meta=wait, dont_filter=False)
+
+    site = Site()
+    with Pages(site) as pages:
+        await crawl(Watch, kept, url=pages.url + "/")
+    _, *times = site.times["/"]
+    assert len(times) == 5
+    assert all(later - sooner >= 1 - EARLY for sooner, later in pairwise(times))
+
+
+@ensureDeferred
+async def test_a_callback_may_have_its_host_left_alone(kept):
+    class Polite(Follower):
+        def parse(self, response):
+            if response.url.endswith("busy") and not self.parsed.count(response.url):
+                self.parsed.append(response.url)
+                signal = {"request": response.request, "seconds": 2}
+                self.crawler.signals.send_catch_log(hold_slot, **signal)
+                again = response.request.replace(dont_filter=True)
+                again.meta["bloom_delay"] = 2
+                yield again
+            else:
+                yield from super().parse(response)
+
+    site = Site(**{f"p{number}": [] for number in range(5)}, busy=[])
+    with Pages(site) as pages:
+        await crawl(Polite, {**kept, "CONCURRENT_REQUESTS": 1}, url=pages.url + "/")
+    first, second = site.times.pop("/busy")
+    assert second - first >= 2 - EARLY
+    others = [moment for times in site.times.values() for moment in times]
+    assert len(others) == 6
+    between = [moment for moment in others if first < moment < first + 2 - EARLY]
+    assert len(between) <= 2  # what was on its way
 
 
 @ensureDeferred

@@ -1,12 +1,14 @@
-"""The example's news spider does what the docs say of it, and both ask for a site."""
+"""The spiders of the example do what the docs say of them, and ask for a site."""
 
 import time
+from itertools import pairwise
 
 import pytest
 from example.spiders.news import NewsSpider
 from example.spiders.site import SiteSpider
+from example.spiders.watch import WatchSpider
 from pytest_twisted import ensureDeferred
-from support.crawling import crawl
+from support.crawling import KEPT, crawl
 from support.sites import News, Pages
 
 pytestmark = pytest.mark.server
@@ -43,7 +45,18 @@ async def test_lists_are_read_in_each_run_articles_once_and_login_pages_again(
 
 
 @ensureDeferred
-@pytest.mark.parametrize("spider", [SiteSpider, NewsSpider])
+async def test_a_page_is_watched_in_one_rhythm_from_run_to_run(tmp_path):
+    times = []
+    with Pages({"/": lambda *_: times.append(time.monotonic()) or []}) as site:
+        for pages in (1, 2, 2):  # each run has one waiting at its end
+            settings = {"JOBDIR": str(tmp_path / "job"), "CLOSESPIDER_PAGECOUNT": pages}
+            await crawl(WatchSpider, settings | KEPT, url=site.url, every="1")
+    assert len(times) == 5
+    assert all(later - sooner >= 0.95 for sooner, later in pairwise(times))
+
+
+@ensureDeferred
+@pytest.mark.parametrize("spider", [SiteSpider, NewsSpider, WatchSpider])
 async def test_without_a_site_one_line_says_how_to_name_it(spider, caplog):
     await crawl(spider)
     (said,) = (record.getMessage() for record in caplog.records if record.levelname == "ERROR")
