@@ -263,6 +263,22 @@ def test_lost_turns_are_rebuilt_in_portions(server, join, key):
     assert sorted(map(int, worker.drain())) == [*range(1200)]
 
 
+def test_turns_that_are_lost_again_while_they_are_rebuilt_are_rebuilt_from_the_start(
+    server, join, key
+):
+    worker = join(key, UNPACED)
+    for host in range(1200):
+        worker.offer(host, slot=f"host {host}")
+    worker.say()
+    client, name = server.client(), beginning(key) + "turns"
+    client.delete(name)
+    worker.exchange()
+    client.delete(name)
+    for _ in range(5):
+        worker.exchange()
+    assert len(turns_of(server, key)) == 1200
+
+
 def test_a_clock_that_goes_back_does_not_stop_a_slot(server, join, key):
     with clock_of_redis(server.client(), 10_000.0) as set_clock:
         worker = join(key)

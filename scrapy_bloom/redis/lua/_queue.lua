@@ -66,10 +66,8 @@ end
 -- Rebuild `turns`, a portion with each call.
 local function walk()
   local slot = call('HGET', header, 'walk')
-  if not slot then
-    if call('EXISTS', turns) >= call('EXISTS', queue) then return end
-    slot = ''
-  end
+  if call('EXISTS', turns) < call('EXISTS', queue) then slot = '' end  -- also if they are lost once more
+  if not slot then return end
   local from = slot == '' and '-' or '(' .. struct.pack('>H', #slot) .. slot .. '\255'
   for _ = 1, PORTION do
     local member = call('ZRANGEBYLEX', queue, from, '+', 'LIMIT', '0', '1')[1]
