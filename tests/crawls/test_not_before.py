@@ -303,12 +303,15 @@ async def test_a_page_that_schedules_its_next_visit_has_one_chain(kept):
 
 @ensureDeferred
 async def test_a_callback_may_have_its_host_left_alone(kept):
+    held = []
+
     class Polite(Follower):
         def parse(self, response):
             if response.url.endswith("busy") and not self.parsed.count(response.url):
                 self.parsed.append(response.url)
                 signal = {"request": response.request, "seconds": 2}
                 self.crawler.signals.send_catch_log(hold_slot, **signal)
+                held.append(time.monotonic())
                 again = response.request.replace(dont_filter=True)
                 again.meta["bloom_delay"] = 2
                 yield again
@@ -322,7 +325,7 @@ async def test_a_callback_may_have_its_host_left_alone(kept):
     assert second - first >= 2 - EARLY
     others = [moment for times in site.times.values() for moment in times]
     assert len(others) == 6
-    between = [moment for moment in others if first < moment < first + 2 - EARLY]
+    between = [moment for moment in others if held[0] < moment < held[0] + 2 - EARLY]
     assert len(between) <= 2  # what was on its way
 
 
