@@ -10,6 +10,7 @@ from bench.parts import (
     frontier_crawl,
     kills,
     memory,
+    polite,
     request_seen,
     saturation,
     shared_crawl,
@@ -26,6 +27,7 @@ PARTS: Final[dict[str, Part]] = {
         frontier_crawl.PART,
         shared_crawl.PART,
         saturation.PART,
+        polite.PART,
         kills.PART,
     )
 }
