@@ -92,7 +92,7 @@ class ManyHosts:
     def requests(self) -> list[Request]:
         """All requests for pages so far, without those for ``robots.txt``."""
         found = []
-        for line in self._log.read_text().splitlines()[:-1]:  # the last one may be written now
+        for line in self._log.read_text().splitlines():
             moment, address, path = line.split(" ", 2)
             if path != ROBOTS:
                 found.append(Request(float(moment), address))
