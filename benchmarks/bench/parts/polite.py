@@ -31,6 +31,7 @@ ONE, ALONE, MANY, HUNDRED = (
     "4 workers, 20 hosts",
     "4 workers, 100 hosts",
 )
+PLAIN: Final = (ONE, ALONE, MANY, HUNDRED)
 JITTER: Final = "4 workers, 20 hosts, jitter 0.5"
 JOINING: Final = "4 workers, 20 hosts, one killed and one joining each second"
 TEMPLATE: Final = "4 workers, 20 hosts, settings of `scrapy startproject`"
