@@ -6,6 +6,7 @@ from typing import Final
 
 from bench.part import Part
 from bench.parts import (
+    beside,
     core,
     frontier_crawl,
     kills,
@@ -28,6 +29,7 @@ PARTS: Final[dict[str, Part]] = {
         shared_crawl.PART,
         saturation.PART,
         polite.PART,
+        beside.PART,
         kills.PART,
     )
 }
