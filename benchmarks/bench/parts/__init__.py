@@ -6,12 +6,10 @@ from typing import Final
 
 from bench.part import Part
 from bench.parts import (
-    beside,
     core,
     frontier_crawl,
     kills,
     memory,
-    polite,
     request_seen,
     saturation,
     shared_crawl,
@@ -28,8 +26,6 @@ PARTS: Final[dict[str, Part]] = {
         frontier_crawl.PART,
         shared_crawl.PART,
         saturation.PART,
-        polite.PART,
-        beside.PART,
         kills.PART,
     )
 }
