@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred
 
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 NEW, SEEN, _, ERROR = Verdict
 
 
-class Judged(NamedTuple):
+@dataclass(eq=False, slots=True)
+class Judged:
     """A request, judged by what this worker knows.
 
     Attributes:
@@ -102,7 +104,7 @@ class Decider:
     def offer(self, request: Request, judged: Judged, entry: Entry) -> None:
         """Queue a request with one of the next exchanges, unless it is a duplicate in Redis.
 
-        :param entry: what queues it without a mark.
+        :param entry: its body, priority, slot and time.
         """
         Deferred.fromCoroutine(self._offer(request, judged, entry))
 
@@ -113,10 +115,10 @@ class Decider:
 
         :param error: why it cannot be stored.
         """
-        identified, missing, verdict = judged
+        identified, missing = judged.identified, judged.missing
         marks: Page = ()
         if identified is not None and missing is not None:
-            self._session.count(identified, verdict)
+            self._session.count(identified, judged.verdict)
             marks = (*dict.fromkeys((identified.fingerprint, missing)),)
         self._held.update(marks)
         self._in_flight.hold(request, error, marks)
@@ -165,13 +167,12 @@ class Decider:
 
     def _knows(self, mark: bytes, max_age: float | None) -> bool:
         """Return whether this worker knows, without asking, that a mark is there."""
-        if self._held.has(mark, max_age):
-            return True
-        if mark in self._forgetting:
-            return False
-        if self._session.failed.has(mark, max_age):
-            return True
-        return max_age is None and self._queue.knows(mark)
+        if mark not in self._forgetting:
+            if max_age is None and self._queue.knows(mark):
+                return True
+            if self._session.failed.has(mark, max_age):
+                return True
+        return self._held.has(mark, max_age)
 
     def _send(self, entry: Entry) -> Deferred[bool]:
         """Send an entry with the next exchange; return a Deferred that fires with the verdict."""
@@ -180,13 +181,13 @@ class Decider:
         self._queue.offer(entry)
         return verdict
 
-    async def _offer(self, request: Request, judged: Judged, plain: Entry) -> None:
+    async def _offer(self, request: Request, judged: Judged, entry: Entry) -> None:
         """Queue a request if its page is new, or if it is not filtered.
 
         The page that yielded it is not done before the last verdict.
         """
         question, verdict = self._ledger.ask(), SEEN
-        identified, missing, _ = judged
+        identified, missing = judged.identified, judged.missing
         try:
             questions = self._session.questions(identified) if identified else ()
             for mark, max_age, if_missing in questions:
@@ -196,7 +197,8 @@ class Decider:
                     await answered
                 if mark != missing and self._knows(mark, max_age):
                     continue
-                if not await self._send(plain.marking(mark, max_age)):
+                entry.letter, entry.fingerprint, entry.max_age = "f", mark, max_age
+                if not await self._send(entry):
                     verdict = if_missing
                     break
         except Exception as error:  # noqa: BLE001 - raising would lose the page
@@ -205,7 +207,8 @@ class Decider:
         if identified is not None and verdict is SEEN and not self._drop(identified):
             identified = None
         if identified is None:
-            await self._send(plain)
+            entry.letter, entry.fingerprint, entry.max_age = "p", None, None
+            await self._send(entry)
         self._ledger.answer(question)
         if identified is not None and verdict is SEEN:
             self._late.append(request)

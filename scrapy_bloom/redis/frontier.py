@@ -108,7 +108,7 @@ class SharedFrontier:
         self._memory = Memory()
         self._starts = Starts(engine, spider, self._queue)
         most = max(1, crawler.settings.getint("CONCURRENT_REQUESTS"))
-        self._pacing = Pacing(self._turns, most)
+        self._pacing = Pacing(self._turns, self._in_flight, most)
         self._timer, self._turn_timer = Timer(self._tick), Timer(engine.wake)
         self._exchanging: Deferred[None] | None = None
         self._idle_since, self._idle_logged, self._rest_logged = inf, False, False
@@ -148,7 +148,7 @@ class SharedFrontier:
             except Exception as error:  # noqa: BLE001 - raising would lose the page
                 self._decider.hold(request, judged, error)
                 self._memory.push(request, due)
-                self._await_turn()
+                self._turn_timer.set(self._memory.next_due - time.monotonic())
             else:
                 slot = self._turns.slot_for(request)
                 entry = Entry("p", None, body, request.priority, slot=slot, due=due)
@@ -171,8 +171,8 @@ class SharedFrontier:
         if not len(self._turns):
             self._note_ended()  # so that as many are taken as can be sent
         request = self._pop()
-        if self._pacing.is_low(len(self._in_flight)):
-            self._look()
+        if self._pacing.is_low:
+            self._soon(self._pacing.until_look())
         return request
 
     def pending(self) -> bool:
@@ -209,23 +209,18 @@ class SharedFrontier:
             for taken in reversed(self._turns.take_all()):
                 self._queue.give_back(taken)
             self._note_ended()
-            stored = await self._flush()
+            stored = not self._gave_up
+            while stored and (self._queue.burdened or self._ledger):
+                if not self._queue.burdened and not await self._items.flush():
+                    self._items.log_kept(len(self._ledger))  # closing the queue puts them back
+                    break
+                stored = await self._exchange()
         finally:
             write_stats(self._report, self._queue, later=self._memory.later)
             warn_of_failed(self._report, self._queue)
             await run_beside(partial(report_state, self._report, worker, self._queue.key))
             await run_beside(self._queue.close)
         return stored and not self._queue.offering
-
-    async def _flush(self) -> bool:
-        """Send everything that is pending; return whether that worked."""
-        stored = not self._gave_up
-        while stored and (self._queue.burdened or self._ledger):
-            if not self._queue.burdened and not await self._items.flush():
-                self._items.log_kept(len(self._ledger))  # closing the queue puts them back
-                break
-            stored = await self._exchange()
-        return stored
 
     # Requests that were taken
 
@@ -250,13 +245,9 @@ class SharedFrontier:
             return request
         if self._turns.is_urgent:
             self._call_now()
-        self._await_turn()
-        return None
-
-    def _await_turn(self) -> None:
-        """Wake the engine when the next request may be sent."""
         start = min(self._turns.next_start, self._memory.next_due)
         self._turn_timer.set(start - time.monotonic())
+        return None
 
     def _reached(self, request: Request) -> None:
         self._turns.reach(request)
@@ -302,12 +293,7 @@ class SharedFrontier:
     def _soon(self, delay: float | None = None) -> None:
         """Schedule an exchange, after `delay` seconds or as soon as one is worthwhile."""
         if not (self._closing or self._gave_up):
-            in_flight = len(self._in_flight)
-            self._timer.set(self._pacing.until_call(in_flight) if delay is None else delay)
-
-    def _look(self) -> None:
-        """Schedule an exchange for when it is time to look for requests."""
-        self._soon(self._pacing.until_look(len(self._in_flight)))
+            self._timer.set(self._pacing.until_call() if delay is None else delay)
 
     def _call_now(self) -> None:
         """Schedule a call that sets turns which would be wasted, and takes requests for them."""
@@ -331,20 +317,19 @@ class SharedFrontier:
         if not works:
             self._soon(upkeep.RETRY)
             return
-        in_flight = len(self._in_flight)
         if self._queue.burdened:
             self._soon()
-        if self._ledger or in_flight:
-            self._soon(self._pacing.until_report(in_flight))
-        if self._pacing.is_low(in_flight):
-            self._look()
+        if self._ledger or len(self._in_flight):
+            self._soon(self._pacing.until_report())
+        if self._pacing.is_low:
+            self._soon(self._pacing.until_look())
 
     async def _exchange(self) -> bool:
         """Send what is pending, and take requests if wanted; return whether that worked."""
         await self._report_done()
         want = 0
         if not (self._closing or self._queue.is_full):
-            want = self._pacing.want(len(self._in_flight))
+            want = self._pacing.want()
         for slot, own_pace in self._turns.take_paces().items():
             self._queue.set_pace(slot, own_pace)
         exchange = self._queue.prepare(
@@ -440,5 +425,5 @@ class SharedFrontier:
         if taken and not self._idle_logged and now - self._idle_since >= upkeep.LEASE / 6:
             self._idle_logged = True
             log_waiting(self._report, taken)
-        self._look()
+        self._soon(self._pacing.until_look())
         raise DontCloseSpider

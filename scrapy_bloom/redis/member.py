@@ -43,11 +43,6 @@ class Entry:
     slot: bytes = b""
     due: float = 0.0
 
-    def marking(self, mark: bytes, max_age: float | None) -> Entry:
-        """Return an entry that queues the same request if this mark is not there."""
-        body, priority, slot, due = self.body, self.priority, self.slot, self.due
-        return Entry("f", mark, body, priority, max_age, slot=slot, due=due)
-
     @property
     def queued(self) -> tuple[bytes, bytes]:
         """The member of the request, before and after what the server puts into it."""

@@ -11,6 +11,7 @@ from scrapy_bloom.crawl.later import REST
 from scrapy_bloom.redis.upkeep import GATHER, LINGER, PATIENT, POLL, SLOWEST_POLL
 
 if TYPE_CHECKING:
+    from scrapy_bloom.crawl.in_flight import InFlight
     from scrapy_bloom.redis.turns import Turns
 
 _RECENT: Final = 1.0
@@ -21,11 +22,12 @@ class Pacing:
     """Decides when the next call is due, and how many requests it takes.
 
     :param turns: what was taken and has not begun.
+    :param in_flight: what has begun and is not done.
     :param most: most requests in flight.
     """
 
-    def __init__(self, turns: Turns, most: int) -> None:
-        self._turns, self._most = turns, most
+    def __init__(self, turns: Turns, in_flight: InFlight, most: int) -> None:
+        self._turns, self._in_flight, self._most = turns, in_flight, most
         self._ended: deque[float] = deque(maxlen=2 * most)
         self._called = self._look_at = self._next_turn = 0.0
         self._poll = POLL
@@ -63,25 +65,26 @@ class Pacing:
 
     # What is due
 
-    def _reserve(self, in_flight: int) -> int:
+    def _reserve(self) -> int:
         """Return how many requests should be here that have not begun.
 
         While the engine is full, a slow worker would take what others could fetch at once.
         """
         since = time.monotonic() - _RECENT
         recent = sum(when >= since for when in self._ended)
-        return min(self._most, max(0, self._most - in_flight) + recent // 2)
+        return min(self._most, max(0, self._most - len(self._in_flight)) + recent // 2)
 
-    def is_low(self, in_flight: int) -> bool:
-        """Return whether more requests should be taken."""
-        reserve = self._reserve(in_flight)
+    @property
+    def is_low(self) -> bool:
+        """Whether more requests should be taken."""
+        reserve = self._reserve()
         return reserve > 0 and 2 * len(self._turns) <= reserve
 
-    def want(self, in_flight: int) -> int:
+    def want(self) -> int:
         """Return how many requests the next call should take."""
-        if not self.is_low(in_flight) or time.monotonic() < self._look_at:
+        if not self.is_low or time.monotonic() < self._look_at:
             return 0
-        return self._reserve(in_flight) - len(self._turns)
+        return self._reserve() - len(self._turns)
 
     @property
     def rests(self) -> bool:
@@ -93,16 +96,17 @@ class Pacing:
         """When more can be taken, by ``time.monotonic()``; infinite if nothing waits."""
         return self._next_turn
 
-    def _is_patient(self, in_flight: int) -> bool:
-        """Return whether all that waits has to wait for its turn, or enough of it that is here."""
-        if len(self._turns) and not self.is_low(in_flight):
+    @property
+    def _is_patient(self) -> bool:
+        """Whether all that waits has to wait for its turn, or enough of it that is here."""
+        if len(self._turns) and not self.is_low:
             return self._turns.next_start > time.monotonic()
         return 0 < self._next_turn < inf
 
-    def until_call(self, in_flight: int) -> float:
+    def until_call(self) -> float:
         """Return the seconds until new requests and verdicts should be sent."""
-        patient = self._is_patient(in_flight)
-        if not patient and not len(self._turns) and in_flight <= self._most // 2:
+        patient = self._is_patient
+        if not patient and not len(self._turns) and len(self._in_flight) <= self._most // 2:
             return 0.0  # there is little to fetch
         return max(0.0, self._called + (PATIENT if patient else GATHER) - time.monotonic())
 
@@ -110,11 +114,11 @@ class Pacing:
         """Return the seconds until something should be sent that cannot wait for long."""
         return max(0.0, self._called + GATHER - time.monotonic())
 
-    def until_report(self, in_flight: int) -> float:
+    def until_report(self) -> float:
         """Return the seconds until done pages should be reported."""
-        return PATIENT if self._is_patient(in_flight) else LINGER
+        return PATIENT if self._is_patient else LINGER
 
-    def until_look(self, in_flight: int) -> float:
+    def until_look(self) -> float:
         """Return the seconds until the queue should be asked for requests."""
         wait = self._look_at - time.monotonic()
-        return wait if wait > 0 else self.until_call(in_flight)
+        return wait if wait > 0 else self.until_call()

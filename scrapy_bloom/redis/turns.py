@@ -111,7 +111,8 @@ class Turns:
     def slot_for(self, request: Request) -> bytes:
         """Return the slot under which the queue files a request; empty if it is not paced."""
         try:
-            return self._slot_for(request)
+            key = self._downloads.slot_of(request)
+            paced = self._by_host or self._downloads.pace_of(key).delay
         except Exception as error:  # noqa: BLE001 - it reads the meta; raising would lose the page
             self._report.once(
                 logging.ERROR,
@@ -121,10 +122,7 @@ class Turns:
                 error,
             )
             return b""
-
-    def _slot_for(self, request: Request) -> bytes:
-        key = self._downloads.slot_of(request)
-        if not (self._by_host or self._downloads.pace_of(key).delay):
+        if not paced:
             return b""
         slot = _name(key)
         if slot not in self._told and self._downloads.is_configured(key):
