@@ -1,7 +1,10 @@
 -- What to do when something has vanished.
-local function count()
-  call('HSET', header, 'waiting', call('ZCARD', queue) + call('ZCARD', later), 'taken', call('HLEN', taken),
-    'failed', call('HLEN', failed))
+
+-- Store how many requests there are, and what else is given; return the counts.
+local function count(...)
+  local waiting, held, aside = call('ZCARD', queue) + call('ZCARD', later), call('HLEN', taken), call('HLEN', failed)
+  call('HSET', header, 'waiting', waiting, 'taken', held, 'failed', aside, ...)
+  return waiting, held, aside
 end
 
 -- Let the next sweeps put back everything that was taken. The workers start over under new names.

@@ -56,11 +56,12 @@ end
 
 -- Move a portion of the requests that have waited for long enough. Return when the next one has, if there are more.
 local function move_due()
-  for _, member in ipairs(call('ZRANGEBYSCORE', later, '-inf', format_time(clock), 'LIMIT', '0', MOVED)) do
+  for moved = 0, MOVED do
+    local member, due = unpack(call('ZRANGEBYSCORE', later, '-inf', '+inf', 'WITHSCORES', 'LIMIT', '0', '1'))
+    if not member or moved == MOVED or tonumber(due) > clock then return tonumber(due) end
     call('ZREM', later, member)
     enqueue(member)
   end
-  return tonumber(call('ZRANGEBYSCORE', later, '-inf', '+inf', 'WITHSCORES', 'LIMIT', '0', '1')[2])
 end
 
 -- Rebuild `turns`, a portion with each call.

@@ -51,16 +51,33 @@ local surprise, last = surprise_of(found[2], number, answered)
 if surprise then return {surprise} end
 
 local digits, ids = '', ''
+local counts, handed_out  -- known if this call has just been carried out
 read_marks(found[3], epoch, found[4], found[5])
 local next_turn, queued, failed_now = 0, 0, 0
+
+-- Return the fields of this worker's requests in `taken`.
+local function fields_of(ids)
+  local fields = {}
+  for at = 1, #ids, 8 do fields[#fields + 1] = worker .. ids:sub(at, at + 7) end
+  return fields
+end
+
+local function read_handed_out()
+  local values = {}
+  for _, value in ipairs(#ids > 0 and call('HMGET', taken, unpack(fields_of(ids))) or {}) do
+    if value then values[#values + 1] = value end
+  end
+  return values
+end
+
 local function answer()
-  local report = call('HMGET', header, 'waiting', 'taken', 'failed', 'forgotten')
-  report[5] = seconds_left()
+  local report = counts or call('HMGET', header, 'waiting', 'taken', 'failed')
+  report[4], report[5] = string.format('%d', forgotten), seconds_left()
   report[6], report[7], report[8], report[9] = format_time(clock), format_time(next_turn), queued, failed_now
   report[10] = call('ZCARD', later)
-  local fields, values, starts, left_alone = {}, {}, {}, {}
-  for at = 1, #overdue, 8 do
-    local value = call('HGET', taken, worker .. overdue:sub(at, at + 7))
+  local starts, left_alone = {}, {}
+  for _, field in ipairs(fields_of(overdue)) do
+    local value = call('HGET', taken, field)
     starts[#starts + 1] = value and value:match('^%S+') or format_time(clock)
   end
   local rows = one_slot == 1
@@ -68,11 +85,8 @@ local function answer()
   for i = 1, #rows, 2 do
     left_alone[#left_alone + 1] = struct.pack('>Hc0d', #rows[i], rows[i], rows[i + 1] - clock)
   end
-  for at = 1, #ids, 8 do fields[#fields + 1] = worker .. ids:sub(at, at + 7) end
-  for i, value in ipairs(#fields > 0 and call('HMGET', taken, unpack(fields)) or {}) do
-    if value then values[#values + 1] = value end
-  end
-  return {'ok', table.concat(report, ' '), digits, table.concat(starts, ' '), table.concat(left_alone), unpack(values)}
+  return {'ok', table.concat(report, ' '), digits, table.concat(starts, ' '), table.concat(left_alone),
+    unpack(handed_out or read_handed_out())}
 end
 local well, heard_since = hear(found[10], lease)
 if number == last then
@@ -89,7 +103,7 @@ end
 
 local function push()
   local seq = math.max(found[7] + 1, math.floor(now * 1000000))
-  local times, pushes, slots, item, argument, some = {}, {}, {}, 0, FIRST_QUEUED, false
+  local times, pushes, heads, item, argument, some = {}, {}, {}, 0, FIRST_QUEUED, false
   for entry, seconds in waits:gmatch('(%d+):(%S+)') do times[tonumber(entry)] = format_time(clock + seconds) end
   for entry = 1, #letters do
     local letter = letters:sub(entry, entry)
@@ -104,14 +118,14 @@ local function push()
           call('ZADD', later, times[entry], member)
         else
           pushes[#pushes + 1], pushes[#pushes + 2] = '0', member
-          slots[head:sub(3, -10)] = true
+          heads[head] = true
         end
       end
       argument = argument + 2
     end
   end
   if #pushes > 0 then call('ZADD', queue, unpack(pushes)) end
-  for slot in pairs(slots) do await_turn(slot) end
+  for head in pairs(heads) do await_turn(slot_of(head)) end
   if some then call('HSET', header, 'seq', string.format('%.0f', seq + #letters)) end
 end
 
@@ -126,12 +140,14 @@ local function put_failed_back()
   end
 end
 
--- Delay and jitter of slots that are not in `delays`. Of what workers want, the longest counts.
+-- Return delay and jitter of a slot, and as they stand in `taken`. Of the default ones that workers want, the longest
+-- delay counts.
 local default_delay = math.max(own_delay, tonumber(found[9] or 0))
+local default_pace = string.format('%.3f %.3f 0 ', default_delay, own_jitter)
 local function read_pace(text)
-  if not text then return default_delay, own_jitter, 0 end
+  if not text then return default_delay, own_jitter, default_pace end
   local delay, jitter = read_numbers(text)
-  return delay, jitter, 1
+  return delay, jitter, text .. ' 1 '
 end
 
 -- Note the paces of slots, and move their next turns accordingly.
@@ -180,8 +196,8 @@ end
 
 local function draw(delay, jitter) return delay * (1 + jitter * (2 * math.random() - 1)) end
 
-local function describe_turn(start, following, delay, jitter, listed)
-  return string.format('%.6f %.6f %.3f %.3f %d ', start, following, delay, jitter, listed)
+local function describe_turn(start, following, pace)
+  return string.format('%.6f %.6f ', start, following) .. pace
 end
 
 -- Let an overdue request have the next turn of its slot.
@@ -190,19 +206,19 @@ local function renew(field)
   if not value then return end
   local _, _, member = read_taken(value)
   local slot = slot_of(member)
-  local delay, jitter, listed = read_pace(call('HGET', delays, slot))
+  local delay, jitter, pace = read_pace(call('HGET', delays, slot))
   local turn, key = turn_of(slot)
   local start = math.max(clock, turn or clock, hold_of(slot))
   local following = start + draw(delay, jitter)
   set_turn(key, slot, following)
-  call('HSET', taken, field, describe_turn(start, following, delay, jitter, listed) .. member)
+  call('HSET', taken, field, describe_turn(start, following, pace) .. member)
 end
 
-local names, values, gone, passed, room_left = {}, {}, {}, {}, room
+local names, values, gone, passed, room_left, next_turns = {}, {}, {}, {}, room, {}
 
 -- Read up to `room` requests of a slot into `taken`. A worker has one risky request at a time, so that none is moved
 -- to the failed list because of another. Return how many were taken, and whether the slot has others.
-local function read_requests(slot, room, told)
+local function read_requests(slot, room, turn)
   local prefix, some, others, kept = struct.pack('>H', #slot) .. slot, 0, true, false
   while some == 0 and others do  -- again if those that were read are risky
     local skip = passed[slot] or 0
@@ -220,9 +236,10 @@ local function read_requests(slot, room, told)
         kept = true
       else
         if dangerous then risky = 1 end
-        local id = member:sub(#prefix + 10, #prefix + 17)
-        names[#names + 1], gone[#gone + 1], some, room_left = id, member, some + 1, room_left - #member
-        values[#values + 1], values[#values + 2] = worker .. id, told .. member
+        local id, value = member:sub(#prefix + 10, #prefix + 17), turn .. member
+        names[#names + 1], gone[#gone + 1], handed_out[#handed_out + 1] = id, member, value
+        values[#values + 1], values[#values + 2] = worker .. id, value
+        some, room_left = some + 1, room_left - #member
       end
     end
   end
@@ -230,62 +247,62 @@ local function read_requests(slot, room, told)
 end
 
 -- Serve a slot: take up to `room` of its requests with one start, and set its next turn. Return how many were taken.
-local function serve(slot, turn, pace, room)
-  local delay, jitter, listed = read_pace(pace)
-  if slot == '' then delay, listed = 0, 0 end
+local function serve(slot, turn, listed, room)
+  local delay, jitter, pace = read_pace(listed)
+  if slot == '' then delay, pace = 0, '0 0 0 ' end
   local start = math.max(clock, turn)
   local following = start + draw(delay, jitter)
   if delay > 0 then room = 1 else following = clock + 1e-6 * (#names + 1) end  -- slots without a delay take turns
-  local told = describe_turn(start, following, delay, jitter, listed)
-  local some, others = read_requests(slot, room, told)
+  local some, others = read_requests(slot, room, describe_turn(start, following, pace))
   if others then
     if some == 0 then following = clock + ahead + 1 end  -- they are for another worker
-    set_turn(turns, slot, following)
+    next_turns[#next_turns + 1], next_turns[#next_turns + 2] = format_time(math.max(following, hold_of(slot))), slot
   else
     call('ZREM', turns, slot)
     if some > 0 and delay > 0 then
       call('ZADD', frees, format_time(following), slot)
-    elseif listed == 1 and not call('ZSCORE', frees, slot) then
+    elseif listed and not call('ZSCORE', frees, slot) then
       call('HDEL', delays, slot)
     end
   end
   return some
 end
 
--- Return slots whose turns have come, and their turns; none of those that are busy, or only these.
-local function due(left, is_busy, many, only_busy)
-  local slots, times = {}, {}
-  local reply = call('ZRANGEBYSCORE', turns, '-inf', format_time(clock + ahead), 'WITHSCORES', 'LIMIT', '0', left + many)
+-- Return slots whose turns have come, their turns, and whether the worker has enough of them: such slots come last.
+local function due(most, is_busy)
+  local slots, busy_slots, times = {}, {}, {}
+  local reply = call('ZRANGEBYSCORE', turns, '-inf', format_time(clock + ahead), 'WITHSCORES', 'LIMIT', '0', most)
   for i = 1, #reply, 2 do
-    if (is_busy[reply[i]] or false) == only_busy then
-      slots[#slots + 1], times[#times + 1] = reply[i], tonumber(reply[i + 1])
-    end
+    local some = is_busy[reply[i]] and busy_slots or slots
+    some[#some + 1], times[reply[i]] = reply[i], tonumber(reply[i + 1])
   end
-  return slots, times
+  if #slots > 0 then return slots, times, false end
+  return busy_slots, times, true
 end
 
--- Slots of which the worker has enough come last, and with a delay not at all: a slow host would fill it.
 local function take()
-  local is_busy, many, left, at, only_busy = {}, 0, want, 1, false
+  local is_busy, many, left, at = {}, 0, want, 1
+  handed_out = {}
   while at <= #busy do
     local slot
     slot, at = struct.unpack('>Hc0', busy, at)
     is_busy[slot], many = true, many + 1
   end
   for _ = 1, PORTION do
-    local slots, times = due(left, is_busy, many, only_busy)
-    local own, progress = #slots > 0 and call('HMGET', delays, unpack(slots)) or {}, false
+    local slots, times, all_busy = due(left + many, is_busy)
+    local listed, progress = #slots > 0 and call('HMGET', delays, unpack(slots)) or {}, false
     for i, slot in ipairs(slots) do
-      if left > 0 and room_left > 0 and not (only_busy and slot ~= '' and read_pace(own[i]) > 0) then
-        left = left - serve(slot, times[i], own[i], math.max(1, math.floor(left / #slots)))
+      -- A slow host with a delay would fill the worker.
+      if left > 0 and room_left > 0 and not (all_busy and slot ~= '' and read_pace(listed[i]) > 0) then
+        left = left - serve(slot, times[slot], listed[i], math.max(1, math.floor(left / #slots)))
         progress = true
       end
     end
-    if left == 0 or room_left <= 0 or only_busy and not progress then break end
-    if not progress then
-      if many == 0 then break end
-      only_busy = true
+    if #next_turns > 0 then
+      call('ZADD', turns, unpack(next_turns))
+      next_turns = {}
     end
+    if left == 0 or room_left <= 0 or not progress then break end
   end
   if #gone > 0 then
     call('ZREM', queue, unpack(gone))
@@ -300,25 +317,23 @@ local function take()
   end
 end
 
-local function each(text, act)
-  for i = 1, #text, 8 do act(worker .. text:sub(i, i + 7)) end
-end
-
 local function carry_out()
   if #over > 0 and #probes > 0 then drop(over) end
   hear_holds()
-  each(unused, function(field)
+  for _, field in ipairs(fields_of(unused)) do
     local value = call('HGET', taken, field)
     if value then free_turn(value) end
-  end)
-  each(done, function(field) call('HDEL', taken, field) end)
-  each(back, function(field) put_back(field, 0, most) end)
-  each(unreadable, function(field) put_back(field, 1, most, true) end)
+  end
+  for at = 1, #done, 8 * PORTION do
+    call('HDEL', taken, unpack(fields_of(done:sub(at, at + 8 * PORTION - 1))))
+  end
+  for _, field in ipairs(fields_of(back)) do put_back(field, 0, most) end
+  for _, field in ipairs(fields_of(unreadable)) do put_back(field, 1, most, true) end
   put_aside()
   digits = judge(letters, probes, max_ages)
   push()
   hear_paces()
-  each(overdue, renew)
+  for _, field in ipairs(fields_of(overdue)) do renew(field) end
   if heard_since then queued, failed_now = sweep(heard_since, lease, most) end
   if retry > 0 then put_failed_back() end
   local due_next = move_due()
@@ -332,9 +347,8 @@ local function carry_out()
   if #probes > 0 then
     call('HSET', header, 'slices', write_slices(slices), 'forgotten', string.format('%.0f', forgotten))
   end
-  call('HSET', header, 'a:' .. worker, digits .. ' ' .. ids)
   if own_delay > tonumber(found[9] or 0) then call('HSET', header, 'delay', string.format('%.3f', own_delay)) end
-  count()
+  counts = {count('a:' .. worker, digits .. ' ' .. ids)}
 end
 
 -- A server that is full or read-only refuses this first write, and then nothing has changed.
