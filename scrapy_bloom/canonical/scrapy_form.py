@@ -10,9 +10,9 @@ requests with the installed Scrapy before a crawl relies on this module.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from hashlib import sha1
+from json.encoder import encode_basestring_ascii as _as_json
 from typing import Protocol
 
 from scrapy import Request
@@ -21,7 +21,6 @@ from scrapy.utils.python import to_unicode
 from scrapy_bloom.canonical import fast_path
 
 _GET = '{"body": "", "headers": {}, "method": "GET", '
-_as_json = json.JSONEncoder().encode
 
 
 class Fingerprinter(Protocol):

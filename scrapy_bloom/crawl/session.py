@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import chain, compress
 from math import inf
 from typing import TYPE_CHECKING, Protocol
@@ -34,22 +33,9 @@ NEW, SEEN, EXEMPT, ERROR = Verdict  # a global is faster to look up than an enum
 Page = tuple[bytes, ...]
 """Marks of one page."""
 
-
-@dataclass(eq=False, slots=True)  # twice as fast to create as a NamedTuple
-class Identified:
-    """A request, and what the filter is asked about it.
-
-    Attributes:
-        request: the request.
-        fingerprint: identifies its page.
-        steps: names of the canonicalization steps that changed its URL.
-        max_age: seconds after which its page is eligible again; None for never.
-    """
-
-    request: Request
-    fingerprint: bytes
-    steps: tuple[str, ...]
-    max_age: float | None
+Question = tuple[bytes, float | None, Verdict]
+"""A mark of a request, the greatest age in seconds at which it counts (None for any), and the
+verdict on the request if this is the first mark that is missing."""
 
 
 class Filter(Protocol):
@@ -119,6 +105,8 @@ class Session:
     Attributes:
         fingerprinter: makes the fingerprints.
         made_by: the rules they are made with, as stored with a filter.
+        identify: returns the fingerprint of a request's page, and the names of the steps that have
+            changed its URL. Raises whatever the project's fingerprinter does.
         filter: the filter to ask; set once it is open.
         failed: marks of failed pages, forgotten by the filter and still seen in this run.
     """
@@ -129,7 +117,7 @@ class Session:
         theirs = crawler.request_fingerprinter
         self.fingerprinter = CanonicalFingerprinter.wrapping(theirs, settings.rules)
         self.made_by = self.fingerprinter.rules.record()
-        self._resolve = self.fingerprinter.resolve
+        self.identify = self.fingerprinter.resolve
         self._window = settings[WINDOW]
         # A step expires before its page does, or a page that is due would be dropped on its way.
         self._step_age = None if self._window is None else self._window / 2
@@ -138,76 +126,48 @@ class Session:
         # Dropped redirects: the mark of their target, and those of the pages on the way.
         self._dropped: deque[tuple[bytes, Page]] = deque(maxlen=MOST_DROPPED)
 
-    def identify(self, request: Request) -> Identified | None:
-        """Return what to ask the filter about a request.
-
-        None if that fails: the verdict is then ``ERROR``, which has been counted.
-        """
-        try:
-            fingerprint, steps = self._resolve(request)
-            if request.method != "GET":
-                note_mark(request, fingerprint)
-            max_age = self._max_age(request) if MAX_AGE in request.meta else None
-        except Exception as error:  # noqa: BLE001 - raising would lose the page
-            self.fail(request, error)
-            return None
-        return Identified(request, fingerprint, steps, max_age)
-
-    def questions(self, identified: Identified) -> Iterable[tuple[bytes, float | None, Verdict]]:
-        """Return the marks of a request, in order: if all of them are there, it is a duplicate.
+    def questions(self, request: Request, fingerprint: bytes) -> Iterable[Question]:
+        """Return the questions about a request, in order: if all its marks are there, it is seen.
 
         Its page comes first. If an earlier request of its redirect chain was for the same page, the
-        step in that chain comes next. Each has the maximum age of a mark that counts, in seconds,
-        and the verdict on the request if it is the first that is missing. Iterating raises whatever
-        the fingerprinter does.
+        step in that chain comes next. Iterating raises whatever the fingerprinter does. A request
+        that is not a GET takes its mark along, for those that redirects make of it.
+
+        :param fingerprint: of its page.
         """
-        page = identified.fingerprint, identified.max_age, NEW
-        if identified.request.meta.get("redirect_urls"):
-            return chain((page,), self._steps(identified))
+        meta = request.meta
+        if request.method != "GET":
+            note_mark(request, fingerprint)
+        max_age = self._max_age(request) if MAX_AGE in meta else None
+        page = fingerprint, max_age, NEW
+        if meta.get("redirect_urls"):
+            return chain((page,), self._steps(request, fingerprint, max_age))
         return (page,)  # a generator would take a tenth of a check
 
-    def _steps(self, identified: Identified) -> Iterator[tuple[bytes, float | None, Verdict]]:
-        request, page = identified.request, identified.fingerprint
+    def _steps(self, request: Request, page: bytes, max_age: float | None) -> Iterator[Question]:
         before = chain_before(request, self.fingerprinter.fingerprint)
         if any(mark == page for _, mark in before):
             step = step_fingerprint(len(request.meta["redirect_urls"]), page)
-            max_age = identified.max_age
             yield step, self._step_age if max_age is None else max_age, EXEMPT
-
-    def count(self, identified: Identified, verdict: Verdict) -> Verdict:
-        """Count the verdict on a request; return it."""
-        self._report.count(verdict, identified.steps)
-        return verdict
 
     def check(self, request: Request, *, mark: bool = True) -> Verdict:
         """Return the verdict on a request.
 
         :param mark: whether to mark it; if not, a request with a maximum age counts as new.
         """
+        verdict = SEEN
         try:
-            meta = request.meta
-            special = meta and ("redirect_urls" in meta or MAX_AGE in meta)
-            if not special and request.method == "GET":  # one question: a fifth faster than below
-                fingerprint, steps = self._resolve(request)
-                verdict = SEEN if self._seen(fingerprint, None, mark=mark) else NEW
-                self._report.count(verdict, steps)
-                return verdict
-        except Exception as error:  # noqa: BLE001 - raising would lose the page
-            return self.fail(request, error)
-        identified = self.identify(request)
-        if identified is None:
-            return ERROR
-        try:
-            verdict = SEEN
-            for fingerprint, max_age, if_missing in self.questions(identified):
+            page, steps = self.identify(request)
+            for fingerprint, max_age, if_missing in self.questions(request, page):
                 if not self._seen(fingerprint, max_age, mark=mark):
                     verdict = if_missing
                     break
-            if verdict is SEEN and mark and (page := self.note_dropped(identified)):
-                self._forget(page, failed=True)
+            if verdict is SEEN and mark and (dropped := self.note_dropped(request, page)):
+                self._forget(dropped, failed=True)
         except Exception as error:  # noqa: BLE001 - raising would lose the page
             return self.fail(request, error)
-        return self.count(identified, verdict)
+        self._report.count(verdict, steps)
+        return verdict
 
     def _seen(self, fingerprint: bytes, max_age: float | None, *, mark: bool) -> bool:
         if self.failed.since and self.failed.has(fingerprint, max_age):
@@ -234,7 +194,7 @@ class Session:
 
         Raises whatever the fingerprinter does.
         """
-        fingerprint, _ = self._resolve(request)
+        fingerprint, _ = self.identify(request)
         step = len(request.meta.get("redirect_urls", ()))
         return (fingerprint, step_fingerprint(step, fingerprint)) if step else (fingerprint,)
 
@@ -246,17 +206,16 @@ class Session:
         marks = self.marks_of(request)
         return (*dict.fromkeys((*marks, *steps_to(marks[0]), *self._marks_before(request))),)
 
-    def note_dropped(self, identified: Identified) -> Page:
+    def note_dropped(self, request: Request, target: bytes) -> Page:
         """Record that a request was dropped as seen; return the marks that have failed with it.
 
         A page that was redirected to a failed one has failed as well.
+
+        :param target: the fingerprint of its page.
         """
-        if not identified.request.meta.get("redirect_urls"):
+        if not request.meta.get("redirect_urls"):
             return ()
-        target, before = (
-            identified.fingerprint,
-            dict.fromkeys(self._marks_before(identified.request)),
-        )
+        before = dict.fromkeys(self._marks_before(request))
         page = tuple(each for each in before if each != target and not self.failed.has(each))
         if page and self.failed.has(target):
             return page

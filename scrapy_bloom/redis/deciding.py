@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom.crawl.report import Verdict
-from scrapy_bloom.crawl.session import Identified, Page, Recent, Session
+from scrapy_bloom.crawl.session import Page, Recent, Session
 from scrapy_bloom.redis.member import Entry, Taken
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from scrapy_bloom.redis.ledger import Ledger
     from scrapy_bloom.redis.queue import SharedQueue
 
-NEW, SEEN, _, ERROR = Verdict
+NEW, SEEN, *_ = Verdict
 
 
 @dataclass(eq=False, slots=True)
@@ -33,17 +33,19 @@ class Judged:
     """A request, judged by what this worker knows.
 
     Attributes:
-        identified: None if it is not filtered, or could not be checked.
+        verdict: if `missing` is missing in Redis as well.
+        fingerprint: of its page; None if it is not filtered, or could not be checked.
+        steps: names of the steps that changed its URL.
         missing: the first of its marks that is not known to be there, if any.
-        verdict: if that mark is missing in Redis as well.
     """
 
-    identified: Identified | None
-    missing: bytes | None
     verdict: Verdict
+    fingerprint: bytes | None = None
+    steps: tuple[str, ...] = ()
+    missing: bytes | None = None
 
 
-_UNFILTERED = Judged(None, None, NEW)
+_UNFILTERED = Judged(NEW)
 
 
 class Decider:
@@ -85,8 +87,8 @@ class Decider:
     def check(self, request: Request) -> Verdict:
         """Return this worker's own verdict on a request, which is not marked."""
         judged = self._judge(request)
-        if judged.identified is not None:
-            self._session.count(judged.identified, judged.verdict)
+        if judged.fingerprint is not None:
+            self._report.count(judged.verdict, judged.steps)
         return judged.verdict
 
     def judge(self, request: Request) -> Judged | None:
@@ -97,9 +99,9 @@ class Decider:
         if request.dont_filter:
             return _UNFILTERED
         judged = self._judge(request)
-        if judged.identified is None or judged.verdict is not SEEN:
+        if judged.fingerprint is None or judged.verdict is not SEEN:
             return judged
-        return None if self._drop(judged.identified) else _UNFILTERED
+        return None if self._drop(request, judged.fingerprint, judged.steps) else _UNFILTERED
 
     def offer(self, request: Request, judged: Judged, entry: Entry) -> None:
         """Queue a request with one of the next exchanges, unless it is a duplicate in Redis.
@@ -115,11 +117,11 @@ class Decider:
 
         :param error: why it cannot be stored.
         """
-        identified, missing = judged.identified, judged.missing
+        fingerprint, missing = judged.fingerprint, judged.missing
         marks: Page = ()
-        if identified is not None and missing is not None:
-            self._session.count(identified, judged.verdict)
-            marks = (*dict.fromkeys((identified.fingerprint, missing)),)
+        if fingerprint is not None and missing is not None:
+            self._report.count(judged.verdict, judged.steps)
+            marks = (*dict.fromkeys((fingerprint, missing)),)
         self._held.update(marks)
         self._in_flight.hold(request, error, marks)
         self._report.inc("scheduler/enqueued/memory")
@@ -154,16 +156,14 @@ class Decider:
 
         If that fails, it has been counted.
         """
-        identified = self._session.identify(request)
-        if identified is None:
-            return Judged(None, None, ERROR)
         try:
-            for mark, max_age, verdict in self._session.questions(identified):
+            fingerprint, steps = self._session.identify(request)
+            for mark, max_age, verdict in self._session.questions(request, fingerprint):
                 if not self._knows(mark, max_age):
-                    return Judged(identified, mark, verdict)
+                    return Judged(verdict, fingerprint, steps, mark)
         except Exception as error:  # noqa: BLE001 - raising would lose the page
-            return Judged(None, None, self._session.fail(request, error))
-        return Judged(identified, None, SEEN)
+            return Judged(self._session.fail(request, error))
+        return Judged(SEEN, fingerprint, steps)
 
     def _knows(self, mark: bytes, max_age: float | None) -> bool:
         """Return whether this worker knows, without asking, that a mark is there."""
@@ -187,9 +187,10 @@ class Decider:
         The page that yielded it is not done before the last verdict.
         """
         question, verdict = self._ledger.ask(), SEEN
-        identified, missing = judged.identified, judged.missing
+        fingerprint, missing = judged.fingerprint, judged.missing
         try:
-            questions = self._session.questions(identified) if identified else ()
+            ask = self._session.questions
+            questions = () if fingerprint is None else ask(request, fingerprint)
             for mark, max_age, if_missing in questions:
                 while mark in self._failing and not self._knows(mark, max_age):
                     missing, answered = None, Deferred[None]()
@@ -203,35 +204,36 @@ class Decider:
                     break
         except Exception as error:  # noqa: BLE001 - raising would lose the page
             self._session.fail(request, error)
-            identified = None
-        if identified is not None and verdict is SEEN and not self._drop(identified):
-            identified = None
-        if identified is None:
+            fingerprint = None
+        if fingerprint is not None and verdict is SEEN:
+            if self._drop(request, fingerprint, judged.steps):
+                self._ledger.answer(question)
+                self._late.append(request)
+                return
+            fingerprint = None
+        if fingerprint is None:
             entry.letter, entry.fingerprint, entry.max_age = "p", None, None
             await self._send(entry)
         self._ledger.answer(question)
-        if identified is not None and verdict is SEEN:
-            self._late.append(request)
-            return
-        if identified is not None:
-            self._session.count(identified, verdict)
+        if fingerprint is not None:
+            self._report.count(verdict, judged.steps)
         self._report.inc("scheduler/enqueued/redis")
         self._report.inc("scheduler/enqueued")
 
-    def _drop(self, identified: Identified) -> bool:
+    def _drop(self, request: Request, fingerprint: bytes, steps: tuple[str, ...]) -> bool:
         """Count a duplicate, and keep the pages that led to it if its page is held here.
 
         Return False if it is to be let through: that failed, which has been counted.
         """
         try:
-            page = self._session.note_dropped(identified)
+            page = self._session.note_dropped(request, fingerprint)
         except Exception as error:  # noqa: BLE001 - raising would lose the page
-            self._session.fail(identified.request, error)
+            self._session.fail(request, error)
             return False
-        self._in_flight.note_duplicate(identified.request, identified.fingerprint)
+        self._in_flight.note_duplicate(request, fingerprint)
         if page:
             Deferred.fromCoroutine(self._forget(page, failed=True))
-        self._session.count(identified, SEEN)
+        self._report.count(SEEN, steps)
         return True
 
     # Forgetting
