@@ -2,46 +2,26 @@
 
 from __future__ import annotations
 
-import logging
-import sqlite3
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import astuple, replace
-from itertools import chain, zip_longest
-from math import inf
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
-
-from bitarray import bitarray
+from typing import TYPE_CHECKING, NoReturn
 
 from scrapy_bloom import file
 from scrapy_bloom.errors import SettingError
-from scrapy_bloom.filter.hashing import make_probe, new_secret
+from scrapy_bloom.filter.dated import DatedSlices
 from scrapy_bloom.filter.info import FilterInfo, count_bits, filter_info
-from scrapy_bloom.filter.sizing import (
-    BLOCK_BYTES,
-    PARTS,
-    SliceSpec,
-    generation_capacity,
-    generation_rate,
-    next_slice,
-)
-from scrapy_bloom.filter.slices import EMPTY, Changes, Slice
-from scrapy_bloom.values import (
-    DEFAULT_CAPACITY,
-    DEFAULT_ERROR_RATE,
-    read_capacity,
-    read_error_rate,
-    read_window,
-)
+from scrapy_bloom.filter.sizing import BLOCK_BYTES
+from scrapy_bloom.filter.slices import EMPTY, Slice
+from scrapy_bloom.filter.stored import notes_of, read_filter, tables_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-logger = logging.getLogger(__name__)
 
-
-class LocalFilter:
+class LocalFilter(DatedSlices):
     """A Bloom filter in memory that grows without limit and keeps its error rate.
 
     >>> seen = LocalFilter(capacity=1000, error_rate=1e-6)
@@ -73,46 +53,7 @@ class LocalFilter:
         window: as given.
         digests: as given.
         clock: as given.
-        secret: the key of its hash, 16 bytes. Anyone who knows it can make any page look seen.
-        slices: oldest first; only the filter may change this and what follows.
-        next_id: the number of the next slice.
-        again: fingerprints that are let through once although their bits are set, each with the
-            date of the youngest slice that has it.
-        ages: when pages with a maximum age were last let through, in seconds since 1970.
-        changes: what has changed since this was last set to new :class:`Changes`; None, the
-            default, records nothing.
     """
-
-    def __init__(
-        self,
-        capacity: int = DEFAULT_CAPACITY,
-        error_rate: float = DEFAULT_ERROR_RATE,
-        *,
-        window: float | None = None,
-        digests: bool = True,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self.capacity = read_capacity("capacity", capacity)
-        self.error_rate = read_error_rate("error_rate", error_rate)
-        self.window = read_window("window", window)
-        self.digests, self.clock = digests, clock
-        self.again: dict[bytes, float] = {}
-        self.ages: dict[bytes, float] = {}
-        self.changes: Changes | None = None
-        self.adopt(new_secret(), [], 1)
-
-    def adopt(self, secret: bytes, slices: list[Slice], next_id: int) -> None:
-        """Take over these slices, oldest first; without any, begin the first one."""
-        self.secret, self.slices, self.next_id = secret, slices, next_id
-        self._growth_logged = False
-        self._probe = make_probe(secret, digests=self.digests)
-        self._since, self._due = inf, -inf  # the next look at the clock sets them
-        if self.window is not None:
-            self._rotate(self.clock())
-        elif slices:
-            self._use_newest()
-        else:
-            self._begin(0.0)
 
     def add(self, fingerprint: bytes) -> bool:
         """Add one fingerprint; return whether it was there before."""
@@ -280,7 +221,7 @@ class LocalFilter:
 
         :raises StateError: if it cannot be written.
         """
-        tables = self.tables({"kind": "filter", **self.notes()})
+        tables = tables_of(self, {"kind": "filter", **notes_of(self)})
         file.write(Path(path), tables, lambda: file.Counters(slice=self.next_id))
 
     @classmethod
@@ -292,7 +233,7 @@ class LocalFilter:
         with file.reading(Path(path)) as database:
             meta = dict(file.rows(database, "meta"))
             self = cls(meta["capacity"], meta["error_rate"], clock=clock)
-            self.read(database, meta)
+            read_filter(self, database, meta)
         return self
 
     def close(self) -> None:
@@ -304,134 +245,8 @@ class LocalFilter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def notes(self) -> dict[str, file.Value]:
-        """Return the filter's entries for the table ``meta`` of a file."""
-        names = "secret", "digests", "window", "capacity", "error_rate"
-        return {name: getattr(self, name) for name in names} | {"digests": int(self.digests)}
-
-    def tables(self, meta: Mapping[str, file.Value]) -> dict[str, Iterable[tuple[file.Value, ...]]]:
-        """Return all rows that a file has of a filter, by table.
-
-        :param meta: those of the table ``meta``.
-        """
-        return {
-            "meta": ((key, value) for key, value in meta.items() if value is not None),
-            "slices": self.slice_rows(),
-            "blocks": chain.from_iterable(each.block_rows(each.touched()) for each in self.slices),
-            "again": sorted(self.again.items()),
-            "ages": sorted(self.ages.items()),
-        }
-
-    def slice_rows(self) -> list[tuple[int, float, int, float, int, int]]:
-        """Return the rows of its slices for a file."""
-        return [(each.id, each.since, *astuple(each.spec), each.items) for each in self.slices]
-
-    def read(self, database: sqlite3.Connection, meta: dict[str, Any]) -> int:
-        """Become the filter stored in a file; return how many marks its journal has.
-
-        Capacity and error rate stay.
-
-        :param meta: all entries of the table of that name.
-        """
-        if missing := {"secret", "digests"} - meta.keys():
-            raise file.DamageError(f"no {', '.join(sorted(missing))} in meta")
-        slices = []
-        for id_, since, capacity, rate, blocks, items in file.rows(database, "slices"):
-            slice_ = Slice(id_, since, SliceSpec(capacity, rate, blocks), items)
-            first = id_ << 32
-            own = f"WHERE id BETWEEN {first} AND {first + blocks - 1}"
-            for number, bits in file.rows(database, "blocks", own):
-                block = bitarray(endian="big")
-                block.frombytes(bits)
-                slice_.blocks[number - first] = block
-            slices.append(slice_)
-        self.window, self.digests = meta.get("window"), bool(meta["digests"])
-        self.again = dict(file.rows(database, "again"))
-        self.ages = dict(file.rows(database, "ages"))
-        next_id = file.read_counters(database).slice
-        self.adopt(meta["secret"], slices, next_id)
-        live, count = {slice_.id: slice_ for slice_ in self.slices}, 0
-        for id_, fingerprints in file.journal(database):
-            count += len(fingerprints)
-            if id_ in live:  # else it has expired; items were counted when first added
-                for fingerprint in fingerprints:
-                    live[id_].put(self._probe(fingerprint))
-        return count
-
     def __reduce__(self) -> NoReturn:  # two filters on the same bits would break the error rate
         raise TypeError("a filter cannot be copied or pickled: save it to a file, and load that")
-
-    def _begin(self, since: float) -> None:
-        """Begin a new slice, and add to it from now on."""
-        self.slices.append(Slice(self.next_id, since, self._next_spec(since)))
-        self.next_id += 1
-        self._use_newest()
-
-    def _use_newest(self) -> None:
-        """Add to the newest slice from now on, and check the others as well."""
-        *older, newest = self.slices
-        # Newest first: each slice holds more items than all older ones.
-        self._older = tuple(slice_.blocks for slice_ in reversed(older))
-        self._newest, self._blocks, self._dirty = newest, newest.blocks, newest.dirty.add
-        self._limit = newest.spec.capacity
-
-    def _next_spec(self, since: float) -> SliceSpec:
-        capacity, rate = self.capacity, self.error_rate
-        if self.window is not None:
-            others = [slice_ for slice_ in self.slices if slice_.since != since]
-            capacity = generation_capacity(sum(slice_.items for slice_ in others), capacity)
-            rate = generation_rate([slice_.spec for slice_ in others], rate)
-        generation = [slice_.spec for slice_ in self.slices if slice_.since == since]
-        return next_slice(generation, capacity, rate)
-
-    def _grow(self) -> Slice:
-        items = sum(slice_.items for slice_ in self.slices)
-        if items - self._newest.items < self.capacity <= items and not self._growth_logged:
-            self._growth_logged = True
-            logger.warning(
-                "Bloom filter is full at %s pages and is growing. It keeps its error rate of %g,"
-                " but takes more memory per page and gets a little slower. Next time, set capacity"
-                " (BLOOM_CAPACITY) to the expected number of pages.",
-                f"{items:,}",
-                self.error_rate,
-            )
-        self._begin(self._newest.since)
-        return self._newest
-
-    def _look_at_clock(self) -> None:
-        if self.window is not None:
-            self._rotate(self.clock())
-
-    def _rotate(self, now: float) -> None:
-        """Drop expired generations, and begin a new one if it is time."""
-        window = self.window
-        if window is None or self._since <= now < self._due:
-            return
-        now, length = float(now), window / PARTS
-        life = window + length  # of its first item; its last one lives for the window
-        self._redate(now)
-        self.slices = live = [slice_ for slice_ in self.slices if slice_.since + life > now]
-        for dates, stay in (self.again, life), (self.ages, window):
-            over = [mark for mark, date in dates.items() if date + stay <= now]
-            for mark in over:
-                del dates[mark]
-            if self.changes is not None:
-                self.changes.over += over
-        if not live or now >= live[-1].since + length:
-            if live and not live[-1].items:  # nothing was added since it began
-                live.pop()
-            self._begin(now)
-        self._use_newest()
-        self._since = self._newest.since
-        self._due = min(self._since + length, live[0].since + life)
-
-    def _redate(self, now: float) -> None:
-        """Set dates in the future to now: the clock may have gone back."""
-        for slice_ in self.slices:
-            slice_.since = min(slice_.since, now)
-        for fingerprint, since in self.again.items():
-            if since > now:
-                self._set_date(self.again, fingerprint, now)
 
     def _find(self, fingerprint: bytes) -> Slice | None:
         """Return the newest slice that has a fingerprint; None if that was forgotten."""
@@ -457,16 +272,6 @@ class LocalFilter:
         if self.window is not None:  # its time starts over
             self.add_to_newest(fingerprint)
         return False
-
-    def _set_date(self, dates: dict[bytes, float], fingerprint: bytes, date: float | None) -> None:
-        """Set a date in `again` or `ages`; None removes it."""
-        if date is None:
-            del dates[fingerprint]
-        else:
-            dates[fingerprint] = float(date)
-        if self.changes is not None:
-            changed = self.changes.again if dates is self.again else self.changes.ages
-            changed.add(fingerprint)
 
 
 def _as_bytes(fingerprint: bytes) -> bytes:

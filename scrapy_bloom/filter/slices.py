@@ -100,8 +100,8 @@ class Changes:
         marks: fingerprints whose bits were set, oldest first, by the number of their slice; None
             once there were more than there is room for.
         room: how many more marks to record.
-        again: fingerprints added to :attr:`LocalFilter.again`, or removed from it.
-        ages: likewise for :attr:`LocalFilter.ages`.
+        again: fingerprints added to :attr:`DatedSlices.again`, or removed from it.
+        ages: likewise for :attr:`DatedSlices.ages`.
         over: fingerprints that expired in either: possibly very many, which need not be
             dealt with at once.
     """

@@ -17,6 +17,7 @@ from typing import Any, Final
 from scrapy_bloom import file
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.filter.slices import Changes, Slice
+from scrapy_bloom.filter.stored import slice_rows
 from scrapy_bloom.local.exact import MOST_UNLISTED, ExactList
 
 LEAST_JOURNAL: Final = 200_000
@@ -145,7 +146,7 @@ class Marks:
 
     def write(self) -> None:
         """Write all changes, and some of the pass, in the transaction that is open."""
-        slices = {*self._filter.slice_rows()}
+        slices = {*slice_rows(self._filter)}
         swept = self._write_slices(slices)
         rows, marks = self._write_journal()
         self._write_lists()

@@ -38,6 +38,7 @@ from scrapy_bloom.errors import SettingError
 from scrapy_bloom.file import Counters, Value, crc
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.filter.slices import Changes
+from scrapy_bloom.filter.stored import notes_of, read_filter
 from scrapy_bloom.local.exact import ExactList
 from scrapy_bloom.local.log import KEPT_BYTES, Log
 from scrapy_bloom.local.marks import Marks
@@ -100,6 +101,7 @@ class Store:
         path: as given.
         filter: the filter. Marks made with :meth:`add` are written by the next commit.
         marks: what is stored of it.
+        log: SQLite's, beside the file.
         meta: notes; changed by :meth:`note` only.
         clean: whether the last run closed the file.
         queues: by number, the queues with requests that are not done at the last commit, or now.
@@ -114,12 +116,12 @@ class Store:
         read_only: bool = False,
     ) -> None:
         self.path, self._read_only = path, read_only
-        self._log = Log(path)
+        self.log = Log(path)
         self._syncs: bool | None = None  # whether the connection syncs each commit
         if not read_only and not path.exists():
             file.write(path)
         with file.reading(path) as database:
-            self._log.check(database, alone=not read_only)
+            self.log.check(database, alone=not read_only)
             _check_pages(path, database)
             self._read(database)
             self.filter, journal = self._read_filter(database, fresh, exact=exact)
@@ -304,25 +306,21 @@ class Store:
         while self.marks.passing or self.marks.sweeping:
             self._commit(clean=0)
         self._commit(clean=1)
-        self._log.wait()
+        self.log.wait()
         _compact(self._database)
-        self._log.checkpoint()
+        self.log.checkpoint()
         self._database.close()  # which checkpoints the rest and removes the log
-        self._log.closed()
+        self.log.closed()
 
     def abandon(self) -> None:
         """Close the file without writing anything more, as a kill would."""
-        self.wait()
+        self.log.wait()
         with suppress(sqlite3.Error):
-            other = self._log.keep()
+            other = self.log.keep()
             self._database.close()
             if other is not None:
                 other.close()
         self._database.close()
-
-    def wait(self) -> None:
-        """Wait for the checkpoint thread, if one is running."""
-        self._log.wait()
 
     # Opening
 
@@ -356,10 +354,10 @@ class Store:
         else:
             filter_ = fresh or LocalFilter(meta["capacity"], meta["error_rate"])
             window, filter_.changes = filter_.window, Changes()
-            journal = filter_.read(database, meta)
+            journal = read_filter(filter_, database, meta)
             if fresh is not None:
                 _check_settings(self.path, meta, window, exact=exact)
-        for key, value in filter_.notes().items():
+        for key, value in notes_of(filter_).items():
             self.note(key, value)
         return filter_, journal
 
@@ -388,7 +386,7 @@ class Store:
             raise
         self._keep()
         self.marks.keep()
-        self._log.checkpoint_if_due(self._commits)
+        self.log.checkpoint_if_due(self._commits)
 
     def _write_requests(self) -> None:
         database, touched = self._database, sorted(self._touched)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from scrapy_bloom import file
 from scrapy_bloom.errors import StateError
+from scrapy_bloom.filter.stored import tables_of
 from scrapy_bloom.local.job import (
     FILTER,
     KIND,
@@ -162,7 +163,7 @@ def _write(path: Path, filter_: Store | None, queues: Iterable[_Queue]) -> None:
         next_slice = 1 if filter_ is None else filter_.filter.next_id
         return file.Counters(request=total + 1, slice=next_slice)
 
-    marks = {} if filter_ is None else filter_.filter.tables(filter_.meta)
+    marks = {} if filter_ is None else tables_of(filter_.filter, filter_.meta)
     file.write(path, {**marks, "requests": requests(), "queues": stored}, counters)
 
 

@@ -163,7 +163,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def kill(self):
-        self.store.wait()
+        self.store.log.wait()
         self.path = copied(self.path, self.folder / str(next(self.fresh)))
         self.store.abandon()
         self.begin_again()
@@ -260,7 +260,7 @@ def template(tmp_path, monkeypatch):
     commits = Commits(tmp_path / "bloom.sqlite")
     for _ in range(60):
         commits.step()
-    commits.store.wait()
+    commits.store.log.wait()
     killed = copied(commits.store.path, tmp_path / "killed")
     commits.store.close()
     return killed, copied(commits.store.path, tmp_path / "closed")
@@ -330,7 +330,7 @@ def test_a_file_that_a_checkpoint_has_begun_to_enlarge_is_whole(tmp_path):
     commits = Commits(commits.store.path)
     for _ in range(25):
         commits.step()
-    commits.store.wait()
+    commits.store.log.wait()
     begun = copied(commits.store.path, tmp_path / "begun")
     with closing(file.connect(copied(begun, tmp_path / "done"), "rw")) as done:
         done.execute("PRAGMA wal_checkpoint").fetchone()
@@ -504,7 +504,7 @@ def test_the_log_is_bounded_in_back_to_back_commits(path, monkeypatch, reader):
         assert max(sizes) < 3_000_000
     for _ in range(3):
         store.commit()
-        store.wait()
+        store.log.wait()
     assert log_of(path).stat().st_size < 5_000_000
     store.close()
 
