@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,7 +13,7 @@ from scrapy.utils.misc import build_from_crawler, load_object
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl.engine import is_inspection_command, refuse, write_no_state
+from scrapy_bloom.crawl.engine import Timer, is_inspection_command, refuse, write_no_state
 from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.dupefilter import BloomDupeFilter, Unfiltered
 from scrapy_bloom.errors import BloomError, SettingError
@@ -47,6 +47,9 @@ class Frontier(Protocol):
 
     def pending(self) -> bool:
         """Return whether a request is waiting, or may arrive without being enqueued."""
+
+    def describe(self) -> tuple[str, ...]:
+        """Bring the stats of the filter up to date; return what else is in memory, as phrases."""
 
     async def close(self) -> bool:
         """Store everything; return whether all of it is stored."""
@@ -120,6 +123,8 @@ class Scheduler(ScrapyScheduler):
         """
         self.spider = spider
         self.mqs, self.dqs = self._mq(), None
+        self._interval = self.crawler.settings.getfloat("LOGSTATS_INTERVAL") or inf
+        self._progress = Timer(self._log_progress)
         try:
             self._frontier = self._open_frontier()
         except BloomError as error:
@@ -143,6 +148,7 @@ class Scheduler(ScrapyScheduler):
         if self._frontier is None:
             return super().close(reason)
         self._closing = True
+        self._progress.cancel()
         return Deferred.fromCoroutine(self._close(self._frontier, reason))
 
     def enqueue_request(self, request: Request) -> bool:
@@ -205,7 +211,14 @@ class Scheduler(ScrapyScheduler):
         if shared and folder:
             check_unused(Path(folder))
         self.df.checks = frontier = self._open_shared() if shared else self._open_local(folder)
+        self._progress.set(self._interval)
         return frontier
+
+    def _log_progress(self) -> None:
+        if self._frontier is not None:
+            others = self._frontier.describe()
+            self.df.report.progress(len(self._frontier), *others)
+            self._progress.set(self._interval)
 
     def _open_local(self, folder: str) -> LocalFrontier:
         plain, start = QueueKind.of("SCHEDULER_DISK_QUEUE", self.dqclass), None

@@ -156,6 +156,7 @@ class InFlight:
         for request in [request for request in self._visits if not has(request)]:
             self._end(self._visits.pop(request))
         done, self._done = self._done, []
+        self._report.count_done(len(done))
         return done
 
     def release(self, visit: Visit) -> None:

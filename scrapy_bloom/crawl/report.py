@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
@@ -63,6 +64,8 @@ class Report:
         self._total = 0
         self._due = 1
         self._noun = "Bloom filter"  # for the log
+        self._done = 0
+        self._last: tuple[float, int] | None = None  # when progress was logged, and what waited
         self._gave_up = False
         self._known = True  # whether the state of the filter is
         self._said: set[str] = set()
@@ -77,6 +80,10 @@ class Report:
         self._due -= 1
         if not self._due:
             self.flush()
+
+    def count_done(self, pages: int) -> None:
+        """Count pages that are done, with all that they led to."""
+        self._done += pages
 
     def flush(self) -> None:
         """Bring Scrapy's stats up to date."""
@@ -158,24 +165,42 @@ class Report:
         )
         self.describe(info)
 
+    def progress(self, waiting: int, *others: str) -> None:
+        """Log how far the crawl is, with the change of what waits since the last time.
+
+        :param waiting: how many requests wait.
+        :param others: what else there is to say, such as "16 in flight".
+        """
+        now, change = time.monotonic(), ""
+        if self._last is not None and now > self._last[0]:
+            then, before = self._last
+            change = f" ({(waiting - before) / (now - then) * 60:+,.0f}/min)"
+        self._last = now, waiting
+        words = f"{counted(waiting, 'request')} waiting{change}", *others, self._loss()
+        self.log(logging.INFO, "%s: %s", self._noun, ", ".join((self._pages_known(), *words)))
+
     def closed(self) -> None:
         """Log a summary of this run, if anything was checked."""
         self.flush()
-        now = self._get
-        if checked := now(stats.CHECKED):
-            pending = now(stats.PENDING, None)
-            lost = now(stats.FROM_INFO["expected_lost"])
-            self.once(
-                logging.INFO,
-                "%s closed: %s of %s requests of this run were new, %s%s",
-                self._noun,
-                f"{now(stats.NEW):,}",
-                f"{checked:,}",
-                f"{now(stats.FROM_INFO['items']):,} pages known, expected loss {lost} pages"
-                if self._known
-                else "and the number of known pages is unknown",
-                "" if pending is None else f", {counted(pending, 'request')} left for the next run",
-            )
+        checked, waiting = self._get(stats.CHECKED), self._get(stats.PENDING, None)
+        if not checked:
+            return
+        known, links = self._pages_known(), counted(checked, "link")
+        if waiting is None:
+            text = f"{known}, {links} checked, {self._get(stats.NEW):,} of them new"
+            self.once(logging.INFO, "%s closed: %s, %s", self._noun, text, self._loss())
+        else:
+            text = f"{counted(self._done, 'page')} done in this run, {known}, {links} checked"
+            left = counted(waiting, "request")
+            self.once(logging.INFO, "Crawl stopped: %s, %s waiting, %s", text, left, self._loss())
+
+    def _pages_known(self) -> str:
+        items = self._get(stats.FROM_INFO["items"])
+        return f"{counted(items, 'page')} known" if self._known else "number of known pages unknown"
+
+    def _loss(self) -> str:
+        lost = self._get(stats.FROM_INFO["expected_lost"])
+        return f"expected loss {lost:.1f} pages" if self._known else "expected loss unknown"
 
     def finished(
         self,

@@ -218,6 +218,15 @@ class LocalFrontier:
         self._arm()
         return True
 
+    def describe(self) -> tuple[str, ...]:
+        """Bring the stats of the filter up to date; return what else is in memory, as phrases."""
+        self._report.describe(self._store.filter.info())
+        held = len(self._later.held)
+        return (
+            f"{len(self._in_flight)} in flight",
+            *((f"{counted(held, 'host')} left alone",) if held else ()),
+        )
+
     async def close(self) -> bool:
         """Store everything; return whether that worked.
 

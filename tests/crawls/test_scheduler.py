@@ -4,6 +4,7 @@ import logging
 import math
 import pickle
 import random
+import re
 import sqlite3
 import threading
 from collections import Counter
@@ -362,12 +363,29 @@ async def test_the_log_says_in_one_word_what_was_opened_and_closed(job, caplog):
     state, known = f"{job}/bloom.sqlite", crawler.stats.get_value("bloom/restored")
     size = "Capacity 1,000,000, error rate 1e-06, 4.1 MB when full, URLs 'usual', exact"
     assert new == f"New crawl, stored in {state}. {size}"
-    left = stopped.partition(", expected loss 0.0 pages, ")[2]
-    assert stopped.startswith("Crawl state closed: ")
-    assert left.endswith(" requests left for the next run")
-    waiting = f"{left.partition(' ')[0]} requests to fetch"
+    summary = re.fullmatch(
+        r"Crawl stopped: [1-9]\d* pages? done in this run, \d+ pages known, \d+ links checked,"
+        r" (\d+) requests waiting, expected loss 0\.0 pages",
+        stopped,
+    )
+    assert summary, stopped
+    waiting = f"{summary[1]} requests to fetch"
     assert resumed == f"Crawl state in {state}, resumed: {known} pages known, {waiting}. {size}"
-    assert finished.endswith("0 requests left for the next run")
+    assert ", 0 requests waiting, " in finished
+
+
+@ensureDeferred
+async def test_the_log_says_again_and_again_how_far_a_crawl_is(job, caplog):
+    caplog.set_level(logging.INFO)
+    with site() as pages:
+        chosen = kept(job, LOGSTATS_INTERVAL=0.1, DOWNLOAD_DELAY=0.02)
+        await crawl(Follower, chosen, url=pages.url)
+    lines = [r.getMessage() for r in caplog.records if r.getMessage().startswith("Crawl state: ")]
+    assert len(lines) >= 2
+    number = r"\d[\d,]*"
+    for line, change in zip(lines, ("", rf" \([+-]{number}/min\)"), strict=False):
+        expected = rf"Crawl state: {number} pages? known, {number} requests? waiting{change}, "
+        assert re.fullmatch(expected + r"\d+ in flight, expected loss 0\.0 pages", line)
 
 
 # What it refuses
