@@ -23,7 +23,7 @@ from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.key import Call, SharedKey, Surprise, delete
 from scrapy_bloom.redis.plan import BATCH, Plan
 from scrapy_bloom.redis.project import plan_of
-from scrapy_bloom.redis.reader import Reader, describe
+from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.worker import Worker
 from scrapy_bloom.settings import REDIS_TIMEOUT, OnBackendError
 
@@ -100,7 +100,7 @@ class RedisTarget:
             ),
         }
         return described(
-            describe(state),
+            state.info(),
             identity_in(plan),
             target=self.name,
             project=plan.project,

@@ -53,6 +53,10 @@ class Report:
     A call to Scrapy's stats collector takes as long as a filter check, so verdicts and steps are
     counted here and passed on in small batches. The stats lag by at most 1 % of all checks, and at
     most 100.
+
+    Attributes:
+        in_flight: how many requests this process has in flight.
+        others: what else there is to say of the crawl, in phrases for :meth:`progress`.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -64,7 +68,8 @@ class Report:
         self._total = 0
         self._due = 1
         self._noun = "Bloom filter"  # for the log
-        self._done = 0
+        self.in_flight = self._done = 0
+        self.others: tuple[str, ...] = ()
         self._last: tuple[float, int] | None = None  # when progress was logged, and what waited
         self._gave_up = False
         self._known = True  # whether the state of the filter is
@@ -165,19 +170,24 @@ class Report:
         )
         self.describe(info)
 
-    def progress(self, waiting: int, *others: str) -> None:
+    def progress(self, waiting: int) -> None:
         """Log how far the crawl is, with the change of what waits since the last time.
 
         :param waiting: how many requests wait.
-        :param others: what else there is to say, such as "16 in flight".
         """
         now, change = time.monotonic(), ""
         if self._last is not None and now > self._last[0]:
             then, before = self._last
             change = f" ({(waiting - before) / (now - then) * 60:+,.0f}/min)"
         self._last = now, waiting
-        words = f"{counted(waiting, 'request')} waiting{change}", *others, self._loss()
-        self.log(logging.INFO, "%s: %s", self._noun, ", ".join((self._pages_known(), *words)))
+        words = (
+            self._pages_known(),
+            f"{counted(waiting, 'request')} waiting{change}",
+            f"{self.in_flight:,} in flight",
+            *self.others,
+            self._loss(),
+        )
+        self.log(logging.INFO, "%s: %s", self._noun, ", ".join(words))
 
     def closed(self) -> None:
         """Log a summary of this run, if anything was checked."""

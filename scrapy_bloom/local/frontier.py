@@ -218,15 +218,6 @@ class LocalFrontier:
         self._arm()
         return True
 
-    def describe(self) -> tuple[str, ...]:
-        """Bring the stats of the filter up to date; return what else is in memory, as phrases."""
-        self._report.describe(self._store.filter.info())
-        held = len(self._later.held)
-        return (
-            f"{len(self._in_flight)} in flight",
-            *((f"{counted(held, 'host')} left alone",) if held else ()),
-        )
-
     async def close(self) -> bool:
         """Store everything; return whether that worked.
 
@@ -398,6 +389,9 @@ class LocalFrontier:
         if self._waited:
             self._report.set(stats.LATER, len(self._later))
         self._report.set(stats.PENDING, len(self._store))
+        self._report.describe(self._store.filter.info())
+        held = len(self._later.held)
+        self._report.others = (f"{counted(held, 'host')} left alone",) if held else ()
 
     def _note_state(self) -> None:
         """Note ``spider.state`` if it has changed."""

@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 from scrapy_bloom.crawl.pace import UNPACED, Pace
 from scrapy_bloom.errors import BackendError, StateError
 from scrapy_bloom.filter.hashing import new_secret
+from scrapy_bloom.filter.info import FilterInfo
 from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.member import Entry, Taken, with_length
 from scrapy_bloom.redis.plan import BATCH, Plan, geometry, read_slices
@@ -142,6 +143,20 @@ class Counts(NamedTuple):
     failed: int = 0
     forgotten: int = 0
     later: int = 0
+
+
+class Crowd(NamedTuple):
+    """How many share a crawl.
+
+    Attributes:
+        workers: that hold a lease.
+        hosts: download slots with requests that need not wait for a time.
+        held: download slots that are left alone.
+    """
+
+    workers: int = 0
+    hosts: int = 0
+    held: int = 0
 
 
 _COUNTED: Final = ("waiting", "taken", "failed", "forgotten")
@@ -283,6 +298,7 @@ class SharedKey:
         self.secret, self._hash = secret, there.hash(secret)
         self.epoch = found["epoch"].decode()
         self.slices = slices
+        self._overview: list[bytes] = []  # slices and crowd, if an answer had them
         self.known.clear()
         self.counts = Counts(*(int(found[name]) for name in _COUNTED))
         self._forgotten = 0
@@ -306,6 +322,15 @@ class SharedKey:
             f" deletes it."
         )
 
+    @property
+    def crowd(self) -> Crowd:
+        """How many share the crawl, as last reported."""
+        return Crowd(*map(int, self._overview[1].split())) if self._overview else Crowd()
+
+    def info(self) -> FilterInfo:
+        """Return the state of the filter, as last reported."""
+        return self.plan.info(read_slices(self._overview[0]) if self._overview else self.slices)
+
     # Calls
 
     def call(self, call: Call) -> Answer:
@@ -324,7 +349,8 @@ class SharedKey:
         verdicts = iter(told[1])
         seen = [entry.fingerprint is not None and next(verdicts) == _YES for entry in call.entries]
         now, next_turn = float(numbers[5]), float(numbers[6])
-        taken = [Taken.read(value, now) for value in told[4:]]
+        taken = [Taken.read(value, now) for value in told[6:]]
+        self._overview = told[4:6]
         starts = [time.monotonic() + float(start) - now for start in told[2].split()]
         turns = [*zip(call.overdue, starts, strict=True)]
         next_turn = next_turn if next_turn >= 0 else inf

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.filter.hashing import SECRET_BYTES, make_hash
-from scrapy_bloom.filter.info import SliceCount, count_bits
+from scrapy_bloom.filter.info import FilterInfo, SliceCount, count_bits, filter_info
 from scrapy_bloom.filter.sizing import (
     BLOCK_BYTES,
     MOST_GENERATIONS,
@@ -157,14 +157,27 @@ class Plan:
         blocks = blocks_for(items + BATCH, share)
         return SliceRow(items, share, blocks, ceil(blocks / KEY_BLOCKS))
 
-    def count(self, one: SliceRow) -> tuple[SliceCount, int]:
-        """Return the figures of a slice with its items, and roughly how much memory it takes.
+    def info(self, slices: Sequence[SliceRow]) -> FilterInfo:
+        """Return the state of a filter with these slices, computed from the items in them."""
+        counts = [_count(slice_) for slice_ in slices]
+        return filter_info(
+            [count for count, _ in counts],
+            capacity=self.capacity,
+            error_rate=self.error_rate,
+            memory=sum(memory for _, memory in counts),
+            window=self.window or None,
+            dates=[slice_.since for slice_ in slices],
+        )
 
-        What was forgotten is still in it, and new items may be mistaken for it.
-        """
-        count = replace(count_bits(one.spec, one.items), items=one.items - one.again)
-        touched = -expm1(-one.items / one.keys)
-        return count, round(touched * one.blocks * BLOCK_BYTES)
+
+def _count(slice_: SliceRow) -> tuple[SliceCount, int]:
+    """Return the figures of a slice with its items, and roughly how much memory it takes.
+
+    What was forgotten is still in it, and new items may be mistaken for it.
+    """
+    count = replace(count_bits(slice_.spec, slice_.items), items=slice_.items - slice_.again)
+    touched = -expm1(-slice_.items / slice_.keys)
+    return count, round(touched * slice_.blocks * BLOCK_BYTES)
 
 
 def geometry(spec: SliceRow) -> str:

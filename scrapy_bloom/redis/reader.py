@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from scrapy_bloom.errors import StateError
-from scrapy_bloom.filter.info import FilterInfo, filter_info
+from scrapy_bloom.filter.info import FilterInfo
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.key import FORMAT, PROGRAM, Surprise, ask
 from scrapy_bloom.redis.member import Taken, with_length
@@ -46,6 +46,10 @@ class State:
     def items(self) -> int:
         """Marks that count."""
         return sum(row.items - row.again for row in self.slices)
+
+    def info(self) -> FilterInfo:
+        """Return the state of the filter, computed from the items in its slices."""
+        return self.plan.info(self.slices)
 
     def at(self, now: float) -> State:
         """Return the same without the slices that have expired by now.
@@ -147,7 +151,7 @@ class Reader:
 
         :raises BloomError: as :meth:`existing`.
         """
-        return describe(self.existing())
+        return self.existing().info()
 
     def contains_many(self, fingerprints: Sequence[bytes]) -> list[bool]:
         """Return for each fingerprint whether it was added, without acting as a worker.
@@ -279,17 +283,3 @@ def _read(fields: dict[bytes, bytes]) -> State:
     if not slices:
         raise ValueError("no slices")
     return State(epoch, plan, slices, waiting, taken, failed, leases, secret)
-
-
-def describe(state: State) -> FilterInfo:
-    """Return the state of a filter, computed from the items in its slices."""
-    plan = state.plan
-    counts = [plan.count(row) for row in state.slices]
-    return filter_info(
-        [count for count, _ in counts],
-        capacity=plan.capacity,
-        error_rate=plan.error_rate,
-        memory=sum(memory for _, memory in counts),
-        window=plan.window or None,
-        dates=[row.since for row in state.slices],
-    )

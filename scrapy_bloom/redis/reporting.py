@@ -12,7 +12,7 @@ from scrapy_bloom.canonical.rules import difference
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.client import eviction_policy
-from scrapy_bloom.redis.reader import Reader, State, describe
+from scrapy_bloom.redis.reader import Reader, State
 from scrapy_bloom.redis.worker import MOST_TRIES, Worker
 from scrapy_bloom.values import counted
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from scrapy_bloom.crawl.engine import Downloads
     from scrapy_bloom.crawl.report import Report
     from scrapy_bloom.crawl.session import Session
+    from scrapy_bloom.redis.key import Crowd
     from scrapy_bloom.redis.queue import SharedQueue
 
 
@@ -51,7 +52,7 @@ def report_opened(
         contents = ""
     noun = "Crawl state" if crawl else "Bloom filter"
     place = f"in Redis at {worker.where}, key {key}"
-    report.opened(noun, place, contents, describe(state), restored=restored)
+    report.opened(noun, place, contents, state.info(), restored=restored)
     if policy not in ("", "noeviction"):
         report.warn(
             f"Redis at {worker.where}: maxmemory-policy is {policy}, expected noeviction. If the"
@@ -149,5 +150,15 @@ def write_stats(report: Report, queue: SharedQueue, *, later: int) -> None:
         (stats.FROM_BACKEND["losses"], queue.surprises),
     ):
         report.set_if_used(stat, value)
+    if queue.shared is not None:
+        report.describe(queue.shared.info())
+        report.others = _describe_crowd(queue.shared.crowd)
     report.set(stats.PENDING, queue.waiting)
     report.set(stats.FROM_BACKEND["round_trips"], counters.round_trips)
+
+
+def _describe_crowd(crowd: Crowd) -> tuple[str, ...]:
+    if not crowd.workers:  # nobody has looked yet
+        return ()
+    held = f", {crowd.held:,} left alone" if crowd.held else ""
+    return counted(crowd.workers, "worker"), counted(crowd.hosts, "host") + held

@@ -130,11 +130,17 @@ async def test_a_finished_shared_crawl_is_logged_and_can_be_started_over(
 
 @pytest.mark.each_scrapy
 def test_requests_of_a_killed_worker_are_fetched_by_another_one(site, server, tmp_path):
-    with shared(site, server, tmp_path) as workers:
+    with shared(site, server, tmp_path, LOGSTATS_INTERVAL=1) as workers:
         workers.kill_one_of_two(75)
         assert workers.wait() == ["", "finished"]
     assert site.missed == set()
     run = workers.runs[1]
+    states = re.findall(
+        r"Crawl state: [\d,]+ pages known, \d+ requests? waiting.*, \d+ in flight, (\d) workers?,"
+        r" \d+ hosts?, expected loss 0\.0 pages",
+        run.log,
+    )
+    assert set(states) | {"1"} == {"1", "2"}
     # It waits for a lease to end, and looks ever more rarely meanwhile.
     assert run.stat("bloom/redis/round_trips") < 150 + 20 * run.stat("elapsed_time_seconds")
     assert run.log.count("Nothing to fetch right now: waiting for") == 1

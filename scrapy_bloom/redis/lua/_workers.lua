@@ -27,9 +27,9 @@ local function read_worker(record)
   return tonumber(number), ends == 'dead' and ends or tonumber(ends), tonumber(delay)
 end
 
--- Bury the workers that have missed their lease. Return whether some were.
+-- Bury the workers that have missed their lease. Return whether some were, and how many are alive.
 local function bury(lease, patient)
-  local buried, longest = false, 0
+  local buried, alive, longest = false, 0, 0
   for _, field in ipairs(call('HKEYS', header)) do
     if field:sub(1, 2) == 'w:' then
       local number, ends, delay = read_worker(call('HGET', header, field))
@@ -40,12 +40,12 @@ local function bury(lease, patient)
         call('HDEL', header, 'a:' .. field:sub(3))
         buried = true
       else
-        longest = math.max(longest, delay or 0)
+        alive, longest = alive + 1, math.max(longest, delay or 0)
       end
     end
   end
   call('HSET', header, 'delay', string.format('%.3f', longest))
-  return buried
+  return buried, alive
 end
 
 -- Put back a portion of what dead workers have taken. Return how many requests went into the queue, and how many
@@ -76,7 +76,8 @@ end
 -- Once a second, across all workers: see who is dead, and put a portion of their requests back. The results are those
 -- of put_portion_back().
 local function sweep(since, lease, most)
-  if bury(lease, now - since > lease) then call('HSET', header, 'sweep', '0') end
+  local buried, alive = bury(lease, now - since > lease)
+  if buried then call('HSET', header, 'sweep', '0') end
   local queued, failed_now = 0, 0
   local cursor, begun = unpack(call('HMGET', header, 'sweep', 'begun'))
   -- Also once a lease: a server that was restarted in the middle of a scan may have left something out.
@@ -94,6 +95,7 @@ local function sweep(since, lease, most)
   for _, slot in ipairs(call('ZRANGEBYSCORE', holds, '-inf', over, 'LIMIT', '0', PORTION)) do
     call('ZREM', holds, slot)
   end
+  call('HSET', header, 'crowd', string.format('%d %d %d', alive, call('ZCARD', turns), call('ZCARD', holds)))
   delete_dropped()
   return queued, failed_now
 end

@@ -26,7 +26,7 @@
 --   aside       requests that this worker has, to be sent later: 8 bytes id, a double: in how many seconds
 --   then for each entry "f" and "p" two parts of the member: up to the priority, and after the tries
 --
--- Answers {"ok", report, digits, starts, held, request...}: a digit for each item, 1 if it was there; when each overdue
+-- Answers {"ok", report, digits, starts, held, slices, crowd, request...}: a digit for each item, 1 if it was there; when each overdue
 --            request is to be sent; if hosts share a slot, those that are left alone, as in `holds`, at most 500; and
 --            what was taken.
 --            Report: WAITING TAKEN FAILED FORGOTTEN; SECONDS until the next marks expire; NOW; SECONDS until more can
@@ -43,7 +43,7 @@ local done, back, unreadable, unused, overdue, paces, busy = unpack(ARGV, 8, 14)
 local waits, held, aside = unpack(ARGV, 15, 17)
 local FIRST_QUEUED = 18  -- where in ARGV the requests to queue begin
 local found = call('HMGET', header, 'epoch', 'w:' .. worker, 'slices', 'window', 'forgotten', 'order', 'seq',
-  'deleted', 'delay', 'well')
+  'deleted', 'delay', 'well', 'crowd')
 if found[1] ~= epoch then return other_epoch(epoch, found[8]) end
 local number, answered, lease, want, room, retry, most, risk, risky, own_delay, own_jitter, ahead, one_slot =
   read_numbers(numbers)
@@ -86,7 +86,7 @@ local function answer()
     left_alone[#left_alone + 1] = struct.pack('>Hc0d', #rows[i], rows[i], rows[i + 1] - clock)
   end
   return {'ok', table.concat(report, ' '), digits, table.concat(starts, ' '), table.concat(left_alone),
-    unpack(handed_out or read_handed_out())}
+    found[3], found[11] or '', unpack(handed_out or read_handed_out())}
 end
 local well, heard_since = hear(found[10], lease)
 if number == last then
