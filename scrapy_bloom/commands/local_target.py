@@ -33,8 +33,8 @@ from scrapy_bloom.local.job import (
     PID,
     REQUESTS,
     Identity,
-    hold,
     identity_of,
+    lock_job,
     open_store,
     owner_notes,
 )
@@ -153,7 +153,7 @@ class LocalTarget:
                 if verb == "contains":
                     yield _identity(store.meta), lambda marks: [mark in store for mark in marks]
                     return
-        with hold(self.path.parent), _explained(self.path):
+        with lock_job(self.path.parent), _explained(self.path):
             store = self._create() if new else Store(self.path)
             try:
                 forget, add = store.forget_many, store.add
@@ -180,7 +180,7 @@ class LocalTarget:
             identity, kind = _identity(store.meta), store.meta.get(KIND, FILTER)
         identity = replace(identity, spider=self._project.spider or identity.spider)
         self._check_spider(identity.spider)
-        with hold(self.path.parent), _explained(self.path):
+        with lock_job(self.path.parent), _explained(self.path):
             if self.path.exists() or file.log_size(self.path):
                 raise occupied(self.name)
             beside = self.path.with_name(f"{self.path.name}.new")
@@ -203,7 +203,7 @@ class LocalTarget:
         """Delete the file, with the requests of ``scrapy_bloom.Scheduler``."""
         with self._reading():
             pass  # it is ours
-        with hold(self.path.parent):
+        with lock_job(self.path.parent):
             self._remove()
 
     # Within
@@ -237,7 +237,7 @@ class LocalTarget:
         project = self._project
         store = open_store(self.path, project.settings, digests=project.fingerprinter.digests)
         for key, value in self._notes(project.identity, FILTER).items():
-            store.note(key, value)
+            store.set_meta(key, value)
         return store
 
     def _notes(self, identity: Identity, kind: str) -> dict[str, file.Value]:

@@ -18,7 +18,7 @@ from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.requests import WaitingRequest, readable
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.local.job import Identity
-from scrapy_bloom.redis.client import Target as Server
+from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.key import Call, SharedKey, Surprise, delete
 from scrapy_bloom.redis.plan import BATCH, Plan
@@ -50,7 +50,7 @@ class RedisTarget:
 
     def __init__(self, server: Server, key: str, project: Project) -> None:
         self.key = key
-        self.name = f"Redis at {server.where()}, key {key}"
+        self.name = f"Redis at {server.address()}, key {key}"
         self._server, self._project = server, project
         self._timeout = max(_TIMEOUT, project.settings[REDIS_TIMEOUT])
 
@@ -124,7 +124,7 @@ class RedisTarget:
             shown = (
                 (readable(each.body, each.priority) for each in reader.failed())
                 if failed
-                else (readable(one.body, one.priority, due) for one, due in reader.requests())
+                else (readable(each.body, each.priority, due) for each, due in reader.requests())
             )
             yield state.waiting + state.taken, state.taken, shown
 

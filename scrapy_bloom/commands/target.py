@@ -45,7 +45,7 @@ def target_of(project: Project, where: str | None) -> Target:
         with client_library():
             # Imported only here: redis is an extra.
             from scrapy_bloom.commands.redis_target import RedisTarget  # noqa: PLC0415
-            from scrapy_bloom.redis.client import Target as Server  # noqa: PLC0415
+            from scrapy_bloom.redis.client import Server  # noqa: PLC0415
 
             return RedisTarget(Server(url), key, project)
     return LocalTarget(Path(where), project)
@@ -59,10 +59,10 @@ def _own_target(project: Project) -> Target:
             raise SettingError("expected a TARGET, or the name of a spider with --spider")
         with client_library():
             from scrapy_bloom.commands.redis_target import RedisTarget  # noqa: PLC0415
-            from scrapy_bloom.redis.project import key_of, target_of  # noqa: PLC0415
+            from scrapy_bloom.redis.project import key_of, server_of  # noqa: PLC0415
 
             key = key_of(settings, spider=project.spider, project=project.name)
-            return RedisTarget(target_of(settings), key, project)
+            return RedisTarget(server_of(settings), key, project)
     folder = project.scrapys["JOBDIR"]  # Scrapy's own function would create it
     if not folder:
         raise SettingError(

@@ -92,12 +92,13 @@ class LocalFrontier:
         assert crawler.stats is not None  # noqa: S101 - Scrapy makes it before any component
         settings, engine = Settings.of(crawler), Engine(crawler)
         self._session = session = Session(crawler, settings, report)
-        made = session.fingerprinter
-        job = Job(folder, Identity(spider.name, made.wrapped, session.made_by), REQUESTS)
+        fingerprinter = session.fingerprinter
+        digests = fingerprinter.digests
+        job = Job(folder, Identity(spider.name, fingerprinter.wrapped, session.made_by), REQUESTS)
         with job.opening():
             if job.previous != REQUESTS:
-                take_over(job, settings, classes.plain, classes.start, digests=made.digests)
-            job.open(settings, digests=made.digests)
+                take_over(job, settings, classes.plain, classes.start, digests=digests)
+            job.open(settings, digests=digests)
             self._queues = Queues(crawler, spider, engine, job.store, classes)
             self._later = Later(job.store, self._queues, engine)
             job.begin()
@@ -379,7 +380,7 @@ class LocalFrontier:
             return
         began = perf_counter()
         self._note_state()
-        self._store.note(IN_FLIGHT, self._store.in_flight)
+        self._store.set_meta(IN_FLIGHT, self._store.in_flight)
         self._store.commit(sync=self._sync)
         if self._failing:
             self._failing = False
@@ -408,7 +409,7 @@ class LocalFrontier:
                 error,
             )
             return
-        self._store.note(STATE, pickled)
+        self._store.set_meta(STATE, pickled)
 
     def _break(self, error: Exception) -> None:
         """Stop writing: the contents of the file cannot be trusted."""

@@ -112,7 +112,7 @@ class Job:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise unusable(self.folder, error) from error
-        self._lock = hold(self.folder).lock
+        self._lock = lock_job(self.folder).lock
         with self.opening():
             self._check()
 
@@ -177,8 +177,8 @@ class Job:
         try:
             state = b"" if plain else self._read_state()
             for key, value in owner_notes(self.identity, self.kind).items():
-                store.note(key, value)
-            store.note(PID, os.getpid())
+                store.set_meta(key, value)
+            store.set_meta(PID, os.getpid())
             # A plain filter must be on disk as not closed before Scrapy pops its first request.
             store.commit(sync=plain)
             if state:
@@ -206,7 +206,7 @@ class Job:
             state = _MARK
         if state.endswith(_MARK):
             state = self.store.meta.get(STATE) or pickle.dumps({}, protocol=4)
-        self.store.note(STATE, state)
+        self.store.set_meta(STATE, state)
         return state
 
     def is_finished(self, *, waiting: bool) -> bool:
@@ -238,7 +238,7 @@ class Job:
             return False
         try:
             if self.kind != REQUESTS:
-                self.store.note(DIGEST, digest(self.folder))
+                self.store.set_meta(DIGEST, digest(self.folder))
             self.store.close()
         except (sqlite3.Error, OSError) as error:
             resumes = "resumes from the last commit. No page is lost, but some are fetched again"
@@ -275,7 +275,7 @@ def set_aside_if_unclean(folder: Path, spider: str) -> bool:
     if not path.exists():
         return False
     try:
-        with hold(folder):
+        with lock_job(folder):
             meta, clean = read_meta(path)
             if meta.get(KIND) != FILTER or identity_of(path, meta).spider != spider:
                 return False  # `Job` reports what is wrong when opened
@@ -346,14 +346,14 @@ def new_filter(settings: Settings, *, digests: bool) -> LocalFilter:
 
     :param digests: whether all fingerprints are SHA-1 digests.
     """
-    made = LocalFilter(
+    filter_ = LocalFilter(
         settings[CAPACITY],
         settings[ERROR_RATE],
         window=settings[WINDOW],
         digests=digests,
         clock=time.time,
     )
-    size = made.info().bytes_at_capacity
+    size = filter_.info().bytes_at_capacity
     if hasattr(os, "sysconf") and size > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
         logger.warning(
             "%s = %s: when full, the filter takes %s, which is more than this machine's memory.",
@@ -361,7 +361,7 @@ def new_filter(settings: Settings, *, digests: bool) -> LocalFilter:
             f"{settings[CAPACITY]:,}",
             write_size(size),
         )
-    return made
+    return filter_
 
 
 def owner_notes(identity: Identity, kind: str) -> dict[str, str]:
@@ -393,7 +393,7 @@ def identity_of(path: Path, meta: dict[str, Any]) -> Identity:
         ) from error
 
 
-def hold(folder: Path) -> AcquireReturnProxy[FileLock]:
+def lock_job(folder: Path) -> AcquireReturnProxy[FileLock]:
     """Lock a job directory as a crawl does, so that no crawl can start in it.
 
     :raises JobInUseError: if a crawl is using it.

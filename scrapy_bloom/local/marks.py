@@ -137,7 +137,7 @@ class Marks:
 
     def begin_pass(self) -> None:
         """Start writing all blocks that have changed so far, a few with each commit."""
-        blocks = [(one, index) for one in self._filter.slices for index in sorted(one.dirty)]
+        blocks = [(each, index) for each in self._filter.slices for index in sorted(each.dirty)]
         for slice_ in self._filter.slices:
             slice_.dirty.clear()
         blocks.reverse()  # they are taken from the end
@@ -239,7 +239,7 @@ class Marks:
             ("blocks", "id", f"id < {oldest << 32}"),
             ("exact", "slice, fingerprint", f"slice > 0 AND slice < {oldest}"),
         ):
-            some = f"SELECT {key} FROM {table} WHERE {over} LIMIT {SWEPT_AT_ONCE}"  # noqa: S608
-            delete = f"DELETE FROM {table} WHERE ({key}) IN ({some})"  # noqa: S608
+            obsolete = f"SELECT {key} FROM {table} WHERE {over} LIMIT {SWEPT_AT_ONCE}"  # noqa: S608
+            delete = f"DELETE FROM {table} WHERE ({key}) IN ({obsolete})"  # noqa: S608
             count += self._database.execute(delete).rowcount
         return count > 0

@@ -50,12 +50,13 @@ class PlainFilter:
             )
         self._report = report
         self.session = session = Session(crawler, settings, report)
-        made = session.fingerprinter
+        fingerprinter = session.fingerprinter
+        digests = fingerprinter.digests
         folder = None if is_inspection_command(crawler) else job_dir(crawler.settings)
         self.emptied = False
         self._job: Job | None = None
         if folder is None:
-            session.filter = self._filter = memory = new_filter(settings, digests=made.digests)
+            session.filter = self._filter = memory = new_filter(settings, digests=digests)
             report.opened(
                 "Bloom filter",
                 "in memory only",
@@ -64,9 +65,11 @@ class PlainFilter:
                 restored=0,
             )
         else:
-            job = Job(Path(folder), Identity(spider, made.wrapped, session.made_by), FILTER)
+            job = Job(
+                Path(folder), Identity(spider, fingerprinter.wrapped, session.made_by), FILTER
+            )
             with job.opening():
-                job.open(settings, digests=made.digests)
+                job.open(settings, digests=digests)
                 job.begin()
             self._job, self._filter, session.filter = job, job.store.filter, job.store
             self._report_opened(job, unclean=unclean)

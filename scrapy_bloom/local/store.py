@@ -16,7 +16,7 @@ Usage, in one thread, under a lock that keeps other processes out::
     row = store.push(queue, body)      # add a waiting request
     store.read(queue, newest=True)     # waiting rows, to be taken with `take`
     store.take(row), store.done(row)
-    store.note("spider.state", data)
+    store.set_meta("spider.state", data)
     store.commit()                 # sqlite3.Error or OSError: nothing written, all changes kept
     store.close()
 
@@ -102,7 +102,7 @@ class Store:
         filter: the filter. Marks made with :meth:`add` are written by the next commit.
         marks: what is stored of it.
         log: SQLite's, beside the file.
-        meta: notes; changed by :meth:`note` only.
+        meta: notes; changed by :meth:`set_meta` only.
         clean: whether the last run closed the file.
         queues: by number, the queues with requests that are not done at the last commit, or now.
     """
@@ -247,8 +247,8 @@ class Store:
         )
         new = self.queues[number].new
         later = ((row, new[row]) for row in (reversed(new) if newest else new))
-        found = chain(later, committed) if newest else chain(committed, later)
-        return (one for one in found if one[0] not in self._taken and one[0] not in self._gone)
+        rows = chain(later, committed) if newest else chain(committed, later)
+        return (row for row in rows if row[0] not in self._taken and row[0] not in self._gone)
 
     def get(self, row: int) -> bytes | None:
         """Return a waiting request, None if it does not match its checksum.
@@ -266,7 +266,7 @@ class Store:
 
     # Commits
 
-    def note(self, key: str, value: Value) -> None:
+    def set_meta(self, key: str, value: Value) -> None:
         """Store a note with the next commit."""
         if self.meta.get(key) != value:
             self._notes[key] = self.meta[key] = value
@@ -350,7 +350,7 @@ class Store:
         meta, journal = self.meta, 0
         if "secret" not in meta and not self._commits:
             filter_ = fresh or LocalFilter()
-            self.note("exact", int(exact))
+            self.set_meta("exact", int(exact))
         else:
             filter_ = fresh or LocalFilter(meta["capacity"], meta["error_rate"])
             window, filter_.changes = filter_.window, Changes()
@@ -358,7 +358,7 @@ class Store:
             if fresh is not None:
                 _check_settings(self.path, meta, window, exact=exact)
         for key, value in notes_of(filter_).items():
-            self.note(key, value)
+            self.set_meta(key, value)
         return filter_, journal
 
     # Writing
@@ -426,9 +426,9 @@ def _check_pages(path: Path, database: sqlite3.Connection) -> None:
     """
     small = path.stat().st_size <= CHECKED_BYTES
     for what in (1,) if small or not file.read_counters(database).clean else NEVER_MISSING:
-        found = database.execute(f"PRAGMA quick_check({what})").fetchone()[0]
-        if found != "ok":
-            raise file.DamageError(found)
+        damage = database.execute(f"PRAGMA quick_check({what})").fetchone()[0]
+        if damage != "ok":
+            raise file.DamageError(damage)
 
 
 def _check_settings(path: Path, meta: dict[str, Any], window: float | None, *, exact: bool) -> None:

@@ -140,7 +140,7 @@ def _built(
         if job.previous != FILTER:  # else they predate the filter
             _add_marks(store, job.folder / SCRAPYS_MARKS)
         for key, value in owner_notes(job.identity, REQUESTS).items():
-            store.note(key, value)
+            store.set_meta(key, value)
         yield store
 
 

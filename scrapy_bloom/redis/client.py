@@ -2,7 +2,7 @@
 
 Every script may be sent twice: calls are numbered, and repeating the others changes nothing.
 
-No password leaves this module: messages name a server by :meth:`Target.where`.
+No password leaves this module: messages name a server by :meth:`Server.address`.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def beginning(key: str) -> str:
 
 
 @dataclass(frozen=True)
-class Target:
+class Server:
     """Where a server is, and how to connect to it.
 
     Attributes:
@@ -149,8 +149,8 @@ class Target:
             )
 
     @classmethod
-    def of(cls, url: str, params: Mapping[str, Any]) -> Target:
-        """Return the target given by a URL or, without one, by scrapy-redis's arguments."""
+    def of(cls, url: str, params: Mapping[str, Any]) -> Server:
+        """Return the server given by a URL or, without one, by scrapy-redis's arguments."""
         options = {name: value for name, value in params.items() if name not in _OURS}
         url = url or str(options.pop("url", ""))
         options.pop("url", None)
@@ -163,7 +163,7 @@ class Target:
                 url += f"?db={database}" if path else f"/{database}"
         return cls(url, options)
 
-    def where(self) -> str:
+    def address(self) -> str:
         """Return the server's address, without user and password."""
         parts = urlsplit(self.url)
         if parts.scheme == "unix":
@@ -205,7 +205,7 @@ class Target:
             raise self.error(error) from None
         except TypeError as error:  # from arguments that redis-py does not know
             raise SettingError(
-                f"The connection to Redis at {self.where()} cannot be set up: {error}. Check"
+                f"The connection to Redis at {self.address()} cannot be set up: {error}. Check"
                 f" its URL, and REDIS_PARAMS."
             ) from None
 
@@ -214,7 +214,7 @@ class Target:
         cause = str(error)
         if isinstance(error, MasterNotFoundError):  # then it shows the insides of its connections
             cause = cause.partition(" : ")[0]
-        text = f"Redis at {self.where()}: {cause.rstrip('. ')}."
+        text = f"Redis at {self.address()}: {cause.rstrip('. ')}."
         refused = isinstance(error, (redis.AuthenticationError, NoPermissionError)) or any(
             sign in str(error) for sign in ("NOPERM", "can't run this command", "ACL failure")
         )

@@ -39,14 +39,14 @@ def by(deadline: float, act: Callable[[], T]) -> T:
 def in_time(client: Any) -> Any:
     """Return a client whose connections, all of which are still to be made, heed deadlines."""
     pool = client.connection_pool
-    pool.connection_class = _in_time(pool.connection_class)
+    pool.connection_class = _with_deadlines(pool.connection_class)
     return client
 
 
 @cache
-def _in_time(base: type[Any]) -> type[Any]:
+def _with_deadlines(base: type[Any]) -> type[Any]:
 
-    class InTime(base):  # type: ignore[misc]
+    class WithDeadlines(base):  # type: ignore[misc]
         def connect(self) -> Any:
             if self._sock is None:
                 _check_may_connect()
@@ -56,7 +56,7 @@ def _in_time(base: type[Any]) -> type[Any]:
             _check_may_connect()  # a call may also reconnect when it is sent
             return _Socket(super()._connect())
 
-    return InTime
+    return WithDeadlines
 
 
 def _check_may_connect() -> None:

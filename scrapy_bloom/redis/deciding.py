@@ -134,15 +134,15 @@ class Decider:
         """
         self._held.clear()
         for taken in void:
-            letter = "p" if taken.fingerprint is None else "f"
-            entry = Entry(letter, taken.fingerprint, taken.body, taken.priority, slot=taken.slot)
+            op = "p" if taken.fingerprint is None else "f"
+            entry = Entry(op, taken.fingerprint, taken.body, taken.priority, slot=taken.slot)
             self._send(entry)
 
     def deliver(self, verdicts: Iterable[tuple[Entry, bool]]) -> bool:
         """Go on with what has waited for these answers of Redis; return whether any was queued."""
         queued = False
         for entry, seen in verdicts:
-            queued = queued or not (seen or entry.letter == "x")
+            queued = queued or not (seen or entry.op == "x")
             entry.source.callback(seen)
         return queued
 
@@ -198,7 +198,7 @@ class Decider:
                     await answered
                 if mark != missing and self._knows(mark, max_age):
                     continue
-                entry.letter, entry.fingerprint, entry.max_age = "f", mark, max_age
+                entry.op, entry.fingerprint, entry.max_age = "f", mark, max_age
                 if not await self._send(entry):
                     verdict = if_missing
                     break
@@ -212,7 +212,7 @@ class Decider:
                 return
             fingerprint = None
         if fingerprint is None:
-            entry.letter, entry.fingerprint, entry.max_age = "p", None, None
+            entry.op, entry.fingerprint, entry.max_age = "p", None, None
             await self._send(entry)
         self._ledger.answer(question)
         if fingerprint is not None:
@@ -270,12 +270,12 @@ class Decider:
                 asked.append((here, [self._send(Entry("x", mark)) for mark in each]))
             self._go_on()
             for each, (here, verdicts) in zip(pages, asked, strict=True):
-                there = [await verdict for verdict in verdicts]
+                answers = [await verdict for verdict in verdicts]
                 for mark in each:  # to subtract a counter takes as long as the other one is large
                     pending[mark] -= 1
                     if not pending[mark]:
                         del pending[mark]
-                marked = (was or mark in here for mark, was in zip(each, there, strict=True))
+                marked = (was or mark in here for mark, was in zip(each, answers, strict=True))
                 self._session.forgotten(each, marked, failed=failed)
         self._ledger.answer(question)
         self._go_on()

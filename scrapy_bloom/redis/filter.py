@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, Literal
 from scrapy_bloom.errors import BackendError, FilterLostError
 from scrapy_bloom.filter.info import FilterInfo
 from scrapy_bloom.redis import upkeep
-from scrapy_bloom.redis.client import Target
-from scrapy_bloom.redis.key import KNOWN, Call, Kind, SharedKey, Surprise
+from scrapy_bloom.redis.client import Server
+from scrapy_bloom.redis.key import KNOWN, Call, Loss, SharedKey, Surprise
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.plan import BATCH, Plan
 from scrapy_bloom.redis.reader import Reader
@@ -50,7 +50,7 @@ class RedisFilter:
     knows and continues with what the server has. Only one thread may use a filter at a time; a
     background thread renews the lease.
 
-    :param target: the server. It must be reachable now: `on_error` is for later outages.
+    :param server: it must be reachable now: `on_error` is for later outages.
     :param key: of the filter, such as ``crawl:bloom``.
     :param plan: what the filter must be; if there is none, it is created so.
     :param on_error: what to do while Redis is unavailable. ``auto``: call pages new if this worker
@@ -68,7 +68,7 @@ class RedisFilter:
 
     def __init__(
         self,
-        target: Target,
+        server: Server,
         key: str,
         plan: Plan,
         *,
@@ -80,7 +80,7 @@ class RedisFilter:
         self._pid, self._closed = os.getpid(), False
         self._owed: set[bytes] = set()  # granted by the server, but the caller may not know
         self._unknown = self._surprises = 0
-        self.worker = Worker(target, timeout)
+        self.worker = Worker(server, timeout)
         try:
             self.worker.connect()
             self.shared = SharedKey(self.worker, key, plan, known=known)
@@ -120,7 +120,7 @@ class RedisFilter:
             window=read_window("window", window) or 0.0,
         )
         return cls(
-            Target(url),
+            Server(url),
             REDIS_KEY.read("key", key),
             plan,
             on_error=ON_BACKEND_ERROR.read("on_error", on_error),
@@ -159,7 +159,7 @@ class RedisFilter:
         for mark in unknown:
             self.shared.known.update((mark,))
         # Of equal fingerprints, the first gets the verdict, and the others are seen.
-        return [seen.pop(one, True) for one in asked]
+        return [seen.pop(mark, True) for mark in asked]
 
     def add_aged(self, fingerprint: bytes, max_age: float) -> bool:
         """Return whether this method let a fingerprint through less than `max_age` seconds ago.
@@ -279,7 +279,7 @@ class RedisFilter:
                 logger.info(
                     "Redis at %s, key %r: worker %s does not renew its lease, and was probably"
                     " killed. Waiting until it ends: at most %.0f s.",
-                    *(self.worker.where, self._key, *max(leases.items(), key=itemgetter(1))),
+                    *(self.worker.address, self._key, *max(leases.items(), key=itemgetter(1))),
                 )
         return True
 
@@ -308,7 +308,7 @@ class RedisFilter:
         try:
             self._each(fingerprints, self._saying("m", max_age), answers)
         except BackendError:
-            self._owed.update(one for one, seen in answers.items() if not seen)
+            self._owed.update(mark for mark, seen in answers.items() if not seen)
             raise
         self._unknown += len(fingerprints) - len(answers)
         seen = dict.fromkeys(fingerprints, False) | answers
@@ -337,9 +337,7 @@ class RedisFilter:
                     raise
                 return
 
-    def _saying(
-        self, letter: str, max_age: float | None = None
-    ) -> Callable[[list[bytes]], list[bool]]:
+    def _saying(self, op: str, max_age: float | None = None) -> Callable[[list[bytes]], list[bool]]:
         """Return a function that calls with an entry per fingerprint and returns what was there.
 
         It repeats an unanswered call first: its caller may never have learned what it has marked.
@@ -349,9 +347,9 @@ class RedisFilter:
             if (call := self.shared.unanswered) is not None:
                 for entry, seen in zip(call.entries, self._answer(call), strict=True):
                     mark = entry.fingerprint or b""
-                    if entry.letter == "m" and not seen and mark not in self.shared.known:
+                    if entry.op == "m" and not seen and mark not in self.shared.known:
                         self._owed.add(mark)
-            return self._answer(Call([Entry(letter, mark, max_age=max_age) for mark in batch]))
+            return self._answer(Call([Entry(op, mark, max_age=max_age) for mark in batch]))
 
         return say
 
@@ -365,17 +363,17 @@ class RedisFilter:
             try:
                 seen = self.shared.call(call).seen
             except Surprise as surprise:  # noqa: PERF203 - rare
-                call.doubted = True
+                call.ambiguous = True
                 self._begin_again(surprise)
             else:
-                return [False] * len(seen) if call.doubted else seen
+                return [False] * len(seen) if call.ambiguous else seen
 
     def _begin_again(self, surprise: Surprise) -> None:
         """Forget what this worker knows, and continue with what the server has.
 
         :raises FilterLostError: if a user has deleted it.
         """
-        where = f"Redis at {self.worker.where}, key {self._key!r}"
+        where = f"Redis at {self.worker.address}, key {self._key!r}"
         try:
             whole = self.shared.open()
         except Surprise as deleted:
@@ -383,10 +381,10 @@ class RedisFilter:
                 f"{where}: the filter was deleted while this worker used it."
             ) from deleted
         self._surprises += 1
-        if surprise.kind is not Kind.DEAD or not whole:
+        if surprise.kind is not Loss.DEAD or not whole:
             logger.warning(
                 "%s: %s. This worker continues with what the server has: pages may be fetched"
                 " again.",
                 where,
-                surprise if surprise.kind is not Kind.DEAD else Kind.LOST.value,
+                surprise if surprise.kind is not Loss.DEAD else Loss.LOST.value,
             )

@@ -181,7 +181,7 @@ class SharedFrontier:
         While all that waits has to wait for longer, the spider is idle: some are fed only then.
         """
         waiting = self._queue.waiting and not self._pacing.rests
-        return bool(self._has_work or waiting or self._queue.burdened)
+        return bool(self._has_work or waiting or self._queue.has_work)
 
     def forget(self, request: Request, failed: bool = False) -> bool:  # noqa: FBT001, FBT002 - a signal
         """Make a page eligible again (next run if it has failed); return whether we knew it."""
@@ -210,8 +210,8 @@ class SharedFrontier:
                 self._queue.give_back(taken)
             self._note_ended()
             stored = not self._gave_up
-            while stored and (self._queue.burdened or self._ledger):
-                if not self._queue.burdened and not await self._items.flush():
+            while stored and (self._queue.has_work or self._ledger):
+                if not self._queue.has_work and not await self._items.flush():
                     self._items.log_kept(len(self._ledger))  # closing the queue puts them back
                     break
                 stored = await self._exchange()
@@ -317,7 +317,7 @@ class SharedFrontier:
         if not works:
             self._soon(upkeep.RETRY)
             return
-        if self._queue.burdened:
+        if self._queue.has_work:
             self._soon()
         if self._ledger or len(self._in_flight):
             self._soon(self._pacing.until_report())

@@ -58,7 +58,7 @@ _LENGTH: Final = struct.Struct(">H")  # of a slot
 _YES: Final = ord("1")
 
 
-class Kind(Enum):
+class Loss(Enum):
     """What surprised a worker."""
 
     DEAD = "it missed its lease, and what it had is back in the queue"
@@ -73,7 +73,7 @@ class Surprise(Exception):  # noqa: N818 - nothing failed
     An earlier try of it may have been, before the surprise.
     """
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: Loss) -> None:
         super().__init__(kind.value)
         self.kind = kind
 
@@ -83,7 +83,7 @@ class Call:
     """One call, which is repeated until it is answered.
 
     Attributes:
-        doubted: whether a surprise has come between its tries.
+        ambiguous: whether a surprise has come between its tries.
         entries: at most :data:`plan.BATCH`.
         take: most requests to take.
         room: most bytes of them, after the first one.
@@ -118,13 +118,13 @@ class Call:
     holds: Mapping[bytes, float] = field(default_factory=dict)
     aside: Sequence[tuple[bytes, float]] = ()
     one_slot: bool = False
-    doubted: bool = False
+    ambiguous: bool = False
 
     @property
     def has_requests(self) -> bool:
         """Whether it is about more than marks."""
         asked = self.take or self.retry or self.done or self.back or self.unreadable
-        return bool(asked) or any(entry.letter not in "mx" for entry in self.entries)
+        return bool(asked) or any(entry.op not in "mx" for entry in self.entries)
 
 
 class Counts(NamedTuple):
@@ -161,7 +161,7 @@ class Crowd(NamedTuple):
 
 _COUNTED: Final = ("waiting", "taken", "failed", "forgotten")
 _NUMBERS: Final = (*_COUNTED, "seq")
-_FOUND: Final = ("program", "format", "epoch", "plan", "slices", "window", "order", *_NUMBERS)
+_HEADER: Final = ("program", "format", "epoch", "plan", "slices", "window", "order", *_NUMBERS)
 
 
 class Answer(NamedTuple):
@@ -255,7 +255,7 @@ class SharedKey:
             "seq": 0,
         }
         name = new_name()
-        word, *told = self._worker.run(
+        word, *parts = self._worker.run(
             "open",
             self.key,
             *(self.epoch, self.name, self._answered, name, upkeep.LEASE),
@@ -263,44 +263,46 @@ class SharedKey:
             probe=True,
         )
         if word == b"deleted":
-            raise Surprise(Kind.DELETED)
+            raise Surprise(Loss.DELETED)
         if word == b"type":
-            self._refuse(f"found a {told[1].decode()} under {told[0].decode()!r} that is not ours")
-        self.made, whole = bool(told[0] == b"1"), bool(told[1] == b"1")
-        self._take_over(dict(zip(_FOUND, told[2:], strict=True)))
+            self._refuse(
+                f"found a {parts[1].decode()} under {parts[0].decode()!r} that is not ours"
+            )
+        self.made, whole = bool(parts[0] == b"1"), bool(parts[1] == b"1")
+        self._take_over(dict(zip(_HEADER, parts[2:], strict=True)))
         self.rename(name, answered=0 if whole else -1)
         return whole
 
-    def _take_over(self, found: dict[str, bytes]) -> None:
-        if found["program"] != PROGRAM or found["format"] != FORMAT:
-            kind = b" ".join((found["program"], found["format"])).decode(errors="replace")
+    def _take_over(self, header: dict[str, bytes]) -> None:
+        if header["program"] != PROGRAM or header["format"] != FORMAT:
+            kind = b" ".join((header["program"], header["format"])).decode(errors="replace")
             raise StateError(
-                f"Redis at {self._worker.where}, key {self.key!r}: found {kind!r}, expected"
+                f"Redis at {self._worker.address}, key {self.key!r}: found {kind!r}, expected"
                 f" '{PROGRAM.decode()} {FORMAT.decode()}'. Nothing was changed. Use the version of"
                 f" scrapy-bloom that wrote it, or another key (BLOOM_REDIS_KEY)."
             )
         try:
-            there, secret = Plan.read(found["plan"])
-            slices = read_slices(found["slices"])
+            plan, secret = Plan.read(header["plan"])
+            slices = read_slices(header["slices"])
         except (StateError, ValueError) as error:
             self._refuse(str(error))
         for name in _NUMBERS:
-            if not found[name].isdigit():
-                self._refuse(f"found {name} {found[name]!r:.80}, expected a number")
-        if not slices or found["window"] != repr(there.window).encode():
+            if not header[name].isdigit():
+                self._refuse(f"found {name} {header[name]!r:.80}, expected a number")
+        if not slices or header["window"] != repr(plan.window).encode():
             self._refuse(
-                f"found slices {found['slices']!r:.80} and window {found['window']!r:.80}, expected"
-                f" at least one slice and {there.window!r}"
+                f"found slices {header['slices']!r:.80} and window {header['window']!r:.80},"
+                f" expected at least one slice and {plan.window!r}"
             )
-        if differences := self.plan.differences(there):
-            more = _NO_REQUESTS if self.plan.order and not there.order else ""
+        if differences := self.plan.differences(plan):
+            more = _NO_REQUESTS if self.plan.order and not plan.order else ""
             self._refuse(f"what is there has {differences}{more}")
-        self.secret, self._hash = secret, there.hash(secret)
-        self.epoch = found["epoch"].decode()
+        self.secret, self._hash = secret, plan.hash(secret)
+        self.epoch = header["epoch"].decode()
         self.slices = slices
         self._overview: list[bytes] = []  # slices and crowd, if an answer had them
         self.known.clear()
-        self.counts = Counts(*(int(found[name]) for name in _COUNTED))
+        self.counts = Counts(*(int(header[name]) for name in _COUNTED))
         self._forgotten = 0
         self._known_until = float("inf")
 
@@ -315,11 +317,11 @@ class SharedKey:
         self.unanswered: Call | None = None
         self.renewed = time.monotonic()
 
-    def _refuse(self, found: str) -> None:
+    def _refuse(self, reason: str) -> None:
         raise StateError(
-            f"Redis at {self._worker.where}, key {self.key!r}: {found}. Nothing was changed. Choose"
-            f" another key (BLOOM_REDIS_KEY). If it is a filter of ours, 'scrapy bloom delete'"
-            f" deletes it."
+            f"Redis at {self._worker.address}, key {self.key!r}: {reason}. Nothing was changed."
+            f" Choose another key (BLOOM_REDIS_KEY). If it is a filter of ours, 'scrapy bloom"
+            f" delete' deletes it."
         )
 
     @property
@@ -343,18 +345,18 @@ class SharedKey:
             assert self.unanswered is None  # noqa: S101 - its number would be skipped
             self._number, self.unanswered = self._number + 1, call
         before = time.monotonic()
-        told = self._send(call)
-        numbers = told[0].split()
+        parts = self._send(call)
+        numbers = parts[0].split()
         counts = Counts(*map(int, (*numbers[:4], numbers[9])))
-        verdicts = iter(told[1])
+        verdicts = iter(parts[1])
         seen = [entry.fingerprint is not None and next(verdicts) == _YES for entry in call.entries]
         now, next_turn = float(numbers[5]), float(numbers[6])
-        taken = [Taken.read(value, now) for value in told[6:]]
-        self._overview = told[4:6]
-        starts = [time.monotonic() + float(start) - now for start in told[2].split()]
+        taken = [Taken.read(value, now) for value in parts[6:]]
+        self._overview = parts[4:6]
+        starts = [time.monotonic() + float(start) - now for start in parts[2].split()]
         turns = [*zip(call.overdue, starts, strict=True)]
         next_turn = next_turn if next_turn >= 0 else inf
-        answer = Answer(seen, taken, counts, next_turn, turns, dict(_read_holds(told[3])))
+        answer = Answer(seen, taken, counts, next_turn, turns, dict(_read_holds(parts[3])))
         self._note_swept(int(numbers[7]), int(numbers[8]))
         self._answered, self.unanswered = self._number, None
         self.renewed = before
@@ -369,25 +371,25 @@ class SharedKey:
         plain = not (self.plan.order or call.has_requests)
         next_slice = ""
         while True:
-            word, *told = self._worker.run(
+            word, *parts = self._worker.run(
                 *("mark" if plain else "call", self.key),
                 *self._arguments(call, next_slice, plain=plain),
             )
             if word != b"slices":
                 break
-            self.slices, kind = read_slices(told[0]), told[1].decode()
+            self.slices, kind = read_slices(parts[0]), parts[1].decode()
             spec = self.plan.next(self.slices, due=kind == "due")
             next_slice = f"{self.slices[-1].number + 1}:{kind}:{geometry(spec)}"
         if word == b"broken":
             raise BackendError(
-                f"Redis at {self._worker.where}, key {self.key!r}: a call failed half-way"
-                f" ({told[0].decode(errors='replace')}). All marks were dropped, and pages are"
+                f"Redis at {self._worker.address}, key {self.key!r}: a call failed half-way"
+                f" ({parts[0].decode(errors='replace')}). All marks were dropped, and pages are"
                 f" fetched again. Does another program write to keys that begin with this"
                 f" one?"
             )
         if word != b"ok":
-            raise Surprise(Kind[word.decode().upper()])
-        return told
+            raise Surprise(Loss[word.decode().upper()])
+        return parts
 
     def ask(self, fingerprints: Sequence[bytes]) -> list[bool]:
         """Return for each fingerprint whether it is there. Changes nothing.
@@ -421,13 +423,13 @@ class SharedKey:
         """
         before = time.monotonic()
         lives = self._lives
-        word, *told = self._worker.run(
+        word, *answer = self._worker.run(
             "beat", self.key, *lives, upkeep.LEASE, MOST_TRIES, probe=True
         )
         if word != b"ok" or lives != self._lives:
             return
         self.renewed = max(self.renewed, before)
-        back, aside, self._forgotten = map(int, told)
+        back, aside, self._forgotten = map(int, answer)
         self._note_swept(back, aside)
 
     def _note_swept(self, back: int, aside: int) -> None:
@@ -438,7 +440,7 @@ class SharedKey:
                 logging.WARNING if aside else logging.INFO,
                 "Redis at %s, key %r: %s requests of workers that missed their lease are back in"
                 " the queue, %s were moved to the failed list",
-                *(self._worker.where, self.key, f"{back:,}", f"{aside:,}"),
+                *(self._worker.address, self.key, f"{back:,}", f"{aside:,}"),
             )
 
     @property
@@ -470,10 +472,10 @@ class SharedKey:
             for entry in call.entries
             if entry.fingerprint is not None
         ]
-        letters = "".join([entry.letter for entry in call.entries])
+        ops = "".join([entry.op for entry in call.entries])
         ages = [f"{item}:{age}" for item, (_, age) in enumerate(marked, 1) if age is not None]
         marks = (
-            "" if letters == "m" * len(letters) else letters,
+            "" if ops == "m" * len(ops) else ops,
             b"".join([self._hash(fingerprint) for fingerprint, _ in marked]),
             " ".join(ages),
             next_slice,
@@ -491,7 +493,7 @@ class SharedKey:
             for number, entry in enumerate(call.entries, 1)
             if entry.due > now
         ]
-        queued = [entry.queued for entry in call.entries if entry.letter in "fp"]
+        queued = [entry.queued for entry in call.entries if entry.op in "fp"]
         return [
             *self._lives,
             " ".join([numbers, *map(str, more)]),
@@ -530,10 +532,10 @@ def ask(
     seen: list[bool] = []
     for start in range(0, len(fingerprints), BATCH):
         probes = b"".join(map(probe, fingerprints[start : start + BATCH]))
-        word, *told = worker.run("ask", key, epoch, probes)
+        word, *answer = worker.run("ask", key, epoch, probes)
         if word != b"ok":
-            raise Surprise(Kind[word.decode().upper()])
-        seen += [digit == _YES for digit in told[0]]
+            raise Surprise(Loss[word.decode().upper()])
+        seen += [digit == _YES for digit in answer[0]]
     return seen
 
 
@@ -550,9 +552,9 @@ def delete(
     """
     ignored = f" {' '.join(dead)} "
     while True:
-        word, *told = worker.run("drop", key, ignored, upkeep.LEASE, int(note), probe=True)
+        word, *answer = worker.run("drop", key, ignored, upkeep.LEASE, int(note), probe=True)
         if word == b"used":
-            names = (name.decode() for name in told[::2])
-            return dict(zip(names, map(float, told[1::2]), strict=True))
-        if not told[0]:
+            names = (name.decode() for name in answer[::2])
+            return dict(zip(names, map(float, answer[1::2]), strict=True))
+        if not answer[0]:
             return {}

@@ -23,7 +23,7 @@ class Entry:
     """What a worker sends about one page.
 
     Attributes:
-        letter: ``m`` to mark it; ``f`` to mark it and queue a request if it is new; ``p`` to queue
+        op: ``m`` to mark it; ``f`` to mark it and queue a request if it is new; ``p`` to queue
             a request without a fingerprint; ``x`` to forget it.
         fingerprint: of the page; None with ``p``.
         body: of the request.
@@ -34,7 +34,7 @@ class Entry:
         due: before when the request must not be sent, by ``time.monotonic()``; 0 for no such time.
     """
 
-    letter: str
+    op: str
     fingerprint: bytes | None
     body: bytes = b""
     priority: int = 0

@@ -13,7 +13,7 @@ from scrapy_bloom.redis.project import (
     key_of,
     plan_of,
     project_of,
-    target_of,
+    server_of,
 )
 from scrapy_bloom.redis.reporting import report_opened, report_state
 from scrapy_bloom.settings import ON_BACKEND_ERROR, REDIS_TIMEOUT, Settings
@@ -51,7 +51,7 @@ class SharedFilter:
         self.session = session = Session(crawler, settings, report)
         self._key = key_of(settings, spider=spider, project=project_of(crawler))
         session.filter = self._filter = RedisFilter(
-            target_of(settings),
+            server_of(settings),
             self._key,
             plan_of(settings, session.fingerprinter, session.made_by),
             on_error=settings[ON_BACKEND_ERROR],
@@ -72,7 +72,7 @@ class SharedFilter:
             left = "it was left by a crawl that has ended"
             why = "SCHEDULER_FLUSH_ON_START is set" if empty else left
             report.info(
-                f"Bloom filter in Redis at {worker.where}, key {self._key}: emptied, since {why}."
+                f"Bloom filter in Redis at {worker.address}, key {self._key}: emptied, since {why}."
                 f" Pages are fetched again."
             )
         crawler.signals.connect(session.forget, signal=forget_page)

@@ -67,7 +67,7 @@ def read_slices(text: bytes) -> list[SliceRow]:
 
     :raises ValueError: if it cannot be read.
     """
-    found = []
+    slices = []
     for row in text.decode().split():
         if row.count(":") != len(SliceRow._fields) - 1:
             raise ValueError(
@@ -75,8 +75,8 @@ def read_slices(text: bytes) -> list[SliceRow]:
             )
         capacity, rate, blocks, keys, number, since, items, again = row.split(":")
         sizes = int(capacity), float(rate), int(blocks), int(keys)
-        found.append(SliceRow(*sizes, int(number), float(since), int(items), int(again)))
-    return found
+        slices.append(SliceRow(*sizes, int(number), float(since), int(items), int(again)))
+    return slices
 
 
 @dataclass(frozen=True)
@@ -118,16 +118,16 @@ class Plan:
                 return cls(**stored), secret
         except (ValueError, TypeError, KeyError, AttributeError):
             pass
-        known = ", ".join(one.name for one in fields(cls))
+        known = ", ".join(field.name for field in fields(cls))
         raise StateError(f"expected a secret, {known}; found {text!r:.200}")
 
     def write(self, secret: bytes) -> str:
         """Return the plan as the header stores it."""
         return json.dumps({**asdict(self), "secret": secret.hex()}, sort_keys=True)
 
-    def differences(self, there: Plan) -> str:
-        """Describe where `there` differs and may not: attribute, its value, then ours."""
-        mine, theirs = asdict(self), asdict(there)
+    def differences(self, stored: Plan) -> str:
+        """Describe where `stored` differs and may not: attribute, its value, then ours."""
+        mine, theirs = asdict(self), asdict(stored)
         return "; ".join(
             f"{name} {theirs[name]!r}, not {mine[name]!r}"
             for name in mine
@@ -144,13 +144,13 @@ class Plan:
         :param due: whether it begins a generation.
         """
         capacity, rate = self.capacity, self.error_rate
-        generation = [one.spec for one in slices]
+        generation = [row.spec for row in slices]
         if self.window and slices:
             newest = None if due else slices[-1].since
-            others = [one for one in slices if one.since != newest]
-            capacity = generation_capacity(sum(one.items for one in others), capacity)
-            rate = generation_rate([one.spec for one in others], rate)
-            generation = [one.spec for one in slices if one.since == newest]
+            others = [row for row in slices if row.since != newest]
+            capacity = generation_capacity(sum(row.items for row in others), capacity)
+            rate = generation_rate([row.spec for row in others], rate)
+            generation = [row.spec for row in slices if row.since == newest]
         elif self.window:
             rate /= MOST_GENERATIONS
         items, share = next_share(generation, capacity, rate)

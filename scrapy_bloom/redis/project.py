@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
 from scrapy_bloom.errors import BackendError, SettingError
-from scrapy_bloom.redis.client import Target
+from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.plan import Plan
 from scrapy_bloom.redis.queue import SharedQueue
 from scrapy_bloom.redis.worker import Worker
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from scrapy_bloom.crawl.session import Session
 
 
-def target_of(settings: Settings) -> Target:
+def server_of(settings: Settings) -> Server:
     """Return the server that the settings name.
 
     :raises SettingError: if its URL cannot be read.
     """
-    return Target.of(settings[REDIS_URL], settings.redis_params)
+    return Server.of(settings[REDIS_URL], settings.redis_params)
 
 
 def project_of(crawler: Crawler) -> str:
@@ -66,7 +66,7 @@ def key_of(settings: Settings, *, spider: str, project: str) -> str:
 
 def plan_of(
     settings: Settings,
-    made: CanonicalFingerprinter,
+    fingerprinter: CanonicalFingerprinter,
     made_by: dict[str, Any],
     *,
     project: str = "",
@@ -75,7 +75,7 @@ def plan_of(
 ) -> Plan:
     """Return the plan of a crawl.
 
-    :param made: makes the fingerprints.
+    :param fingerprinter: makes the fingerprints.
     :param made_by: its record, see :meth:`Rules.record`.
     :param project: whose requests are kept with the marks; empty, like what follows, if none are.
     :raises SettingError: with ``BLOOM_EXACT``.
@@ -88,8 +88,8 @@ def plan_of(
     return Plan(
         settings[CAPACITY],
         settings[ERROR_RATE],
-        made.digests,
-        made.wrapped,
+        fingerprinter.digests,
+        fingerprinter.wrapped,
         json.dumps(made_by, sort_keys=True),
         settings[WINDOW] or 0.0,
         project=project,
@@ -112,7 +112,7 @@ def queue_of(
     spider = crawler.spider.name
     owner = {"project": project, "spider": spider, "order": str(kind)}
     plan = plan_of(settings, session.fingerprinter, session.made_by, **owner)
-    worker = Worker(target_of(settings), settings[REDIS_TIMEOUT])
+    worker = Worker(server_of(settings), settings[REDIS_TIMEOUT])
     key = key_of(settings, spider=spider, project=project)
     queue = SharedQueue(worker, key, plan, one_slot=one_slot)
     try:

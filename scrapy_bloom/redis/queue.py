@@ -25,7 +25,7 @@ from scrapy_bloom.redis.key import (
     Answer,
     Call,
     Counts,
-    Kind,
+    Loss,
     SharedKey,
     Surprise,
 )
@@ -225,7 +225,7 @@ class SharedQueue:
         return self.offering >= FULL
 
     @property
-    def burdened(self) -> bool:
+    def has_work(self) -> bool:
         """Whether there is anything to send."""
         return self._outbox.has_work
 
@@ -285,7 +285,7 @@ class SharedQueue:
             exchange.error = error
         except Surprise as deleted:
             exchange.error = FilterLostError(
-                f"Redis at {self.worker.where}, key {self.key!r}: the crawl was deleted"
+                f"Redis at {self.worker.address}, key {self.key!r}: the crawl was deleted"
                 f" while this worker was running ({deleted})."
             )
 
@@ -299,12 +299,12 @@ class SharedQueue:
             exchange.verdicts += zip(call.entries, answer.seen, strict=True)
             exchange.taken += answer.taken
             # Only from here on do the verdicts reach their caller.
-            forgotten = {entry.fingerprint for entry in call.entries if entry.letter == "x"}
+            forgotten = {entry.fingerprint for entry in call.entries if entry.op == "x"}
             shared.known.update(
                 entry.fingerprint
                 for entry in call.entries
                 if entry.fingerprint is not None
-                and entry.letter == "f"
+                and entry.op == "f"
                 and entry.max_age is None
                 and entry.fingerprint not in forgotten
             )
@@ -316,7 +316,7 @@ class SharedQueue:
 
     def is_over(self) -> bool:
         """Return whether no worker has anything to do, after an exchange."""
-        if self.shared is None or self.burdened:
+        if self.shared is None or self.has_work:
             return False
         counts = self.shared.counts
         return not (counts.waiting or counts.taken)
@@ -340,18 +340,18 @@ class SharedQueue:
 
     def _begin_again(self, shared: SharedKey, surprise: Surprise, exchange: Exchange) -> None:
         """Open the key again. Until that is answered, the call of the surprise stays unanswered."""
-        if surprise.kind is Kind.DELETED:
+        if surprise.kind is Loss.DELETED:
             raise surprise
         whole = shared.open()
         self._surprise = None
         exchange.void = True
         # Taken for dead, but the server may have lost something since then.
-        exchange.begin_again = surprise.kind is not Kind.DEAD or not whole
+        exchange.begin_again = surprise.kind is not Loss.DEAD or not whole
         if exchange.begin_again:
             logger.warning(
                 "Redis at %s, key %r: %s. This worker starts over: it runs start() again, and"
                 " pages may be fetched again. None is lost that start() or another page leads to.",
-                self.worker.where,
+                self.worker.address,
                 self.key,
-                surprise if surprise.kind is not Kind.DEAD else Kind.LOST.value,
+                surprise if surprise.kind is not Loss.DEAD else Loss.LOST.value,
             )

@@ -58,7 +58,7 @@ class State:
         """
         newest = self.slices[-1]
         ended = now - self.plan.window * 9 / 8
-        live = [one for one in self.slices if one.since > ended]
+        live = [row for row in self.slices if row.since > ended]
         empty = newest._replace(number=newest.number + 1, since=now, items=0, again=0)
         return replace(self, slices=live or [empty])
 
@@ -113,24 +113,26 @@ class Reader:
             fields = self._fields() if kind == b"hash" else {}
         if kind == b"none" or (fields.get(b"program") == PROGRAM and b"epoch" not in fields):
             return None
-        found = f"Redis at {self._worker.where}: found"
+        prefix = f"Redis at {self._worker.address}: found"
         if fields.get(b"program") != PROGRAM:
             raise StateError(
-                f"{found} a {kind.decode()} under {self._key!r} that is no filter of scrapy-bloom."
+                f"{prefix} a {kind.decode()} under {self._key!r} that is no filter of scrapy-bloom."
             )
         if fields.get(b"format") != FORMAT:
             raise StateError(
-                f"{found} format {fields.get(b'format', b'').decode()!r} under {self._key!r},"
+                f"{prefix} format {fields.get(b'format', b'').decode()!r} under {self._key!r},"
                 f" expected {FORMAT.decode()!r}: use the version of scrapy-bloom that wrote it."
             )
         try:
             state = _read(fields)
         except (KeyError, ValueError, IndexError, StateError) as error:
-            raise StateError(f"{found} a damaged header under {self._key!r} ({error!r}).") from None
+            raise StateError(
+                f"{prefix} a damaged header under {self._key!r} ({error!r})."
+            ) from None
         if not state.plan.window:
             return state
-        word, *told = self._worker.run("ask", self._key, state.epoch, b"")
-        return state.at(float(told[1])) if word == b"ok" else state
+        word, *answer = self._worker.run("ask", self._key, state.epoch, b"")
+        return state.at(float(answer[1])) if word == b"ok" else state
 
     def existing(self) -> State:
         """Return the state of the filter.
@@ -141,7 +143,7 @@ class Reader:
         if (state := self.state()) is not None:
             return state
         raise StateError(
-            f"Redis at {self._worker.where}: found no filter under {self._key!r}. A crawl creates"
+            f"Redis at {self._worker.address}: found no filter under {self._key!r}. A crawl creates"
             f" it when it starts, under BLOOM_REDIS_KEY: by default BOT_NAME:SPIDER:bloom, such as"
             f" books:books:bloom."
         )
@@ -164,7 +166,7 @@ class Reader:
             return ask(self._worker, self._key, state.epoch, probe, fingerprints)
         except Surprise:
             raise StateError(
-                f"Redis at {self._worker.where}: the filter under {self._key!r} has just started"
+                f"Redis at {self._worker.address}: the filter under {self._key!r} has just started"
                 f" over. Try again."
             ) from None
 

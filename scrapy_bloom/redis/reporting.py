@@ -51,11 +51,11 @@ def report_opened(
     else:
         contents = ""
     noun = "Crawl state" if crawl else "Bloom filter"
-    place = f"in Redis at {worker.where}, key {key}"
+    place = f"in Redis at {worker.address}, key {key}"
     report.opened(noun, place, contents, state.info(), restored=restored)
     if policy not in ("", "noeviction"):
         report.warn(
-            f"Redis at {worker.where}: maxmemory-policy is {policy}, expected noeviction. If the"
+            f"Redis at {worker.address}: maxmemory-policy is {policy}, expected noeviction. If the"
             f" server deletes keys of a crawl because it is full, the crawl starts over, and pages"
             f" are fetched again."
         )
@@ -81,7 +81,7 @@ def report_crawl(report: Report, session: Session, queue: SharedQueue, *, window
     """
     worker, key = queue.worker, queue.key
     state = report_opened(report, session, worker, key, crawl=True)
-    place = f"Redis at {worker.where}, key {key}"
+    place = f"Redis at {worker.address}, key {key}"
     if state is None:
         limit = "" if worker.reached else f", at most {upkeep.FIRST_ANSWER:g} s for an answer"
         report.info(

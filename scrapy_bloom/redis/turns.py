@@ -97,7 +97,7 @@ class Turns:
         self._slots: dict[bytes, _Slot] = {}
         self._begun: dict[Request, Taken] = {}  # those that have a slot
         self._reached: set[Request] = set()  # those of them that have reached the downloader
-        self._told: set[bytes] = set()  # slots of which the server knows the configured pace
+        self._announced: set[bytes] = set()  # slots of which the server knows the configured pace
         self._paces: dict[bytes, Pace] = {}  # what it is to be told next
         self._unused: list[Taken] = []
         self._late: list[Taken] = []
@@ -125,8 +125,8 @@ class Turns:
         if not paced:
             return b""
         slot = _name(key)
-        if slot not in self._told and self._downloads.is_configured(key):
-            self._told.add(slot)
+        if slot not in self._announced and self._downloads.is_configured(key):
+            self._announced.add(slot)
             self._paces[slot] = self._downloads.pace_of(key)
         return slot
 
@@ -324,7 +324,7 @@ class Turns:
 
     def start_over(self) -> None:
         """Tell the configured paces again: the server has lost something."""
-        self._told.clear()
+        self._announced.clear()
 
 
 def _is_late(taken: Taken, now: float) -> bool:

@@ -20,7 +20,7 @@ from redis.cluster import RedisCluster
 
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis import upkeep
-from scrapy_bloom.redis.client import FAULTS, RETRY, Target, beginning, script
+from scrapy_bloom.redis.client import FAULTS, RETRY, Server, beginning, script
 from scrapy_bloom.redis.connection import NotConnectedError, by
 
 logger = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ def _abandonable(act: Callable[[], T], deadline: float) -> T:
 class Worker:
     """Runs scripts on a server, and renews this worker's lease there.
 
-    :param target: the server. :meth:`connect` connects to it.
+    :param server: to which :meth:`connect` connects.
     :param timeout: most seconds that one call may take, including its retry.
 
     Attributes:
@@ -93,8 +93,8 @@ class Worker:
         counters: what went over the wire.
     """
 
-    def __init__(self, target: Target, timeout: float) -> None:
-        self.where = target.where()
+    def __init__(self, server: Server, timeout: float) -> None:
+        self.address = server.address()
         self.timeout = timeout
         self.counters = Tally()
         self.client: Any = None
@@ -102,7 +102,7 @@ class Worker:
         self.usable.set()
         self.reached = False
         self.error = BackendError("")
-        self._target = target
+        self._server = server
         self._scripts: dict[str, Any] = {}
         self._failing = threading.Lock()  # heartbeats fail in a thread of their own
         self._created = time.monotonic()
@@ -119,10 +119,10 @@ class Worker:
             return
         try:
             self.client = _abandonable(
-                lambda: self._target.connect(self.timeout), time.monotonic() + self.timeout
+                lambda: self._server.connect(self.timeout), time.monotonic() + self.timeout
             )
         except redis.TimeoutError as error:
-            self._fail(self._target.error(error))
+            self._fail(self._server.error(error))
             raise self.error from None
         except BackendError as error:
             self._fail(error)
@@ -131,7 +131,7 @@ class Worker:
 
     def explained(self) -> AbstractContextManager[None]:
         """Turn what the client raises into a :class:`BackendError`."""
-        return self._target.explained()
+        return self._server.explained()
 
     def run(self, name: str, key: str, *arguments: object, probe: bool = False) -> list[Any]:
         """Run a script of ``lua/`` on a key; return its answer.
@@ -146,21 +146,21 @@ class Worker:
             run = self._scripts[name] = self.client.register_script(script(name))
         self.counters.round_trips += 1
         try:
-            answer = self._in_time(lambda: run([key, beginning(key)], arguments))
+            answer = self._with_deadline(lambda: run([key, beginning(key)], arguments))
             if not isinstance(answer, list) or not answer or not isinstance(answer[0], bytes):
                 self.client.close()  # the next reply on it would not be ours either
                 raise redis.InvalidResponse(f"cannot understand its answer {answer!r:.80}")
         except FAULTS as error:
-            self._fail(self._target.error(error))
+            self._fail(self._server.error(error))
             raise self.error from None
         if not self.usable.is_set():
             self.usable.set()
             if self._warned:
                 self._warned = False
-                logger.info("Redis at %s is available again.", self.where)
+                logger.info("Redis at %s is available again.", self.address)
         return answer
 
-    def _in_time(self, act: Callable[[], T]) -> T:
+    def _with_deadline(self, act: Callable[[], T]) -> T:
         """Return the result of a function that calls the server, unless it takes too long.
 
         A thread of its own costs more than the call. So only what has to connect gets one, for

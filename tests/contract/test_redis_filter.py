@@ -15,7 +15,7 @@ from support.redis_plan import plan_of
 from scrapy_bloom.errors import BackendError, FilterLostError
 from scrapy_bloom.filter.sizing import BLOCK_BYTES
 from scrapy_bloom.redis import upkeep
-from scrapy_bloom.redis.client import Target, beginning
+from scrapy_bloom.redis.client import Server, beginning
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.key import Known, delete
 from scrapy_bloom.redis.plan import BATCH, KEY_BLOCKS
@@ -40,7 +40,7 @@ def opened():
 
 def without_memory(url, key, **options):
     """Open a filter that asks the server each time."""
-    return RedisFilter(Target(url), key, plan_of(**options), timeout=10.0, known=0)
+    return RedisFilter(Server(url), key, plan_of(**options), timeout=10.0, known=0)
 
 
 class TestWithAWindow(FilterContract):
@@ -92,7 +92,7 @@ def test_delete_ends_a_frozen_worker_and_leaves_a_note_only(server, opened, key)
     stop_beating(frozen.worker)
     shift_leases(server, key, -3600)
     other.close()
-    worker = Worker(Target(server.url), 10.0)
+    worker = Worker(Server(server.url), 10.0)
     worker.connect()
     assert delete(worker, key) == {}  # as the command does
     worker.close()

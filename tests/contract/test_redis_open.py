@@ -13,7 +13,7 @@ from support.waiting import until
 
 from scrapy_bloom import BackendError, RedisFilter, SettingError, StateError
 from scrapy_bloom.redis import upkeep
-from scrapy_bloom.redis.client import Target, eviction_policy
+from scrapy_bloom.redis.client import Server, eviction_policy
 from scrapy_bloom.redis.project import key_of
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.worker import Worker
@@ -103,7 +103,7 @@ def test_a_broken_url_is_refused_without_its_password(url, key):
 @pytest.mark.parametrize("name", ["decode_responses", "socket_timeout", "protocol"])
 def test_an_argument_in_the_url_that_is_not_the_users_is_refused(url, name):
     with pytest.raises(SettingError, match=f"URL sets {name}, which scrapy-bloom sets") as raised:
-        Target(url.format(name))
+        Server(url.format(name))
     assert "s3cr3t" not in str(raised.value)
 
 
@@ -117,7 +117,7 @@ def test_an_argument_in_the_url_that_is_not_the_users_is_refused(url, name):
     ],
 )
 def test_a_url_that_only_looks_broken_is_taken(url):
-    assert Target(url).url == url
+    assert Server(url).url == url
 
 
 # A server that has not answered yet
@@ -125,7 +125,7 @@ def test_a_url_that_only_looks_broken_is_taken(url):
 
 def unreached(url):
     """Return the error of a worker that tries to connect and then tries again."""
-    reader = Worker(Target(url), 2.0)
+    reader = Worker(Server(url), 2.0)
     for _ in range(2):
         with pytest.raises(BackendError) as raised:
             reader.connect()
@@ -166,7 +166,7 @@ def test_a_server_of_another_protocol_has_not_answered():
 @pytest.mark.parametrize("url", ["redis://127.0.0.1:{}/1", "sentinel://127.0.0.1:{}/service"])
 def test_a_server_that_is_loading_has_answered(url, reply):
     with Answering(reply) as port:
-        reader = Worker(Target(url.format(port)), 2.0)
+        reader = Worker(Server(url.format(port)), 2.0)
         for _ in range(2):
             with pytest.raises(BackendError) as raised:  # noqa: PT012 - whichever is the first
                 reader.connect()
@@ -177,7 +177,7 @@ def test_a_server_that_is_loading_has_answered(url, reply):
 @pytest.mark.usefixtures("impatient")
 def test_a_sentinel_that_knows_no_master_has_answered():
     with Answering(b"*0\r\n") as port:
-        reader = Worker(Target(f"sentinel://127.0.0.1:1,127.0.0.1:{port}/service"), 2.0)
+        reader = Worker(Server(f"sentinel://127.0.0.1:1,127.0.0.1:{port}/service"), 2.0)
         reader.connect()
         for _ in range(2):
             with pytest.raises(BackendError, match=r"/service: No master found for 'service'\.$"):
@@ -193,21 +193,21 @@ def test_a_cluster_that_is_down_has_answered():
 
 
 def test_a_target_is_shown_without_its_password():
-    one = Target("redis://me:s3cr3t@host:7000/3")
-    two = Target.of("", {"host": "host", "port": 7000, "db": 3, "password": "s3cr3t"})
-    three = Target.of("", {"url": "rediss://me:s3cr3t@host:7000/3?x=s3cr3t", "socket_timeout": 5})
+    one = Server("redis://me:s3cr3t@host:7000/3")
+    two = Server.of("", {"host": "host", "port": 7000, "db": 3, "password": "s3cr3t"})
+    three = Server.of("", {"url": "rediss://me:s3cr3t@host:7000/3?x=s3cr3t", "socket_timeout": 5})
     for target in (one, two, three):
-        assert target.where() == "host:7000/3"
+        assert target.address() == "host:7000/3"
         assert "s3cr3t" not in repr(target)
-    assert Target.of("", {}).where() == "localhost:6379/0"
-    assert Target.of("", {"unix_socket_path": "/x"}).where() == "unix:/x"
-    assert Target.of("", {"host": "far", "ssl": True}).url == "rediss://far:6379"
-    assert Target.of("redis://host", {"url": "redis://other"}).options == {}
+    assert Server.of("", {}).address() == "localhost:6379/0"
+    assert Server.of("", {"unix_socket_path": "/x"}).address() == "unix:/x"
+    assert Server.of("", {"host": "far", "ssl": True}).url == "rediss://far:6379"
+    assert Server.of("redis://host", {"url": "redis://other"}).options == {}
 
 
 def test_arguments_that_redis_py_does_not_know_are_refused():
     with pytest.raises(SettingError, match="REDIS_PARAMS"):
-        Target.of("", {"pasword": "s3cr3t"}).connect(1)
+        Server.of("", {"pasword": "s3cr3t"}).connect(1)
 
 
 def test_a_url_may_name_a_unix_socket(tmp_path, key):
@@ -248,7 +248,7 @@ def test_keys_of_another_program_are_left_alone(server, key, kind):
 def test_a_filter_of_other_parameters_is_refused(server, key):
     def opened(**parameters):
         values = {"capacity": 1000, "error_rate": 1e-6, "fingerprinter": "theirs.F"} | parameters
-        return RedisFilter(Target(server.url), key, plan_of(**values))
+        return RedisFilter(Server(server.url), key, plan_of(**values))
 
     opened().close()
     before = everything_in(server)
@@ -303,7 +303,7 @@ def test_another_format_is_refused_and_left_as_it_is(server, key, number):
     words = f"{key!r}: found 'scrapy-bloom {number or ''}', expected 'scrapy-bloom 3'. Nothing was"
     with pytest.raises(StateError, match=rf"{words} changed. Use the version .* that wrote it"):
         open_filter(server.url, key)
-    reader = Worker(Target(server.url), 2.0)
+    reader = Worker(Server(server.url), 2.0)
     reader.connect()
     with pytest.raises(StateError, match=f"format '{number or ''}'.*use the version"):
         Reader(reader, key).info()
@@ -313,7 +313,7 @@ def test_another_format_is_refused_and_left_as_it_is(server, key, number):
 
 @pytest.mark.parametrize("field", ["slices", "window", "w", "waiting"])
 def test_a_header_that_is_damaged_in_mid_crawl_makes_nothing_seen(server, key, field):
-    seen = RedisFilter(Target(server.url), key, plan_of(), timeout=2.0, known=0)
+    seen = RedisFilter(Server(server.url), key, plan_of(), timeout=2.0, known=0)
     seen.add_many(fingerprints(10))
     name = f"w:{seen.shared.name}" if field == "w" else field
     server.client().hset(key, name, "x")
@@ -331,7 +331,7 @@ def test_what_a_full_server_does_is_asked_of_the_node_that_has_the_key(server):
     client = server.client()
     assert eviction_policy(client, "key") == "noeviction"
     with LocalCluster() as cluster:
-        whole = Target(cluster.url).connect(2.0)
+        whole = Server(cluster.url).connect(2.0)
         node = whole.get_node_from_key("key")
         [own] = [each.client() for each in cluster.nodes if each.port == node.port]
         own.config_set("maxmemory-policy", "allkeys-lru")

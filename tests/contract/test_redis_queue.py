@@ -180,14 +180,14 @@ def test_while_redis_is_out_after_a_surprise_there_is_an_exchange_to_make(server
         other.queue.shared.beat()
         proxy.faults = dict.fromkeys(range(1, 99), "reset")
         assert worker.exchange().error is not None
-        assert worker.queue.burdened
+        assert worker.queue.has_work
         exchange = worker.queue.prepare(0)
         assert exchange.call is not None
         worker.queue.carry_out(exchange)
         assert worker.queue.settle(exchange).error is not None
         proxy.faults = {}
         until(lambda: worker.exchange().void)
-        assert not worker.queue.burdened
+        assert not worker.queue.has_work
 
 
 # Workers that stand still

@@ -15,7 +15,7 @@ from support.waiting import until
 from support.windows import START, WINDOW, WindowMachine
 
 from scrapy_bloom.filter.sizing import MOST_GENERATIONS
-from scrapy_bloom.redis.client import Target
+from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.reader import Reader
@@ -32,7 +32,7 @@ def clock(server):
 
 def open_filter(server, key, *, known=0, **options):
     plan = plan_of(**({"capacity": 10_000, "error_rate": 1e-9, "window": WINDOW} | options))
-    return RedisFilter(Target(server.url), key, plan, timeout=10.0, known=known)
+    return RedisFilter(Server(server.url), key, plan, timeout=10.0, known=known)
 
 
 @pytest.fixture

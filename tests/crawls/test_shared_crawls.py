@@ -14,7 +14,7 @@ from support.localsite import LocalSite
 from support.redis_crawls import Crawl, reach
 from support.waiting import until
 
-from scrapy_bloom.redis.client import Target
+from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.key import delete
 from scrapy_bloom.redis.worker import Worker
 
@@ -324,7 +324,7 @@ def test_a_worker_whose_crawl_is_deleted_ends_and_creates_nothing(site, server, 
         reach(site, 25)
         worker.freeze()
         key = "scrapybot:worker:bloom"
-        own = Worker(Target(server.url), 10.0)
+        own = Worker(Server(server.url), 10.0)
         own.connect()
         until(lambda: delete(own, key) == {})  # its lease ends
         own.close()

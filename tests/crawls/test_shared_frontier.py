@@ -413,7 +413,7 @@ def early(monkeypatch):
     unpatched, taken, said, found, first = SharedKey.call, {}, set(), set(), {}
 
     def call(shared, each):
-        said.update((entry.letter, entry.fingerprint) for entry in each.entries)
+        said.update((entry.op, entry.fingerprint) for entry in each.entries)
         done = {taken.get(id_) for id_ in each.done} & first.keys()
         found.update(page for page in done if first[page] not in said)
         answer = unpatched(shared, each)

@@ -21,7 +21,7 @@ from support.queues import Crawler
 from scrapy_bloom import RedisFilter
 from scrapy_bloom.commands import VERBS, delete, runner
 from scrapy_bloom.crawl.redirects import steps_to
-from scrapy_bloom.redis.client import Target
+from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.key import Call, SharedKey
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.plan import Plan
@@ -212,7 +212,7 @@ def test_what_waits_until_when_is_shown_and_copied(bloom, job, server):
 def test_the_failed_list_is_shown_and_put_back(bloom, server):
     key = next(keys)
     target = f"{server.url}#{key}"
-    link = Worker(Target(server.url), 5.0)
+    link = Worker(Server(server.url), 5.0)
     link.connect()
     plan = Plan(1000, 1e-6, project="shop", spider=SPIDER, order="lifo pickle")
     shared = SharedKey(link, key, plan)

@@ -12,7 +12,7 @@ from support.queues import Crawler, mark_of
 from support.redis_plan import plan_of
 
 from scrapy_bloom import RedisFilter
-from scrapy_bloom.redis.client import Target
+from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.queue import SharedQueue
 from scrapy_bloom.redis.worker import Worker
@@ -96,7 +96,7 @@ class SlowLink(Proxy):
 def test_large_requests_come_over_a_slow_link(server, key):
     """In one call they did not come through in its time: the crawl stood still, and was closed."""
     with SlowLink(server.port) as link:
-        queue = SharedQueue(Worker(Target(link.url), 2.0), key, plan_of(order="fifo"))
+        queue = SharedQueue(Worker(Server(link.url), 2.0), key, plan_of(order="fifo"))
         queue.open()
         for number in range(199):
             body = b"%d" % number + bytes(100_000)
@@ -106,7 +106,7 @@ def test_large_requests_come_over_a_slow_link(server, key):
             exchange = queue.prepare(0)
             queue.carry_out(exchange)
             new += [entry.source for entry, seen in queue.settle(exchange).verdicts if not seen]
-            if not queue.burdened:
+            if not queue.has_work:
                 break
         assert sorted(new) == [*range(199)]
         queue.close()
@@ -119,7 +119,7 @@ def test_large_requests_are_taken_over_a_slow_link(server, key):
         for number, body in enumerate(sorted(bodies)):
             other.queue.offer(Entry("f", mark_of(number), body, source=number))
         other.say()
-        queue = SharedQueue(Worker(Target(link.url), 2.0), key, other.plan)
+        queue = SharedQueue(Worker(Server(link.url), 2.0), key, other.plan)
         queue.open()
         taken = []
         for _ in range(30):

@@ -20,7 +20,7 @@ from support.redis_plan import name_of, plan_of
 from support.waiting import PATIENCE, until
 
 from scrapy_bloom.errors import BackendError
-from scrapy_bloom.redis.client import Target, beginning
+from scrapy_bloom.redis.client import Server, beginning
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.settings import OnBackendError
 
@@ -35,7 +35,7 @@ def opened():
     def opened(url, key, *, on_error=OnBackendError.AUTO, known=0, timeout=2.0, window=None):
         plan = plan_of(capacity=10, error_rate=1e-9, window=window)
         one = RedisFilter(
-            *(Target(url), key, plan), on_error=on_error, timeout=timeout, known=known
+            *(Server(url), key, plan), on_error=on_error, timeout=timeout, known=known
         )
         filters.append(one)
         return one
@@ -169,7 +169,7 @@ def test_a_forgotten_fingerprint_is_granted_to_one_worker_again(server, key):
     def work(_):
         with (
             ExitStack() as stack,
-            RedisFilter(Target(server.url), key, plan, timeout=10.0) as seen,
+            RedisFilter(Server(server.url), key, plan, timeout=10.0) as seen,
         ):
             stack.callback(in_step.abort)  # if it fails, the others do not wait for it
             new = [*add_all(seen)]

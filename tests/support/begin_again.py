@@ -17,7 +17,7 @@ from contextlib import suppress
 from scrapy_bloom.crawl.pace import UNPACED, Pace
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis import client as clients
-from scrapy_bloom.redis.client import Target, beginning
+from scrapy_bloom.redis.client import Server, beginning
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.queue import SharedQueue
 from scrapy_bloom.redis.worker import Worker
@@ -212,7 +212,7 @@ class FlakyWorker(Worker):
     """Some of its calls, and some of the replies, get lost; some calls come once more, later."""
 
     def __init__(self, world):
-        super().__init__(Target(world.url), 10.0)
+        super().__init__(Server(world.url), 10.0)
         self.world, self.client = world, world.client
         self.calm = True  # nothing happens until it is a worker
         self.loss = None  # when the server loses something: before or after the next open
@@ -261,7 +261,7 @@ class Crawler:
 
     @property
     def busy(self):
-        return bool(self.ready or self.flight or self.queue.burdened)
+        return bool(self.ready or self.flight or self.queue.has_work)
 
     def start(self):
         self.offer(0, None)

@@ -52,7 +52,7 @@ def is_settled(crawler):
     frontier = scheduler_of(crawler)._frontier
     if not hasattr(frontier, "_exchanging"):
         return True
-    busy = frontier._exchanging or frontier._queue.burdened
+    busy = frontier._exchanging or frontier._queue.has_work
     return frontier._decider.is_settled and not busy
 
 

@@ -6,7 +6,7 @@ import time
 
 from scrapy_bloom.crawl.pace import UNPACED
 from scrapy_bloom.errors import BackendError
-from scrapy_bloom.redis.client import Target, beginning
+from scrapy_bloom.redis.client import Server, beginning
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.queue import SharedQueue
 from scrapy_bloom.redis.worker import Worker
@@ -26,7 +26,7 @@ class Crawler:
     def __init__(self, target, key, **options):
         one_slot = options.pop("one_slot", False)
         self.plan = plan_of(**({"order": "fifo", "project": "p", "spider": "s"} | options))
-        target = Target(target) if isinstance(target, str) else target
+        target = Server(target) if isinstance(target, str) else target
         self.queue = SharedQueue(Worker(target, 10.0), key, self.plan, one_slot=one_slot)
         self.have, self.default = {}, UNPACED
         self.queue.open()

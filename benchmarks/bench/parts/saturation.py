@@ -37,13 +37,13 @@ def run(scale: Scale) -> Rows:
 
 
 def _queue(url: str) -> SharedQueue:
-    from scrapy_bloom.redis.client import Target
+    from scrapy_bloom.redis.client import Server
     from scrapy_bloom.redis.plan import Plan
     from scrapy_bloom.redis.queue import SharedQueue
     from scrapy_bloom.redis.worker import Worker
 
     plan = Plan(10_000_000, 1e-6, project="bench", spider="bench", order="lifo pickle")
-    queue = SharedQueue(Worker(Target(url), 60.0), KEY, plan)
+    queue = SharedQueue(Worker(Server(url), 60.0), KEY, plan)
     queue.open()
     return queue
 
