@@ -97,7 +97,7 @@ floor: $(FLOOR)/installed redis
 # Each crawl of a series is killed so often.
 KILLS ?= 22
 kills: installed redis
-	cd $(ROOT) && $(RUN) KILLS=$(KILLS) $(VENV)/bin/pytest -s tests/kills/test_frontier_kills.py tests/kills/test_shared_kills.py $(PYTEST_ARGS)
+	cd $(ROOT) && $(RUN) KILLS=$(KILLS) $(VENV)/bin/pytest -s tests/kills $(PYTEST_ARGS)
 	cd $(ROOT) && $(RUN) FAULTS=500 SEEDS=24 $(VENV)/bin/pytest -s -n 2 -o faulthandler_timeout=0 tests/faults/test_redis_faults.py tests/faults/test_redis_begin_again.py \
 		-k "long_series or no_page_is_lost" $(PYTEST_ARGS)
 	cd $(ROOT) && $(RUN) START_REQUESTS=1000000 $(VENV)/bin/pytest -s tests/crawls/test_shared_frontier.py -k start_requests

@@ -9,8 +9,11 @@ from collections import defaultdict
 import pytest
 from support.localredis import LocalRedis
 from support.redis_crawls import Crawl
+from support.short_leases import SHORT
 from support.sites import Pages
 from support.waiting import until
+
+from scrapy_bloom.redis.upkeep import SLOWEST_POLL
 
 pytestmark = [pytest.mark.server, pytest.mark.long, pytest.mark.usefixtures("short_leases")]
 
@@ -20,11 +23,19 @@ KILLS = int(os.environ.get("KILLS", "1"))
 WORKERS = 3
 PAGES = 300
 HOSTS = 6
-HOLD = 2
+HOLD = 3
 """Seconds for which a host asks to be left alone."""
 
+SWEEP = 1.0
+"""Seconds between two sweeps: see `_workers.lua`."""
+
 GRACE = 1.0
-"""Seconds after which nothing is sent to it that was on its way."""
+"""Seconds after which nothing is sent to it that was on its way, and after which a kill does not
+undo that it has asked."""
+
+LATE = SHORT + SWEEP + SLOWEST_POLL
+"""Seconds after its time that a request is sent at the latest. If a killed worker has just taken
+it, its lease runs out, a sweep puts the request back, and another worker looks for it."""
 
 EARLY = 0.05
 
@@ -76,38 +87,48 @@ class WaitingSite(dict):
             }
         return set(range(PAGES)) - fetched
 
-    def too_early(self, kills):
-        """Return the pages that were asked for before their time, and why."""
-        found = []
+    def standing_holds(self, kills):
+        """Return the holds that no kill has undone: each page, and when it asked."""
+        return [
+            (page, moment)
+            for page, moment in self.holds
+            if not any(moment <= kill <= moment + GRACE for kill in kills)
+        ]
+
+    def times_due(self, kills):
+        """Yield page, when it was first asked for from a moment on, and when that was due."""
         for parent, children in self.links.items():
-            begin = min(now for now, done in self.asked[parent] if done)
+            begun = [now for now, done in self.asked[parent] if done]
             for child in children:
                 first = self.asked[child][0][0]
-                if first < begin + self.delays[child] - EARLY:
-                    found.append((child, first - begin, self.delays[child]))
-        for page, moment in self.holds:
-            if any(moment <= kill <= moment + HOLD for kill in kills):
-                continue  # what is in flight is fetched again
-            found += [
-                (page, now - moment, HOLD)
-                for now, _ in self.asked[page][1:]
-                if now < moment + HOLD - EARLY
-            ]
-        return found
+                yield child, first, begun[0] + self.delays[child]
+        for page, moment in self.standing_holds(kills):
+            yield page, self.asked[page][1][0], moment + HOLD
+
+    def too_early(self, kills):
+        """Return the pages that were asked for before their time, and by how many seconds."""
+        times = self.times_due(kills)
+        return [(page, due - first) for page, first, due in times if first < due - EARLY]
+
+    def latest(self, kills):
+        """Return by how many seconds the latest page was late, for no hold of its host."""
+        late = []
+        for page, first, due in self.times_due(kills):
+            for other, moment in self.holds:  # the oldest first
+                if other % HOSTS == page % HOSTS and moment < min(first, due + LATE):
+                    due = max(due, moment + HOLD)  # noqa: PLW2901 - it waits the longer
+            late.append(first - due)
+        return max(late)
 
     def sent_to_held(self, kills):
         """Return how many requests went to a host that was to be left alone."""
-        count = 0
-        for page, moment in self.holds:
-            if any(moment <= kill <= moment + HOLD for kill in kills):
-                continue
-            count += sum(
-                moment + GRACE < now < moment + HOLD - EARLY
-                for other, visits in self.asked.items()
-                if other % HOSTS == page % HOSTS
-                for now, _ in visits
-            )
-        return count
+        return sum(
+            moment + GRACE < now < moment + HOLD - EARLY
+            for page, moment in self.standing_holds(kills)
+            for other, visits in self.asked.items()
+            if other % HOSTS == page % HOSTS
+            for now, _ in visits
+        )
 
 
 def settings(name):
@@ -121,11 +142,15 @@ def settings(name):
 def check(site, kills, name):
     assert site.missed == set()
     assert site.too_early(kills) == []
+    to_held, latest = site.sent_to_held(kills), site.latest(kills)
+    again = sum(map(len, site.asked.values())) - len(site.holds) - PAGES
     print(  # noqa: T201 - `make kills` shows it
-        f"{name}: {len(kills)} kills, {len(site.holds)} holds,"
-        f" {sum(map(len, site.asked.values())) - len(site.holds) - PAGES} again,"
-        f" {site.sent_to_held(kills)} late to a held host"
+        f"{name}: {len(kills)} kills, {len(site.holds)} holds, {again} again, {to_held} late to a"
+        f" held host, the latest {latest:.1f} s after its time"
     )
+    if KILLS > 1:  # a machine that runs other tests meanwhile is late
+        assert to_held == 0
+        assert latest < LATE
 
 
 QUEUES = ["DownloaderAwarePriorityQueue", "ScrapyPriorityQueue"]
@@ -137,7 +162,7 @@ def test_a_crawl_that_waits_may_be_killed(project, queue):
     site = WaitingSite(3 + 2 * KILLS, queue)
     with Pages(site) as pages:
         while len(kills) < KILLS:
-            enough = site.delivered + dice.randint(1, 2 * PAGES // (KILLS + 1))
+            enough = site.delivered + dice.randint(1, 2 * PAGES // (KILLS + 5))
             run = project.crawl(pages, spider="late", **settings(queue))
             until(lambda: site.delivered >= enough or run.ended)  # noqa: B023 - called at once
             if run.ended:
@@ -160,7 +185,7 @@ def test_workers_that_wait_may_be_killed(tmp_path, queue):
     ):
         workers = [crawl.join(spider="late") for _ in range(WORKERS)]
         while len(kills) < KILLS:
-            enough = site.delivered + dice.randint(1, 2 * PAGES // (KILLS + 1))
+            enough = site.delivered + dice.randint(1, 2 * PAGES // (KILLS + 5))
             until(lambda: site.delivered >= enough or all(each.ended for each in workers))  # noqa: B023
             victim = dice.randrange(WORKERS)
             if workers[victim].ended:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -47,6 +48,10 @@ class News:
 
 class _Server(ThreadingHTTPServer):
     request_queue_size = 128  # who does not find room in it tries again a second later
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], ConnectionError):  # a client was killed
+            super().handle_error(request, client_address)
 
 
 class Pages:
