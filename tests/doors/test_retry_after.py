@@ -151,6 +151,6 @@ def test_few_hosts_are_remembered(site, monkeypatch):
 
 
 @pytest.mark.parametrize("longest", [0, "0", "never"])
-def test_it_can_be_switched_off(longest):
+def test_retry_after_can_be_switched_off(longest):
     with pytest.raises(NotConfigured):
         RetryAfter.from_crawler(get_crawler(settings_dict={"BLOOM_RETRY_AFTER": longest}))
