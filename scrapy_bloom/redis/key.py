@@ -161,7 +161,8 @@ class Crowd(NamedTuple):
 
 _COUNTED: Final = ("waiting", "taken", "failed", "forgotten")
 _NUMBERS: Final = (*_COUNTED, "seq")
-_HEADER: Final = ("program", "format", "epoch", "plan", "slices", "window", "order", *_NUMBERS)
+_GEOMETRY: Final = ("first", "slices", "window")
+_HEADER: Final = ("program", "format", "epoch", "plan", *_GEOMETRY, "order", *_NUMBERS)
 
 
 class Answer(NamedTuple):
@@ -284,6 +285,7 @@ class SharedKey:
         try:
             plan, secret = Plan.read(header["plan"])
             slices = read_slices(header["slices"])
+            read_slices(header["first"] + b":0:0:0:0")
         except (StateError, ValueError) as error:
             self._refuse(str(error))
         for name in _NUMBERS:

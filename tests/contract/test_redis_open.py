@@ -8,12 +8,13 @@ from support.filters import everything_in
 from support.localcluster import LocalCluster
 from support.localredis import LocalRedis, free_port
 from support.proxy import Answering
+from support.queues import Crawler
 from support.redis_plan import plan_of
 from support.waiting import until
 
 from scrapy_bloom import BackendError, RedisFilter, SettingError, StateError
 from scrapy_bloom.redis import upkeep
-from scrapy_bloom.redis.client import Server, eviction_policy
+from scrapy_bloom.redis.client import Server, beginning, eviction_policy
 from scrapy_bloom.redis.project import key_of
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.worker import Worker
@@ -280,6 +281,7 @@ def test_a_filter_of_another_capacity_is_used_as_it_is(server, key):
         *(("program", b"\xff"), ("program", None), ("plan", "{}"), ("plan", None)),
         *(("seq", "-1"), ("waiting", b"\xff"), ("forgotten", None)),
         *(("slices", "x"), ("slices", None), ("window", "9.0"), ("window", None)),
+        *(("first", "x"), ("first", None)),
     ],
 )
 def test_a_forged_or_torn_header_is_refused(server, key, field, value):
@@ -319,6 +321,17 @@ def test_a_header_that_is_damaged_in_mid_crawl_makes_nothing_seen(server, key, f
     server.client().hset(key, name, "x")
     assert seen.add_many(fingerprints(10, "new")) == [False] * 10
     seen.close()
+
+
+def test_what_has_no_first_geometry_is_left_as_it_is_when_requests_vanish(server, key):
+    with Crawler(server.url, key) as worker:
+        worker.offer("a")
+        worker.say()
+        server.client().hdel(key, "first")
+        server.client().delete(f"{beginning(key)}queue")
+        before = everything_in(server)
+        assert "user_script" in str(worker.exchange(1).error)
+        assert everything_in(server) == before
 
 
 @pytest.mark.parametrize("pattern", ["%(spdier)s", "%(spider)", "%", ""])

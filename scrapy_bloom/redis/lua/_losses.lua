@@ -20,10 +20,11 @@ end
 local function start_over()
   local epoch, text, first = unpack(call('HMGET', header, 'epoch', 'slices', 'first'))
   local slices = read_slices(text, epoch)
+  local empty = string.format('%s:%.0f:%.6f:0:0', first, slices[#slices].number + 1, now)
   drop(slices)
   disown()
   call('HSET', header, 'epoch', epoch:match('^%x+') .. '-' .. time[1] .. '-' .. time[2], 'slices',
-    string.format('%s:%.0f:%.6f:0:0', first, slices[#slices].number + 1, now))
+    empty)
   count()
 end
 

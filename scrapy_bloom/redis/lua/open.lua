@@ -8,8 +8,8 @@
 --   lease       seconds
 --   then fields and values of the header of a new filter
 -- Answers {"ok", made, whole, value...}: "1" if it was made by this call, else "0"; "1" if all that this worker
---            was told before is still there, else "0"; the fields program, format, epoch, plan, slices, window,
---            order, waiting, taken, failed, forgotten and seq
+--            was told before is still there, else "0"; the fields program, format, epoch, plan, first, slices,
+--            window, order, waiting, taken, failed, forgotten and seq
 --     or  {"deleted"}         the user has deleted the epoch that this worker has used
 --     or  {"type", key, type} something else is under a key
 -- Fails, with nothing changed, if a command that is needed is not allowed. May be repeated.
@@ -76,7 +76,7 @@ if epoch == old_epoch then
   end
 end
 
-local answer = call('HMGET', header, 'program', 'format', 'epoch', 'plan', 'slices', 'window', 'order',
+local answer = call('HMGET', header, 'program', 'format', 'epoch', 'plan', 'first', 'slices', 'window', 'order',
   'waiting', 'taken', 'failed', 'forgotten', 'seq')
-for i = 1, 12 do answer[i] = answer[i] or '' end
+for i = 1, 13 do answer[i] = answer[i] or '' end
 return {'ok', made and '1' or '0', whole and '1' or '0', unpack(answer)}
