@@ -41,14 +41,14 @@ return 1
 
 
 def copy_job(source: LocalTarget, target: RedisTarget, project: Project) -> None:
-    """Put the filter of a job into Redis, with the requests beside it, which come first.
+    """Put the filter of a job into Redis, with requests and holds, which come first.
 
     Until everything is copied, its plan says that it has no requests, so no crawl can start with a
     part of them. If copying fails, everything is deleted; after a kill it expires.
 
     :param project: of the spider whose it is from now on; of the job's spider if it names none.
     """
-    with source.reading() as (identity, filter_, requests), target.connected() as worker:
+    with source.reading() as (identity, filter_, holds, requests), target.connected() as worker:
         plan = _plan_of(filter_, identity)
         owner_project = Project(project.given, project.spider or identity.spider)
         owned = requests is not None or owner_project.keeps_requests
@@ -58,8 +58,9 @@ def copy_job(source: LocalTarget, target: RedisTarget, project: Project) -> None
         if not shared.made:
             raise occupied(target.name)
         client, prefix = worker.client, beginning(target.key)
-        keys = [target.key, f"{prefix}queue", f"{prefix}later", f"{prefix}turns"]
+        keys = [target.key, *(f"{prefix}{name}" for name in ("queue", "later", "turns", "holds"))]
         since = time.monotonic() - time.time()
+        held = {slot.encode(): date + since for slot, date in holds.items()}
         try:
             client.hset(target.key, "order", owner.get("order", "").partition(" ")[0])
             client.expire(target.key, _HOURS)
@@ -69,7 +70,7 @@ def copy_job(source: LocalTarget, target: RedisTarget, project: Project) -> None
             )
             copied = 0
             for batch in batches(entries):
-                shared.call(Call(batch))
+                shared.call(Call(batch, holds=held))
                 copied += len(batch)
                 for key in keys[1:]:
                     client.expire(key, _HOURS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
@@ -89,11 +89,14 @@ class LocalTarget:
             )
 
     @contextmanager
-    def reading(self) -> Iterator[tuple[Identity, LocalFilter, Requests | None]]:
+    def reading(
+        self,
+    ) -> Iterator[tuple[Identity, LocalFilter, Mapping[str, float], Requests | None]]:
         """Open all that is to be copied into Redis.
 
-        Yields the filter's identity; the filter, which may be changed; and the
-        requests that are not done, the oldest first, or None if the file has no requests.
+        Yields the filter's identity; the filter, which may be changed; the slots that are left
+        alone, each until when, in seconds since 1970; and the requests that are not done, the
+        oldest first, or None if the file has no requests.
 
         :raises StateError: if marks without their requests would be copied, or without the list
             that makes them exact.
@@ -107,7 +110,7 @@ class LocalTarget:
                     f" here, or copy it to another job directory."
                 )
             requests = _stored(store) if store.meta.get(KIND) == REQUESTS else None
-            yield _identity(store.meta), store.filter, requests
+            yield _identity(store.meta), store.filter, stored_holds(store), requests
 
     @contextmanager
     def requests(self, *, failed: bool) -> Iterator[tuple[int, int, Iterator[WaitingRequest]]]:
