@@ -22,6 +22,7 @@ import scrapy
 from scrapy import Request, signals
 from scrapy.exceptions import CloseSpider
 from scrapy.extensions.spiderstate import SpiderState
+from scrapy.http.request import NO_CALLBACK
 from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue, _path_safe
 from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
@@ -100,6 +101,18 @@ class Engine:
     def slot_of(self, request: Request) -> str:
         """Return the download slot of a request."""
         return slot_of(self._crawler, request)
+
+    def take_back(self, slot: str, **meta: object) -> None:
+        """Have the requests that wait in a download slot enqueued again, with this in their meta.
+
+        What somebody awaits there stays, such as ``robots.txt``.
+        """
+        queue: Any = getattr(self._engine.downloader.slots.get(slot), "queue", ())
+        for request, response in [*queue]:
+            if request.callback is not NO_CALLBACK:
+                queue.remove((request, response))
+                again = request.replace(dont_filter=True, meta={**request.meta, **meta})
+                response.callback(again)  # as if a downloader middleware had answered with it
 
     def wrap_start(self, wrap: Callable[[AsyncIterator[Any]], AsyncIterator[Any]]) -> None:
         """Have the engine read ``wrap(start)`` instead of the spider's ``start()``, if it has one.

@@ -62,8 +62,8 @@ def report_rest(report: Report, count: int, due: float) -> None:
     """
     until = datetime.now().astimezone() + timedelta(seconds=due - time.monotonic())
     report.info(
-        f"Nothing can be fetched before {until:%H:%M:%S}: {counted(count, 'request')} waiting until"
-        f" then or longer."
+        f"Nothing can be fetched before {until:%Y-%m-%d %H:%M:%S}: {counted(count, 'request')}"
+        f" waiting until then or longer."
     )
 
 

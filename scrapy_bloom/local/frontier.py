@@ -20,7 +20,7 @@ from scrapy_bloom import stats
 from scrapy_bloom.crawl.engine import Engine, call_later, run_beside
 from scrapy_bloom.crawl.in_flight import InFlight, Visit
 from scrapy_bloom.crawl.items import Items
-from scrapy_bloom.crawl.later import REST, pop_due, report_rest
+from scrapy_bloom.crawl.later import DELAY, REST, pop_due, report_rest
 from scrapy_bloom.crawl.report import Verdict
 from scrapy_bloom.crawl.session import Session
 from scrapy_bloom.errors import StateError
@@ -91,6 +91,7 @@ class LocalFrontier:
     ) -> None:
         assert crawler.stats is not None  # noqa: S101 - Scrapy makes it before any component
         settings, engine = Settings.of(crawler), Engine(crawler)
+        self._engine = engine
         self._session = session = Session(crawler, settings, report)
         fingerprinter = session.fingerprinter
         digests = fingerprinter.digests
@@ -199,7 +200,8 @@ class LocalFrontier:
 
         While all that waits has to wait for longer, the spider is idle: some are fed only then.
         """
-        return self._ready > 0 or self._later.next_due <= time.monotonic() + REST
+        soon = time.monotonic() + REST
+        return self._ready > 0 or (len(self) > 0 and self._later.next_due <= soon)
 
     @property
     def _ready(self) -> int:
@@ -215,7 +217,9 @@ class LocalFrontier:
 
     def hold(self, request: Request, seconds: float) -> bool:
         """Leave the download slot of a request alone; return that it was done."""
-        self._later.hold(self._queues.slot_of(request), seconds)
+        slot = self._queues.slot_of(request)
+        self._later.hold(slot, seconds)
+        self._engine.take_back(slot, **{DELAY: seconds})
         self._arm()
         return True
 

@@ -28,7 +28,7 @@ from scrapy_bloom.crawl.engine import (
 )
 from scrapy_bloom.crawl.in_flight import InFlight
 from scrapy_bloom.crawl.items import Items
-from scrapy_bloom.crawl.later import Memory, pop_due, report_rest
+from scrapy_bloom.crawl.later import DELAY, Memory, pop_due, report_rest
 from scrapy_bloom.crawl.report import Verdict
 from scrapy_bloom.crawl.serialize import QueueKind, read_request
 from scrapy_bloom.crawl.session import Session
@@ -193,6 +193,7 @@ class SharedFrontier:
         """Have all workers leave the slot of a request alone; return that it was done."""
         slot, until = self._turns.hold(request, seconds)
         self._queue.hold(slot, until)
+        self._engine.take_back(self._engine.slot_of(request), **{DELAY: seconds})
         self._note_ended()
         self._soon(self._pacing.until_urgent())
         return True

@@ -1,6 +1,7 @@
 """Crawls in which requests wait for a time, and hosts are left alone."""
 
 import logging
+import re
 import time
 from itertools import pairwise
 
@@ -191,7 +192,8 @@ async def test_while_all_waits_the_spider_is_idle_and_fed_and_says_until_when(ke
     assert "/a" not in pages.hits
     lines = [text for text in caplog.messages if text.startswith("Nothing can be fetched before")]
     assert len(lines) == 1
-    assert lines[0].endswith(": 1 request waiting until then or longer.")
+    until = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d: 1 request waiting until then or longer\."
+    assert re.fullmatch(rf"Nothing can be fetched before {until}", lines[0])
     assert crawler.stats.get_value("bloom/frontier/later") == 1
 
 
@@ -221,6 +223,20 @@ async def test_a_host_that_asks_for_it_is_left_alone(kept, queue, spider, caplog
     assert not [moment for moment in others if first < moment < first + 2 - EARLY]
     assert crawler.stats.get_value("bloom/frontier/holds") == 1
     assert sum("asks to be left alone" in text for text in caplog.messages) == 1
+
+
+@ensureDeferred
+@pytest.mark.parametrize("spider", [Follower, Lambdas])
+async def test_what_waits_in_the_downloader_goes_back(kept, spider):
+    site = Site(p0=[], p1=[], busy=busy(3))
+    settings = {**kept, "DOWNLOAD_DELAY": 1}
+    with Pages(site) as pages:
+        await crawl(spider, settings, url=pages.url + "/")
+    first, second = site.times.pop("/busy")
+    assert second - first >= 3 - EARLY
+    others = [moment for times in site.times.values() for moment in times]
+    assert len(others) == 3
+    assert not [moment for moment in others if first < moment < first + 3 - EARLY]
 
 
 @ensureDeferred
@@ -277,6 +293,17 @@ async def test_a_host_that_never_answers_well_does_not_keep_a_crawl_alive(kept):
     assert crawler.stats.get_value("finish_reason") == "finished"
     assert crawler.stats.get_value("bloom/frontier/holds") <= 3
     assert all(hits == 5 for path, hits in pages.hits.items() if path != "/")
+
+
+@ensureDeferred
+async def test_a_crawl_ends_although_a_host_without_requests_is_left_alone(kept, monkeypatch):
+    for module in local, pacing:
+        monkeypatch.setattr(module, "REST", LONG)  # as if the hold were nearly over
+    with Pages(Site(busy=busy(LONG))) as pages:
+        settings = {**kept, "RETRY_ENABLED": False}
+        crawler = await crawl(Follower, settings, url=pages.url + "/")
+    assert crawler.stats.get_value("finish_reason") == "finished"
+    assert crawler.stats.get_value("bloom/frontier/holds") == 1
 
 
 @ensureDeferred
