@@ -22,7 +22,6 @@ from scrapy_bloom.commands.places import occupied
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.redis_target import RedisTarget
 from scrapy_bloom.commands.requests import slot_in
-from scrapy_bloom.commands.target import Target
 from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.key import Call
@@ -34,7 +33,7 @@ from scrapy_bloom.redis.worker import Worker
 _WATCH: Final = 1.0  # seconds in which a running worker changes something
 
 
-def copy_crawl(source: RedisTarget, target: Target, project: Project) -> None:
+def copy_crawl(source: RedisTarget, target: RedisTarget, project: Project) -> None:
     """Copy the requests of a stopped crawl, and mark their pages. The source stays as it is.
 
     :param source: the queue of scrapy-redis.
@@ -46,8 +45,6 @@ def copy_crawl(source: RedisTarget, target: Target, project: Project) -> None:
     """
     with source.connected() as source_worker:
         queue = _Queue(source_worker.client, source)
-        if not isinstance(target, RedisTarget):
-            raise StateError(f"{target.name}: a crawl of scrapy-redis can only be copied to Redis.")
         if not project.spider:
             raise SettingError(f"key {source.key}: expected the name of its spider with --spider")
         owner = project.owner

@@ -6,7 +6,6 @@ import os
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -17,7 +16,6 @@ from scrapy_bloom.commands.places import (
     Marks,
     described,
     described_delays,
-    occupied,
     without_requests,
 )
 from scrapy_bloom.commands.project import Project
@@ -107,7 +105,7 @@ class LocalTarget:
                 raise StateError(
                     f"{self.name}: found the table of BLOOM_EXACT, expected none: it cannot be"
                     f" copied into Redis, and without it pages would be lost. Finish the crawl"
-                    f" here, or copy it to another job directory."
+                    f" here."
                 )
             requests = _stored(store) if store.meta.get(KIND) == REQUESTS else None
             yield _identity(store.meta), store.filter, stored_holds(store), requests
@@ -150,7 +148,11 @@ class LocalTarget:
         """
         new = verb == "add" and not self.path.exists()
         if new:
-            self._check_spider(self._project.spider)
+            if not self._project.spider:
+                raise SettingError(
+                    f"{self.name}: a new job directory needs the name of its spider: add --spider"
+                    f" NAME."
+                )
         else:
             with self._reading() as store:  # nothing is locked if it is not ours
                 if verb == "contains":
@@ -171,35 +173,6 @@ class LocalTarget:
                 store.abandon()
                 if new:
                     self._remove()
-                raise
-
-    def copy_from(self, source: LocalTarget) -> None:
-        """Copy a whole file, as of its last commit, for the project's spider.
-
-        :raises StateError: if the target exists, or marks without their requests would be copied.
-        """
-        with source._reading() as store:
-            source._check_requests(store)
-            identity, kind = _identity(store.meta), store.meta.get(KIND, FILTER)
-        identity = replace(identity, spider=self._project.spider or identity.spider)
-        self._check_spider(identity.spider)
-        with lock_job(self.path.parent), _explained(self.path):
-            if self.path.exists() or file.log_size(self.path):
-                raise occupied(self.name)
-            beside = self.path.with_name(f"{self.path.name}.new")
-            beside.unlink(missing_ok=True)
-            beside.touch(mode=0o600)  # it holds the secret
-            try:
-                with closing(file.connect(source.path, "ro")) as database:
-                    database.execute("VACUUM INTO ?", (str(beside),))
-                with closing(file.connect(beside, "rw")) as database:
-                    database.execute("BEGIN")
-                    file.put(database, "meta", self._notes(identity, kind).items())
-                    database.execute("DELETE FROM meta WHERE key = ?", (PID,))
-                    database.execute("COMMIT")
-                beside.replace(self.path)
-            except BaseException:
-                self._remove()
                 raise
 
     def delete(self) -> None:
@@ -230,21 +203,13 @@ class LocalTarget:
                 f" once with scrapy_bloom.Scheduler, which takes them over."
             )
 
-    def _check_spider(self, spider: str) -> None:
-        if not spider:
-            raise SettingError(
-                f"{self.name}: a new job directory needs the name of its spider: add --spider NAME."
-            )
-
     def _create(self) -> Store:
         project = self._project
         store = open_store(self.path, project.settings, digests=project.fingerprinter.digests)
-        for key, value in self._notes(project.identity, FILTER).items():
+        notes = owner_notes(project.identity, FILTER) | {DIGEST: digest(self.path.parent)}
+        for key, value in notes.items():
             store.set_meta(key, value)
         return store
-
-    def _notes(self, identity: Identity, kind: str) -> dict[str, file.Value]:
-        return {**owner_notes(identity, kind), DIGEST: digest(self.path.parent)}
 
     def _remove(self) -> None:
         """Delete the file and what belongs to it. Without the file, the rest is of no use."""

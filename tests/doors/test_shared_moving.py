@@ -159,7 +159,7 @@ def test_a_queue_with_a_request_that_cannot_be_read_is_not_copied(server, key, b
     for line, told in (
         (f"copy {source} {target} --spider {key}", "found a request that cannot be read"),
         (f"copy {source} {target}", "expected the name of its spider"),
-        (f"copy {source} new --spider a", "can only be copied to Redis"),
+        (f"copy {source} new --spider a", "expected the URL of a Redis server"),
     ):
         code, _, (error,) = bloom(line)
         assert (code, told in error) == (2, True)
