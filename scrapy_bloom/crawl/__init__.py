@@ -1,10 +1,11 @@
 """One crawl: identifying its requests, tracking pages in flight, and access to its engine.
 
 ``session`` identifies requests and judges them; ``redirects`` deals with redirect chains;
-``in_flight`` tracks the pages in flight; ``items`` writes out a page's items before the page counts
-as done; ``engine`` has all that is private to Scrapy; ``report`` writes stats and log messages;
-``serialize`` turns requests into bytes; ``other_schedulers`` covers what other schedulers do not
-report.
+``in_flight`` tracks the pages in flight; ``later`` keeps what must wait, and ``pace`` is how a slot
+is spaced; ``items`` writes out a page's items before the page counts as done, and ``cut_feeds``
+mends feeds that a kill has cut; ``engine`` has all that is private to Scrapy; ``report`` writes
+stats and log messages; ``serialize`` turns requests into bytes; ``other_schedulers`` covers what
+other schedulers do not report.
 
 This package knows Scrapy, but neither SQLite nor Redis.
 """

@@ -151,7 +151,7 @@ class InFlight:
         return request
 
     def pop_done(self) -> list[Visit]:
-        """Return the visits that were done since the last call, to be released once stored."""
+        """Return the visits that were done since the last call, to be released."""
         has = self._engine.has
         for request in [request for request in self._visits if not has(request)]:
             self._end(self._visits.pop(request))
@@ -161,7 +161,7 @@ class InFlight:
         return done
 
     def release(self, visit: Visit) -> None:
-        """Forget the marks of a visit that is done, and stored as such."""
+        """Forget the marks of a visit that is done."""
         for mark in visit.marks:
             self.held[mark].remove(visit)
             if not self.held[mark]:

@@ -107,7 +107,8 @@ class Session:
         made_by: the rules they are made with, as stored with a filter.
         identify: returns the fingerprint of a request's page, and the names of the steps that have
             changed its URL. Raises whatever the project's fingerprinter does.
-        filter: the filter to ask; set once it is open.
+        filter: the filter to ask; set once it is open, and never by a frontier in Redis, which
+            asks in its own time.
         failed: marks of failed pages, forgotten by the filter and still seen in this run.
     """
 

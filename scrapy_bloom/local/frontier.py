@@ -261,7 +261,7 @@ class LocalFrontier:
                 if not later.put_aside(*taken, until):
                     break
                 self._arm()
-                taken = self._queues.pop() if later.has_room else None
+                taken = self._queues.pop(later.held) if later.has_room else None
         except sqlite3.Error as error:
             self._break(error)
             return None

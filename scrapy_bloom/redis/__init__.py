@@ -1,7 +1,9 @@
 """Filters and requests that any number of workers share in Redis.
 
-A request goes from ``frontier`` to ``queue``, ``key`` and ``lua/call.lua``. ``filter`` and
-``plain`` are for crawls with other schedulers, and ``reader`` only reads.
+A request goes from ``frontier`` to ``deciding``, which asks what it needs to know; through
+``queue`` and ``key`` to ``lua/call.lua``, which stores it; back with a call that takes it, to
+``turns``, which sends it in time; and when its page is done, to ``ledger``. ``pacing`` says when to
+call. ``filter`` and ``plain`` are for crawls with other schedulers, and ``reader`` only reads.
 
 Five ideas: a header, a call, a lease, a surprise, what a worker knows. `lua/_common.lua` has the
 header, `lua/call.lua` the call, `worker` the lease, and `key` one worker at one key, what it knows

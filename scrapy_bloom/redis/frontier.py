@@ -380,7 +380,8 @@ class SharedFrontier:
                 signals.request_dropped, request=request, spider=self._spider
             )
         if exchange.void:
-            void = self._turns.take_all()  # with its lease this worker has lost all of them
+            # All of them are lost. Pages in flight go on, but are not reported: others may have them.
+            void = self._turns.take_all()
             for slot, until in self._turns.holds.items():
                 self._queue.hold(slot, until)
             if exchange.begin_again:

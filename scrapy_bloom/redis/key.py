@@ -202,7 +202,8 @@ class Known(set[bytes]):
 
 
 class SharedKey:
-    """A worker at one key. Only :meth:`beat` may be called from another thread.
+    """A worker at one key. One thread at a time calls or opens; :meth:`beat` and :meth:`knows` may
+    run beside it.
 
     :param worker: runs the scripts.
     :param key: of the header.

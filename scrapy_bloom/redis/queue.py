@@ -72,19 +72,20 @@ class _Outbox:
         self.one_slot = one_slot
         self.buffer: deque[Entry] = deque()
         self.call: Call | None = None  # until it is answered
+        self.paces: dict[bytes, Pace] = {}
         self.forget()
 
     def forget(self) -> None:
-        """Drop what was taken; entries of an unanswered call are offered again."""
+        """Drop what was taken; entries and paces of an unanswered call are sent again."""
         if self.call is not None:
             self.buffer.extendleft(reversed(self.call.entries))
+            self.paces = {**self.call.paces, **self.paces}
         self.call = None
         self.taken: set[Taken] = set()
         self.done: list[bytes] = []
         self.back: list[bytes] = []
         self.unreadable: list[bytes] = []
         self.unused: list[bytes] = []
-        self.paces: dict[bytes, Pace] = {}
         self.holds: dict[bytes, float] = {}
         self.aside: list[tuple[bytes, float]] = []
 
@@ -339,7 +340,7 @@ class SharedQueue:
         return ours
 
     def _begin_again(self, shared: SharedKey, surprise: Surprise, exchange: Exchange) -> None:
-        """Open the key again. Until that is answered, the call of the surprise stays unanswered."""
+        """Open the key again. :meth:`settle` then lets the entries of the call be sent anew."""
         if surprise.kind is Loss.DELETED:
             raise surprise
         whole = shared.open()

@@ -157,6 +157,19 @@ def test_a_told_pace_holds_for_all_and_moves_the_next_turn(join, key):
     assert not one.exchange(1).taken[0].listed
 
 
+def test_a_worker_that_was_taken_for_dead_tells_paces_again(server, join, key):
+    one, two = join(key), join(key)
+    one.offer(*range(2), slot="a")
+    one.say()
+    two.say()
+    two.queue.set_pace(b"a", Pace(10.0, 0.0))
+    shift_leases(server, key, -3600, two.queue.shared.name)
+    all_are_well(server, key)
+    one.queue.shared.beat()
+    assert two.exchange().void
+    assert two.exchange(1).taken[0].delay == 10.0
+
+
 @pytest.mark.usefixtures("far")
 def test_what_has_no_requests_keeps_its_pace(join, key):
     worker = join(key)

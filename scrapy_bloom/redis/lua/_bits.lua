@@ -1,4 +1,4 @@
--- The bits of a filter. It is prepended to each script, after _common.lua.
+-- The bits of a filter. It is prepended to the scripts that read or set them, after _common.lua.
 --
 -- The 14 bits of an item lie in one block of 64 Kbit, and a key holds up to 511 blocks. They are those of a
 -- local filter. The bit after a key's blocks gives it its full size.

@@ -3,7 +3,8 @@
 --   slices, over, newest  what read_marks() has read: the slices that count, those that have expired, and the
 --                         one that new marks go to
 --   forgotten             counts the pages that were forgotten
---   grow(next_slice)      adds the slice that is needed; returns its kind if that is not `next_slice`
+--   grow(epoch, next_slice)
+--                         adds the slice that is needed; returns its kind if that is not `next_slice`
 --   judge(letters, probes, max_ages)
 --                         marks or forgets the items; returns a digit for each, 1 if it was there
 local slices, over, newest, window, forgotten

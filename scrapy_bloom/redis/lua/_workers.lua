@@ -62,7 +62,7 @@ local function put_portion_back(cursor, most)
     end
     if type(lives[worker]) ~= 'number' then
       local place = put_back(field, lives[worker] == 'dead' and 1 or 0, most)
-      places[place] = places[place] + 1
+      if place then places[place] = places[place] + 1 end
     end
   end
   if portion[1] == '0' then

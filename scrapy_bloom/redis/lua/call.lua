@@ -34,7 +34,7 @@
 --            back, and how many of them went to the failed list; how many requests are in `later`. Each request as in
 --            `taken`
 --     or  {"slices", slices, kind}  a slice is to be added: "due" if it begins a generation, else "full"
---     or  {"dead", ...}     the worker missed its lease; what it had is back in the queue
+--     or  {"dead"}     the worker missed its lease; what it had is back in the queue
 --     or  {"lost"}          the server does not know its earlier calls: it went back in time
 --     or  {"gone"}          there is another epoch        {"deleted"}  the user has deleted it
 --     or  {"broken", error} the call failed half-way; all marks were dropped
