@@ -380,7 +380,7 @@ class SharedFrontier:
                 signals.request_dropped, request=request, spider=self._spider
             )
         if exchange.void:
-            # All of them are lost. Pages in flight go on, but are not reported: others may have them.
+            # Pages in flight go on, but are not reported: others may have them.
             void = self._turns.take_all()
             for slot, until in self._turns.holds.items():
                 self._queue.hold(slot, until)

@@ -202,8 +202,9 @@ class Known(set[bytes]):
 
 
 class SharedKey:
-    """A worker at one key. One thread at a time calls or opens; :meth:`beat` and :meth:`knows` may
-    run beside it.
+    """A worker at one key.
+
+    One thread at a time calls or opens; :meth:`beat` and :meth:`knows` may run beside it.
 
     :param worker: runs the scripts.
     :param key: of the header.
