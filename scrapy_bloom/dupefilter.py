@@ -13,7 +13,13 @@ from scrapy import signals
 from scrapy.utils.request import referer_str
 
 from scrapy_bloom.crawl.engine import exit_with_error_code, is_inspection_command, refuse
-from scrapy_bloom.crawl.other_schedulers import scheduler_with, spare_queue, unstored, watch_pushes
+from scrapy_bloom.crawl.other_schedulers import (
+    enqueue_together,
+    scheduler_with,
+    spare_queue,
+    unstored,
+    watch_pushes,
+)
 from scrapy_bloom.crawl.report import Report, Verdict
 from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.forgetting import check_watched
@@ -250,6 +256,8 @@ class BloomDupeFilter:
         scheduler = scheduler_with(self, self._crawler)
         if scheduler is not None and self._filter is not None:
             watch_pushes(scheduler, self._filter.session.withdraw)
+            if not isinstance(self._filter, PlainFilter):
+                enqueue_together(scheduler, self._crawler, self._filter.asked)
 
     def _spider_opened(self) -> None:
         if self.checks is None:

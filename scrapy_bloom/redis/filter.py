@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import compress
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -79,6 +81,7 @@ class RedisFilter:
         self._key, self._policy = key, on_error
         self._pid, self._closed = os.getpid(), False
         self._owed: set[bytes] = set()  # granted by the server, but the caller may not know
+        self._seen: set[bytes] = set()  # by asked()
         self._unknown = self._surprises = 0
         self.worker = Worker(server, timeout)
         try:
@@ -141,7 +144,26 @@ class RedisFilter:
         :raises BackendError: as :meth:`add_many`.
         :raises FilterLostError: as :meth:`add_many`.
         """
+        if fingerprint in self._seen:
+            return True
         return self.add_many((fingerprint,))[0]
+
+    @contextmanager
+    def asked(self, fingerprints: Iterable[bytes]) -> Iterator[None]:
+        """Ask now which fingerprints are there; in this context :meth:`add` calls those seen.
+
+        Use it where nothing is awaited. Nothing is marked, so whatever ends the context early costs
+        nothing.
+
+        :raises BackendError: as :meth:`contains_many`, before the context begins.
+        :raises FilterLostError: likewise.
+        """
+        different = [*dict.fromkeys(fingerprints)]
+        self._seen.update(compress(different, self.contains_many(different)))
+        try:
+            yield
+        finally:
+            self._seen.clear()
 
     def add_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
         """Add a batch; return for each, in order, whether it was there before.
@@ -215,6 +237,7 @@ class RedisFilter:
         """
         asked = list(fingerprints)
         different = [*dict.fromkeys(asked)]
+        self._seen.difference_update(different)
         seen: dict[bytes, bool] = {}
         self._each(different, self._saying("x"), seen, OnBackendError.CLOSE)
         self.shared.known.clear()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from scrapy_bloom import stats
@@ -20,6 +22,7 @@ from scrapy_bloom.settings import ON_BACKEND_ERROR, REDIS_TIMEOUT, Settings
 from scrapy_bloom.signals import forget_page
 
 if TYPE_CHECKING:
+    from scrapy import Request
     from scrapy.crawler import Crawler
     from twisted.internet.defer import Deferred
 
@@ -76,6 +79,20 @@ class SharedFilter:
                 f" Pages are fetched again."
             )
         crawler.signals.connect(session.forget, signal=forget_page)
+
+    @contextmanager
+    def asked(self, requests: Iterable[Request]) -> Iterator[None]:
+        """Ask in one call which requests are duplicates; in this context the session knows it."""
+        marks = []
+        for request in requests:
+            if not request.dont_filter:
+                with suppress(Exception):  # the session reports it
+                    marks.append(self.session.fingerprinter.fingerprint(request))
+        with ExitStack() as context:
+            if len(marks) > 1:
+                with suppress(Exception):  # likewise
+                    context.enter_context(self._filter.asked(marks))
+            yield
 
     def clear(self, *, at_end: bool = False) -> bool:
         """Empty the filter; return False if it stays, because others use it or may be using it.

@@ -153,3 +153,21 @@ def test_a_forked_worker_becomes_one_of_its_own(server, key):
     seen.close()
     for end in (read, write):
         os.close(end)
+
+
+def test_what_is_asked_ahead_is_seen_for_that_long_and_nothing_is_marked(server, key):
+    seen, other = without_memory(server.url, key), without_memory(server.url, key)
+    assert other.add_many([b"theirs", b"forgotten"]) == [False, False]
+    with seen.asked([b"new", b"theirs", b"forgotten", b"theirs"]):
+        trips = seen.worker.counters.round_trips
+        assert seen.add(b"theirs")
+        assert seen.worker.counters.round_trips == trips
+        assert seen.forget(b"forgotten")
+        assert [seen.add(b"forgotten"), seen.add(b"new")] == [False, False]
+        assert other.add(b"new")
+    with pytest.raises(RuntimeError), seen.asked([b"theirs", b"unmarked"]):
+        raise RuntimeError
+    assert other.forget(b"theirs")
+    assert [seen.add(b"theirs"), other.add(b"unmarked")] == [False, False]
+    seen.close()
+    other.close()

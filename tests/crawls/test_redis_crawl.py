@@ -43,6 +43,19 @@ def test_three_scrapy_redis_workers_fetch_each_page_once(site, server, tmp_path)
         assert b"scrapybot:worker:bloom" in server.client().keys("*:worker:*")
 
 
+def test_the_links_of_a_page_are_asked_about_in_one_call(site, server, tmp_path):
+    with scrapy_redis(site, server, tmp_path, SCHEDULER_PERSIST=True) as crawl:
+        run = crawl.join()
+        reach(site, 150)
+        crawl.finish()
+        assert not site.missed
+        assert not site.repeated
+        checks, dropped = run.stat("bloom/checked"), run.stat("dupefilter/filtered")
+        assert checks > 150 * 6
+        assert run.stat("bloom/redis/round_trips") < checks / 3
+        assert run.stat("scheduler/enqueued/redis") + dropped == checks
+
+
 def test_a_worker_that_finishes_early_leaves_the_queue_to_the_others(site, server, tmp_path):
     with scrapy_redis(site, server, tmp_path) as crawl:
         crawl.join()

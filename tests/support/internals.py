@@ -4,6 +4,7 @@ A test reads private fields nowhere else: ruff looks.
 """
 
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 from scrapy_bloom.canonical import fingerprint
 from scrapy_bloom.redis import worker
@@ -85,3 +86,18 @@ def clock_of_redis(client, now):
         yield set_clock
     finally:
         worker.script = read
+
+
+def crawl_by(scheduler, crawler):
+    """Let a crawl without an engine have a scheduler of scrapy-redis."""
+    crawler.engine = SimpleNamespace(_slot=SimpleNamespace(scheduler=scheduler))
+
+
+def filter_in(dupefilter):
+    """Return the filter in Redis of a duplicate filter: its calls are made to fail."""
+    return dupefilter._filter._filter
+
+
+def seen_by(filter_):
+    """Return what a filter calls seen without asking."""
+    return filter_._seen
