@@ -24,7 +24,7 @@ from scrapy_bloom.errors import BackendError, StateError
 from scrapy_bloom.filter.hashing import new_secret
 from scrapy_bloom.filter.info import FilterInfo
 from scrapy_bloom.redis import upkeep
-from scrapy_bloom.redis.member import Entry, Taken, with_length
+from scrapy_bloom.redis.member import SECOND, Entry, Taken, with_length
 from scrapy_bloom.redis.plan import BATCH, Plan, geometry, read_slices
 from scrapy_bloom.redis.worker import MOST_TRIES, Worker, new_name
 
@@ -354,10 +354,10 @@ class SharedKey:
         counts = Counts(*map(int, (*numbers[:4], numbers[9])))
         verdicts = iter(parts[1])
         seen = [entry.fingerprint is not None and next(verdicts) == _YES for entry in call.entries]
-        now, next_turn = float(numbers[5]), float(numbers[6])
+        now, next_turn = int(numbers[5]), int(numbers[6]) / SECOND
         taken = [Taken.read(value, now) for value in parts[6:]]
         self._overview = parts[4:6]
-        starts = [time.monotonic() + float(start) - now for start in parts[2].split()]
+        starts = [time.monotonic() + (int(start) - now) / SECOND for start in parts[2].split()]
         turns = [*zip(call.overdue, starts, strict=True)]
         next_turn = next_turn if next_turn >= 0 else inf
         answer = Answer(seen, taken, counts, next_turn, turns, dict(_read_holds(parts[3])))

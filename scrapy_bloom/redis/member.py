@@ -12,6 +12,9 @@ _ORDER: Final = struct.Struct(">BQ")  # how often it could not be read, priority
 _HEAD: Final = struct.Struct(">BQ8sBI")  # the same, id, tries, 1 + length of the fingerprint
 _LENGTH: Final = struct.Struct(">I")
 
+SECOND: Final = 1_000_000
+"""The server counts the times of turns in microseconds."""
+
 _MOST_PRIORITY: Final = 2**53
 """Beyond this, doubles cannot tell priorities apart."""
 
@@ -81,14 +84,14 @@ class Taken:
     listed: bool = False
 
     @classmethod
-    def read(cls, value: bytes, now: float) -> Taken:
+    def read(cls, value: bytes, now: int) -> Taken:
         """Parse what the server stores of a request that was taken.
 
-        :param now: the server's time.
+        :param now: the server's time, in microseconds.
         """
         start, _, delay, jitter, listed, member = value.split(b" ", _NUMBERS)
         taken = cls.read_member(member)
-        taken.start = time.monotonic() + float(start) - now
+        taken.start = time.monotonic() + (int(start) - now) / SECOND
         taken.delay, taken.jitter, taken.listed = float(delay), float(jitter), listed == b"1"
         return taken
 

@@ -11,7 +11,7 @@ from scrapy_bloom.errors import StateError
 from scrapy_bloom.filter.info import FilterInfo
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.key import FORMAT, PROGRAM, Surprise, ask
-from scrapy_bloom.redis.member import Taken, with_length
+from scrapy_bloom.redis.member import SECOND, Taken, with_length
 from scrapy_bloom.redis.plan import Plan, SliceRow, read_slices
 from scrapy_bloom.redis.worker import Worker
 
@@ -177,7 +177,7 @@ class Reader:
         """
         with self._worker.explained():
             values = self._worker.client.hvals(beginning(self._key) + "failed")
-            yield from (Taken.read(value, 0.0) for value in values)
+            yield from (Taken.read(value, 0) for value in values)
 
     def requests(self) -> Iterator[tuple[Taken, float]]:
         """Yield the waiting requests, by download slot and in order, each with when it may be sent.
@@ -195,7 +195,7 @@ class Reader:
                     base + which, start, start + _AT_ONCE - 1, withscores=True
                 ):
                     for member, due in rows:
-                        yield Taken.read_member(member), due and due - skew
+                        yield Taken.read_member(member), due and due / SECOND - skew
                     start += len(rows)
 
     def delays(self, count: int) -> Delays:
@@ -208,13 +208,12 @@ class Reader:
             seconds, fraction = client.time()
             skew, now = self._skew(), seconds + fraction / 1_000_000
             first = client.zrange(base + "later", 0, 0, withscores=True)
-            rows = client.zrangebyscore(
-                base + "holds", now + skew, "inf", 0, count, withscores=True
-            )
+            clock = int((now + skew) * SECOND)
+            rows = client.zrangebyscore(base + "holds", clock, "inf", 0, count, withscores=True)
             return Delays(
                 client.zcard(base + "later"),
-                first[0][1] - skew if first else None,
-                [(slot, until - skew) for slot, until in rows],
+                first[0][1] / SECOND - skew if first else None,
+                [(slot, until / SECOND - skew) for slot, until in rows],
             )
 
     def hosts(self, count: int) -> tuple[int, list[Host]]:
@@ -225,10 +224,14 @@ class Reader:
         client, start = self._worker.client, beginning(self._key)
         with self._worker.explained():
             seconds, fraction = client.time()
-            now = seconds + fraction / 1_000_000 + self._skew()
+            clock = seconds * SECOND + fraction + self._skew() * SECOND
             turns = client.zrange(start + "turns", 0, count - 1, withscores=True)
             return client.zcard(start + "turns"), [
-                Host(slot, client.zlexcount(start + "queue", *_range(slot)), max(0.0, turn - now))
+                Host(
+                    slot,
+                    client.zlexcount(start + "queue", *_range(slot)),
+                    max(0.0, turn - clock) / SECOND,
+                )
                 for slot, turn in turns
             ]
 
@@ -252,7 +255,7 @@ class Reader:
                 pace = client.hget(start + "delays", slot)
                 delay = float(pace.split()[0]) if pace else default if slot else 0.0
                 # Slots without a delay are served in turn.
-                heapq.heappush(heap, (turn + delay, number + len(turns), slot, read + 1))
+                heapq.heappush(heap, (turn + delay * SECOND, number + len(turns), slot, read + 1))
 
     def _skew(self) -> float:
         """Return what the times of requests and slots are ahead of the server's clock."""

@@ -19,7 +19,7 @@ def taken_by(server: LocalRedis, pid: int) -> list[str]:
     """
     client: Any = server.client()
     return [
-        _request(Taken.read(value, 0.0).body)["url"]
+        _request(Taken.read(value, 0).body)["url"]
         for key in client.scan_iter("*:taken")
         for field, value in client.hgetall(key).items()
         if f":{pid}:".encode() in field

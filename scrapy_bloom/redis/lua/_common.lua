@@ -44,7 +44,7 @@ local turns, frees, holds, delays = base .. 'turns', base .. 'frees', base .. 'h
 local time = call('TIME')
 local now = time[1] + time[2] / 1000000
 
-local function format_time(seconds) return string.format('%.6f', seconds) end
+local function format_time(microseconds) return string.format('%d', microseconds) end
 
 local function read_numbers(text)
   local found = {}

@@ -14,12 +14,14 @@
 -- `turns` and `frees` hold nothing but times: if they are lost, `turns` is rebuilt, and at worst each host gets one
 -- request too early. No time that is set for a slot comes before the end of its hold.
 --
--- All these times are by `clock`, which never goes back: see hear().
+-- All these times are in whole microseconds, which Redis and Lua read and write much faster than fractions, and by
+-- `clock`, which never goes back: see hear().
 --
 -- Whoever takes a request is told its turn: when to send it. NEXT is the turn that was set after it.
 local PORTION = 500
 local MOVED = 50  -- requests that one call moves from `later` to `queue`, at most
-local clock = now
+local SECOND = 1000000
+local clock = math.floor(now * SECOND)
 
 local function slot_of(member) return member:sub(3, 2 + struct.unpack('>H', member)) end
 

@@ -12,7 +12,7 @@ local function hear(well, lease)
   local back = last - now > 1  -- less is rounding: two calls may come within a millisecond
   if back or now - last > lease / 3 then since = now end
   skew = (skew or 0) + (back and last - now or 0)
-  clock = now + skew
+  clock = math.floor((now + skew) * SECOND)
   local due = back or now - (swept or last) >= SWEEP
   return string.format('%.3f %.3f %.3f %.3f', since, now, due and now or swept or last, skew), due and since
 end

@@ -26,13 +26,13 @@
 --   aside       requests that this worker has, to be sent later: 8 bytes id, a double: in how many seconds
 --   then for each entry "f" and "p" two parts of the member: up to the priority, and after the tries
 --
--- Answers {"ok", report, digits, starts, held, slices, crowd, request...}: a digit for each item, 1 if it was there; when each overdue
---            request is to be sent; if hosts share a slot, those that are left alone, as in `holds`, at most 500; and
---            what was taken.
---            Report: WAITING TAKEN FAILED FORGOTTEN; SECONDS until the next marks expire; NOW; SECONDS until more can
---            be taken, 0 if perhaps now, -1 if there is nothing; how many requests of dead workers this call has put
---            back, and how many of them went to the failed list; how many requests are in `later`. Each request as in
---            `taken`
+-- Answers {"ok", report, digits, starts, held, slices, crowd, request...}: a digit for each item, 1 if it was there;
+--            when each overdue request is to be sent; if hosts share a slot, those that are left alone, as in `holds`, at
+--            most 500; and what was taken.
+--            Report: WAITING TAKEN FAILED FORGOTTEN; SECONDS until the next marks expire; NOW; how long until more can
+--            be taken, 0 if perhaps now, negative if there is nothing; how many requests of dead workers this call has
+--            put back, and how many of them went to the failed list; how many requests are in `later`. Each request as
+--            in `taken`. Starts, NOW and how long in microseconds
 --     or  {"slices", slices, kind}  a slice is to be added: "due" if it begins a generation, else "full"
 --     or  {"dead"}     the worker missed its lease; what it had is back in the queue
 --     or  {"lost"}          the server does not know its earlier calls: it went back in time
@@ -83,7 +83,7 @@ local function answer()
   local rows = one_slot == 1
     and call('ZRANGEBYSCORE', holds, format_time(clock), '+inf', 'WITHSCORES', 'LIMIT', '0', PORTION) or {}
   for i = 1, #rows, 2 do
-    left_alone[#left_alone + 1] = struct.pack('>Hc0d', #rows[i], rows[i], rows[i + 1] - clock)
+    left_alone[#left_alone + 1] = struct.pack('>Hc0d', #rows[i], rows[i], (rows[i + 1] - clock) / SECOND)
   end
   return {'ok', table.concat(report, ' '), digits, table.concat(starts, ' '), table.concat(left_alone),
     found[3], found[11] or '', unpack(handed_out or read_handed_out())}
@@ -104,7 +104,9 @@ end
 local function push()
   local seq = math.max(found[7] + 1, math.floor(now * 1000000))
   local times, pushes, heads, item, argument, some = {}, {}, {}, 0, FIRST_QUEUED, false
-  for entry, seconds in waits:gmatch('(%d+):(%S+)') do times[tonumber(entry)] = format_time(clock + seconds) end
+  for entry, seconds in waits:gmatch('(%d+):(%S+)') do
+    times[tonumber(entry)] = format_time(clock + seconds * SECOND)
+  end
   for entry = 1, #letters do
     local letter = letters:sub(entry, entry)
     if letter ~= 'p' then item = item + 1 end
@@ -162,7 +164,7 @@ local function hear_paces()
     else
       call('HSET', delays, slot, string.format('%.3f %.3f', delay, jitter))
     end
-    if turn and turn > clock then set_turn(key, slot, turn + delay - before) end
+    if turn and turn > clock then set_turn(key, slot, turn + (delay - before) * SECOND) end
   end
 end
 
@@ -173,7 +175,8 @@ local function hear_holds()
     local slot, seconds
     slot, seconds, at = struct.unpack('>Hc0d', held, at)
     some_held = true
-    if clock + seconds > hold_of(slot) then call('ZADD', holds, format_time(clock + seconds), slot) end
+    local ends = clock + seconds * SECOND
+    if ends > hold_of(slot) then call('ZADD', holds, format_time(ends), slot) end
     local turn, key = turn_of(slot)
     if turn then set_turn(key, slot, turn) end
   end
@@ -189,15 +192,15 @@ local function put_aside()
     if value then
       local _, _, member = read_taken(value)
       call('HDEL', taken, worker .. id)
-      call('ZADD', later, format_time(clock + seconds), member)
+      call('ZADD', later, format_time(clock + seconds * SECOND), member)
     end
   end
 end
 
-local function draw(delay, jitter) return delay * (1 + jitter * (2 * math.random() - 1)) end
+local function draw(delay, jitter) return SECOND * delay * (1 + jitter * (2 * math.random() - 1)) end
 
 local function describe_turn(start, following, pace)
-  return string.format('%.6f %.6f ', start, following) .. pace
+  return string.format('%d %d ', start, following) .. pace
 end
 
 -- Let an overdue request have the next turn of its slot.
@@ -215,6 +218,7 @@ local function renew(field)
 end
 
 local names, values, gone, passed, room_left, next_turns = {}, {}, {}, {}, room, {}
+local horizon = clock + ahead * SECOND  -- of turns that come until then, requests are taken
 
 -- Read up to `room` requests of a slot into `taken`. A worker has one risky request at a time, so that none is moved
 -- to the failed list because of another. Return how many were taken, and whether the slot has others.
@@ -252,10 +256,10 @@ local function serve(slot, turn, listed, room)
   if slot == '' then delay, pace = 0, '0 0 0 ' end
   local start = math.max(clock, turn)
   local following = start + draw(delay, jitter)
-  if delay > 0 then room = 1 else following = clock + 1e-6 * (#names + 1) end  -- slots without a delay take turns
+  if delay > 0 then room = 1 else following = clock + #names + 1 end  -- slots without a delay take turns
   local some, others = read_requests(slot, room, describe_turn(start, following, pace))
   if others then
-    if some == 0 then following = clock + ahead + 1 end  -- they are for another worker
+    if some == 0 then following = horizon + SECOND end  -- they are for another worker
     next_turns[#next_turns + 1], next_turns[#next_turns + 2] = format_time(math.max(following, hold_of(slot))), slot
   else
     call('ZREM', turns, slot)
@@ -271,7 +275,7 @@ end
 -- Return slots whose turns have come, their turns, and whether the worker has enough of them: such slots come last.
 local function due(most, is_busy)
   local slots, busy_slots, times = {}, {}, {}
-  local reply = call('ZRANGEBYSCORE', turns, '-inf', format_time(clock + ahead), 'WITHSCORES', 'LIMIT', '0', most)
+  local reply = call('ZRANGEBYSCORE', turns, '-inf', format_time(horizon), 'WITHSCORES', 'LIMIT', '0', most)
   for i = 1, #reply, 2 do
     local some = is_busy[reply[i]] and busy_slots or slots
     some[#some + 1], times[reply[i]] = reply[i], tonumber(reply[i + 1])
@@ -311,9 +315,9 @@ local function take()
   ids = table.concat(names)
   if left == 0 or room_left <= 0 then return end
   next_turn = -1
-  local after = call('ZRANGEBYSCORE', turns, '(' .. format_time(clock + ahead), '+inf', 'WITHSCORES', 'LIMIT', '0', many + 1)
+  local after = call('ZRANGEBYSCORE', turns, '(' .. format_time(horizon), '+inf', 'WITHSCORES', 'LIMIT', '0', many + 1)
   for i = #after - 1, 1, -2 do
-    if not is_busy[after[i]] then next_turn = math.max(0, after[i + 1] - ahead - clock) end
+    if not is_busy[after[i]] then next_turn = math.max(0, after[i + 1] - horizon) end
   end
 end
 
