@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 _STATUSES: Final = frozenset({429, 503})
 
 _BUDGET: Final = 3
-"""A host that never answers well is left alone for so many times the longest time, in all."""
+"""A host that never answers well is left alone for about so many times the longest time, in all."""
 
 _MOST_HOSTS: Final = 10_000
 """How many hosts are remembered that have asked to be left alone and not answered well since."""
@@ -105,7 +105,7 @@ class RetryAfter:
         slot, now = slot_of(self._crawler, request), time.monotonic()
         host = self._hosts.get(slot) or _Host()
         more = max(0.0, now + seconds - max(now, host.until))
-        if host.spent + more > _BUDGET * self._longest:
+        if host.spent >= _BUDGET * self._longest:
             return False
         send = self._crawler.signals.send_catch_log
         if not any(done is True for _, done in send(hold_slot, request=request, seconds=seconds)):

@@ -117,6 +117,16 @@ def test_a_host_has_one_budget_until_it_answers_well(site):
     assert site.answer(503, "600") == 600
 
 
+def test_answers_at_the_same_moment_spend_the_budget_once(site):
+    for _ in range(3):
+        assert site.answer(503, "600") == 600
+        for _ in range(7):
+            site.now += 0.01
+            site.answer(503, "600")
+        site.now += 600
+    assert site.answer(503, "600") is None
+
+
 def test_a_short_wish_is_granted_more_often(site):
     for _ in range(30):
         assert site.answer(503, "60") == 60

@@ -162,7 +162,7 @@ def test_a_crawl_that_waits_may_be_killed(project, queue):
     site = WaitingSite(3 + 2 * KILLS, queue)
     with Pages(site) as pages:
         while len(kills) < KILLS:
-            enough = site.delivered + dice.randint(1, 2 * PAGES // (KILLS + 5))
+            enough = site.delivered + dice.randint(1, 2 * PAGES // (KILLS + 8))
             run = project.crawl(pages, spider="late", **settings(queue))
             until(lambda: site.delivered >= enough or run.ended)  # noqa: B023 - called at once
             if run.ended:
@@ -185,7 +185,7 @@ def test_workers_that_wait_may_be_killed(tmp_path, queue):
     ):
         workers = [crawl.join(spider="late") for _ in range(WORKERS)]
         while len(kills) < KILLS:
-            enough = site.delivered + dice.randint(1, 2 * PAGES // (KILLS + 5))
+            enough = site.delivered + dice.randint(1, 2 * PAGES // (KILLS + 8))
             until(lambda: site.delivered >= enough or all(each.ended for each in workers))  # noqa: B023
             victim = dice.randrange(WORKERS)
             if workers[victim].ended:
