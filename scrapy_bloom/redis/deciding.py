@@ -1,7 +1,8 @@
 """Which requests of a worker are new, and what is forgotten: what it knows, and what it asks Redis.
 
-A request is offered with its mark. Redis answers with the next exchange, so it is accepted at once
-and may turn out to be a duplicate later.
+What is asked about a request is said by ``Session.questions``. It is offered with the first
+mark that this worker does not know. Redis answers with the next exchange, so the request is
+accepted at once and may turn out to be a duplicate later.
 """
 
 from __future__ import annotations

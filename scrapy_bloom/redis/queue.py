@@ -5,6 +5,10 @@ a worker, or done. One call marks it and queues it, so mark and request live and
 
 An exchange has three steps, so that the event loop never waits for the server: :meth:`prepare`
 builds the call, :meth:`carry_out` makes it in a thread, and :meth:`settle` applies the answer.
+
+If the key is not as this worker knows it, the call ends in a :class:`Surprise`. Then
+:meth:`carry_out` opens the key again, under a new name. The exchange says whether what was taken is
+void, and whether the caller must begin again: offer what was not begun, and run ``start()``.
 """
 
 from __future__ import annotations

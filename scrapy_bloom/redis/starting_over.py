@@ -1,4 +1,7 @@
-"""Running ``start()`` again after the server has lost something."""
+"""Running ``start()`` again after a surprise: the server has lost something.
+
+What this worker had taken and not begun is offered again by ``deciding``.
+"""
 
 from __future__ import annotations
 

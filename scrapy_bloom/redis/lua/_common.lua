@@ -47,9 +47,9 @@ local now = time[1] + time[2] / 1000000
 local function format_time(microseconds) return string.format('%d', microseconds) end
 
 local function read_numbers(text)
-  local found = {}
-  for word in text:gmatch('%S+') do found[#found + 1] = tonumber(word) end
-  return unpack(found)
+  local numbers = {}
+  for word in text:gmatch('%S+') do numbers[#numbers + 1] = tonumber(word) end
+  return unpack(numbers)
 end
 
 local function read_slices(text, epoch)

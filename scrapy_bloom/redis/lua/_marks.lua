@@ -5,7 +5,7 @@
 --   forgotten             counts the pages that were forgotten
 --   grow(epoch, next_slice)
 --                         adds the slice that is needed; returns its kind if that is not `next_slice`
---   judge(letters, probes, max_ages)
+--   judge(ops, probes, max_ages)
 --                         marks or forgets the items; returns a digit for each, 1 if it was there
 local slices, over, newest, window, forgotten
 
@@ -96,18 +96,18 @@ local function mark(age)
   return seen and not age
 end
 
-local function judge(letters, probes, max_ages)
+local function judge(ops, probes, max_ages)
   local ages, digits, at, number = {}, {}, 1, 0
   if max_ages ~= '' then
     for one, age in max_ages:gmatch('(%d+):(%S+)') do ages[tonumber(one)] = tonumber(age) end
   end
-  for entry = 1, letters == '' and #probes / PROBE_BYTES or #letters do
-    local letter = letters:sub(entry, entry)
-    if letter ~= 'p' then
+  for entry = 1, ops == '' and #probes / PROBE_BYTES or #ops do
+    local op = ops:sub(entry, entry)
+    if op ~= 'p' then
       number = number + 1
       item = probes:sub(at, at + PROBE_BYTES - 1)
       local there
-      if letter == 'x' then there = forget() else there = mark(ages[number]) end
+      if op == 'x' then there = forget() else there = mark(ages[number]) end
       digits[number] = there and '1' or '0'
       at = at + PROBE_BYTES
     end

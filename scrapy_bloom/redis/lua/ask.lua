@@ -2,9 +2,9 @@
 --
 -- ARGV[1]  epoch   ARGV[2]  the probes of the items
 -- Answers {"ok", digits, now}: for each item 1 if it is there, and the server's time; {"gone"} or {"deleted"} as call.lua
-local found = call('HMGET', header, 'epoch', 'slices', 'window', 'deleted')
-if found[1] ~= ARGV[1] then return other_epoch(ARGV[1], found[4]) end
-local slices, probes, digits = divide(read_slices(found[2], ARGV[1]), tonumber(found[3])), ARGV[2], {}
+local fields = call('HMGET', header, 'epoch', 'slices', 'window', 'deleted')
+if fields[1] ~= ARGV[1] then return other_epoch(ARGV[1], fields[4]) end
+local slices, probes, digits = divide(read_slices(fields[2], ARGV[1]), tonumber(fields[3])), ARGV[2], {}
 for at = 1, #probes, PROBE_BYTES do
   local item = probes:sub(at, at + PROBE_BYTES - 1)
   local digit = '0'

@@ -4,12 +4,12 @@
 -- Answers {"ok", how many requests of dead workers were put back, how many of them went to the failed list, the count
 --          of forgotten pages}; {"gone"}, {"deleted"} or {"dead"} as call.lua
 local epoch, worker, lease, most = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local found = call('HMGET', header, 'epoch', 'w:' .. worker, 'slices', 'forgotten', 'deleted', 'well')
-if found[1] ~= epoch then return other_epoch(epoch, found[5]) end
-if vanished(read_slices(found[3], epoch)) then return {'gone'} end
-local number, ends, delay = read_worker(found[2])
+local fields = call('HMGET', header, 'epoch', 'w:' .. worker, 'slices', 'forgotten', 'deleted', 'well')
+if fields[1] ~= epoch then return other_epoch(epoch, fields[5]) end
+if vanished(read_slices(fields[3], epoch)) then return {'gone'} end
+local number, ends, delay = read_worker(fields[2])
 if ends == 'dead' then return {'dead'} end  -- what it had is put back: its next call finds out
-local well, since = hear(found[6], lease)
+local well, since = hear(fields[6], lease)
 if number then
   write_worker(worker, number, now + lease, delay or 0, well)
 else
@@ -17,4 +17,4 @@ else
 end
 local queued, failed_now = 0, 0
 if since then queued, failed_now = sweep(since, lease, most) end
-return {'ok', queued, failed_now, found[4]}
+return {'ok', queued, failed_now, fields[4]}

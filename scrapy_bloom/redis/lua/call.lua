@@ -9,7 +9,7 @@
 --               which a request is moved to the failed list; after which it is risky; 1 if the worker has a
 --               risky one, else 0; its delay and jitter for slots that have no other; seconds before its turn
 --               that a request may be taken; 1 if hosts without a delay share one slot, else 0
---   letters     one for each entry. "m": mark. "f": mark, and queue if it is new. "p": queue; the entry has
+--   ops         one for each entry. "m": mark. "f": mark, and queue if it is new. "p": queue; the entry has
 --               no probe. "x": forget. Empty: all are "m"
 --   probes      of the entries
 --   max_ages    ITEM:SECONDS of each item with a maximum age. Items are the entries with probes, from 1
@@ -38,28 +38,28 @@
 --     or  {"lost"}          the server does not know its earlier calls: it went back in time
 --     or  {"gone"}          there is another epoch        {"deleted"}  the user has deleted it
 --     or  {"broken", error} the call failed half-way; all marks were dropped
-local epoch, worker, numbers, letters, probes, max_ages, next_slice = unpack(ARGV, 1, 7)
+local epoch, worker, numbers, ops, probes, max_ages, next_slice = unpack(ARGV, 1, 7)
 local done, back, unreadable, unused, overdue, paces, busy = unpack(ARGV, 8, 14)
 local waits, held, aside = unpack(ARGV, 15, 17)
 local FIRST_QUEUED = 18  -- where in ARGV the requests to queue begin
-local found = call('HMGET', header, 'epoch', 'w:' .. worker, 'slices', 'window', 'forgotten', 'order', 'seq',
+local fields = call('HMGET', header, 'epoch', 'w:' .. worker, 'slices', 'window', 'forgotten', 'order', 'seq',
   'deleted', 'delay', 'well', 'crowd')
-if found[1] ~= epoch then return other_epoch(epoch, found[8]) end
+if fields[1] ~= epoch then return other_epoch(epoch, fields[8]) end
 local number, answered, lease, want, room, retry, most, risk, risky, own_delay, own_jitter, ahead, one_slot =
   read_numbers(numbers)
-local surprise, last = surprise_of(found[2], number, answered)
+local surprise, last = surprise_of(fields[2], number, answered)
 if surprise then return {surprise} end
 
 local digits, ids = '', ''
 local counts, handed_out  -- known if this call has just been carried out
-read_marks(found[3], epoch, found[4], found[5])
+read_marks(fields[3], epoch, fields[4], fields[5])
 local next_turn, queued, failed_now = 0, 0, 0
 
 -- Return the fields of this worker's requests in `taken`.
 local function fields_of(ids)
-  local fields = {}
-  for at = 1, #ids, 8 do fields[#fields + 1] = worker .. ids:sub(at, at + 7) end
-  return fields
+  local names = {}
+  for at = 1, #ids, 8 do names[#names + 1] = worker .. ids:sub(at, at + 7) end
+  return names
 end
 
 local function read_handed_out()
@@ -86,9 +86,9 @@ local function answer()
     left_alone[#left_alone + 1] = struct.pack('>Hc0d', #rows[i], rows[i], (rows[i + 1] - clock) / SECOND)
   end
   return {'ok', table.concat(report, ' '), digits, table.concat(starts, ' '), table.concat(left_alone),
-    found[3], found[11] or '', unpack(handed_out or read_handed_out())}
+    fields[3], fields[11] or '', unpack(handed_out or read_handed_out())}
 end
-local well, heard_since = hear(found[10], lease)
+local well, heard_since = hear(fields[10], lease)
 if number == last then
   digits, ids = call('HGET', header, 'a:' .. worker):match('^(%d*) (.*)$')
   write_worker(worker, number, now + lease, own_delay, well)
@@ -98,21 +98,21 @@ if vanished(slices) then return {'gone'} end
 
 if #probes > 0 then
   local kind = grow(epoch, next_slice)
-  if kind then return {'slices', found[3], kind} end
+  if kind then return {'slices', fields[3], kind} end
 end
 
 local function push()
-  local seq = math.max(found[7] + 1, math.floor(now * 1000000))
+  local seq = math.max(fields[7] + 1, math.floor(now * 1000000))
   local times, pushes, heads, item, argument, some = {}, {}, {}, 0, FIRST_QUEUED, false
   for entry, seconds in waits:gmatch('(%d+):(%S+)') do
     times[tonumber(entry)] = format_time(clock + seconds * SECOND)
   end
-  for entry = 1, #letters do
-    local letter = letters:sub(entry, entry)
-    if letter ~= 'p' then item = item + 1 end
-    if letter == 'p' or letter == 'f' then
-      if letter == 'p' or digits:sub(item, item) == '0' then
-        local place = found[6] == 'lifo' and 9007199254740992 - seq - entry or seq + entry
+  for entry = 1, #ops do
+    local op = ops:sub(entry, entry)
+    if op ~= 'p' then item = item + 1 end
+    if op == 'p' or op == 'f' then
+      if op == 'p' or digits:sub(item, item) == '0' then
+        local place = fields[6] == 'lifo' and 9007199254740992 - seq - entry or seq + entry
         local head = ARGV[argument]
         local member = head .. struct.pack('>I8B', place, 0) .. ARGV[argument + 1]
         some = true
@@ -128,7 +128,7 @@ local function push()
   end
   if #pushes > 0 then call('ZADD', queue, unpack(pushes)) end
   for head in pairs(heads) do await_turn(slot_of(head)) end
-  if some then call('HSET', header, 'seq', string.format('%.0f', seq + #letters)) end
+  if some then call('HSET', header, 'seq', string.format('%.0f', seq + #ops)) end
 end
 
 local function put_failed_back()
@@ -144,7 +144,7 @@ end
 
 -- Return delay and jitter of a slot, and as they stand in `taken`. Of the default ones that workers want, the longest
 -- delay counts.
-local default_delay = math.max(own_delay, tonumber(found[9] or 0))
+local default_delay = math.max(own_delay, tonumber(fields[9] or 0))
 local default_pace = string.format('%.3f %.3f 0 ', default_delay, own_jitter)
 local function read_pace(text)
   if not text then return default_delay, own_jitter, default_pace end
@@ -334,7 +334,7 @@ local function carry_out()
   for _, field in ipairs(fields_of(back)) do put_back(field, 0, most) end
   for _, field in ipairs(fields_of(unreadable)) do put_back(field, 1, most, true) end
   put_aside()
-  digits = judge(letters, probes, max_ages)
+  digits = judge(ops, probes, max_ages)
   push()
   hear_paces()
   for _, field in ipairs(fields_of(overdue)) do renew(field) end
@@ -351,7 +351,7 @@ local function carry_out()
   if #probes > 0 then
     call('HSET', header, 'slices', write_slices(slices), 'forgotten', string.format('%.0f', forgotten))
   end
-  if own_delay > tonumber(found[9] or 0) then call('HSET', header, 'delay', string.format('%.3f', own_delay)) end
+  if own_delay > tonumber(fields[9] or 0) then call('HSET', header, 'delay', string.format('%.3f', own_delay)) end
   counts = {count('a:' .. worker, digits .. ' ' .. ids)}
 end
 

@@ -9,13 +9,13 @@
 -- Answers {"ok", report, digits, "", ""}, as call.lua if there are no requests
 --     or  {"slices", ...}, {"dead"}, {"lost"}, {"gone"}, {"deleted"} or {"broken", error} as there
 local epoch, worker, numbers, letters, probes, max_ages, next_slice = unpack(ARGV)
-local found = call('HMGET', header, 'epoch', 'w:' .. worker, 'slices', 'window', 'forgotten', 'deleted')
-if found[1] ~= epoch then return other_epoch(epoch, found[6]) end
+local fields = call('HMGET', header, 'epoch', 'w:' .. worker, 'slices', 'window', 'forgotten', 'deleted')
+if fields[1] ~= epoch then return other_epoch(epoch, fields[6]) end
 local number, answered, lease = read_numbers(numbers)
-local surprise, last = surprise_of(found[2], number, answered)
+local surprise, last = surprise_of(fields[2], number, answered)
 if surprise then return {surprise} end
 
-read_marks(found[3], epoch, found[4], found[5])
+read_marks(fields[3], epoch, fields[4], fields[5])
 local digits
 local function answer()
   return {'ok', format('0 0 0 %d %s 0 -1 0 0 0', forgotten, seconds_left()), digits, '', ''}
@@ -29,7 +29,7 @@ if again_vanished(slices) then
   return {'gone'}
 end
 local kind = grow(epoch, next_slice)
-if kind then return {'slices', found[3], kind} end
+if kind then return {'slices', fields[3], kind} end
 
 local function carry_out()
   if #over > 0 then drop(over) end
