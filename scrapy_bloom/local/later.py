@@ -185,8 +185,9 @@ class Later:
         return min(self._rows.next_due, self.memory.next_due, min(ends, default=inf))
 
     def await_due(self) -> None:
-        """Wake the engine when the next request or slot is due."""
-        self._timer.set(self.next_due - time.monotonic())
+        """Wake the engine when the next request or slot is due. Without room a commit wakes it."""
+        if self.has_room:
+            self._timer.set(self.next_due - time.monotonic())
 
     def close(self) -> None:
         """Wake the engine no more."""

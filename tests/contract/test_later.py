@@ -14,6 +14,7 @@ from scrapy.squeues import PickleFifoDiskQueue
 from scrapy.utils.test import get_crawler
 from support.internals import database_of
 
+from scrapy_bloom.crawl import engine
 from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local import later as module
@@ -207,6 +208,22 @@ def test_what_is_put_aside_is_bounded_and_stays_stored(job):
     assert len(job.pop()) == 50
     job.pass_time(21)
     assert job.pop() + job.pop() == aside
+
+
+def test_what_is_due_wakes_nothing_before_there_is_room(job, monkeypatch):
+    timers = []
+    monkeypatch.setattr(engine, "call_later", lambda *told: timers.append(told))
+    job.push("a", wait=10)
+    for number in range(100):
+        assert job.queues.push(Request(f"http://a/{number}")) is None
+        job.later.put_aside(*job.queues.pop(), job.now + 20)
+    job.pass_time(11)
+    job.later.await_due()
+    assert timers == []
+    job.later.note_committed()
+    assert job.woken == 1
+    job.later.await_due()
+    assert len(timers) == 1
 
 
 def test_what_cannot_be_stored_changes_nothing(job):
