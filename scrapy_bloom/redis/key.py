@@ -49,6 +49,9 @@ _NO_REQUESTS: Final = (
     ". It may be the filter of a crawl with scrapy-redis: 'scrapy bloom copy' copies its requests,"
     " and resumes a copy that was interrupted"
 )
+_HAS_REQUESTS: Final = (
+    ". It is a crawl by another SCHEDULER, 'scrapy_bloom.Scheduler', which keeps its requests there"
+)
 AHEAD: float = 0.4
 """Seconds before its turn that a request may be taken, so that few calls are needed."""
 
@@ -299,7 +302,9 @@ class SharedKey:
                 f" expected at least one slice and {plan.window!r}"
             )
         if differences := self.plan.differences(plan):
-            more = _NO_REQUESTS if self.plan.order and not plan.order else ""
+            more = ""
+            if bool(self.plan.order) is not bool(plan.order):
+                more = _NO_REQUESTS if self.plan.order else _HAS_REQUESTS
             self._refuse(f"what is there has {differences}{more}")
         self.secret, self._hash = secret, plan.hash(secret)
         self.epoch = header["epoch"].decode()

@@ -258,10 +258,21 @@ def test_a_filter_of_other_parameters_is_refused(server, key):
         ({"fingerprinter": "mine.F"}, "fingerprinter 'theirs.F', not 'mine.F'"),
         ({"digests": False}, "digests True, not False"),
         ({"window": 60}, "window 0.0, not 60.0"),
+        (
+            {"order": "fifo"},
+            "order '', not 'fifo'. It may be the filter of a crawl with scrapy-redis",
+        ),
     ):
         with pytest.raises(StateError, match=words):
             opened(**other)
     assert everything_in(server) == before
+
+
+def test_the_filter_of_a_crawl_by_our_scheduler_is_refused_with_the_cause(server, key):
+    with_requests = plan_of(project="sr", order="fifo")
+    RedisFilter(Server(server.url), key, with_requests).close()
+    with pytest.raises(StateError, match=r"project 'sr', not ''.*by another SCHEDULER, 'scrapy_bl"):
+        RedisFilter(Server(server.url), key, plan_of())
 
 
 def test_a_filter_of_another_capacity_is_used_as_it_is(server, key):
