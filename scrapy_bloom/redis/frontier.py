@@ -153,7 +153,8 @@ class SharedFrontier:
                 slot = self._turns.slot_for(request)
                 entry = Entry("p", None, body, request.priority, slot=slot, due=due)
                 self._decider.offer(request, judged, entry)
-        if self._queue.offering > offering:  # pages may be forgotten with a duplicate
+        # Pages may be forgotten with a duplicate. A call is due if something was to be sent before.
+        if self._queue.offering and not offering:
             self._soon()
         return judged is not None
 
