@@ -58,7 +58,8 @@ PENDING: Final = Stat(
 )
 LATER: Final = Stat(
     "bloom/frontier/later",
-    "of these, requests that may not be sent yet, because of `bloom_delay` or `Retry-After`",
+    "of these, requests that wait for a time of their own: `bloom_delay`, or a retry after"
+    " `Retry-After`",
 )
 HOLDS: Final = Stat(
     "bloom/frontier/holds", "times that a host was left alone for as long as it had asked"

@@ -86,9 +86,9 @@ class Report:
         if not self._due:
             self.flush()
 
-    def count_done(self, pages: int) -> None:
-        """Count pages that are done, with all that they led to."""
-        self._done += pages
+    def count_done(self, requests: int) -> None:
+        """Count requests that are done, with all that they led to."""
+        self._done += requests
 
     def flush(self) -> None:
         """Bring Scrapy's stats up to date."""
@@ -180,9 +180,11 @@ class Report:
             then, before = self._last
             change = f" ({(waiting - before) / (now - then) * 60:+,.0f}/min)"
         self._last = now, waiting
+        later = self._get(stats.LATER)
         words = (
             self._pages_known(),
             f"{counted(waiting, 'request')} waiting{change}",
+            *((f"{later:,} of them for a time",) if later else ()),
             f"{self.in_flight:,} in flight",
             *self.others,
             self._loss(),
@@ -200,7 +202,7 @@ class Report:
             text = f"{known}, {links} checked, {self._get(stats.NEW):,} of them new"
             self.once(logging.INFO, "%s closed: %s, %s", self._noun, text, self._loss())
         else:
-            text = f"{counted(self._done, 'page')} done in this run, {known}, {links} checked"
+            text = f"{counted(self._done, 'request')} done in this run, {known}, {links} checked"
             left = counted(waiting, "request")
             self.once(logging.INFO, "Crawl stopped: %s, %s waiting, %s", text, left, self._loss())
 

@@ -127,7 +127,8 @@ class LocalFrontier:
         report = self._report
         contents = ""
         if job.previous or job.restored or len(self):
-            contents = f"{job.restored:,} pages known, {counted(len(self), 'request')} to fetch"
+            waiting = counted(len(self), "request")
+            contents = f"{counted(job.restored, 'page')} known, {waiting} to fetch"
         if job.in_flight:
             contents += f", {job.in_flight:,} of them were in flight when the crawl was killed"
             report.set(stats.RECOVERED, job.in_flight)

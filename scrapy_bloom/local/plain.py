@@ -15,6 +15,7 @@ from scrapy_bloom.local.job import FILTER, Identity, Job, new_filter
 from scrapy_bloom.local.scrapys import SCRAPYS_MARKS, waits_with_scrapy
 from scrapy_bloom.settings import EXACT, Settings
 from scrapy_bloom.signals import forget_page
+from scrapy_bloom.values import counted
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -79,7 +80,7 @@ class PlainFilter:
         self._report.opened(
             "Bloom filter",
             f"in {job.path}",
-            f"{job.restored:,} pages known; after a kill the crawl starts over",
+            f"{counted(job.restored, 'page')} known; after a kill the crawl starts over",
             self._filter.info(),
             restored=job.restored,
             unclean=unclean,

@@ -354,18 +354,19 @@ class SharedFrontier:
             for overdue, start in answer.turns:
                 self._turns.renew(overdue, start)
             self._turns.heed(answer.held)
+            call = exchange.call
             self._pacing.note_called(
-                exchange.call.take if exchange.call else 0,
+                call.take if call else 0,
                 len(exchange.taken),
                 self._queue.waiting,
                 answer.next_turn,
+                passed_over=bool(call and call.busy),
             )
+            write_stats(self._report, self._queue, later=self._memory.later)
         idle = self._is_idle and not len(self._memory)
         self._finished = works and idle and self._queue.is_over()
-        if exchange.verdicts or exchange.taken or not self.pending():
-            write_stats(self._report, self._queue, later=self._memory.later)
-            if not self._closing:
-                self._engine.wake()  # by itself it checks only every five seconds
+        if not self._closing and (exchange.verdicts or exchange.taken or not self.pending()):
+            self._engine.wake()  # by itself it checks only every five seconds
         if exchange.error is not None:
             self._fail(exchange.error)
         return works

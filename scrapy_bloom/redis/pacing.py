@@ -31,6 +31,7 @@ class Pacing:
         self._ended: deque[float] = deque(maxlen=2 * most)
         self._called = self._look_at = self._next_turn = 0.0
         self._poll = POLL
+        self._passed_over = False  # slots of which this worker had enough
 
     def note_ended(self, count: int) -> None:
         """Record that the engine is through with requests."""
@@ -40,17 +41,22 @@ class Pacing:
         """Record that this worker has put a request into the queue: there is one to take."""
         self._look_at = 0.0
 
-    def note_called(self, wanted: int, taken: int, waiting: int, next_turn: float) -> None:
+    def note_called(
+        self, wanted: int, taken: int, waiting: int, next_turn: float, *, passed_over: bool
+    ) -> None:
         """Record the answer to a call that took requests.
 
         :param wanted: how many it asked for.
         :param waiting: how many there are in the queue.
         :param next_turn: seconds until more can be taken; infinite if nothing waits.
+        :param passed_over: whether there are slots of which this worker had enough. They may be
+            served before `next_turn` once it has not.
         """
         self._called = now = time.monotonic()
         if not wanted:
             return
         self._next_turn = now + next_turn if next_turn else 0.0
+        self._passed_over = passed_over
         if taken:
             self._poll = POLL
         if taken == wanted or (waiting and not next_turn):
@@ -89,7 +95,7 @@ class Pacing:
     @property
     def rests(self) -> bool:
         """Whether nothing of what waits can be taken soon."""
-        return REST < self._next_turn - time.monotonic() < inf
+        return not self._passed_over and REST < self._next_turn - time.monotonic() < inf
 
     @property
     def next_turn(self) -> float:

@@ -43,7 +43,7 @@ def report_opened(
     if state is None:
         return None
     restored = state.items
-    contents = f"{restored:,} pages known"
+    contents = f"{counted(restored, 'page')} known"
     if not crawl:
         contents += "; a kill loses what this process has to fetch"
     elif restored or state.waiting or state.taken:
@@ -152,13 +152,14 @@ def write_stats(report: Report, queue: SharedQueue, *, later: int) -> None:
         report.set_if_used(stat, value)
     if queue.shared is not None:
         report.describe(queue.shared.info())
-        report.others = _describe_crowd(queue.shared.crowd)
+        report.others = _describe_crowd(queue.shared.crowd, queue.counts.taken)
     report.set(stats.PENDING, queue.waiting)
     report.set(stats.FROM_BACKEND["round_trips"], counters.round_trips)
 
 
-def _describe_crowd(crowd: Crowd) -> tuple[str, ...]:
+def _describe_crowd(crowd: Crowd, taken: int) -> tuple[str, ...]:
     if not crowd.workers:  # nobody has looked yet
         return ()
     held = f", {crowd.held:,} left alone" if crowd.held else ""
-    return counted(crowd.workers, "worker"), counted(crowd.hosts, "host") + held
+    hosts = counted(crowd.hosts, "host") + held
+    return f"{taken:,} in all", counted(crowd.workers, "worker"), hosts

@@ -12,6 +12,7 @@ from scrapy_bloom.crawl.engine import Downloads
 from scrapy_bloom.crawl.pace import UNPACED, Pace
 from scrapy_bloom.redis import turns as module
 from scrapy_bloom.redis.member import Taken
+from scrapy_bloom.redis.pacing import Pacing
 from scrapy_bloom.redis.turns import Turns
 
 
@@ -289,3 +290,11 @@ def test_of_hosts_that_share_a_slot_those_that_are_left_alone_are_known(monkeypa
     assert worker.turns.held_until(request) == 0
     worker.turns.heed({b"c": worker.now + 1})
     assert set(worker.turns.holds) == {b"b", b"c"}
+
+
+@pytest.mark.parametrize("passed_over", [False, True])
+def test_a_worker_rests_only_if_no_slot_was_passed_over(passed_over):
+    """The log said that nothing could be fetched for half a minute, and the next page came."""
+    pacing = Pacing((), (), 16)
+    pacing.note_called(16, 0, 8, 30.0, passed_over=passed_over)
+    assert pacing.rests is not passed_over

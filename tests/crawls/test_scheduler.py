@@ -364,7 +364,7 @@ async def test_the_log_says_in_one_word_what_was_opened_and_closed(job, caplog):
     size = "Capacity 1,000,000, error rate 1e-06, 4.1 MB when full, URLs 'usual', exact"
     assert new == f"New crawl, stored in {state}. {size}"
     summary = re.fullmatch(
-        r"Crawl stopped: [1-9]\d* pages? done in this run, \d+ pages known, \d+ links checked,"
+        r"Crawl stopped: [1-9]\d* requests? done in this run, \d+ pages known, \d+ links checked,"
         r" (\d+) requests waiting, expected loss 0\.0 pages",
         stopped,
     )

@@ -136,8 +136,8 @@ def test_requests_of_a_killed_worker_are_fetched_by_another_one(site, server, tm
     assert site.missed == set()
     run = workers.runs[1]
     states = re.findall(
-        r"Crawl state: [\d,]+ pages known, \d+ requests? waiting.*, \d+ in flight, (\d) workers?,"
-        r" \d+ hosts?, expected loss 0\.0 pages",
+        r"Crawl state: [\d,]+ pages known, \d+ requests? waiting.*, \d+ in flight, \d+ in all,"
+        r" (\d) workers?, \d+ hosts?, expected loss 0\.0 pages",
         run.log,
     )
     assert set(states) | {"1"} == {"1", "2"}

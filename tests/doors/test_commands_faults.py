@@ -16,6 +16,7 @@ from support.processes import environment
 from support.waiting import PATIENCE
 
 from scrapy_bloom import RedisFilter
+from scrapy_bloom.local.job import lock_job
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
 URL = "http://example.com/"
@@ -234,6 +235,16 @@ def test_copy_names_what_it_cannot_copy(bloom, work_dir, server):
     ):
         code, _, (error,) = bloom(line)
         assert (code, told in error) == (2, True), error
+
+
+def test_a_job_in_use_is_not_copied(bloom, work_dir, server):
+    """The crawl goes on with what the copy has as well: pages would be fetched twice."""
+    stored_job(work_dir / "used", fingerprints(9))
+    target = f"{server.url}#{next(keys)}"
+    with lock_job(work_dir / "used"):
+        code, _, (error,) = bloom(f"copy used {target}")
+        assert (code, "is using this job directory" in error) == (2, True), error
+    assert bloom(f"copy used {target}")[0] == 0
 
 
 def test_forgotten_pages_stay_forgotten_in_every_copy(bloom, work_dir, server):
