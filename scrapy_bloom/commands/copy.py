@@ -9,7 +9,6 @@ from scrapy_bloom.commands.output import show
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.target import target_of
 from scrapy_bloom.errors import SettingError
-from scrapy_bloom.local.job import lock_job
 from scrapy_bloom.values import counted
 
 EXAMPLE = "job redis://localhost#books:books:bloom"
@@ -37,8 +36,7 @@ def run(args: Namespace, project: Project) -> int:
     else:
         from scrapy_bloom.commands.from_job import copy_job  # noqa: PLC0415
 
-        with lock_job(source.path.parent):  # while a crawl goes on, pages would be fetched twice
-            copy_job(source, target, project)
+        copy_job(source, target, project)
     facts = target.info()
     items, waiting = facts["items"], facts.get("waiting")
     text = counted(items, "page")

@@ -21,7 +21,7 @@ from scrapy_bloom.errors import BackendError, StateError
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.filter.hashing import make_hash, make_probe
 from scrapy_bloom.filter.slices import Slice
-from scrapy_bloom.local.job import Identity
+from scrapy_bloom.local.job import Identity, lock_job
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.key import MOST_BYTES, Call, SharedKey
 from scrapy_bloom.redis.member import Entry
@@ -48,7 +48,11 @@ def copy_job(source: LocalTarget, target: RedisTarget, project: Project) -> None
 
     :param project: of the spider whose it is from now on; of the job's spider if it names none.
     """
-    with source.reading() as (identity, filter_, holds, requests), target.connected() as worker:
+    with (
+        source.reading() as (identity, filter_, holds, requests),
+        lock_job(source.path.parent),  # while a crawl goes on, pages would be fetched twice
+        target.connected() as worker,
+    ):
         plan = _plan_of(filter_, identity)
         owner_project = Project(project.given, project.spider or identity.spider)
         owned = requests is not None or owner_project.keeps_requests
