@@ -99,9 +99,10 @@ class WaitingSite(dict):
         """Yield page, when it was first asked for from a moment on, and when that was due."""
         for parent, children in self.links.items():
             begun = [now for now, done in self.asked[parent] if done]
-            for child in children:
-                first = self.asked[child][0][0]
-                yield child, first, begun[0] + self.delays[child]
+            for child in children:  # of a page that a kill has undone, a later visit counts
+                first, delay = self.asked[child][0][0], self.delays[child]
+                over = [now + delay for now in begun if now + delay - EARLY <= first]
+                yield child, first, max(over, default=begun[0] + delay)
         for page, moment in self.standing_holds(kills):
             yield page, self.asked[page][1][0], moment + HOLD
 
