@@ -34,8 +34,8 @@ if kind then return {'slices', fields[3], kind} end
 local function carry_out()
   if #over > 0 then drop(over) end
   digits = judge(letters, probes, max_ages)
-  call('HSET', header, 'a:' .. worker, digits .. ' ', 'slices', write_slices(slices), 'forgotten',
-    format('%d', forgotten))
+  call('HSET', header, 'a:' .. worker, digits .. ' ', 'slices', write_slices(slices))
+  if letters ~= '' then call('HSET', header, 'forgotten', format('%d', forgotten)) end
 end
 
 -- A server that is full or read-only refuses this first write, and then nothing has changed.
