@@ -68,12 +68,8 @@ def copy_job(source: LocalTarget, target: RedisTarget, project: Project) -> None
         try:
             client.hset(target.key, "order", owner.get("order", "").partition(" ")[0])
             client.expire(target.key, _HOURS)
-            entries = (
-                Entry("p", None, body, priority, slot=slot_in(body), due=date and date + since)
-                for priority, body, date in requests or ()
-            )
             copied = 0
-            for batch in batches(entries):
+            for batch in batches(_entries_of(requests or (), since)):
                 shared.call(Call(batch, holds=held))
                 copied += len(batch)
                 for key in keys[1:]:
@@ -87,6 +83,11 @@ def copy_job(source: LocalTarget, target: RedisTarget, project: Project) -> None
             with suppress(BackendError):  # the keys expire
                 shared.delete()
             raise
+
+
+def _entries_of(requests: Iterable[tuple[int, bytes, float]], since: float) -> Iterator[Entry]:
+    for priority, body, date in requests:
+        yield Entry("p", None, body, priority, slot=slot_in(body), due=date and date + since)
 
 
 def _plan_of(filter_: LocalFilter, identity: Identity) -> Plan:
