@@ -49,6 +49,9 @@ _SHORT: Final = 0.25
 _UNUSED: Final = 8
 """After so many unused turns in a row a slot is unpaced."""
 
+_TAKES_EFFECT: Final = 1.0
+"""After so many seconds all requests that are begun were taken at the pace that was told."""
+
 _MOST_SLOT: Final = 1_000  # bytes of a slot's name
 
 _MOST_SLOTS: Final = 10_000
@@ -62,8 +65,9 @@ class _Slot:
     Attributes:
         sent: requests of it that the engine has.
         unused: how many of its turns in a row were not used.
-        used: whether a request of it was ever sent to it.
+        used: whether a request of it was ever sent to it, as far as is known.
         agreed: its delay as this worker has last told or heard it; None for neither.
+        told: when this worker told it, by ``time.monotonic()``.
         returned: whether the last request went back because its turn had passed. The next one is
             sent in any case, or a process that is always late would send nothing.
     """
@@ -72,6 +76,7 @@ class _Slot:
     unused: int = 0
     used: bool = False
     agreed: float | None = None
+    told: float = 0.0
     returned: bool = False
 
 
@@ -102,6 +107,7 @@ class Turns:
         self._unused: list[Taken] = []
         self._late: list[Taken] = []
         self._overdue: dict[Taken, Request] = {}
+        self._wrongly_unpaced: set[str] = set()  # slots in which requests wait without turns
         self.holds: Holds[bytes] = Holds()
 
     def __len__(self) -> int:
@@ -203,6 +209,8 @@ class Turns:
         if taken.slot:
             slot = self._slots.setdefault(taken.slot, _Slot())
             slot.sent, slot.returned = slot.sent + 1, False
+            if slot.agreed == 0 and taken.delay and taken.start > slot.told + _TAKES_EFFECT:
+                slot.used = True  # another worker has told its pace again: it sends requests to it
             self._begun[request] = taken
 
     def reach(self, request: Request) -> None:
@@ -223,11 +231,19 @@ class Turns:
                 self._downloads.wait_longer(key)
             if self._downloads.skip_wait(key) > taken.delay * _SHORT:
                 self._overdue[taken] = request
-        elif taken.listed:  # it was unpaced, wrongly
-            self._paces[taken.slot] = self._downloads.pace_of(key)
+        elif taken.listed and (pace := self._downloads.pace_of(key)).delay:
+            self._paces[taken.slot] = pace
+            self._wrongly_unpaced.add(key)
 
     def end(self) -> int:
-        """Record with which requests the engine is through; return how many these are."""
+        """Record with which requests the engine is through; return how many these are.
+
+        Requests of a slot that was unpaced wrongly go back to the queue: all workers may have some,
+        and each worker would send its own at its own pace.
+        """
+        wrongly_unpaced, self._wrongly_unpaced = self._wrongly_unpaced, set()
+        for key in wrongly_unpaced:
+            self._engine.take_back(key)
         ended = [request for request in self._begun if not self._engine.has(request)]
         for request in ended:
             taken = self._begun.pop(request)
@@ -296,14 +312,15 @@ class Turns:
     @property
     def is_urgent(self) -> bool:
         """Whether there is something to tell without which turns are wasted."""
-        return bool(self._unused or self._late or self._overdue)
+        return bool(self._unused or self._late or self._overdue or self._wrongly_unpaced)
 
     def take_paces(self) -> Mapping[bytes, Pace]:
         """Return what the server is to be told about the pace of slots, once."""
         paces, self._paces = self._paces, {}
         for name, pace in paces.items():
             if name in self._slots:
-                self._slots[name].agreed = round(pace.delay, 3)
+                slot = self._slots[name]
+                slot.agreed, slot.told = round(pace.delay, 3), time.monotonic()
         return paces
 
     def take_unused(self) -> list[Taken]:

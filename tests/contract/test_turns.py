@@ -51,7 +51,8 @@ class Worker:
         engine = SimpleNamespace(downloader=self.downloader)
         downloads = Downloads(SimpleNamespace(engine=engine, settings=settings))
         downloads._clock = lambda: self.now  # noqa: SLF001 - no other way to set it
-        engine = SimpleNamespace(has=self.active.__contains__)
+        self.taken_back = []
+        engine = SimpleNamespace(has=self.active.__contains__, take_back=self.taken_back.append)
         report = SimpleNamespace(once=lambda *line: self.lines.append(line))
         self.turns = Turns(engine, downloads, report, by_host=by_host)
 
@@ -183,7 +184,28 @@ def test_a_slot_whose_turns_are_not_used_is_unpaced_until_one_is(worker):
     worker.take(0.0, delay=0.0, listed=True)
     request, _ = worker.begin()
     worker.reach(request)
+    assert worker.turns.is_urgent
     assert worker.turns.take_paces() == {b"a": Pace(1.0, 0.0)}
+    worker.end(request)
+    assert worker.taken_back == ["a"]  # what all workers had of it went at the pace of each
+    worker.take(0.0, delay=1.0)
+    request, _ = worker.begin()
+    worker.reach(request)
+    worker.end(request)
+    assert worker.taken_back == ["a"]
+
+
+def test_a_slot_that_another_worker_uses_is_unpaced_once(worker):
+    def forbid(count):
+        worker.take(*[0.0] * count)
+        for _ in range(count):
+            forbidden, _ = worker.begin()
+            worker.end(forbidden)
+        return worker.turns.take_paces()
+
+    assert forbid(8) == forbid(1) == {b"a": UNPACED}  # which was taken before the server heard it
+    worker.now += 2
+    assert not forbid(20)  # the other one has told its pace again
 
 
 def test_a_host_that_gets_some_requests_is_paced_however_many_are_forbidden(worker):
