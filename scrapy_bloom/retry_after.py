@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 from scrapy import signals
 from scrapy.exceptions import NotConfigured
@@ -90,7 +91,7 @@ class RetryAfter:
             return response
         if response.status not in _STATUSES:
             if self._hosts:
-                self._hosts.pop(slot_of(self._crawler, request), None)
+                self._hosts.pop(slot_of(self._crawler, _at_its_own_host(request)), None)
             return response
         wish = read_wish(response.headers.get("Retry-After"))
         if wish > 0 and self._hold(request, min(wish, self._longest)):
@@ -102,6 +103,7 @@ class RetryAfter:
 
         Only what makes a hold longer is spent: eight such answers at once are one hold.
         """
+        request = _at_its_own_host(request)
         slot, now = slot_of(self._crawler, request), time.monotonic()
         host = self._hosts.get(slot) or _Host()
         more = max(0.0, now + seconds - max(now, host.until))
@@ -131,6 +133,18 @@ class RetryAfter:
     def _not_retried(self, request: Request) -> None:
         """Remove the delay of a request whose response goes to the spider: links may inherit it."""
         request.meta.pop(DELAY, None)
+
+
+def _at_its_own_host(request: Request) -> Request:
+    """Return a redirected request without the slot that Scrapy has left in its meta.
+
+    That is the host from which it was redirected, and it is not that one which asks.
+    """
+    before = request.meta.get("redirect_urls", ())
+    if request.meta.get("download_slot") not in {urlsplit(url).hostname for url in before}:
+        return request
+    meta = {key: value for key, value in request.meta.items() if key != "download_slot"}
+    return request.replace(meta=meta)
 
 
 def read_wish(header: bytes | None) -> float:

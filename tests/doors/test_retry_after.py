@@ -60,6 +60,17 @@ def test_a_wish_is_granted(site, status):
     assert site.held == [("a", 120)]
 
 
+def test_after_a_redirect_the_host_that_asks_is_left_alone(site):
+    """Scrapy leaves the slot of the first host in the meta."""
+    for slot in "first.test", "chosen":
+        meta = {"download_slot": slot, "redirect_urls": ["http://first.test/"]}
+        request = Request(URL, meta=meta)
+        response = Response(URL, status=503, headers={"Retry-After": "9"})
+        site.middleware.process_response(request, response)
+        assert request.meta["download_slot"] == slot
+    assert site.held == [("a", 9), ("chosen", 9)]
+
+
 @pytest.mark.parametrize(
     ("status", "wish"),
     [(503, None), (503, "0"), (503, "soon"), (503, ""), (503, "-5"), (200, "9"), (500, "9")],
