@@ -37,7 +37,7 @@ help:
 	@echo "make kills   kill crawls and workers some hundred times, and let calls fail a thousand times (an hour)"
 	@echo "make demo    crawl a site, kill the crawl, resume it, and count what was fetched"
 	@echo "make demo-distributed    crawl it by workers on one Redis, and kill, freeze and add some"
-	@echo "make bench   measure everything (an hour) and write the figures of docs"
+	@echo "make bench   measure everything (two hours) and write the figures of docs"
 	@echo "make bench-quick, bench-NAME    the same on a small scale, on the screen only; or one part of it"
 	@echo "make docs    write the tables of docs, and build the site in build/site"
 	@echo "make matrix    stop, kill and resume crawls on each Python found and each minor Scrapy"

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from bench.competitors import OURS, RBLOOM, TEXTBOOK
 from bench.part import Row
-from bench.parts import shared_crawl
+from bench.parts import polite, shared_crawl
+from bench.polite_crawl import OURS as POLITE
 from bench.results import Result
 from bench.schedulers import OURS as SCHEDULER
 from bench.schedulers import SCRAPY as SCRAPY_SCHEDULER
@@ -71,6 +72,23 @@ def shared(results: Results, delay: float) -> Row:
     return row(results, "shared-crawl", "crawls", name=shared_crawl.OURS, delay=delay)
 
 
+def paced(results: Results, crawl: str, name: str = POLITE) -> Row:
+    """Return what a crawl with a delay was like."""
+    return row(results, "polite", "pace", crawl=crawl, name=name)
+
+
+def slowest_paced(results: Results) -> float:
+    """Return the highest ratio of possible to fetched pages, over the plain crawls with a delay."""
+    found = [paced(results, crawl) for crawl in polite.PLAIN]
+    return max(float(each["possible"] / each["pages"]) for each in found)
+
+
+def most_to_a_host(results: Results) -> float:
+    """Return the highest ratio of the busiest host's requests to the pace, over these crawls."""
+    found = [paced(results, crawl) for crawl in polite.PLAIN]
+    return max(float(each["busiest"] / each["pace"]) for each in found)
+
+
 def dearest_crawl(results: Results) -> float:
     """Return the highest ratio of our crawl's CPU to that of Scrapy's default, over the sites."""
     rows = results["frontier-crawl"]["tables"]["crawl"]
@@ -124,6 +142,31 @@ CLAIMS = (
         0.2,
     ),
     Claim(
+        "possible pages for each page fetched at a pace that up to 4 workers share, any crawl",
+        slowest_paced,
+        1.12,
+    ),
+    Claim(
+        "requests to the busiest host in such crawls, to the configured pace",
+        most_to_a_host,
+        1.1,
+    ),
+    Claim(
+        "gaps between requests to a host below half of the delay, 4 workers, 20 hosts",
+        lambda results: paced(results, polite.MANY)["short"],
+        0.03,
+    ),
+    Claim(
+        "calls to Redis for a page, 4 workers, 20 hosts",
+        lambda results: paced(results, polite.MANY)["trips"],
+        0.5,
+    ),
+    Claim(
+        "the same share of gaps while each second a worker is killed and one joins",
+        lambda results: paced(results, polite.JOINING)["short"],
+        0.05,
+    ),
+    Claim(
         "pages and items that crawls with `scrapy_bloom.Scheduler` lose to kills",
         lambda results: killed(results)["lost"] + killed(results)["items_lost"],
         0,
@@ -157,7 +200,7 @@ def behind(results: Results) -> list[str]:
 
 
 def short(results: Results) -> list[tuple[str, str, str, str]]:
-    """Return the five figures that stand for all: what, ours, theirs, ratio."""
+    """Return the six figures that stand for all: what, ours, theirs, ratio."""
     lost = [killed(results, name) for name in (SCHEDULER, SCRAPY_SCHEDULER)]
     grown = [row(results, "memory", "memory", name=name) for name in (SAFE, SCRAPY)]
     seen = [
@@ -168,6 +211,7 @@ def short(results: Results) -> list[tuple[str, str, str, str]]:
         row(results, "frontier-crawl", "crawl", name=name, links=20)
         for name in (SCHEDULER, SCRAPY_SCHEDULER)
     ]
+    hosts = [paced(results, polite.MANY, name) for name in polite.BOTH]
     near = [
         row(results, "shared-crawl", "crawls", name=name, delay=0.005)
         for name in (shared_crawl.OURS, shared_crawl.SCRAPY_REDIS)
@@ -199,6 +243,11 @@ def short(results: Results) -> list[tuple[str, str, str, str]]:
             "time for a page, Redis 5 ms away",
             *_both(near, lambda each: f"{each['wall'] * 1e3:.0f} ms", "scrapy-redis"),
             f"{near[0]['times']:.2f}",
+        ),
+        (
+            f"requests/s to a host, 4 workers, {hosts[0]['pace']:g} configured",
+            *_both(hosts, lambda each: f"{each['busiest']:.2f}", "scrapy-redis"),
+            f"{hosts[0]['busiest'] / hosts[1]['busiest']:.2f}",
         ),
     ]
 

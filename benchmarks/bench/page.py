@@ -30,7 +30,7 @@ the processor time of the measured process. Absolute times belong to one machine
 only ratios. Each part runs in a process of its own. Alternatives run as their own documentation
 recommends.
 
-`make bench` measures everything in about an hour on two cores and writes the figures; `make
+`make bench` measures everything in about two hours on two cores and writes the figures; `make
 bench-quick` takes a few minutes and writes nothing. [All measurements](reference/measurements.md)
 has every table.
 

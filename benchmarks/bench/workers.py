@@ -22,19 +22,22 @@ from typing_extensions import Self
 from bench.redis_server import busy
 
 PATIENCE: Final = 60  # seconds without a sign of life
-MOST_LINKS, NEW_LINKS = 120, 10  # on a page of a growing site
 
 
 class GrowingSite(LocalSite):
-    """A site without end: a page has 80 links on average, ten of them to pages not shown before.
+    """A site without end, where each page has as many links to pages not shown before.
 
     What a page links to is decided when it is visited first. So every crawl finds the same, in
     whatever order it goes. The front page leads to so many new pages that later ones have enough
     known pages to link to.
+
+    :param links: of a page on average. Each has half as many to half as many again.
+    :param new: how many of these lead to pages not shown before.
     """
 
-    def __init__(self) -> None:
-        super().__init__(pages=10**9)
+    def __init__(self, links: int = 80, new: int = 10) -> None:
+        super().__init__(pages=10**9, links=links)
+        self._new = new
         self._shown = 1
         self._links: dict[int, list[str]] = {}
         self._growing = Lock()
@@ -51,10 +54,11 @@ class GrowingSite(LocalSite):
             return self._links[page]
 
     def _make(self, visits: int) -> list[str]:
-        """Make the links of the page that is visited after so many others: 40 to 120."""
-        # Any two pages in a row have 160 together: few pages are like many.
-        more = 17 * ((visits + 1) // 2) % 41 * (1 if visits % 2 else -1)
-        links, new = (80 + more, NEW_LINKS) if visits else (MOST_LINKS, MOST_LINKS)
+        """Make the links of the page that is visited after so many others."""
+        # Any two pages in a row have twice the average together: few pages are like many.
+        more = 17 * ((visits + 1) // 2) % (self.links // 2 + 1) * (1 if visits % 2 else -1)
+        most = self.links + self.links // 2
+        links, new = (self.links + more, self._new) if visits else (most, most)
         chance = random.Random(visits)
         shown = self._shown
         self._shown += new

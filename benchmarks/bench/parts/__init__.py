@@ -6,10 +6,12 @@ from typing import Final
 
 from bench.part import Part
 from bench.parts import (
+    beside,
     core,
     frontier_crawl,
     kills,
     memory,
+    polite,
     request_seen,
     saturation,
     shared_crawl,
@@ -26,6 +28,8 @@ PARTS: Final[dict[str, Part]] = {
         frontier_crawl.PART,
         shared_crawl.PART,
         saturation.PART,
+        polite.PART,
+        beside.PART,
         kills.PART,
     )
 }
