@@ -23,7 +23,7 @@ BOTH: Final = (OURS, SCRAPY_REDIS)
 SPAN: Final = 5.0
 TAKE: Final = 16
 SLOW: Final = "127.0.0.1"  # the host that answers late, where there is one
-WORKERS: Final = (1, 2, 4, 8)
+WORKERS: Final = (1, 2, 4, 8)  # in the plot; those with 1 and 4 are in the first table, too
 
 ONE, ALONE, MANY, HUNDRED = (
     "4 workers, 1 host",
@@ -67,7 +67,7 @@ class Compared:
 
 
 def paced() -> list[Compared]:
-    """Return the crawls with a delay."""
+    """Return the crawls with a delay; those that need most of the machine come last."""
     many = Crawl(MANY, 4, Hosts(20), DELAY)
     template = {"ROBOTSTXT_OBEY": True, "DOWNLOAD_DELAY_JITTER": 0.5}
     late = Hosts(21, slow={SLOW: 10.0})
@@ -77,20 +77,25 @@ def paced() -> list[Compared]:
         Compared(replace(many, name=ONE, hosts=Hosts(1)), 2, rounds=3),
         Compared(replace(many, name=ALONE, workers=1), 40, schedulers=(*BOTH, JOB), rounds=3),
         Compared(many, 40, rounds=3),
-        Compared(replace(many, name=HUNDRED, hosts=Hosts(100)), 200, rounds=3),
         Compared(
-            replace(many, name=JITTER, settings={"DOWNLOAD_DELAY_JITTER": 0.5}, seconds=180.0), 40
+            replace(many, name=JITTER, settings={"DOWNLOAD_DELAY_JITTER": 0.5}, seconds=180.0),
+            40,
+            schedulers=(OURS,),
         ),
-        Compared(replace(many, name=JOINING, joins=True), 40),
         Compared(replace(many, name=TEMPLATE, delay=1.0, settings=template), 20, 1.0),
         Compared(
-            replace(many, name=LATE, hosts=late), 40, view=lambda crawled: crawled.without(SLOW)
+            replace(many, name=LATE, hosts=late),
+            40,
+            schedulers=(OURS,),
+            view=lambda crawled: crawled.without(SLOW),
         ),
-        Compared(replace(many, name=BLOCKED, delay=0.2, way=blocking), 100, 5.0),
         Compared(
             Crawl(PROXIES, 1, Hosts(100), 1.0, way=proxies, settle=10.0), 100, 1.0, (OURS, JOB)
         ),
         *(throttled(workers) for workers in THROTTLED),
+        Compared(replace(many, name=HUNDRED, hosts=Hosts(100)), 200, rounds=3),
+        Compared(replace(many, name=JOINING, joins=True), 40, schedulers=(OURS,), rounds=3),
+        Compared(replace(many, name=BLOCKED, delay=0.2, way=blocking), 100, 5.0, (OURS,)),
     ]
 
 
@@ -105,7 +110,7 @@ def throttled(workers: int) -> Compared:
         way={"starts": 400, "follows": False},
         settle=60.0,
     )
-    return Compared(crawl, 8 / DELAY)
+    return Compared(crawl, 8 / DELAY, schedulers=(OURS,))
 
 
 def unpaced() -> list[Compared]:
@@ -157,13 +162,16 @@ def _summed(found: list[Crawled], pace: float) -> Row:
     }
 
 
-def by_workers(server: LocalRedis, scale: Scale) -> list[Row]:
-    """Crawl with more and more workers; return the rows that the plot shows."""
-    rows: list[Row] = []
-    for workers in scale.of(WORKERS, WORKERS[:2]):
+def by_workers(rows: list[Row], server: LocalRedis, scale: Scale) -> list[Row]:
+    """Crawl with more and more workers; return the rows that the plot shows.
+
+    :param rows: crawls that have been measured.
+    """
+    rows = [row for row in rows if row["crawl"] in (ALONE, MANY) and row["name"] in BOTH]
+    for workers in {*scale.of(WORKERS, WORKERS[:2])} - {row["workers"] for row in rows}:
         crawl = Crawl(f"{workers} workers, 20 hosts", workers, Hosts(20), DELAY)
         rows += compare(Compared(crawl, 40), server, scale)
-    return rows
+    return sorted(rows, key=lambda row: (row["workers"], row["name"]))
 
 
 def replayed(server: LocalRedis, scale: Scale) -> list[Row]:
@@ -215,19 +223,24 @@ def long_queues(server: LocalRedis, scale: Scale) -> list[Row]:
 def run(scale: Scale) -> Rows:
     """Crawl."""
     with redis_server.local_server() as server:
-        crawls = {
-            "pace": scale.of(paced(), paced()[::3]),
-            "free": scale.of(unpaced(), unpaced()[:1]),
-        }
+        queues = long_queues(server, scale)
+        whole_crawls = [*replayed(server, scale), *ended(server, scale)]
+        paces: list[Row] = []
+        for each in scale.of(paced(), paced()[1::3]):
+            paces += compare(each, server, scale)
+        workers = by_workers(paces, server, scale)
+        free = [
+            row
+            for each in scale.of(unpaced(), unpaced()[:1])
+            for row in compare(each, server, scale)
+        ]
         return {
             "server": redis_server.described(server),
-            **{
-                table: [row for each in found for row in compare(each, server, scale)]
-                for table, found in crawls.items()
-            },
-            "workers": by_workers(server, scale),
-            "whole": [*replayed(server, scale), *ended(server, scale)],
-            "queues": long_queues(server, scale),
+            "pace": paces,
+            "free": free,
+            "workers": workers,
+            "whole": whole_crawls,
+            "queues": queues,
         }
 
 
@@ -263,8 +276,8 @@ A site of many hosts, 127.0.0.1 and up, in a process of its own notes when it is
 Workers are Scrapy processes with 16 concurrent requests; with a delay, one request at a time for
 each host and no jitter, unless the table says otherwise. Every page links to ten new ones of its
 host. Once all workers have begun and 5 s have passed, the site's requests are counted for 30 s (180
-with jitter); those for robots.txt are left out. The first four crawls with a delay and those
-without one are medians of three. A pipeline is one call. Site, Redis and workers share two cores.
+with jitter); those for robots.txt are left out. Crawls that differ only in workers and hosts, those
+whose workers are killed and those without a delay are medians of three. A pipeline is one call. Site, Redis and workers share two cores.
 
 Hosts get 1 / delay requests a second at the configured pace, all of them together that times their
 number: this is possible. Gaps are those between two requests to a host, short ones are below half
