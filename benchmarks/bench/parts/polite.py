@@ -275,10 +275,10 @@ PART = Part(
 A site of many hosts, 127.0.0.1 and up, in a process of its own notes when it is asked for a page.
 Workers are Scrapy processes with 16 concurrent requests; with a delay, one request at a time for
 each host and no jitter, unless the table says otherwise. Every page links to ten new ones of its
-host. Once all workers have begun and 5 s have passed, the site's requests are counted for 30 s (180
-with jitter); those for robots.txt are left out. Crawls that differ only in workers and hosts, those
-whose workers are killed and those without a delay are medians of three. A pipeline is one call. Site, Redis and workers share
-two cores.
+host. Once all workers have begun and 5 s have passed, the site's requests are counted for 30 s
+(180 with jitter); those for robots.txt are left out. Crawls that differ only in workers and hosts,
+those whose workers are killed and those without a delay are medians of three. A pipeline is one
+call. Site, Redis and workers share two cores.
 
 Hosts get 1 / delay requests a second at the configured pace, all of them together that times their
 number: this is possible. Gaps are those between two requests to a host, short ones are below half
