@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bench.part import Row
 from scrapy_bloom.crawl.pace import Pace
-from scrapy_bloom.redis.client import Target
+from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.member import Entry, Taken
 from scrapy_bloom.redis.plan import BATCH, Plan
 from scrapy_bloom.redis.queue import SharedQueue
@@ -35,7 +35,7 @@ def measure(server: LocalRedis, hosts: int, requests: int, take: int, calls: int
     client: Any = server.client()
     client.flushall()
     plan = Plan(DEFAULT_CAPACITY, DEFAULT_ERROR_RATE, project="p", spider="s", order="lifo")
-    queue = SharedQueue(Worker(Target(server.url), TIMEOUT), "many", plan)
+    queue = SharedQueue(Worker(Server(server.url), TIMEOUT), "many", plan)
     queue.open()
     assert queue.shared is not None
     try:
