@@ -25,7 +25,7 @@ from scrapy_bloom.stats import STATS
 from scrapy_bloom.values import DEFAULT_CAPACITY, write_size
 
 ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
+sys.path[:0] = [str(ROOT / name) for name in ("tests", "benchmarks", "example_project")]
 from support.pairs import PAIRS
 
 from bench import page, results
