@@ -18,8 +18,8 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from bench.many_hosts import Hosts, ManyHosts, Request
-from bench.polite_worker import Way
 from bench.redis_server import busy
+from bench.way import Way
 
 if TYPE_CHECKING:
     from support.localredis import LocalRedis

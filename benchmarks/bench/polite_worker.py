@@ -13,7 +13,6 @@ import random
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
 from itertools import cycle
 from threading import Thread
 from typing import IO, Any
@@ -26,6 +25,7 @@ from scrapy.http import HtmlResponse, Response
 from typing_extensions import Self
 
 from bench.crawl_worker import Trips
+from bench.way import Way
 
 SETTINGS = {
     "BOT_NAME": "polite",
@@ -33,31 +33,6 @@ SETTINGS = {
     "TELNETCONSOLE_ENABLED": False,
     "REMOTE_CONTROL_ENABLED": False,
 }
-
-
-@dataclass(frozen=True)
-class Way:
-    """What the spider does.
-
-    Attributes:
-        hosts: how many it visits.
-        port: of each.
-        starts: requests that ``start()`` yields for each host.
-        follows: whether it follows links.
-        blocks: the share of pages at which the callback blocks the process.
-        block: for how many seconds.
-        proxies: how many there are, each with a pace of its own; 0 for none.
-        stays: whether it stays when there is nothing to do.
-    """
-
-    hosts: int
-    port: int
-    starts: int = 1
-    follows: bool = True
-    blocks: float = 0.0
-    block: float = 0.0
-    proxies: int = 0
-    stays: bool = True
 
 
 class Polite(Spider):
