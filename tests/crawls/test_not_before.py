@@ -227,7 +227,8 @@ async def test_a_host_that_asks_for_it_is_left_alone(kept, queue, spider, caplog
 
 @ensureDeferred
 @pytest.mark.parametrize("spider", [Follower, Lambdas])
-async def test_what_waits_in_the_downloader_goes_back(kept, spider):
+async def test_what_waits_in_the_downloader_goes_back(kept, spider, caplog):
+    caplog.set_level("INFO")
     site = Site(p0=[], p1=[], busy=busy(3))
     settings = {**kept, "DOWNLOAD_DELAY": 1}
     with Pages(site) as pages:
@@ -236,7 +237,10 @@ async def test_what_waits_in_the_downloader_goes_back(kept, spider):
     assert second - first >= 3 - EARLY
     others = [moment for times in site.times.values() for moment in times]
     assert len(others) == 3
-    assert not [moment for moment in others if first < moment < first + 3 - EARLY]
+    [said] = [each.created for each in caplog.records if "asks to be left alone" in each.msg]
+    # On a busy machine the next one may be sent before the answer is read.
+    held = said - time.time() + time.monotonic()
+    assert not [moment for moment in others if held < moment < first + 3 - EARLY]
 
 
 @ensureDeferred
