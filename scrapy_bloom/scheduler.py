@@ -48,6 +48,9 @@ class Frontier(Protocol):
     def pending(self) -> bool:
         """Return whether a request is waiting, or may arrive without being enqueued."""
 
+    def describe(self) -> tuple[str, ...]:
+        """Bring the stats of the filter up to date; return what else is known, as phrases."""
+
     async def close(self) -> bool:
         """Store everything; return whether all of it is stored."""
 
@@ -213,7 +216,8 @@ class Scheduler(ScrapyScheduler):
 
     def _log_progress(self) -> None:
         if self._frontier is not None:
-            self.df.report.progress(len(self._frontier))
+            others = self._frontier.describe()
+            self.df.report.progress(len(self._frontier), *others)
             self._progress.set(self._interval)
 
     def _open_local(self, folder: str) -> LocalFrontier:

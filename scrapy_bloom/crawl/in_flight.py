@@ -157,7 +157,6 @@ class InFlight:
             self._end(self._visits.pop(request))
         done, self._done = self._done, []
         self._report.count_done(len(done))
-        self._report.in_flight = len(self)
         return done
 
     def release(self, visit: Visit) -> None:

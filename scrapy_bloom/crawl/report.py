@@ -53,10 +53,6 @@ class Report:
     A call to Scrapy's stats collector takes as long as a filter check, so verdicts and steps are
     counted here and passed on in small batches. The stats lag by at most 1 % of all checks, and at
     most 100.
-
-    Attributes:
-        in_flight: how many requests this process has in flight.
-        others: what else there is to say of the crawl, in phrases for :meth:`progress`.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -68,8 +64,7 @@ class Report:
         self._total = 0
         self._due = 1
         self._noun = "Bloom filter"  # for the log
-        self.in_flight = self._done = 0
-        self.others: tuple[str, ...] = ()
+        self._done = 0
         self._last: tuple[float, int] | None = None  # when progress was logged, and what waited
         self._gave_up = False
         self._known = True  # whether the state of the filter is
@@ -170,10 +165,11 @@ class Report:
         )
         self.describe(info)
 
-    def progress(self, waiting: int) -> None:
+    def progress(self, waiting: int, *others: str) -> None:
         """Log how far the crawl is, with the change of what waits since the last time.
 
         :param waiting: how many requests wait.
+        :param others: what else there is to say, such as "16 in flight".
         """
         now, change = time.monotonic(), ""
         if self._last is not None and now > self._last[0]:
@@ -185,8 +181,7 @@ class Report:
             self._pages_known(),
             f"{counted(waiting, 'request')} waiting{change}",
             *((f"{later:,} of them for a time",) if later else ()),
-            f"{self.in_flight:,} in flight",
-            *self.others,
+            *others,
             self._loss(),
         )
         self.log(logging.INFO, "%s: %s", self._noun, ", ".join(words))

@@ -224,6 +224,13 @@ class LocalFrontier:
         self._arm()
         return True
 
+    def describe(self) -> tuple[str, ...]:
+        """Bring the stats of the filter up to date; return what else is known, as phrases."""
+        self._report.describe(self._store.filter.info())
+        held = len(self._later.held)
+        hosts = (f"{counted(held, 'host')} left alone",) if held else ()
+        return f"{len(self._in_flight):,} in flight", *hosts
+
     async def close(self) -> bool:
         """Store everything; return whether that worked.
 
@@ -267,7 +274,8 @@ class LocalFrontier:
             self._break(error)
             return None
         if self._queues.unreadable:
-            self._log_unreadable()
+            errors, self._queues.unreadable = self._queues.unreadable, []
+            _log_unreadable(self._report, self._store.path, errors)
         if taken is not None:
             self._rest_logged = False
         return taken
@@ -395,9 +403,6 @@ class LocalFrontier:
         if self._waited:
             self._report.set(stats.LATER, len(self._later))
         self._report.set(stats.PENDING, len(self._store))
-        self._report.describe(self._store.filter.info())
-        held = len(self._later.held)
-        self._report.others = (f"{counted(held, 'host')} left alone",) if held else ()
 
     def _note_state(self) -> None:
         """Note ``spider.state`` if it has changed."""
@@ -427,19 +432,18 @@ class LocalFrontier:
                 )
             )
 
-    # Log and stats
 
-    def _log_unreadable(self) -> None:
-        errors, self._queues.unreadable = self._queues.unreadable, []
-        self._report.add(stats.UNREADABLE, len(errors))
-        self._report.once(
-            logging.ERROR,
-            "%s: a stored request cannot be read (%r). Its page is not fetched, nor any page that"
-            " only it leads to. The request stays in the file. Restore the spider's code if it has"
-            " changed, or fix what in its meta or cb_kwargs cannot be unpickled, and start again;"
-            " otherwise crawl again in another JOBDIR. More such errors are counted in %s and not"
-            " shown.",
-            self._store.path,
-            errors[0],
-            stats.UNREADABLE.key,
-        )
+def _log_unreadable(report: Report, path: Path, errors: list[Exception]) -> None:
+    """Count stored requests that could not be read, and log the first one."""
+    report.add(stats.UNREADABLE, len(errors))
+    report.once(
+        logging.ERROR,
+        "%s: a stored request cannot be read (%r). Its page is not fetched, nor any page that"
+        " only it leads to. The request stays in the file. Restore the spider's code if it has"
+        " changed, or fix what in its meta or cb_kwargs cannot be unpickled, and start again;"
+        " otherwise crawl again in another JOBDIR. More such errors are counted in %s and not"
+        " shown.",
+        path,
+        errors[0],
+        stats.UNREADABLE.key,
+    )

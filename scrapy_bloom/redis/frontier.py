@@ -41,6 +41,7 @@ from scrapy_bloom.redis.pacing import Pacing
 from scrapy_bloom.redis.project import queue_of
 from scrapy_bloom.redis.queue import Exchange
 from scrapy_bloom.redis.reporting import (
+    describe_crawl,
     log_paces,
     log_unreadable,
     log_waiting,
@@ -199,6 +200,12 @@ class SharedFrontier:
         self._soon(self._pacing.until_urgent())
         return True
 
+    def describe(self) -> tuple[str, ...]:
+        """Bring the stats of the filter up to date; return what else is known, as phrases."""
+        shared = self._queue.shared
+        crowd = () if shared is None else describe_crawl(self._report, shared)
+        return f"{len(self._in_flight):,} in flight", *crowd
+
     async def close(self) -> bool:
         """Send what is left, put back what was not begun; return whether everything is stored."""
         self._closing, worker = True, self._queue.worker
@@ -287,11 +294,6 @@ class SharedFrontier:
         started = self._starts.running
         return bool(len(self._turns) or self._memory.is_due or started or self._ledger)
 
-    @property
-    def _is_idle(self) -> bool:
-        """Whether this worker has nothing to do but look for requests that others have made."""
-        return not (self._has_work or len(self._in_flight))
-
     def _soon(self, delay: float | None = None) -> None:
         """Schedule an exchange, after `delay` seconds or as soon as one is worthwhile."""
         if not (self._closing or self._gave_up):
@@ -336,7 +338,7 @@ class SharedFrontier:
             self._queue.set_pace(slot, own_pace)
         exchange = self._queue.prepare(
             want,
-            look=self._is_idle,
+            look=not (self._has_work or len(self._in_flight)),  # for what others have made
             default=self._downloads.default,
             busy=self._turns.busy,
             overdue=self._turns.overdue,
@@ -362,11 +364,12 @@ class SharedFrontier:
                 answer.next_turn,
                 passed_over=bool(call and call.busy),
             )
+        busy = self._has_work or len(self._in_flight) or len(self._memory)
+        self._finished = works and not busy and self._queue.is_over()
+        if exchange.verdicts or exchange.taken or not self.pending():
             write_stats(self._report, self._queue, later=self._memory.later)
-        idle = self._is_idle and not len(self._memory)
-        self._finished = works and idle and self._queue.is_over()
-        if not self._closing and (exchange.verdicts or exchange.taken or not self.pending()):
-            self._engine.wake()  # by itself it checks only every five seconds
+            if not self._closing:
+                self._engine.wake()  # by itself it checks only every five seconds
         if exchange.error is not None:
             self._fail(exchange.error)
         return works

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from scrapy_bloom.crawl.engine import Downloads
     from scrapy_bloom.crawl.report import Report
     from scrapy_bloom.crawl.session import Session
-    from scrapy_bloom.redis.key import Crowd
+    from scrapy_bloom.redis.key import SharedKey
     from scrapy_bloom.redis.queue import SharedQueue
 
 
@@ -150,16 +150,19 @@ def write_stats(report: Report, queue: SharedQueue, *, later: int) -> None:
         (stats.FROM_BACKEND["losses"], queue.surprises),
     ):
         report.set_if_used(stat, value)
-    if queue.shared is not None:
-        report.describe(queue.shared.info())
-        report.others = _describe_crowd(queue.shared.crowd, queue.counts.taken)
     report.set(stats.PENDING, queue.waiting)
     report.set(stats.FROM_BACKEND["round_trips"], counters.round_trips)
 
 
-def _describe_crowd(crowd: Crowd, taken: int) -> tuple[str, ...]:
+def describe_crawl(report: Report, shared: SharedKey) -> tuple[str, ...]:
+    """Write the state of the filter to the stats, as last reported; describe who shares the crawl.
+
+    Nothing is asked for this.
+    """
+    report.describe(shared.info())
+    crowd = shared.crowd
     if not crowd.workers:  # nobody has looked yet
         return ()
     held = f", {crowd.held:,} left alone" if crowd.held else ""
     hosts = counted(crowd.hosts, "host") + held
-    return f"{taken:,} in all", counted(crowd.workers, "worker"), hosts
+    return f"{shared.counts.taken:,} in all", counted(crowd.workers, "worker"), hosts
