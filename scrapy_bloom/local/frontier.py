@@ -175,7 +175,8 @@ class LocalFrontier:
             self._inc("scheduler/enqueued/memory")
         self._inc("scheduler/enqueued")
         self._arm()
-        self._later.await_due()
+        if due:
+            self._later.await_due()
         return True
 
     def next(self) -> Request | None:
