@@ -10,7 +10,11 @@ from pathlib import Path
 from sphinx.application import Sphinx
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [
+    str(ROOT),
+    *(str(ROOT / name) for name in ("benchmarks", "tests", "example_project")),
+]
+from bench import page, results
 from scrapy_bloom import __version__
 
 project = "scrapy-bloom"
@@ -65,6 +69,13 @@ def choose_pictures(_: Sphinx, __: str, source: list[str]) -> None:
     source[0] = PICTURE.sub(r"![\2](\3){.only-light}\n![\2](\1){.only-dark}", source[0])
 
 
+def fill_measurements(_: Sphinx, name: str, source: list[str]) -> None:
+    """Make the page of all measurements from their results, in place of what GitHub shows."""
+    if name == "measurements":
+        source[0] = page.long_page(results.read())
+
+
 def setup(app: Sphinx) -> None:
     """Register what is above."""
     app.connect("source-read", choose_pictures)
+    app.connect("source-read", fill_measurements)

@@ -1,7 +1,7 @@
 """The tables of docs, made from the code and the results that they describe.
 
 ``python docs/tables.py`` says whether the files have them as they are now, ``--write`` puts them
-there. Each stands between ``<!-- table: NAME -->`` and ``<!-- end -->``; the benchmarks are pages
+there. Each stands between ``<!-- table: NAME -->`` and ``<!-- end -->``; the benchmarks are a page
 of their own.
 """
 
@@ -168,10 +168,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
 }
 
 
-PAGES = {
-    "docs/benchmarks.md": page.short_page,
-    "docs/reference/measurements.md": page.long_page,
-}
+PAGES = {"docs/benchmarks.md": page.short_page}
 
 
 def filled(file: str, text: str) -> str:

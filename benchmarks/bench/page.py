@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from bench import claims
 from bench.part import Part, Plot, Table
@@ -17,22 +18,49 @@ scrapy-bloom compared with the alternatives. Lower is better.
 
 {short}
 
-{plots}
+[All measurements](measurements.md) has every table with its method.
 
 ## Where we are slower
 
 {behind}
 
+{sections}
+
 ## Method
 
-The candidates of a table run in alternating order, and figures are medians of the repeats. CPU is
-the processor time of the measured process. Absolute times belong to one machine and hour: compare
-only ratios. Each part runs in a process of its own. Alternatives run as their own documentation
-recommends.
+Candidates run in alternating order, each part in a process of its own, alternatives as their own
+documentation recommends; figures are medians. CPU is the processor time of the measured process.
+Absolute times belong to one machine and hour: compare only ratios.
 
-`make bench` measures everything in about two hours on two cores and writes the figures; `make
-bench-quick` takes a few minutes and writes nothing. [All measurements](reference/measurements.md)
-has every table.
+`make bench` measures everything in about two hours on two cores; `make bench-quick` takes a few
+minutes and keeps nothing.
+"""
+
+SECTIONS = {
+    "memory": ("memory", ("name", "urls", "bytes_per_url")),
+    "kills": ("kills", ("name", "kills", "pages", "lost", "items_lost", "again_each")),
+    "polite": ("workers", ("workers", "name", "busiest", "pages")),
+    "beside": (
+        "crawls",
+        ("workers", "delay", "name", "cpu_ratio", "server_ratio", "wall_ratio", "trips"),
+    ),
+    "saturation": ("saturation", ("hosts", "server", "most")),
+    "core": ("core", ("name", "cpu", "bytes_per_item", "wrong_of")),
+}
+"""What docs/benchmarks.md shows of a part: one of its tables, and these columns of it."""
+
+ALL = """\
+---
+orphan: true
+---
+
+# All measurements
+
+Written by `make bench`; [Benchmarks](benchmarks.md) has the method. Measured on:
+
+{setting}
+
+{versions}
 
 ## Release criteria
 
@@ -41,31 +69,25 @@ No release is made unless these hold.
 {held}
 """
 
-ALL = """\
-# All measurements
-
-Written by `make bench`; [Benchmarks](../benchmarks.md) has the method. Measured on:
-
-{setting}
-
-{versions}
-"""
-
 
 def short_page(results: Mapping[str, Result]) -> str:
     """Return docs/benchmarks.md: what most readers want to know."""
     return PAGE.format(
         short=short(results),
-        plots="\n\n".join(_picture(plot) for part in PARTS.values() for plot in part.plots),
-        behind="\n".join(f"- {each}" for each in claims.behind(results)),
-        held=held(results).strip(),
+        behind="\n".join(
+            textwrap.fill(f"- {each}", 100, subsequent_indent="  ", break_on_hyphens=False)
+            for each in claims.behind(results)
+        ),
+        sections="\n\n".join(_extract(PARTS[name], results[name]) for name in SECTIONS),
     )
 
 
 def long_page(results: Mapping[str, Result]) -> str:
-    """Return docs/reference/measurements.md: every table."""
+    """Return every table with its method: a page of the site only."""
     sections = [
-        ALL.format(setting=_setting(results), versions=_wrapped(_versions(results))),
+        ALL.format(
+            setting=_setting(results), versions=_wrapped(_versions(results)), held=held(results)
+        ),
         *(_section(PARTS[name], results[name]) for name in PARTS if name in results),
     ]
     return "\n".join(sections)
@@ -82,7 +104,7 @@ def held(results: Mapping[str, Result]) -> str:
         )
         for claim in claims.CLAIMS
     ]
-    return markdown(("what", "measured", "at most", "holds"), rows) + "\n"
+    return markdown(("what", "measured", "at most", "holds"), rows)
 
 
 def short(results: Mapping[str, Result]) -> str:
@@ -123,6 +145,16 @@ def _section(part: Part, result: Result) -> str:
     if result.get("load", 0) > 2 * cores:
         took += f", on a busy machine (load average {result['load']} on {cores} cores)"
     return "\n\n".join(_wrapped(block) for block in [*blocks, f"{took}."]) + "\n"
+
+
+def _extract(part: Part, result: Result) -> str:
+    """Return a part as docs/benchmarks.md shows it."""
+    name, keys = SECTIONS[part.name]
+    (table,) = (table for table in part.tables if table.name == name)
+    columns = {column.key: replace(column, spread=False) for column in table.columns}
+    shown = replace(table, columns=tuple(columns[key] for key in keys))
+    plots = [_picture(plot) for plot in part.plots]
+    return "\n\n".join([f"## {part.title}", *plots, _table(shown, result)])
 
 
 def _picture(plot: Plot) -> str:
