@@ -26,8 +26,6 @@ from scrapy_bloom.values import DEFAULT_CAPACITY, write_size
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / name) for name in ("tests", "benchmarks", "example_project")]
-from support.pairs import PAIRS
-
 from bench import page, results
 from bench.page import markdown
 
@@ -115,12 +113,6 @@ def tracking_list() -> str:
     return ", ".join(f"`{name}`" for name in TRACKING_PARAMS)
 
 
-def pairs_table() -> str:
-    """Return the pairs of URLs that only Scrapy calls one page."""
-    rows = [(code(p.one), code(p.other), p.why) for p in PAIRS if p.by == "scrapy alone"]
-    return markdown(("one", "other", "what differs"), rows)
-
-
 def code(url: str) -> str:
     """Return a URL as it is written in code."""
     for char, shown in (("\n", "\\n"), ("\t", "\\t")):
@@ -163,7 +155,6 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "docs/reference/canonical.md": {
         "steps": steps_table,
         "tracking": tracking_list,
-        "pairs": pairs_table,
     },
 }
 

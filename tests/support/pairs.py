@@ -1,7 +1,6 @@
 """Pairs of URLs: which level or step takes both for one page, and which pairs are always two.
 
-The tests try each pair at each level and with each step; docs/reference/canonical.md shows
-some of them.
+The tests try each pair at each level and with each step.
 """
 
 from __future__ import annotations
