@@ -14,7 +14,7 @@ from scrapy import signals
 from scrapy.exceptions import NotConfigured
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl.engine import slot_of
+from scrapy_bloom.crawl.engine import scheduler_of, slot_of
 from scrapy_bloom.crawl.later import DELAY
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.settings import RETRY_AFTER
@@ -79,6 +79,22 @@ class RetryAfter:
         if not longest:
             raise NotConfigured
         return cls(crawler, longest)
+
+    def process_request(
+        self,
+        request: Request,
+        spider: Spider | None = None,  # noqa: ARG002 - Scrapy 2.13 gives it
+    ) -> Request | None:
+        """Put a request back whose host began to be left alone while a middleware held it up.
+
+        One that awaited ``robots.txt``, say.
+        """
+        held_until = getattr(scheduler_of(self._crawler), "held_until", None)
+        until = 0.0 if held_until is None else held_until(request)  # None in another scheduler
+        if not until:
+            return None
+        meta = {**request.meta, DELAY: max(0.0, until - time.monotonic())}
+        return request.replace(dont_filter=True, meta=meta)
 
     def process_response(
         self,

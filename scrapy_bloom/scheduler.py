@@ -48,6 +48,9 @@ class Frontier(Protocol):
     def pending(self) -> bool:
         """Return whether a request is waiting, or may arrive without being enqueued."""
 
+    def held_until(self, request: Request) -> float:
+        """Return until when a request on its way must wait, 0 if it need not. Never raises."""
+
     def describe(self) -> tuple[str, ...]:
         """Bring the stats of the filter up to date; return what else is known, as phrases."""
 
@@ -181,6 +184,14 @@ class Scheduler(ScrapyScheduler):
             return frontier.next()
         # The engine may ask again before it closes a refused crawl.
         return None if self._refused else super().next_request()
+
+    def held_until(self, request: Request) -> float:
+        """Return until when the slot of a request on its way is left alone, 0 if it is not.
+
+        :returns: a time by ``time.monotonic()``. 0 as well for a request that this scheduler has
+            not returned, such as one for ``robots.txt``.
+        """
+        return 0.0 if self._frontier is None else self._frontier.held_until(request)
 
     def __len__(self) -> int:
         """Return how many requests are waiting."""

@@ -93,6 +93,10 @@ class Engine:
         active = getattr(self._scraper.slot, "active", ())  # no slot before the spider is open
         return request in active
 
+    def is_downloading(self, request: Request) -> bool:
+        """Return whether a request of the scheduler is on its way and has no answer yet."""
+        return request in self._downloading
+
     @property
     def closing(self) -> bool:
         """Whether the spider is being closed."""

@@ -118,32 +118,10 @@ class LocalFrontier:
         self._timer: Any = None
         self._ticking: Deferred[None] | None = None
         self._closing = self._broken = self._failing = False
-        self._report_opened(job, unclean=unclean or job.killed)
+        _report_opened(report, job, len(self), unclean=unclean or job.killed)
         crawler.signals.connect(self.forget, signal=forget_page)
         crawler.signals.connect(self.hold, signal=hold_slot)
         crawler.signals.connect(self._spider_idle, signal=signals.spider_idle)
-
-    def _report_opened(self, job: Job, *, unclean: bool) -> None:
-        report = self._report
-        contents = ""
-        if job.previous or job.restored or len(self):
-            waiting = counted(len(self), "request")
-            contents = f"{counted(job.restored, 'page')} known, {waiting} to fetch"
-        if job.in_flight:
-            contents += f", {job.in_flight:,} of them were in flight when the crawl was killed"
-            report.set(stats.RECOVERED, job.in_flight)
-        resumed = ", resumed after a kill" if job.killed else ", resumed" if job.previous else ""
-        report.opened(
-            "Crawl state",
-            f"in {job.path}{resumed}",
-            contents,
-            self._store.filter.info(),
-            restored=job.restored,
-            unclean=unclean,
-        )
-        report.set(stats.PENDING, len(self._store))
-        if job.is_finished(waiting=len(self) > 0):
-            report.finished(job.folder, job.restored)
 
     def __len__(self) -> int:
         """Return how many requests are waiting."""
@@ -224,6 +202,10 @@ class LocalFrontier:
         self._engine.take_back(slot, **{DELAY: seconds})
         self._arm()
         return True
+
+    def held_until(self, request: Request) -> float:
+        """Return until when a request on its way must wait, 0 if it need not."""
+        return self._later.held_until(request) if self._engine.is_downloading(request) else 0.0
 
     def describe(self) -> tuple[str, ...]:
         """Bring the stats of the filter up to date; return what else is known, as phrases."""
@@ -432,6 +414,28 @@ class LocalFrontier:
                     f" the job directory from a copy, or delete it and crawl again."
                 )
             )
+
+
+def _report_opened(report: Report, job: Job, waiting: int, *, unclean: bool) -> None:
+    """Log and count what a job has at the start of a run."""
+    contents = ""
+    if job.previous or job.restored or waiting:
+        contents = f"{counted(job.restored, 'page')} known, {counted(waiting, 'request')} to fetch"
+    if job.in_flight:
+        contents += f", {job.in_flight:,} of them were in flight when the crawl was killed"
+        report.set(stats.RECOVERED, job.in_flight)
+    resumed = ", resumed after a kill" if job.killed else ", resumed" if job.previous else ""
+    report.opened(
+        "Crawl state",
+        f"in {job.path}{resumed}",
+        contents,
+        job.store.filter.info(),
+        restored=job.restored,
+        unclean=unclean,
+    )
+    report.set(stats.PENDING, len(job.store))
+    if job.is_finished(waiting=waiting > 0):
+        report.finished(job.folder, job.restored)
 
 
 def _log_unreadable(report: Report, path: Path, errors: list[Exception]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING
@@ -200,6 +199,10 @@ class SharedFrontier:
         self._soon(self._pacing.until_urgent())
         return True
 
+    def held_until(self, request: Request) -> float:
+        """Return until when a request on its way must wait, 0 if it need not."""
+        return self._turns.held_until(request) if self._engine.is_downloading(request) else 0.0
+
     def describe(self) -> tuple[str, ...]:
         """Bring the stats of the filter up to date; return what else is known, as phrases."""
         shared = self._queue.shared
@@ -389,8 +392,11 @@ class SharedFrontier:
             void = self._turns.take_all()
             for slot, until in self._turns.holds.items():
                 self._queue.hold(slot, until)
-            if exchange.begin_again:
-                Deferred.fromCoroutine(self._start_over(void))
+            if exchange.begin_again:  # offer again what the server may have lost
+                self._turns.start_over()
+                self._decider.start_over(void)
+                starts = Deferred.fromCoroutine(self._starts.run())
+                starts.addCallback(lambda _: self._soon())
         self._turns.add(exchange.taken)
 
     def _fail(self, error: BloomError) -> None:
@@ -401,13 +407,6 @@ class SharedFrontier:
         if not self._queue.worker.reached:
             exit_with_error_code(self._crawler)
         self._report.give_up(error)
-
-    async def _start_over(self, void: Sequence[Taken]) -> None:
-        """Offer again what the server may have lost: requests not begun, and those of start()."""
-        self._turns.start_over()
-        self._decider.start_over(void)
-        await self._starts.run()
-        self._soon()
 
     # The beginning and the end
 

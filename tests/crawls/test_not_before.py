@@ -10,10 +10,12 @@ from pytest_twisted import ensureDeferred
 from scrapy import Request, signals
 from scrapy.core.engine import ExecutionEngine
 from scrapy.exceptions import CloseSpider, DontCloseSpider
+from scrapy.utils.defer import maybe_deferred_to_future
 from support.crawling import Follower, crawl
 from support.sites import Pages
 from twisted.internet.defer import Deferred, gatherResults
 
+from scrapy_bloom.crawl.engine import call_later
 from scrapy_bloom.local import frontier as local
 from scrapy_bloom.redis import pacing
 from scrapy_bloom.signals import hold_slot
@@ -241,6 +243,67 @@ async def test_what_waits_in_the_downloader_goes_back(kept, spider, caplog):
     # On a busy machine the next one may be sent before the answer is read.
     held = said - time.time() + time.monotonic()
     assert not [moment for moment in others if held < moment < first + 3 - EARLY]
+
+
+class HoldsUp:
+    """A downloader middleware that holds up links until a host is left alone, as for robots.txt."""
+
+    def __init__(self, crawler):
+        self.held_up, self.released = [], False
+        crawler.signals.connect(self.release, signal=hold_slot)
+
+    from_crawler = classmethod(lambda cls, crawler: cls(crawler))
+
+    def release(self):
+        self.released = True
+        call_later(0, lambda: [each.callback(None) for each in self.held_up])
+
+    async def process_request(self, request, spider=None):  # noqa: ARG002 - Scrapy 2.13 gives it
+        if "/p" in request.url and not self.released:
+            self.held_up.append(Deferred())
+            await maybe_deferred_to_future(self.held_up[-1])
+
+
+@ensureDeferred
+@pytest.mark.parametrize("spider", [Follower, Lambdas])
+async def test_what_a_middleware_holds_up_goes_back(kept, spider):
+    middlewares = {**(kept.get("DOWNLOADER_MIDDLEWARES") or {}), HoldsUp: 100}
+    site = Site(p0=[], p1=[], busy=busy(2))
+    with Pages(site) as pages:
+        await crawl(spider, {**kept, "DOWNLOADER_MIDDLEWARES": middlewares}, url=pages.url + "/")
+    first, second = site.times.pop("/busy")
+    assert second - first >= 2 - EARLY
+    assert pages.hits == {"/": 1, "/busy": 2, "/p0": 1, "/p1": 1}
+    assert all(site.times[path][0] - first >= 2 - EARLY for path in ("/p0", "/p1"))
+
+
+async def download(engine, request):
+    if hasattr(engine, "download_async"):  # from Scrapy 2.14
+        return await engine.download_async(request)
+    return await maybe_deferred_to_future(engine.download(request))
+
+
+@ensureDeferred
+async def test_what_a_callback_downloads_is_sent_to_a_held_host(kept):
+    """It does not pass through the scheduler, and would be asked for again and again."""
+
+    class Asks(Follower):
+        async def parse(self, response):
+            self.parsed.append(response.url)
+            if response.url.endswith("/a"):
+                held = {"request": response.request, "seconds": LONG}
+                self.crawler.signals.send_catch_log(hold_slot, **held)
+                again = response.request.replace(dont_filter=True)
+                await download(self.crawler.engine, response.request)
+                await download(self.crawler.engine, again)
+            for href in response.css("a::attr(href)").getall():
+                yield self.request(response, href)
+
+    site = Site(a=[])
+    with Pages(site) as pages:
+        crawler = await crawl(Asks, kept, url=pages.url + "/")
+    assert pages.hits == {"/": 1, "/a": 3}
+    assert crawler.stats.get_value("finish_reason") == "finished"
 
 
 @ensureDeferred
