@@ -13,7 +13,6 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable
-from enum import Enum
 from pathlib import Path
 
 from scrapy_bloom.canonical.names import TRACKING_PARAMS
@@ -49,16 +48,11 @@ def settings_list() -> str:
         names = tuple(f"BLOOM_{beginning}" for beginning in beginnings)
         for option in [each for each in left if each.setting.startswith(names)]:
             left.remove(option)
-            default = f"Default: `{as_written(option.default)!r}`"
+            default = f"Default: `{option.default!r}`"
             blocks += [f"### `{option.setting}`", default, textwrap.fill(option.meaning, 100)]
     if left:
         sys.exit(f"No group has {', '.join(option.setting for option in left)}.")
     return "\n\n".join(blocks)
-
-
-def as_written(default: object) -> object:
-    """Return a default as users would write it."""
-    return default.value if isinstance(default, Enum) else default
 
 
 def stats_table() -> str:

@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
-from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -75,20 +74,6 @@ class Option(Generic[T]):
         """
         value = written.get(self.setting, self.default)
         return self.default if value is self.default else self.read(self.setting, value)
-
-
-class OnBackendError(str, Enum):
-    """What to do when Redis cannot be used."""
-
-    AUTO = "auto"
-    CLOSE = "close"
-
-
-class CommitSync(str, Enum):
-    """What a commit of ``scrapy_bloom.Scheduler`` survives."""
-
-    PROCESS = "process"
-    MACHINE = "machine"
 
 
 def _read_text(name: str, value: object) -> str:
@@ -165,8 +150,8 @@ WINDOW: Final[Option[float | None]] = Option(
 )
 COMMIT_SYNC: Final = Option(
     "BLOOM_COMMIT_SYNC",
-    CommitSync.PROCESS,
-    one_of(CommitSync),
+    "process",
+    one_of("process", "machine"),
     "What a commit survives: the end of the `process`, or also of the `machine`, which makes it"
     " wait for the disk. With `process`, a power failure takes the crawl back to an earlier"
     " commit: no page is lost, more are fetched again.",
@@ -197,7 +182,7 @@ EXACT: Final[Option[bool]] = Option(
 BACKEND: Final = Option(
     "BLOOM_BACKEND",
     "auto",
-    one_of(("auto", "local", "redis")),
+    one_of("auto", "local", "redis"),
     "Where the filter is: `local`, in this process and its job directory, or `redis`, shared by all"
     " workers. `auto` is `redis` with `BLOOM_REDIS_URL` or scrapy-redis's scheduler, else `local`.",
 )
@@ -225,8 +210,8 @@ REDIS_TIMEOUT: Final = Option(
 )
 ON_BACKEND_ERROR: Final = Option(
     "BLOOM_ON_BACKEND_ERROR",
-    OnBackendError.AUTO,
-    one_of(OnBackendError),
+    "auto",
+    one_of("auto", "close"),
     "What to do while Redis is unavailable. `auto`: with `scrapy_bloom.Scheduler` wait for it, with"
     " another scheduler fetch the pages that this worker does not know, without marking them."
     " `close`: close the spider.",

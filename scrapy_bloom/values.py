@@ -5,7 +5,7 @@ A reader gets the name to use in an error: that of a setting, or of an argument 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from math import isfinite, nextafter
 from types import MappingProxyType
 from typing import Final, TypeVar
@@ -19,15 +19,13 @@ Reader = Callable[[str, object], T]
 """Turns a name and a written value into the value; raises :class:`SettingError` by that name."""
 
 
-def one_of(choices: Iterable[T]) -> Reader[T]:
-    """Return a reader that takes one of some names, or a member of an enum or its value."""
-    known = {str(getattr(choice, "value", choice)): choice for choice in choices}
+def one_of(*choices: str) -> Reader[str]:
+    """Return a reader that takes one of some names, in any case."""
 
-    def read(name: str, value: object) -> T:
-        plain = getattr(value, "value", value)
-        if isinstance(plain, str) and plain.lower() in known:
-            return known[plain.lower()]
-        raise refusal(name, value, f"must be one of {', '.join(map(repr, known))}.")
+    def read(name: str, value: object) -> str:
+        if isinstance(value, str) and value.lower() in choices:
+            return value.lower()
+        raise refusal(name, value, f"must be one of {', '.join(map(repr, choices))}.")
 
     return read
 

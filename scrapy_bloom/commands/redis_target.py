@@ -25,7 +25,7 @@ from scrapy_bloom.redis.plan import BATCH, Plan
 from scrapy_bloom.redis.project import plan_of
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.worker import Worker
-from scrapy_bloom.settings import REDIS_TIMEOUT, OnBackendError
+from scrapy_bloom.settings import REDIS_TIMEOUT
 
 _HOSTS: Final = 5
 """How many of the hosts that are served next are described."""
@@ -181,8 +181,7 @@ class RedisTarget:
 
     def opened(self, plan: Plan) -> RedisFilter:
         """Become a worker of the filter, which is created if necessary."""
-        close = OnBackendError.CLOSE
-        return RedisFilter(self._server, self.key, plan, on_error=close, timeout=self._timeout)
+        return RedisFilter(self._server, self.key, plan, on_error="close", timeout=self._timeout)
 
     def check_free(self, worker: Worker) -> None:
         """Check that the key is free; delete what an interrupted copy left.

@@ -29,7 +29,7 @@ from scrapy_bloom.local.later import Later
 from scrapy_bloom.local.queue import QueueClasses, Queues
 from scrapy_bloom.local.scrapys import STATE
 from scrapy_bloom.local.taking_over import take_over
-from scrapy_bloom.settings import COMMIT_SYNC, CommitSync, Settings
+from scrapy_bloom.settings import COMMIT_SYNC, Settings
 from scrapy_bloom.signals import forget_page, hold_slot
 from scrapy_bloom.values import counted
 
@@ -108,7 +108,7 @@ class LocalFrontier:
         self._rest_logged = self._waited = False
         session.filter = job.store
         self._spider, self._report, self._inc = spider, report, report.inc
-        self._sync = settings[COMMIT_SYNC] is CommitSync.MACHINE
+        self._sync = settings[COMMIT_SYNC] == "machine"
         self._in_flight = InFlight(engine, report)
         job.store.marks.withheld = self._in_flight.held
         unsure = job.killed or not job.previous

@@ -20,7 +20,7 @@ from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.plan import BATCH, Plan
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.worker import Worker
-from scrapy_bloom.settings import ON_BACKEND_ERROR, REDIS_KEY, REDIS_TIMEOUT, OnBackendError
+from scrapy_bloom.settings import ON_BACKEND_ERROR, REDIS_KEY, REDIS_TIMEOUT
 from scrapy_bloom.values import (
     DEFAULT_CAPACITY,
     DEFAULT_ERROR_RATE,
@@ -74,7 +74,7 @@ class RedisFilter:
         key: str,
         plan: Plan,
         *,
-        on_error: OnBackendError = OnBackendError.AUTO,
+        on_error: str = ON_BACKEND_ERROR.default,
         timeout: float = REDIS_TIMEOUT.default,
         known: int = KNOWN,
     ) -> None:
@@ -101,7 +101,7 @@ class RedisFilter:
         capacity: int = DEFAULT_CAPACITY,
         error_rate: float = DEFAULT_ERROR_RATE,
         window: float | None = None,
-        on_error: OnBackendError | Literal["auto", "close"] = "auto",
+        on_error: Literal["auto", "close"] = "auto",
         timeout: float = REDIS_TIMEOUT.default,
     ) -> Self:
         """Open the filter under a key of the server at a URL, or create it.
@@ -239,7 +239,7 @@ class RedisFilter:
         different = [*dict.fromkeys(asked)]
         self._seen.difference_update(different)
         seen: dict[bytes, bool] = {}
-        self._each(different, self._saying("x"), seen, OnBackendError.CLOSE)
+        self._each(different, self._saying("x"), seen, "close")
         self.shared.known.clear()
         self._owed.difference_update(different)
         return [seen.pop(mark, False) for mark in asked]
@@ -344,7 +344,7 @@ class RedisFilter:
         fingerprints: list[bytes],
         ask: Callable[[list[bytes]], list[bool]],
         answers: dict[bytes, bool],
-        policy: OnBackendError | None = None,
+        policy: str | None = None,
     ) -> None:
         """Ask about fingerprints in batches, and fill in the answers.
 
@@ -356,7 +356,7 @@ class RedisFilter:
             try:
                 answers.update(zip(batch, ask(batch), strict=True))
             except BackendError:
-                if (policy or self._policy) is OnBackendError.CLOSE:
+                if (policy or self._policy) == "close":
                     raise
                 return
 

@@ -55,8 +55,6 @@ from scrapy_bloom.settings import (
     COMMIT_SYNC,
     ON_BACKEND_ERROR,
     WINDOW,
-    CommitSync,
-    OnBackendError,
     Settings,
 )
 from scrapy_bloom.signals import forget_page, hold_slot
@@ -92,12 +90,10 @@ class SharedFrontier:
         self._crawler, self._spider, self._report = crawler, spider, report
         self._engine, self._dumps, self._dupefilter = engine, kind.dumps, dupefilter
         session = Session(crawler, settings, report)
-        self._waits = settings[ON_BACKEND_ERROR] is not OnBackendError.CLOSE
+        self._waits = settings[ON_BACKEND_ERROR] != "close"
         by_host = rotates_hosts(crawler.settings)
         self._queue = queue_of(crawler, settings, session, kind, one_slot=not by_host)
-        self._items = Items(
-            crawler, engine, report, sync=settings[COMMIT_SYNC] is CommitSync.MACHINE
-        )
+        self._items = Items(crawler, engine, report, sync=settings[COMMIT_SYNC] == "machine")
         self._downloads = Downloads(crawler)
         self._turns = Turns(engine, self._downloads, report, by_host=by_host)
         self._in_flight = InFlight(engine, report)

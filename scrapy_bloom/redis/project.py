@@ -20,7 +20,6 @@ from scrapy_bloom.settings import (
     REDIS_TIMEOUT,
     REDIS_URL,
     WINDOW,
-    OnBackendError,
     Settings,
 )
 from scrapy_bloom.values import refusal
@@ -118,7 +117,7 @@ def queue_of(
     try:
         queue.open()
     except BaseException as error:
-        waits = settings[ON_BACKEND_ERROR] is not OnBackendError.CLOSE
+        waits = settings[ON_BACKEND_ERROR] != "close"
         if not (waits and isinstance(error, BackendError) and error.temporary):
             worker.close()
             raise

@@ -15,7 +15,7 @@ from support.sites import Pages
 
 from scrapy_bloom.canonical.rules import Rule
 from scrapy_bloom.errors import SettingError
-from scrapy_bloom.settings import OPTIONS, OnBackendError, Option, Settings
+from scrapy_bloom.settings import OPTIONS, Option, Settings
 from scrapy_bloom.stats import STATS
 from scrapy_bloom.values import MAX_CAPACITY
 
@@ -35,7 +35,7 @@ SOURCE = [path.read_text() for path in (Path(__file__).parents[2] / "scrapy_bloo
         *(("WINDOW", "1.5h", 5400), ("WINDOW", 2.5, 2.5), ("WINDOW", "36500d", 3_153_600_000)),
         ("WINDOW", None, None),
         ("REDIS_TIMEOUT", "0.5", 0.5),
-        ("ON_BACKEND_ERROR", "Close", OnBackendError.CLOSE),
+        ("ON_BACKEND_ERROR", "Close", "close"),
         ("CANONICAL_DROP_PARAMS", "sid, x_*", ("sid", "x_*")),
         ("CANONICAL_KEEP_PARAMS", ["utm_id"], ("utm_id",)),
         ("CANONICAL_RULES", '{"a.test": {"steps": ["www"]}}', {"a.test": Rule(steps=("www",))}),

@@ -22,7 +22,6 @@ from support.waiting import PATIENCE, until
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis.client import Server, beginning
 from scrapy_bloom.redis.filter import RedisFilter
-from scrapy_bloom.settings import OnBackendError
 
 FAULT_SERIES = int(os.environ.get("FAULTS", "12"))
 """Faults in each of the long series; `make kills` asks for many."""
@@ -32,7 +31,7 @@ FAULT_SERIES = int(os.environ.get("FAULTS", "12"))
 def opened():
     filters = []
 
-    def opened(url, key, *, on_error=OnBackendError.AUTO, known=0, timeout=2.0, window=None):
+    def opened(url, key, *, on_error="auto", known=0, timeout=2.0, window=None):
         plan = plan_of(capacity=10, error_rate=1e-9, window=window)
         one = RedisFilter(
             *(Server(url), key, plan), on_error=on_error, timeout=timeout, known=known
@@ -104,7 +103,7 @@ def test_fingerprints_granted_in_one_batch_are_not_seen_when_the_next_fails(serv
     """The first 500 of these were called seen in the second try, though nobody had them."""
     pages = fingerprints(1200)
     with Proxy(server.port, counted=name_of("mark")) as proxy:
-        seen = opened(proxy.url, next(keys), on_error=OnBackendError.CLOSE, timeout=20.0)
+        seen = opened(proxy.url, next(keys), on_error="close", timeout=20.0)
         seen.add(b"loads the script")
         proxy.requests, proxy.faults = 0, {2: "drop reply", 3: "drop reply"}
         with pytest.raises(BackendError):
