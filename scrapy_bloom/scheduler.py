@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from math import inf, isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from scrapy.core.scheduler import Scheduler as ScrapyScheduler
 from scrapy.settings import SETTINGS_PRIORITIES
@@ -30,32 +30,9 @@ if TYPE_CHECKING:
 
     from scrapy_bloom.redis.frontier import SharedFrontier
 
+    Frontier = LocalFrontier | SharedFrontier
+
 logger = logging.getLogger(__name__)
-
-
-class Frontier(Protocol):
-    """What a scheduler calls: the requests and marks of one crawl, which live and die together."""
-
-    def __len__(self) -> int:
-        """Return how many requests are waiting."""
-
-    def enqueue(self, request: Request) -> bool:
-        """Take a request; return False if it is a duplicate. Never raises."""
-
-    def next(self) -> Request | None:
-        """Return the next request to send, None if none is ready. Never raises."""
-
-    def pending(self) -> bool:
-        """Return whether a request is waiting, or may arrive without being enqueued."""
-
-    def held_until(self, request: Request) -> float:
-        """Return until when a request on its way must wait, 0 if it need not. Never raises."""
-
-    def describe(self) -> tuple[str, ...]:
-        """Bring the stats of the filter up to date; return what else is known, as phrases."""
-
-    async def close(self) -> bool:
-        """Store everything; return whether all of it is stored."""
 
 
 class Scheduler(ScrapyScheduler):
