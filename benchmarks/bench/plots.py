@@ -51,11 +51,11 @@ def add_legend(figure: Any, axes: Any) -> None:
     """Put a legend below the plot, where it hides no data, if there is anything to tell apart."""
     handles, labels = axes.get_legend_handles_labels()
     if len(labels) > 1:
-        columns = 1 if max(map(len, labels)) > WIDEST_OF_TWO else 2
+        columns = max(1, WIDEST // max(map(len, labels)))
         figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
 
-WIDEST_OF_TWO = 34  # letters of a label that has room beside another one
+WIDEST = 68  # letters of labels that have room side by side
 
 
 if __name__ == "__main__":

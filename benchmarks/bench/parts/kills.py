@@ -110,7 +110,9 @@ def draw(axes: Any, rows: Rows) -> None:
             0.25,
             label=label,
         )
-    axes.set_xticks(range(len(kills)), [f"{row['name']}\n{row['kills']} kills" for row in kills])
+    names = [row["name"].replace(", ", ",\n") for row in kills]
+    ticks = [f"{name}\n{row['kills']} kills" for name, row in zip(names, kills, strict=True)]
+    axes.set_xticks(range(len(kills)), ticks)
     axes.set(ylabel="% of the pages of all crawls")
 
 
