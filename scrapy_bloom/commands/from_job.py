@@ -13,9 +13,8 @@ from typing import Any, Final
 
 from scrapy_bloom.commands.local_target import LocalTarget
 from scrapy_bloom.commands.output import progress
-from scrapy_bloom.commands.places import occupied
 from scrapy_bloom.commands.project import Project
-from scrapy_bloom.commands.redis_target import RedisTarget
+from scrapy_bloom.commands.redis_target import RedisTarget, occupied
 from scrapy_bloom.commands.requests import slot_in
 from scrapy_bloom.errors import BackendError, StateError
 from scrapy_bloom.filter.bloom import LocalFilter

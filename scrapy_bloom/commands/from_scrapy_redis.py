@@ -18,9 +18,8 @@ from typing import Any, Final
 from scrapy.utils.request import request_from_dict
 
 from scrapy_bloom.commands.from_job import arrived, batches
-from scrapy_bloom.commands.places import occupied
 from scrapy_bloom.commands.project import Project
-from scrapy_bloom.commands.redis_target import RedisTarget
+from scrapy_bloom.commands.redis_target import RedisTarget, occupied
 from scrapy_bloom.commands.requests import slot_in
 from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.redis.client import beginning

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from typing import Any
 
-from scrapy_bloom.commands.output import as_text, show, table
+from scrapy_bloom.commands.output import as_text, moment, show, table
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.target import add_target, target_of
 from scrapy_bloom.values import counted, write_size, write_span
@@ -22,7 +22,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace, project: Project) -> int:
     """Print the most important facts; as JSON, all of them."""
     facts = target_of(project, args.target).info()
-    show(args, facts, table(_summary(facts)))
+    known = {name: value for name, value in facts.items() if value not in (None, "", {})}
+    show(args, known, table(_summary(facts)))
     return 0
 
 
@@ -44,13 +45,13 @@ def _summary(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "failed", f"{counted(failed, 'request')}; 'scrapy bloom queue --failed' shows them"
     full = facts["items"] / facts["capacity"]
     yield "fill level", f"{full:.2%} of {counted(facts['capacity'], 'page')}; grows when it is full"
-    if "window" in facts:
+    if facts["window"]:
         generations = counted(facts["generations"], "generation")
         yield "window", f"{write_span(facts['window'])}, in {generations}"
     yield "memory", write_size(facts["bytes"])
     if "disk" in facts:
         yield "disk", write_size(facts["disk"])
-        run, written = facts.get("last_run", ""), as_text(facts["written"])
+        run, written = facts.get("last_run", ""), moment(facts["written"])
         if run.startswith("running"):
             yield "status", f"{run}; last commit {written}"
         else:
@@ -63,9 +64,9 @@ def _summary(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _delays(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if later := facts.get("later"):
-        yield "not yet", f"{counted(later, 'request')}, the next {as_text(facts['next_due'])}"
+        yield "not before", f"{counted(later, 'request')}, the next {moment(facts['next_due'])}"
     if holds := facts.get("holds"):
-        until = (f"{host} until {as_text(end)}" for host, end in holds.items())
+        until = (f"{host} until {moment(end)}" for host, end in holds.items())
         yield "left alone", ", ".join(until)
 
 

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from datetime import datetime
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 from scrapy_bloom import file
-from scrapy_bloom.commands.places import (
-    Marks,
-    described,
-    described_delays,
-    without_requests,
-)
-from scrapy_bloom.commands.project import Project
+from scrapy_bloom.commands.project import Marks, Project
 from scrapy_bloom.commands.requests import WaitingRequest, readable
 from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.filter.bloom import LocalFilter
@@ -69,22 +64,30 @@ class LocalTarget:
     # Inspecting
 
     def info(self) -> dict[str, Any]:
-        """Return the facts of the filter."""
+        """Return the facts of the filter; times are in seconds since 1970."""
         with self._reading() as store:
-            meta, has_queue = store.meta, store.meta.get(KIND) == REQUESTS
-            return described(
-                store.filter.info(),
-                _identity(meta),
-                target=self.name,
-                forgotten=len(store.filter.again),
-                exact=bool(meta.get("exact")) or None,
-                last_run=_last_run(store) if PID in meta else None,
-                written=_last_commit(self.path),
-                disk=self.path.stat().st_size + file.log_size(self.path),
-                waiting=len(store) if has_queue else None,
-                in_flight=int(meta.get(IN_FLIGHT, 0)) if has_queue else None,
-                **_delays(store),
-            )
+            facts = {
+                "target": self.name,
+                **asdict(_identity(store)),
+                **asdict(store.filter.info()),
+                "forgotten": len(store.filter.again),
+                "exact": bool(store.meta.get("exact")),
+                "written": _last_commit(self.path),
+                "disk": self.path.stat().st_size + file.log_size(self.path),
+            }
+            if PID in store.meta:
+                facts["last_run"] = _last_run(store)
+            if store.meta.get(KIND) == REQUESTS:
+                now = time.time()
+                dates = [each.date for each in stored_requests(store) if each.date > now]
+                facts |= {
+                    "waiting": len(store),
+                    "in_flight": int(store.meta.get(IN_FLIGHT, 0)),
+                    "later": len(dates),
+                    "next_due": min(dates, default=None),
+                    "holds": stored_holds(store),
+                }
+        return facts
 
     @contextmanager
     def reading(
@@ -100,36 +103,39 @@ class LocalTarget:
             that makes them exact.
         """
         with self._reading() as store:
-            self._check_requests(store)
+            requests = _stored(store) if store.meta.get(KIND) == REQUESTS else None
+            folder = self.path.parent
+            if requests is None and not (store.clean and not waits_with_scrapy(folder)):
+                raise StateError(
+                    f"{self.name}: its requests are in Scrapy's own queue,"
+                    f" {folder / SCRAPYS_QUEUE}, and without them the pages that wait would never"
+                    f" be fetched. Let the crawl finish, or resume it once with"
+                    f" scrapy_bloom.Scheduler, which takes them over."
+                )
             if store.meta.get("exact"):
                 raise StateError(
                     f"{self.name}: found the table of BLOOM_EXACT, expected none: it cannot be"
                     f" copied into Redis, and without it pages would be lost. Finish the crawl"
                     f" here."
                 )
-            requests = _stored(store) if store.meta.get(KIND) == REQUESTS else None
-            yield _identity(store.meta), store.filter, stored_holds(store), requests
+            yield _identity(store), store.filter, stored_holds(store), requests
 
-    @contextmanager
-    def requests(self, *, failed: bool) -> Iterator[tuple[int, int, Iterator[WaitingRequest]]]:
-        """Yield how many requests are not done, how many of them are in flight, and the requests.
+    def requests(self, *, failed: bool = False) -> Iterator[WaitingRequest]:
+        """Yield the requests that are not done, in order; those that wait for a time come last.
 
         :param failed: whether to yield only those that cannot be read.
         """
         newest_first = self._project.queue_kind.newest_first
         with self._reading() as store:
-            if store.meta.get(KIND) != REQUESTS:
-                raise without_requests(self.name)
-            bodies = _bodies(store, newest_first=newest_first)
-            requests = (readable(body, priority, date) for priority, body, date in bodies)
-            shown = (request for request in requests if request.problem or not failed)
-            yield len(store), int(store.meta.get(IN_FLIGHT, 0)), shown
+            for priority, body, date in _bodies(store, newest_first=newest_first):
+                request = readable(body, priority, date)
+                if request.problem or not failed:
+                    yield request
 
     def upcoming(self, count: int) -> list[WaitingRequest]:
         """Return the requests that are sent next, in order."""
-        with self.requests(failed=False) as (_, _, requests):
-            now = (request for request in requests if not request.not_before)
-            return [*islice(now, count)]
+        now = (request for request in self.requests() if not request.not_before)
+        return [*islice(now, count)]
 
     # Changing
 
@@ -156,14 +162,14 @@ class LocalTarget:
         else:
             with self._reading() as store:  # nothing is locked if it is not ours
                 if verb == "contains":
-                    yield _identity(store.meta), lambda marks: [mark in store for mark in marks]
+                    yield _identity(store), lambda marks: [mark in store for mark in marks]
                     return
         with lock_job(self.path.parent), _explained(self.path):
             store = self._create() if new else Store(self.path)
             try:
                 forget, add = store.forget_many, store.add
                 change = forget if verb == "forget" else lambda marks: [*map(add, marks)]
-                yield _identity(store.meta), change
+                yield _identity(store), change
                 if store.clean:
                     store.close()
                 else:  # a killed run stays one
@@ -191,18 +197,6 @@ class LocalTarget:
         with _explained(self.path), closing(Store(self.path, read_only=True)) as store:
             yield store
 
-    def _check_requests(self, store: Store) -> None:
-        """Refuse to copy marks whose requests are in Scrapy's own queue."""
-        queue = self.path.parent / SCRAPYS_QUEUE
-        if store.meta.get(KIND) != REQUESTS and (
-            not store.clean or waits_with_scrapy(self.path.parent)
-        ):
-            raise StateError(
-                f"{self.name}: its requests are in Scrapy's own queue, {queue}, and without them"
-                f" the pages that wait would never be fetched. Let the crawl finish, or resume it"
-                f" once with scrapy_bloom.Scheduler, which takes them over."
-            )
-
     def _create(self) -> Store:
         project = self._project
         store = open_store(self.path, project.settings, digests=project.fingerprinter.digests)
@@ -225,15 +219,15 @@ def _explained(path: Path) -> Iterator[None]:
         raise file.unusable(path, error) from error
 
 
-def _identity(meta: dict[str, Any]) -> Identity:
-    return identity_of(Path(), meta) if IDENTITY in meta else Identity("", "", {})
+def _identity(store: Store) -> Identity:
+    meta = store.meta
+    return identity_of(store.path, meta) if IDENTITY in meta else Identity("", "", {})
 
 
-def _last_commit(path: Path) -> datetime:
+def _last_commit(path: Path) -> float:
     """Return when a file was last written to; the log beside it has the latest commits."""
     log = path.with_name(f"{path.name}-wal")
-    times = [each.stat().st_mtime for each in (path, log) if each.exists()]
-    return datetime.fromtimestamp(max(times)).astimezone()
+    return max(each.stat().st_mtime for each in (path, log) if each.exists())
 
 
 def _last_run(store: Store) -> str:
@@ -246,11 +240,6 @@ def _last_run(store: Store) -> str:
         except ProcessLookupError:
             return "killed"
     return f"running as process {store.meta[PID]}"
-
-
-def _delays(store: Store) -> dict[str, Any]:
-    dates = [each.date for each in stored_requests(store)]
-    return described_delays(len(dates), min(dates, default=None), stored_holds(store))
 
 
 def _bodies(store: Store, *, newest_first: bool) -> Iterator[tuple[int, bytes | None, float]]:

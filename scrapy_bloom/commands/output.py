@@ -7,7 +7,6 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
 from typing import Final, TypeVar
 
 T = TypeVar("T")
@@ -19,7 +18,7 @@ _LARGE: Final = 1000  # from here on without decimals
 def show(args: Namespace, value: object, lines: Iterable[str]) -> None:
     """Write a result to standard output: with --json the value, or else the lines."""
     if args.json:
-        lines = [json.dumps(value, indent=1, default=as_text)]
+        lines = [json.dumps(value, indent=1)]
     sys.stdout.writelines(f"{line}\n" for line in lines)
 
 
@@ -64,10 +63,13 @@ def progress(things: Iterable[T], what: str) -> Iterator[T]:
 
 def as_text(value: object) -> str:
     """Return a value as people read it."""
-    if isinstance(value, datetime):
-        return f"{value.astimezone():%Y-%m-%d %H:%M:%S}"
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:.3g}" if value < _LARGE else f"{value:,.0f}"
     return str(value)
+
+
+def moment(seconds: float) -> str:
+    """Return a time, given in seconds since 1970, as people read it here."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

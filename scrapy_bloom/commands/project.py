@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from scrapy import Spider
 from scrapy.crawler import Crawler
@@ -21,6 +22,12 @@ from scrapy_bloom.local.job import Identity
 from scrapy_bloom.scheduler import Scheduler
 from scrapy_bloom.settings import CANONICAL, DROP_PARAMS, KEEP_PARAMS, RULES, Settings
 
+Marks: TypeAlias = tuple[Identity, Callable[[Sequence[bytes]], list[bool]]]
+"""A filter's identity, and a function that carries out a verb for a batch of fingerprints.
+
+It returns for each, in order, whether the filter had it.
+"""
+
 _QUEUE: Final = "SCHEDULER_DISK_QUEUE"
 _CHOSEN: Final = (
     "REQUEST_FINGERPRINTER_CLASS",
@@ -37,11 +44,34 @@ class Project:
         spider.
     :raises ImportError: likewise, if a class that a setting names cannot be loaded.
     :raises NameError: likewise.
+
+    Attributes:
+        spider: as given.
+        given: the settings as given, without those of the spider and of add-ons.
     """
 
     def __init__(self, settings: ScrapySettings, spider: str = "") -> None:
         self.given = settings
         self.spider = spider
+
+    @cached_property
+    def _crawler(self) -> Crawler:
+        """A crawler that was never started; add-ons and the spider may change its settings."""
+        settings = self.given.copy()
+        for name in ("EXTENSIONS", "EXTENSIONS_BASE"):
+            settings.set(name, {}, priority="cmdline")  # some make JOBDIR, or open files
+        spider = Spider
+        if self.spider and inside_project():
+            loader: Any = load_object(self.given["SPIDER_LOADER_CLASS"])
+            try:
+                spider = loader.from_settings(self.given.frozencopy()).load(self.spider)
+            except KeyError:
+                raise SettingError(
+                    f"there is no spider {self.spider!r} here: 'scrapy list' names them."
+                ) from None
+        crawler = Crawler(spider, settings, init_reactor=True)
+        apply_settings(crawler)
+        return crawler
 
     @property
     def scrapys(self) -> BaseSettings:
@@ -106,26 +136,3 @@ class Project:
         if not chosen and (rules := Rules.of_record(then)):
             own = CanonicalFingerprinter(rules=rules, wrapped=self._crawler.request_fingerprinter)
         return own, difference(then, own.rules.record()) if then else ""
-
-    @cached_property
-    def _crawler(self) -> Crawler:
-        """A crawler that was never started; add-ons and the spider may change its settings."""
-        settings = self.given.copy()
-        for name in ("EXTENSIONS", "EXTENSIONS_BASE"):
-            settings.set(name, {}, priority="cmdline")  # some make JOBDIR, or open files
-        crawler = Crawler(self._spider_class(), settings, init_reactor=True)
-        apply_settings(crawler)
-        return crawler
-
-    def _spider_class(self) -> type[Spider]:
-        if not self.spider or not inside_project():
-            return Spider
-        loader: Any = load_object(self.given["SPIDER_LOADER_CLASS"])
-        spiders = loader.from_settings(self.given.frozencopy())
-        try:
-            loaded: type[Spider] = spiders.load(self.spider)
-        except KeyError:
-            raise SettingError(
-                f"there is no spider {self.spider!r} here: 'scrapy list' names them."
-            ) from None
-        return loaded

@@ -5,14 +5,14 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Iterator
-from datetime import datetime
 from itertools import islice
 from typing import Final
 
-from scrapy_bloom.commands.output import as_text, progress, show, table
+from scrapy_bloom.commands.output import moment, progress, show, table
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.requests import WaitingRequest
 from scrapy_bloom.commands.target import add_target, target_of
+from scrapy_bloom.errors import StateError
 from scrapy_bloom.values import counted
 
 EXAMPLE = "job --peek 5"
@@ -35,36 +35,35 @@ def run(args: Namespace, project: Project) -> int:
         retried = target.retry()
         show(args, {"retried": retried}, [f"{counted(retried, 'request')} put back in the queue"])
         return 0
-    with target.requests(failed=args.failed) as (total, in_flight, requests):
-        if args.failed:
-            shown = [*islice(requests, args.peek)]
-            none = ["No request is on the failed list."]
-            value = {"failed": [request._asdict() for request in shown]}
-            show(args, value, _table(shown) if shown else none)
-            return 1 if shown else 0
-        priorities: Counter[int] = Counter()
-        hosts: Counter[str] = Counter()
-        dates = []
-        for request in progress(requests, "requests read"):
-            priorities[request.priority] += 1
-            hosts[request.host] += 1
-            dates += [request.not_before] if request.not_before else []
+    facts = target.info()
+    if "waiting" not in facts:
+        raise StateError(
+            f"{target.name}: found a filter without requests, expected those of"
+            f" scrapy_bloom.Scheduler. The queues of other schedulers are not read."
+        )
+    if args.failed:
+        shown = [*islice(target.requests(failed=True), args.peek)]
+        lines = _table(shown) if shown else ["No request is on the failed list."]
+        show(args, {"failed": [request._asdict() for request in shown]}, lines)
+        return 1 if shown else 0
+    priorities: Counter[int] = Counter()
+    hosts: Counter[str] = Counter()
+    for request in progress(target.requests(), "requests read"):
+        priorities[request.priority] += 1
+        hosts[request.host] += 1
     first = target.upcoming(args.peek)
     by_priority = sorted(priorities.items(), reverse=True)
-    summary = {
-        "waiting": total,
-        "in_flight": in_flight,
+    summary = {name: facts[name] for name in ("waiting", "in_flight", "later", "next_due")} | {
         "read": priorities.total(),
-        "later": len(dates),
-        "next_due": _date(min(dates)) if dates else None,
         "by_priority": dict(by_priority),
         "by_host": dict(hosts.most_common()),
         "first": [request._asdict() for request in first],
     }
-    lines = [f"{counted(total, 'request')} to be fetched, {in_flight:,} of them in flight"]
-    if dates:
-        span = f"{as_text(_date(min(dates)))} and {as_text(_date(max(dates)))}"
-        lines.append(f"{counted(len(dates), 'request')} of these not before a time between {span}")
+    waiting = counted(facts["waiting"], "request")
+    lines = [f"{waiting} to be fetched, {facts['in_flight']:,} of them in flight"]
+    if facts["later"]:
+        later = counted(facts["later"], "request")
+        lines.append(f"{later} of these not before a time, the first {moment(facts['next_due'])}")
     if by_priority:
         lines += ["", *table(by_priority, ("priority", "requests"))]
         lines += ["", *table(hosts.most_common(_HOSTS), ("host", "requests"))]
@@ -72,10 +71,6 @@ def run(args: Namespace, project: Project) -> int:
         lines += ["", *_table(first)]
     show(args, summary, lines)
     return 0
-
-
-def _date(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds).astimezone()
 
 
 def _table(requests: list[WaitingRequest]) -> Iterator[str]:

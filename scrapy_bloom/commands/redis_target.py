@@ -5,16 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any, Final
 
-from scrapy_bloom.commands.places import (
-    Marks,
-    described,
-    described_delays,
-    occupied,
-    without_requests,
-)
-from scrapy_bloom.commands.project import Project
+from scrapy_bloom.commands.project import Marks, Project
 from scrapy_bloom.commands.requests import WaitingRequest, readable
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.local.job import Identity
@@ -28,7 +22,7 @@ from scrapy_bloom.redis.worker import Worker
 from scrapy_bloom.settings import REDIS_TIMEOUT
 
 _HOSTS: Final = 5
-"""How many of the hosts that are served next are described."""
+"""How many of the hosts that are served next, or left alone, are described."""
 
 _TIMEOUT: Final = 10.0  # seconds for a call, at least: nobody waits for a page meanwhile
 
@@ -73,60 +67,49 @@ class RedisTarget:
     # Inspecting
 
     def info(self) -> dict[str, Any]:
-        """Return the facts of the filter."""
+        """Return the facts of the filter; times are in seconds since 1970."""
         with self.connected() as worker:
-            state = Reader(worker, self.key).existing()
-            plan, now = state.plan, float(worker.client.time()[0])
-            hosts, upcoming = Reader(worker, self.key).hosts(_HOSTS) if plan.order else (0, [])
-            delays = Reader(worker, self.key).delays(_HOSTS)
-        alive = sum(end > now for end in state.leases.values())
-        queue = {
-            "waiting": state.waiting + state.taken,
-            "in_flight": state.taken,
-            "failed": state.failed,
-            "hosts": hosts,
-            "next_hosts": [
-                {
-                    "host": host.slot.decode(errors="replace"),
-                    "waiting": host.waiting,
-                    "due": host.due,
+            reader = Reader(worker, self.key)
+            state = reader.existing()
+            now = float(worker.client.time()[0])
+            alive = sum(end > now for end in state.leases.values())
+            facts = {
+                "target": self.name,
+                **asdict(identity_in(state.plan)),
+                "project": state.plan.project,
+                **asdict(state.info()),
+                "forgotten": sum(row.again for row in state.slices),
+                "workers_alive": alive,
+                "workers_silent": len(state.leases) - alive,
+            }
+            if state.plan.order:
+                hosts, upcoming = reader.hosts(_HOSTS)
+                delays = reader.delays(_HOSTS)
+                facts |= {
+                    "waiting": state.waiting + state.taken,
+                    "in_flight": state.taken,
+                    "failed": state.failed,
+                    "hosts": hosts,
+                    "next_hosts": [
+                        {"host": _text(slot), "waiting": waiting, "due": due}
+                        for slot, waiting, due in upcoming
+                    ],
+                    "later": delays.later,
+                    "next_due": delays.next_due,
+                    "holds": {_text(slot): until for slot, until in delays.holds},
                 }
-                for host in upcoming
-            ],
-            **described_delays(
-                delays.later,
-                delays.next_due,
-                {slot.decode(errors="replace"): until for slot, until in delays.holds},
-            ),
-        }
-        return described(
-            state.info(),
-            identity_in(plan),
-            target=self.name,
-            project=plan.project,
-            forgotten=sum(row.again for row in state.slices),
-            **queue if plan.order else {},
-            workers_alive=alive,
-            workers_silent=len(state.leases) - alive,
-        )
+        return facts
 
-    @contextmanager
-    def requests(self, *, failed: bool) -> Iterator[tuple[int, int, Iterator[WaitingRequest]]]:
-        """Yield how many requests are not done, how many of them are in flight, and what waits.
+    def requests(self, *, failed: bool = False) -> Iterator[WaitingRequest]:
+        """Yield the requests that no worker has.
 
         :param failed: whether to yield the failed list instead.
         """
         with self.connected() as worker:
             reader = Reader(worker, self.key)
-            state = reader.existing()
-            if not state.plan.order:
-                raise without_requests(self.name)
-            shown = (
-                (readable(each.body, each.priority) for each in reader.failed())
-                if failed
-                else (readable(each.body, each.priority, due) for each, due in reader.requests())
-            )
-            yield state.waiting + state.taken, state.taken, shown
+            found = ((each, 0.0) for each in reader.failed()) if failed else reader.requests()
+            for each, date in found:
+                yield readable(each.body, each.priority, date)
 
     def upcoming(self, count: int) -> list[WaitingRequest]:
         """Return the requests that are sent next, in order."""
@@ -216,3 +199,15 @@ class RedisTarget:
 def identity_in(plan: Plan) -> Identity:
     """Return what the marks of a filter belong to."""
     return Identity(plan.spider, plan.fingerprinter, json.loads(plan.canonical))
+
+
+def occupied(name: str, contents: str = "a filter") -> StateError:
+    """Return the error for a target that is not empty."""
+    return StateError(
+        f"{name}: found {contents}, expected nothing. Nothing was changed. Choose another place, or"
+        f" make room with 'scrapy bloom delete'."
+    )
+
+
+def _text(slot: bytes) -> str:
+    return slot.decode(errors="replace")

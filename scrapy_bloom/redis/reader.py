@@ -206,12 +206,12 @@ class Reader:
         client, base = self._worker.client, beginning(self._key)
         with self._worker.explained():
             seconds, fraction = client.time()
-            skew, now = self._skew(), seconds + fraction / 1_000_000
-            first = client.zrange(base + "later", 0, 0, withscores=True)
-            clock = int((now + skew) * SECOND)
-            rows = client.zrangebyscore(base + "holds", clock, "inf", 0, count, withscores=True)
+            skew = self._skew()
+            since = int((seconds + skew) * SECOND) + fraction, "inf"
+            first = client.zrangebyscore(base + "later", *since, 0, 1, withscores=True)
+            rows = client.zrangebyscore(base + "holds", *since, 0, count, withscores=True)
             return Delays(
-                client.zcard(base + "later"),
+                client.zcount(base + "later", *since),
                 first[0][1] / SECOND - skew if first else None,
                 [(slot, until / SECOND - skew) for slot, until in rows],
             )

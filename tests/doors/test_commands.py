@@ -5,7 +5,6 @@ import json
 import os
 import pickle
 import time
-from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -20,9 +19,9 @@ from support.processes import run
 from scrapy_bloom import RedisFilter
 from scrapy_bloom.commands import VERBS, delete, runner
 from scrapy_bloom.crawl.redirects import steps_to
-from scrapy_bloom.redis.client import Server
+from scrapy_bloom.redis.client import Server, beginning
 from scrapy_bloom.redis.key import Call, SharedKey
-from scrapy_bloom.redis.member import Entry
+from scrapy_bloom.redis.member import SECOND, Entry
 from scrapy_bloom.redis.plan import Plan
 from scrapy_bloom.redis.worker import Worker
 
@@ -167,15 +166,20 @@ def test_the_requests_of_a_job_are_shown_and_copied(bloom, job, server):
     assert everything(kept) == before
 
 
-def test_the_docs_show_what_the_commands_print(bloom, job):
+def test_the_docs_show_what_the_commands_print(bloom, job, server):
+    waits, holds = [("http://books.example/later", 3600)], [("shop.example", 120)]
+    urls = [f"http://{host}.example/{page}" for host in ("books", "shop") for page in range(10)]
+    kept_job(job.parent / "shop", urls=urls, waits=waits, holds=holds)
+    copied = f"{server.url}#books:books:bloom"
+    assert bloom(f"copy shop {copied}", BOT_NAME="books")[0] == 0
     kept_job(job.parent / "job2", known=fingerprints(334), urls=URLS, spider="site")
     (job.parent / "job2").rename(job / "job")
     os.chdir(job)
     shown = [block.splitlines() for block in PAGE.read_text("utf-8").split("```")[1::2]]
     transcripts = {lines[1][15:]: lines[2:] for lines in shown if lines[1][:2] == "$ "}
-    assert len(transcripts) == 5
+    assert len(transcripts) == 6
     for line, there in transcripts.items():
-        code, lines, errors = bloom(line)
+        code, lines, errors = bloom(line.replace("redis://localhost#books:books:bloom", copied))
         assert (code, errors) == (line.startswith("contains"), []), line
         if line.startswith("info"):
             assert [*fields(lines)] == [*fields(there)]
@@ -184,24 +188,28 @@ def test_the_docs_show_what_the_commands_print(bloom, job):
 
 
 def test_what_waits_until_when_is_shown_and_copied(bloom, job, server):
-    waits = [(f"{URLS[0]}?{seconds}", seconds) for seconds in (600, 1200)]
+    waits = [(f"{URLS[0]}?{seconds}", seconds) for seconds in (0, 600, 1200)]  # one is due
     holds = [("busy.test", 300)]
     kept_job(job.parent / "kept", urls=URLS[:1], waits=waits, holds=holds)
     key = f"{server.url}#{next(keys)}"
     assert bloom(f"copy kept {key}")[0] == 0
     for target in ("kept", key):
         shown = fields(bloom(f"info {target}")[1])
-        assert shown["to be fetched"] == "3 requests, 0 of them in flight"
-        assert shown["not yet"].startswith("2 requests, the next 2")
+        assert shown["to be fetched"] == "4 requests, 0 of them in flight"
+        assert shown["not before"].startswith("2 requests, the next 2")
         assert shown["left alone"].startswith("busy.test until 2")
         facts = told(bloom, target)
         assert facts["later"] == 2
-        due = datetime.fromisoformat(facts["next_due"]).timestamp()
-        assert due - time.time() == pytest.approx(600, abs=300)
+        assert facts["next_due"] - time.time() == pytest.approx(600, abs=300)
         _, lines, _ = bloom(f"queue {target}")
-        assert lines[0] == "3 requests to be fetched, 0 of them in flight"
-        assert lines[1].startswith("2 requests of these not before a time between 2")
+        assert lines[0] == "4 requests to be fetched, 0 of them in flight"
+        assert lines[1].startswith("2 requests of these not before a time, the first 2")
         assert lines[-1].split()[-1] == URLS[0]  # only that is sent next
+    client, later = server.client(), f"{beginning(key.partition('#')[2])}later"
+    for member, due in client.zrange(later, 0, -1, withscores=True):
+        client.zadd(later, {member: due - 900 * SECOND})  # no worker has moved the first yet
+    facts = told(bloom, key)
+    assert (facts["later"], facts["next_due"] > time.time()) == (1, True)
 
 
 def test_the_failed_list_is_shown_and_put_back(bloom, server):
@@ -250,7 +258,6 @@ def test_the_failed_list_is_shown_and_put_back(bloom, server):
         ("delete job", "Standard input is not a terminal: confirm with --yes"),
         ("queue job", "found a filter without requests"),
         ("add job http://example.com/ -s REQUEST_FINGERPRINTER_CLASS=no.Class", "cannot be loaded"),
-        ("queue job -s SCHEDULER_DISK_QUEUE=foo.Bar", "cannot be loaded: No module named 'foo'"),
     ],
 )
 def test_an_impossible_command_ends_with_one_line(bloom, job, server, line, said):
