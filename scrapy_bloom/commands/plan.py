@@ -24,8 +24,8 @@ from scrapy_bloom.values import (
 
 EXAMPLE = "10M -p 1e-6"
 
-_HALF, _LEAST = 301, 15_000
-"""Exponents of the error rates 0.5 and 1e-15, in thousandths: the range that is searched."""
+_RATES: Final = [10 ** (-power / 1000) for power in range(301, 15_001)]
+"""The error rates that are searched, from 0.5 to 1e-15."""
 
 _read_memory: Final = number(
     int, BLOCK_BYTES, 1e18, "bytes, such as 512M or 4G, at least 8192", THOUSANDS
@@ -47,11 +47,6 @@ class Size(NamedTuple):
     bytes: int
     lost: float
 
-    def row(self, name: str) -> tuple[object, ...]:
-        """Return it as a row of the table."""
-        memory = write_size(self.bytes)
-        return name, self.items, self.error_rate, memory, self.bytes / self.items, self.lost
-
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of this verb."""
@@ -69,17 +64,21 @@ def run(args: Namespace, project: Project) -> int:  # noqa: ARG001 - as others
     if args.memory is None:
         if items is None:
             raise SettingError("expected a number of pages, or --memory")
-    elif items is None:
-        items = _most_items(_read_memory("memory", args.memory), rate)
-    elif args.error_rate is None:
-        rate = _least_rate(items, _read_memory("memory", args.memory))
-    else:
+    elif items is not None and args.error_rate is not None:
         raise SettingError("expected two of pages, error rate and memory, not all three")
+    else:
+        memory = _read_memory("memory", args.memory)
+        if items is None:
+            items = _most_items(memory, rate)
+        else:
+            rate = _least_rate(items, memory)
     sized = size(items, rate, items)
     grown = size(items, rate, min(items, DEFAULT_CAPACITY))
-    rows = [sized.row(f"BLOOM_CAPACITY = {items:,}")]
-    if grown != sized:
-        rows.append(grown.row(f"grown from {DEFAULT_CAPACITY:,}"))
+    named = [(f"BLOOM_CAPACITY = {items:,}", sized), (f"grown from {DEFAULT_CAPACITY:,}", grown)]
+    rows = [
+        (name, items, rate, write_size(each.bytes), each.bytes / items, each.lost)
+        for name, each in (named if grown != sized else named[:1])
+    ]
     header = "filter", "pages", "error rate", "memory", "bytes a page", "expected lost"
     show(args, {"sized": sized._asdict(), "grown": grown._asdict()}, table(rows, header))
     return 0
@@ -99,21 +98,20 @@ def size(items: int, error_rate: float, capacity: int) -> Size:
     return Size(items, error_rate, memory, expected_lost(counts))
 
 
-def _most_items(memory: int, error_rate: float) -> int:
-    def taken(items: int) -> int:
-        return size(items, error_rate, items).bytes
+def _most_items(memory: int, rate: float) -> int:
+    def needed(items: int) -> int:
+        return size(items, rate, items).bytes
 
-    return bisect(range(1, MAX_CAPACITY + 1), memory, key=taken)
+    return bisect(range(1, MAX_CAPACITY + 1), memory, key=needed)
 
 
 def _least_rate(items: int, memory: int) -> float:
-    def taken(power: int) -> int:
-        return size(items, 10 ** (-power / 1000), items).bytes
+    def needed(rate: float) -> int:
+        return size(items, rate, items).bytes
 
-    fitting = bisect(range(_HALF, _LEAST + 1), memory, key=taken)
-    if not fitting:
+    if not (fitting := bisect(_RATES, memory, key=needed)):
         raise SettingError(
             f"{write_size(memory)} is too little for {items:,} pages: even if every second new page"
-            f" were lost, they would need {write_size(taken(_HALF))}."
+            f" were lost, they would need {write_size(needed(_RATES[0]))}."
         )
-    return float(10 ** (-(_HALF + fitting - 1) / 1000))
+    return _RATES[fitting - 1]

@@ -5,11 +5,8 @@ from __future__ import annotations
 import io
 import marshal
 import pickle
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 class WaitingRequest(NamedTuple):
@@ -40,25 +37,22 @@ def readable(body: bytes | None, priority: int, not_before: float = 0.0) -> Wait
     """Decode a stored request; if that fails, return one with a problem.
 
     :param body: the request as Scrapy's disk queues write it; None if its checksum is wrong.
-    :param not_before: as :attr:`WaitingRequest.not_before`.
     """
+    request = WaitingRequest(priority, not_before=not_before)
     try:
         if body is None:
             raise ValueError("its bytes do not match their checksum")
         fields = _fields(body)
-        url, depth = str(fields["url"]), (fields.get("meta") or {}).get("depth")
-        return WaitingRequest(
-            priority,
-            str(fields.get("method", "GET")),
-            url,
-            urlsplit(url).hostname or "",
-            depth if isinstance(depth, int) else 0,
-            str(fields.get("callback") or ""),
-            not_before=not_before,
+        depth = (fields.get("meta") or {}).get("depth")
+        return request._replace(
+            method=str(fields.get("method", "GET")),
+            url=str(fields["url"]),
+            host=urlsplit(str(fields["url"])).hostname or "",
+            depth=depth if isinstance(depth, int) else 0,
+            callback=str(fields.get("callback") or ""),
         )
     except Exception as error:  # noqa: BLE001 - whatever it contains, it is shown as unreadable
-        problem = f"{type(error).__name__}: {error}"
-        return WaitingRequest(priority, problem=problem, not_before=not_before)
+        return request._replace(problem=f"{type(error).__name__}: {error}")
 
 
 def slot_in(body: bytes) -> bytes:
@@ -79,18 +73,12 @@ def _fields(body: bytes) -> dict[str, Any]:
 
 
 class _Unknown:
-    """Stands in for an object whose class is not imported."""
-
-    def __new__(cls, *_: object, **__: object) -> Self:
-        return super().__new__(cls)
+    """Stands in for an object whose class is not imported, and ignores what is done to it."""
 
     def __init__(self, *_: object, **__: object) -> None:
         pass
 
-    def _ignore(self, *_: object) -> None:
-        pass
-
-    __setstate__ = __setitem__ = append = extend = add = _ignore
+    __setstate__ = __setitem__ = append = extend = add = __init__
 
 
 class _PlainUnpickler(pickle.Unpickler):

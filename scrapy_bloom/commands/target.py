@@ -33,39 +33,31 @@ def target_of(project: Project, where: str | None) -> Target:
 
     :raises SettingError: if no target is named.
     """
-    if not where:
-        return _own_target(project)
-    if where.startswith(SCHEMES):
-        url, _, key = where.partition("#")
-        if not key:
-            raise SettingError(
-                "a filter in Redis has a key: append it to the URL, as in"
-                " redis://localhost#books:books:bloom"
-            )
-        with client_library():
-            # Imported only here: redis is an extra.
-            from scrapy_bloom.commands.redis_target import RedisTarget  # noqa: PLC0415
-            from scrapy_bloom.redis.client import Server  # noqa: PLC0415
-
-            return RedisTarget(Server(url), key, project)
-    return LocalTarget(Path(where), project)
-
-
-def _own_target(project: Project) -> Target:
+    if where and not where.startswith(SCHEMES):
+        return LocalTarget(Path(where), project)
+    url, _, key = (where or "").partition("#")
     settings = project.settings
-    shared = "scrapy_redis" in str(project.scrapys.get("SCHEDULER"))
-    if settings.backend(shared_queue=shared) == "redis":
+    if where and not key:
+        raise SettingError(
+            "a filter in Redis has a key: append it to the URL, as in"
+            " redis://localhost#books:books:bloom"
+        )
+    if not where:
+        shared = "scrapy_redis" in str(project.scrapys.get("SCHEDULER"))
+        if settings.backend(shared_queue=shared) != "redis":
+            if folder := project.scrapys["JOBDIR"]:  # Scrapy's own function would create it
+                return LocalTarget(Path(folder), project)
+            raise SettingError(
+                f"expected a TARGET: {_KINDS}. The settings have neither a JOBDIR nor a"
+                f" BLOOM_REDIS_URL"
+            )
         if not project.spider and "%(spider)s" in settings[REDIS_KEY]:
             raise SettingError("expected a TARGET, or the name of a spider with --spider")
-        with client_library():
-            from scrapy_bloom.commands.redis_target import RedisTarget  # noqa: PLC0415
-            from scrapy_bloom.redis.project import key_of, server_of  # noqa: PLC0415
+    with client_library():
+        # Imported only here: redis is an extra.
+        from scrapy_bloom.commands.redis_target import RedisTarget  # noqa: PLC0415
+        from scrapy_bloom.redis.client import Server  # noqa: PLC0415
+        from scrapy_bloom.redis.project import key_of, server_of  # noqa: PLC0415
 
-            key = key_of(settings, spider=project.spider, project=project.name)
-            return RedisTarget(server_of(settings), key, project)
-    folder = project.scrapys["JOBDIR"]  # Scrapy's own function would create it
-    if not folder:
-        raise SettingError(
-            f"expected a TARGET: {_KINDS}. The settings have neither a JOBDIR nor a BLOOM_REDIS_URL"
-        )
-    return LocalTarget(Path(folder), project)
+        key = key or key_of(settings, spider=project.spider, project=project.name)
+        return RedisTarget(Server(url) if url else server_of(settings), key, project)
