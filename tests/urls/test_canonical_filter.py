@@ -3,14 +3,12 @@
 import json
 import logging
 import shlex
-from pathlib import Path
 
 import pytest
 from scrapy import Request, Spider
 from scrapy.exceptions import CloseSpider
 from scrapy.utils.request import fingerprint
 from scrapy.utils.test import get_crawler
-from support.processes import run
 
 from scrapy_bloom import BloomDupeFilter, CanonicalFingerprinter
 
@@ -140,12 +138,6 @@ def test_a_job_names_the_subclass_that_decides(tmp_path, caplog):
     with pytest.raises(CloseSpider), Crawl.of(job):
         pass
     assert f"found the filter of fingerprinter '{__name__}.FirstPathSegment'" in caplog.text
-
-
-def test_the_docs_show_what_canon_prints():
-    text = (Path(__file__).parents[2] / "docs" / "reference" / "canonical.md").read_text()
-    command, _, shown = text.partition("$ scrapy bloom ")[2].partition("```")[0].partition("\n")
-    assert run("-m", "scrapy", "bloom", *shlex.split(command)).stdout == shown
 
 
 def test_canon_prints_json_by_the_settings_given(bloom):
